@@ -83,7 +83,7 @@ static void test_merge(void **state) {
       data[k] = (float)(k + 10 * (int)m);
     }
     copy_to_device(tensors.items[0].data, data, sizeof data);
-    assert_int_equal(weft_batch_merge_keep(&merge, m, &tensors, &error), WEFT_OK);
+    assert_int_equal(weft_batch_merge_keep(&merge, m, &tensors, NULL, &error), WEFT_OK);
   }
   assert_int_equal(weft_batch_merge_run(&merge, &sum, &merged, &error), WEFT_OK);
   assert_true(weft_device_is_host(merged.items[0].device));

@@ -219,7 +219,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_CLI_TRY(refuse_single(cli, arguments));
   WEFT_CLI_TRY(refuse_measuring(cli, arguments));
   WEFT_CLI_TRY(check_timeline(cli, arguments));
-  return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
+  return weft_cli_check_transport(cli, arguments, weft_cli_chosen_transport(arguments));
 }
 
 int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

@@ -1,0 +1,108 @@
+#!/usr/bin/env bats
+# weft run --device cuda, on the driver without a GPU of tests/device/fake_cuda.
+# shellcheck disable=SC2154
+load ../setup/cli_setup
+
+# on_gpus OPTIONS WORDS...: the command with the fake driver, whose options are the first word; its
+# findings are in report.
+on_gpus() {
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+    "WEFT_FAKE_CUDA=report=$PWD/report${1:+,$1}" "$WEFT" "${@:2}"
+}
+
+# The driver found nothing wrong, and nothing is left on the device.
+is_sound() {
+  local what
+  for what in races deadlocks faults early pending blocks; do
+    grep -qx "$what 0" report || { echo "$(grep "^$what" report): $(cat report)" >&2; return 1; }
+  done
+}
+
+@test "run on GPUs reports as on the host" {
+  local schedule
+  for schedule in 1F1B Interleaved1F1B ZBVZeroBubble DualPipeV; do
+    "$WEFT" gen "$schedule" -p 2 -m 4 >t.csv
+    on_gpus seed=5 run t.csv --device cuda --f 1 --b 2
+    succeeds
+    is_sound
+    [[ ${lines[1]} == "ran        on cuda, stages that keep the GPU busy, "* ]]
+    grep -Eq '^measured   makespan [0-9.]+ ms, of step [23], the median$' <<<"$output"
+  done
+}
+
+@test "run on GPUs: times are those of the device's clock" {
+  "$WEFT" gen 1F1B -p 4 -m 8 >t.csv
+  on_gpus policy=oldest,queues=32 run t.csv --device cuda --f 1 --b 2 --json
+  succeeds
+  is_sound
+  has '^calls cuGraphLaunch 2$' report
+  [ "$(jq -r '.schema + " " + .transport' <<<"$output")" = "weft-run/1 cuda" ]
+  jq -e '.ratio > 0.95 and .ratio < 1.05' <<<"$output"
+  # A rank that waits for another is not busy.
+  jq -e '.ranks | length == 4 and all(.busy > 22.5 and .busy < 25.5)' <<<"$output"
+}
+
+@test "run on GPUs draws a picture" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  on_gpus "" run t.csv --device cuda -o x.html
+  succeeds
+  has '<svg' x.html
+}
+
+@test "run on GPUs and parts of them" {
+  "$WEFT" gen 1F1B -p 4 -m 8 >t.csv
+  on_gpus devices=2 run t.csv --device cuda --partitions 2 --gpus 1,0
+  succeeds
+  is_sound
+  grep -Eq '^calls cuGreenCtxCreate 4$' report
+  on_gpus "" run t.csv --device cuda --no-graph
+  succeeds
+  is_sound
+  lacks 'cuGraphLaunch [1-9]' report
+}
+
+@test "GPUs that there are not" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  on_gpus "" run t.csv --device cuda --gpus 1
+  fails 2 "there is no GPU 1: this machine has 1"
+  hints
+  for list in 0,x , "" -1 0,,1; do
+    on_gpus "" run t.csv --device cuda --gpus "$list"
+    fails 2 "--gpus"
+    hints
+  done
+  on_gpus sms=16 run t.csv --device cuda --partitions 64
+  fails 2 "partition"
+  hints
+  on_gpus "" run t.csv --device cuda --transport threads
+  fails 2 "stages on GPUs and --transport threads do not go together"
+}
+
+@test "a GPU that fails ends the command with a reason" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  on_gpus fail=cuLaunchKernel:9 run t.csv --device cuda
+  [ "$status" -ne 0 ]
+  [[ $stderr == *"rank "*"cuLaunchKernel failed"* ]]
+  on_gpus crash=weft_spin:9 run t.csv --device cuda
+  [ "$status" -ne 0 ]
+  [[ $stderr == *"rank "*", step "*", most likely "* ]]
+  on_gpus hang=weft_spin:1 run t.csv --device cuda --stall-limit 0.3
+  [ "$status" -eq 75 ]
+  [[ $stderr == *"rank 0"*"0F0"* ]]
+}
+
+@test "without a driver, GPUs are refused with what to install" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  [ ! -e /dev/nvidiactl ] || skip "there is one"
+  weft run t.csv --device cuda
+  fails 69 "there is no CUDA driver here: libcuda.so.1 is not found"
+  hints
+  weft doctor
+  [[ $output == *"CUDA          none: there is no CUDA driver here"* ]]
+}
+
+@test "doctor lists GPUs" {
+  on_gpus devices=2 doctor
+  [[ $output == *"CUDA          driver for CUDA 13.0, NVRTC "*"GPU 0: Weft fake GPU, 132 SMs, 1 GiB, capability 9.0"* ]]
+  [[ $output == *"GPU 1: Weft fake GPU"* ]]
+}

@@ -1,0 +1,304 @@
+/* Libraries and kernels. A kernel is found by its name, whatever the code: the built-in stages'
+ * kernels run their host functions, a test's own are registered. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/kernel.h"
+#include "fake_driver.h"
+
+static struct CUkern_st *kernels;
+
+static struct CUkern_st *find(const char *name) {
+  struct CUkern_st *kernel = kernels;
+  while (kernel != NULL && strcmp(kernel->kernel->name, name) != 0) {
+    kernel = kernel->next;
+  }
+  return kernel;
+}
+
+static void add(const struct fake_cuda_kernel *kernel) {
+  struct CUkern_st *handle = find(kernel->name);
+  if (handle == NULL) {
+    handle = fake_object_create(FAKE_KERNEL, sizeof *handle);
+    handle->next = kernels;
+    kernels = handle;
+  }
+  handle->kernel = kernel;
+}
+
+void fake_kernels_forget(void) {
+  for (struct CUkern_st *kernel = kernels; kernel != NULL; kernel = kernel->next) {
+    kernel->launches = 0;
+  }
+}
+
+/* ---- What the built-in kernels access: device/kernel.h ---- */
+
+static uint32_t list(struct fake_cuda_access *out, const uint64_t *values, const uint64_t *bytes,
+                     uint32_t count, bool updates) {
+  for (uint32_t k = 0; k < count; k++) {
+    out[k] = (struct fake_cuda_access){
+        .data = values[k], .bytes = bytes[k], .writes = k == 0, .reads = k > 0 || updates};
+  }
+  return count;
+}
+
+static uint32_t linear_forward(const uint64_t *v, struct fake_cuda_access *out) {
+  const uint64_t rows = v[3], in = v[4], width = v[5];
+  return list(out, v, (uint64_t[]){4 * rows * width, 4 * rows * in, 4 * width * in}, 3, false);
+}
+
+static uint32_t linear_backward_input(const uint64_t *v, struct fake_cuda_access *out) {
+  const uint64_t rows = v[3], in = v[4], width = v[5];
+  return list(out, v, (uint64_t[]){4 * rows * in, 4 * rows * width, 4 * width * in}, 3, false);
+}
+
+static uint32_t linear_backward_weight(const uint64_t *v, struct fake_cuda_access *out) {
+  const uint64_t rows = v[3], in = v[4], width = v[5];
+  return list(out, v, (uint64_t[]){4 * width * in, 4 * rows * width, 4 * rows * in}, 3, true);
+}
+
+static uint32_t square_loss(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){8, 4 * v[3], 4 * v[3]}, 3, true);
+}
+
+static uint32_t subtract(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){4 * v[3], 4 * v[3], 4 * v[3]}, 3, false);
+}
+
+static uint32_t scale(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){4 * v[2]}, 1, true);
+}
+
+static uint32_t spin(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, NULL, 0, false);
+}
+
+/* The host may look at the word any time. */
+static void run_note(void *const *parameters, uint64_t threads) {
+  (void)threads;
+  **(uint64_t *const *)parameters[2] = fake.now_ns;
+  __atomic_store_n(*(uint32_t *const *)parameters[0], (uint32_t) * (const uint64_t *)parameters[1],
+                   __ATOMIC_RELEASE);
+}
+
+static uint32_t note(const uint64_t *v, struct fake_cuda_access *out) {
+  out[0] = (struct fake_cuda_access){.data = v[0], .bytes = 4, .writes = true};
+  out[1] = (struct fake_cuda_access){.data = v[2], .bytes = 8, .writes = true};
+  return 2;
+}
+
+static uint64_t note_time_ns(const uint64_t *v) {
+  (void)v;
+  return 0;
+}
+
+static uint64_t spin_time_ns(const uint64_t *v) { return v[0]; }
+
+static const struct {
+  const char *name;
+  uint32_t (*accesses)(const uint64_t *values, struct fake_cuda_access *out);
+} known[] = {{"weft_linear_forward", linear_forward},
+             {"weft_linear_backward_input", linear_backward_input},
+             {"weft_linear_backward_weight", linear_backward_weight},
+             {"weft_square_loss", square_loss},
+             {"weft_subtract", subtract},
+             {"weft_scale", scale},
+             {"weft_note", note},
+             {"weft_spin", spin}};
+
+/* Each built-in kernel with a host function and a list of accesses; weft_spin has the virtual
+ * clock instead, and weft_note is atomic. */
+static void add_builtin_kernels(void) {
+  static struct fake_cuda_kernel builtin[sizeof known / sizeof known[0]];
+  const struct weft_kernel *of;
+  uint32_t count = 0;
+  for (uint32_t k = 0; (of = weft_kernel_at(k)) != NULL; k++) {
+    uint32_t at = 0;
+    char name[100];
+    (void)snprintf(name, sizeof name, "%s%s", strncmp(of->name, "weft_", 5) == 0 ? "" : "weft_",
+                   of->name);
+    while (strcmp(known[at].name, name) != 0) {
+      at++;
+      if (at == sizeof known / sizeof known[0]) {
+        (void)fprintf(stderr, "fake CUDA: no accesses of the kernel %s: add them in %s\n", name,
+                      __FILE__);
+        abort();
+      }
+    }
+    struct fake_cuda_kernel *kernel = &builtin[count++];
+    *kernel = (struct fake_cuda_kernel){.name = known[at].name,
+                                        .parameter_count = of->parameter_count,
+                                        .run = of->host,
+                                        .accesses = known[at].accesses};
+    for (uint32_t p = 0; p < of->parameter_count; p++) {
+      kernel->addresses |= (uint32_t)(of->kinds[p] <= WEFT_PARAMETER_UPDATES) << p;
+    }
+    if (strcmp(name, "weft_spin") == 0) {
+      kernel->run = NULL;
+      kernel->time_ns = spin_time_ns;
+    }
+    if (strcmp(name, "weft_note") == 0) {
+      kernel->run = run_note;
+      kernel->time_ns = note_time_ns;
+      kernel->tells_host = true;
+    }
+    add(kernel);
+  }
+}
+
+/* ---- Execution ---- */
+
+CUresult fake_kernel_visit(const struct fake_work *work, struct fake_visitor *visitor) {
+  const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
+  struct fake_cuda_access accesses[FAKE_CUDA_PARAMETERS_MAX];
+  const uint32_t count = kernel->accesses(work->of.launch.values, accesses);
+  assert(count <= FAKE_CUDA_PARAMETERS_MAX);
+  for (uint32_t writes = 0; writes < 2; writes++) { /* reads first: they see what was before */
+    for (uint32_t k = 0; k < count; k++) {
+      if (accesses[k].writes == (writes == 1)) {
+        FAKE_TRY(visitor->visit(visitor, accesses[k].data, accesses[k].bytes, accesses[k].reads,
+                                accesses[k].writes));
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+struct arguments {
+  uint64_t values[FAKE_CUDA_PARAMETERS_MAX];
+  void *pointers[FAKE_CUDA_PARAMETERS_MAX];
+};
+
+static void translate(const struct fake_work *work, struct arguments *out) {
+  const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
+  for (uint32_t k = 0; k < kernel->parameter_count; k++) {
+    out->values[k] = work->of.launch.values[k];
+    if ((kernel->addresses >> k & 1) != 0) {
+      out->values[k] = (uint64_t)(uintptr_t)fake_address_view((uintptr_t)out->values[k]);
+    }
+    out->pointers[k] = &out->values[k];
+  }
+}
+
+bool fake_kernel_is_ready(const struct fake_work *work) {
+  const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
+  struct arguments arguments;
+  if (kernel->ready == NULL) {
+    return true;
+  }
+  translate(work, &arguments);
+  return kernel->ready(arguments.pointers);
+}
+
+void fake_kernel_run(const struct fake_work *work) {
+  const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
+  struct arguments arguments;
+  translate(work, &arguments);
+  if (kernel->run != NULL) {
+    kernel->run(arguments.pointers, work->of.launch.threads);
+  }
+}
+
+uint64_t fake_kernel_time_ns(const struct fake_work *work) {
+  const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
+  return kernel->time_ns != NULL ? kernel->time_ns(work->of.launch.values) : 1000;
+}
+
+/* ---- Calls ---- */
+
+static CUresult library_load(CUlibrary *library, const void *code) {
+  FAKE_TRY(fake_capture_forbid());
+  if (code == NULL) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *library = fake_object_create(FAKE_LIBRARY, sizeof **library);
+  fake.statistics.libraries++;
+  return CUDA_SUCCESS;
+}
+
+static CUresult library_unload(CUlibrary library) {
+  if (!fake_object_is(library, FAKE_LIBRARY)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  fake.statistics.libraries--;
+  fake_object_destroy(library);
+  return CUDA_SUCCESS;
+}
+
+static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name) {
+  static bool begun;
+  if (!begun) {
+    add_builtin_kernels();
+    begun = true;
+  }
+  if (!fake_object_is(library, FAKE_LIBRARY)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  struct CUkern_st *kernel = find(name);
+  if (kernel == NULL) {
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  *out = kernel;
+  return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction function, uint64_t blocks, uint64_t block_threads,
+                       CUstream handle, void **parameters, void **extra) {
+  struct CUkern_st *kernel = (struct CUkern_st *)function;
+  CUstream stream;
+  if (!fake_object_is(kernel, FAKE_KERNEL)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (extra != NULL || blocks == 0 || block_threads == 0 || block_threads > 1024 ||
+      (kernel->kernel->parameter_count > 0 && parameters == NULL)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  FAKE_TRY(fake_stream_of(handle, &stream));
+  struct fake_work work = {.kind = FAKE_WORK_KERNEL,
+                           .name = kernel->kernel->name,
+                           .of.launch = {.kernel = kernel, .threads = blocks * block_threads}};
+  for (uint32_t k = 0; k < kernel->kernel->parameter_count; k++) {
+    memcpy(&work.of.launch.values[k], parameters[k], sizeof work.of.launch.values[k]);
+  }
+  return fake_work_submit(stream, &work);
+}
+
+/* NOLINTBEGIN(readability-non-const-parameter): CUDA's */
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
+                           void **jit_values, unsigned int jit_count, int *options, void **values,
+                           unsigned int count) {
+  (void)jit_options;
+  (void)jit_values;
+  (void)jit_count;
+  (void)options;
+  (void)values;
+  (void)count;
+  FAKE_BODY(cuLibraryLoadData, library_load(library, code));
+}
+/* NOLINTEND(readability-non-const-parameter) */
+
+CUresult cuLibraryUnload(CUlibrary library) { FAKE_BODY(cuLibraryUnload, library_unload(library)); }
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) {
+  FAKE_BODY(cuLibraryGetKernel, get_kernel(kernel, library, name));
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                        unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                        unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                        void **parameters, void **extra) {
+  (void)shared_bytes;
+  FAKE_BODY(cuLaunchKernel,
+            launch(function, (uint64_t)grid_x * grid_y * grid_z,
+                   (uint64_t)block_x * block_y * block_z, stream, parameters, extra));
+}
+
+void fake_cuda_register(const struct fake_cuda_kernel *kernel) {
+  assert(kernel->parameter_count <= FAKE_CUDA_PARAMETERS_MAX && kernel->accesses != NULL);
+  pthread_mutex_lock(&fake.lock);
+  add(kernel);
+  pthread_mutex_unlock(&fake.lock);
+}

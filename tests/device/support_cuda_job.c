@@ -1,0 +1,277 @@
+/* See support_cuda_job.h. */
+#include "support_cuda_job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/support.h>
+
+#include "../device/fake_cuda/fake_cuda.h"
+
+enum { BATCH_ROWS = CUDA_MICROBATCHES_MAX * CUDA_ROWS + 1 };
+
+static struct cuda_step step_of(const struct cuda_job *job, uint32_t k) {
+  struct cuda_step step = {.microbatches = 0};
+  if (job->steps != NULL) {
+    step = job->steps[k];
+  }
+  step.microbatches = step.microbatches > 0 ? step.microbatches : job->microbatches;
+  assert_in_range(step.microbatches, 1, CUDA_MICROBATCHES_MAX);
+  return step;
+}
+
+bool cuda_job_fits(struct cuda_job *job) {
+  struct weft_program *program;
+  struct weft_error error;
+  job->sources[CUDA_STEPS_MAX] =
+      (struct weft_named_source){.schedule = job->schedule, .ranks = job->ranks};
+  if (weft_source_named(&job->sources[CUDA_STEPS_MAX], job->microbatches, true, &program, &error) <
+      0) {
+    return false;
+  }
+  job->stage_count = program->stage_count;
+  assert_in_range(job->stage_count, 1, CUDA_STAGES_MAX);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      if (program->actions[i].op == WEFT_OP_F) {
+        job->rank_of[program->actions[i].stage] = r;
+      }
+    }
+  }
+  weft_program_destroy(program);
+  return true;
+}
+
+static float (*batch_data(unsigned which))[CUDA_WIDTH] {
+  static float data[2][BATCH_ROWS][CUDA_WIDTH];
+  static bool drawn;
+  struct weft_random random = {.state = 7};
+  for (size_t k = 0; !drawn && k < 2 * sizeof data[0] / sizeof(float); k++) {
+    (&data[0][0][0])[k] = (float)weft_random_share(&random);
+  }
+  drawn = true;
+  return data[which];
+}
+
+static void note_line(void *context, const char *line) {
+  struct cuda_job *job = context; /* rank 0's alone */
+  const size_t used = strlen(job->log);
+  (void)snprintf(job->log + used, sizeof job->log - used, "%s\n", line);
+}
+
+/* ---- A rank ---- */
+
+static void read_grads(struct cuda_job *job) {
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    struct weft_error error;
+    if (weft_linear_stage_read(&job->stages[s], true, job->results->grads[s], &error) < 0) {
+      fail_msg("%s", error.message);
+    }
+  }
+}
+
+static void meet(struct cuda_job *job, uint32_t rank, uint32_t k, bool after) {
+  void (*call)(struct cuda_job *, uint32_t) = after ? job->after : job->before;
+  if (call == NULL) {
+    return;
+  }
+  (void)pthread_barrier_wait(&job->barrier);
+  if (rank == 0) {
+    if (after) {
+      read_grads(job);
+    }
+    call(job, k);
+  }
+  (void)pthread_barrier_wait(&job->barrier);
+}
+
+static enum weft_status run_step(struct cuda_job *job, struct weft_pipeline *pipeline,
+                                 uint32_t rank, uint32_t k, struct weft_error *error) {
+  const struct cuda_step step = step_of(job, k);
+  const bool is_last = job->rank_of[job->stage_count - 1] == rank;
+  const struct weft_tensor_shape shape = {
+      .dtype = WEFT_F32,
+      .dim_count = 2,
+      .dims = {(uint64_t)step.microbatches * CUDA_ROWS + 1, CUDA_WIDTH}};
+  const struct weft_tensor input = {.data = batch_data(0), .shape = shape};
+  const struct weft_tensor target = {.data = batch_data(1), .shape = shape};
+  const struct weft_batch batch = {.microbatch_count = step.microbatches,
+                                   .inputs = &input,
+                                   .input_count = 1,
+                                   .targets = &target,
+                                   .target_count = 1,
+                                   .want_losses = is_last,
+                                   .want_outputs = is_last && step.outputs};
+  struct weft_step_result result;
+  if (step.twice) {
+    WEFT_TRY(weft_pipeline_set_source(pipeline, weft_source_named, &job->sources[CUDA_STEPS_MAX],
+                                      error));
+  }
+  if (step.schedule != NULL) {
+    WEFT_TRY(weft_pipeline_set_source(pipeline, weft_source_named, &job->sources[k], error));
+  }
+  WEFT_TRY(
+      (step.evaluates ? weft_pipeline_eval : weft_pipeline_step)(pipeline, &batch, &result, error));
+  if (is_last) {
+    const uint32_t to = job->after != NULL ? 0 : k % CUDA_STEPS_MAX;
+    if (job->cuda != NULL) {
+      fake_cuda_host_reads(result.losses, step.microbatches * sizeof result.losses[0]);
+    }
+    memcpy(job->results->losses[to], result.losses, step.microbatches * sizeof result.losses[0]);
+    if (step.outputs) {
+      assert_int_equal(result.outputs.items[0].shape.dims[0], shape.dims[0]);
+      memcpy(job->results->outputs, result.outputs.items[0].data,
+             (size_t)shape.dims[0] * sizeof job->results->outputs[0]);
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *transport,
+                                 struct weft_error *error) {
+  struct weft_stage *stages[CUDA_STAGES_MAX];
+  const struct weft_boundary boundary = {
+      .tensor_count = 1,
+      .tensors = {
+          {.largest = {.dtype = WEFT_F32, .dim_count = 2, .dims = {CUDA_ROWS + 1, CUDA_WIDTH}},
+           .needs_grad = true}}};
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    stages[s] = &job->stages[s].stage;
+  }
+  struct weft_pipeline_options options = weft_pipeline_options_default();
+  options.source = weft_source_named;
+  options.source_context = &job->sources[CUDA_STEPS_MAX];
+  options.microbatch_count = job->microbatches;
+  options.stages = stages;
+  options.stage_count = job->stage_count;
+  options.boundaries = &boundary;
+  options.boundary_count = 1;
+  options.no_graph = job->no_graph;
+  options.no_events = job->no_events;
+  options.device = job->cuda != NULL ? weft_cuda_device(job->cuda, transport->rank) : NULL;
+  options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
+  options.log = transport->rank == 0 ? note_line : NULL;
+  options.log_context = job;
+  struct weft_pipeline *pipeline;
+  WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; k < job->step_count && status == WEFT_OK; k++) {
+    meet(job, transport->rank, k, false);
+    status = run_step(job, pipeline, transport->rank, k, error);
+    if (status == WEFT_OK) {
+      meet(job, transport->rank, k, true);
+    }
+  }
+  weft_pipeline_destroy(pipeline);
+  return status;
+}
+
+static enum weft_status rank_main(void *context, struct weft_transport *transport,
+                                  struct weft_error *error) {
+  struct cuda_job *job = context;
+  const enum weft_status status = run_rank(job, transport, error);
+  if (status < 0) {
+    job->errors[transport->rank] = *error;
+    (void)__atomic_fetch_add(&job->failed_ranks, 1, __ATOMIC_RELAXED);
+  }
+  return status;
+}
+
+/* ---- The world ---- */
+
+static enum weft_status run_world(struct cuda_job *job, struct weft_error *error) {
+  struct weft_comm_options options = weft_comm_options_default();
+  struct weft_comm *comm;
+  options.rank_count = job->ranks;
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    struct weft_device *device =
+        job->cuda != NULL ? weft_cuda_device(job->cuda, job->rank_of[s]) : NULL;
+    WEFT_TRY(
+        weft_linear_stage_init(&job->stages[s], device, CUDA_WIDTH, CUDA_WIDTH, 100 + s, error));
+  }
+  WEFT_TRY(weft_comm_open(NULL, job->cuda != NULL ? "cuda" : "threads", &options, &comm, error));
+  enum weft_status status = weft_comm_run(comm, rank_main, job, error);
+  for (uint32_t s = 0; s < job->stage_count && status == WEFT_OK; s++) {
+    status = weft_linear_stage_read(&job->stages[s], true, job->results->grads[s], error);
+  }
+  job->stuck_ranks = weft_comm_stuck_ranks(comm);
+  weft_comm_close(comm);
+  return status;
+}
+
+static enum weft_status run(struct cuda_job *job, struct cuda_results *results,
+                            struct weft_error *error) {
+  memset(results, 0, sizeof *results);
+  memset(job->errors, 0, sizeof job->errors);
+  memset(job->stages, 0, sizeof job->stages);
+  job->results = results;
+  job->failed_ranks = 0;
+  job->log[0] = '\0';
+  for (uint32_t k = 0; job->steps != NULL && k < job->step_count; k++) {
+    job->sources[k] =
+        (struct weft_named_source){.schedule = job->steps[k].schedule, .ranks = job->ranks};
+  }
+  assert_true(cuda_job_fits(job));
+  assert_int_equal(pthread_barrier_init(&job->barrier, NULL, job->ranks), 0);
+  const enum weft_status status = run_world(job, error);
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    weft_linear_stage_finish(&job->stages[s]);
+  }
+  (void)pthread_barrier_destroy(&job->barrier);
+  return status;
+}
+
+enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results *results,
+                                      struct weft_error *error) {
+  struct cuda_job host = *job;
+  host.before = host.after = NULL;
+  host.cuda = NULL;
+  return run(&host, results, error);
+}
+
+/* ---- What the driver found ---- */
+
+void cuda_job_check_findings(const struct cuda_job *job) {
+  if (fake_cuda_finding_count() > 0) {
+    fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->no_graph ? "eager" : "graph",
+             fake_cuda_finding(0));
+  }
+}
+
+static uint64_t objects(void) {
+  const struct fake_cuda_statistics now = fake_cuda_statistics();
+  return now.blocks + now.pinned_blocks + now.streams + now.events + now.graphs + now.executables +
+         now.libraries;
+}
+
+void cuda_job_check_leaks(const struct cuda_job *job, const char *what) {
+  if (objects() != job->objects_before) {
+    const struct fake_cuda_statistics left = fake_cuda_statistics();
+    fail_msg(
+        "%s, %u ranks, %s: of %u objects before, there are now %u: %u blocks, %u pinned "
+        "blocks, %u streams, %u events, %u graphs, %u executables, %u libraries",
+        job->schedule, job->ranks, what, (unsigned)job->objects_before, (unsigned)objects(),
+        (unsigned)left.blocks, (unsigned)left.pinned_blocks, (unsigned)left.streams,
+        (unsigned)left.events, (unsigned)left.graphs, (unsigned)left.executables,
+        (unsigned)left.libraries);
+  }
+}
+
+enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results,
+                              struct weft_error *error) {
+  const struct weft_cuda_options options = {
+      .gpus = job->gpus, .gpu_count = job->gpu_count, .partitions = job->partitions};
+  job->objects_before = objects();
+  job->failed_ranks = 0;
+  WEFT_TRY(weft_cuda_open(NULL, &options, job->ranks, &job->cuda, error));
+  const enum weft_status status = run(job, results, error);
+  weft_cuda_close(job->cuda);
+  job->cuda = NULL;
+  return status;
+}

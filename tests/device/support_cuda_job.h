@@ -1,0 +1,81 @@
+/* Linear stages on the GPUs of the fake driver: steps of a whole world, whose losses and gradients
+ * can be compared with the host's. */
+#ifndef SUPPORT_CUDA_JOB_H
+#define SUPPORT_CUDA_JOB_H
+
+#include <pthread.h>
+
+#include <weft/comm.h>
+#include <weft/cuda.h>
+#include <weft/run.h>
+#include <weft/source.h>
+
+enum {
+  CUDA_WIDTH = 6,
+  CUDA_ROWS = 2, /* of a microbatch; the first has one more */
+  CUDA_RANKS_MAX = 8,
+  CUDA_STAGES_MAX = 32,
+  CUDA_MICROBATCHES_MAX = 20,
+  CUDA_STEPS_MAX = 16
+};
+
+struct cuda_step {
+  uint32_t microbatches; /* 0: the job's */
+  const char *schedule;  /* from here on; NULL: as before */
+  bool twice;            /* sets the job's first schedule again, and then this one */
+  bool evaluates;
+  bool outputs; /* wants them: such a step is no graph */
+};
+
+struct cuda_results {
+  double losses[CUDA_STEPS_MAX][CUDA_MICROBATCHES_MAX];             /* of the first steps */
+  float outputs[CUDA_MICROBATCHES_MAX * CUDA_ROWS + 1][CUDA_WIDTH]; /* of the last that has them */
+  float grads[CUDA_STAGES_MAX][CUDA_WIDTH * CUDA_WIDTH];
+};
+
+struct cuda_job {
+  const char *schedule;
+  uint32_t ranks, microbatches;
+  const struct cuda_step *steps; /* [step_count]; NULL: all train with `microbatches` */
+  uint32_t step_count;
+  const uint32_t *gpus; /* NULL: all */
+  uint32_t gpu_count, partitions;
+  bool no_graph, no_events;
+  int64_t stall_limit; /* 0: the default */
+  /* If given: rank 0 calls them before and after each step, when no rank is in one. After a step
+   * results->losses[0] and results->grads are this step's. */
+  void (*before)(struct cuda_job *job, uint32_t step);
+  void (*after)(struct cuda_job *job, uint32_t step);
+  void *context;
+
+  /* What came of it. */
+  struct cuda_results *results;
+  uint32_t stage_count;
+  struct weft_error errors[CUDA_RANKS_MAX]; /* status WEFT_OK: none */
+  uint32_t failed_ranks;
+  uint32_t stuck_ranks; /* weft_comm_stuck_ranks() */
+  char log[4096];       /* lines */
+
+  /* Its own. */
+  uint64_t objects_before; /* of the driver */
+  struct weft_cuda *cuda;
+  pthread_barrier_t barrier;
+  uint32_t rank_of[CUDA_STAGES_MAX];
+  struct weft_named_source sources[CUDA_STEPS_MAX + 1];
+  struct weft_linear_stage stages[CUDA_STAGES_MAX];
+};
+
+/* Whether the schedule exists for so many ranks and microbatches; finds out its stages. */
+bool cuda_job_fits(struct cuda_job *job);
+
+/* On the host; and on GPUs, which are opened for it and closed. */
+enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results *results,
+                                      struct weft_error *error);
+enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results,
+                              struct weft_error *error);
+
+/* Fails the test if the fake driver found something; and if it holds more than before the run. */
+void cuda_job_check_findings(const struct cuda_job *job);
+void cuda_job_check_leaks(const struct cuda_job *job, const char *what);
+
+#endif

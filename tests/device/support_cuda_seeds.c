@@ -1,0 +1,109 @@
+/* See support_cuda_seeds.h. */
+#include "support_cuda_seeds.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/support.h>
+
+#include "../device/fake_cuda/fake_cuda.h"
+
+struct seeds {
+  uint64_t first;
+  struct cuda_results expected;
+};
+
+static struct fake_cuda_options draw_options(uint64_t seed) {
+  struct weft_random random = {.state = seed};
+  const uint32_t policy = (uint32_t)(weft_random_share(&random) * 8);
+  return (struct fake_cuda_options){
+      .seed = seed,
+      .queues = 1 + (uint32_t)(weft_random_share(&random) * 32),
+      .policy = policy < 4 ? (enum fake_cuda_policy)policy : FAKE_CUDA_RANDOM,
+      .starved = (uint32_t)(weft_random_share(&random) * 24),
+      .query_nodes = 1 + (uint32_t)(weft_random_share(&random) * 64)};
+}
+
+static void before(struct cuda_job *job, uint32_t step) {
+  const struct seeds *seeds = job->context;
+  const struct fake_cuda_options options = draw_options(seeds->first + step);
+  memset(job->results->losses[0], 0xff, sizeof job->results->losses[0]);
+  fake_cuda_reset(&options);
+  fake_cuda_mark();
+}
+
+static void after(struct cuda_job *job, uint32_t step) {
+  const struct seeds *seeds = job->context;
+  const struct cuda_results *expected = &seeds->expected;
+  const struct fake_cuda_statistics done = fake_cuda_statistics();
+  const uint64_t launches = fake_cuda_calls("cuGraphLaunch");
+  char what[128];
+  (void)snprintf(what, sizeof what, "%s, %u ranks, %s, seed %" PRIu64, job->schedule, job->ranks,
+                 job->no_graph ? "eager" : "graph", seeds->first + step);
+  cuda_job_check_findings(job);
+  if (memcmp(job->results->losses[0], expected->losses[0], job->microbatches * sizeof(double)) !=
+          0 ||
+      memcmp(job->results->grads, expected->grads, sizeof expected->grads) != 0) {
+    fail_msg("%s: other bits than the host's; loss %.17g, on the host %.17g", what,
+             job->results->losses[0][0], expected->losses[0][0]);
+  }
+  if (launches != (!job->no_graph && step > 0)) {
+    fail_msg("%s: %" PRIu64 " graphs in step %" PRIu32, what, launches, step);
+  }
+  if (step > 0 && done.allocations > 0) {
+    fail_msg("%s: %" PRIu64 " allocations in step %" PRIu32, what, done.allocations, step);
+  }
+}
+
+/* As many as ranks, or what the schedule needs: one of a fixed shape has its own number. */
+static bool find_microbatches(struct cuda_job *job) {
+  if (cuda_job_fits(job)) {
+    return true;
+  }
+  for (job->microbatches = CUDA_MICROBATCHES_MAX; job->microbatches > 0; job->microbatches--) {
+    if (cuda_job_fits(job)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uint64_t first,
+                        uint32_t count) {
+  static struct seeds seeds;
+  static struct cuda_job job;
+  static struct cuda_results results;
+  struct weft_error error;
+  job = (struct cuda_job){.schedule = schedule,
+                          .ranks = ranks,
+                          .microbatches = 2 * ranks - first % 2,
+                          .step_count = 1,
+                          .no_graph = no_graph,
+                          .no_events = first % 3 == 0,
+                          .partitions = first % 4 == 0 ? ranks : 0,
+                          .before = before,
+                          .after = after,
+                          .context = &seeds};
+  if (!find_microbatches(&job)) {
+    return 0;
+  }
+  seeds.first = first;
+  if (cuda_job_run_on_host(&job, &seeds.expected, &error) < 0) {
+    fail_msg("%s, %u ranks, on the host: %s", schedule, ranks, error.message);
+  }
+  job.step_count = count;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = first});
+  if (cuda_job_run(&job, &results, &error) < 0) {
+    fail_msg("%s, %u ranks, %s, from seed %" PRIu64 " on: %s", schedule, ranks,
+             no_graph ? "eager" : "graph", first, error.message);
+  }
+  cuda_job_check_findings(&job);
+  cuda_job_check_leaks(&job, "at the end");
+  return count;
+}

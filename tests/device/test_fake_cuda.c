@@ -1,0 +1,909 @@
+/* The fake CUDA driver itself (fake_cuda/fake_cuda.h): it runs what CUDA would, in any order that
+ * CUDA might; it finds what has no order, what cannot go on and what is out of bounds, and nothing
+ * else. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "device/cuda/cuda_api.h"
+#include "fake_cuda.h"
+
+enum { COUNT = 64, BYTES = 4 * COUNT, STREAMS = 4, SEEDS = 200 };
+
+static const struct weft_cuda_api *cuda;
+static CUcontext contexts[2];
+static CUlibrary library;
+static CUkernel scale, add_one, await, spin;
+
+#define OK(call) assert_int_equal((call), CUDA_SUCCESS)
+
+/* ---- Kernels of this test ---- */
+
+static void run_add_one(void *const *parameters, uint64_t threads) {
+  uint32_t *data = *(uint32_t **)parameters[0];
+  for (uint64_t k = 0; k < threads; k++) {
+    data[k]++;
+  }
+}
+
+static uint32_t add_one_accesses(const uint64_t *values, struct fake_cuda_access *out) {
+  *out = (struct fake_cuda_access){.data = values[0], .bytes = 4, .writes = true, .reads = true};
+  return 1;
+}
+
+/* Spins until the word is 1. */
+static bool await_ready(void *const *parameters) { return **(uint32_t **)parameters[0] == 1; }
+
+static uint32_t no_accesses(const uint64_t *values, struct fake_cuda_access *out) {
+  (void)values;
+  (void)out;
+  return 0;
+}
+
+static const struct fake_cuda_kernel own_kernels[] = {{.name = "add_one",
+                                                       .parameter_count = 1,
+                                                       .addresses = 1,
+                                                       .run = run_add_one,
+                                                       .accesses = add_one_accesses},
+                                                      {.name = "await",
+                                                       .parameter_count = 1,
+                                                       .addresses = 1,
+                                                       .ready = await_ready,
+                                                       .accesses = no_accesses}};
+
+/* ---- The device ---- */
+
+static void begin(struct fake_cuda_options options) {
+  struct weft_error error;
+  options.devices = 2;
+  fake_cuda_reset(&options);
+  assert_int_equal(weft_cuda_api_load(&cuda, &error), WEFT_OK);
+  for (int k = 1; k >= 0; k--) {
+    OK(cuda->cuDevicePrimaryCtxRetain(&contexts[k], k));
+    OK(cuda->cuCtxSetCurrent(contexts[k]));
+  }
+  fake_cuda_register(&own_kernels[0]);
+  fake_cuda_register(&own_kernels[1]);
+  OK(cuda->cuLibraryLoadData(&library, "code", NULL, NULL, 0, NULL, NULL, 0));
+  OK(cuda->cuLibraryGetKernel(&scale, library, "weft_scale"));
+  OK(cuda->cuLibraryGetKernel(&spin, library, "weft_spin"));
+  OK(cuda->cuLibraryGetKernel(&add_one, library, "add_one"));
+  OK(cuda->cuLibraryGetKernel(&await, library, "await"));
+  assert_int_equal(cuda->cuLibraryGetKernel(&scale, library, "nobody"), CUDA_ERROR_NOT_FOUND);
+}
+
+/* Nothing is left, and nothing was found. */
+static void end(void) {
+  OK(cuda->cuLibraryUnload(library));
+  OK(cuda->cuDevicePrimaryCtxRelease(0));
+  OK(cuda->cuDevicePrimaryCtxRelease(1));
+  const struct fake_cuda_statistics left = fake_cuda_statistics();
+  assert_int_equal(left.blocks + left.pinned_blocks + left.bytes, 0);
+  assert_int_equal(left.streams + left.events + left.graphs + left.executables, 0);
+  assert_int_equal(fake_cuda_pending(), 0);
+}
+
+static void nothing_found(void) {
+  if (fake_cuda_finding_count() > 0) {
+    fail_msg("%s", fake_cuda_finding(0));
+  }
+}
+
+static CUresult launch(CUkernel kernel, CUstream stream, void *a, void *b, void *c) {
+  void *parameters[] = {a, b, c};
+  return cuda->cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static void launch_scale(CUstream stream, CUdeviceptr data, double factor, uint64_t count) {
+  void *parameters[] = {&data, &factor, &count};
+  OK(cuda->cuLaunchKernel((CUfunction)scale, 1, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
+}
+
+static CUdeviceptr allocate(size_t bytes) {
+  CUdeviceptr data;
+  OK(cuda->cuMemAlloc(&data, bytes));
+  assert_int_equal(data % 256, 0);
+  return data;
+}
+
+static CUstream create_stream(void) {
+  CUstream stream;
+  OK(cuda->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  return stream;
+}
+
+static CUevent create_event(unsigned int flags) {
+  CUevent event;
+  OK(cuda->cuEventCreate(&event, flags));
+  return event;
+}
+
+static float *pin(size_t bytes) {
+  void *data;
+  OK(cuda->cuMemHostAlloc(&data, bytes, CU_MEMHOSTALLOC_PORTABLE));
+  return data;
+}
+
+/* ---- Execution ---- */
+
+/* Nothing runs at the call; memory of the device is the driver's. */
+static void test_runs_when_the_host_waits(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 1});
+  float *in = pin(BYTES), *out = pin(BYTES);
+  const CUdeviceptr data = allocate(BYTES);
+  CUstream stream = create_stream();
+  for (unsigned k = 0; k < COUNT; k++) {
+    in[k] = (float)k;
+    out[k] = -1;
+  }
+  OK(cuda->cuMemcpyAsync(data, (uintptr_t)in, BYTES, stream));
+  launch_scale(stream, data, 2, COUNT);
+  OK(cuda->cuMemcpyAsync((uintptr_t)out, data, BYTES, stream));
+  assert_true(out[1] == -1);
+  assert_int_equal(fake_cuda_pending(), 3);
+  OK(cuda->cuStreamSynchronize(stream));
+  fake_cuda_host_reads(out, BYTES);
+  for (unsigned k = 0; k < COUNT; k++) {
+    assert_true(out[k] == 2 * (float)k);
+  }
+  assert_true(((float *)fake_cuda_view((void *)(uintptr_t)data))[3] == 6);
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuMemFreeHost(in));
+  OK(cuda->cuMemFreeHost(out));
+  OK(cuda->cuStreamDestroy(stream));
+  nothing_found();
+  end();
+}
+
+static void test_the_host_cannot_access_device_memory(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){0});
+  const CUdeviceptr data = allocate(BYTES);
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler, too */
+    *(volatile char *)(uintptr_t)data = 1;
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+  OK(cuda->cuMemFree(data));
+  end();
+}
+
+/* Rows with gaps, fills, and memory of the host that is not pinned. */
+static void test_copies(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){0});
+  unsigned char in[60], out[60] = {0};
+  const CUdeviceptr a = allocate(60), b = allocate(60);
+  CUstream stream = create_stream();
+  for (unsigned k = 0; k < 60; k++) {
+    in[k] = (unsigned char)k;
+  }
+  OK(cuda->cuMemcpyAsync(a, (uintptr_t)in, 60, stream));
+  memset(in, 0, sizeof in); /* it was taken at the call */
+  OK(cuda->cuMemsetD8Async(b, 9, 60, stream));
+  const CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                              .srcDevice = a,
+                              .srcPitch = 20,
+                              .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+                              .dstDevice = b,
+                              .dstPitch = 15,
+                              .WidthInBytes = 10,
+                              .Height = 3};
+  OK(cuda->cuMemcpy2DAsync(&rows, stream));
+  OK(cuda->cuMemcpyAsync((uintptr_t)out, b, 60, stream)); /* ends with the copy */
+  assert_true(out[0] == 0 && out[9] == 9 && out[10] == 9 && out[15] == 20 && out[59] == 9);
+  assert_int_equal(fake_cuda_statistics().pageable_copies, 2);
+  OK(cuda->cuMemFree(a));
+  OK(cuda->cuMemFree(b));
+  OK(cuda->cuStreamDestroy(stream));
+  nothing_found();
+  end();
+}
+
+/* A counter that all streams write in turn: `waits` says how many of the hand-overs keep their
+ * event. The value it ends with. */
+static uint32_t relay(CUdeviceptr word, uint32_t rounds, uint32_t dropped) {
+  CUstream streams[STREAMS];
+  CUevent events[STREAMS];
+  uint32_t value;
+  for (unsigned k = 0; k < STREAMS; k++) {
+    streams[k] = create_stream();
+    events[k] = create_event(CU_EVENT_DISABLE_TIMING);
+  }
+  OK(cuda->cuMemsetD8Async(word, 0, 4, streams[0]));
+  if (dropped > 0) {
+    fake_cuda_drop("cuStreamWaitEvent", dropped);
+  }
+  for (unsigned k = 0; k < rounds; k++) {
+    fake_cuda_label(k % 2 == 0 ? "even" : "odd");
+    OK(launch(add_one, streams[k % STREAMS], &word, NULL, NULL));
+    OK(cuda->cuEventRecord(events[k % STREAMS], streams[k % STREAMS]));
+    OK(cuda->cuStreamWaitEvent(streams[(k + 1) % STREAMS], events[k % STREAMS], 0));
+  }
+  fake_cuda_label(NULL);
+  OK(cuda->cuMemcpyAsync((uintptr_t)&value, word, 4, streams[rounds % STREAMS]));
+  for (unsigned k = 0; k < STREAMS; k++) {
+    OK(cuda->cuStreamSynchronize(streams[k]));
+    OK(cuda->cuStreamDestroy(streams[k]));
+    OK(cuda->cuEventDestroy(events[k]));
+  }
+  return value;
+}
+
+static void test_events_order_streams(void **state) {
+  (void)state;
+  static const enum fake_cuda_policy policies[] = {FAKE_CUDA_RANDOM, FAKE_CUDA_NEWEST,
+                                                   FAKE_CUDA_OLDEST, FAKE_CUDA_STARVE};
+  for (unsigned seed = 0; seed < SEEDS; seed++) {
+    begin((struct fake_cuda_options){
+        .seed = seed, .queues = 1 + seed % 32, .policy = policies[seed % 4], .starved = seed % 5});
+    const CUdeviceptr word = allocate(4);
+    assert_int_equal(relay(word, 20, 0), 20);
+    nothing_found();
+    OK(cuda->cuMemFree(word));
+    end();
+  }
+}
+
+/* Any one wait dropped is a race of the two neighbours, in every order of execution. */
+static void test_finds_each_dropped_wait(void **state) {
+  (void)state;
+  for (unsigned dropped = 1; dropped <= 20; dropped++) {
+    begin((struct fake_cuda_options){.seed = dropped});
+    const CUdeviceptr word = allocate(4);
+    (void)relay(word, 20, dropped);
+    assert_true(fake_cuda_count(FAKE_CUDA_RACE) > 0);
+    assert_int_equal(fake_cuda_count(FAKE_CUDA_DEADLOCK) + fake_cuda_count(FAKE_CUDA_FAULT), 0);
+    const char *text = fake_cuda_finding(0);
+    assert_non_null(strstr(text, dropped % 2 == 1 ? "[even]" : "[odd]"));
+    assert_non_null(strstr(text, "add_one"));
+    assert_non_null(strstr(text, "stream"));
+    assert_int_equal(fake_cuda_calls("cuStreamWaitEvent"), 20);
+    OK(cuda->cuMemFree(word));
+    end();
+  }
+}
+
+/* Different bytes of one block, and readers at the same time: no race. */
+static void test_no_race_without_a_conflict(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 3});
+  const CUdeviceptr data = allocate(BYTES), other = allocate(BYTES);
+  CUstream a = create_stream(), b = create_stream();
+  CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+  launch_scale(a, data, 2, COUNT / 2);
+  launch_scale(b, data + BYTES / 2, 2, COUNT / 2);
+  OK(cuda->cuEventRecord(event, b));
+  OK(cuda->cuStreamWaitEvent(a, event, 0));
+  OK(cuda->cuMemcpyAsync(other, data, BYTES, a));
+  OK(cuda->cuMemcpyAsync(other, data + BYTES / 2, 1, a));
+  nothing_found();
+  OK(cuda->cuMemcpyAsync(data + BYTES - 1, data, 1, b)); /* reads what a wrote */
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 2);  /* and writes what a reads */
+  OK(cuda->cuStreamSynchronize(a));
+  OK(cuda->cuStreamSynchronize(b));
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuMemFree(other));
+  OK(cuda->cuEventDestroy(event));
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
+}
+
+/* A wait is for the last record before it: a later one does not count. */
+static void test_a_wait_is_for_the_record_before_it(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 4});
+  const CUdeviceptr data = allocate(BYTES);
+  CUstream a = create_stream(), b = create_stream();
+  CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+  OK(cuda->cuStreamWaitEvent(b, event, 0)); /* never recorded: no wait */
+  OK(cuda->cuEventQuery(event));
+  OK(cuda->cuEventRecord(event, a));
+  OK(cuda->cuStreamWaitEvent(b, event, 0));
+  launch_scale(a, data, 2, COUNT);
+  OK(cuda->cuEventRecord(event, a));
+  nothing_found();
+  launch_scale(b, data, 2, COUNT);
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 1);
+  assert_true(fake_cuda_record_is_used(1) && !fake_cuda_record_is_used(2));
+  OK(cuda->cuEventSynchronize(event));
+  assert_true(fake_cuda_record_is_used(2));
+  OK(cuda->cuStreamSynchronize(b));
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuEventDestroy(event));
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
+}
+
+static void test_the_host_takes_part(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 5});
+  float *out = pin(BYTES);
+  const CUdeviceptr data = allocate(BYTES);
+  CUstream a = create_stream(), b = create_stream();
+  launch_scale(a, data, 2, COUNT);
+  OK(cuda->cuStreamSynchronize(a)); /* orders what the host calls later */
+  launch_scale(b, data, 2, COUNT);
+  OK(cuda->cuMemcpyAsync((uintptr_t)out, data, BYTES, b));
+  nothing_found();
+  fake_cuda_host_reads(out, BYTES);
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 1);
+  OK(cuda->cuMemFree(data)); /* still in use */
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 2);
+  assert_non_null(strstr(fake_cuda_finding(1), "cuMemFree"));
+  assert_int_equal(cuda->cuStreamSynchronize(b), CUDA_ERROR_ILLEGAL_ADDRESS);
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  OK(cuda->cuMemFreeHost(out));
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
+}
+
+/* Polling comes to an end, and is sometimes too early. */
+static void test_queries(void **state) {
+  (void)state;
+  unsigned early = 0;
+  begin((struct fake_cuda_options){.seed = 6, .strict_queries = true});
+  const CUdeviceptr data = allocate(BYTES);
+  CUstream a = create_stream();
+  CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+  for (unsigned k = 0; k < 50; k++) {
+    launch_scale(a, data, 2, COUNT);
+  }
+  OK(cuda->cuEventRecord(event, a));
+  CUresult result;
+  while ((result = cuda->cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {
+    early++;
+  }
+  OK(result);
+  OK(cuda->cuStreamQuery(a));
+  assert_true(early > 0);
+  nothing_found();
+  fake_cuda_drop("cuEventRecord", 2);
+  OK(cuda->cuEventRecord(event, a));
+  OK(cuda->cuEventQuery(event)); /* seen before */
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_EARLY), 1);
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuEventDestroy(event));
+  assert_int_equal(cuda->cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
+  OK(cuda->cuStreamDestroy(a));
+  end();
+}
+
+/* ---- Deadlocks ---- */
+
+/* One kernel waits for another stream's: with one queue the second is behind the first. */
+static CUresult wait_for_a_peer(uint32_t queues) {
+  begin((struct fake_cuda_options){.queues = queues, .policy = FAKE_CUDA_OLDEST});
+  void *word = pin(8);
+  memset(word, 0, 8);
+  CUstream a = create_stream(), b = create_stream();
+  OK(launch(await, a, &word, NULL, NULL));
+  OK(cuda->cuMemsetD8Async((uintptr_t)word + 4, 0, 4, b));
+  OK(cuda->cuStreamWriteValue32(b, (uintptr_t)word, 1, 0));
+  const CUresult result = cuda->cuStreamSynchronize(a);
+  if (result == CUDA_SUCCESS) {
+    OK(cuda->cuStreamSynchronize(b));
+    nothing_found();
+    OK(cuda->cuMemFreeHost(word));
+    OK(cuda->cuStreamDestroy(a));
+    OK(cuda->cuStreamDestroy(b));
+    end();
+    return result;
+  }
+  assert_int_equal(fake_cuda_finding_count(), 1);
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_DEADLOCK), 1);
+  assert_non_null(strstr(fake_cuda_finding(0), "await"));
+  assert_non_null(strstr(fake_cuda_finding(0), "3 nodes are left"));
+  assert_int_equal(cuda->cuMemFreeHost(word), result); /* freed, and it says that all is lost */
+  assert_int_equal(cuda->cuStreamDestroy(a), result);
+  assert_int_equal(cuda->cuStreamDestroy(b), result);
+  assert_int_equal(fake_cuda_finding_count(), 1);
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  end();
+  return result;
+}
+
+static void test_finds_a_deadlock(void **state) {
+  (void)state;
+  assert_int_equal(wait_for_a_peer(2), CUDA_SUCCESS);
+  assert_int_equal(wait_for_a_peer(1), 719);
+}
+
+static void test_a_kernel_that_never_ends(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 7});
+  const CUdeviceptr data = allocate(BYTES);
+  CUstream a = create_stream();
+  fake_cuda_hang("weft_scale", 2);
+  launch_scale(a, data, 2, COUNT);
+  launch_scale(a, data, 2, COUNT);
+  for (unsigned k = 0; k < 100; k++) {
+    assert_int_equal(cuda->cuStreamQuery(a), CUDA_ERROR_NOT_READY);
+  }
+  fake_cuda_release();
+  OK(cuda->cuStreamSynchronize(a));
+  nothing_found();
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuStreamDestroy(a));
+  end();
+}
+
+/* A word that tells the host how far a stream is needs something to tell. */
+static void test_words_for_the_host(void **state) {
+  (void)state;
+  for (unsigned dropped = 0; dropped < 3; dropped++) {
+    begin((struct fake_cuda_options){.seed = dropped});
+    float *word = pin(4);
+    const CUdeviceptr data = allocate(BYTES);
+    CUstream worker = create_stream(), watch = create_stream();
+    CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+    fake_cuda_drop("cuStreamWaitEvent", dropped);
+    for (uint32_t k = 0; k < 2; k++) {
+      launch_scale(worker, data, 2, COUNT);
+      OK(cuda->cuEventRecord(event, worker));
+      OK(cuda->cuStreamWaitEvent(watch, event, 0));
+      OK(cuda->cuStreamWriteValue32(watch, (uintptr_t)word, k, 0));
+    }
+    assert_int_equal(fake_cuda_count(FAKE_CUDA_EARLY), dropped > 0);
+    assert_int_equal(fake_cuda_finding_count(), dropped > 0);
+    OK(cuda->cuStreamSynchronize(watch));
+    OK(cuda->cuStreamSynchronize(worker));
+    OK(cuda->cuMemFree(data));
+    OK(cuda->cuMemFreeHost(word));
+    OK(cuda->cuEventDestroy(event));
+    OK(cuda->cuStreamDestroy(watch));
+    OK(cuda->cuStreamDestroy(worker));
+    end();
+  }
+}
+
+/* ---- Faults and failures ---- */
+
+static void test_accesses_out_of_bounds(void **state) {
+  (void)state;
+  for (unsigned k = 0; k < 3; k++) {
+    begin((struct fake_cuda_options){.seed = k});
+    const CUdeviceptr data = allocate(BYTES);
+    CUstream a = create_stream();
+    switch (k) {
+      case 0: launch_scale(a, data, 2, COUNT + 1); break;
+      case 1: launch_scale(a, data + 4, 2, COUNT); break;
+      default: OK(cuda->cuMemsetD8Async(data + BYTES, 0, 1, a)); break;
+    }
+    assert_int_equal(cuda->cuStreamSynchronize(a), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(fake_cuda_count(FAKE_CUDA_FAULT), 1);
+    assert_int_equal(cuda->cuStreamQuery(a), CUDA_ERROR_ILLEGAL_ADDRESS); /* it is lost */
+    assert_int_equal(cuda->cuMemFree(data), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuda->cuStreamDestroy(a), CUDA_ERROR_ILLEGAL_ADDRESS);
+    fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+    end();
+  }
+}
+
+static void test_failures_at_a_call(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.memory_bytes = 1000});
+  CUdeviceptr data, more;
+  size_t free_bytes, total;
+  fake_cuda_fail("cuMemAlloc", 1, 0, false);
+  assert_int_equal(cuda->cuMemAlloc(&data, 8), CUDA_ERROR_OUT_OF_MEMORY);
+  OK(cuda->cuMemAlloc(&data, 600));
+  OK(cuda->cuMemGetInfo(&free_bytes, &total));
+  assert_true(free_bytes == 400 && total == 1000);
+  assert_int_equal(cuda->cuMemAlloc(&more, 600), CUDA_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(fake_cuda_calls("cuMemAlloc"), 3);
+  CUstream a = create_stream();
+  fake_cuda_mark();
+  fake_cuda_fail("cuLaunchKernel", 2, 0, false);
+  launch_scale(a, data, 2, 100);
+  assert_int_equal(launch(scale, a, &data, &data, &data), 719);
+  fake_cuda_crash("weft_scale", 2, 0);
+  launch_scale(a, data, 2, 100);
+  assert_int_equal(cuda->cuStreamSynchronize(a), 719);
+  assert_int_equal(cuda->cuMemAlloc(&more, 8), 719);
+  const char *name;
+  OK(cuda->cuGetErrorName(719, &name));
+  assert_string_equal(name, "CUDA_ERROR_LAUNCH_FAILED");
+  assert_int_equal(fake_cuda_statistics().nodes, 1);
+  assert_int_equal(fake_cuda_statistics().allocations, 0);
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  OK(cuda->cuMemFree(data));
+  OK(cuda->cuStreamDestroy(a));
+  end();
+}
+
+/* ---- Devices ---- */
+
+static void test_two_devices(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.seed = 8});
+  int can;
+  OK(cuda->cuDeviceCanAccessPeer(&can, 0, 1));
+  assert_true(can);
+  const CUdeviceptr here = allocate(BYTES);
+  CUstream a = create_stream();
+  CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+  OK(cuda->cuCtxSetCurrent(contexts[1]));
+  const CUdeviceptr there = allocate(BYTES);
+  CUstream b = create_stream();
+  OK(cuda->cuMemsetD8Async(here, 1, BYTES, a));
+  assert_int_equal(cuda->cuEventRecord(event, b), CUDA_ERROR_INVALID_HANDLE);
+  OK(cuda->cuMemcpyPeerAsync(there, contexts[1], here, contexts[0], BYTES, a));
+  OK(cuda->cuEventRecord(event, a));
+  OK(cuda->cuStreamWaitEvent(b, event, 0));
+  launch_scale(b, there, 2, COUNT);
+  OK(cuda->cuStreamSynchronize(b));
+  nothing_found();
+  launch_scale(b, here, 2, COUNT); /* no access to the peer's memory */
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_FAULT), 1);
+  assert_int_equal(cuda->cuStreamSynchronize(b), CUDA_ERROR_ILLEGAL_ADDRESS);
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  OK(cuda->cuCtxEnablePeerAccess(contexts[0], 0));
+  assert_int_equal(cuda->cuCtxEnablePeerAccess(contexts[0], 0),
+                   CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  launch_scale(b, here, 2, COUNT);
+  OK(cuda->cuStreamSynchronize(b));
+  nothing_found();
+  OK(cuda->cuMemFree(here));
+  OK(cuda->cuMemFree(there));
+  OK(cuda->cuEventDestroy(event));
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
+}
+
+static void test_partitions(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.sms = 132});
+  CUdevResource whole, rest, parts[8];
+  unsigned int count = 8;
+  CUdevResourceDesc description;
+  CUgreenCtx partition;
+  CUstream stream;
+  OK(cuda->cuDeviceGetDevResource(0, &whole, CU_DEV_RESOURCE_TYPE_SM));
+  assert_int_equal(whole.of.sm.smCount, 132);
+  OK(cuda->cuDevSmResourceSplitByCount(parts, &count, &whole, &rest, 0, 30));
+  assert_int_equal(count, 4);
+  assert_int_equal(parts[3].of.sm.smCount, 32);
+  assert_int_equal(rest.of.sm.smCount, 4);
+  OK(cuda->cuDevResourceGenerateDesc(&description, &parts[0], 1));
+  OK(cuda->cuGreenCtxCreate(&partition, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  OK(cuda->cuGreenCtxStreamCreate(&stream, partition, CU_STREAM_NON_BLOCKING, 0));
+  const CUdeviceptr data = allocate(BYTES);
+  launch_scale(stream, data, 2, COUNT);
+  OK(cuda->cuStreamSynchronize(stream));
+  OK(cuda->cuStreamDestroy(stream));
+  OK(cuda->cuGreenCtxDestroy(partition));
+  OK(cuda->cuMemFree(data));
+  nothing_found();
+  end();
+}
+
+/* weft_spin moves the clock of its stream; waits and the host's waiting carry it on. */
+static void test_time(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.queues = 32, .policy = FAKE_CUDA_OLDEST});
+  CUstream a = create_stream(), b = create_stream();
+  CUevent events[3];
+  uint64_t long_ns = 5000000, short_ns = 1000000;
+  float ms;
+  for (unsigned k = 0; k < 3; k++) {
+    events[k] = create_event(CU_EVENT_DEFAULT);
+  }
+  OK(cuda->cuEventRecord(events[0], a));
+  OK(launch(spin, a, &long_ns, NULL, NULL));
+  OK(cuda->cuEventRecord(events[1], a));
+  OK(launch(spin, b, &short_ns, NULL, NULL));
+  OK(cuda->cuStreamWaitEvent(b, events[1], 0));
+  OK(launch(spin, b, &short_ns, NULL, NULL));
+  OK(cuda->cuEventRecord(events[2], b));
+  assert_int_equal(cuda->cuEventElapsedTime(&ms, events[0], events[2]), CUDA_ERROR_NOT_READY);
+  OK(cuda->cuEventSynchronize(events[2]));
+  OK(cuda->cuEventElapsedTime(&ms, events[0], events[1]));
+  assert_true(ms == 5);
+  OK(cuda->cuEventElapsedTime(&ms, events[0], events[2]));
+  assert_true(ms == 6);
+  for (unsigned k = 0; k < 3; k++) {
+    OK(cuda->cuEventDestroy(events[k]));
+  }
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
+}
+
+/* ---- Graphs ---- */
+
+enum { WORKERS = 3 };
+
+/* A fork to WORKERS streams and the join; the word of each gets +1, then all are copied.
+ * dropped: which wait does nothing. */
+struct forked {
+  CUstream origin, workers[WORKERS];
+  CUevent fork, joins[WORKERS], timed;
+  CUdeviceptr words, copy;
+};
+
+static void forked_begin(struct forked *of) {
+  of->origin = create_stream();
+  of->fork = create_event(CU_EVENT_DISABLE_TIMING);
+  of->timed = create_event(CU_EVENT_DEFAULT);
+  of->words = allocate(4 * WORKERS);
+  of->copy = allocate(4 * WORKERS);
+  for (unsigned k = 0; k < WORKERS; k++) {
+    of->workers[k] = create_stream();
+    of->joins[k] = create_event(CU_EVENT_DISABLE_TIMING);
+  }
+  OK(cuda->cuMemsetD8Async(of->words, 0, 4 * WORKERS, of->origin));
+  OK(cuda->cuStreamSynchronize(of->origin));
+}
+
+static void forked_issue(struct forked *of) {
+  OK(launch(add_one, of->origin, &of->words, NULL, NULL));
+  OK(cuda->cuEventRecord(of->fork, of->origin));
+  for (unsigned k = 0; k < WORKERS; k++) {
+    CUdeviceptr word = of->words + 4 * k;
+    OK(cuda->cuStreamWaitEvent(of->workers[k], of->fork, 0));
+    OK(launch(add_one, of->workers[k], &word, NULL, NULL));
+    OK(launch(add_one, of->workers[k], &word, NULL, NULL));
+    OK(cuda->cuEventRecord(of->joins[k], of->workers[k]));
+  }
+  for (unsigned k = 0; k < WORKERS; k++) {
+    OK(cuda->cuStreamWaitEvent(of->origin, of->joins[k], 0));
+  }
+  OK(cuda->cuMemcpyAsync(of->copy, of->words, 4 * WORKERS, of->origin));
+  OK(cuda->cuEventRecordWithFlags(of->timed, of->origin, CU_EVENT_RECORD_EXTERNAL));
+}
+
+static void forked_end(struct forked *of) {
+  OK(cuda->cuMemFree(of->words));
+  OK(cuda->cuMemFree(of->copy));
+  OK(cuda->cuStreamDestroy(of->origin));
+  OK(cuda->cuEventDestroy(of->fork));
+  OK(cuda->cuEventDestroy(of->timed));
+  for (unsigned k = 0; k < WORKERS; k++) {
+    OK(cuda->cuStreamDestroy(of->workers[k]));
+    OK(cuda->cuEventDestroy(of->joins[k]));
+  }
+}
+
+static void check_words(const struct forked *of, uint32_t rounds) {
+  uint32_t words[WORKERS];
+  OK(cuda->cuMemcpyAsync((uintptr_t)words, of->copy, sizeof words, of->origin));
+  for (unsigned k = 0; k < WORKERS; k++) {
+    assert_int_equal(words[k], rounds * (k == 0 ? 3 : 2));
+  }
+}
+
+static CUgraphExec capture(struct forked *of) {
+  CUgraph graph;
+  CUgraphExec executable;
+  size_t count;
+  OK(cuda->cuStreamBeginCapture(of->origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  forked_issue(of);
+  OK(cuda->cuStreamEndCapture(of->origin, &graph));
+  OK(cuda->cuGraphGetNodes(graph, NULL, &count));
+  assert_int_equal(count, 1 + 2 * WORKERS + 2);
+  OK(cuda->cuGraphInstantiate(&executable, graph, 0));
+  OK(cuda->cuGraphDestroy(graph));
+  assert_int_equal(fake_cuda_pending(), 0); /* nothing ran */
+  return executable;
+}
+
+static void test_capture_and_replay(void **state) {
+  (void)state;
+  static const enum fake_cuda_policy policies[] = {FAKE_CUDA_RANDOM, FAKE_CUDA_NEWEST,
+                                                   FAKE_CUDA_OLDEST, FAKE_CUDA_STARVE};
+  for (unsigned seed = 0; seed < SEEDS; seed++) {
+    struct forked of;
+    begin((struct fake_cuda_options){
+        .seed = seed, .queues = 1 + seed % 32, .policy = policies[seed % 4]});
+    forked_begin(&of);
+    CUgraphExec executable = capture(&of);
+    assert_int_equal(cuda->cuEventQuery(of.fork), 907); /* it was captured */
+    assert_int_equal(cuda->cuStreamWaitEvent(of.workers[0], of.fork, 0), 907);
+    for (unsigned round = 1; round <= 3; round++) {
+      OK(cuda->cuGraphLaunch(executable, of.origin));
+      if (round == 2) { /* in a hurry: the next one comes after it */
+        OK(cuda->cuEventSynchronize(of.timed));
+        check_words(&of, round);
+      }
+    }
+    check_words(&of, 3);
+    forked_issue(&of);
+    check_words(&of, 4);
+    nothing_found();
+    OK(cuda->cuGraphExecDestroy(executable));
+    for (unsigned k = 0; k < WORKERS; k++) {
+      OK(cuda->cuStreamSynchronize(of.workers[k]));
+    }
+    forked_end(&of);
+    end();
+  }
+}
+
+/* Work beside the graph on what it uses, and a wait dropped inside. */
+static void test_races_of_graphs(void **state) {
+  (void)state;
+  struct forked of;
+  begin((struct fake_cuda_options){.seed = 9});
+  forked_begin(&of);
+  CUgraphExec executable = capture(&of);
+  OK(cuda->cuGraphLaunch(executable, of.origin));
+  nothing_found();
+  OK(cuda->cuMemsetD8Async(of.words, 0, 4, of.workers[0])); /* has no order with the launch */
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 1);
+  OK(cuda->cuStreamSynchronize(of.origin));
+  OK(cuda->cuStreamSynchronize(of.workers[0]));
+  OK(cuda->cuGraphExecDestroy(executable));
+  forked_end(&of);
+  end();
+
+  begin((struct fake_cuda_options){.seed = 10});
+  forked_begin(&of);
+  CUgraph graph;
+  OK(cuda->cuStreamBeginCapture(of.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  OK(cuda->cuEventRecord(of.fork, of.origin));
+  OK(cuda->cuStreamWaitEvent(of.workers[0], of.fork, 0));
+  OK(launch(add_one, of.origin, &of.words, NULL, NULL)); /* should have been before the record */
+  OK(launch(add_one, of.workers[0], &of.words, NULL, NULL));
+  OK(cuda->cuEventRecord(of.joins[0], of.workers[0]));
+  OK(cuda->cuStreamWaitEvent(of.origin, of.joins[0], 0));
+  OK(cuda->cuStreamEndCapture(of.origin, &graph));
+  OK(cuda->cuGraphInstantiate(&executable, graph, 0));
+  OK(cuda->cuGraphLaunch(executable, of.origin));
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), 1);
+  OK(cuda->cuStreamSynchronize(of.origin));
+  OK(cuda->cuGraphExecDestroy(executable));
+  OK(cuda->cuGraphDestroy(graph));
+  forked_end(&of);
+  end();
+}
+
+static void test_what_capture_forbids(void **state) {
+  (void)state;
+  struct forked of;
+  CUgraph graph;
+  CUdeviceptr data;
+  begin((struct fake_cuda_options){0});
+  forked_begin(&of);
+  for (unsigned k = 0; k < 6; k++) {
+    CUresult result = CUDA_SUCCESS;
+    OK(cuda->cuEventRecord(of.joins[1], of.workers[1]));
+    OK(cuda->cuStreamBeginCapture(of.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(launch(add_one, of.origin, &of.words, NULL, NULL));
+    switch (k) {
+      case 0: result = cuda->cuMemAlloc(&data, 8); break;
+      case 1: result = cuda->cuStreamSynchronize(of.origin); break;
+      case 2: result = cuda->cuEventQuery(of.joins[1]); break;
+      case 3: /* waits for what is outside */
+        assert_int_equal(cuda->cuStreamWaitEvent(of.origin, of.joins[1], 0), 905);
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        break;
+      case 4: /* never joined */
+        OK(cuda->cuEventRecord(of.fork, of.origin));
+        OK(cuda->cuStreamWaitEvent(of.workers[0], of.fork, 0));
+        OK(launch(add_one, of.workers[0], &of.words, NULL, NULL));
+        break;
+      default: break;
+    }
+    if (k < 4) {
+      assert_int_equal(result, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    static const CUresult ends[] = {901, 901, 901, 901, 904, CUDA_SUCCESS};
+    assert_int_equal(cuda->cuStreamEndCapture(of.origin, &graph), ends[k]);
+    OK(cuda->cuStreamSynchronize(of.workers[0]));
+    OK(cuda->cuStreamSynchronize(of.workers[1]));
+  }
+  OK(cuda->cuGraphDestroy(graph));
+  nothing_found();
+  forked_end(&of);
+  end();
+}
+
+static void test_failures_in_graphs(void **state) {
+  (void)state;
+  struct forked of;
+  begin((struct fake_cuda_options){.seed = 11});
+  forked_begin(&of);
+  CUgraphExec executable = capture(&of);
+  fake_cuda_hang("add_one", 3 + 1 + 2 * WORKERS); /* of the second launch */
+  OK(cuda->cuGraphLaunch(executable, of.origin));
+  OK(cuda->cuEventSynchronize(of.timed));
+  OK(cuda->cuGraphLaunch(executable, of.origin));
+  for (unsigned k = 0; k < 100; k++) {
+    assert_int_equal(cuda->cuEventQuery(of.timed), CUDA_ERROR_NOT_READY);
+  }
+  fake_cuda_release();
+  OK(cuda->cuStreamSynchronize(of.origin));
+  check_words(&of, 2);
+  fake_cuda_crash("add_one", 2 + 2 * (1 + 2 * WORKERS), 700);
+  OK(cuda->cuGraphLaunch(executable, of.origin));
+  assert_int_equal(cuda->cuStreamSynchronize(of.origin), 700);
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  OK(cuda->cuGraphExecDestroy(executable));
+  forked_end(&of);
+  end();
+}
+
+/* ---- Host threads ---- */
+
+static CUstream shared_stream;
+static CUdeviceptr shared_data;
+
+static void *use_without_order(void *argument) {
+  (void)argument;
+  OK(cuda->cuCtxSetCurrent(contexts[0]));
+  CUstream mine = create_stream();
+  launch_scale(mine, shared_data, 2, COUNT); /* this thread comes after the other's first wait */
+  OK(cuda->cuStreamSynchronize(mine));
+  OK(cuda->cuStreamDestroy(mine));
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  for (unsigned joins = 0; joins < 3; joins++) { /* 2: all threads are one host */
+    begin((struct fake_cuda_options){.seed = 12, .separate_hosts = joins < 2});
+    pthread_t thread;
+    shared_stream = create_stream();
+    shared_data = allocate(BYTES);
+    launch_scale(shared_stream, shared_data, 2, COUNT);
+    OK(cuda->cuStreamSynchronize(shared_stream));
+    assert_int_equal(pthread_create(&thread, NULL, use_without_order, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    nothing_found();
+    if (joins == 1) {
+      fake_cuda_host_joins(); /* what pthread_join() means */
+    }
+    launch_scale(shared_stream, shared_data, 2, COUNT);
+    assert_int_equal(fake_cuda_count(FAKE_CUDA_RACE), joins == 0);
+    OK(cuda->cuStreamSynchronize(shared_stream));
+    OK(cuda->cuMemFree(shared_data));
+    OK(cuda->cuStreamDestroy(shared_stream));
+    end();
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_runs_when_the_host_waits),
+      cmocka_unit_test(test_the_host_cannot_access_device_memory),
+      cmocka_unit_test(test_copies),
+      cmocka_unit_test(test_events_order_streams),
+      cmocka_unit_test(test_finds_each_dropped_wait),
+      cmocka_unit_test(test_no_race_without_a_conflict),
+      cmocka_unit_test(test_a_wait_is_for_the_record_before_it),
+      cmocka_unit_test(test_the_host_takes_part),
+      cmocka_unit_test(test_queries),
+      cmocka_unit_test(test_finds_a_deadlock),
+      cmocka_unit_test(test_a_kernel_that_never_ends),
+      cmocka_unit_test(test_words_for_the_host),
+      cmocka_unit_test(test_accesses_out_of_bounds),
+      cmocka_unit_test(test_failures_at_a_call),
+      cmocka_unit_test(test_two_devices),
+      cmocka_unit_test(test_partitions),
+      cmocka_unit_test(test_time),
+      cmocka_unit_test(test_capture_and_replay),
+      cmocka_unit_test(test_races_of_graphs),
+      cmocka_unit_test(test_what_capture_forbids),
+      cmocka_unit_test(test_failures_in_graphs),
+      cmocka_unit_test(test_threads),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+/* The runtime on GPUs, on the fake driver: every schedule, whatever order the device takes its work
+ * in, gives the host's losses and gradients, bit for bit, enqueued action by action and as a
+ * graph. test_long_run_cuda.c has the many seeds. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/gen.h>
+#include <weft/support.h>
+
+#include "fake_cuda.h"
+#include "support_cuda_job.h"
+#include "support_cuda_seeds.h"
+
+/* ---- Every schedule under seeds ---- */
+
+static void every_schedule_has_the_hosts_bits(void **state) {
+  (void)state;
+  uint32_t seeds = 0, schedules = 0;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    const struct weft_schedule_info *info = weft_schedule_at(k);
+    uint32_t of_schedule = 0;
+    for (uint32_t ranks = 2; info->trains && ranks <= CUDA_RANKS_MAX; ranks++) {
+      const uint64_t first = 1000 * k + 100 * ranks;
+      of_schedule += cuda_seeds_run(info->name, ranks, true, first, 10);
+      of_schedule += cuda_seeds_run(info->name, ranks, false, first + 50, 15);
+    }
+    seeds += of_schedule;
+    schedules += of_schedule > 0;
+  }
+  print_message("%u schedules, %u seeds\n", schedules, seeds);
+  assert_in_range(schedules, 13, 100);
+  assert_in_range(seeds, 1000, 10000);
+}
+
+/* ---- Jobs of different steps ---- */
+
+static struct cuda_results expected, found;
+
+static void run_and_compare(struct cuda_job *job, struct fake_cuda_options options) {
+  struct weft_error error;
+  if (cuda_job_run_on_host(job, &expected, &error) < 0) {
+    fail_msg("%s, %u ranks, on the host: %s", job->schedule, job->ranks, error.message);
+  }
+  fake_cuda_reset(&options);
+  if (cuda_job_run(job, &found, &error) < 0) {
+    fail_msg("%s, %u ranks, seed %u: %s", job->schedule, job->ranks, (unsigned)options.seed,
+             error.message);
+  }
+  cuda_job_check_findings(job);
+  cuda_job_check_leaks(job, "at the end");
+  for (uint32_t k = 0; k < job->step_count; k++) {
+    if (memcmp(expected.losses[k], found.losses[k], sizeof expected.losses[k]) != 0) {
+      fail_msg("%s, %u ranks, seed %u: other losses in step %u: %.17g, on the host %.17g",
+               job->schedule, job->ranks, (unsigned)options.seed, k, found.losses[k][0],
+               expected.losses[k][0]);
+    }
+  }
+  assert_memory_equal(expected.outputs, found.outputs, sizeof expected.outputs);
+  assert_memory_equal(expected.grads, found.grads, sizeof expected.grads);
+}
+
+static const char *const some_schedules[] = {"GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble",
+                                             "DualPipeV"};
+
+/* A graph is recorded anew when the number of microbatches changes, and after an evaluation. */
+static void steps_of_different_kinds_alternate(void **state) {
+  static const struct cuda_step steps[] = {{.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 8},
+                                           {.microbatches = 8},
+                                           {.microbatches = 8},
+                                           {.microbatches = 4, .evaluates = true},
+                                           {.microbatches = 4, .evaluates = true},
+                                           {.microbatches = 4, .evaluates = true},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 12},
+                                           {.microbatches = 8},
+                                           {.microbatches = 8}};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+      if (ranks == 4 && strcmp(some_schedules[k], "DualPipeV") == 0) {
+        continue; /* it needs at least 8 microbatches */
+      }
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = ranks,
+                              .microbatches = 8,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps)};
+      run_and_compare(&job, (struct fake_cuda_options){.seed = k, .queues = 1 + 3 * (uint32_t)k});
+      /* all but the first of a kind */
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 3 + 2 + 2 + 1 + 1);
+      assert_int_equal(fake_cuda_calls("cuGraphInstantiate"), 5);
+    }
+  }
+}
+
+/* Other programs on the same pipeline, whose rows may well be where the old ones were. */
+static void sources_change_between_steps(void **state) {
+  static const struct cuda_step steps[] = {
+      {.microbatches = 4},
+      {.microbatches = 4},
+      {.microbatches = 4},
+      {.microbatches = 4, .schedule = "GPipe"},
+      {.microbatches = 4},
+      {.microbatches = 4},
+      {.microbatches = 4, .schedule = "ZBH1", .twice = true},
+      {.microbatches = 4},
+      {.microbatches = 4},
+      {.microbatches = 4, .schedule = "Eager1F1B", .twice = true},
+      {.microbatches = 4},
+      {.microbatches = 4},
+      {.microbatches = 4}};
+  static struct cuda_job job;
+  (void)state;
+  for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
+      job = (struct cuda_job){.schedule = "1F1B",
+                              .ranks = ranks,
+                              .microbatches = 4,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps)};
+      run_and_compare(&job, (struct fake_cuda_options){.seed = seed});
+      /* all but the first step of a source */
+      assert_int_equal(fake_cuda_calls("cuGraphInstantiate"), 4);
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 2 + 2 + 2 + 3);
+    }
+  }
+}
+
+/* Outputs, which the host merges, are wanted now and then; with more microbatches than before,
+ * buffers are others, and the graph of before does not know. */
+static void steps_with_outputs_are_enqueued(void **state) {
+  static const struct cuda_step steps[] = {{.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 12, .outputs = true, .evaluates = true},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4, .outputs = true},
+                                           {.microbatches = 4},
+                                           {.microbatches = 16, .outputs = true},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4}};
+  static struct cuda_job job;
+  (void)state;
+  for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
+      job = (struct cuda_job){.schedule = seed % 2 == 0 ? "Interleaved1F1B" : "ZBH1",
+                              .ranks = ranks,
+                              .microbatches = 4,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps)};
+      run_and_compare(&job, (struct fake_cuda_options){.seed = seed});
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 1 + 1 + 1 + 1);
+      assert_non_null(strstr(job.log, "step 3 is enqueued action by action: outputs are wanted"));
+    }
+  }
+}
+
+/* ---- Several GPUs, and parts of them ---- */
+
+static void ranks_are_on_parts_of_gpus(void **state) {
+  static struct cuda_job job;
+  static const uint32_t both[] = {1, 0};
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t devices = 1; devices <= 2; devices++) {
+      for (uint32_t partitions = 0; partitions <= 4; partitions += 2) {
+        job = (struct cuda_job){.schedule = some_schedules[k],
+                                .ranks = 4,
+                                .microbatches = 8,
+                                .step_count = 4,
+                                .gpus = both + 2 - devices,
+                                .gpu_count = devices,
+                                .partitions = partitions};
+        run_and_compare(&job, (struct fake_cuda_options){.devices = devices, .seed = k});
+        assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 3);
+      }
+    }
+  }
+}
+
+/* A buffer is handed over to another GPU without a copy. */
+static void gpus_that_cannot_reach_each_other_are_refused(void **state) {
+  static const uint32_t gpus[] = {1};
+  static struct cuda_job job;
+  struct weft_error error;
+  (void)state;
+  job = (struct cuda_job){.schedule = "1F1B", .ranks = 2, .microbatches = 4, .step_count = 4};
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .no_peers = true});
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "cannot access the memory of GPU 1"));
+  cuda_job_check_findings(&job);
+  cuda_job_check_leaks(&job, "without peers");
+  job.gpus = gpus;
+  job.gpu_count = 1;
+  run_and_compare(&job, (struct fake_cuda_options){.devices = 2, .no_peers = true});
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_schedule_has_the_hosts_bits),
+      cmocka_unit_test(steps_of_different_kinds_alternate),
+      cmocka_unit_test(sources_change_between_steps),
+      cmocka_unit_test(steps_with_outputs_are_enqueued),
+      cmocka_unit_test(gpus_that_cannot_reach_each_other_are_refused),
+      cmocka_unit_test(ranks_are_on_parts_of_gpus),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

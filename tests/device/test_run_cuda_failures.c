@@ -1,0 +1,207 @@
+/* What fails on GPUs, on the fake driver: calls of CUDA, kernels that never end, and kernels that
+ * crash. All ranks end with the same error, nothing is left behind, and nobody waits forever. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/support.h>
+
+#include "device/cuda/cuda_api.h"
+#include "fake_cuda.h"
+#include "support_cuda_job.h"
+
+static struct cuda_results expected, found;
+static struct cuda_job job;
+
+static const struct cuda_step steps[] = {{.microbatches = 4}, {.microbatches = 4},
+                                         {.microbatches = 4}, {.microbatches = 6},
+                                         {.microbatches = 6}, {.evaluates = true}};
+
+static void make_job(const char *schedule, bool no_graph) {
+  job = (struct cuda_job){.schedule = schedule,
+                          .ranks = 2,
+                          .microbatches = 4,
+                          .steps = steps,
+                          .step_count = WEFT_ARRAY_LENGTH(steps),
+                          .no_graph = no_graph,
+                          .partitions = no_graph ? 2 : 0,
+                          .stall_limit = INT64_C(20000000000)};
+}
+
+/* ---- The n-th call of a function fails ---- */
+
+static const char *const functions[] = {
+#define NAME(how, name, symbol, parameters) #name,
+    WEFT_CUDA_FUNCTIONS(NAME)
+#undef NAME
+};
+
+static bool is_cleanup(const char *function) {
+  return strstr(function, "Destroy") != NULL || strstr(function, "Free") != NULL ||
+         strstr(function, "Unload") != NULL || strstr(function, "Release") != NULL;
+}
+
+/* Whether the run may succeed all the same. */
+static bool may_be_ignored(const char *function) {
+  return is_cleanup(function) || strstr(function, "Peer") != NULL ||
+         strstr(function, "cuGetError") != NULL || strcmp(function, "cuCtxSetCurrent") == 0 ||
+         strcmp(function, "cuEventQuery") == 0 || strcmp(function, "cuEventElapsedTime") == 0;
+}
+
+static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t seed) {
+  char what[96];
+  struct weft_error error = {.status = WEFT_OK};
+  (void)snprintf(what, sizeof what, "call %" PRIu64 " of %s fails%s", nth, function,
+                 sticky ? " and the GPU is lost" : "");
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = seed, .queues = 1 + (uint32_t)(seed % 32)});
+  fake_cuda_fail(function, nth, 0, sticky);
+  const enum weft_status status = cuda_job_run(&job, &found, &error);
+  if (status == WEFT_OK) {
+    const bool says_so = strstr(job.log, "no memory for a graph") != NULL;
+    if (!may_be_ignored(function) && !says_so && fake_cuda_calls(function) >= nth) {
+      fail_msg("%s: nobody noticed", what);
+    }
+    assert_memory_equal(&found, &expected, sizeof found);
+  } else {
+    if (error.message[0] == '\0' || error.hint[0] == '\0') {
+      fail_msg("%s: message '%s', hint '%s'", what, error.message, error.hint);
+    }
+    if (job.failed_ranks != 0 && job.failed_ranks != job.ranks) {
+      fail_msg("%s: %u ranks of %u failed: %s", what, job.failed_ranks, job.ranks, error.message);
+    }
+    for (uint32_t r = 0; r < job.failed_ranks; r++) {
+      assert_true(job.errors[r].status < 0 && job.errors[r].message[0] != '\0');
+    }
+  }
+  assert_int_equal(job.stuck_ranks, 0);
+  if (is_cleanup(function) || strcmp(function, "cuStreamEndCapture") == 0) {
+    return; /* what it should have ended or freed is still there */
+  }
+  if (strcmp(function, "cuStreamSynchronize") != 0 && fake_cuda_finding_count() > 0) {
+    fail_msg("%s: %s", what, fake_cuda_finding(0));
+  }
+  cuda_job_check_leaks(&job, what);
+}
+
+/* Waits and records after the last step are for what may still run, which is nothing. */
+static uint64_t waits_in_steps, records_in_steps;
+
+static void count_in_steps(struct cuda_job *of, uint32_t step) {
+  (void)of;
+  (void)step;
+  waits_in_steps = fake_cuda_calls("cuStreamWaitEvent");
+  records_in_steps = fake_cuda_calls("cuEventRecord");
+}
+
+static uint64_t count_calls(const char *function) {
+  return strcmp(function, "cuStreamWaitEvent") == 0 ? waits_in_steps
+         : strcmp(function, "cuEventRecord") == 0   ? records_in_steps
+                                                    : fake_cuda_calls(function);
+}
+
+/* The first ones, the last, and some between them. */
+static void fail_calls(uint64_t each) {
+  uint64_t counts[WEFT_ARRAY_LENGTH(functions)];
+  struct weft_error error;
+  assert_int_equal(cuda_job_run_on_host(&job, &expected, &error), WEFT_OK);
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1});
+  job.after = count_in_steps;
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+  job.after = NULL;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1});
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(functions); k++) {
+    counts[k] = count_calls(functions[k]);
+  }
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(functions); k++) {
+#if defined(__SANITIZE_ADDRESS__)
+    if (is_cleanup(functions[k]) || strcmp(functions[k], "cuStreamEndCapture") == 0 ||
+        strcmp(functions[k], "cuGreenCtxCreate") == 0) {
+      continue; /* the driver's own objects would leak */
+    }
+#endif
+    for (uint64_t n = 1; n <= counts[k];
+         n += n < 3 || counts[k] < each ? 1 : counts[k] / each + 1) {
+      fail_call(functions[k], n, false, n);
+      fail_call(functions[k], n, true, n);
+    }
+  }
+}
+
+static void calls_fail_when_enqueued(void **state) {
+  (void)state;
+  make_job("1F1B", true);
+  fail_calls(12);
+  make_job("DualPipeV", true);
+  fail_calls(6);
+}
+
+static void calls_fail_in_graphs(void **state) {
+  (void)state;
+  make_job("1F1B", false);
+  fail_calls(12);
+  make_job("ZBVZeroBubble", false);
+  fail_calls(6);
+}
+
+/* ---- A kernel that never ends ---- */
+
+static void hang(const char *kernel, uint64_t nth, bool no_graph, const char *action) {
+  struct weft_error error;
+  make_job("1F1B", no_graph);
+  job.partitions = 0;
+  job.stall_limit = 200 * 1000 * 1000;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = nth, .stall_waits = true});
+  fake_cuda_hang(kernel, nth);
+  const enum weft_status status = cuda_job_run(&job, &found, &error);
+  fake_cuda_release();
+  assert_int_equal(status, WEFT_ERR_STALLED);
+  assert_int_equal(job.failed_ranks, job.ranks);
+  assert_non_null(strstr(error.message, action));
+  cuda_job_check_leaks(&job, "after a hang");
+}
+
+static void kernels_that_never_end_are_named(void **state) {
+  (void)state;
+  hang("weft_linear_forward", 1, true, "0F0");
+  hang("weft_linear_forward", 1, false, "0F0");
+  hang("weft_linear_forward", 20, false, "F");
+}
+
+/* ---- A kernel that crashes ---- */
+
+static void crash(const char *kernel, uint64_t nth, bool no_graph, const char *action) {
+  struct weft_error error;
+  make_job("1F1B", no_graph);
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = nth});
+  fake_cuda_crash(kernel, nth, CUDA_ERROR_ILLEGAL_ADDRESS);
+  const enum weft_status status = cuda_job_run(&job, &found, &error);
+  assert_int_equal(status, WEFT_ERR_DEVICE);
+  assert_int_equal(job.failed_ranks, job.ranks);
+  assert_non_null(strstr(error.message, action));
+  assert_non_null(strstr(error.message, "rank "));
+  cuda_job_check_leaks(&job, "after a crash");
+}
+
+static void kernels_that_crash_are_named(void **state) {
+  (void)state;
+  crash("weft_linear_forward", 1, true, "0F0");
+  crash("weft_linear_forward", 1, false, "0F0");
+  crash("weft_linear_forward", 20, false, "most likely");
+  crash("weft_linear_backward_input", 7, true, "most likely");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(calls_fail_when_enqueued),
+      cmocka_unit_test(calls_fail_in_graphs),
+      cmocka_unit_test(kernels_that_never_end_are_named),
+      cmocka_unit_test(kernels_that_crash_are_named),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

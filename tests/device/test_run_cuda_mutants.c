@@ -1,0 +1,148 @@
+/* Mutants of the runtime on GPUs, made by the fake driver: one cuStreamWaitEvent or cuEventRecord
+ * does nothing. Something must notice: a race, a deadlock, a query of an event that nobody
+ * recorded, an error, or other bits. What nobody can notice is not needed, and is counted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/support.h>
+
+#include "fake_cuda.h"
+#include "support_cuda_job.h"
+
+enum { SEEDS = 12, STEPS = 3 };
+
+static struct cuda_results expected, found;
+static struct cuda_job job;
+
+static struct fake_cuda_options options_of(uint32_t seed) {
+  return (struct fake_cuda_options){.seed = seed,
+                                    .queues = seed % 3 == 0 ? 32 : 1 + seed,
+                                    .policy = (enum fake_cuda_policy)(seed % 4),
+                                    .starved = seed,
+                                    .query_nodes = seed % 2 == 0 ? 1 : 16,
+                                    .strict_queries = true};
+}
+
+/* ---- How many calls the steps make ---- */
+
+static uint64_t waits_in_steps, records_in_steps;
+
+static void count_calls(struct cuda_job *of, uint32_t step) {
+  (void)of;
+  (void)step;
+  waits_in_steps = fake_cuda_calls("cuStreamWaitEvent");
+  records_in_steps = fake_cuda_calls("cuEventRecord");
+}
+
+static void begin(const char *schedule, uint32_t ranks, bool no_graph, bool no_events) {
+  struct weft_error error;
+  const struct fake_cuda_options options = options_of(1);
+  job = (struct cuda_job){.schedule = schedule,
+                          .ranks = ranks,
+                          .microbatches = 2 * ranks,
+                          .step_count = STEPS,
+                          .no_graph = no_graph,
+                          .no_events = no_events,
+                          .stall_limit = INT64_C(2000000000)};
+  assert_int_equal(cuda_job_run_on_host(&job, &expected, &error), WEFT_OK);
+  fake_cuda_reset(&options);
+  job.after = count_calls;
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+  job.after = NULL;
+  cuda_job_check_findings(&job);
+}
+
+/* ---- A mutant ---- */
+
+static bool is_noticed(const char *function, uint64_t nth) {
+  for (uint32_t seed = 0; seed < SEEDS; seed++) {
+    const struct fake_cuda_options options = options_of(seed);
+    struct weft_error error;
+    fake_cuda_reset(&options);
+    fake_cuda_drop(function, nth);
+    if (cuda_job_run(&job, &found, &error) < 0 || fake_cuda_finding_count() > 0 ||
+        memcmp(&expected, &found, sizeof found) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* How many nobody noticed. */
+static uint32_t drop_calls(const char *function, uint64_t count) {
+  uint32_t survivors = 0;
+  for (uint64_t n = 1; n <= count; n++) {
+    survivors += !is_noticed(function, n);
+  }
+  return survivors;
+}
+
+struct mutation {
+  const char *schedule;
+  uint32_t ranks;
+  uint32_t waits, records; /* that nobody notices */
+};
+
+static void mutate(const struct mutation *mutation, bool no_graph, bool no_events) {
+  begin(mutation->schedule, mutation->ranks, no_graph, no_events);
+  const uint64_t waits = waits_in_steps, records = records_in_steps;
+  assert_in_range(waits, 10, 1000);
+  assert_in_range(records, 30, 1000);
+  const uint32_t lost_waits = drop_calls("cuStreamWaitEvent", waits);
+  const uint32_t lost_records = drop_calls("cuEventRecord", records);
+  print_message("%s, %u ranks, %s: %u waits and %u records dropped; not noticed: %u and %u\n",
+                mutation->schedule, mutation->ranks, no_graph ? "eager" : "graph", (unsigned)waits,
+                (unsigned)records, lost_waits, lost_records);
+  assert_int_equal(lost_waits, mutation->waits);
+  assert_int_equal(lost_records, mutation->records);
+}
+
+/* Everything that is enqueued is needed. Of the three overlaps of DualPipeV whose fork or join
+ * nobody notices, another one covers it: a backward has its input already when an earlier one
+ * forks, or the rest of the step needs what it writes only after a later one joins. */
+static void dropped_calls_are_noticed_when_enqueued(void **state) {
+  static const struct mutation mutations[] = {{"1F1B", 2, 0, 0},
+                                              {"GPipe", 3, 0, 0},
+                                              {"Interleaved1F1B", 2, 0, 0},
+                                              {"ZBVZeroBubble", 2, 0, 0},
+                                              {"DualPipeV", 2, 3 * STEPS, 3 * STEPS}};
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(mutations); k++) {
+    mutate(&mutations[k], true, true);
+  }
+}
+
+/* With event times, a rank records the beginning of its step: for its times alone. */
+static void a_record_is_for_times(void **state) {
+  static const struct mutation mutation = {"1F1B", 2, 0, 2 * STEPS};
+  (void)state;
+  mutate(&mutation, true, false);
+}
+
+/* The graph ends after the stream of every rank, and after the one that notes how far that is,
+ * which comes after it. One step of three is enqueued, and one is recorded. */
+static void dropped_calls_are_noticed_in_graphs(void **state) {
+  static const struct mutation mutations[] = {{"1F1B", 2, 2, 0},
+                                              {"GPipe", 3, 3, 0},
+                                              {"Interleaved1F1B", 2, 2, 0},
+                                              {"ZBVZeroBubble", 2, 2, 0},
+                                              {"DualPipeV", 2, 2 + 2 * 3, 2 * 3}};
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(mutations); k++) {
+    mutate(&mutations[k], false, true);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(dropped_calls_are_noticed_when_enqueued),
+      cmocka_unit_test(a_record_is_for_times),
+      cmocka_unit_test(dropped_calls_are_noticed_in_graphs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
