@@ -1,11 +1,13 @@
-/* Orders that repeat: every microbatch takes the same path, one period after the one before it.
+/* Orders that repeat: every microbatch takes the same path, one period after the one before it; or
+ * groups of some microbatches do, as many periods after the group before.
  *
- * The period of a rank is a circle, on which each of its ops has a place, and no two overlap. The
- * ops of a microbatch get their places in the order of its path: forwards from the first stage to
- * the last, then backwards. An op takes one of the free places from the arrival of its input on;
- * the longer it waits, the longer all stages before it hold their activations. Among many such
- * choices a beam search keeps the ones that hold the least. A place that leaves gaps which nothing
- * fits into is only taken if the rank has that much time left. W run where nothing else does.
+ * The periods of a group are a circle for each rank, on which each of its ops has a place, and no
+ * two overlap. The ops of a microbatch get their places in the order of its path: forwards from the
+ * first stage to the last, then backwards; one microbatch of the group after the other. An op takes
+ * one of the free places from the arrival of its input on; the longer it waits, the longer all
+ * stages before it hold their activations. Among many such choices a beam search keeps the ones
+ * that hold the least. A place that leaves gaps which nothing fits into is only taken if the rank
+ * has that much time left. W run where nothing else does.
  *
  * The places are targets for the list scheduler, which takes care of the start, the end and the
  * memory limit; the microbatches in flight at a stage may be limited to those of the pattern. The
@@ -26,9 +28,11 @@ struct wait {
   double periods;
 };
 
-enum { WAITS_MAX = 6, SPARES = 4, ANY_NUMBER = -100 };
+enum { GROUP_MAX = 4, WAITS_MAX = 6, SPARES = 4, ANY_NUMBER = -100 };
 
 struct setting {
+  uint32_t group; /* microbatches */
+  double pace;    /* periods from the start of one of a group to that of the next */
   double stretch; /* of the period */
   struct wait waits[WAITS_MAX];
   uint32_t wait_count;
@@ -49,8 +53,8 @@ struct place {
 /* The places of the first ops of a microbatch's path. */
 struct pattern {
   double cost;          /* memory times waiting time */
-  int64_t *start;       /* [2 * stage_count] along the path */
-  struct place *places; /* [rank * 2v + n], ascending */
+  int64_t *start;       /* [GROUP_MAX * 2 * stage_count] along the path, by microbatch */
+  struct place *places; /* [rank * 2v * group + n], ascending */
   uint32_t *counts;     /* [rank] */
   int64_t *lost;        /* [rank] time in gaps that nothing fits into */
 };
@@ -72,12 +76,13 @@ struct periodic {
   struct pattern *now, *next; /* [WIDTH] */
   uint32_t count;             /* in now */
   struct choice *choices;     /* [WIDTH * CHOICES] */
-  int64_t **sums;             /* [rank] times that some of its ops take together, ascending */
-  uint32_t *sum_counts;       /* [rank] */
-  double *open;               /* [stage] memory of it and all stages before, in shares of limits */
+  /* [rank] times that some of its ops of a group take together, ascending; by the group's size. */
+  int64_t **sums_of[GROUP_MAX + 1], **sums;
+  uint32_t *sum_counts_of[GROUP_MAX + 1], *sum_counts;
+  double *open; /* [stage] memory of it and all stages before, in shares of limits */
   const struct setting *setting; /* of the patterns */
   int64_t least;                 /* work of the busiest rank for a microbatch */
-  int64_t period;
+  int64_t period, circle;
   uint64_t work_left;
 };
 
@@ -106,20 +111,62 @@ static uint32_t add_time(int64_t *sums, uint32_t count, int64_t time) {
   return kept;
 }
 
-static void collect_sums(struct periodic *periodic, uint32_t rank) {
+static void collect_sums(const struct periodic *periodic, uint32_t rank, uint32_t group) {
   const struct weft_problem *problem = periodic->problem;
   const uint32_t v = problem->stages_per_rank;
   const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
-  int64_t *sums = periodic->sums[rank];
+  int64_t *sums = periodic->sums_of[group][rank];
   uint32_t count = 1;
   sums[0] = 0;
-  for (uint32_t k = 0; k < v; k++) {
-    const int64_t *time = problem->stages[problem->stage_of[rank * v + k]].time;
+  for (uint32_t n = 0; n < v * group; n++) {
+    const int64_t *time = problem->stages[problem->stage_of[rank * v + n % v]].time;
     count = add_time(sums, count, time[WEFT_KIND_F]);
     count = add_time(sums, count, time[weft_problem_backward(problem)]);
     count = add_time(sums, count, whole ? 0 : time[WEFT_KIND_W]);
   }
-  periodic->sum_counts[rank] = count;
+  periodic->sum_counts_of[group][rank] = count;
+}
+
+/* Whether the stages of a rank take as long as those of the rank before it. */
+static bool is_like_previous(const struct weft_problem *problem, uint32_t rank) {
+  const uint32_t v = problem->stages_per_rank;
+  for (uint32_t k = 0; k < v && rank > 0; k++) {
+    const uint32_t *stage = &problem->stage_of[rank * v + k];
+    if (memcmp(problem->stages[*stage].time, problem->stages[stage[-(int)v]].time,
+               sizeof problem->stages[0].time) != 0) {
+      return false;
+    }
+  }
+  return rank > 0;
+}
+
+/* False when out of memory. */
+static bool prepare_sums(struct periodic *periodic, uint32_t group) {
+  const uint32_t ranks = periodic->problem->rank_count;
+  struct weft_arena *arena = &periodic->arena;
+  if (periodic->sums_of[group] == NULL) {
+    if (!WEFT_ALLOCATE(arena, periodic->sums_of[group], ranks) ||
+        !WEFT_ALLOCATE(arena, periodic->sum_counts_of[group], ranks)) {
+      periodic->sums_of[group] = NULL;
+      return false;
+    }
+    for (uint32_t r = 0; r < ranks; r++) {
+      int64_t **sums = &periodic->sums_of[group][r];
+      uint32_t *count = &periodic->sum_counts_of[group][r];
+      if (is_like_previous(periodic->problem, r)) {
+        sums[0] = sums[-1];
+        count[0] = count[-1];
+      } else if (WEFT_ALLOCATE(arena, *sums, SUMS_MAX)) {
+        collect_sums(periodic, r, group);
+      } else {
+        periodic->sums_of[group] = NULL;
+        return false;
+      }
+    }
+  }
+  periodic->sums = periodic->sums_of[group];
+  periodic->sum_counts = periodic->sum_counts_of[group];
+  return true;
 }
 
 /* The number of sums that are at most `time`; at least 1. */
@@ -137,8 +184,10 @@ static uint32_t sums_within(const struct periodic *periodic, uint32_t rank, int6
   return from;
 }
 
+/* Where there are too many sums for all to be listed, the largest are not. */
 static int64_t lost_in(const struct periodic *periodic, uint32_t rank, int64_t gap) {
-  return gap - periodic->sums[rank][sums_within(periodic, rank, gap) - 1];
+  const uint32_t within = sums_within(periodic, rank, gap);
+  return within == periodic->sum_counts[rank] ? 0 : gap - periodic->sums[rank][within - 1];
 }
 
 /* ---- Places ---- */
@@ -149,8 +198,9 @@ struct step {
 };
 
 static struct step step_of(const struct weft_problem *problem, uint32_t number) {
-  const bool forward = number < problem->stage_count;
-  const uint32_t s = forward ? number : 2 * problem->stage_count - 1 - number;
+  const uint32_t n = number % (2 * problem->stage_count);
+  const bool forward = n < problem->stage_count;
+  const uint32_t s = forward ? n : 2 * problem->stage_count - 1 - n;
   const struct weft_problem_stage *stage = &problem->stages[s];
   return (struct step){.number = number,
                        .stage = s,
@@ -171,8 +221,10 @@ static int64_t wait_at(const struct periodic *periodic, uint32_t step) {
 static int64_t ready_at(const struct periodic *periodic, const struct pattern *pattern,
                         const struct step *step) {
   const struct weft_problem *problem = periodic->problem;
-  if (step->number == 0) {
-    return 0;
+  const uint32_t steps = 2 * problem->stage_count;
+  if (step->number % steps == 0) {
+    const double start = step->number / steps * periodic->setting->pace * (double)periodic->period;
+    return (int64_t)start + wait_at(periodic, step->number);
   }
   const struct step before = step_of(problem, step->number - 1);
   const int64_t hop =
@@ -181,7 +233,8 @@ static int64_t ready_at(const struct periodic *periodic, const struct pattern *p
 }
 
 static int64_t slack_of(const struct periodic *periodic, uint32_t rank) {
-  return periodic->period - periodic->scheduler.work[rank] / periodic->problem->microbatch_count;
+  return periodic->circle - periodic->setting->group * (periodic->scheduler.work[rank] /
+                                                        periodic->problem->microbatch_count);
 }
 
 static void offer(const struct periodic *periodic, const struct choice *choice, uint32_t rank,
@@ -205,9 +258,9 @@ static void offer(const struct periodic *periodic, const struct choice *choice, 
 static void look_into(const struct periodic *periodic, const struct step *step,
                       const struct choice *from, int64_t gap_at, int64_t gap, struct choice *list,
                       uint32_t *count) {
-  const int64_t period = periodic->period, rest = gap - step->time;
-  const int64_t into = ((from->start - gap_at) % period + period) % period;
-  const int64_t earliest = into <= rest ? into : 0, wait = into <= rest ? 0 : period - into;
+  const int64_t circle = periodic->circle, rest = gap - step->time;
+  const int64_t into = ((from->start - gap_at) % circle + circle) % circle;
+  const int64_t earliest = into <= rest ? into : 0, wait = into <= rest ? 0 : circle - into;
   const uint32_t next = sums_within(periodic, step->rank, earliest - 1);
   const int64_t filled =
       next < periodic->sum_counts[step->rank] ? periodic->sums[step->rank][next] : -1;
@@ -230,8 +283,9 @@ static void look_into(const struct periodic *periodic, const struct step *step,
 static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
                              const struct step *step, struct choice *list) {
   const struct pattern *pattern = &periodic->now[which];
-  const struct place *places =
-      pattern->places + (size_t)step->rank * 2 * periodic->problem->stages_per_rank;
+  const struct place *places = pattern->places + (size_t)step->rank * 2 *
+                                                     periodic->problem->stages_per_rank *
+                                                     periodic->setting->group;
   const uint32_t places_count = pattern->counts[step->rank];
   const struct choice from = {.cost = pattern->cost,
                               .start = ready_at(periodic, pattern, step),
@@ -240,12 +294,12 @@ static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
   uint32_t count = 0;
   if (places_count == 0) {
     list[0] = from;
-    list[0].lost = lost_in(periodic, step->rank, periodic->period - step->time);
+    list[0].lost = lost_in(periodic, step->rank, periodic->circle - step->time);
     return 1;
   }
   for (uint32_t n = 0; n < places_count; n++) {
     const int64_t at = places[n].at + places[n].time;
-    const int64_t end = n + 1 < places_count ? places[n + 1].at : places[0].at + periodic->period;
+    const int64_t end = n + 1 < places_count ? places[n + 1].at : places[0].at + periodic->circle;
     if (end - at >= step->time) {
       look_into(periodic, step, &from, at, end - at, list, &count);
     }
@@ -256,18 +310,20 @@ static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
 static void copy_pattern(const struct periodic *periodic, const struct pattern *from,
                          struct pattern *to) {
   const struct weft_problem *problem = periodic->problem;
-  memcpy(to->start, from->start, 2 * (size_t)problem->stage_count * sizeof *to->start);
-  memcpy(to->places, from->places, 2 * (size_t)problem->stage_count * sizeof *to->places);
+  const size_t all = (size_t)periodic->setting->group * 2 * problem->stage_count;
+  memcpy(to->start, from->start, all * sizeof *to->start);
+  memcpy(to->places, from->places, all * sizeof *to->places);
   memcpy(to->counts, from->counts, problem->rank_count * sizeof *to->counts);
   memcpy(to->lost, from->lost, problem->rank_count * sizeof *to->lost);
 }
 
 static void put(const struct periodic *periodic, struct pattern *pattern, const struct step *step,
                 const struct choice *choice) {
-  struct place *places =
-      pattern->places + (size_t)step->rank * 2 * periodic->problem->stages_per_rank;
+  struct place *places = pattern->places + (size_t)step->rank * 2 *
+                                               periodic->problem->stages_per_rank *
+                                               periodic->setting->group;
   uint32_t n = pattern->counts[step->rank]++;
-  const struct place place = {.at = choice->start % periodic->period, .time = step->time};
+  const struct place place = {.at = choice->start % periodic->circle, .time = step->time};
   for (; n > 0 && places[n - 1].at > place.at; n--) {
     places[n] = places[n - 1];
   }
@@ -294,7 +350,7 @@ static void spend(struct periodic *periodic, uint64_t work) {
 /* False when no pattern has a place for some op. */
 static bool find_patterns(struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
-  const uint32_t steps = 2 * problem->stage_count;
+  const uint32_t steps = 2 * problem->stage_count * periodic->setting->group;
   struct pattern *first = &periodic->now[0];
   periodic->count = 1;
   first->cost = 0;
@@ -326,28 +382,46 @@ static bool find_patterns(struct periodic *periodic) {
 
 /* ---- Orders ---- */
 
+/* The targets of an op, whose first of the path of a microbatch is `step`. */
 static void set_row(const struct periodic *periodic, uint32_t stage, enum weft_plan_op_kind kind,
-                    int64_t at, int64_t period) {
+                    uint32_t step) {
+  const struct weft_problem *problem = periodic->problem;
+  const uint32_t group = periodic->setting->group, steps = 2 * problem->stage_count;
   int64_t *row = weft_target_row(&periodic->scheduler, stage, kind);
-  for (uint32_t k = 0; k < periodic->problem->microbatch_count; k++) {
-    row[k] = at + k * period;
+  for (uint32_t k = 0; k < problem->microbatch_count; k++) {
+    row[k] = periodic->now[0].start[k % group * steps + step] + k / group * periodic->circle;
   }
+}
+
+/* The time that microbatches of a group spend between the starts of two ops of their paths. */
+static int64_t time_between(const struct periodic *periodic, uint32_t step, uint32_t other) {
+  const uint32_t steps = 2 * periodic->problem->stage_count;
+  const int64_t *start = periodic->now[0].start;
+  int64_t sum = 0;
+  for (uint32_t n = 0; n < periodic->setting->group; n++) {
+    sum += start[n * steps + other] - start[n * steps + step];
+  }
+  return sum;
 }
 
 static void set_targets(const struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   const enum weft_plan_op_kind back = weft_problem_backward(problem);
-  const int64_t *start = periodic->now[0].start, period = periodic->period;
+  const struct setting *setting = periodic->setting;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const int64_t turn = start[2 * problem->stage_count - 1 - s];
-    const int32_t spare = periodic->setting->spare[problem->stages[s].local_stage % SPARES];
-    const int64_t held = turn + problem->stages[s].time[back] - start[s];
-    set_row(periodic, s, WEFT_KIND_F, start[s], period);
-    set_row(periodic, s, back, turn, period);
-    set_row(periodic, s, WEFT_KIND_W, WEFT_TARGET_LAST - s, 0);
+    const uint32_t turn = 2 * problem->stage_count - 1 - s;
+    const int32_t spare = setting->spare[problem->stages[s].local_stage % SPARES];
+    const int64_t held =
+        time_between(periodic, s, turn) + setting->group * problem->stages[s].time[back];
+    const int64_t most = (held + periodic->circle - 1) / periodic->circle + spare;
+    int64_t *weights = weft_target_row(&periodic->scheduler, s, WEFT_KIND_W);
+    set_row(periodic, s, WEFT_KIND_F, s);
+    set_row(periodic, s, back, turn);
+    for (uint32_t k = 0; k < problem->microbatch_count; k++) {
+      weights[k] = WEFT_TARGET_LAST - s;
+    }
     periodic->scheduler.in_flight[s] =
-        spare == ANY_NUMBER ? UINT32_MAX
-                            : (uint32_t)weft_max(1, (held + period - 1) / period + spare);
+        spare == ANY_NUMBER ? UINT32_MAX : (uint32_t)weft_max(1, most);
   }
 }
 
@@ -374,10 +448,13 @@ static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
 static int64_t value_of(struct periodic *periodic, const struct setting *setting, int64_t cutoff) {
   periodic->setting = setting;
   periodic->period = (int64_t)((double)periodic->least * setting->stretch);
+  periodic->circle = periodic->period * setting->group;
   const double least = (double)periodic->period * periodic->problem->microbatch_count;
   spend(periodic, CHOICES_WORK);
-  return least <= (double)cutoff && find_patterns(periodic) ? schedule(periodic, cutoff)
-                                                            : WEFT_NEVER;
+  return least <= (double)cutoff && prepare_sums(periodic, setting->group) &&
+                 find_patterns(periodic)
+             ? schedule(periodic, cutoff)
+             : WEFT_NEVER;
 }
 
 static bool is_finished(const struct periodic *periodic) {
@@ -394,7 +471,8 @@ static int64_t try_usual(struct periodic *periodic, struct setting *best) {
                {2, LEAD_ANY},          {ANY_NUMBER, 0.5}, {3, LEAD_ANY},   {ANY_NUMBER, 0.3}};
   for (size_t r = 0; r < WEFT_ARRAY_LENGTH(rules); r++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(stretches) && !is_finished(periodic); n++) {
-      struct setting setting = {.stretch = stretches[n], .lead = rules[r].lead, .fill = 0.5};
+      struct setting setting = {
+          .group = 1, .pace = 1, .stretch = stretches[n], .lead = rules[r].lead, .fill = 0.5};
       for (unsigned k = 0; k < SPARES; k++) {
         setting.spare[k] = rules[r].spare;
       }
@@ -412,8 +490,7 @@ static int64_t try_usual(struct periodic *periodic, struct setting *best) {
 static void vary(struct periodic *periodic, struct setting *setting) {
   static const double leads[] = {0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, LEAD_ANY};
   struct weft_random *random = &periodic->random;
-  const uint32_t steps = 2 * periodic->problem->stage_count;
-  switch (weft_random_below(random, 9)) {
+  switch (weft_random_below(random, 11)) {
     case 0:
     case 1:
       setting->stretch *= 1 + 0.04 * (weft_random_share(random) - 0.5);
@@ -440,10 +517,12 @@ static void vary(struct periodic *periodic, struct setting *setting) {
         setting->wait_count--;
       }
       break;
+    case 7: setting->pace = (1 + weft_random_below(random, 8)) / 8.0; break;
     default: {
       const uint32_t n = setting->wait_count < WAITS_MAX ? setting->wait_count++
                                                          : weft_random_below(random, WAITS_MAX);
-      setting->waits[n].step = 1 + weft_random_below(random, steps - 1);
+      setting->waits[n].step =
+          weft_random_below(random, 2 * periodic->problem->stage_count * setting->group);
       setting->waits[n].periods = 0.5 * weft_random_share(random);
     }
   }
@@ -452,18 +531,25 @@ static void vary(struct periodic *periodic, struct setting *setting) {
 /* How much worse a setting may be than the last one that was kept, at first. */
 #define TOLERANCE 0.01
 
+/* From the best usual setting; half of all searches have larger groups. */
 static void search(struct periodic *periodic) {
-  struct setting kept = {.stretch = 1};
+  struct weft_random *random = &periodic->random;
+  struct setting kept = {.group = 1, .stretch = 1};
   int64_t value = try_usual(periodic, &kept);
+  if (periodic->problem->microbatch_count >= GROUP_MAX && weft_random_below(random, 2) == 0) {
+    kept.group = 2 + weft_random_below(random, GROUP_MAX - 1);
+    value = WEFT_NEVER;
+  }
   const double work = (double)periodic->work_left;
-  while (!is_finished(periodic) && value < WEFT_NEVER) {
+  while (!is_finished(periodic)) {
     struct setting other = kept;
     do {
       vary(periodic, &other);
-    } while (weft_random_below(&periodic->random, 2) == 0);
+    } while (weft_random_below(random, 2) == 0);
     const double tolerance =
-        TOLERANCE * weft_random_share(&periodic->random) * (double)periodic->work_left / work;
-    const int64_t cutoff = value + (int64_t)((double)value * tolerance);
+        TOLERANCE * weft_random_share(random) * (double)periodic->work_left / work;
+    const int64_t cutoff =
+        value == WEFT_NEVER ? WEFT_NEVER - 1 : value + (int64_t)((double)value * tolerance);
     const int64_t next = value_of(periodic, &other, cutoff);
     if (next <= cutoff) {
       value = next;
@@ -478,8 +564,8 @@ static bool allocate_patterns(struct periodic *periodic, struct pattern *pattern
   const size_t stages = periodic->problem->stage_count, ranks = periodic->problem->rank_count;
   struct weft_arena *arena = &periodic->arena;
   for (uint32_t n = 0; n < WIDTH; n++) {
-    if (!WEFT_ALLOCATE(arena, patterns[n].start, 2 * stages) ||
-        !WEFT_ALLOCATE(arena, patterns[n].places, 2 * stages) ||
+    if (!WEFT_ALLOCATE(arena, patterns[n].start, GROUP_MAX * 2 * stages) ||
+        !WEFT_ALLOCATE(arena, patterns[n].places, GROUP_MAX * 2 * stages) ||
         !WEFT_ALLOCATE(arena, patterns[n].counts, ranks) ||
         !WEFT_ALLOCATE(arena, patterns[n].lost, ranks)) {
       return false;
@@ -489,29 +575,18 @@ static bool allocate_patterns(struct periodic *periodic, struct pattern *pattern
 }
 
 static bool allocate(struct periodic *periodic) {
-  const size_t stages = periodic->problem->stage_count, ranks = periodic->problem->rank_count;
   struct weft_arena *arena = &periodic->arena;
-  if (!WEFT_ALLOCATE(arena, periodic->now, WIDTH) || !WEFT_ALLOCATE(arena, periodic->next, WIDTH) ||
-      !WEFT_ALLOCATE(arena, periodic->choices, (size_t)WIDTH * CHOICES) ||
-      !WEFT_ALLOCATE(arena, periodic->sums, ranks) ||
-      !WEFT_ALLOCATE(arena, periodic->sum_counts, ranks) ||
-      !WEFT_ALLOCATE(arena, periodic->open, stages) ||
-      !allocate_patterns(periodic, periodic->now) || !allocate_patterns(periodic, periodic->next)) {
-    return false;
-  }
-  for (uint32_t r = 0; r < ranks; r++) {
-    if (!WEFT_ALLOCATE(arena, periodic->sums[r], SUMS_MAX)) {
-      return false;
-    }
-  }
-  return true;
+  return WEFT_ALLOCATE(arena, periodic->now, WIDTH) &&
+         WEFT_ALLOCATE(arena, periodic->next, WIDTH) &&
+         WEFT_ALLOCATE(arena, periodic->choices, (size_t)WIDTH * CHOICES) &&
+         WEFT_ALLOCATE(arena, periodic->open, periodic->problem->stage_count) &&
+         allocate_patterns(periodic, periodic->now) && allocate_patterns(periodic, periodic->next);
 }
 
 static void prepare(struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   double open = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    collect_sums(periodic, r);
     periodic->least =
         weft_max(periodic->least, periodic->scheduler.work[r] / problem->microbatch_count);
   }
