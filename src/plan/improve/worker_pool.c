@@ -26,7 +26,7 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Shares of the work: periodic orders and a beam search before the first round; a better bound, and
+/* Shares of the work: a beam search and periodic orders before the first round; a better bound, and
  * orders from its time windows, after it; and once more a better bound after the last. */
 #define PERIODIC_SINGLE 0.1 /* one stage per rank */
 #define PERIODIC_SEVERAL 0.3
@@ -246,12 +246,15 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
   const double all = (double)pool->task->work;
   const bool single = pool->incumbent->problem->stages_per_rank == 1;
   const double periodic = (single ? PERIODIC_SINGLE : PERIODIC_SEVERAL) * all;
-  if (!weft_search_control_spend(pool->control, periodic + BEAM * all)) {
+  if (!weft_search_control_spend(pool->control, BEAM * all)) {
     return WEFT_OK;
   }
-  pool->work_before =
-      weft_construct_periodic(pool->incumbent, (uint64_t)periodic, pool->task->seed);
-  pool->work_before += weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * all));
+  pool->work_before = weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * all));
+  if (!weft_incumbent_is_optimal(pool->incumbent) &&
+      weft_search_control_spend(pool->control, periodic)) {
+    pool->work_before +=
+        weft_construct_periodic(pool->incumbent, (uint64_t)periodic, pool->task->seed);
+  }
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];
