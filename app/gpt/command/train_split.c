@@ -168,7 +168,7 @@ static enum weft_status run_trial(const struct weft_train_setup *setup, uint32_t
 int weft_train_setup_plan_split(struct weft_train_setup *setup) {
   assert(setup != NULL && setup->options.interrupted != NULL);
   struct weft_error error;
-  double gain;
+  double gain = 0;
   if (!is_worth_a_trial(setup)) {
     return WEFT_CLI_OK;
   }

@@ -259,7 +259,8 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
   const struct weft_gpt_training *training = &trainer->options.training;
   const uint32_t replicas = trainer->options.replicas > 0 ? trainer->options.replicas : 1;
   memcpy(costs->unit, "ms", 3);
-  costs->microbatch_size = (double)(training->batch / replicas / training->microbatches);
+  const uint64_t sequences = training->batch / replicas / training->microbatches; /* exact */
+  costs->microbatch_size = (double)sequences;
   fill_layers(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     fill_times(rank, s, &costs->stages[s]);
