@@ -66,7 +66,7 @@ is_sound() {
   on_gpus "" run t.csv --device cuda --gpus 1
   fails 2 "there is no GPU 1: this machine has 1"
   hints
-  for list in 0,x , "" -1 0,,1; do
+  for list in 0,x ',' "" -1 0,,1; do
     on_gpus "" run t.csv --device cuda --gpus "$list"
     fails 2 "--gpus"
     hints

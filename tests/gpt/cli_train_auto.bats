@@ -94,7 +94,7 @@ last() {
 }
 
 @test "auto: a bad split is replaced by a planned one, with the same bits" {
-  bad=(--layers 8 -p 2 --split 7,1 --steps 20 --no-sample)
+  bad=(--layers 8 -p 2 --split "7,1" --steps 20 --no-sample)
   train --json "${bad[@]}"
   succeeds
   hash=$(last .parameters_hash)
