@@ -193,7 +193,8 @@ static double rung_effort(uint32_t rung) {
 enum { OP_WORK = 30 };
 
 static uint32_t first_rung(const struct search *search) {
-  const double least = OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
+  const double least =
+      (double)OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
   uint32_t rung = 0;
   while (rung < RUNG_DEFAULT && 1e9 * rung_effort(rung) < least) {
     rung++;

@@ -94,7 +94,7 @@ static double best_order(const struct model *model, const struct weft_search_req
   assert_int_equal(weft_problem_init(&problem, NULL, shape, costs, request, NULL), WEFT_OK);
   const int64_t best = exhaustive_best(&problem, request->objective, MOST);
   const double value = best == EXHAUSTIVE_NONE        ? INFINITY
-                       : best == EXHAUSTIVE_TOO_LARGE ? TOO_LARGE
+                       : best == EXHAUSTIVE_TOO_LARGE ? (double)TOO_LARGE
                                                       : (double)best / problem.ticks_per_unit;
   weft_problem_finish(&problem);
   weft_costs_destroy(costs);

@@ -27,14 +27,16 @@ static void add_bar(struct weft_text *text, const struct weft_choice_candidate *
   weft_text_addf(
       text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"" WEFT_CLI_CHART_INK "\">%s</text>",
       LEFT - 8, y + HEIGHT - 5, bar.label);
-  add_box(text, LEFT, LEFT + bar.work * scale, y, WORK);
-  add_box(text, LEFT + bar.work * scale, LEFT + busy * scale, y, IDLE);
-  add_box(text, LEFT + busy * scale, LEFT + (busy + bar.all_reduce) * scale, y, ALL_REDUCE);
+  add_box(text, LEFT, (double)LEFT + bar.work * scale, y, WORK);
+  add_box(text, (double)LEFT + bar.work * scale, (double)LEFT + busy * scale, y, IDLE);
+  add_box(text, (double)LEFT + busy * scale, (double)LEFT + (busy + bar.all_reduce) * scale, y,
+          ALL_REDUCE);
   if (bound > 0) {
     weft_text_addf(text, "<path d=\"M%.2f %dv%d\" stroke=\"" BOUND "\" stroke-width=\"2\"/>",
-                   LEFT + bound * scale, y - 3, HEIGHT + 6);
+                   (double)LEFT + bound * scale, y - 3, HEIGHT + 6);
   }
-  const double end = LEFT + (candidate->answer != NULL ? busy + bar.all_reduce : bound) * scale;
+  const double end =
+      (double)LEFT + (candidate->answer != NULL ? busy + bar.all_reduce : bound) * scale;
   weft_text_addf(text, "<text x=\"%.2f\" y=\"%d\" fill=\"" WEFT_CLI_CHART_INK "\">", end + 8,
                  y + HEIGHT - 5);
   if (candidate->answer != NULL) {

@@ -65,8 +65,9 @@ static bool make_table(struct weft_windows *windows, enum weft_line_detail detai
   const struct weft_problem *problem = windows->problem;
   if (detail != WEFT_LINE_FLOW) {
     detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
-             : weights_are_equal(problem)  ? weft_min(detail, WEFT_LINE_STAGES)
-                                           : detail;
+             : weights_are_equal(problem)
+                 ? (enum weft_line_detail)weft_min(detail, WEFT_LINE_STAGES)
+                 : detail;
   }
   while (!weft_state_table_init(&windows->table, problem, detail, most)) {
     if (detail <= WEFT_LINE_FLOW) {

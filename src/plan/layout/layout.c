@@ -341,7 +341,7 @@ bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
     stages = own > stages ? own : stages;
   }
   return part_count(request) == 0 || !has_room(layouts) ||
-         tries_of(layouts->effort, stages) == TRIES_MAX;
+         tries_of(layouts->effort, stages) == (double)TRIES_MAX;
 }
 
 double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
