@@ -107,6 +107,10 @@ struct weft_device_ops {
   void *(*allocate_host)(struct weft_device *device, uint64_t bytes);
   void (*free_host)(struct weft_device *device, void *data);
 
+  /* Its work does not end. From here on nothing waits for it: memory that it may use stays until
+   * the process ends, and what would have to wait fails. */
+  void (*abandon)(struct weft_device *device);
+
   /* After all that is in the stream, writes the device's clock, in nanoseconds, and then a number,
    * both into memory of allocate_host(). */
   enum weft_status (*note)(struct weft_device *device, uint32_t *number, uint32_t value,

@@ -424,13 +424,12 @@ static enum weft_status record_end(const struct weft_device_work *work, struct w
   return ops->event_record(work->device, work->end, work->stream, error);
 }
 
-bool weft_executor_settle_device(struct weft_executor *executor) {
+bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit) {
   struct weft_device_work *work = executor->device;
   struct weft_error error;
-  if (work == NULL || work->end == NULL || record_end(work, &error) < 0) {
+  if (work == NULL || work->end == NULL || work->abandoned || record_end(work, &error) < 0) {
     return true;
   }
-  const int64_t limit = executor->options->stall_limit;
   const int64_t begin = weft_clock_ns();
   while (work->device->ops->event_query(work->device, work->end, &error) == WEFT_IN_PROGRESS) {
     if (limit > 0 && weft_clock_ns() - begin > limit) {
@@ -438,4 +437,12 @@ bool weft_executor_settle_device(struct weft_executor *executor) {
     }
   }
   return true;
+}
+
+void weft_executor_abandon_device(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  if (work != NULL) {
+    work->abandoned = true;
+    work->device->ops->abandon(work->device);
+  }
 }

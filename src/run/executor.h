@@ -175,6 +175,7 @@ struct weft_device_work {
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
 
+  bool abandoned;   /* it never ends */
   bool finishing;   /* the whole row is enqueued */
   bool recording;   /* into a graph, not run */
   bool replaying;   /* the graph runs, not the executor */
@@ -226,9 +227,10 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
 enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error);
 void weft_executor_write_times(struct weft_executor *executor,
                                const struct weft_executor *const *ranks);
-/* The device may use nothing of the pipeline any more: waits for it, at most for the stall limit.
- * False: it still works. */
-bool weft_executor_settle_device(struct weft_executor *executor);
+/* The device may use nothing of the pipeline any more: waits for it, at most so long (0: without
+ * limit). False: it still works. Its memory then cannot be freed, which waits for it as well. */
+bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit);
+void weft_executor_abandon_device(struct weft_executor *executor);
 
 /* ---- A step (executor.c) ---- */
 

@@ -253,7 +253,9 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     return;
   }
   const struct weft_allocator *allocator = pipeline->allocator;
-  (void)weft_executor_settle_device(&pipeline->executor);
+  if (!weft_executor_settle_device(&pipeline->executor, pipeline->options.stall_limit)) {
+    weft_executor_abandon_device(&pipeline->executor);
+  }
   weft_world_graph_destroy(pipeline->graph);
   free_losses(pipeline);
   weft_batch_upload_finish(&pipeline->uploaded_inputs, allocator);

@@ -412,20 +412,18 @@ static void drive_step(void *const *items, uint32_t count) {
 }
 
 /* After a failure, each rank frees what is its own, which others and the graph may still use. A
- * device that does not get on is not waited for. */
+ * device that has stalled is given a moment more, and then is left as it is. */
 static void settle(void *const *items, uint32_t count) {
-  const struct weft_pipeline *first = items[0];
+  struct weft_pipeline *first = items[0];
+  int64_t limit = first->options.stall_limit;
   struct weft_error error;
   bool failed = false, settled = true;
   for (uint32_t r = 0; r < count; r++) {
     const enum weft_status status = ((const struct weft_pipeline *)items[r])->together_status;
     failed = failed || status < 0;
-    settled = settled && status != WEFT_ERR_STALLED;
+    limit = status == WEFT_ERR_STALLED ? first->options.stall_limit / 20 : limit;
   }
-  if (!failed || !settled) {
-    return;
-  }
-  if (first->graph != NULL) { /* rank 0's stream, which is waited for, comes after the graph */
+  if (failed && first->graph != NULL) { /* rank 0's stream comes after the graph */
     const struct weft_world_graph *graph = first->graph;
     const struct weft_device_ops *ops = graph->device->ops;
     if (ops->make_current(graph->device, &error) == WEFT_OK &&
@@ -433,8 +431,11 @@ static void settle(void *const *items, uint32_t count) {
       (void)ops->event_wait(graph->device, graph->finish, first->executor.device->stream, &error);
     }
   }
-  for (uint32_t r = 0; r < count && settled; r++) {
-    settled = weft_executor_settle_device(&((struct weft_pipeline *)items[r])->executor);
+  for (uint32_t r = 0; failed && settled && r < count; r++) {
+    settled = weft_executor_settle_device(&((struct weft_pipeline *)items[r])->executor, limit);
+  }
+  for (uint32_t r = 0; !settled && r < count; r++) {
+    weft_executor_abandon_device(&((struct weft_pipeline *)items[r])->executor);
   }
 }
 

@@ -15,11 +15,13 @@ bool weft_cuda_arena_init(struct weft_cuda_arena *arena, const struct weft_cuda_
   return pthread_mutex_init(&arena->lock, NULL) == 0;
 }
 
-void weft_cuda_arena_finish(struct weft_cuda_arena *arena) {
+void weft_cuda_arena_finish(struct weft_cuda_arena *arena, bool keep_memory) {
   while (arena->blocks != NULL) {
     struct weft_cuda_block *block = arena->blocks;
     arena->blocks = block->next;
-    (void)arena->cuda->cuMemFree(block->data);
+    if (!keep_memory) {
+      (void)arena->cuda->cuMemFree(block->data);
+    }
     weft_array_free(arena->allocator, block, 1, sizeof *block);
   }
   pthread_mutex_destroy(&arena->lock);

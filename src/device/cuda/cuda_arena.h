@@ -26,7 +26,7 @@ struct weft_cuda_arena {
 /* The GPU's context is current in all of these. */
 bool weft_cuda_arena_init(struct weft_cuda_arena *arena, const struct weft_cuda_api *cuda,
                           const struct weft_allocator *allocator);
-void weft_cuda_arena_finish(struct weft_cuda_arena *arena);
+void weft_cuda_arena_finish(struct weft_cuda_arena *arena, bool keep_memory);
 /* Aligned to 256; 0: out of memory. The content is unspecified. */
 CUdeviceptr weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes);
 void weft_cuda_arena_free(struct weft_cuda_arena *arena, CUdeviceptr data);

@@ -21,6 +21,15 @@ static enum weft_status make_current(struct weft_device *device, struct weft_err
   return WEFT_OK;
 }
 
+static bool is_abandoned(const struct weft_cuda_device *rank) {
+  return __atomic_load_n(&rank->gpu->abandoned, __ATOMIC_ACQUIRE);
+}
+
+/* Freeing memory waits for all work of the GPU, whosever it is. */
+static void abandon(struct weft_device *device) {
+  __atomic_store_n(&of(device)->gpu->abandoned, true, __ATOMIC_RELEASE);
+}
+
 /* ---- Streams ---- */
 
 static enum weft_status stream_create(struct weft_device *device,
@@ -68,6 +77,10 @@ static enum weft_status begin_complete(struct weft_cuda_device *rank, CUstream *
   if (*stream != NULL) {
     return WEFT_OK;
   }
+  if (is_abandoned(rank)) {
+    return weft_fail(error, WEFT_ERR_DEVICE, "end this process", "work on %s does not end",
+                     rank->place);
+  }
   WEFT_TRY(make_current(&rank->device, error));
   pthread_mutex_lock(&rank->lock);
   CUresult result = CUDA_SUCCESS;
@@ -95,7 +108,7 @@ static void *allocate(struct weft_device *device, const struct weft_allocator *a
   struct weft_cuda_device *rank = of(device);
   const struct weft_cuda_api *cuda = rank->cuda;
   (void)allocator;
-  if (make_current(device, NULL) < 0) {
+  if (is_abandoned(rank) || make_current(device, NULL) < 0) {
     return NULL;
   }
   const CUdeviceptr data = weft_cuda_arena_allocate(&rank->arena, bytes);
@@ -122,7 +135,7 @@ static void release(struct weft_device *device, const struct weft_allocator *all
 static void *allocate_host(struct weft_device *device, uint64_t bytes) {
   const struct weft_cuda_device *rank = of(device);
   void *data = NULL;
-  if (make_current(device, NULL) < 0 ||
+  if (is_abandoned(rank) || make_current(device, NULL) < 0 ||
       rank->cuda->cuMemHostAlloc(&data, (size_t)(bytes > 0 ? bytes : 1),
                                  CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != 0) {
     return NULL;
@@ -132,7 +145,7 @@ static void *allocate_host(struct weft_device *device, uint64_t bytes) {
 }
 
 static void free_host(struct weft_device *device, void *data) {
-  if (data != NULL) {
+  if (data != NULL && !is_abandoned(of(device))) {
     (void)of(device)->cuda->cuMemFreeHost(data);
   }
 }
@@ -297,7 +310,7 @@ static enum weft_status graph_launch(struct weft_device *device, struct weft_dev
 }
 
 static void graph_destroy(struct weft_device *device, struct weft_device_graph *graph) {
-  if (graph != NULL) {
+  if (graph != NULL && !is_abandoned(of(device))) {
     (void)of(device)->cuda->cuGraphExecDestroy((CUgraphExec)graph);
   }
 }
@@ -346,6 +359,7 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .stream_destroy = stream_destroy,
     .allocate_host = allocate_host,
     .free_host = free_host,
+    .abandon = abandon,
     .note = note,
     .timed_event_create = timed_event_create,
     .event_elapsed = event_elapsed,

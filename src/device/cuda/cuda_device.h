@@ -18,6 +18,7 @@ struct weft_cuda_gpu {
   CUfunction kernels[WEFT_CUDA_KERNELS_MAX];
   struct weft_cuda_gpu_info info;
   CUgreenCtx *partitions; /* [cuda->partition_count] */
+  bool abandoned;         /* the driver would wait forever for its work; atomic */
 };
 
 /* A rank's device. */

@@ -176,15 +176,15 @@ static enum weft_status connect_peers(const struct weft_cuda *cuda, struct weft_
 static void close_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu) {
   const struct weft_cuda_api *api = cuda->cuda;
   for (uint32_t k = 0; gpu->partitions != NULL && k < cuda->partition_count; k++) {
-    if (gpu->partitions[k] != NULL) {
+    if (gpu->partitions[k] != NULL && !gpu->abandoned) {
       (void)api->cuGreenCtxDestroy(gpu->partitions[k]);
     }
   }
   weft_array_free(cuda->allocator, gpu->partitions, cuda->partition_count, sizeof(CUgreenCtx));
-  if (gpu->library != NULL) {
+  if (gpu->library != NULL && !gpu->abandoned) {
     (void)api->cuLibraryUnload(gpu->library);
   }
-  if (gpu->context != NULL) {
+  if (gpu->context != NULL && !gpu->abandoned) {
     (void)api->cuDevicePrimaryCtxRelease(gpu->device);
   }
 }
@@ -234,7 +234,7 @@ static void close_rank(struct weft_cuda_device *rank) {
     rank->device.ops->stream_destroy(&rank->device, NULL,
                                      (struct weft_stream *)rank->streams[rank->stream_count - 1]);
   }
-  weft_cuda_arena_finish(&rank->arena);
+  weft_cuda_arena_finish(&rank->arena, rank->gpu->abandoned);
   pthread_mutex_destroy(&rank->lock);
 }
 
