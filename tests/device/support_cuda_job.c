@@ -213,6 +213,7 @@ static enum weft_status run(struct cuda_job *job, struct cuda_results *results,
   job->results = results;
   job->failed_ranks = 0;
   job->log[0] = '\0';
+  (void)batch_data(0); /* drawn before there are threads */
   for (uint32_t k = 0; job->steps != NULL && k < job->step_count; k++) {
     job->sources[k] =
         (struct weft_named_source){.schedule = job->steps[k].schedule, .ranks = job->ranks};
