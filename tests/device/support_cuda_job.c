@@ -55,7 +55,9 @@ static float (*batch_data(unsigned which))[CUDA_WIDTH] {
   for (size_t k = 0; !drawn && k < 2 * sizeof data[0] / sizeof(float); k++) {
     (&data[0][0][0])[k] = (float)weft_random_share(&random);
   }
-  drawn = true;
+  if (!drawn) {
+    drawn = true;
+  }
   return data[which];
 }
 
