@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_arena.h"
 
-enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 8, WEFT_CUDA_PLACE_SIZE = 192 };
+enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 8, WEFT_CUDA_PLACE_SIZE = 256 };
 
 /* A GPU that is open: its primary context is retained. */
 struct weft_cuda_gpu {
