@@ -13,7 +13,7 @@ typedef uint64_t weft_count;
 #define WEFT_MULTIPLY_F64(a, b) ((a) * (b))
 #define WEFT_ADD_F64(a, b) ((a) + (b))
 #define WEFT_CLOCK() ((weft_count)weft_clock_ns())
-#define WEFT_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
+#define WEFT_PUBLISH(number, value) __atomic_store_n((number), (value), __ATOMIC_RELEASE)
 
 #include "device/cuda/kernels.cu"
 

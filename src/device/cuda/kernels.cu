@@ -9,7 +9,7 @@
 #define WEFT_ADD(a, b) __fadd_rn((a), (b))
 #define WEFT_MULTIPLY_F64(a, b) __dmul_rn((a), (b))
 #define WEFT_ADD_F64(a, b) __dadd_rn((a), (b))
-#define WEFT_FENCE() __threadfence_system()
+#define WEFT_PUBLISH(number, value) (__threadfence_system(), *(volatile unsigned *)(number) = (value))
 typedef unsigned long long weft_count;
 static __device__ weft_count WEFT_CLOCK(void) {
   weft_count now;
@@ -89,8 +89,7 @@ WEFT_KERNEL(scale, float *x, double factor, weft_count count) {
 WEFT_KERNEL(note, unsigned *number, weft_count value, weft_count *clock) {
   if (WEFT_THREAD == 0) {
     *(volatile weft_count *)clock = WEFT_CLOCK();
-    WEFT_FENCE();
-    *(volatile unsigned *)number = (unsigned)value;
+    WEFT_PUBLISH(number, (unsigned)value);
   }
 }
 
