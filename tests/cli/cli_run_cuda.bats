@@ -86,7 +86,9 @@ is_sound() {
   on_gpus crash=weft_spin:9 run t.csv --device cuda
   [ "$status" -ne 0 ]
   [[ $stderr == *"rank "*", step "*", most likely "* ]]
-  on_gpus hang=weft_spin:1 run t.csv --device cuda --stall-limit 0.3
+  # What a GPU that still works may touch is not freed.
+  ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0" \
+    on_gpus hang=weft_spin:1 run t.csv --device cuda --stall-limit 0.3
   [ "$status" -eq 75 ]
   [[ $stderr == *"rank 0"*"0F0"* ]]
 }

@@ -291,8 +291,8 @@ void weft_priority_search(struct weft_local_search *search, uint64_t work, uint6
   while (search->work - from < work && !weft_local_search_is_done(search)) {
     const double left = 1 - (double)(search->work - from) / (double)work;
     const double u = weft_random_share(&search->random);
-    const int64_t cutoff =
-        value + (int64_t)(0.004 * (double)incumbent->bound * left * left * u * u);
+    const int64_t worse = (int64_t)(0.004 * (double)incumbent->bound * left * left * u * u);
+    const int64_t cutoff = value < WEFT_NEVER ? value + worse : WEFT_NEVER;
     copy(search, TRIED, CURRENT);
     change(search);
     const int64_t tried = schedule(search, cutoff);
