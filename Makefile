@@ -1,7 +1,7 @@
 # The short way in; the build itself is CMake's (CMakeLists.txt, CMakePresets.json).
 #
 #   make              the library and the command, in build/
-#   make test         every test, plain and under sanitizers, and a minute of fuzzing
+#   make test         every test, plain and under sanitizers, and some fuzzing
 #   make test-long    the tests that take long
 #   make test-command the tests of the programs, the documents and MPI, in the plain build
 #   make bench        measure

@@ -14,7 +14,12 @@
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 
-enum { PARTS_MAX = 11, STAGES_MAX = 8, ROUNDS = 150 };
+enum { PARTS_MAX = 11, STAGES_MAX = 8 };
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { ROUNDS = 30, SEARCHES = 4, BOUNDS = 15 };
+#else
+enum { ROUNDS = 150, SEARCHES = 20, BOUNDS = 90 };
+#endif
 
 struct model {
   struct weft_costs *costs;
@@ -176,7 +181,7 @@ static void memory_comes_before_time(void **state) {
 
 static void costs_of_stages_are_sums_over_parts(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 20; seed++) {
+  for (uint64_t seed = 0; seed < SEARCHES; seed++) {
     struct model model;
     struct weft_costs *costs;
     uint32_t first[STAGES_MAX + 1];
@@ -230,7 +235,7 @@ static void what_parts_do_not_say_is_shared_out(void **state) {
 
 static void layouts_are_all_different(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 20; seed++) {
+  for (uint64_t seed = 0; seed < SEARCHES; seed++) {
     struct model model;
     struct weft_plan_layouts layouts;
     model_draw(&model, seed, 1, WEFT_PLACEMENT_LOOP);
@@ -321,7 +326,7 @@ static void a_bound_holds_for_all_partitions(void **state) {
   double worst = 1, sum = 0;
   unsigned count = 0;
   (void)state;
-  for (uint64_t seed = 0; seed < 90; seed++) {
+  for (uint64_t seed = 0; seed < BOUNDS; seed++) {
     struct weft_random random = {.state = 5000 + seed};
     struct model model;
     double factors[STAGES_MAX], bound = 0;
