@@ -76,6 +76,11 @@ is_sound() {
   hints
   on_gpus "" run t.csv --device cuda --transport threads
   fails 2 "stages on GPUs and --transport threads do not go together"
+  for option in "--gpus 0" "--partitions 2" --no-graph; do
+    # shellcheck disable=SC2086
+    weft run t.csv $option
+    fails 2 "${option%% *} has no effect: it is for stages on GPUs" "--device cuda"
+  done
 }
 
 @test "a GPU that fails ends the command with a reason" {

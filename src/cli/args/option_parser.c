@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <weft/launch.h>
+#include <weft/support.h>
 
 #include "cli/args/suggest.h"
 #include "cli/io/error_message.h"
@@ -295,6 +296,15 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
     return weft_cli_usage(cli, "'weft run --device cuda' has both",
                           "stages on %s and --transport %s do not go together",
                           on_gpus ? "GPUs" : "the host", transport->name);
+  }
+  static const enum weft_cli_option_id of_gpus[] = {
+      WEFT_CLI_OPTION_GPUS, WEFT_CLI_OPTION_PARTITIONS, WEFT_CLI_OPTION_NO_GRAPH};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(of_gpus) && !on_gpus; k++) {
+    if (arguments->given[of_gpus[k]]) {
+      return weft_cli_usage(cli, "leave it out, or give --device cuda",
+                            "--%s has no effect: it is for stages on GPUs",
+                            weft_cli_option_at(of_gpus[k])->name);
+    }
   }
   return arguments->given[WEFT_CLI_OPTION_PROGRESS] && !transport->progress_thread
              ? weft_cli_usage(cli, "leave it out, or give --transport mpi",
