@@ -1,7 +1,7 @@
 /* The part of CUDA's driver interface that Weft uses: types, constants and functions, declared
  * here because building Weft needs no CUDA. libcuda keeps this binary interface; the names and
  * numbers are those of its documentation. Requires a driver for CUDA 12.0 or later; what came
- * later is OPTIONAL.
+ * later, or only tests call, is OPTIONAL.
  *
  *     const struct weft_cuda_api *cuda;
  *     WEFT_TRY(weft_cuda_api_load(&cuda, error));
@@ -109,13 +109,13 @@ typedef struct {
     (CUcontext peer, unsigned int flags))                                                          \
   X(REQUIRED, cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * data, size_t bytes))                     \
   X(REQUIRED, cuMemFree, "cuMemFree_v2", (CUdeviceptr data))                                       \
-  X(REQUIRED, cuMemGetInfo, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total))              \
+  X(OPTIONAL, cuMemGetInfo, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total))              \
   X(REQUIRED, cuMemHostAlloc, "cuMemHostAlloc", (void **data, size_t bytes, unsigned int flags))   \
   X(REQUIRED, cuMemFreeHost, "cuMemFreeHost", (void *data))                                        \
   X(REQUIRED, cuMemcpyAsync, "cuMemcpyAsync",                                                      \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                             \
   X(REQUIRED, cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", (const CUDA_MEMCPY2D *copy, CUstream stream)) \
-  X(REQUIRED, cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                              \
+  X(OPTIONAL, cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                              \
     (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, \
      CUstream stream))                                                                             \
   X(REQUIRED, cuMemsetD8Async, "cuMemsetD8Async",                                                  \
@@ -123,15 +123,15 @@ typedef struct {
   X(REQUIRED, cuStreamCreate, "cuStreamCreate", (CUstream * stream, unsigned int flags))           \
   X(REQUIRED, cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                            \
   X(REQUIRED, cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream))                       \
-  X(REQUIRED, cuStreamQuery, "cuStreamQuery", (CUstream stream))                                   \
+  X(OPTIONAL, cuStreamQuery, "cuStreamQuery", (CUstream stream))                                   \
   X(REQUIRED, cuStreamWaitEvent, "cuStreamWaitEvent",                                              \
     (CUstream stream, CUevent event, unsigned int flags))                                          \
-  X(REQUIRED, cuStreamWriteValue32, "cuStreamWriteValue32_v2",                                     \
+  X(OPTIONAL, cuStreamWriteValue32, "cuStreamWriteValue32_v2",                                     \
     (CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags))                    \
   X(REQUIRED, cuEventCreate, "cuEventCreate", (CUevent * event, unsigned int flags))               \
   X(REQUIRED, cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                \
   X(REQUIRED, cuEventRecord, "cuEventRecord", (CUevent event, CUstream stream))                    \
-  X(REQUIRED, cuEventRecordWithFlags, "cuEventRecordWithFlags",                                    \
+  X(OPTIONAL, cuEventRecordWithFlags, "cuEventRecordWithFlags",                                    \
     (CUevent event, CUstream stream, unsigned int flags))                                          \
   X(REQUIRED, cuEventQuery, "cuEventQuery", (CUevent event))                                       \
   X(REQUIRED, cuEventSynchronize, "cuEventSynchronize", (CUevent event))                           \
@@ -149,7 +149,7 @@ typedef struct {
      CUstream stream, void **parameters, void **extra))                                            \
   X(REQUIRED, cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))        \
   X(REQUIRED, cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))        \
-  X(REQUIRED, cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, void *nodes, size_t *count))     \
+  X(OPTIONAL, cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, void *nodes, size_t *count))     \
   X(REQUIRED, cuGraphInstantiate, "cuGraphInstantiateWithFlags",                                   \
     (CUgraphExec * executable, CUgraph graph, unsigned long long flags))                           \
   X(REQUIRED, cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                   \
