@@ -116,8 +116,14 @@ static void write_message(const struct weft_cli *cli, const char *data, size_t s
 
 void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message) {
   assert(cli != NULL && message != NULL);
-  write_message(cli, message->text.data, message->text.size);
-  if (message->text.failed || message->text.data[message->text.size - 1] != '\n') {
+  struct weft_text *text = &message->text;
+  /* One write for all of it: Open MPI 5 may forward a line that comes in two parts to the
+   * standard output of mpirun. */
+  if (text->size == 0 || text->data[text->size - 1] != '\n') {
+    weft_text_add(text, "\n");
+  }
+  write_message(cli, text->data, text->size);
+  if (text->failed) { /* the buffer is full: the end is cut off */
     write_message(cli, "\n", 1);
   }
 }
