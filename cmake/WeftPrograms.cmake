@@ -27,6 +27,7 @@ file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.c)
 list(FILTER sources EXCLUDE REGEX "_main\\.c$")
 weft_program_library(weft_benchmarks SOURCES ${sources}
   INCLUDES ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)
+target_link_libraries(weft_benchmarks PRIVATE weft_cublaslt)
 
 # weft_program(TARGET NAME MAIN libraries...): and once more with the shared libraries, which
 # hide what is not public, for nothing but the check.

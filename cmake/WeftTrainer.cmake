@@ -10,6 +10,13 @@ if(WEFT_TRAINER)
   endif()
 endif()
 
+# Matrix products on GPUs, by a library that is loaded at run time: for the trainer and bench/.
+weft_stage(cuda app/cuda)
+add_library(weft_cublaslt STATIC app/cuda/cublaslt.c)
+target_include_directories(weft_cublaslt PUBLIC
+  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/cuda)
+target_link_libraries(weft_cublaslt PRIVATE weft_flags PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+
 set(WEFT_HAS_TRAINER OFF)
 if(WEFT_TRAINER AND OPENBLAS_FOUND)
   set(WEFT_HAS_TRAINER ON)
@@ -29,6 +36,6 @@ if(WEFT_TRAINER AND OPENBLAS_FOUND)
   add_library(weft_gpt STATIC $<TARGET_OBJECTS:weft_gpt_objects>)
   set_target_properties(weft_gpt PROPERTIES LINKER_LANGUAGE C)
   target_include_directories(weft_gpt INTERFACE ${PROJECT_SOURCE_DIR}/app)
-  target_link_libraries(weft_gpt PUBLIC weft_run_static weft_static PkgConfig::OPENBLAS
-    PkgConfig::JANSSON Threads::Threads m)
+  target_link_libraries(weft_gpt PUBLIC weft_cublaslt weft_run_static weft_static
+    PkgConfig::OPENBLAS PkgConfig::JANSSON Threads::Threads m)
 endif()

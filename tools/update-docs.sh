@@ -69,6 +69,7 @@ block_modules() {
     }'
   echo "| \`src/cli\` (weft) | the public headers | – |"
   echo "| \`bench\` (weft-bench) | the public headers, src/cli | – |"
+  echo "| \`app/cuda\` (matrix products, for bench and app/gpt) | the public headers | – |"
   echo "| \`app/gpt\` (weft-train) | the public headers, src/cli, bench | – |"
 }
 
