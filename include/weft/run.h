@@ -359,6 +359,10 @@ WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct 
 /* Actions since create. */
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);
 
+/* On devices: why the last step was enqueued action by action; NULL: it was a graph, or is the
+ * first of its kind. Of the pipeline of rank 0, valid until its next step. */
+WEFT_API const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline);
+
 /* ---- Hangs ---- */
 
 /* Writes what all ranks are doing as JSON ("weft-hang/1"): phase, action, since when, the rank

@@ -174,6 +174,7 @@ void weft_executor_begin_device(struct weft_executor *executor) {
   if (work != NULL) {
     work->enqueued = work->seen = work->wait_count = 0;
     work->finishing = work->replaying = false;
+    work->round++;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
   }
 }
@@ -188,7 +189,39 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
   return work->device->ops->event_record(work->device, work->base, work->stream, error);
 }
 
-static uint64_t number_of(uint64_t step, uint32_t cell) { return (step << 32) + cell; }
+/* Adds the rank and the action that is being enqueued. */
+static void name_action(const struct weft_executor *executor, struct weft_error *error) {
+  const struct weft_row *row = executor->row;
+  char text[64] = "the end", reason[sizeof error->message], hint[sizeof error->hint];
+  memcpy(reason, error->message, sizeof reason);
+  memcpy(hint, error->hint, sizeof hint);
+  if (executor->at < row->end) {
+    (void)weft_action_format(&row->program->actions[executor->at], text, sizeof text);
+  }
+  (void)weft_fail(error, error->status, hint, "rank %" PRIu32 ", %s: %s", executor->transport->rank,
+                  text, reason);
+}
+
+bool weft_executor_is_muted(const struct weft_executor *executor) {
+  const struct weft_device_work *work = executor->device;
+  return work != NULL && work->recording != NULL && work->recording->failed;
+}
+
+enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
+                                        enum weft_status status, const struct weft_error *error) {
+  const struct weft_device_work *work = executor->device;
+  if (status >= 0 || work == NULL || work->recording == NULL) {
+    return status;
+  }
+  if (!work->recording->failed) {
+    work->recording->error = *error;
+    work->recording->failed = true;
+    if (status == WEFT_ERR_DEVICE) { /* a stage's failure names it already */
+      name_action(executor, &work->recording->error);
+    }
+  }
+  return WEFT_OK;
+}
 
 enum weft_status weft_executor_order(const struct weft_executor *executor,
                                      const struct weft_buffer *buffer, struct weft_error *error) {
@@ -196,7 +229,7 @@ enum weft_status weft_executor_order(const struct weft_executor *executor,
   struct weft_device_work *work = executor->device;
   if (work == NULL || message->event == NULL || message->event_rank == executor->transport->rank ||
       message->event_number <= work->waited_for[message->event_rank] ||
-      message->event_number >> 32 != executor->step) {
+      message->event_number >> 32 != work->round || weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   work->waited_for[message->event_rank] = message->event_number;
@@ -204,58 +237,70 @@ enum weft_status weft_executor_order(const struct weft_executor *executor,
     work->waits[work->wait_count++] = (struct weft_device_wait){work->enqueued, message->event_rank,
                                                                 (uint32_t)message->event_number};
   }
-  return work->device->ops->event_wait(work->device, message->event, work->stream, error);
+  return weft_executor_tolerate(
+      executor, work->device->ops->event_wait(work->device, message->event, work->stream, error),
+      error);
 }
 
 void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer) {
   const struct weft_device_work *work = executor->device;
   if (work != NULL) {
     buffer->message.event = work->events[work->enqueued];
-    buffer->message.event_number = number_of(executor->step, work->enqueued);
+    buffer->message.event_number = (work->round << 32) + work->enqueued;
     buffer->message.event_rank = executor->transport->rank;
   }
 }
 
 /* The parts of an overlap run at the same time: the forward in the first stream, the others in
  * the second, which begins and ends with it. */
+static enum weft_status enqueue_fork(const struct weft_device_work *work,
+                                     struct weft_error *error) {
+  WEFT_TRY(work->device->ops->event_record(work->device, work->fork, work->stream, error));
+  return work->device->ops->event_wait(work->device, work->fork, work->second, error);
+}
+
 enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell,
                                           struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (work == NULL || cell->parts == 0) {
+  if (work == NULL || cell->parts == 0 || weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->call.stream = sub->action->op == WEFT_OP_F ? work->stream : work->second;
   }
-  WEFT_TRY(work->device->ops->event_record(work->device, work->fork, work->stream, error));
-  return work->device->ops->event_wait(work->device, work->fork, work->second, error);
+  return weft_executor_tolerate(executor, enqueue_fork(work, error), error);
 }
 
-enum weft_status weft_executor_end_cell(struct weft_executor *executor,
-                                        const struct weft_action *cell, struct weft_error *error) {
-  struct weft_device_work *work = executor->device;
-  if (work == NULL) {
-    return WEFT_OK;
-  }
+/* The cell's event. */
+static enum weft_status enqueue_end(const struct weft_device_work *work, bool joins,
+                                    struct weft_error *error) {
   const struct weft_device_ops *ops = work->device->ops;
-  assert(work->enqueued < work->event_room);
-  if (cell->parts > 0) {
+  struct weft_device_event *event = work->events[work->enqueued - 1];
+  if (joins) {
     WEFT_TRY(ops->event_record(work->device, work->join, work->second, error));
     WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
   }
-  struct weft_device_event *event = work->events[work->enqueued];
-  work->records[work->enqueued] = (uint32_t)executor->at;
-  work->enqueued++;
   WEFT_TRY(ops->event_record(work->device, event, work->stream, error));
-  if (!work->recording) {
+  if (work->recording == NULL) {
     return WEFT_OK;
   }
   /* Events of a graph cannot be asked: beside the work, it writes how far it is. */
   WEFT_TRY(ops->event_wait(work->device, event, work->watch, error));
   return ops->note(work->device, work->done, work->enqueued, &work->clocks[work->enqueued],
                    work->watch, error);
+}
+
+enum weft_status weft_executor_end_cell(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || weft_executor_is_muted(executor)) {
+    return WEFT_OK;
+  }
+  assert(work->enqueued < work->event_room);
+  work->records[work->enqueued++] = (uint32_t)executor->at;
+  return weft_executor_tolerate(executor, enqueue_end(work, cell->parts > 0, error), error);
 }
 
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
@@ -403,7 +448,7 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
   }
   if (!work->finishing) {
     work->finishing = true;
-    if (work->recording) {
+    if (work->recording != NULL) {
       return WEFT_OK;
     }
     WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));

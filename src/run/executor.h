@@ -151,6 +151,14 @@ struct weft_device_wait {
   uint32_t cell, rank, for_cell;
 };
 
+/* Rows that are recorded into a graph, and not run. After a failure their actions are gone through
+ * all the same, so that buffers and messages are where they are after a step, but nothing is
+ * enqueued and no function called any more. */
+struct weft_recording {
+  bool failed;
+  struct weft_error error;
+};
+
 struct weft_device_work {
   struct weft_device *device;
   struct weft_stream *stream;     /* of everything that the stages enqueue, */
@@ -175,13 +183,14 @@ struct weft_device_work {
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
 
+  uint64_t round;   /* counts beginnings of a row; the same on all ranks */
   bool abandoned;   /* it never ends */
   bool finishing;   /* the whole row is enqueued */
-  bool recording;   /* into a graph, not run */
   bool replaying;   /* the graph runs, not the executor */
   uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
   uint32_t seen;    /* *done, as last read */
+  struct weft_recording *recording; /* that all ranks share; NULL: the row runs */
   /* [rank_count] during a step that one thread does for all of them; else NULL. */
   const struct weft_executor *const *ranks;
 };
@@ -197,6 +206,12 @@ void weft_executor_begin_device(struct weft_executor *executor);
 /* Where the times of the step count from, if they are wanted: before anything waits. */
 enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
                                            struct weft_error *error);
+
+/* Whether the row is only gone through: a recording has failed. */
+bool weft_executor_is_muted(const struct weft_executor *executor);
+/* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
+enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
+                                        enum weft_status status, const struct weft_error *error);
 
 /* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. */
 enum weft_status weft_executor_order(const struct weft_executor *executor,

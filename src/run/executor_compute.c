@@ -270,7 +270,9 @@ static enum weft_status settle(struct weft_executor *executor, const struct weft
     return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
                                sub->call.ready_at, error);
   }
-  return status < 0 ? weft_executor_fail_stage(executor, action, error) : WEFT_OK;
+  return status < 0 ? weft_executor_tolerate(
+                          executor, weft_executor_fail_stage(executor, action, error), error)
+                    : WEFT_OK;
 }
 
 static enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
@@ -283,7 +285,10 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
     call->now = executor->now;
     call->ready_at = 0;
     weft_rank_status_enter(executor->status);
-    const enum weft_status answer = sub->functions[sub->function_at](sub->stage->impl, call, error);
+    const enum weft_status answer =
+        weft_executor_is_muted(executor)
+            ? WEFT_OK
+            : sub->functions[sub->function_at](sub->stage->impl, call, error);
     weft_rank_status_leave(executor->status);
     call->again = answer == WEFT_IN_PROGRESS;
     const enum weft_status status = settle(executor, sub, sub->action, answer, error);

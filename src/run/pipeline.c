@@ -711,3 +711,7 @@ void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_even
 uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {
   return pipeline->executor.actions_done;
 }
+
+const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline) {
+  return pipeline->no_graph_reason;
+}

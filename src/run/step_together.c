@@ -23,6 +23,14 @@ struct graph_key {
   const double *losses;
 };
 
+/* A rank's part of a graph. */
+struct graph_rank {
+  struct graph_key key;
+  uint32_t cells,
+      waits; /* compute cells of its row, and their waits: the rank keeps what they are */
+  uint64_t actions;
+};
+
 struct weft_world_graph {
   const struct weft_allocator *allocator;
   struct weft_device *device;         /* of rank 0 */
@@ -30,10 +38,9 @@ struct weft_world_graph {
   struct weft_device_event *begin;    /* of the origin */
   struct weft_device_event *finish;   /* likewise */
   struct weft_device_graph *recorded; /* NULL: none yet */
+  char refusal[600];                  /* why steps like this one cannot be recorded; "": they can */
   uint32_t rank_count;
-  uint32_t *cells;         /* [rank_count]: compute cells of its row, */
-  uint32_t *waits;         /* [rank_count] and their waits: a rank keeps what they are */
-  struct graph_key keys[]; /* [rank_count] */
+  struct graph_rank ranks[]; /* [rank_count] */
 };
 
 void weft_world_graph_destroy(struct weft_world_graph *graph) {
@@ -45,16 +52,14 @@ void weft_world_graph_destroy(struct weft_world_graph *graph) {
   ops->event_destroy(graph->device, graph->allocator, graph->begin);
   ops->event_destroy(graph->device, graph->allocator, graph->finish);
   ops->stream_destroy(graph->device, graph->allocator, graph->origin);
-  weft_array_free(graph->allocator, graph->cells, graph->rank_count, sizeof *graph->cells);
-  weft_array_free(graph->allocator, graph->waits, graph->rank_count, sizeof *graph->waits);
   weft_array_free(graph->allocator, graph,
-                  sizeof *graph + graph->rank_count * sizeof graph->keys[0], 1);
+                  sizeof *graph + graph->rank_count * sizeof graph->ranks[0], 1);
 }
 
 static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_count,
                                    struct weft_error *error) {
   struct weft_device *device = first->options.device;
-  const size_t size = sizeof(struct weft_world_graph) + rank_count * sizeof(struct graph_key);
+  const size_t size = sizeof(struct weft_world_graph) + rank_count * sizeof(struct graph_rank);
   struct weft_world_graph *graph = weft_array_allocate_zero(first->allocator, size, 1);
   if (graph == NULL) {
     return weft_fail_memory(error, size);
@@ -63,11 +68,6 @@ static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_co
   graph->device = device;
   graph->rank_count = rank_count;
   first->graph = graph;
-  graph->cells = weft_array_allocate_zero(first->allocator, rank_count, sizeof *graph->cells);
-  graph->waits = weft_array_allocate_zero(first->allocator, rank_count, sizeof *graph->waits);
-  if (graph->cells == NULL || graph->waits == NULL) {
-    return weft_fail_memory(error, rank_count * sizeof *graph->cells);
-  }
   WEFT_TRY(device->ops->stream_create(device, first->allocator, &graph->origin, error));
   WEFT_TRY(device->ops->event_create(device, first->allocator, &graph->begin, error));
   return device->ops->event_create(device, first->allocator, &graph->finish, error);
@@ -134,8 +134,8 @@ static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
   bool same = true;
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     const struct graph_key key = key_of(items[r]);
-    same = memcmp(&key, &graph->keys[r], sizeof key) == 0 && same;
-    graph->keys[r] = key;
+    same = memcmp(&key, &graph->ranks[r].key, sizeof key) == 0 && same;
+    graph->ranks[r].key = key;
   }
   return same;
 }
@@ -197,37 +197,63 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
   return WEFT_OK;
 }
 
-static void set_recording(void *const *items, uint32_t count, bool recording) {
-  for (uint32_t r = 0; r < count; r++) {
-    ((struct weft_pipeline *)items[r])->executor.device->recording = recording;
+/* Goes through the rows of all ranks. What is wrong with the recording is in there; an error is
+ * one of the step. */
+static enum weft_status record_rows(struct weft_world_graph *graph, void *const *items,
+                                    struct weft_recording *recording, struct weft_error *error) {
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    executor->device->recording = recording;
+    graph->ranks[r].actions = executor->actions_done;
+  }
+  recording->failed = fork_ranks(graph, items, &recording->error) < 0;
+  const enum weft_status status = enqueue_rows(items, graph->rank_count, error);
+  recording->failed = recording->failed || join_ranks(graph, items, &recording->error) < 0;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    const uint64_t before = graph->ranks[r].actions;
+    executor->device->recording = NULL;
+    graph->ranks[r].cells = executor->device->enqueued;
+    graph->ranks[r].waits = executor->device->wait_count;
+    graph->ranks[r].actions = executor->actions_done - before;
+    executor->actions_done = before; /* they are still to be done */
+  }
+  return status;
+}
+
+/* The step has not run, and cannot be a graph: rows begin once more, to be enqueued. */
+static void refuse(struct weft_world_graph *graph, void *const *items,
+                   const struct weft_error *reason) {
+  (void)snprintf(graph->refusal, sizeof graph->refusal, "it cannot be recorded as a graph: %s",
+                 reason->message);
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
   }
 }
 
+/* Without graph->recorded afterwards, there is a refusal. */
 static enum weft_status record(struct weft_world_graph *graph, void *const *items,
                                struct weft_error *error) {
   const struct weft_device_ops *ops = graph->device->ops;
+  struct weft_recording recording = {.failed = false};
   struct weft_error ignored;
-  WEFT_TRY(ops->make_current(graph->device, error));
-  WEFT_TRY(ops->capture_begin(graph->device, graph->origin, error));
-  set_recording(items, graph->rank_count, true);
-  enum weft_status status = fork_ranks(graph, items, error);
-  if (status == WEFT_OK) {
-    status = enqueue_rows(items, graph->rank_count, error);
+  if (ops->make_current(graph->device, &recording.error) < 0 ||
+      ops->capture_begin(graph->device, graph->origin, &recording.error) < 0) {
+    refuse(graph, items, &recording.error);
+    return WEFT_OK;
   }
-  if (status == WEFT_OK) {
-    status = join_ranks(graph, items, error);
-  }
-  set_recording(items, graph->rank_count, false);
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
-    const struct weft_device_work *work = ((const struct weft_pipeline *)items[r])->executor.device;
-    graph->cells[r] = work->enqueued;
-    graph->waits[r] = work->wait_count;
-  }
-  if (status < 0) {
+  const enum weft_status status = record_rows(graph, items, &recording, error);
+  if (status < 0 || recording.failed) {
     (void)ops->capture_end(graph->device, graph->origin, NULL, &ignored);
-    return status;
+  } else if (ops->capture_end(graph->device, graph->origin, &graph->recorded, &recording.error) <
+             0) {
+    recording.failed = true;
   }
-  return ops->capture_end(graph->device, graph->origin, &graph->recorded, error);
+  if (status == WEFT_OK && recording.failed) {
+    refuse(graph, items, &recording.error);
+  }
+  return status;
 }
 
 /* ---- Repeating it ---- */
@@ -244,8 +270,8 @@ static enum weft_status launch(const struct weft_world_graph *graph, void *const
       WEFT_TRY(ops->event_wait(graph->device, work->fork, graph->origin, error));
     }
     executor->device->replaying = true;
-    executor->device->enqueued = graph->cells[r];
-    executor->device->wait_count = graph->waits[r];
+    executor->device->enqueued = graph->ranks[r].cells;
+    executor->device->wait_count = graph->ranks[r].waits;
     executor->device->base_ns = weft_clock_ns();
   }
   WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, graph->origin, error));
@@ -273,7 +299,7 @@ static enum weft_status await_graph(struct weft_world_graph *graph, void *const 
   }
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
-    pipeline->executor.actions_done += pipeline->last_row->end - pipeline->last_row->begin;
+    pipeline->executor.actions_done += graph->ranks[r].actions;
     pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
   }
   return WEFT_OK;
@@ -318,7 +344,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
 
 /* The log has why a step is no graph, when that changes. */
 static void explain(struct weft_pipeline *first, const char *reason) {
-  char line[160];
+  char line[700];
   if (reason != NULL && reason != first->no_graph_reason && first->options.log != NULL) {
     (void)snprintf(line, sizeof line, "step %" PRIu64 " is enqueued action by action: %s",
                    first->step, reason);
@@ -346,16 +372,17 @@ static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
     first->graph = NULL;
     refusal = "there is no memory for a graph";
   }
-  explain(first, refusal);
-  if (first->graph == NULL) {
-    return NULL;
-  }
   struct weft_world_graph *graph = first->graph;
-  const bool same = is_like_before(graph, items) && source_is_same;
-  if (!same) {
+  const bool same = graph != NULL && is_like_before(graph, items) && source_is_same;
+  if (graph != NULL && !same) {
     graph->device->ops->graph_destroy(graph->device, graph->recorded);
     graph->recorded = NULL;
+    graph->refusal[0] = '\0';
   }
+  if (refusal == NULL && graph != NULL && graph->refusal[0] != '\0') {
+    refusal = graph->refusal;
+  }
+  explain(first, refusal);
   return same && refusal == NULL ? graph : NULL;
 }
 
@@ -395,6 +422,11 @@ static void drive_step(void *const *items, uint32_t count) {
   enum weft_status status = WEFT_OK;
   if (graph->recorded == NULL) {
     status = record(graph, items, &error);
+    if (status == WEFT_OK && graph->recorded == NULL) {
+      explain(items[0], graph->refusal);
+      drive_eagerly(items, count);
+      return;
+    }
   }
   if (status == WEFT_OK) {
     status = launch(graph, items, &error);

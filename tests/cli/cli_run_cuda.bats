@@ -42,6 +42,23 @@ is_sound() {
   jq -e '.ranks | length == 4 and all(.busy > 22.5 and .busy < 25.5)' <<<"$output"
 }
 
+@test "a step that cannot be recorded is enqueued, and the reason is told" {
+  local call
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  for call in cuStreamBeginCapture cuGraphInstantiate; do
+    on_gpus "fail=$call:1" run t.csv --device cuda --json
+    [ "$status" -eq 0 ]
+    is_sound
+    [ "$(wc -l <<<"$stderr")" -eq 1 ]
+    [[ $stderr == *"each step was enqueued action by action: it cannot be recorded as a graph: $call failed"* ]]
+    jq -e --arg call "$call" '.no_graph | contains("\($call) failed")' <<<"$output"
+    lacks 'calls cuGraphLaunch [1-9]' report
+  done
+  on_gpus "" run t.csv --device cuda --json
+  succeeds
+  jq -e 'has("no_graph") | not' <<<"$output"
+}
+
 @test "run on GPUs draws a picture" {
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   on_gpus "" run t.csv --device cuda -o x.html

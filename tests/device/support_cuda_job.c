@@ -197,6 +197,9 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
     WEFT_TRY(
         weft_linear_stage_init(&job->stages[s], device, CUDA_WIDTH, CUDA_WIDTH, 100 + s, error));
   }
+  if (job->with_stages != NULL) {
+    job->with_stages(job);
+  }
   WEFT_TRY(weft_comm_open(NULL, job->cuda != NULL ? "cuda" : "threads", &options, &comm, error));
   enum weft_status status = weft_comm_run(comm, rank_main, job, error);
   for (uint32_t s = 0; s < job->stage_count && status == WEFT_OK; s++) {

@@ -42,6 +42,8 @@ struct cuda_job {
   uint32_t gpu_count, partitions;
   bool no_graph, no_events;
   int64_t stall_limit; /* 0: the default */
+  /* If given: called when the stages are made, before there are pipelines. */
+  void (*with_stages)(struct cuda_job *job);
   /* If given: rank 0 calls them before and after each step, when no rank is in one. After a step
    * results->losses[0] and results->grads are this step's. */
   void (*before)(struct cuda_job *job, uint32_t step);

@@ -166,6 +166,61 @@ static void steps_with_outputs_are_enqueued(void **state) {
   }
 }
 
+/* ---- A stage that does what a graph cannot have ---- */
+
+static const struct weft_stage_ops *linear_ops;
+static struct weft_stage_ops waiting_ops;
+static bool hides_failure;
+
+/* It waits for the device, as a stage that says `replays` must not. */
+static enum weft_status forward_and_wait(struct weft_stage *stage, struct weft_stage_call *call,
+                                         struct weft_error *error) {
+  uint64_t sum;
+  WEFT_TRY(linear_ops->forward(stage, call, error));
+  const enum weft_status status =
+      call->microbatch_count == 4 && call->microbatch == 1
+          ? weft_device_checksum(call->device, call->inputs->items[0].data, sizeof(float), &sum,
+                                 error)
+          : WEFT_OK;
+  return hides_failure ? WEFT_OK : status;
+}
+
+static void let_a_stage_wait(struct cuda_job *job) {
+  struct weft_stage *stage = &job->stages[job->stage_count / 2].stage;
+  linear_ops = stage->ops;
+  waiting_ops = *stage->ops;
+  waiting_ops.forward = forward_and_wait;
+  stage->ops = &waiting_ops;
+}
+
+/* Such a step is gone through without work, and then enqueued; others are graphs all the same. */
+static void steps_that_cannot_be_recorded_are_enqueued(void **state) {
+  static const struct cuda_step steps[] = {
+      {.microbatches = 4}, {.microbatches = 4}, {.microbatches = 4}, {.microbatches = 8},
+      {.microbatches = 8}, {.microbatches = 8}, {.microbatches = 4}, {.microbatches = 4}};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
+      hides_failure = seed % 2 == 1;
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = 2,
+                              .microbatches = 8,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps),
+                              .with_stages = let_a_stage_wait};
+      run_and_compare(&job, (struct fake_cuda_options){.seed = seed, .queues = 1 + 3 * seed});
+      assert_int_equal(fake_cuda_calls("cuStreamBeginCapture"), 3);
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 2);
+      assert_non_null(strstr(job.log,
+                             "step 2 is enqueued action by action: it cannot be recorded "
+                             "as a graph: rank "));
+      assert_null(strstr(job.log, "step 3 "));
+      assert_non_null(strstr(job.log, "step 8 is enqueued action by action: it cannot be"));
+    }
+  }
+}
+
 /* ---- Several GPUs, and parts of them ---- */
 
 static void ranks_are_on_parts_of_gpus(void **state) {
@@ -212,6 +267,7 @@ int main(void) {
       cmocka_unit_test(steps_of_different_kinds_alternate),
       cmocka_unit_test(sources_change_between_steps),
       cmocka_unit_test(steps_with_outputs_are_enqueued),
+      cmocka_unit_test(steps_that_cannot_be_recorded_are_enqueued),
       cmocka_unit_test(gpus_that_cannot_reach_each_other_are_refused),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),
   };

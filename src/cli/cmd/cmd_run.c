@@ -330,6 +330,10 @@ static int write_report(const struct subject *subject, struct weft_cli_execution
   if (subject->job != NULL && subject->job->transport->rank != 0) {
     return WEFT_CLI_OK;
   }
+  if (execution->graph_refusal != NULL) {
+    weft_cli_print(subject->cli, NULL, "each step was enqueued action by action: %s",
+                   execution->graph_refusal);
+  }
   (subject->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
       &text, &report);
   return kind == WEFT_CLI_RUN_NO_PICTURE

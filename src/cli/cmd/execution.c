@@ -364,6 +364,9 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   for (uint32_t step = 0; step < execution->steps_done; step++) {
     execution->makespans[step] = makespan_of(execution, step);
   }
+  if (execution->cuda != NULL && !execution->no_graph && status == WEFT_OK) {
+    execution->graph_refusal = weft_pipeline_graph_refusal(execution->pipelines[0]);
+  }
   return status;
 }
 

@@ -56,6 +56,7 @@ struct weft_cli_execution {
   struct weft_cli_rank_step *rank_steps; /* [step][rank] */
   uint64_t *event_begin;                 /* [rank_count + 1] into the events of a step */
   struct weft_event *events;             /* [step][event_begin[rank_count]], or NULL */
+  const char *graph_refusal;             /* on GPUs without no_graph: why the last step was none */
   struct weft_transport *first;          /* an endpoint, rank 0's if it is here, for
                                             weft_hang_dump() */
 
