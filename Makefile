@@ -8,6 +8,7 @@
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
 #   make uninstall    the same PREFIX and DESTDIR
+#   make wheel        the Python package, in build/wheel; docs/python.md
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
@@ -21,7 +22,7 @@ WERROR ?=
 CONFIGURE = cmake --log-level=WARNING -DWEFT_WERROR=$(if $(WERROR),ON,OFF) --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-command deps-test deps-lint test test-long test-command bench lint install uninstall train clean
+.PHONY: build deps-build deps-command deps-test deps-lint test test-long test-command bench lint install uninstall wheel train clean
 
 deps-build deps-command deps-test deps-lint: deps-%:
 	@tools/install-deps.sh $*
@@ -65,6 +66,9 @@ lint: deps-lint
 
 install uninstall: build
 	@tools/install.sh $@ "$(PREFIX)" "$(DESTDIR)"
+
+wheel: build
+	@tools/build-wheel.sh
 
 # TRAIN: further options. The folder is for one training, so the last one's goes.
 TRAIN ?=

@@ -14,7 +14,7 @@ command=("${build[@]}" "${mpis[@]}" g++ cmocka bats git jq ip ps strace python3)
 case $purpose in
   build) wanted=("${build[@]}") ;;
   command) wanted=("${command[@]}") ;;
-  test)  wanted=("${command[@]}" clang clang-rt chromium chromedriver) ;; # a browser, for the HTML timeline: the largest by far
+  test)  wanted=("${command[@]}" clang clang-rt python3-venv chromium chromedriver) ;; # a browser, for the HTML timeline: the largest by far
   lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|command|test|lint" >&2
@@ -42,6 +42,7 @@ is_there() {
     mpich-run) command -v mpirun.mpich >/dev/null ;;
     clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
                 <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
+    python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *)        command -v "$1" >/dev/null ;;
   esac
 }

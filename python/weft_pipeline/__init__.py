@@ -1,0 +1,85 @@
+"""Weft for Python: plan, prove, predict and draw schedules of pipeline-parallel training.
+
+import weft_pipeline as weft
+
+table = weft.Table.named("Interleaved1F1B", ranks=4, stages_per_rank=2, microbatches=8)
+program = table.lower()
+assert program.verify().ok
+sim = table.simulate(weft.Costs(f=1, i=1, w=1, hop=0.1))
+"""
+
+from ._costs import Costs
+from ._errors import (
+    CancelledError,
+    DeviceError,
+    Error,
+    FileError,
+    FormatError,
+    InternalError,
+    InvalidError,
+    LimitError,
+    MissingError,
+    OutOfMemoryError,
+    PeerError,
+    ProtocolError,
+    RefusedError,
+    StageError,
+    StalledError,
+    UnavailableError,
+    UsageError,
+    VerifyError,
+)
+from ._library import version as __version__
+from ._program import (
+    Action,
+    Diff,
+    Difference,
+    Explanation,
+    Instruction,
+    Program,
+    Reference,
+    ScheduleInfo,
+    Table,
+    schedules,
+)
+from ._report import Finding, Report, Wait
+from ._simulation import Event, RankTimes, Simulation
+
+__all__ = [
+    "Action",
+    "CancelledError",
+    "Costs",
+    "DeviceError",
+    "Diff",
+    "Difference",
+    "Error",
+    "Event",
+    "Explanation",
+    "FileError",
+    "Finding",
+    "FormatError",
+    "Instruction",
+    "InternalError",
+    "InvalidError",
+    "LimitError",
+    "MissingError",
+    "OutOfMemoryError",
+    "PeerError",
+    "Program",
+    "ProtocolError",
+    "RankTimes",
+    "Reference",
+    "RefusedError",
+    "Report",
+    "ScheduleInfo",
+    "Simulation",
+    "StageError",
+    "StalledError",
+    "Table",
+    "UnavailableError",
+    "UsageError",
+    "VerifyError",
+    "Wait",
+    "__version__",
+    "schedules",
+]

@@ -1,0 +1,54 @@
+#!/usr/bin/env bats
+# The Python package: built, installed into a fresh virtual environment, and tested there with
+# pytest, mypy and ruff. What is needed of them comes from PyPI.
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+  export ENVIRONMENT=$BATS_FILE_TMPDIR/environment
+  export PYTHON=$ENVIRONMENT/bin/python
+  export WHY_NOT=
+  cd "$WEFT_SOURCE_DIR" || return 1
+  if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then
+    WHY_NOT="no Python of version 3.9 or later"
+  elif ! python3 -m venv "$ENVIRONMENT" >/dev/null 2>&1; then
+    WHY_NOT="no virtual environments: python3-venv is not installed"
+  elif ! "$PYTHON" -m pip install --quiet --disable-pip-version-check \
+    'scikit-build-core>=0.10' 'pycparser>=2.21' numpy pytest 'mypy~=2.4' 'ruff~=0.17.0' >/dev/null 2>&1; then
+    WHY_NOT="PyPI is not reachable"
+  fi
+}
+
+setup() {
+  cd "$BATS_TEST_TMPDIR" || return 1
+  [ -z "$WHY_NOT" ] || skip "$WHY_NOT"
+}
+
+@test "the wheel is built and installed" {
+  run --separate-stderr "$WEFT_SOURCE_DIR/tools/build-wheel.sh" "$PYTHON"
+  [ "$status" -eq 0 ]
+  # shellcheck disable=SC2154
+  wheel=${lines[-1]}
+  [[ $wheel == */weft_pipeline-*-py3-none-*linux*.whl ]]
+  "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-index "$wheel"
+}
+
+@test "the command of the wheel runs without a library beside libc" {
+  "$ENVIRONMENT/bin/weft" gen 1F1B -p 2 -m 2 | "$ENVIRONMENT/bin/weft" verify -
+  run ldd "$ENVIRONMENT/bin/weft"
+  [[ $output != *jansson* ]]
+}
+
+@test "pytest" {
+  "$PYTHON" -m pytest -q -p no:cacheprovider --rootdir "$WEFT_SOURCE_DIR/tests/python" \
+    "$WEFT_SOURCE_DIR/tests/python"
+}
+
+@test "mypy --strict" {
+  "$PYTHON" -m mypy --strict --cache-dir "$BATS_TEST_TMPDIR" -p weft_pipeline
+}
+
+@test "ruff" {
+  cd "$WEFT_SOURCE_DIR"
+  "$PYTHON" -m ruff check --no-cache --config python/pyproject.toml python tests/python
+  "$PYTHON" -m ruff format --no-cache --check --config python/pyproject.toml python tests/python
+}
