@@ -28,7 +28,7 @@ fi
 made=$(mktemp -d "$folder/made.XXXXXX")
 trap 'rm -rf "$made"' EXIT
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  --config-settings=cmake.define.WEFT_BUILD_DIR="$PWD/build" --wheel-dir "$made" python
+  --config-settings=cmake.define.WEFT_BUILD_DIR="$PWD/build" --wheel-dir "$made" ./python
 rm -f "$folder"/*.whl
 PATH=$(dirname "$python"):$PATH
 if ! "$python" -m auditwheel repair --wheel-dir "$folder" "$made"/*.whl >"$made/log" 2>&1; then
