@@ -181,6 +181,26 @@ END
   [[ $output == "checkpoint: "*"cannot read killed/step-"*"No such file"* ]]
 }
 
+# Its kernels run on a GPU alone: here up to the first launch, which the fake driver cannot take
+# from CUDA's runtime.
+@test "examples: nvcc compiles the trainer on GPUs, in less than 200 lines; it fails with a reason" {
+  [ "$(wc -l <"$WEFT_SOURCE_DIR/examples/trainer_cuda.cu")" -lt 200 ]
+  command -v nvcc >/dev/null || skip "nvcc is not installed"
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --libs weft-run)
+  nvcc -std=c++20 -forward-unknown-to-host-compiler -Wall -Wextra -Wno-missing-field-initializers \
+    "$WEFT_SOURCE_DIR/examples/trainer_cuda.cu" "${cflags[@]}" "${libs[@]}" -o trainer_cuda >printed 2>&1
+  cat printed
+  [ ! -s printed ]
+  export LD_LIBRARY_PATH=$FAKE_CUDA XDG_CACHE_HOME=$PWD
+  run -1 ./trainer_cuda nosuch
+  [[ $output == *"unknown schedule 'nosuch'"* ]]
+  run -1 ./trainer_cuda 1F1B 2 200
+  [[ $output == *"cannot be split into 200 partitions"* ]]
+  run -1 ./trainer_cuda 1F1B 2
+  [[ $output == *"rank 0, step 1, 0F0 failed: a launch failed: "* ]]
+}
+
 @test "every public header stands alone, in strict C11 and in C++11" {
   for header in "$PREFIX"/include/weft/*.h; do
     printf '#include <weft/%s>\nextern int nothing;\n' "${header##*/}" >alone.c
