@@ -69,7 +69,7 @@ static void note_line(void *context, const char *line) {
 
 /* ---- A rank ---- */
 
-static void read_grads(struct cuda_job *job) {
+void cuda_job_read_grads(struct cuda_job *job) {
   for (uint32_t s = 0; s < job->stage_count; s++) {
     struct weft_error error;
     if (weft_linear_stage_read(&job->stages[s], true, job->results->grads[s], &error) < 0) {
@@ -85,9 +85,6 @@ static void meet(struct cuda_job *job, uint32_t rank, uint32_t k, bool after) {
   }
   (void)pthread_barrier_wait(&job->barrier);
   if (rank == 0) {
-    if (after) {
-      read_grads(job);
-    }
     call(job, k);
   }
   (void)pthread_barrier_wait(&job->barrier);

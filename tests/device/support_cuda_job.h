@@ -45,7 +45,7 @@ struct cuda_job {
   /* If given: called when the stages are made, before there are pipelines. */
   void (*with_stages)(struct cuda_job *job);
   /* If given: rank 0 calls them before and after each step, when no rank is in one. After a step
-   * results->losses[0] and results->grads are this step's. */
+   * results->losses[0] is this step's, and cuda_job_read_grads() reads results->grads. */
   void (*before)(struct cuda_job *job, uint32_t step);
   void (*after)(struct cuda_job *job, uint32_t step);
   void *context;
@@ -75,6 +75,8 @@ enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results 
                                       struct weft_error *error);
 enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results,
                               struct weft_error *error);
+
+void cuda_job_read_grads(struct cuda_job *job);
 
 /* Fails the test if the fake driver found something; and if it holds more than before the run. */
 void cuda_job_check_findings(const struct cuda_job *job);

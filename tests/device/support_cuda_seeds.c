@@ -16,6 +16,7 @@
 
 struct seeds {
   uint64_t first;
+  uint32_t replays;
   struct cuda_results expected;
 };
 
@@ -36,6 +37,24 @@ static void before(struct cuda_job *job, uint32_t step) {
   memset(job->results->losses[0], 0xff, sizeof job->results->losses[0]);
   fake_cuda_reset(&options);
   fake_cuda_mark();
+  if (step + 1 == job->step_count) {
+    fake_cuda_recording_begin();
+  }
+}
+
+/* The last step's calls once more, in as many orders. */
+static void replay(const struct cuda_job *job, struct fake_cuda_recording *recording,
+                   uint64_t first, uint32_t count) {
+  assert_in_range(fake_cuda_recording_nodes(recording), job->ranks, 100000);
+  for (uint32_t k = 0; k < count; k++) {
+    const struct fake_cuda_options options = draw_options(first + k);
+    const char *finding = fake_cuda_replay(recording, &options);
+    if (finding != NULL) {
+      fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->no_graph ? "eager" : "graph",
+               finding);
+    }
+  }
+  fake_cuda_recording_free(recording);
 }
 
 static void after(struct cuda_job *job, uint32_t step) {
@@ -43,7 +62,10 @@ static void after(struct cuda_job *job, uint32_t step) {
   const struct cuda_results *expected = &seeds->expected;
   const struct fake_cuda_statistics done = fake_cuda_statistics();
   const uint64_t launches = fake_cuda_calls("cuGraphLaunch");
+  const bool is_last = step + 1 == job->step_count;
+  struct fake_cuda_recording *recording = is_last ? fake_cuda_recording_end() : NULL;
   char what[128];
+  cuda_job_read_grads(job);
   (void)snprintf(what, sizeof what, "%s, %u ranks, %s, seed %" PRIu64, job->schedule, job->ranks,
                  job->no_graph ? "eager" : "graph", seeds->first + step);
   cuda_job_check_findings(job);
@@ -58,6 +80,9 @@ static void after(struct cuda_job *job, uint32_t step) {
   }
   if (step > 0 && done.allocations > 0) {
     fail_msg("%s: %" PRIu64 " allocations in step %" PRIu32, what, done.allocations, step);
+  }
+  if (is_last) {
+    replay(job, recording, seeds->first + job->step_count, seeds->replays);
   }
 }
 
@@ -75,7 +100,7 @@ static bool find_microbatches(struct cuda_job *job) {
 }
 
 uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uint64_t first,
-                        uint32_t count) {
+                        uint32_t count, uint32_t replays) {
   static struct seeds seeds;
   static struct cuda_job job;
   static struct cuda_results results;
@@ -94,6 +119,7 @@ uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uin
     return 0;
   }
   seeds.first = first;
+  seeds.replays = replays;
   if (cuda_job_run_on_host(&job, &seeds.expected, &error) < 0) {
     fail_msg("%s, %u ranks, on the host: %s", schedule, ranks, error.message);
   }
@@ -105,5 +131,5 @@ uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uin
   }
   cuda_job_check_findings(&job);
   cuda_job_check_leaks(&job, "at the end");
-  return count;
+  return count + replays;
 }

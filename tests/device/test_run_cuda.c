@@ -1,6 +1,6 @@
-/* The runtime on GPUs, on the fake driver: every schedule, whatever order the device takes its work
- * in, gives the host's losses and gradients, bit for bit, enqueued action by action and as a
- * graph. test_long_run_cuda.c has the many seeds. */
+/* The runtime on GPUs, on the fake driver: steps of different kinds, and several GPUs, give the
+ * host's losses and gradients, bit for bit, enqueued action by action and as a graph.
+ * test_run_cuda_orders.c has every schedule, in many orders. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -9,33 +9,10 @@
 
 #include <cmocka.h>
 
-#include <weft/gen.h>
 #include <weft/support.h>
 
 #include "fake_cuda.h"
 #include "support_cuda_job.h"
-#include "support_cuda_seeds.h"
-
-/* ---- Every schedule under seeds ---- */
-
-static void every_schedule_has_the_hosts_bits(void **state) {
-  (void)state;
-  uint32_t seeds = 0, schedules = 0;
-  for (size_t k = 0; k < weft_schedule_count(); k++) {
-    const struct weft_schedule_info *info = weft_schedule_at(k);
-    uint32_t of_schedule = 0;
-    for (uint32_t ranks = 2; info->trains && ranks <= CUDA_RANKS_MAX; ranks++) {
-      const uint64_t first = 1000 * k + 100 * ranks;
-      of_schedule += cuda_seeds_run(info->name, ranks, true, first, 10);
-      of_schedule += cuda_seeds_run(info->name, ranks, false, first + 50, 15);
-    }
-    seeds += of_schedule;
-    schedules += of_schedule > 0;
-  }
-  print_message("%u schedules, %u seeds\n", schedules, seeds);
-  assert_in_range(schedules, 13, 100);
-  assert_in_range(seeds, 1000, 10000);
-}
 
 /* ---- Jobs of different steps ---- */
 
@@ -263,7 +240,6 @@ static void gpus_that_cannot_reach_each_other_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_schedule_has_the_hosts_bits),
       cmocka_unit_test(steps_of_different_kinds_alternate),
       cmocka_unit_test(sources_change_between_steps),
       cmocka_unit_test(steps_with_outputs_are_enqueued),

@@ -22,7 +22,7 @@ static bool is_pageable(uintptr_t data) {
   return !fake_address_is_devices(data) && fake_block_at(data, 1) == NULL;
 }
 
-static CUresult visit(const struct fake_work *work, struct fake_visitor *visitor) {
+CUresult fake_work_visit(const struct fake_work *work, struct fake_visitor *visitor) {
   switch (work->kind) {
     case FAKE_WORK_COPY:
       if (!work->of.copy.from_pageable) {
@@ -78,7 +78,7 @@ CUresult fake_work_check(const struct fake_work *work, const struct fake_operati
                                  .operation = operation,
                                  .clock = clock,
                                  .component = component};
-  return visit(work, &visitor);
+  return fake_work_visit(work, &visitor);
 }
 
 static CUresult check_memory(struct fake_visitor *visitor, uintptr_t data, uint64_t bytes,
@@ -109,7 +109,7 @@ CUresult fake_work_run(const struct fake_work *work, const struct fake_plan *pla
   if (plan != NULL && plan->action == FAKE_PLAN_CRASH) {
     return plan->result;
   }
-  FAKE_TRY(visit(work, &visitor));
+  FAKE_TRY(fake_work_visit(work, &visitor));
   fake.statistics.nodes++;
   switch (work->kind) {
     case FAKE_WORK_COPY: {

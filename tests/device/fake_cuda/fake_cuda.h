@@ -65,6 +65,22 @@ FAKE_CUDA_API uint64_t fake_cuda_run_nodes(uint64_t count);
 /* Nodes that have not run. */
 FAKE_CUDA_API uint64_t fake_cuda_pending(void);
 
+/* ---- The same calls in many orders ---- */
+
+/* What was enqueued between begin and end; at most one launch of a graph. */
+struct fake_cuda_recording;
+FAKE_CUDA_API void fake_cuda_recording_begin(void);
+FAKE_CUDA_API struct fake_cuda_recording *fake_cuda_recording_end(void);
+FAKE_CUDA_API void fake_cuda_recording_free(
+    struct fake_cuda_recording *recording); /* NULL is fine */
+FAKE_CUDA_API uint32_t fake_cuda_recording_nodes(const struct fake_cuda_recording *recording);
+/* Takes all nodes in the order of a seed, policy and number of queues, to which streams are
+ * assigned anew, without computing: whether each reads what it read in the order of the calls, and
+ * memory ends the same. Races are not looked for: they were when the calls were made, and depend
+ * on no order. NULL: all is well; else what is wrong, valid until the next. */
+FAKE_CUDA_API const char *fake_cuda_replay(struct fake_cuda_recording *recording,
+                                           const struct fake_cuda_options *options);
+
 /* ---- What was found since the reset ---- */
 
 enum fake_cuda_finding {

@@ -132,6 +132,9 @@ struct fake_work {
 /* Looks at all it accesses: races, and CUDA_ERROR_ILLEGAL_ADDRESS. */
 CUresult fake_work_check(const struct fake_work *work, const struct fake_operation *operation,
                          const struct fake_clock *clock, uint32_t component);
+/* Calls visitor->visit() for each access; its error ends it. */
+struct fake_visitor;
+CUresult fake_work_visit(const struct fake_work *work, struct fake_visitor *visitor);
 /* What is planned for this launch, which is the kernel's next; NULL: nothing. */
 const struct fake_plan *fake_work_plan(const struct fake_work *work);
 /* Whether it could run now; a kernel that spins or hangs could not. */
@@ -216,9 +219,11 @@ struct fake_mark {
   uint32_t references;
   bool done;
   int device;
-  uint64_t serial; /* of the call that made it */
-  uint64_t record; /* 0, or the how-manieth cuEventRecord that was */
-  bool seen;       /* by a query or the host's waiting */
+  uint64_t serial;   /* of the call that made it */
+  uint64_t record;   /* 0, or the how-manieth cuEventRecord that was */
+  bool seen;         /* by a query or the host's waiting */
+  uint64_t noted_in; /* the recording, and the node in it; fake_replay.c */
+  uint32_t noted;
   uint64_t time_ns;
   struct fake_clock clock;
   struct fake_mark *next; /* among the unused */
@@ -324,6 +329,7 @@ struct CUgraph_st {
 };
 
 void fake_graph_release(CUgraph graph);
+const struct CUgraph_st *fake_launch_graph(const struct fake_launch *launch);
 /* The nodes of a launch that may run: how many, and one of them by its index in the graph. */
 uint32_t fake_launch_ready_count(struct fake_node *node);
 uint32_t fake_launch_ready_at(const struct fake_node *node, uint32_t k);
@@ -353,6 +359,10 @@ void fake_captures_drop(void);
 struct fake_thread;
 /* The thread ends. */
 void fake_captures_leave(const struct fake_thread *thread);
+
+/* ---- Recordings: fake_replay.c ---- */
+
+void fake_note_node(const struct fake_node *node);
 
 /* ---- Host threads, options and findings: fake_control.c ---- */
 

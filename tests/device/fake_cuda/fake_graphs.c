@@ -239,6 +239,10 @@ static CUresult launch_graph(CUgraphExec executable, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+const struct CUgraph_st *fake_launch_graph(const struct fake_launch *launch) {
+  return launch->executable->graph;
+}
+
 /* ---- Execution ---- */
 
 bool fake_launch_may_begin(const struct fake_launch *launch) {

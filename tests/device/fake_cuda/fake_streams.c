@@ -22,6 +22,7 @@ struct fake_mark *fake_mark_create(int device) {
   mark->serial = fake.serial;
   mark->record = 0;
   mark->seen = false;
+  mark->noted_in = 0;
   mark->time_ns = 0;
   mark->clock.count = 0;
   return mark;
@@ -186,6 +187,7 @@ void fake_node_push(struct fake_node *node) {
   } else {
     fake_trace(&node->operation, "");
   }
+  fake_note_node(node);
   node->stream->pending++;
   fake.pending++;
 }
