@@ -25,6 +25,8 @@ weft_bench_measurement weft_bench_cmd_plan;
 weft_bench_measurement weft_bench_cmd_plan_search;
 weft_bench_measurement weft_bench_cmd_sim;
 weft_bench_measurement weft_bench_cmd_run;
+weft_bench_measurement weft_bench_cmd_gpu; /* WEFT_CLI_UNAVAILABLE without a GPU */
+weft_bench_measurement weft_bench_cmd_gpu_blocks;
 weft_bench_measurement weft_bench_cmd_mpi; /* WEFT_CLI_UNAVAILABLE without MPI */
 
 /* ---- Cases ---- */

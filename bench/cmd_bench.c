@@ -34,6 +34,10 @@ static const struct benchmark {
      measure_train, true},
     {"mpi", "messages against bare MPI, and steps of two processes against two threads",
      weft_bench_cmd_mpi, true},
+    {"gpu", "the runtime on a GPU, against bare calls of the driver and its simulation",
+     weft_bench_cmd_gpu, true},
+    {"gpu-blocks", "steps of eight MLP blocks on a GPU, to be compared with another program",
+     weft_bench_cmd_gpu_blocks, true},
 };
 
 static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
@@ -104,7 +108,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
   return weft_cli_usage(cli,
                         suggestion.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
                         "unknown benchmark '%s': expected plan, plan-search, sim, run, "
-                        "train or mpi",
+                        "train, mpi, gpu or gpu-blocks",
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 

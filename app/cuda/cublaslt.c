@@ -185,8 +185,8 @@ static bool has_bias(uint32_t epilogue) {
 }
 
 static bool has_aux(uint32_t epilogue) {
-  return epilogue == WEFT_EPILOGUE_GELU_AUX_BIAS || epilogue == WEFT_EPILOGUE_DGELU ||
-         epilogue == WEFT_EPILOGUE_DGELU_BGRAD;
+  return epilogue == WEFT_EPILOGUE_GELU_AUX || epilogue == WEFT_EPILOGUE_GELU_AUX_BIAS ||
+         epilogue == WEFT_EPILOGUE_DGELU || epilogue == WEFT_EPILOGUE_DGELU_BGRAD;
 }
 
 /* A matrix of rows by columns before it is transposed. */

@@ -33,7 +33,8 @@ enum weft_product_epilogue {
   WEFT_EPILOGUE_NONE = 1,
   WEFT_EPILOGUE_BIAS = 4,            /* + bias, the same for every column */
   WEFT_EPILOGUE_GELU_BIAS = 36,      /* gelu(. + bias) */
-  WEFT_EPILOGUE_GELU_AUX_BIAS = 164, /* the same, and aux = what gelu was given */
+  WEFT_EPILOGUE_GELU_AUX = 160,      /* gelu(.), and aux = what gelu was given */
+  WEFT_EPILOGUE_GELU_AUX_BIAS = 164, /* gelu(. + bias), likewise */
   WEFT_EPILOGUE_DGELU = 192,         /* . * gelu'(aux) */
   WEFT_EPILOGUE_DGELU_BGRAD = 208,   /* the same, and bias = the sum of its columns */
   WEFT_EPILOGUE_BIAS_GRAD_A = 256,   /* bias[m] = sum over k of A */

@@ -332,7 +332,7 @@ static const struct weft_cli_command commands[] = {
     {"bench",
      "[NAME]",
      1,
-     "plan|plan-search|sim|run|train|mpi",
+     "plan|plan-search|sim|run|train|mpi|gpu|gpu-blocks",
      {OPTION(RANKS), OPTION(MICROBATCHES), OPTION(LIST), OPTION(PROGRESS), OPTION(LARGE),
       OPTION(ACTIONS), OPTION(REPEATS), OUTPUT_JSON_HELP},
      "run the benchmarks",
@@ -353,6 +353,12 @@ static const struct weft_cli_command commands[] = {
      "Weft and by bare MPI, and steps of two processes and of two threads. Takes minutes. 'mpirun "
      "-n "
      "2 weft bench mpi' measures the messages of that job.\n"
+     "gpu: on the first GPU, host time per action and per step against bare calls of the driver, "
+     "and steps of timed stages and of matrix products against their simulation. Losses and "
+     "gradients of linear stages must have the host's bits. Takes a minute.\n"
+     "gpu-blocks: steps of eight MLP blocks of width 2,048 on -p ranks that share the first GPU, "
+     "for "
+     "bench/gpu_against_pytorch.py.\n"
      "Default shape: -p 64 -m 256, two stages per rank; for run -p 8 -m 32, and -m 256.",
      "weft bench plan --large"},
     {"doctor",

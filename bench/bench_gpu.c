@@ -1,0 +1,591 @@
+/* `weft bench gpu`: what the runtime costs on a GPU, and how near it comes to its simulation. The
+ * answer comes first: losses and gradients of linear stages must have the host's bits. Each
+ * measurement is a table, which prints itself as text or JSON. */
+#include "bench/bench_gpu.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/gen.h>
+
+#include "cli/io/error_message.h"
+
+enum { COLUMNS_MAX = 8, ROWS_MAX = 40, PARTITIONS = 4, RANKS = 8, MICROBATCHES = 8, STEPS = 40 };
+
+struct table {
+  const char *key, *title, *note;
+  const char *columns[COLUMNS_MAX]; /* names as JSON has them */
+  char labels[ROWS_MAX][64];
+  double values[ROWS_MAX][COLUMNS_MAX]; /* NAN: not measured */
+  size_t row_count;
+};
+
+struct bench {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  struct weft_text *text;
+  struct weft_json *json; /* NULL: as text */
+  struct weft_cuda_gpu_info gpu;
+  uint32_t partition_sms;
+  char no_products[640]; /* why there are none; "": there are */
+};
+
+/* ---- Tables ---- */
+
+static double *add_row(struct table *table, const char *label) {
+  assert(table->row_count < ROWS_MAX);
+  const size_t row = table->row_count++;
+  (void)snprintf(table->labels[row], sizeof table->labels[row], "%s", label);
+  for (size_t c = 0; c < COLUMNS_MAX; c++) {
+    table->values[row][c] = NAN;
+  }
+  return table->values[row];
+}
+
+static void print_text(const struct table *table, struct weft_text *text) {
+  weft_text_addf(text, "\n%-34s", table->title);
+  for (size_t c = 0; c < COLUMNS_MAX && table->columns[c] != NULL; c++) {
+    weft_text_addf(text, " %14s", table->columns[c]);
+  }
+  weft_text_add(text, "\n");
+  for (size_t row = 0; row < table->row_count; row++) {
+    weft_text_addf(text, "%-34s", table->labels[row]);
+    for (size_t c = 0; c < COLUMNS_MAX && table->columns[c] != NULL; c++) {
+      const double value = table->values[row][c];
+      if (isnan(value)) {
+        weft_text_addf(text, " %14s", "-");
+      } else {
+        weft_text_addf(text, " %14.*f", fabs(value) < 10 ? 4 : fabs(value) < 1000 ? 2 : 0, value);
+      }
+    }
+    weft_text_add(text, "\n");
+  }
+  weft_text_addf(text, "  %s\n", table->note);
+}
+
+static void print_table(const struct bench *bench, const struct table *table) {
+  if (bench->json == NULL) {
+    print_text(table, bench->text);
+    return;
+  }
+  weft_json_open(bench->json, table->key, '[');
+  for (size_t row = 0; row < table->row_count; row++) {
+    weft_json_open(bench->json, NULL, '{');
+    weft_json_string(bench->json, "case", table->labels[row]);
+    for (size_t c = 0; c < COLUMNS_MAX && table->columns[c] != NULL; c++) {
+      if (isnan(table->values[row][c])) {
+        weft_json_null(bench->json, table->columns[c]);
+      } else {
+        weft_json_exact(bench->json, table->columns[c], table->values[row][c]);
+      }
+    }
+    weft_json_close(bench->json, '}');
+  }
+  weft_json_close(bench->json, ']');
+}
+
+/* ---- Cases ---- */
+
+static uint32_t number(const struct bench *bench, int option, uint32_t otherwise) {
+  return (uint32_t)weft_cli_number(bench->arguments, option, otherwise);
+}
+
+static int run(const struct bench *bench, const struct weft_bench_gpu_case *at,
+               struct weft_bench_gpu_result *result) {
+  struct weft_error error;
+  if (bench->cli->messages_terminal) {
+    weft_cli_print(bench->cli, NULL, "bench: %s, p = %" PRIu32 ", m = %" PRIu32, at->schedule,
+                   at->ranks, at->microbatches);
+  }
+  return weft_bench_gpu_run(at, result, &error) < 0 ? weft_cli_fail(bench->cli, NULL, &error)
+                                                    : WEFT_CLI_OK;
+}
+
+/* The k-th schedule that trains, or NULL. */
+static const char *schedule_at(size_t k) {
+  for (size_t at = 0; at < weft_schedule_count(); at++) {
+    const struct weft_schedule_info *info = weft_schedule_at(at);
+    if (info->trains && !info->fixed && k-- == 0) {
+      return info->name;
+    }
+  }
+  return NULL;
+}
+
+/* ---- The answer ---- */
+
+static int check_schedule(const struct bench *bench, const char *schedule, uint32_t ranks,
+                          uint32_t *runs) {
+  struct weft_bench_gpu_result host, found;
+  struct weft_error error;
+  struct weft_bench_gpu_case at = {.schedule = schedule,
+                                   .ranks = ranks,
+                                   .microbatches = 2 * ranks,
+                                   .kind = WEFT_BENCH_GPU_LINEAR,
+                                   .on_host = true};
+  if (weft_bench_gpu_run(&at, &host, &error) < 0) {
+    return error.status == WEFT_ERR_USAGE ? WEFT_CLI_OK /* it does not have this shape */
+                                          : weft_cli_fail(bench->cli, NULL, &error);
+  }
+  at.on_host = false;
+  for (int k = 0; k < (ranks == PARTITIONS ? 4 : 2); k++) {
+    at.no_graph = k % 2 == 0;
+    at.partitions = k < 2 ? 0 : PARTITIONS;
+    const int status = run(bench, &at, &found);
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    if (found.checksum != host.checksum) {
+      weft_cli_print(bench->cli, "this is a bug; nothing was measured",
+                     "bench: %s with %" PRIu32 " ranks, %s, %" PRIu32
+                     " partitions: losses or gradients of linear stages differ from the host's",
+                     schedule, ranks, at.no_graph ? "eager" : "graph", at.partitions);
+      return WEFT_CLI_FOUND_BAD;
+    }
+    ++*runs;
+  }
+  return WEFT_CLI_OK;
+}
+
+static int check(struct bench *bench, uint32_t *runs) {
+  static const uint32_t all[] = {2, 4, 8};
+  int status = WEFT_CLI_OK;
+  for (size_t k = 0; schedule_at(k) != NULL && status == WEFT_CLI_OK; k++) {
+    if (bench->arguments->given[WEFT_CLI_OPTION_RANKS]) {
+      status = check_schedule(bench, schedule_at(k), number(bench, WEFT_CLI_OPTION_RANKS, 2), runs);
+      continue;
+    }
+    for (size_t r = 0; r < WEFT_ARRAY_LENGTH(all) && status == WEFT_CLI_OK; r++) {
+      status = check_schedule(bench, schedule_at(k), all[r], runs);
+    }
+  }
+  return status;
+}
+
+/* ---- 1: an action ---- */
+
+struct slope {
+  double us, compute, transfers, receives;
+};
+
+/* What more microbatches add to a step. */
+static int measure_slope(const struct bench *bench, uint32_t ranks, bool no_events,
+                         struct slope *slope) {
+  struct weft_bench_gpu_result few, many;
+  struct weft_bench_gpu_case at = {.schedule = "1F1B",
+                                   .ranks = ranks,
+                                   .microbatches = 2 * ranks,
+                                   .no_graph = true,
+                                   .no_events = no_events,
+                                   .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS)};
+  int status = run(bench, &at, &few);
+  at.microbatches = 2 * ranks + 8 * number(bench, WEFT_CLI_OPTION_MICROBATCHES, 16);
+  if (status == WEFT_CLI_OK) {
+    status = run(bench, &at, &many);
+  }
+  if (status == WEFT_CLI_OK) {
+    *slope = (struct slope){many.wall_us - few.wall_us, (double)(many.compute - few.compute),
+                            (double)(many.transfers - few.transfers),
+                            (double)(many.receives - few.receives)};
+  }
+  return status;
+}
+
+static int measure_calls(const struct bench *bench, struct weft_bench_gpu_calls *calls) {
+  const uint32_t gpu = 0;
+  const struct weft_cuda_options options = {.gpus = &gpu, .gpu_count = 1};
+  struct weft_cuda *cuda;
+  struct weft_error error;
+  enum weft_status status = weft_cuda_open(NULL, &options, 1, &cuda, &error);
+  if (status == WEFT_OK) {
+    status = weft_bench_gpu_calls(weft_cuda_device(cuda, 0), calls, &error);
+    weft_cuda_close(cuda);
+  }
+  return status < 0 ? weft_cli_fail(bench->cli, NULL, &error) : WEFT_CLI_OK;
+}
+
+static int measure_actions(const struct bench *bench) {
+  struct table table = {
+      .key = "actions",
+      .title = "host time, null stages, eager",
+      .note =
+          "Microseconds per action: what more microbatches add to a step of 1F1B, on one rank\n"
+          "  for compute, on several less that for transfers. Driver: a compute records an event\n"
+          "  (with times, one that has them, and asks it), a RECV waits for one; other calls are\n"
+          "  beside.",
+      .columns = {"us", "driver_us", "difference_us"}};
+  const uint32_t ranks = number(bench, WEFT_CLI_OPTION_RANKS, RANKS);
+  struct weft_bench_gpu_calls calls;
+  int status = measure_calls(bench, &calls);
+  for (int times = 0; times < 2 && status == WEFT_CLI_OK; times++) {
+    struct slope one, all;
+    status = measure_slope(bench, 1, times == 0, &one);
+    if (status == WEFT_CLI_OK) {
+      status = measure_slope(bench, ranks, times == 0, &all);
+    }
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    const double compute = one.us / one.compute;
+    const double transfer =
+        all.transfers > 0 ? (all.us - all.compute * compute) / all.transfers : NAN;
+    double *row = add_row(&table, times == 0 ? "compute, no event log" : "compute, with times");
+    row[0] = compute;
+    row[1] = (times == 0 ? calls.record : calls.timed_record + calls.elapsed) / 1e3;
+    row[2] = row[0] - row[1];
+    row = add_row(&table, times == 0 ? "SEND or RECV, no event log" : "SEND or RECV, with times");
+    row[0] = transfer;
+    row[1] = calls.wait * all.receives / all.transfers / 1e3;
+    row[2] = row[0] - row[1];
+  }
+  static const char *const names[] = {"driver: event record",     "driver: same, with time",
+                                      "driver: stream wait",      "driver: launch of a kernel",
+                                      "driver: time of an event", "driver: event query"};
+  const double ns[] = {calls.record, calls.timed_record, calls.wait,
+                       calls.launch, calls.elapsed,      calls.query};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(names) && status == WEFT_CLI_OK; k++) {
+    add_row(&table, names[k])[1] = ns[k] / 1e3;
+  }
+  print_table(bench, &table);
+  return status;
+}
+
+/* ---- 2: a step as a graph ---- */
+
+static int measure_replay(const struct bench *bench) {
+  struct table table = {
+      .key = "replay",
+      .title = "a step as a graph, null stages",
+      .note =
+          "Microseconds of a step, one after the other; of them the GPU's own, from the first to\n"
+          "  the last kernel of the graph by its clock; host: the rest. Bare: cuGraphLaunch of a\n"
+          "  graph with the same nodes, and its launch and wait less the GPU's own time. In\n"
+          "  brackets the partitions.",
+      .columns = {"step_us", "gpu_us", "host_us", "bare_launch_us", "bare_host_us"}};
+  const uint32_t ranks = number(bench, WEFT_CLI_OPTION_RANKS, RANKS);
+  for (size_t k = 0; schedule_at(k / 2) != NULL; k++) {
+    struct weft_bench_gpu_result result;
+    struct weft_error error;
+    char label[64];
+    const struct weft_bench_gpu_case at = {
+        .schedule = schedule_at(k / 2),
+        .ranks = ranks,
+        .microbatches = number(bench, WEFT_CLI_OPTION_MICROBATCHES, MICROBATCHES),
+        .partitions = k % 2 == 0 ? 0 : PARTITIONS,
+        .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS),
+        .noted = 5};
+    const int status = run(bench, &at, &result);
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    (void)snprintf(label, sizeof label, "%s [%" PRIu32 "]", at.schedule, at.partitions);
+    double *row = add_row(&table, label);
+    if (weft_bench_gpu_graph(&at, result.cells, &row[3], &row[4], &error) < 0) {
+      return weft_cli_fail(bench->cli, NULL, &error);
+    }
+    row[0] = result.wall_us;
+    row[1] = result.gpu_us;
+    row[2] = row[0] - row[1];
+  }
+  print_table(bench, &table);
+  return WEFT_CLI_OK;
+}
+
+/* ---- 3 to 6: products ---- */
+
+static struct weft_bench_gpu_case products_case(const struct bench *bench, const char *schedule,
+                                                uint32_t ranks, uint64_t width, uint32_t layers) {
+  return (struct weft_bench_gpu_case){
+      .schedule = schedule,
+      .ranks = ranks,
+      .microbatches = number(bench, WEFT_CLI_OPTION_MICROBATCHES, MICROBATCHES),
+      .kind = WEFT_BENCH_GPU_PRODUCTS,
+      .rows = width,
+      .width = width,
+      .layers = layers,
+      .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS / 2),
+      .noted = 5};
+}
+
+static int measure_launch_bound(const struct bench *bench) {
+  struct table table = {.key = "launch_bound",
+                        .title = "products of 512, 4 partitions",
+                        .note = "Microseconds of a step; 4 products in F, in I and in W.",
+                        .columns = {"eager_us", "graph_us", "eager/graph"}};
+  static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
+    struct weft_bench_gpu_result eager, graph;
+    struct weft_bench_gpu_case at = products_case(bench, schedules[k], PARTITIONS, 512, 4);
+    at.partitions = PARTITIONS;
+    at.sms = bench->partition_sms;
+    at.no_graph = true;
+    int status = run(bench, &at, &eager);
+    at.no_graph = false;
+    if (status == WEFT_CLI_OK) {
+      status = run(bench, &at, &graph);
+    }
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    double *row = add_row(&table, schedules[k]);
+    row[0] = eager.wall_us;
+    row[1] = graph.wall_us;
+    row[2] = row[0] / row[1];
+    if (eager.checksum != graph.checksum) {
+      weft_cli_print(bench->cli, NULL, "bench: %s: gradients of eager and graph steps differ",
+                     schedules[k]);
+      return WEFT_CLI_FOUND_BAD;
+    }
+  }
+  print_table(bench, &table);
+  return WEFT_CLI_OK;
+}
+
+static int measure_partitions(const struct bench *bench) {
+  struct table table = {
+      .key = "partitions",
+      .title = "products on 4 partitions, graph",
+      .note =
+          "Milliseconds of a step: by the host's clock, by the GPU's, and simulated from the "
+          "means\n"
+          "  of what the run's own actions took. 4 products in each of F, I and W of a rank.",
+      .columns = {"step_ms", "gpu_ms", "simulated_ms", "step/simulated", "gpu/simulated"}};
+  struct table memory = {
+      .key = "memory",
+      .title = "memory of the GPU",
+      .note =
+          "MiB of all ranks: held by their arenas, and the simulator's peak of activations, "
+          "weights\n"
+          "  and gradients; and what all steps but the first took of the driver.",
+      .columns = {"held", "simulated", "held/simulated", "allocations", "change_of_free"}};
+  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+  static const uint64_t widths[] = {2048, 4096};
+  for (size_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(schedules); k++) {
+    struct weft_bench_gpu_result result;
+    char label[64];
+    const char *schedule = schedules[k % WEFT_ARRAY_LENGTH(schedules)];
+    const uint64_t width = widths[k / WEFT_ARRAY_LENGTH(schedules)];
+    struct weft_bench_gpu_case at =
+        products_case(bench, schedule, PARTITIONS, width, strcmp(schedule, "1F1B") == 0 ? 4 : 2);
+    at.partitions = PARTITIONS;
+    at.sms = bench->partition_sms;
+    const int status = run(bench, &at, &result);
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    (void)snprintf(label, sizeof label, "%s, %" PRIu64, schedule, width);
+    double *row = add_row(&table, label);
+    row[0] = result.wall_us / 1e3;
+    row[1] = result.gpu_us / 1e3;
+    row[2] = result.simulated_us / 1e3;
+    row[3] = row[0] / row[2];
+    row[4] = row[1] / row[2];
+    row = add_row(&memory, label);
+    row[0] = (double)result.memory_bytes / 1048576;
+    row[1] = result.simulated_bytes / 1048576;
+    row[2] = row[0] / row[1];
+    row[3] = (double)result.allocations;
+    row[4] = (double)result.free_change / 1048576;
+  }
+  print_table(bench, &table);
+  print_table(bench, &memory);
+  return WEFT_CLI_OK;
+}
+
+static int measure_sharing(const struct bench *bench) {
+  struct table table = {.key = "sharing",
+                        .title = "ranks that share the GPU, 1F1B",
+                        .note =
+                            "Milliseconds of a step as a graph. The same 8 products in F, in I and "
+                            "in W, divided\n  among the ranks.",
+                        .columns = {"step_ms", "step(p)/step(1)"}};
+  static const uint64_t widths[] = {2048, 4096};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(widths); k++) {
+    double alone = 0;
+    for (uint32_t ranks = 1; ranks <= 8; ranks *= 2) {
+      struct weft_bench_gpu_result result;
+      char label[64];
+      struct weft_bench_gpu_case at = products_case(bench, "1F1B", ranks, widths[k], 8 / ranks);
+      at.microbatches *= 2;
+      at.noted = 0;
+      const int status = run(bench, &at, &result);
+      if (status != WEFT_CLI_OK) {
+        return status;
+      }
+      (void)snprintf(label, sizeof label, "%" PRIu32 " ranks, products of %" PRIu64, ranks,
+                     widths[k]);
+      double *row = add_row(&table, label);
+      alone = ranks == 1 ? result.wall_us : alone;
+      row[0] = result.wall_us / 1e3;
+      row[1] = result.wall_us / alone;
+    }
+  }
+  print_table(bench, &table);
+  return WEFT_CLI_OK;
+}
+
+/* ---- 7: timed stages ---- */
+
+static int measure_timed(const struct bench *bench) {
+  struct table table = {.key = "timed",
+                        .title = "timed stages: gpu / simulated",
+                        .note =
+                            "By the GPU's clock; as a graph, twice as many microbatches as ranks. "
+                            "F, I and W take as\n  long as the column says, B twice that, and so "
+                            "does an overlap.",
+                        .columns = {"8x100us", "8x200us", "32x100us", "32x200us"}};
+  const bool small = bench->arguments->given[WEFT_CLI_OPTION_RANKS];
+  for (size_t k = 0; schedule_at(k) != NULL; k++) {
+    double *row = add_row(&table, schedule_at(k));
+    for (uint32_t c = 0; c < (small ? 2 : 4); c++) {
+      struct weft_bench_gpu_result result;
+      const uint32_t ranks = small ? number(bench, WEFT_CLI_OPTION_RANKS, RANKS) : c < 2 ? 8 : 32;
+      const struct weft_bench_gpu_case at = {.schedule = schedule_at(k),
+                                             .ranks = ranks,
+                                             .microbatches = 2 * ranks,
+                                             .kind = WEFT_BENCH_GPU_TIMED,
+                                             .stage_ns = c % 2 == 0 ? 100000 : 200000,
+                                             .noted = 5};
+      const int status = run(bench, &at, &result);
+      if (status != WEFT_CLI_OK) {
+        return status;
+      }
+      row[c] = result.gpu_us / result.simulated_us;
+    }
+  }
+  print_table(bench, &table);
+  return WEFT_CLI_OK;
+}
+
+/* ---- All ---- */
+
+static int measure_products(struct bench *bench) {
+  struct weft_bench_gpu_result result;
+  struct weft_error error;
+  struct weft_bench_gpu_case at = products_case(bench, "1F1B", 1, 512, 1);
+  at.noted = 0;
+  if (weft_bench_gpu_run(&at, &result, &error) < 0) {
+    if (error.status != WEFT_ERR_UNAVAILABLE) {
+      return weft_cli_fail(bench->cli, NULL, &error);
+    }
+    (void)snprintf(bench->no_products, sizeof bench->no_products, "%.300s; %.300s", error.message,
+                   error.hint);
+    return WEFT_CLI_OK;
+  }
+  int status = measure_launch_bound(bench);
+  if (status == WEFT_CLI_OK) {
+    status = measure_partitions(bench);
+  }
+  return status == WEFT_CLI_OK ? measure_sharing(bench) : status;
+}
+
+static int measure_all(struct bench *bench) {
+  int status = measure_actions(bench);
+  if (status == WEFT_CLI_OK) {
+    status = measure_replay(bench);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = measure_products(bench);
+  }
+  return status == WEFT_CLI_OK ? measure_timed(bench) : status;
+}
+
+int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
+  struct bench bench = {.cli = cli, .arguments = arguments, .text = text, .json = json};
+  struct weft_error error;
+  uint32_t runs = 0;
+  if (weft_cuda_gpu_info(0, &bench.gpu, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  bench.partition_sms = bench.gpu.sm_count / PARTITIONS / 8 * 8;
+  int status = check(&bench, &runs);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  if (json == NULL) {
+    weft_text_addf(text,
+                   "weft %s, bench gpu on %s: checked: in %" PRIu32
+                   " runs of linear stages losses and gradients have the host's bits\n",
+                   weft_version(), bench.gpu.name, runs);
+  } else {
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "schema", "weft-bench-gpu/1");
+    weft_json_string(json, "version", weft_version());
+    weft_json_string(json, "gpu", bench.gpu.name);
+    weft_json_number(json, "runs_checked", runs);
+  }
+  status = measure_all(&bench);
+  if (json != NULL) {
+    weft_json_string(json, "products_not_measured", bench.no_products);
+    weft_json_close(json, '}');
+  } else if (bench.no_products[0] != '\0') {
+    weft_text_addf(text, "\nproducts were not measured: %s\n", bench.no_products);
+  }
+  return status;
+}
+
+/* ---- Blocks, beside another program ---- */
+
+int weft_bench_cmd_gpu_blocks(const struct weft_cli *cli,
+                              const struct weft_cli_arguments *arguments, struct weft_text *text,
+                              struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
+  struct bench bench = {.cli = cli, .arguments = arguments, .text = text, .json = json};
+  struct table table = {
+      .key = "blocks",
+      .title = "8 blocks of width 2048, graph",
+      .note =
+          "Milliseconds of a step, eager and as a graph; ranks share the GPU. A block is\n"
+          "  x + W2 gelu(W1 x) with an inner width of 8192; bf16, 2048 rows in a microbatch. The\n"
+          "  loss is the sum of outputs times targets, of the first microbatch and of all.",
+      .columns = {"eager_ms", "step_ms", "loss_0", "loss_sum"}};
+  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+  const uint32_t ranks = number(&bench, WEFT_CLI_OPTION_RANKS, 2);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
+    struct weft_bench_gpu_result eager, graph;
+    struct weft_bench_gpu_case at =
+        products_case(&bench, schedules[k], ranks, 2048, 8 / ranks / (k > 0 ? 2 : 1));
+    at.wide = 4 * at.width;
+    at.no_graph = true;
+    if (at.layers == 0 || 8 % ranks != 0) {
+      return weft_cli_usage(cli, "give -p 1, 2 or 4",
+                            "8 blocks cannot be divided among %" PRIu32 " ranks", ranks);
+    }
+    int status = run(&bench, &at, &eager);
+    at.no_graph = false;
+    if (status == WEFT_CLI_OK) {
+      status = run(&bench, &at, &graph);
+    }
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+    double *row = add_row(&table, schedules[k]);
+    row[0] = eager.wall_us / 1e3;
+    row[1] = graph.wall_us / 1e3;
+    row[2] = graph.losses[0];
+    row[3] = 0;
+    for (uint32_t m = 0; m < at.microbatches; m++) {
+      row[3] += graph.losses[m];
+    }
+    if (eager.checksum != graph.checksum ||
+        memcmp(eager.losses, graph.losses, sizeof eager.losses) != 0) {
+      weft_cli_print(cli, NULL, "bench: %s: eager and graph steps differ", schedules[k]);
+      return WEFT_CLI_FOUND_BAD;
+    }
+  }
+  if (json != NULL) {
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "schema", "weft-bench-gpu-blocks/1");
+    weft_json_number(json, "ranks", ranks);
+  }
+  print_table(&bench, &table);
+  if (json != NULL) {
+    weft_json_close(json, '}');
+  }
+  return WEFT_CLI_OK;
+}

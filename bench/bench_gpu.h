@@ -1,0 +1,104 @@
+/* What `weft bench gpu` measures (bench_gpu.c) with worlds of ranks on a GPU (bench_gpu_world.c),
+ * with stages of matrix products (bench_gpu_stages.c), and beside bare calls of the driver
+ * (bench_gpu_calls.c). */
+#ifndef BENCH_GPU_H
+#define BENCH_GPU_H
+
+#include <weft/costs.h>
+#include <weft/cuda.h>
+#include <weft/run.h>
+
+#include "bench/bench.h"
+
+enum { WEFT_BENCH_GPU_MICROBATCHES_MAX = 256, WEFT_BENCH_GPU_STAGES_MAX = 128 };
+
+enum weft_bench_gpu_kind {
+  WEFT_BENCH_GPU_NULL,
+  WEFT_BENCH_GPU_TIMED,   /* one thread of the GPU spins */
+  WEFT_BENCH_GPU_LINEAR,  /* the built-in linear stage */
+  WEFT_BENCH_GPU_PRODUCTS /* bf16 products by cublasLt */
+};
+
+struct weft_bench_gpu_case {
+  const char *schedule;
+  uint32_t ranks, stages_per_rank, microbatches; /* stages_per_rank 0: the schedule's own */
+  uint32_t partitions;                           /* of the GPU; 0: none */
+  enum weft_bench_gpu_kind kind;
+  int64_t stage_ns;           /* TIMED: of F, I and W; B takes both */
+  uint64_t rows, width, wide; /* PRODUCTS: see struct weft_bench_gpu_layers */
+  uint32_t layers;            /* of a stage */
+  uint32_t sms;               /* of a partition; 0: whole */
+  bool on_host, no_graph, no_events;
+  uint32_t steps; /* that are timed by the host, after three that are not */
+  uint32_t noted; /* and then by the GPU's clock */
+};
+
+struct weft_bench_gpu_result {
+  double wall_us;      /* of a step: the median */
+  double gpu_us;       /* from its first compute to its last, by the GPU's clock: the median */
+  double simulated_us; /* TIMED: from stage_ns; else from the means of what its actions took */
+  uint64_t compute, receives; /* actions of the program */
+  uint64_t transfers;         /* SEND and RECV */
+  uint64_t cells;             /* of all ranks: compute, where an overlap is one */
+  uint64_t allocations;       /* of the GPU's memory, by all steps but the first */
+  uint64_t memory_bytes;      /* of all ranks */
+  double simulated_bytes;     /* likewise; 0: not known */
+  int64_t free_change;        /* of the GPU's free memory, over all steps but the first */
+  uint64_t checksum;          /* of losses and gradients; 0: not known */
+  double losses[WEFT_BENCH_GPU_MICROBATCHES_MAX];
+};
+
+/* Runs all steps. WEFT_ERR_UNAVAILABLE: no GPU, or no cublasLt where it is needed. WEFT_ERR_USAGE:
+ * the schedule does not have this shape. */
+enum weft_status weft_bench_gpu_run(const struct weft_bench_gpu_case *at,
+                                    struct weft_bench_gpu_result *result, struct weft_error *error);
+
+/* ---- Stages of products ---- */
+
+/* A stage is `layers` blocks of y = x + W2 gelu(W1 x), without biases; W1 is [wide][width], W2 is
+ * [width][wide], x and y are [rows][width]. With wide = 0 a layer is y = W x, [width][width]. All
+ * are bf16, sums are fp32. Weights and inputs are functions of their index, so that another program
+ * can have the same (bench/gpu_against_pytorch.py). The loss is the sum of the outputs times the
+ * targets. */
+struct weft_bench_gpu_products; /* what all stages share: plans of products */
+
+enum weft_status weft_bench_gpu_products_open(struct weft_device *device,
+                                              const struct weft_bench_gpu_case *at,
+                                              struct weft_bench_gpu_products **out,
+                                              struct weft_error *error);
+void weft_bench_gpu_products_close(struct weft_bench_gpu_products *products);
+
+struct weft_bench_gpu_stage;
+enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_products *products,
+                                             struct weft_device *device, uint32_t number,
+                                             uint32_t stage_count, uint32_t microbatches,
+                                             struct weft_bench_gpu_stage **out,
+                                             struct weft_error *error);
+void weft_bench_gpu_stage_destroy(struct weft_bench_gpu_stage *stage);
+struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage);
+/* After a step: bytes of a slot, of weights and of gradients, each; a checksum of its gradients; and
+ * of the last stage the losses. */
+void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
+                                struct weft_stage_costs *costs);
+enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,
+                                           uint64_t *checksum, double *losses,
+                                           struct weft_error *error);
+
+/* ---- Bare calls ---- */
+
+/* Nanoseconds of the host per call. */
+struct weft_bench_gpu_calls {
+  double record, timed_record, wait, launch, elapsed, query;
+};
+enum weft_status weft_bench_gpu_calls(struct weft_device *device,
+                                      struct weft_bench_gpu_calls *calls, struct weft_error *error);
+
+/* A graph with the nodes of a step of null stages: for each rank a chain of `cells` / ranks + 1
+ * kernels. Microseconds: of the launch alone, and of launch and wait less the GPU's own time. */
+enum weft_status weft_bench_gpu_graph(const struct weft_bench_gpu_case *at, uint64_t cells,
+                                      double *launch_us, double *host_us, struct weft_error *error);
+
+/* Free memory of rank 0's GPU; 0: not known. */
+uint64_t weft_bench_gpu_free_bytes(struct weft_cuda *cuda);
+
+#endif
