@@ -28,6 +28,7 @@ struct bench {
   const struct weft_cli_arguments *arguments;
   struct weft_text *text;
   struct weft_json *json; /* NULL: as text */
+  struct weft_cuda *cuda; /* keeps the GPU's context, which takes long to make */
   struct weft_cuda_gpu_info gpu;
   uint32_t partition_sms;
   char no_products[640]; /* why there are none; "": there are */
@@ -194,19 +195,6 @@ static int measure_slope(const struct bench *bench, uint32_t ranks, bool no_even
   return status;
 }
 
-static int measure_calls(const struct bench *bench, struct weft_bench_gpu_calls *calls) {
-  const uint32_t gpu = 0;
-  const struct weft_cuda_options options = {.gpus = &gpu, .gpu_count = 1};
-  struct weft_cuda *cuda;
-  struct weft_error error;
-  enum weft_status status = weft_cuda_open(NULL, &options, 1, &cuda, &error);
-  if (status == WEFT_OK) {
-    status = weft_bench_gpu_calls(weft_cuda_device(cuda, 0), calls, &error);
-    weft_cuda_close(cuda);
-  }
-  return status < 0 ? weft_cli_fail(bench->cli, NULL, &error) : WEFT_CLI_OK;
-}
-
 static int measure_actions(const struct bench *bench) {
   struct table table = {
       .key = "actions",
@@ -219,7 +207,10 @@ static int measure_actions(const struct bench *bench) {
       .columns = {"us", "driver_us", "difference_us"}};
   const uint32_t ranks = number(bench, WEFT_CLI_OPTION_RANKS, RANKS);
   struct weft_bench_gpu_calls calls;
-  int status = measure_calls(bench, &calls);
+  struct weft_error error;
+  int status = weft_bench_gpu_calls(weft_cuda_device(bench->cuda, 0), &calls, &error) < 0
+                   ? weft_cli_fail(bench->cli, NULL, &error)
+                   : WEFT_CLI_OK;
   for (int times = 0; times < 2 && status == WEFT_CLI_OK; times++) {
     struct slope one, all;
     status = measure_slope(bench, 1, times == 0, &one);
@@ -493,17 +484,23 @@ static int measure_all(struct bench *bench) {
   return status == WEFT_CLI_OK ? measure_timed(bench) : status;
 }
 
-int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_json *json) {
-  assert(cli != NULL && arguments != NULL && text != NULL);
-  struct bench bench = {.cli = cli, .arguments = arguments, .text = text, .json = json};
+static int open_gpu(struct bench *bench) {
+  const uint32_t gpu = 0;
+  const struct weft_cuda_options options = {.gpus = &gpu, .gpu_count = 1};
   struct weft_error error;
-  uint32_t runs = 0;
-  if (weft_cuda_gpu_info(0, &bench.gpu, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
+  if (weft_cuda_open(NULL, &options, 1, &bench->cuda, &error) < 0 ||
+      weft_cuda_gpu_info(gpu, &bench->gpu, &error) < 0) {
+    return weft_cli_fail(bench->cli, NULL, &error);
   }
-  bench.partition_sms = bench.gpu.sm_count / PARTITIONS / 8 * 8;
-  int status = check(&bench, &runs);
+  bench->partition_sms = bench->gpu.sm_count / PARTITIONS / 8 * 8;
+  return WEFT_CLI_OK;
+}
+
+static int check_and_measure(struct bench *bench) {
+  struct weft_text *text = bench->text;
+  struct weft_json *json = bench->json;
+  uint32_t runs = 0;
+  int status = check(bench, &runs);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -511,21 +508,33 @@ int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_argumen
     weft_text_addf(text,
                    "weft %s, bench gpu on %s: checked: in %" PRIu32
                    " runs of linear stages losses and gradients have the host's bits\n",
-                   weft_version(), bench.gpu.name, runs);
+                   weft_version(), bench->gpu.name, runs);
   } else {
     weft_json_open(json, NULL, '{');
     weft_json_string(json, "schema", "weft-bench-gpu/1");
     weft_json_string(json, "version", weft_version());
-    weft_json_string(json, "gpu", bench.gpu.name);
+    weft_json_string(json, "gpu", bench->gpu.name);
     weft_json_number(json, "runs_checked", runs);
   }
-  status = measure_all(&bench);
+  status = measure_all(bench);
   if (json != NULL) {
-    weft_json_string(json, "products_not_measured", bench.no_products);
+    weft_json_string(json, "products_not_measured", bench->no_products);
     weft_json_close(json, '}');
-  } else if (bench.no_products[0] != '\0') {
-    weft_text_addf(text, "\nproducts were not measured: %s\n", bench.no_products);
+  } else if (bench->no_products[0] != '\0') {
+    weft_text_addf(text, "\nproducts were not measured: %s\n", bench->no_products);
   }
+  return status;
+}
+
+int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
+  struct bench bench = {.cli = cli, .arguments = arguments, .text = text, .json = json};
+  int status = open_gpu(&bench);
+  if (status == WEFT_CLI_OK) {
+    status = check_and_measure(&bench);
+  }
+  weft_cuda_close(bench.cuda);
   return status;
 }
 
