@@ -41,8 +41,9 @@ struct weft_bench_gpu_result {
   uint64_t transfers;         /* SEND and RECV */
   uint64_t cells;             /* of all ranks: compute, where an overlap is one */
   uint64_t allocations;       /* of the GPU's memory, by all steps but the first */
-  uint64_t memory_bytes;      /* of all ranks */
-  double simulated_bytes;     /* likewise; 0: not known */
+  uint64_t memory_bytes;      /* of the GPU, that all ranks hold */
+  uint64_t stage_bytes;       /* of them weights, gradients and what stages keep for backwards */
+  double simulated_bytes;     /* of the same; 0: not known */
   int64_t free_change;        /* of the GPU's free memory, over all steps but the first */
   uint64_t checksum;          /* of losses and gradients; 0: not known */
   double losses[WEFT_BENCH_GPU_MICROBATCHES_MAX];
@@ -80,6 +81,8 @@ struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage)
  * of the last stage the losses. */
 void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
                                 struct weft_stage_costs *costs);
+/* Weights, gradients and all slots. */
+uint64_t weft_bench_gpu_stage_bytes(const struct weft_bench_gpu_stage *stage);
 enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,
                                            uint64_t *checksum, double *losses,
                                            struct weft_error *error);

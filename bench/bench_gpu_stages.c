@@ -479,6 +479,11 @@ void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
   costs->gradients_sharded = costs->gradients;
 }
 
+uint64_t weft_bench_gpu_stage_bytes(const struct weft_bench_gpu_stage *stage) {
+  return 2 * weight_bytes(stage->products) +
+         stage->slot_count * stage->products->layers * layer_bytes(stage->products);
+}
+
 enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,
                                            uint64_t *checksum, double *losses,
                                            struct weft_error *error) {

@@ -264,6 +264,7 @@ static enum weft_status read_results(struct world *world, struct weft_error *err
       sum = weft_checksum(grads, sizeof grads);
     } else if (world->stages[s] != NULL) {
       WEFT_TRY(weft_bench_gpu_stage_read(world->stages[s], &sum, result->losses, error));
+      result->stage_bytes += weft_bench_gpu_stage_bytes(world->stages[s]);
     }
     result->checksum = result->checksum * 31 + sum;
   }

@@ -28,8 +28,8 @@ load ../setup/cli_setup
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds
-  [ "$(awk '{ print $1 }' <<<"$output" | tr '\n' ' ')" = "plan plan-search sim run train mpi " ]
-  "$WEFT" help --completion bash | grep -q "bench) .* operands='plan plan-search sim run train mpi'"
+  [ "$(awk '{ print $1 }' <<<"$output" | tr '\n' ' ')" = "plan plan-search sim run train mpi gpu gpu-blocks " ]
+  "$WEFT" help --completion bash | grep -q "bench) .* operands='plan plan-search sim run train mpi gpu gpu-blocks'"
   weft bench plam
   fails 2 "unknown benchmark 'plam'" "plan-search" "did you mean 'plan'"
 }
@@ -98,4 +98,25 @@ load ../setup/cli_setup
   grep -q 'bench run: checked' <<<"$output"
   "$WEFT" bench -p 4 -m 8 --repeats 1 --json >b.json
   jq -e '.schema == "weft-bench/1" and [.benchmarks[].schema] == ["weft-bench-plan/1", "weft-bench-sim/1", "weft-bench-run/1"]' b.json >/dev/null
+}
+
+@test "bench gpu without a GPU says what to install" {
+  [[ -z $(ldconfig -p | grep 'libcuda\.so\.1') ]] || skip "there is a driver here"
+  weft bench gpu
+  fails 69 "libcuda.so.1 is not found" "install NVIDIA's driver"
+}
+
+@test "bench gpu checks the answer, and measures in a small form on the fake driver" {
+  local fake="LD_LIBRARY_PATH=$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  run --separate-stderr env "$fake" WEFT_FAKE_CUDA=policy=oldest,queues=32 \
+    "$WEFT" bench gpu -p 2 -m 4 --repeats 3 --json
+  succeeds
+  jq -e '.schema == "weft-bench-gpu/1" and .runs_checked == 18 and
+    (.actions[0] | .case == "compute, no event log" and .us != null and .driver_us > 0) and
+    (.replay | length == 18 and all(.step_us > 0 and .bare_launch_us > 0)) and
+    (.timed | length == 9 and all(.["8x200us"] > 0.99 and .["8x200us"] < 1.01))' <<<"$output"
+  # Without cublasLt there are no products, which it says.
+  [[ $output == *'"products_not_measured": "there is no libcublasLt here'*'pip install nvidia-cublas'* ]]
+  run --separate-stderr env "$fake" "$WEFT" bench gpu-blocks
+  fails 69 "there is no libcublasLt here" "pip install nvidia-cublas"
 }
