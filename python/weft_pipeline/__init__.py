@@ -8,6 +8,7 @@ assert program.verify().ok
 sim = table.simulate(weft.Costs(f=1, i=1, w=1, hop=0.1))
 """
 
+from ._compare import Comparison, Entry, compare
 from ._costs import Costs
 from ._errors import (
     CancelledError,
@@ -30,6 +31,7 @@ from ._errors import (
     VerifyError,
 )
 from ._library import version as __version__
+from ._plan import Candidate, Choice, Plan, Progress, choose, plan
 from ._program import (
     Action,
     Diff,
@@ -48,10 +50,14 @@ from ._simulation import Event, RankTimes, Simulation
 __all__ = [
     "Action",
     "CancelledError",
+    "Candidate",
+    "Choice",
+    "Comparison",
     "Costs",
     "DeviceError",
     "Diff",
     "Difference",
+    "Entry",
     "Error",
     "Event",
     "Explanation",
@@ -65,7 +71,9 @@ __all__ = [
     "MissingError",
     "OutOfMemoryError",
     "PeerError",
+    "Plan",
     "Program",
+    "Progress",
     "ProtocolError",
     "RankTimes",
     "Reference",
@@ -81,5 +89,8 @@ __all__ = [
     "VerifyError",
     "Wait",
     "__version__",
+    "choose",
+    "compare",
+    "plan",
     "schedules",
 ]

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
-from ._errors import UsageError
+from ._errors import OutOfMemoryError, UsageError
 from ._library import (
     Handle,
     Immutable,
@@ -16,6 +16,7 @@ from ._library import (
     call,
     content,
     lib,
+    numbers,
     path_name,
     read_file,
     real,
@@ -26,6 +27,8 @@ from ._library import (
 
 Times = Union[float, Iterable[float]]
 _MAX = c.WEFT_COST_MAX
+_UNIT_MAX = c.weft_costs.unit.size - 1
+_CostsPointer = ctypes.POINTER(c.weft_costs)
 
 
 class Costs(Immutable):
@@ -89,25 +92,23 @@ class Costs(Immutable):
                 "give one number for all stages, or one for each",
             )
         count = counts.pop() if counts else 1
-        stages = [
-            {
-                name: column[k] if isinstance(column, list) else column
-                for name, column in columns.items()
-            }
-            for k in range(count)
-        ]
-        document: dict[str, Any] = {"schema": "weft-costs/1", "stages": stages}
-        transfer = {"latency": real(hop, "hop", 0, _MAX)}
-        if hop_bytes or hop_bytes_per_unit:
-            transfer["bytes"] = real(hop_bytes, "hop_bytes", 0, _MAX)
-            transfer["bytes_per_unit"] = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
-        document["hop"] = transfer
-        string(unit, "unit")
-        if unit:
-            document["unit"] = unit
+        out = _CostsPointer()
+        call(lib.weft_costs_create, None, count, ctypes.byref(out))
+        handle = Handle(out, lib.weft_costs_destroy)
+        costs = out[0]
+        for k in range(count):
+            _fill(costs.stages[k], columns, k)
+        costs.hop.latency = real(hop, "hop", 0, _MAX)
+        costs.hop.bytes = real(hop_bytes, "hop_bytes", 0, _MAX)
+        costs.hop.bytes_per_unit = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
+        unit_name = string(unit, "unit")
+        if len(unit_name) > _UNIT_MAX:
+            raise UsageError(f"unit is {unit!r}; expected at most {_UNIT_MAX} bytes")
+        costs.unit = unit_name
         if rank_factors is not None:
-            document["rank_factors"] = _column(rank_factors, "rank_factors")
-        set_once(self, _handle=_parse(json.dumps(document).encode(), "the costs"))
+            _set_rank_factors(costs, list(rank_factors))
+        call(lib.weft_costs_check, out, count)
+        set_once(self, _handle=handle)
 
     @classmethod
     def _adopt(cls, handle: Handle) -> Costs:
@@ -168,7 +169,8 @@ class Costs(Immutable):
     def rank_factors(self) -> Optional[tuple[float, ...]]:
         """How many times as long each rank takes; None where it is not known."""
         costs = self._handle.pointer[0]
-        return tuple(costs.rank_factors[: costs.rank_count]) if costs.rank_factors else None
+        factors = costs.rank_factors
+        return tuple(factors[: costs.rank_count]) if factors else None
 
     def __eq__(self, other: object) -> bool:
         """Compare all numbers."""
@@ -192,10 +194,32 @@ class Costs(Immutable):
         return f"<weft_pipeline.Costs: f={first.f:g} i={first.i:g} w={first.w:g} hop={hop:g}{more}>"
 
 
+def _fill(stage: Any, columns: Mapping[str, Any], k: int) -> None:
+    """Set what is given of a stage; what follows from it is as in a costs file."""
+    for name, column in columns.items():
+        setattr(stage, name, column[k] if isinstance(column, list) else column)
+    if "b" not in columns:
+        stage.b = stage.i + stage.w
+    if "activation_after_i" not in columns:
+        stage.activation_after_i = stage.activation
+
+
+def _set_rank_factors(costs: Any, factors: list[float]) -> None:
+    values = numbers(factors, "rank_factors", len(factors), 1e-6, 1e6)
+    if not 1 <= len(factors) <= c.WEFT_RANKS_MAX:
+        raise UsageError(f"rank_factors has {len(factors)} numbers; expected one for each rank")
+    memory = lib.weft_array_allocate(None, len(factors), ctypes.sizeof(ctypes.c_double))
+    if not memory:
+        raise OutOfMemoryError("no memory for the factors of ranks")
+    ctypes.memmove(memory, values, ctypes.sizeof(values))
+    costs.rank_factors = ctypes.cast(memory, ctypes.POINTER(ctypes.c_double))
+    costs.rank_count = len(factors)
+
+
 def _column(value: object, name: str) -> Any:
     if isinstance(value, (str, bytes, Mapping)):
         raise TypeError(f"{name} must be a number or a sequence, not {type(value).__name__}")
-    if hasattr(value, "__iter__"):
+    if type(value) is not int and type(value) is not float and hasattr(value, "__iter__"):
         try:
             items = list(value)
         except TypeError:  # a NumPy scalar
@@ -205,7 +229,7 @@ def _column(value: object, name: str) -> Any:
 
 
 def _parse(data: bytes, name: str) -> Handle:
-    out = ctypes.POINTER(c.weft_costs)()
+    out = _CostsPointer()
     called = name.replace("\0", "").encode("utf-8", "surrogateescape")
     call(lib.weft_costs_parse, None, data, len(data), called, ctypes.byref(out))
     return Handle(out, lib.weft_costs_destroy)

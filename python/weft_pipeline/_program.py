@@ -23,7 +23,6 @@ from ._library import (
     path_name,
     read_file,
     records,
-    set_once,
     string,
     text_of,
     write_file,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from ._report import Report
     from ._simulation import Simulation
 
+_ProgramPointer = ctypes.POINTER(c.weft_program)
 _RECORD = struct.Struct("=BBHI")  # struct weft_action
 
 
@@ -50,7 +50,7 @@ def _op_table() -> list[_Op]:
 
 _OPS = _op_table()
 _OP_NUMBERS = {op.text: number for number, op in enumerate(_OPS)}
-_PLACEMENTS = ("loop", "v", "inferred")
+PLACEMENTS = ("loop", "v", "inferred")
 _Self = TypeVar("_Self", bound="Program")
 
 
@@ -229,21 +229,22 @@ class Program(Immutable):
         """Make an object that owns a struct weft_program, or borrows it from `keep`."""
         destroy = lib.weft_program_destroy if keep is None else None
         self = cls.__new__(cls)
-        set_once(self, _handle=Handle(pointer, destroy, keep))
+        object.__setattr__(self, "_handle", Handle(pointer, destroy, keep))
         return self
 
     @classmethod
     def parse(cls: type[_Self], text: Union[str, bytes], name: str = "input") -> _Self:
         """Read the CSV form: a row for each rank, a cell for each step. Errors call it `name`."""
         data = content(text, "text")
-        out = ctypes.POINTER(c.weft_program)()
+        out = _ProgramPointer()
         call(lib.weft_program_parse, None, data, len(data), string(name, "name"), ctypes.byref(out))
         self = cls._adopt(out)
-        self._check_level(name)
+        if cls is not Program:
+            self._check_level(name)
         return self
 
     def _check_level(self, name: str) -> None:
-        """Table refuses communication."""
+        """Refuse communication in a table."""
 
     @classmethod
     def load(cls: type[_Self], path: Path) -> _Self:
@@ -319,7 +320,7 @@ class Program(Immutable):
         owners = (ctypes.c_uint32 * max(self.stages, 1))()
         kind = lib.weft_placement_infer(self._handle.pointer, owners)
         ranks = tuple(None if k == c.WEFT_RANK_NONE else k for k in owners[: self.stages])
-        return _PLACEMENTS[kind], ranks
+        return PLACEMENTS[kind], ranks
 
     def __len__(self) -> int:
         """Count the ranks."""
@@ -394,9 +395,7 @@ class Program(Immutable):
         a channel: "edge" (one directed stage boundary), "pair" (of ranks), or "rank" (all that a
         rank sends). `stages` and `microbatches` are those expected; 0 takes the program's own.
         """
-        from ._report import verify
-
-        return verify(self, comm, channel, stages, microbatches, max_findings)
+        return _report.verify(self, comm, channel, stages, microbatches, max_findings)
 
     def simulate(
         self,
@@ -412,9 +411,7 @@ class Program(Immutable):
         `rank_factors` says how many times as long each rank takes (those of the costs, where
         they have them); `jitter` is the standard deviation of an action's time as a share of it.
         """
-        from ._simulation import simulate
-
-        return simulate(self, costs, channel, rank_factors, jitter, seed)
+        return _simulation.simulate(self, costs, channel, rank_factors, jitter, seed)
 
     def diff(self, other: Program, max_differences: int = 1000) -> Diff:
         """Compare with another program: a shortest edit script for each rank."""
@@ -464,7 +461,7 @@ class Program(Immutable):
 
     def dry_run(self) -> Program:
         """Run it as PyTorch's dry run does, untimed: the same with bubbles where a rank waits."""
-        out = ctypes.POINTER(c.weft_program)()
+        out = _ProgramPointer()
         call(lib.weft_dry_run, None, self._handle.pointer, ctypes.byref(out))
         return Program._adopt(out)
 
@@ -551,7 +548,7 @@ class Table(Program):
         shape.microbatches = integer(microbatches, "microbatches", 0, 2**32 - 1)
         shape.stages_per_rank = integer(stages_per_rank, "stages_per_rank", 0, 2**32 - 1)
         shape.placement = placement_number(placement)
-        out = ctypes.POINTER(c.weft_program)()
+        out = _ProgramPointer()
         call(lib.weft_generate, None, string(name, "name"), ctypes.byref(shape), ctypes.byref(out))
         return Table._adopt(out)
 
@@ -586,7 +583,7 @@ class Table(Program):
         options.communicate = boolean(communicate, "communicate")
         options.assign_slots = communicate
         options.unshard_window = integer(unshard_window, "unshard_window", 1, c.WEFT_STAGES_MAX)
-        out = ctypes.POINTER(c.weft_program)()
+        out = _ProgramPointer()
         call(lib.weft_lower, None, self._handle.pointer, ctypes.byref(options), ctypes.byref(out))
         return Program._adopt(out)
 
@@ -595,9 +592,9 @@ def placement_number(placement: object) -> int:
     """Check the name of a placement that a shape can have."""
     if not isinstance(placement, str):
         raise TypeError(f"placement must be a str, not {type(placement).__name__}")
-    if placement not in _PLACEMENTS[:2]:
+    if placement not in PLACEMENTS[:2]:
         raise UsageError(f"placement is {placement!r}; expected 'loop' or 'v'")
-    return _PLACEMENTS.index(placement)
+    return PLACEMENTS.index(placement)
 
 
 class ScheduleInfo(NamedTuple):
@@ -630,7 +627,7 @@ def schedules() -> tuple[ScheduleInfo, ...]:
                 info.name.decode(),
                 info.summary.decode(),
                 info.paper.decode(),
-                _PLACEMENTS[info.placement],
+                PLACEMENTS[info.placement],
                 info.stages_per_rank_min,
                 None if most == 2**32 - 1 else most,
                 info.stages_per_rank_default,
@@ -644,3 +641,6 @@ def schedules() -> tuple[ScheduleInfo, ...]:
             )
         )
     return tuple(result)
+
+
+from . import _report, _simulation  # noqa: E402  They import this module.

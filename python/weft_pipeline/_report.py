@@ -8,9 +8,11 @@ from html import escape
 from typing import Any, NamedTuple, Optional, Union
 
 from ._errors import UsageError, VerifyError
-from ._library import Handle, c, call, choice, integer, lib, text_of
+from ._library import Handle, c, call, choice, default_of, integer, lib, text_of
 from ._program import Action, Program, action_at
 
+_ReportPointer = ctypes.POINTER(c.weft_report)
+_default = default_of(lib.weft_verify_options_default)
 _CHANNELS = ("edge", "pair", "rank")
 
 # What to do about a finding, by the first word of its rule.
@@ -208,13 +210,13 @@ def verify(
     max_findings: int,
 ) -> Report:
     """Check a program (Program.verify())."""
-    options = lib.weft_verify_options_default()
+    options = _default()
     options.model.capacity = comm_capacity(comm)
     options.model.channel = choice(channel, "channel", _CHANNELS)
     options.stage_count = integer(stages, "stages", 0, c.WEFT_STAGES_MAX)
     options.microbatch_count = integer(microbatches, "microbatches", 0, c.WEFT_MICROBATCHES_MAX)
     options.findings_max = integer(max_findings, "max_findings", 1, 2**31)
-    out = ctypes.POINTER(c.weft_report)()
+    out = _ReportPointer()
     call(lib.weft_verify, None, program._handle.pointer, ctypes.byref(options), ctypes.byref(out))
     handle = Handle(out, lib.weft_report_destroy, program._handle)
     report = handle.pointer[0]

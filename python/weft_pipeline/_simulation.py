@@ -18,6 +18,7 @@ from ._library import (
     c,
     call,
     choice,
+    default_of,
     integer,
     lib,
     numbers,
@@ -31,6 +32,8 @@ from ._library import (
 )
 from ._program import Action, Program, Table, action_at
 
+_SimulationPointer = ctypes.POINTER(c.weft_simulation)
+_default = default_of(lib.weft_sim_options_default)
 _CHANNELS = ("edge", "pair", "rank")
 _COLOURS = ("op", "stage")
 _EVENT = struct.Struct("=IIqq")  # struct weft_event
@@ -289,7 +292,7 @@ def simulate(
         costs = Costs()
     if not isinstance(costs, Costs):
         raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
-    options = lib.weft_sim_options_default()
+    options = _default()
     options.channel = choice(channel, "channel", _CHANNELS)
     options.jitter = real(jitter, "jitter", 0, 10)
     options.seed = integer(seed, "seed", 0, 2**64 - 1)
@@ -301,7 +304,7 @@ def simulate(
         options.rank_factors = numbers(
             factors, "rank_factors", program.ranks, 1 / _FACTOR_MAX, _FACTOR_MAX
         )
-    out = ctypes.POINTER(c.weft_simulation)()
+    out = _SimulationPointer()
     call(
         lib.weft_simulate,
         None,

@@ -13,6 +13,8 @@ not_run=(
   'make bench'
   'tools/in-debian.sh --with test trixie make test'
   'ctest --preset release -R verify'
+  'make wheel'
+  'pip install build/wheel/*.whl'
   "make install PREFIX=\$HOME/weft"
   "export PATH=\$HOME/weft/bin:\$PATH PKG_CONFIG_PATH=\$HOME/weft/lib/pkgconfig"
   "cc example.c \$(pkg-config --cflags --libs weft)"
