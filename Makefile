@@ -36,8 +36,8 @@ built-%: deps-test
 	@$(CONFIGURE) $* >/dev/null
 	@cmake --build --preset $*
 
-# One test more than there are cores: many wait for a stall limit, or for each other.
-TEST_JOBS = $(shell expr $(JOBS) + 1)
+# More tests than there are cores: many wait for a stall limit, or for each other.
+TEST_JOBS = $(shell expr $(JOBS) + 3)
 
 test: built-release built-asan built-tsan built-fuzz
 	@tools/run-tests.sh release asan tsan fuzz -- -j $(TEST_JOBS) -LE long
