@@ -250,19 +250,22 @@ void cuda_job_check_findings(const struct cuda_job *job) {
 static uint64_t objects(void) {
   const struct fake_cuda_statistics now = fake_cuda_statistics();
   return now.blocks + now.pinned_blocks + now.streams + now.events + now.graphs + now.executables +
-         now.libraries;
+         now.libraries + now.contexts + now.partitions;
 }
 
+bool cuda_job_leaks(const struct cuda_job *job) { return objects() != job->objects_before; }
+
 void cuda_job_check_leaks(const struct cuda_job *job, const char *what) {
-  if (objects() != job->objects_before) {
+  if (cuda_job_leaks(job)) {
     const struct fake_cuda_statistics left = fake_cuda_statistics();
     fail_msg(
         "%s, %u ranks, %s: of %u objects before, there are now %u: %u blocks, %u pinned "
-        "blocks, %u streams, %u events, %u graphs, %u executables, %u libraries",
+        "blocks, %u streams, %u events, %u graphs, %u executables, %u libraries, %u contexts, "
+        "%u partitions",
         job->schedule, job->ranks, what, (unsigned)job->objects_before, (unsigned)objects(),
         (unsigned)left.blocks, (unsigned)left.pinned_blocks, (unsigned)left.streams,
         (unsigned)left.events, (unsigned)left.graphs, (unsigned)left.executables,
-        (unsigned)left.libraries);
+        (unsigned)left.libraries, (unsigned)left.contexts, (unsigned)left.partitions);
   }
 }
 

@@ -78,6 +78,9 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
 
 void cuda_job_read_grads(struct cuda_job *job);
 
+/* Whether the fake driver holds more than before the run. */
+bool cuda_job_leaks(const struct cuda_job *job);
+
 /* Fails the test if the fake driver found something; and if it holds more than before the run. */
 void cuda_job_check_findings(const struct cuda_job *job);
 void cuda_job_check_leaks(const struct cuda_job *job, const char *what);

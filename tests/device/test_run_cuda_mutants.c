@@ -28,6 +28,13 @@ static struct fake_cuda_options options_of(uint32_t seed) {
                                     .strict_queries = true};
 }
 
+struct mutation {
+  const char *schedule;
+  uint32_t ranks;
+  uint32_t waits, records; /* that nobody notices */
+  bool evaluates;          /* forwards only, of many microbatches */
+};
+
 /* ---- How many calls the steps make ---- */
 
 static uint64_t waits_in_steps, records_in_steps;
@@ -39,12 +46,15 @@ static void count_calls(struct cuda_job *of, uint32_t step) {
   records_in_steps = fake_cuda_calls("cuEventRecord");
 }
 
-static void begin(const char *schedule, uint32_t ranks, bool no_graph, bool no_events) {
+static void begin(const struct mutation *of, bool no_graph, bool no_events) {
+  static const struct cuda_step evaluations[STEPS] = {
+      {.evaluates = true}, {.evaluates = true}, {.evaluates = true}};
   struct weft_error error;
   const struct fake_cuda_options options = options_of(1);
-  job = (struct cuda_job){.schedule = schedule,
-                          .ranks = ranks,
-                          .microbatches = 2 * ranks,
+  job = (struct cuda_job){.schedule = of->schedule,
+                          .ranks = of->ranks,
+                          .microbatches = of->evaluates ? CUDA_MICROBATCHES_MAX : 2 * of->ranks,
+                          .steps = of->evaluates ? evaluations : NULL,
                           .step_count = STEPS,
                           .no_graph = no_graph,
                           .no_events = no_events,
@@ -59,6 +69,15 @@ static void begin(const char *schedule, uint32_t ranks, bool no_graph, bool no_e
 
 /* ---- A mutant ---- */
 
+/* Of the waits that were dropped, those for a buffer's release: what writes into it again has no
+ * order with what still reads it. */
+static uint32_t releases;
+
+static bool is_release(void) {
+  return fake_cuda_finding_count() > 0 &&
+         strstr(fake_cuda_finding(0), ", which reads, and") != NULL;
+}
+
 static bool is_noticed(const char *function, uint64_t nth) {
   for (uint32_t seed = 0; seed < SEEDS; seed++) {
     const struct fake_cuda_options options = options_of(seed);
@@ -68,6 +87,7 @@ static bool is_noticed(const char *function, uint64_t nth) {
     if (cuda_job_run(&job, &found, &error) < 0 || fake_cuda_finding_count() > 0 ||
         memcmp(&expected, &found, sizeof found) != 0 ||
         strstr(job.log, "cannot be recorded as a graph") != NULL) {
+      releases += is_release();
       return true;
     }
   }
@@ -83,22 +103,21 @@ static uint32_t drop_calls(const char *function, uint64_t count) {
   return survivors;
 }
 
-struct mutation {
-  const char *schedule;
-  uint32_t ranks;
-  uint32_t waits, records; /* that nobody notices */
-};
-
 static void mutate(const struct mutation *mutation, bool no_graph, bool no_events) {
-  begin(mutation->schedule, mutation->ranks, no_graph, no_events);
+  begin(mutation, no_graph, no_events);
   const uint64_t waits = waits_in_steps, records = records_in_steps;
   assert_in_range(waits, 10, 1000);
   assert_in_range(records, 30, 1000);
+  releases = 0;
   const uint32_t lost_waits = drop_calls("cuStreamWaitEvent", waits);
+  const uint32_t waits_for_releases = releases;
   const uint32_t lost_records = drop_calls("cuEventRecord", records);
-  print_message("%s, %u ranks, %s: %u waits and %u records dropped; not noticed: %u and %u\n",
-                mutation->schedule, mutation->ranks, no_graph ? "eager" : "graph", (unsigned)waits,
-                (unsigned)records, lost_waits, lost_records);
+  releases = waits_for_releases;
+  print_message(
+      "%s, %u ranks, %s: %u waits (%u for releases) and %u records dropped; "
+      "not noticed: %u and %u\n",
+      mutation->schedule, mutation->ranks, no_graph ? "eager" : "graph", (unsigned)waits, releases,
+      (unsigned)records, lost_waits, lost_records);
   assert_int_equal(lost_waits, mutation->waits);
   assert_int_equal(lost_records, mutation->records);
 }
@@ -107,20 +126,63 @@ static void mutate(const struct mutation *mutation, bool no_graph, bool no_event
  * nobody notices, another one covers it: a backward has its input already when an earlier one
  * forks, or the rest of the step needs what it writes only after a later one joins. */
 static void dropped_calls_are_noticed_when_enqueued(void **state) {
-  static const struct mutation mutations[] = {{"1F1B", 2, 0, 0},
-                                              {"GPipe", 3, 0, 0},
-                                              {"Interleaved1F1B", 2, 0, 0},
-                                              {"ZBVZeroBubble", 2, 0, 0},
-                                              {"DualPipeV", 2, 3 * STEPS, 3 * STEPS}};
+  static const struct mutation mutations[] = {{"1F1B", 2, 0, 0, false},
+                                              {"GPipe", 3, 0, 0, false},
+                                              {"Interleaved1F1B", 2, 0, 0, false},
+                                              {"ZBVZeroBubble", 2, 0, 0, false},
+                                              {"DualPipeV", 2, 3 * STEPS, 3 * STEPS, false}};
   (void)state;
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(mutations); k++) {
     mutate(&mutations[k], true, true);
   }
 }
 
+/* In training a gradient comes after all that has read the activation, so that the waits for it
+ * cover those for buffers that are used again. An evaluation has no gradients. In its graph, the
+ * streams of ranks that begin with a wait for another rank need not wait for the graph's begin. */
+static void dropped_releases_are_noticed(void **state) {
+  static const struct mutation eager = {"1F1B", 3, 0, 0, true}, graph = {"1F1B", 3, 3 + 2, 0, true};
+  (void)state;
+  mutate(&eager, true, true);
+  assert_int_equal(releases, 12);
+  mutate(&graph, false, true);
+  assert_int_equal(releases, 8);
+}
+
+/* Whatever is not given back is still there at the end. */
+static void dropped_frees_are_noticed(void **state) {
+  static const char *const functions[] = {
+      "cuMemFree",       "cuMemFreeHost",     "cuEventDestroy",
+      "cuStreamDestroy", "cuGraphDestroy",    "cuGraphExecDestroy",
+      "cuLibraryUnload", "cuGreenCtxDestroy", "cuDevicePrimaryCtxRelease"};
+  static const struct mutation mutation = {"ZBVZeroBubble", 2, 0, 0, false};
+  uint64_t counts[WEFT_ARRAY_LENGTH(functions)];
+  struct weft_error error;
+  (void)state;
+  begin(&mutation, false, false);
+  job.partitions = 2;
+  fake_cuda_reset(NULL);
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+  cuda_job_check_leaks(&job, "before all");
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(functions); k++) {
+    counts[k] = fake_cuda_calls(functions[k]);
+    assert_in_range(counts[k], 1, 1000);
+  }
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(functions); k++) {
+    for (uint64_t n = 1; n <= counts[k]; n++) {
+      fake_cuda_reset(NULL);
+      fake_cuda_drop(functions[k], n);
+      assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+      if (!cuda_job_leaks(&job)) {
+        fail_msg("nobody notices that %s number %u is missing", functions[k], (unsigned)n);
+      }
+    }
+  }
+}
+
 /* With event times, a rank records the beginning of its step: for its times alone. */
 static void a_record_is_for_times(void **state) {
-  static const struct mutation mutation = {"1F1B", 2, 0, 2 * STEPS};
+  static const struct mutation mutation = {"1F1B", 2, 0, 2 * STEPS, false};
   (void)state;
   mutate(&mutation, true, false);
 }
@@ -128,11 +190,11 @@ static void a_record_is_for_times(void **state) {
 /* The graph ends after the stream of every rank, and after the one that notes how far that is,
  * which comes after it. One step of three is enqueued, and one is recorded. */
 static void dropped_calls_are_noticed_in_graphs(void **state) {
-  static const struct mutation mutations[] = {{"1F1B", 2, 2, 0},
-                                              {"GPipe", 3, 3, 0},
-                                              {"Interleaved1F1B", 2, 2, 0},
-                                              {"ZBVZeroBubble", 2, 2, 0},
-                                              {"DualPipeV", 2, 2 + 2 * 3, 2 * 3}};
+  static const struct mutation mutations[] = {{"1F1B", 2, 2, 0, false},
+                                              {"GPipe", 3, 3, 0, false},
+                                              {"Interleaved1F1B", 2, 2, 0, false},
+                                              {"ZBVZeroBubble", 2, 2, 0, false},
+                                              {"DualPipeV", 2, 2 + 2 * 3, 2 * 3, false}};
   (void)state;
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(mutations); k++) {
     mutate(&mutations[k], false, true);
@@ -142,6 +204,8 @@ static void dropped_calls_are_noticed_in_graphs(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(dropped_calls_are_noticed_when_enqueued),
+      cmocka_unit_test(dropped_releases_are_noticed),
+      cmocka_unit_test(dropped_frees_are_noticed),
       cmocka_unit_test(a_record_is_for_times),
       cmocka_unit_test(dropped_calls_are_noticed_in_graphs),
   };

@@ -172,6 +172,7 @@ struct fake_cuda_statistics {
   uint64_t blocks, pinned_blocks;                           /* memory, now */
   uint64_t bytes, bytes_max;                                /* of the devices, now and ever */
   uint64_t streams, events, graphs, executables, libraries; /* now */
+  uint64_t contexts, partitions;                            /* now; as often as retained */
   uint64_t allocations;      /* calls of cuMemAlloc and cuMemHostAlloc since fake_cuda_mark() */
   uint64_t synchronizations; /* calls that waited, since then */
   uint64_t pageable_copies;  /* copies from or to memory that CUDA did not allocate, since then */

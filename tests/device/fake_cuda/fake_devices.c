@@ -44,6 +44,7 @@ static CUresult retain(CUcontext *context, CUdevice device) {
   contexts[device].object.kind = FAKE_CONTEXT;
   contexts[device].device = device;
   retained[device]++;
+  fake.statistics.contexts++;
   *context = &contexts[device];
   return CUDA_SUCCESS;
 }
@@ -53,6 +54,7 @@ static CUresult release(CUdevice device) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   retained[device]--;
+  fake.statistics.contexts--;
   return CUDA_SUCCESS;
 }
 
@@ -146,6 +148,7 @@ static CUresult green_create(CUgreenCtx *out, CUdevResourceDesc description, CUd
   context->device = device;
   context->sm_count = description->sm_count;
   fake_object_destroy(description);
+  fake.statistics.partitions++;
   *out = context;
   return CUDA_SUCCESS;
 }
@@ -154,6 +157,7 @@ static CUresult green_destroy(CUgreenCtx context) {
   if (!fake_object_is(context, FAKE_GREEN_CONTEXT)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  fake.statistics.partitions--;
   fake_object_destroy(context);
   return CUDA_SUCCESS;
 }
