@@ -14,6 +14,12 @@
 
 #include "../device/fake_cuda/fake_cuda.h"
 
+/* NULL on a GPU (job_cuda.c), where there is nobody to ask. */
+extern __typeof__(fake_cuda_statistics) fake_cuda_statistics __attribute__((weak));
+extern __typeof__(fake_cuda_host_reads) fake_cuda_host_reads __attribute__((weak));
+extern __typeof__(fake_cuda_finding_count) fake_cuda_finding_count __attribute__((weak));
+extern __typeof__(fake_cuda_finding) fake_cuda_finding __attribute__((weak));
+
 enum { BATCH_ROWS = CUDA_MICROBATCHES_MAX * CUDA_ROWS + 1 };
 
 static struct cuda_step step_of(const struct cuda_job *job, uint32_t k) {
@@ -119,7 +125,7 @@ static enum weft_status run_step(struct cuda_job *job, struct weft_pipeline *pip
       (step.evaluates ? weft_pipeline_eval : weft_pipeline_step)(pipeline, &batch, &result, error));
   if (is_last) {
     const uint32_t to = job->after != NULL ? 0 : k % CUDA_STEPS_MAX;
-    if (job->cuda != NULL) {
+    if (job->cuda != NULL && fake_cuda_host_reads != NULL) {
       fake_cuda_host_reads(result.losses, step.microbatches * sizeof result.losses[0]);
     }
     memcpy(job->results->losses[to], result.losses, step.microbatches * sizeof result.losses[0]);
@@ -248,7 +254,10 @@ void cuda_job_check_findings(const struct cuda_job *job) {
 }
 
 static uint64_t objects(void) {
-  const struct fake_cuda_statistics now = fake_cuda_statistics();
+  struct fake_cuda_statistics now = {.blocks = 0};
+  if (fake_cuda_statistics != NULL) {
+    now = fake_cuda_statistics();
+  }
   return now.blocks + now.pinned_blocks + now.streams + now.events + now.graphs + now.executables +
          now.libraries + now.contexts + now.partitions;
 }

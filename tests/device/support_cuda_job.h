@@ -1,5 +1,5 @@
-/* Linear stages on the GPUs of the fake driver: steps of a whole world, whose losses and gradients
- * can be compared with the host's. */
+/* Linear stages on GPUs, mostly those of the fake driver: steps of a whole world, whose losses and
+ * gradients can be compared with the host's. */
 #ifndef SUPPORT_CUDA_JOB_H
 #define SUPPORT_CUDA_JOB_H
 
