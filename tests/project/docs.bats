@@ -39,6 +39,10 @@ not_run=(
   'weft gen 1F1B -p 8 -m 8 -o 1f1b.csv'
   'weft run 1f1b.csv --device cuda --f 0.2 --i 0.2 --w 0.2 --steps 12'
   'weft run 1f1b.csv --device cuda --partitions 4 -o timeline.html'
+  "nvcc -O2 -std=c++20 -forward-unknown-to-host-compiler trainer_cuda.cu \$(pkg-config --cflags --libs weft-run) -o trainer_cuda"
+  './trainer_cuda 1F1B 4'
+  './trainer_cuda ZBVZeroBubble 4 4'
+  './trainer_cuda 1F1B 4 0 eager'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
