@@ -200,48 +200,52 @@ static int measure_actions(const struct bench *bench) {
       .key = "actions",
       .title = "host time, null stages, eager",
       .note =
-          "Microseconds per action: what more microbatches add to a step of 1F1B, on one rank\n"
-          "  for compute, on several less that for transfers. Driver: a compute records an event\n"
-          "  (with times, one that has them, and asks it), a RECV waits for one; other calls are\n"
-          "  beside.",
+          "Microseconds per action: what more microbatches add to a step of 1F1B. Compute: on one\n"
+          "  rank; SEND or RECV: on several, less that. Driver: a compute records an event, and "
+          "with\n"
+          "  the log one that has a time, which is read; a RECV waits for one.",
       .columns = {"us", "driver_us", "difference_us"}};
-  const uint32_t ranks = number(bench, WEFT_CLI_OPTION_RANKS, RANKS);
   struct weft_bench_gpu_calls calls;
   struct weft_error error;
-  int status = weft_bench_gpu_calls(weft_cuda_device(bench->cuda, 0), &calls, &error) < 0
-                   ? weft_cli_fail(bench->cli, NULL, &error)
-                   : WEFT_CLI_OK;
-  for (int times = 0; times < 2 && status == WEFT_CLI_OK; times++) {
-    struct slope one, all;
-    status = measure_slope(bench, 1, times == 0, &one);
-    if (status == WEFT_CLI_OK) {
-      status = measure_slope(bench, ranks, times == 0, &all);
-    }
-    if (status != WEFT_CLI_OK) {
-      return status;
-    }
-    const double compute = one.us / one.compute;
-    const double transfer =
-        all.transfers > 0 ? (all.us - all.compute * compute) / all.transfers : NAN;
-    double *row = add_row(&table, times == 0 ? "compute, no event log" : "compute, with times");
-    row[0] = compute;
-    row[1] = (times == 0 ? calls.record : calls.timed_record + calls.elapsed) / 1e3;
-    row[2] = row[0] - row[1];
-    row = add_row(&table, times == 0 ? "SEND or RECV, no event log" : "SEND or RECV, with times");
-    row[0] = transfer;
-    row[1] = calls.wait * all.receives / all.transfers / 1e3;
-    row[2] = row[0] - row[1];
+  struct slope one, all, logged;
+  if (weft_bench_gpu_calls(weft_cuda_device(bench->cuda, 0), &calls, &error) < 0) {
+    return weft_cli_fail(bench->cli, NULL, &error);
   }
-  static const char *const names[] = {"driver: event record",     "driver: same, with time",
-                                      "driver: stream wait",      "driver: launch of a kernel",
-                                      "driver: time of an event", "driver: event query"};
-  const double ns[] = {calls.record, calls.timed_record, calls.wait,
-                       calls.launch, calls.elapsed,      calls.query};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(names) && status == WEFT_CLI_OK; k++) {
-    add_row(&table, names[k])[1] = ns[k] / 1e3;
+  int status = measure_slope(bench, 1, true, &one);
+  if (status == WEFT_CLI_OK) {
+    status = measure_slope(bench, number(bench, WEFT_CLI_OPTION_RANKS, RANKS), true, &all);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = measure_slope(bench, 1, false, &logged);
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const double compute = one.us / one.compute;
+  const struct {
+    const char *name;
+    double us, driver_ns;
+  } rows[] = {
+      {"compute", compute, calls.record},
+      {"SEND or RECV", (all.us - all.compute * compute) / all.transfers,
+       calls.wait * all.receives / all.transfers},
+      {"compute, with the event log", logged.us / logged.compute,
+       calls.timed_record + calls.elapsed},
+      {"driver: event record", NAN, calls.record},
+      {"driver: record of one with a time", NAN, calls.timed_record},
+      {"driver: time of an event", NAN, calls.elapsed},
+      {"driver: event query", NAN, calls.query},
+      {"driver: stream wait", NAN, calls.wait},
+      {"driver: launch of a kernel", NAN, calls.launch},
+  };
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(rows); k++) {
+    double *row = add_row(&table, rows[k].name);
+    row[0] = rows[k].us;
+    row[1] = rows[k].driver_ns / 1e3;
+    row[2] = row[0] - row[1];
   }
   print_table(bench, &table);
-  return status;
+  return WEFT_CLI_OK;
 }
 
 /* ---- 2: a step as a graph ---- */
@@ -306,19 +310,24 @@ static struct weft_bench_gpu_case products_case(const struct bench *bench, const
 }
 
 static int measure_launch_bound(const struct bench *bench) {
-  struct table table = {.key = "launch_bound",
-                        .title = "products of 512, 4 partitions",
-                        .note = "Microseconds of a step; 4 products in F, in I and in W.",
-                        .columns = {"eager_us", "graph_us", "eager/graph"}};
+  struct table table = {
+      .key = "launch_bound",
+      .title = "products of 512, 4 partitions",
+      .note =
+          "Microseconds of a step; 4 products in F, in I and in W. Simulated from "
+          "the graph's own\n  profile.",
+      .columns = {"eager_us", "graph_us", "eager/graph", "simulated_us"}};
   static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
     struct weft_bench_gpu_result eager, graph;
     struct weft_bench_gpu_case at = products_case(bench, schedules[k], PARTITIONS, 512, 4);
     at.partitions = PARTITIONS;
     at.sms = bench->partition_sms;
-    at.no_graph = true;
+    at.no_graph = at.no_events = true; /* reading times would slow it down */
+    at.noted = 0;
     int status = run(bench, &at, &eager);
-    at.no_graph = false;
+    at.no_graph = at.no_events = false;
+    at.noted = 5;
     if (status == WEFT_CLI_OK) {
       status = run(bench, &at, &graph);
     }
@@ -329,6 +338,7 @@ static int measure_launch_bound(const struct bench *bench) {
     row[0] = eager.wall_us;
     row[1] = graph.wall_us;
     row[2] = row[0] / row[1];
+    row[3] = graph.simulated_us;
     if (eager.checksum != graph.checksum) {
       weft_cli_print(bench->cli, NULL, "bench: %s: gradients of eager and graph steps differ",
                      schedules[k]);
@@ -354,9 +364,10 @@ static int measure_partitions(const struct bench *bench) {
       .note =
           "MiB of all ranks: weights, gradients and activations that stages hold, and the "
           "simulator's\n"
-          "  peak of the same; all, with messages, batch and workspaces of cublasLt; and what all\n"
-          "  steps but the first took of the driver.",
-      .columns = {"stages", "simulated", "ratio", "all", "allocations", "change_of_free"}};
+          "  peak of the same; all, with messages, batch and workspaces of cublasLt; allocations "
+          "by\n"
+          "  steps but the first; what the driver took for the graph, in step two, and after it.",
+      .columns = {"stages", "simulated", "ratio", "all", "allocations", "graph", "later"}};
   static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
   static const uint64_t widths[] = {2048, 4096};
   for (size_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(schedules); k++) {
@@ -385,7 +396,8 @@ static int measure_partitions(const struct bench *bench) {
     row[2] = row[0] / row[1];
     row[3] = (double)result.memory_bytes / 1048576;
     row[4] = (double)result.allocations;
-    row[5] = (double)result.free_change / 1048576;
+    row[5] = (double)result.graph_bytes / 1048576;
+    row[6] = (double)result.later_bytes / 1048576;
   }
   print_table(bench, &table);
   print_table(bench, &memory);
@@ -426,18 +438,33 @@ static int measure_sharing(const struct bench *bench) {
 
 /* ---- 7: timed stages ---- */
 
+/* What a stage of 100 us takes longer in a bare graph, where each waits for the one before: in a
+ * stream, and in two by turns. */
+static int measure_gap(const struct bench *bench, double *in_stream_us, double *across_us) {
+  struct weft_error error;
+  return weft_bench_gpu_gap(bench->cuda, false, in_stream_us, &error) < 0 ||
+                 weft_bench_gpu_gap(bench->cuda, true, across_us, &error) < 0
+             ? weft_cli_fail(bench->cli, NULL, &error)
+             : WEFT_CLI_OK;
+}
+
 static int measure_timed(const struct bench *bench) {
-  struct table table = {.key = "timed",
-                        .title = "timed stages: gpu / simulated",
-                        .note =
-                            "By the GPU's clock; as a graph, twice as many microbatches as ranks. "
-                            "F, I and W take as\n  long as the column says, B twice that, and so "
-                            "does an overlap.",
-                        .columns = {"8x100us", "8x200us", "32x100us", "32x200us"}};
+  struct table table = {
+      .key = "timed",
+      .title = "timed stages: gpu / simulated",
+      .note =
+          "By the GPU's clock; as a graph, twice as many microbatches as ranks. F, I and W take "
+          "as\n"
+          "  long as the column says, B twice that, and so does an overlap. 'Gap': simulated with\n"
+          "  stages longer by what lies between two kernels of a bare graph, which the last rows\n"
+          "  have in microseconds.",
+      .columns = {"8x100us", "8x200us", "32x100us", "32x200us", "8x100us_gap", "32x100us_gap"}};
   const bool small = bench->arguments->given[WEFT_CLI_OPTION_RANKS];
-  for (size_t k = 0; schedule_at(k) != NULL; k++) {
+  double in_stream, across;
+  int status = measure_gap(bench, &in_stream, &across);
+  for (size_t k = 0; schedule_at(k) != NULL && status == WEFT_CLI_OK; k++) {
     double *row = add_row(&table, schedule_at(k));
-    for (uint32_t c = 0; c < (small ? 2 : 4); c++) {
+    for (uint32_t c = 0; c < (small ? 2 : 4) && status == WEFT_CLI_OK; c++) {
       struct weft_bench_gpu_result result;
       const uint32_t ranks = small ? number(bench, WEFT_CLI_OPTION_RANKS, RANKS) : c < 2 ? 8 : 32;
       const struct weft_bench_gpu_case at = {.schedule = schedule_at(k),
@@ -445,16 +472,19 @@ static int measure_timed(const struct bench *bench) {
                                              .microbatches = 2 * ranks,
                                              .kind = WEFT_BENCH_GPU_TIMED,
                                              .stage_ns = c % 2 == 0 ? 100000 : 200000,
+                                             .gap_us = across,
                                              .noted = 5};
-      const int status = run(bench, &at, &result);
-      if (status != WEFT_CLI_OK) {
-        return status;
-      }
+      status = run(bench, &at, &result);
       row[c] = result.gpu_us / result.simulated_us;
+      if (c % 2 == 0) {
+        row[4 + c / 2] = result.gpu_us / result.gap_simulated_us;
+      }
     }
   }
+  add_row(&table, "gap in a stream")[4] = in_stream;
+  add_row(&table, "gap between two streams")[4] = across;
   print_table(bench, &table);
-  return WEFT_CLI_OK;
+  return status;
 }
 
 /* ---- All ---- */
@@ -546,6 +576,44 @@ int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_argumen
 
 /* ---- Blocks, beside another program ---- */
 
+static int measure_blocks(const struct bench *bench, uint32_t ranks, struct table *table) {
+  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+  enum { EAGER, GRAPH, PARTS, WAYS };
+  if (ranks > 4 || 8 % ranks != 0) {
+    return weft_cli_usage(bench->cli, "give -p 1, 2 or 4",
+                          "8 blocks cannot be divided among %" PRIu32 " ranks", ranks);
+  }
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
+    struct weft_bench_gpu_result results[WAYS];
+    double *row = add_row(table, schedules[k]);
+    for (int way = 0; way < WAYS; way++) {
+      struct weft_bench_gpu_case at =
+          products_case(bench, schedules[k], ranks, 2048, 8 / ranks / (k > 0 ? 2 : 1));
+      at.wide = 4 * at.width;
+      at.no_graph = way == EAGER;
+      at.partitions = way == PARTS ? ranks : 0;
+      at.sms = way == PARTS ? bench->gpu.sm_count / ranks / 8 * 8 : 0;
+      at.noted = 0;
+      const int status = run(bench, &at, &results[way]);
+      if (status != WEFT_CLI_OK) {
+        return status;
+      }
+      row[way] = results[way].wall_us / 1e3;
+    }
+    row[3] = results[GRAPH].losses[0];
+    row[4] = 0;
+    for (uint32_t m = 0; m < WEFT_BENCH_GPU_MICROBATCHES_MAX; m++) {
+      row[4] += results[GRAPH].losses[m];
+    }
+    if (results[EAGER].checksum != results[GRAPH].checksum ||
+        memcmp(results[EAGER].losses, results[GRAPH].losses, sizeof results[0].losses) != 0) {
+      weft_cli_print(bench->cli, NULL, "bench: %s: eager and graph steps differ", schedules[k]);
+      return WEFT_CLI_FOUND_BAD;
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
 int weft_bench_cmd_gpu_blocks(const struct weft_cli *cli,
                               const struct weft_cli_arguments *arguments, struct weft_text *text,
                               struct weft_json *json) {
@@ -555,43 +623,20 @@ int weft_bench_cmd_gpu_blocks(const struct weft_cli *cli,
       .key = "blocks",
       .title = "8 blocks of width 2048, graph",
       .note =
-          "Milliseconds of a step, eager and as a graph; ranks share the GPU. A block is\n"
+          "Milliseconds of a step, eager and as a graph of ranks that share the GPU, and as one "
+          "with\n"
+          "  a partition of the GPU for each rank. A block is\n"
           "  x + W2 gelu(W1 x) with an inner width of 8192; bf16, 2048 rows in a microbatch. The\n"
           "  loss is the sum of outputs times targets, of the first microbatch and of all.",
-      .columns = {"eager_ms", "step_ms", "loss_0", "loss_sum"}};
-  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
+      .columns = {"eager_ms", "step_ms", "partitions_ms", "loss_0", "loss_sum"}};
   const uint32_t ranks = number(&bench, WEFT_CLI_OPTION_RANKS, 2);
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
-    struct weft_bench_gpu_result eager, graph;
-    struct weft_bench_gpu_case at =
-        products_case(&bench, schedules[k], ranks, 2048, 8 / ranks / (k > 0 ? 2 : 1));
-    at.wide = 4 * at.width;
-    at.no_graph = true;
-    if (at.layers == 0 || 8 % ranks != 0) {
-      return weft_cli_usage(cli, "give -p 1, 2 or 4",
-                            "8 blocks cannot be divided among %" PRIu32 " ranks", ranks);
-    }
-    int status = run(&bench, &at, &eager);
-    at.no_graph = false;
-    if (status == WEFT_CLI_OK) {
-      status = run(&bench, &at, &graph);
-    }
-    if (status != WEFT_CLI_OK) {
-      return status;
-    }
-    double *row = add_row(&table, schedules[k]);
-    row[0] = eager.wall_us / 1e3;
-    row[1] = graph.wall_us / 1e3;
-    row[2] = graph.losses[0];
-    row[3] = 0;
-    for (uint32_t m = 0; m < at.microbatches; m++) {
-      row[3] += graph.losses[m];
-    }
-    if (eager.checksum != graph.checksum ||
-        memcmp(eager.losses, graph.losses, sizeof eager.losses) != 0) {
-      weft_cli_print(cli, NULL, "bench: %s: eager and graph steps differ", schedules[k]);
-      return WEFT_CLI_FOUND_BAD;
-    }
+  int status = open_gpu(&bench);
+  if (status == WEFT_CLI_OK) {
+    status = measure_blocks(&bench, ranks, &table);
+  }
+  weft_cuda_close(bench.cuda);
+  if (status != WEFT_CLI_OK) {
+    return status;
   }
   if (json != NULL) {
     weft_json_open(json, NULL, '{');

@@ -24,6 +24,7 @@ struct weft_bench_gpu_case {
   uint32_t ranks, stages_per_rank, microbatches; /* stages_per_rank 0: the schedule's own */
   uint32_t partitions;                           /* of the GPU; 0: none */
   enum weft_bench_gpu_kind kind;
+  double gap_us;              /* TIMED: more of each, in a second simulation */
   int64_t stage_ns;           /* TIMED: of F, I and W; B takes both */
   uint64_t rows, width, wide; /* PRODUCTS: see struct weft_bench_gpu_layers */
   uint32_t layers;            /* of a stage */
@@ -34,9 +35,10 @@ struct weft_bench_gpu_case {
 };
 
 struct weft_bench_gpu_result {
-  double wall_us;      /* of a step: the median */
-  double gpu_us;       /* from its first compute to its last, by the GPU's clock: the median */
-  double simulated_us; /* TIMED: from stage_ns; else from the means of what its actions took */
+  double wall_us;          /* of a step: the median */
+  double gpu_us;           /* from its first compute to its last, by the GPU's clock: the median */
+  double simulated_us;     /* TIMED: from stage_ns; else from the means of what its actions took */
+  double gap_simulated_us; /* TIMED: with gap_us */
   uint64_t compute, receives; /* actions of the program */
   uint64_t transfers;         /* SEND and RECV */
   uint64_t cells;             /* of all ranks: compute, where an overlap is one */
@@ -44,7 +46,8 @@ struct weft_bench_gpu_result {
   uint64_t memory_bytes;      /* of the GPU, that all ranks hold */
   uint64_t stage_bytes;       /* of them weights, gradients and what stages keep for backwards */
   double simulated_bytes;     /* of the same; 0: not known */
-  int64_t free_change;        /* of the GPU's free memory, over all steps but the first */
+  int64_t graph_bytes;        /* that the driver took for the second step, which is recorded */
+  int64_t later_bytes;        /* and after it */
   uint64_t checksum;          /* of losses and gradients; 0: not known */
   double losses[WEFT_BENCH_GPU_MICROBATCHES_MAX];
 };
@@ -100,6 +103,11 @@ enum weft_status weft_bench_gpu_calls(struct weft_device *device,
  * kernels. Microseconds: of the launch alone, and of launch and wait less the GPU's own time. */
 enum weft_status weft_bench_gpu_graph(const struct weft_bench_gpu_case *at, uint64_t cells,
                                       double *launch_us, double *host_us, struct weft_error *error);
+
+/* Microseconds between stages of 100 us in a bare graph, each of which waits for the one before: in
+ * one stream, or in two by turns. */
+enum weft_status weft_bench_gpu_gap(struct weft_cuda *cuda, bool across, double *gap_us,
+                                    struct weft_error *error);
 
 /* Free memory of rank 0's GPU; 0: not known. */
 uint64_t weft_bench_gpu_free_bytes(struct weft_cuda *cuda);

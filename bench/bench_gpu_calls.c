@@ -144,6 +144,19 @@ static enum weft_status make_chains(struct weft_cuda *cuda, struct chains *chain
   return ops->make_current(chains->device, error);
 }
 
+static void finish_chains(struct weft_cuda *cuda, const struct chains *chains) {
+  const struct weft_device_ops *ops = chains->device->ops;
+  ops->graph_destroy(chains->device, chains->graph);
+  for (uint32_t r = 0; r < chains->ranks; r++) {
+    ops->stream_destroy(weft_cuda_device(cuda, r), NULL, chains->streams[r]);
+    ops->event_destroy(chains->device, NULL, chains->ends[r]);
+  }
+  ops->stream_destroy(chains->device, NULL, chains->origin);
+  ops->event_destroy(chains->device, NULL, chains->begin);
+  ops->free_host(chains->device, chains->numbers);
+  ops->free_host(chains->device, chains->clocks);
+}
+
 enum weft_status weft_bench_gpu_graph(const struct weft_bench_gpu_case *at, uint64_t cells,
                                       double *launch_us, double *host_us,
                                       struct weft_error *error) {
@@ -155,7 +168,6 @@ enum weft_status weft_bench_gpu_graph(const struct weft_bench_gpu_case *at, uint
   struct chains chains = {.device = weft_cuda_device(cuda, 0),
                           .ranks = at->ranks < RANKS_MAX ? at->ranks : RANKS_MAX,
                           .length = cells / at->ranks + 1};
-  const struct weft_device_ops *ops = chains.device->ops;
   enum weft_status status = make_chains(cuda, &chains, error);
   if (status == WEFT_OK) {
     status = record(&chains, error);
@@ -163,16 +175,53 @@ enum weft_status weft_bench_gpu_graph(const struct weft_bench_gpu_case *at, uint
   if (status == WEFT_OK) {
     status = time_graph(&chains, launch_us, host_us, error);
   }
-  ops->graph_destroy(chains.device, chains.graph);
-  for (uint32_t r = 0; r < chains.ranks; r++) {
-    ops->stream_destroy(weft_cuda_device(cuda, r), NULL, chains.streams[r]);
-    ops->event_destroy(chains.device, NULL, chains.ends[r]);
-  }
-  ops->stream_destroy(chains.device, NULL, chains.origin);
-  ops->event_destroy(chains.device, NULL, chains.begin);
-  ops->free_host(chains.device, chains.numbers);
-  ops->free_host(chains.device, chains.clocks);
+  finish_chains(cuda, &chains);
   weft_cuda_close(cuda);
+  return status;
+}
+
+/* ---- Between kernels ---- */
+
+enum { GAP_STAGES = 32, GAP_NS = 100000 };
+
+static enum weft_status record_gap(struct chains *chains, bool across, struct weft_error *error) {
+  struct weft_device *device = chains->device;
+  const struct weft_device_ops *ops = device->ops;
+  struct weft_cost_stage stage;
+  weft_cost_stage_init(&stage, WEFT_COST_DEVICE);
+  stage.times[WEFT_OP_F] = GAP_NS;
+  WEFT_TRY(ops->capture_begin(device, chains->origin, error));
+  WEFT_TRY(ops->note(device, chains->numbers, 0, &chains->clocks[0], chains->origin, error));
+  for (uint32_t k = 0; k < GAP_STAGES; k++) {
+    struct weft_stream *stream = across && k % 2 == 1 ? chains->streams[0] : chains->origin;
+    struct weft_stage_call call = {.device = device, .stream = stream};
+    if (across && k > 0) {
+      WEFT_TRY(ops->event_wait(device, chains->ends[0], stream, error));
+    }
+    WEFT_TRY(stage.stage.ops->forward(&stage.stage, &call, error));
+    WEFT_TRY(ops->event_record(device, chains->ends[0], stream, error));
+  }
+  WEFT_TRY(ops->event_wait(device, chains->ends[0], chains->origin, error));
+  WEFT_TRY(ops->note(device, chains->numbers, 1, &chains->clocks[1], chains->origin, error));
+  return ops->capture_end(device, chains->origin, &chains->graph, error);
+}
+
+enum weft_status weft_bench_gpu_gap(struct weft_cuda *cuda, bool across, double *gap_us,
+                                    struct weft_error *error) {
+  struct chains chains = {.device = weft_cuda_device(cuda, 0), .ranks = 1};
+  double launch_us, host_us;
+  enum weft_status status = make_chains(cuda, &chains, error);
+  if (status == WEFT_OK) {
+    status = record_gap(&chains, across, error);
+  }
+  if (status == WEFT_OK) {
+    status = time_graph(&chains, &launch_us, &host_us, error);
+  }
+  if (status == WEFT_OK) { /* of the last launch */
+    const double ns = (double)(chains.clocks[1] - chains.clocks[0]) / GAP_STAGES - GAP_NS;
+    *gap_us = ns > 0 ? ns / 1e3 : 0;
+  }
+  finish_chains(cuda, &chains);
   return status;
 }
 

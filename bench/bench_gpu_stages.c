@@ -321,25 +321,44 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
 
 /* ---- Numbers ---- */
 
-/* Number `index` of a sequence, between -scale / 2 and scale / 2, as bf16 rounded to even. */
-static uint16_t number_at(uint32_t seed, uint32_t index, float scale) {
-  uint32_t x = index * UINT32_C(2654435761) + seed * UINT32_C(0x9e3779b9), bits;
+enum { TABLE = 1 << 24 }; /* numbers; a sequence begins anywhere in them */
+
+/* Number k of the table, between -1/2 and 1/2, as bf16 rounded to even. */
+static uint16_t table_number(uint32_t k) {
+  uint32_t x = k * UINT32_C(2654435761), bits;
   x = (x ^ (x >> 15)) * UINT32_C(2246822519);
   x = (x ^ (x >> 13)) * UINT32_C(3266489917);
   x ^= x >> 16;
-  const float value = ((float)(x >> 8) / 16777216.0F - 0.5F) * scale;
+  const float value = (float)(x >> 8) / 16777216.0F - 0.5F;
   memcpy(&bits, &value, sizeof bits);
   return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+/* A power of two, so that scaling is exact, near 1 / sqrt(the variance of a sum of that many). */
+static float scale_of(uint64_t count) {
+  return ldexpf(1, -(int)lround(log2((double)count / 12) / 2));
+}
+
 static enum weft_status fill(const struct weft_bench_gpu_stage *stage, char *to, uint64_t bytes,
                              uint32_t seed, float scale, struct weft_error *error) {
+  static uint16_t *table; /* made once; one thread makes stages */
   uint16_t *host = weft_array_allocate(NULL, (size_t)bytes, 1);
-  if (host == NULL) {
+  const bool has_table = table != NULL;
+  table = has_table ? table : weft_array_allocate(NULL, TABLE, sizeof *table);
+  if (host == NULL || table == NULL) {
+    weft_array_free(NULL, host, (size_t)bytes, 1);
     return weft_fail_memory(error, (size_t)bytes);
   }
+  for (uint32_t k = 0; !has_table && k < TABLE; k++) {
+    table[k] = table_number(k);
+  }
   for (uint64_t k = 0; k < bytes / 2; k++) {
-    host[k] = number_at(seed, (uint32_t)k, scale);
+    uint32_t bits = (uint32_t)table[(k + seed * UINT64_C(1234577)) % TABLE] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    value *= scale;
+    memcpy(&bits, &value, sizeof bits);
+    host[k] = (uint16_t)(bits >> 16);
   }
   const struct weft_copy copy = {
       .to = to, .to_device = stage->device, .from = host, .row_bytes = bytes, .rows = 1};
@@ -360,8 +379,7 @@ static enum weft_status fill_batch(const struct weft_bench_gpu_stage *stage, cha
 static enum weft_status fill_all(const struct weft_bench_gpu_stage *stage,
                                  struct weft_error *error) {
   const struct weft_bench_gpu_products *products = stage->products;
-  const float up = sqrtf(12.0F / (float)products->width);
-  const float down = 0.5F * sqrtf(12.0F / (float)products->inner);
+  const float up = scale_of(products->width), down = scale_of(products->inner) / 2;
   for (uint32_t l = 0; l < products->layers; l++) {
     const uint32_t layer = stage->number * products->layers + l;
     WEFT_TRY(fill(stage, matrix(stage, stage->weights, l, false), matrix_bytes(products),

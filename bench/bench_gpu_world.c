@@ -40,7 +40,7 @@ struct world {
   float batch[2][WEFT_BENCH_GPU_MICROBATCHES_MAX * LINEAR_ROWS * LINEAR_WIDTH];
   uint64_t samples[STEPS_MAX];
   struct rank *ranks;
-  uint64_t free_before;
+  uint64_t free_before[2]; /* after the first step, and after the warm-up */
   uint64_t losses_checksum;
 };
 
@@ -120,7 +120,10 @@ static enum weft_status run_steps(struct world *world, struct weft_pipeline *pip
     note_losses(world, &result);
     if (step == 0) {
       world->ranks[r].allocations = count_allocations(world, r);
-      world->free_before = r == 0 ? weft_bench_gpu_free_bytes(world->cuda) : world->free_before;
+    }
+    if (r == 0 && (step == 0 || step == WARM_UP - 1)) {
+      world->free_before[step > 0] = weft_bench_gpu_free_bytes(world->cuda);
+      last = weft_bench_now_ns();
     }
     if (step >= timed) {
       note(world, pipeline, r, step - timed, events, room);
@@ -179,10 +182,11 @@ static double mean(const struct tally *tally, enum weft_op op, double otherwise)
   return tally->count[op] > 0 ? tally->ns[op] / (double)tally->count[op] / 1e3 : otherwise;
 }
 
-static void set_costs(const struct world *world, uint32_t s, struct weft_stage_costs *costs) {
+static void set_costs(const struct world *world, uint32_t s, double gap_us,
+                      struct weft_stage_costs *costs) {
   const struct weft_bench_gpu_case *at = world->at;
-  const double us = (double)at->stage_ns / 1e3;
-  *costs = (struct weft_stage_costs){.f = us, .i = us, .w = us, .b = 2 * us, .overlap_f_b = 2 * us};
+  const double us = (double)at->stage_ns / 1e3, one = us + gap_us, two = 2 * us + gap_us;
+  *costs = (struct weft_stage_costs){.f = one, .i = one, .w = one, .b = two, .overlap_f_b = two};
   if (at->kind != WEFT_BENCH_GPU_TIMED) {
     const struct tally *tally = &world->ranks[world->rank_of[s]].tallies[s];
     costs->f = mean(tally, WEFT_OP_F, 0);
@@ -196,18 +200,20 @@ static void set_costs(const struct world *world, uint32_t s, struct weft_stage_c
   }
 }
 
-static enum weft_status simulate(const struct world *world, struct weft_error *error) {
+static enum weft_status simulate(const struct world *world, double gap_us, double *makespan_us,
+                                 struct weft_error *error) {
   const uint32_t stage_count = world->program->stage_count;
   struct weft_costs *costs;
   struct weft_simulation *simulation;
   WEFT_TRY(weft_costs_create(NULL, stage_count, &costs, error));
   for (uint32_t s = 0; s < stage_count; s++) {
-    set_costs(world, s, &costs->stages[s]);
+    set_costs(world, s, gap_us, &costs->stages[s]);
   }
   const enum weft_status status =
       weft_simulate(NULL, world->program, costs, NULL, &simulation, error);
   if (status == WEFT_OK) {
-    world->result->simulated_us = simulation->makespan;
+    *makespan_us = simulation->makespan;
+    world->result->simulated_bytes = 0;
     for (uint32_t r = 0; world->stages[0] != NULL && r < world->at->ranks; r++) {
       world->result->simulated_bytes += simulation->ranks[r].peak_memory;
     }
@@ -319,14 +325,18 @@ static enum weft_status run_world(struct world *world, struct weft_error *error)
   const uint64_t free_after = weft_bench_gpu_free_bytes(world->cuda);
   weft_comm_close(comm);
   if (status == WEFT_OK) {
-    world->result->free_change = (int64_t)(free_after - world->free_before);
+    world->result->graph_bytes = (int64_t)(world->free_before[0] - world->free_before[1]);
+    world->result->later_bytes = (int64_t)(world->free_before[1] - free_after);
     status = read_results(world, error);
   }
+  if (status == WEFT_OK) {
+    summarize_steps(world);
+  }
   if (status == WEFT_OK && world->at->noted > 0) {
-    summarize_steps(world);
-    status = simulate(world, error);
-  } else if (status == WEFT_OK) {
-    summarize_steps(world);
+    status = simulate(world, 0, &world->result->simulated_us, error);
+  }
+  if (status == WEFT_OK && world->at->noted > 0 && world->at->kind == WEFT_BENCH_GPU_TIMED) {
+    status = simulate(world, world->at->gap_us, &world->result->gap_simulated_us, error);
   }
   return status;
 }
