@@ -304,6 +304,7 @@ static struct weft_bench_gpu_case products_case(const struct bench *bench, const
       .kind = WEFT_BENCH_GPU_PRODUCTS,
       .rows = width,
       .width = width,
+      .wide = width,
       .layers = layers,
       .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS / 2),
       .noted = 5};
@@ -320,7 +321,8 @@ static int measure_launch_bound(const struct bench *bench) {
   static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
     struct weft_bench_gpu_result eager, graph;
-    struct weft_bench_gpu_case at = products_case(bench, schedules[k], PARTITIONS, 512, 4);
+    struct weft_bench_gpu_case at =
+        products_case(bench, schedules[k], PARTITIONS, 512, k == 0 ? 2 : 1);
     at.partitions = PARTITIONS;
     at.sms = bench->partition_sms;
     at.no_graph = at.no_events = true; /* reading times would slow it down */
@@ -376,7 +378,7 @@ static int measure_partitions(const struct bench *bench) {
     const char *schedule = schedules[k % WEFT_ARRAY_LENGTH(schedules)];
     const uint64_t width = widths[k / WEFT_ARRAY_LENGTH(schedules)];
     struct weft_bench_gpu_case at =
-        products_case(bench, schedule, PARTITIONS, width, strcmp(schedule, "1F1B") == 0 ? 4 : 2);
+        products_case(bench, schedule, PARTITIONS, width, strcmp(schedule, "1F1B") == 0 ? 2 : 1);
     at.partitions = PARTITIONS;
     at.sms = bench->partition_sms;
     const int status = run(bench, &at, &result);
@@ -405,12 +407,13 @@ static int measure_partitions(const struct bench *bench) {
 }
 
 static int measure_sharing(const struct bench *bench) {
-  struct table table = {.key = "sharing",
-                        .title = "ranks that share the GPU, 1F1B",
-                        .note =
-                            "Milliseconds of a step as a graph. The same 8 products in F, in I and "
-                            "in W, divided\n  among the ranks.",
-                        .columns = {"step_ms", "step(p)/step(1)"}};
+  struct table table = {
+      .key = "sharing",
+      .title = "ranks that share the GPU, 1F1B",
+      .note =
+          "Milliseconds of a step as a graph. The same 16 products in F, in I and "
+          "in W, divided\n  among the ranks.",
+      .columns = {"step_ms", "step(p)/step(1)"}};
   static const uint64_t widths[] = {2048, 4096};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(widths); k++) {
     double alone = 0;

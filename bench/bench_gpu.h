@@ -26,7 +26,7 @@ struct weft_bench_gpu_case {
   enum weft_bench_gpu_kind kind;
   double gap_us;              /* TIMED: more of each, in a second simulation */
   int64_t stage_ns;           /* TIMED: of F, I and W; B takes both */
-  uint64_t rows, width, wide; /* PRODUCTS: see struct weft_bench_gpu_layers */
+  uint64_t rows, width, wide; /* PRODUCTS: see below */
   uint32_t layers;            /* of a stage */
   uint32_t sms;               /* of a partition; 0: whole */
   bool on_host, no_graph, no_events;
@@ -60,32 +60,32 @@ enum weft_status weft_bench_gpu_run(const struct weft_bench_gpu_case *at,
 /* ---- Stages of products ---- */
 
 /* A stage is `layers` blocks of y = x + W2 gelu(W1 x), without biases; W1 is [wide][width], W2 is
- * [width][wide], x and y are [rows][width]. With wide = 0 a layer is y = W x, [width][width]. All
- * are bf16, sums are fp32. Weights and inputs are functions of their index, so that another program
- * can have the same (bench/gpu_against_pytorch.py). The loss is the sum of the outputs times the
- * targets. */
-struct weft_bench_gpu_products; /* what all stages share: plans of products */
-
-enum weft_status weft_bench_gpu_products_open(struct weft_device *device,
-                                              const struct weft_bench_gpu_case *at,
-                                              struct weft_bench_gpu_products **out,
-                                              struct weft_error *error);
-void weft_bench_gpu_products_close(struct weft_bench_gpu_products *products);
-
+ * [width][wide], x and y are [rows][width]; all bf16, with sums in fp32. Weights, inputs and targets
+ * are functions of their index, so that another program can have the same
+ * (bench/gpu_against_pytorch.py). The loss is the sum of outputs times targets. */
+struct weft_bench_gpu_plans; /* the products, which all stages share */
 struct weft_bench_gpu_stage;
-enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_products *products,
+
+enum weft_status weft_bench_gpu_plans_open(struct weft_device *device,
+                                           const struct weft_bench_gpu_case *at,
+                                           struct weft_bench_gpu_plans **out,
+                                           struct weft_error *error);
+void weft_bench_gpu_plans_close(struct weft_bench_gpu_plans *plans);
+
+enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
                                              struct weft_device *device, uint32_t number,
                                              uint32_t stage_count, uint32_t microbatches,
                                              struct weft_bench_gpu_stage **out,
                                              struct weft_error *error);
 void weft_bench_gpu_stage_destroy(struct weft_bench_gpu_stage *stage);
 struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage);
-/* After a step: bytes of a slot, of weights and of gradients, each; a checksum of its gradients; and
- * of the last stage the losses. */
+
+/* Sets the sizes of a stage for a simulation; *bytes is what weights, gradients and all slots
+ * have. */
 void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
-                                struct weft_stage_costs *costs);
-/* Weights, gradients and all slots. */
-uint64_t weft_bench_gpu_stage_bytes(const struct weft_bench_gpu_stage *stage);
+                                struct weft_stage_costs *costs, uint64_t *bytes);
+/* After a step: a checksum of the gradients, and to losses[microbatch], of the last stage, added its
+ * losses. */
 enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,
                                            uint64_t *checksum, double *losses,
                                            struct weft_error *error);

@@ -10,127 +10,102 @@
 #define WORKSPACE_BYTES (UINT64_C(32) << 20)
 
 enum plan {
-  UP_FORWARD,   /* h = gelu(a), a = W1 x; without gelu in a layer of one product */
-  DOWN_FORWARD, /* y = x + W2 h */
-  DOWN_INPUT,   /* da = gelu'(a) W2^T dy */
-  UP_INPUT,     /* dx = dy + W1^T da; in a layer of one product dx = W^T dy */
-  DOWN_WEIGHT,  /* dW2 += dy h^T */
-  UP_WEIGHT,    /* dW1 += da x^T */
-  ROW_DOTS,     /* outputs times targets, of each row */
-  SUM,          /* of those */
+  UP,          /* h = gelu(a), a = W1 x */
+  DOWN,        /* y = x + W2 h */
+  DOWN_INPUT,  /* da = gelu'(a) W2^T dy */
+  UP_INPUT,    /* dx = dy + W1^T da */
+  DOWN_WEIGHT, /* dW2 += dy h^T */
+  UP_WEIGHT,   /* dW1 += da x^T */
+  LOSS,        /* outputs times targets, of each row */
   PLANS
 };
 
-struct weft_bench_gpu_products {
+/* What all stages share. Sizes are in bytes. */
+struct weft_bench_gpu_plans {
   struct weft_cublaslt *lt;
-  struct weft_product *plans[PLANS];
-  uint64_t rows, width, wide, inner; /* inner: of an UP product, wide or width */
+  struct weft_product *products[PLANS];
+  uint64_t rows, width, wide;
+  uint64_t tensor, inner; /* [rows][width], [rows][wide] */
+  uint64_t matrix;        /* [width][wide] */
+  uint64_t kept;          /* of a layer in a slot */
   uint32_t layers;
-  bool has_loss;
 };
 
 /* ---- Plans ---- */
 
-static enum weft_status plan(struct weft_bench_gpu_products *products, enum plan number, uint64_t m,
-                             uint64_t n, uint64_t k, bool a_transposed, bool b_transposed,
-                             enum weft_product_epilogue epilogue, uint32_t sms,
-                             struct weft_error *error) {
-  const struct weft_product_shape shape = {
-      .m = m,
-      .n = n,
-      .k = k,
-      .a = {.type = WEFT_PRODUCT_BF16, .transposed = a_transposed},
-      .b = {.type = WEFT_PRODUCT_BF16, .transposed = b_transposed},
-      .d = {.type = WEFT_PRODUCT_BF16},
-      .epilogue = epilogue,
-      .sm_count = sms,
-      .workspace_bytes = WORKSPACE_BYTES};
-  return weft_product_create(products->lt, &shape, &products->plans[number], error);
-}
-
-/* The loss: a number per row, and their sum. */
-static enum weft_status plan_loss(struct weft_bench_gpu_products *products,
-                                  struct weft_error *error) {
-  const struct weft_product_shape dots = {
-      .m = 1,
-      .n = 1,
-      .k = products->width,
-      .a = {.type = WEFT_PRODUCT_BF16, .batch_stride = products->width},
-      .b = {.type = WEFT_PRODUCT_BF16, .batch_stride = products->width},
-      .d = {.type = WEFT_PRODUCT_F32, .batch_stride = 1},
-      .batch = (uint32_t)products->rows,
-      .align_bytes = 4,
-      .workspace_bytes = WORKSPACE_BYTES};
-  const struct weft_product_shape sum = {.m = 1,
-                                         .n = 1,
-                                         .k = products->rows,
-                                         .a = {.type = WEFT_PRODUCT_F32},
-                                         .b = {.type = WEFT_PRODUCT_F32},
-                                         .d = {.type = WEFT_PRODUCT_F32},
-                                         .align_bytes = 4,
-                                         .workspace_bytes = WORKSPACE_BYTES};
-  WEFT_TRY(weft_product_create(products->lt, &dots, &products->plans[ROW_DOTS], error));
-  return weft_product_create(products->lt, &sum, &products->plans[SUM], error);
-}
-
-static enum weft_status plan_all(struct weft_bench_gpu_products *products, uint32_t sms,
-                                 struct weft_error *error) {
-  const uint64_t rows = products->rows, width = products->width, inner = products->inner;
-  const bool blocks = products->wide > 0;
-  WEFT_TRY(plan(products, UP_FORWARD, inner, rows, width, true, false,
-                blocks ? WEFT_EPILOGUE_GELU_AUX : WEFT_EPILOGUE_NONE, sms, error));
-  WEFT_TRY(
-      plan(products, UP_INPUT, width, rows, inner, false, false, WEFT_EPILOGUE_NONE, sms, error));
-  WEFT_TRY(
-      plan(products, UP_WEIGHT, width, inner, rows, false, true, WEFT_EPILOGUE_NONE, sms, error));
-  if (!blocks) {
-    return WEFT_OK;
+static enum weft_status make_plans(struct weft_bench_gpu_plans *plans, uint32_t sms,
+                                   struct weft_error *error) {
+  const uint64_t rows = plans->rows, width = plans->width, wide = plans->wide;
+  const struct {
+    uint64_t m, n, k;
+    bool a_transposed, b_transposed;
+    enum weft_product_epilogue epilogue;
+  } shapes[] = {
+      [UP] = {wide, rows, width, true, false, WEFT_EPILOGUE_GELU_AUX},
+      [DOWN] = {width, rows, wide, true, false, WEFT_EPILOGUE_NONE},
+      [DOWN_INPUT] = {wide, rows, width, false, false, WEFT_EPILOGUE_DGELU},
+      [UP_INPUT] = {width, rows, wide, false, false, WEFT_EPILOGUE_NONE},
+      [DOWN_WEIGHT] = {wide, width, rows, false, true, WEFT_EPILOGUE_NONE},
+      [UP_WEIGHT] = {width, wide, rows, false, true, WEFT_EPILOGUE_NONE},
+      [LOSS] = {1, 1, width, false, false, WEFT_EPILOGUE_NONE},
+  };
+  for (int k = 0; k < PLANS; k++) {
+    const bool loss = k == LOSS;
+    const struct weft_product_shape shape = {
+        .m = shapes[k].m,
+        .n = shapes[k].n,
+        .k = shapes[k].k,
+        .a = {WEFT_PRODUCT_BF16, shapes[k].a_transposed, .batch_stride = loss ? width : 0},
+        .b = {WEFT_PRODUCT_BF16, shapes[k].b_transposed, .batch_stride = loss ? width : 0},
+        .d = {loss ? WEFT_PRODUCT_F32 : WEFT_PRODUCT_BF16, .batch_stride = loss ? 1 : 0},
+        .batch = loss ? (uint32_t)rows : 1,
+        .align_bytes = loss ? 4 : 256,
+        .epilogue = shapes[k].epilogue,
+        .sm_count = sms,
+        .workspace_bytes = WORKSPACE_BYTES};
+    WEFT_TRY(weft_product_create(plans->lt, &shape, &plans->products[k], error));
   }
-  WEFT_TRY(plan(products, DOWN_FORWARD, width, rows, inner, true, false, WEFT_EPILOGUE_NONE, sms,
-                error));
-  WEFT_TRY(plan(products, DOWN_INPUT, inner, rows, width, false, false, WEFT_EPILOGUE_DGELU, sms,
-                error));
-  WEFT_TRY(
-      plan(products, DOWN_WEIGHT, inner, width, rows, false, true, WEFT_EPILOGUE_NONE, sms, error));
-  products->has_loss = true;
-  return plan_loss(products, error);
-}
-
-enum weft_status weft_bench_gpu_products_open(struct weft_device *device,
-                                              const struct weft_bench_gpu_case *at,
-                                              struct weft_bench_gpu_products **out,
-                                              struct weft_error *error) {
-  struct weft_bench_gpu_products *products = weft_array_allocate_zero(NULL, 1, sizeof *products);
-  if (products == NULL) {
-    return weft_fail_memory(error, sizeof *products);
-  }
-  products->rows = at->rows;
-  products->width = at->width;
-  products->wide = at->wide;
-  products->inner = at->wide > 0 ? at->wide : at->width;
-  products->layers = at->layers;
-  enum weft_status status = device->ops->make_current(device, error);
-  if (status == WEFT_OK) {
-    status = weft_cublaslt_open(NULL, &products->lt, error);
-  }
-  if (status == WEFT_OK) {
-    status = plan_all(products, at->sms, error);
-  }
-  if (status < 0) {
-    weft_bench_gpu_products_close(products);
-    return status;
-  }
-  *out = products;
   return WEFT_OK;
 }
 
-void weft_bench_gpu_products_close(struct weft_bench_gpu_products *products) {
-  if (products != NULL) {
+enum weft_status weft_bench_gpu_plans_open(struct weft_device *device,
+                                           const struct weft_bench_gpu_case *at,
+                                           struct weft_bench_gpu_plans **out,
+                                           struct weft_error *error) {
+  struct weft_bench_gpu_plans *plans = weft_array_allocate_zero(NULL, 1, sizeof *plans);
+  if (plans == NULL) {
+    return weft_fail_memory(error, sizeof *plans);
+  }
+  *plans = (struct weft_bench_gpu_plans){.rows = at->rows,
+                                         .width = at->width,
+                                         .wide = at->wide,
+                                         .tensor = 2 * at->rows * at->width,
+                                         .inner = 2 * at->rows * at->wide,
+                                         .matrix = 2 * at->width * at->wide,
+                                         .layers = at->layers};
+  plans->kept = 2 * plans->tensor + 3 * plans->inner;
+  enum weft_status status = device->ops->make_current(device, error);
+  if (status == WEFT_OK) {
+    status = weft_cublaslt_open(NULL, &plans->lt, error);
+  }
+  if (status == WEFT_OK) {
+    status = make_plans(plans, at->sms, error);
+  }
+  if (status < 0) {
+    weft_bench_gpu_plans_close(plans);
+    return status;
+  }
+  *out = plans;
+  return WEFT_OK;
+}
+
+void weft_bench_gpu_plans_close(struct weft_bench_gpu_plans *plans) {
+  if (plans != NULL) {
     for (int k = 0; k < PLANS; k++) {
-      weft_product_destroy(products->plans[k]);
+      weft_product_destroy(plans->products[k]);
     }
-    weft_cublaslt_close(products->lt);
-    weft_array_free(NULL, products, 1, sizeof *products);
+    weft_cublaslt_close(plans->lt);
+    weft_array_free(NULL, plans, 1, sizeof *plans);
   }
 }
 
@@ -138,38 +113,22 @@ void weft_bench_gpu_products_close(struct weft_bench_gpu_products *products) {
 
 struct weft_bench_gpu_stage {
   struct weft_stage stage; /* first */
-  const struct weft_bench_gpu_products *products;
+  const struct weft_bench_gpu_plans *plans;
   struct weft_device *device;
-  uint32_t number, stage_count, microbatches;
-  char *weights, *grads; /* [layers]: W1 [inner][width], W2 [width][inner] */
-  char *slots;           /* [slot_count] */
+  uint32_t number, microbatches;
+  char *weights, *grads; /* [layers]: W1 [wide][width], W2 [width][wide] */
+  char *slots;           /* [slot_count][layers] */
   uint64_t slot_count;
-  char *inputs, *targets;   /* [microbatches][rows][width], of the first and the last stage */
-  char *workspaces[2];      /* forwards and backwards may run at the same time */
-  float *ones, *dots, *sum; /* of the loss; sum [microbatches] is memory of the host */
+  char *inputs, *targets; /* [microbatches], of the first and the last stage */
+  char *workspaces[2];    /* forwards and backwards may run at the same time */
+  char *losses;           /* [microbatches][rows], fp32 */
 };
 
 static struct weft_bench_gpu_stage *of(struct weft_stage *stage) {
   return (struct weft_bench_gpu_stage *)stage;
 }
 
-static uint64_t tensor_bytes(const struct weft_bench_gpu_products *products) {
-  return 2 * products->rows * products->width;
-}
-static uint64_t inner_bytes(const struct weft_bench_gpu_products *products) {
-  return 2 * products->rows * products->inner;
-}
-static uint64_t matrix_bytes(const struct weft_bench_gpu_products *products) {
-  return 2 * products->width * products->inner;
-}
-static uint64_t weight_bytes(const struct weft_bench_gpu_products *products) {
-  return products->layers * matrix_bytes(products) * (products->wide > 0 ? 2 : 1);
-}
-static uint64_t layer_bytes(const struct weft_bench_gpu_products *products) {
-  return 2 * tensor_bytes(products) + (products->wide > 0 ? 3 * inner_bytes(products) : 0);
-}
-
-/* Of a layer in a slot: its input x and the gradient of it, which the first layer has in messages;
+/* Of a layer in a slot: its input and the gradient of it, which the first layer has in messages;
  * and a, h, da. */
 struct kept {
   char *x, *dx, *a, *h, *da;
@@ -177,105 +136,75 @@ struct kept {
 
 static struct kept kept_of(const struct weft_bench_gpu_stage *stage, uint32_t slot,
                            uint32_t layer) {
-  const struct weft_bench_gpu_products *products = stage->products;
-  char *at = stage->slots + (slot * (uint64_t)products->layers + layer) * layer_bytes(products);
-  char *inner = at + 2 * tensor_bytes(products);
-  return (struct kept){at, at + tensor_bytes(products), inner, inner + inner_bytes(products),
-                       inner + 2 * inner_bytes(products)};
+  const struct weft_bench_gpu_plans *plans = stage->plans;
+  char *x = stage->slots + (slot * (uint64_t)plans->layers + layer) * plans->kept;
+  char *a = x + 2 * plans->tensor;
+  return (struct kept){x, x + plans->tensor, a, a + plans->inner, a + 2 * plans->inner};
 }
 
-static char *matrix(const struct weft_bench_gpu_stage *stage, char *from, uint32_t layer,
-                    bool down) {
-  const uint64_t each = stage->products->wide > 0 ? 2 : 1;
-  return from + (layer * each + (down ? 1 : 0)) * matrix_bytes(stage->products);
-}
-
-static enum weft_status multiply(const struct weft_bench_gpu_stage *stage, enum plan number,
+static enum weft_status multiply(const struct weft_bench_gpu_stage *stage, enum plan plan,
                                  const void *a, const void *b, const void *c, void *d, void *aux,
-                                 bool backward, struct weft_stream *stream,
-                                 struct weft_error *error) {
-  const struct weft_product_call call = {.alpha = 1,
-                                         .beta = c != NULL ? 1 : 0,
-                                         .a = a,
-                                         .b = b,
-                                         .c = c,
-                                         .d = d,
-                                         .aux = aux,
-                                         .workspace = stage->workspaces[backward]};
-  return weft_product_run(stage->products->plans[number], &call, stream, error);
+                                 struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_product_call call = {
+      .alpha = 1,
+      .beta = c != NULL ? 1 : 0,
+      .a = a,
+      .b = b,
+      .c = c,
+      .d = d,
+      .aux = aux,
+      .workspace = stage->workspaces[plan == UP || plan == DOWN || plan == LOSS ? 0 : 1]};
+  return weft_product_run(stage->plans->products[plan], &call, stream, error);
 }
 
-static bool is_last(const struct weft_bench_gpu_stage *stage) {
-  return stage->number + 1 == stage->stage_count;
-}
-
-static char *microbatch(const struct weft_bench_gpu_stage *stage, char *from, uint32_t number) {
-  return from + (number % stage->microbatches) * tensor_bytes(stage->products);
-}
-
+/* What a message has, except at the ends of the pipeline. */
 static const char *input_of(const struct weft_bench_gpu_stage *stage,
                             const struct weft_stage_call *call) {
-  return stage->number == 0 ? microbatch(stage, stage->inputs, call->microbatch)
-                            : call->inputs->items[0].data;
+  return stage->inputs != NULL ? stage->inputs + call->microbatch * stage->plans->tensor
+                               : call->inputs->items[0].data;
+}
+static const char *output_grad_of(const struct weft_bench_gpu_stage *stage,
+                                  const struct weft_stage_call *call) {
+  return stage->targets != NULL ? stage->targets + call->microbatch * stage->plans->tensor
+                                : call->output_grads->items[0].data;
 }
 
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
                                 struct weft_error *error) {
   const struct weft_bench_gpu_stage *stage = of(base);
-  const struct weft_bench_gpu_products *products = stage->products;
+  const struct weft_bench_gpu_plans *plans = stage->plans;
   const char *x = input_of(stage, call);
-  char *const output = call->outputs->items[0].data;
-  for (uint32_t l = 0; l < products->layers; l++) {
+  for (uint32_t l = 0; l < plans->layers; l++) {
     const struct kept kept = kept_of(stage, call->slot, l);
-    char *y = l + 1 < products->layers ? kept_of(stage, call->slot, l + 1).x : output;
-    const char *w1 = matrix(stage, stage->weights, l, false);
-    if (products->wide == 0) {
-      WEFT_TRY(multiply(stage, UP_FORWARD, w1, x, NULL, y, NULL, false, call->stream, error));
-    } else {
-      WEFT_TRY(
-          multiply(stage, UP_FORWARD, w1, x, NULL, kept.h, kept.a, false, call->stream, error));
-      WEFT_TRY(multiply(stage, DOWN_FORWARD, matrix(stage, stage->weights, l, true), kept.h, x, y,
-                        NULL, false, call->stream, error));
-    }
+    char *y =
+        l + 1 < plans->layers ? kept_of(stage, call->slot, l + 1).x : call->outputs->items[0].data;
+    const char *w = stage->weights + 2 * l * plans->matrix;
+    WEFT_TRY(multiply(stage, UP, w, x, NULL, kept.h, kept.a, call->stream, error));
+    WEFT_TRY(multiply(stage, DOWN, w + plans->matrix, kept.h, x, y, NULL, call->stream, error));
     x = y;
   }
-  if (!is_last(stage) || !products->has_loss) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(multiply(stage, ROW_DOTS, output, microbatch(stage, stage->targets, call->microbatch),
-                    NULL, stage->dots, NULL, false, call->stream, error));
-  return multiply(stage, SUM, stage->dots, stage->ones, NULL, stage->sum + call->microbatch, NULL,
-                  false, call->stream, error);
-}
-
-/* The gradient of the last layer's output. */
-static const char *output_grad(const struct weft_bench_gpu_stage *stage,
-                               const struct weft_stage_call *call) {
-  return is_last(stage) ? microbatch(stage, stage->targets, call->microbatch)
-                        : call->output_grads->items[0].data;
+  return stage->targets != NULL
+             ? multiply(stage, LOSS, x, output_grad_of(stage, call), NULL,
+                        stage->losses + call->microbatch * plans->rows * sizeof(float), NULL,
+                        call->stream, error)
+             : WEFT_OK;
 }
 
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   const struct weft_bench_gpu_stage *stage = of(base);
-  const struct weft_bench_gpu_products *products = stage->products;
-  const char *dy = output_grad(stage, call);
-  for (uint32_t l = products->layers; l-- > 0;) {
+  const struct weft_bench_gpu_plans *plans = stage->plans;
+  const char *dy = output_grad_of(stage, call);
+  for (uint32_t l = plans->layers; l-- > 0;) {
     const struct kept kept = kept_of(stage, call->slot, l);
-    char *dx = l > 0                          ? kept.dx
-               : call->input_grads->count > 0 ? call->input_grads->items[0].data
-                                              : NULL;
-    const char *w1 = matrix(stage, stage->weights, l, false);
-    const char *da = dy;
-    if (products->wide > 0) {
-      WEFT_TRY(multiply(stage, DOWN_INPUT, matrix(stage, stage->weights, l, true), dy, NULL,
-                        kept.da, kept.a, true, call->stream, error));
-      da = kept.da;
+    const char *w = stage->weights + 2 * l * plans->matrix;
+    WEFT_TRY(multiply(stage, DOWN_INPUT, w + plans->matrix, dy, NULL, kept.da, kept.a, call->stream,
+                      error));
+    if (l == 0 && call->input_grads->count == 0) {
+      return WEFT_OK; /* nobody needs it */
     }
-    if (dx != NULL) {
-      WEFT_TRY(multiply(stage, UP_INPUT, w1, da, products->wide > 0 ? dy : NULL, dx, NULL, true,
-                        call->stream, error));
-    }
+    char *dx = l > 0 ? kept.dx : call->input_grads->items[0].data;
+    WEFT_TRY(multiply(stage, UP_INPUT, w, kept.da, dy, dx, NULL, call->stream, error));
     dy = dx;
   }
   return WEFT_OK;
@@ -284,35 +213,33 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   const struct weft_bench_gpu_stage *stage = of(base);
-  const struct weft_bench_gpu_products *products = stage->products;
-  const char *dy = output_grad(stage, call);
-  for (uint32_t l = products->layers; l-- > 0;) {
+  const struct weft_bench_gpu_plans *plans = stage->plans;
+  const char *dy = output_grad_of(stage, call);
+  for (uint32_t l = plans->layers; l-- > 0;) {
     const struct kept kept = kept_of(stage, call->slot, l);
-    const char *x = l > 0 ? kept.x : input_of(stage, call);
-    char *dw = matrix(stage, stage->grads, l, false);
-    const char *da = products->wide > 0 ? kept.da : dy;
-    if (products->wide > 0) {
-      char *down = matrix(stage, stage->grads, l, true);
-      WEFT_TRY(
-          multiply(stage, DOWN_WEIGHT, kept.h, dy, down, down, NULL, true, call->stream, error));
-    }
-    WEFT_TRY(multiply(stage, UP_WEIGHT, x, da, dw, dw, NULL, true, call->stream, error));
+    char *up = stage->grads + 2 * l * plans->matrix, *down = up + plans->matrix;
+    WEFT_TRY(multiply(stage, DOWN_WEIGHT, kept.h, dy, down, down, NULL, call->stream, error));
+    WEFT_TRY(multiply(stage, UP_WEIGHT, l > 0 ? kept.x : input_of(stage, call), kept.da, up, up,
+                      NULL, call->stream, error));
     dy = kept.dx;
   }
   return WEFT_OK;
 }
 
+static uint64_t weight_bytes(const struct weft_bench_gpu_stage *stage) {
+  return 2 * stage->plans->layers * stage->plans->matrix;
+}
+
 static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_call *call,
                                   struct weft_error *error) {
   const struct weft_bench_gpu_stage *stage = of(base);
-  return weft_device_fill(stage->device, stage->grads, 0, weight_bytes(stage->products),
-                          call->stream, error);
+  return weft_device_fill(stage->device, stage->grads, 0, weight_bytes(stage), call->stream, error);
 }
 
 static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
                                 struct weft_error *error) {
   struct weft_bench_gpu_stage *stage = of(base);
-  const uint64_t each = stage->products->layers * layer_bytes(stage->products);
+  const uint64_t each = stage->plans->layers * stage->plans->kept;
   weft_device_free(stage->device, NULL, stage->slots, stage->slot_count * each);
   stage->slot_count = slot_count;
   stage->slots = weft_device_allocate(stage->device, NULL, slot_count * each);
@@ -334,9 +261,10 @@ static uint16_t table_number(uint32_t k) {
   return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/* A power of two, so that scaling is exact, near 1 / sqrt(the variance of a sum of that many). */
+/* A power of two, so that scaling is exact, near what keeps a sum of that many products as large as
+ * they are. */
 static float scale_of(uint64_t count) {
-  return ldexpf(1, -(int)lround(log2((double)count / 12) / 2));
+  return ldexpf(1, -(int)floor(log2((double)count / 12) / 2 + 0.5));
 }
 
 static enum weft_status fill(const struct weft_bench_gpu_stage *stage, char *to, uint64_t bytes,
@@ -367,77 +295,29 @@ static enum weft_status fill(const struct weft_bench_gpu_stage *stage, char *to,
   return status;
 }
 
-static enum weft_status fill_batch(const struct weft_bench_gpu_stage *stage, char *to,
-                                   uint32_t seed, float scale, struct weft_error *error) {
+static enum weft_status fill_all(const struct weft_bench_gpu_stage *stage,
+                                 struct weft_error *error) {
+  const struct weft_bench_gpu_plans *plans = stage->plans;
+  for (uint32_t k = 0; k < 2 * plans->layers; k++) {
+    WEFT_TRY(fill(stage, stage->weights + k * plans->matrix, plans->matrix,
+                  2 * stage->number * plans->layers + k + 1,
+                  k % 2 == 0 ? scale_of(plans->width) : scale_of(plans->wide) / 2, error));
+  }
   for (uint32_t m = 0; m < stage->microbatches; m++) {
-    WEFT_TRY(fill(stage, microbatch(stage, to, m), tensor_bytes(stage->products), seed + m, scale,
-                  error));
+    if (stage->inputs != NULL) {
+      WEFT_TRY(fill(stage, stage->inputs + m * plans->tensor, plans->tensor, 1000 + m, 2, error));
+    }
+    if (stage->targets != NULL) {
+      WEFT_TRY(
+          fill(stage, stage->targets + m * plans->tensor, plans->tensor, 2000 + m, 0.125F, error));
+    }
   }
   return WEFT_OK;
 }
 
-static enum weft_status fill_all(const struct weft_bench_gpu_stage *stage,
-                                 struct weft_error *error) {
-  const struct weft_bench_gpu_products *products = stage->products;
-  const float up = scale_of(products->width), down = scale_of(products->inner) / 2;
-  for (uint32_t l = 0; l < products->layers; l++) {
-    const uint32_t layer = stage->number * products->layers + l;
-    WEFT_TRY(fill(stage, matrix(stage, stage->weights, l, false), matrix_bytes(products),
-                  2 * layer + 1, up, error));
-    if (products->wide > 0) {
-      WEFT_TRY(fill(stage, matrix(stage, stage->weights, l, true), matrix_bytes(products),
-                    2 * layer + 2, down, error));
-    }
-  }
-  if (stage->inputs != NULL) {
-    WEFT_TRY(fill_batch(stage, stage->inputs, 1000, 2, error));
-  }
-  if (stage->targets != NULL) {
-    WEFT_TRY(fill_batch(stage, stage->targets, 2000, 0.125F, error));
-  }
-  if (stage->ones == NULL) {
-    return WEFT_OK;
-  }
-  float *host = weft_array_allocate(NULL, (size_t)products->rows, sizeof *host);
-  for (uint64_t k = 0; host != NULL && k < products->rows; k++) {
-    host[k] = 1;
-  }
-  const struct weft_copy copy = {.to = stage->ones,
-                                 .to_device = stage->device,
-                                 .from = host,
-                                 .row_bytes = products->rows * sizeof *host,
-                                 .rows = 1};
-  const enum weft_status status = host != NULL
-                                      ? weft_copy(&copy, NULL, error)
-                                      : weft_fail_memory(error, (size_t)products->rows * 4);
-  weft_array_free(NULL, host, (size_t)products->rows, sizeof *host);
-  return status;
-}
-
 /* ---- Making it ---- */
 
-static bool allocate_all(struct weft_bench_gpu_stage *stage) {
-  const struct weft_bench_gpu_products *products = stage->products;
-  struct weft_device *device = stage->device;
-  const uint64_t batch = stage->microbatches * tensor_bytes(products);
-  const bool loss = is_last(stage) && products->has_loss;
-  stage->weights = weft_device_allocate(device, NULL, weight_bytes(products));
-  stage->grads = weft_device_allocate(device, NULL, weight_bytes(products));
-  stage->workspaces[0] = weft_device_allocate(device, NULL, WORKSPACE_BYTES);
-  stage->workspaces[1] = weft_device_allocate(device, NULL, WORKSPACE_BYTES);
-  stage->inputs = stage->number == 0 ? weft_device_allocate(device, NULL, batch) : NULL;
-  stage->targets = is_last(stage) ? weft_device_allocate(device, NULL, batch) : NULL;
-  stage->ones = loss ? weft_device_allocate(device, NULL, products->rows * 4) : NULL;
-  stage->dots = loss ? weft_device_allocate(device, NULL, products->rows * 4) : NULL;
-  stage->sum =
-      loss ? device->ops->allocate_host(device, stage->microbatches * sizeof(float)) : NULL;
-  return stage->weights != NULL && stage->grads != NULL && stage->workspaces[0] != NULL &&
-         stage->workspaces[1] != NULL && (stage->number > 0 || stage->inputs != NULL) &&
-         (!is_last(stage) || stage->targets != NULL) &&
-         (!loss || (stage->ones != NULL && stage->dots != NULL && stage->sum != NULL));
-}
-
-enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_products *products,
+enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
                                              struct weft_device *device, uint32_t number,
                                              uint32_t stage_count, uint32_t microbatches,
                                              struct weft_bench_gpu_stage **out,
@@ -454,15 +334,32 @@ enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_products *pro
   if (stage == NULL) {
     return weft_fail_memory(error, sizeof *stage);
   }
-  stage->stage.ops = &ops;
-  stage->products = products;
-  stage->device = device;
-  stage->number = number;
-  stage->stage_count = stage_count;
-  stage->microbatches = products->has_loss ? microbatches : 1;
-  const enum weft_status status = allocate_all(stage)
-                                      ? fill_all(stage, error)
-                                      : weft_fail_memory(error, (size_t)weight_bytes(products));
+  *stage = (struct weft_bench_gpu_stage){.stage = {.ops = &ops},
+                                         .plans = plans,
+                                         .device = device,
+                                         .number = number,
+                                         .microbatches = microbatches};
+  const bool is_last = number + 1 == stage_count;
+  const struct {
+    char **to;
+    uint64_t bytes;
+  } parts[] = {{&stage->weights, weight_bytes(stage)},
+               {&stage->grads, weight_bytes(stage)},
+               {&stage->workspaces[0], WORKSPACE_BYTES},
+               {&stage->workspaces[1], WORKSPACE_BYTES},
+               {&stage->inputs, number == 0 ? microbatches * plans->tensor : 0},
+               {&stage->targets, is_last ? microbatches * plans->tensor : 0},
+               {&stage->losses, is_last ? microbatches * plans->rows * sizeof(float) : 0}};
+  enum weft_status status = WEFT_OK;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(parts) && status == WEFT_OK; k++) {
+    if (parts[k].bytes > 0) {
+      *parts[k].to = weft_device_allocate(device, NULL, parts[k].bytes);
+      status = *parts[k].to != NULL ? WEFT_OK : weft_fail_memory(error, (size_t)parts[k].bytes);
+    }
+  }
+  if (status == WEFT_OK) {
+    status = fill_all(stage, error);
+  }
   if (status < 0) {
     weft_bench_gpu_stage_destroy(stage);
     return status;
@@ -475,13 +372,11 @@ void weft_bench_gpu_stage_destroy(struct weft_bench_gpu_stage *stage) {
   if (stage == NULL) {
     return;
   }
-  void *const all[] = {stage->weights,       stage->grads,         stage->slots,
-                       stage->workspaces[0], stage->workspaces[1], stage->inputs,
-                       stage->targets,       stage->ones,          stage->dots};
+  void *const all[] = {stage->weights,       stage->grads,  stage->slots,   stage->workspaces[0],
+                       stage->workspaces[1], stage->inputs, stage->targets, stage->losses};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(all); k++) {
     weft_device_free(stage->device, NULL, all[k], 0);
   }
-  stage->device->ops->free_host(stage->device, stage->sum);
   weft_array_free(NULL, stage, 1, sizeof *stage);
 }
 
@@ -490,24 +385,31 @@ struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage)
 }
 
 void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
-                                struct weft_stage_costs *costs) {
-  costs->activation = (double)(stage->products->layers * layer_bytes(stage->products));
-  costs->activation_after_i = costs->activation;
-  costs->parameters = costs->gradients = (double)weight_bytes(stage->products);
-  costs->gradients_sharded = costs->gradients;
-}
-
-uint64_t weft_bench_gpu_stage_bytes(const struct weft_bench_gpu_stage *stage) {
-  return 2 * weight_bytes(stage->products) +
-         stage->slot_count * stage->products->layers * layer_bytes(stage->products);
+                                struct weft_stage_costs *costs, uint64_t *bytes) {
+  const uint64_t slot = stage->plans->layers * stage->plans->kept, weights = weight_bytes(stage);
+  costs->activation = costs->activation_after_i = (double)slot;
+  costs->parameters = costs->gradients = costs->gradients_sharded = (double)weights;
+  *bytes = 2 * weights + stage->slot_count * slot;
 }
 
 enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,
                                            uint64_t *checksum, double *losses,
                                            struct weft_error *error) {
-  for (uint32_t m = 0; is_last(stage) && stage->sum != NULL && m < stage->microbatches; m++) {
-    losses[m] = (double)stage->sum[m];
+  const size_t count = (size_t)(stage->microbatches * stage->plans->rows);
+  if (stage->targets != NULL) {
+    float *host = weft_array_allocate(NULL, count, sizeof *host);
+    const struct weft_copy copy = {.to = host,
+                                   .from = stage->losses,
+                                   .from_device = stage->device,
+                                   .row_bytes = count * sizeof *host,
+                                   .rows = 1};
+    const enum weft_status status =
+        host != NULL ? weft_copy(&copy, NULL, error) : weft_fail_memory(error, count);
+    for (size_t k = 0; k < count && status == WEFT_OK; k++) {
+      losses[k / stage->plans->rows] += (double)host[k];
+    }
+    weft_array_free(NULL, host, count, sizeof *host);
+    WEFT_TRY(status);
   }
-  return weft_device_checksum(stage->device, stage->grads, weight_bytes(stage->products), checksum,
-                              error);
+  return weft_device_checksum(stage->device, stage->grads, weight_bytes(stage), checksum, error);
 }

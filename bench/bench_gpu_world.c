@@ -31,7 +31,7 @@ struct world {
   struct weft_program *program;
   uint32_t rank_of[WEFT_BENCH_GPU_STAGES_MAX];
   struct weft_cuda *cuda; /* NULL: on the host */
-  struct weft_bench_gpu_products *products;
+  struct weft_bench_gpu_plans *plans;
   struct weft_bench_gpu_stage *stages[WEFT_BENCH_GPU_STAGES_MAX];
   struct weft_linear_stage linear[WEFT_BENCH_GPU_STAGES_MAX];
   struct weft_cost_stage timed[WEFT_BENCH_GPU_STAGES_MAX];
@@ -196,7 +196,9 @@ static void set_costs(const struct world *world, uint32_t s, double gap_us,
     costs->overlap_f_b = mean(tally, WEFT_OP_OVERLAP_F_B, -1);
   }
   if (world->stages[s] != NULL) {
-    weft_bench_gpu_stage_sizes(world->stages[s], costs);
+    uint64_t bytes;
+    weft_bench_gpu_stage_sizes(world->stages[s], costs, &bytes);
+    world->result->stage_bytes += bytes;
   }
 }
 
@@ -270,7 +272,6 @@ static enum weft_status read_results(struct world *world, struct weft_error *err
       sum = weft_checksum(grads, sizeof grads);
     } else if (world->stages[s] != NULL) {
       WEFT_TRY(weft_bench_gpu_stage_read(world->stages[s], &sum, result->losses, error));
-      result->stage_bytes += weft_bench_gpu_stage_bytes(world->stages[s]);
     }
     result->checksum = result->checksum * 31 + sum;
   }
@@ -289,8 +290,7 @@ static enum weft_status make_stages(struct world *world, struct weft_error *erro
   const struct weft_bench_gpu_case *at = world->at;
   world->null.ops = weft_null_stage_ops();
   if (at->kind == WEFT_BENCH_GPU_PRODUCTS) {
-    WEFT_TRY(weft_bench_gpu_products_open(weft_cuda_device(world->cuda, 0), at, &world->products,
-                                          error));
+    WEFT_TRY(weft_bench_gpu_plans_open(weft_cuda_device(world->cuda, 0), at, &world->plans, error));
   }
   for (uint32_t s = 0; s < world->program->stage_count; s++) {
     struct weft_device *device =
@@ -307,7 +307,7 @@ static enum weft_status make_stages(struct world *world, struct weft_error *erro
                                       100 + s, error));
       world->bases[s] = &world->linear[s].stage;
     } else if (at->kind == WEFT_BENCH_GPU_PRODUCTS) {
-      WEFT_TRY(weft_bench_gpu_stage_create(world->products, device, s, world->program->stage_count,
+      WEFT_TRY(weft_bench_gpu_stage_create(world->plans, device, s, world->program->stage_count,
                                            at->microbatches, &world->stages[s], error));
       world->bases[s] = weft_bench_gpu_stage_base(world->stages[s]);
     }
@@ -378,7 +378,7 @@ static void close_world(struct world *world) {
       weft_linear_stage_finish(&world->linear[s]);
     }
   }
-  weft_bench_gpu_products_close(world->products);
+  weft_bench_gpu_plans_close(world->plans);
   weft_cuda_close(world->cuda);
   for (uint32_t r = 0; world->ranks != NULL && r < world->at->ranks; r++) {
     weft_array_free(NULL, world->ranks[r].tallies, stage_count, sizeof *world->ranks[r].tallies);
