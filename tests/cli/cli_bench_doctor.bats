@@ -112,7 +112,7 @@ load ../setup/cli_setup
     "$WEFT" bench gpu -p 2 -m 4 --repeats 3 --json
   succeeds
   jq -e '.schema == "weft-bench-gpu/1" and .runs_checked == 18 and
-    (.actions[0] | .case == "compute, no event log" and .us != null and .driver_us > 0) and
+    (.actions[0] | .case == "compute" and .us != null and .driver_us > 0) and
     (.replay | length == 18 and all(.step_us > 0 and .bare_launch_us > 0)) and
     (.timed | length == 9 and all(.["8x200us"] > 0.99 and .["8x200us"] < 1.01))' <<<"$output"
   # Without cublasLt there are no products, which it says.
