@@ -37,7 +37,18 @@ setup() {
 
 @test "pytest" {
   "$PYTHON" -m pytest -q -p no:cacheprovider --rootdir "$WEFT_SOURCE_DIR/tests/python" \
-    "$WEFT_SOURCE_DIR/tests/python"
+    --ignore "$WEFT_SOURCE_DIR/tests/python/test_torch.py" "$WEFT_SOURCE_DIR/tests/python"
+}
+
+# The machine's own PyTorch, which is too large to be installed for a test.
+@test "weft_pipeline.torch" {
+  python3 -c 'import torch.distributed.pipelining' 2>/dev/null ||
+    skip "PyTorch is not installed"
+  python3 -m pip install --quiet --disable-pip-version-check --target packages pytest
+  python3 -m pip install --quiet --disable-pip-version-check --target packages --no-index \
+    "$WEFT_SOURCE_DIR"/build/wheel/*.whl
+  PYTHONPATH=packages python3 -m pytest -q -p no:cacheprovider \
+    "$WEFT_SOURCE_DIR/tests/python/test_torch.py"
 }
 
 @test "mypy --strict" {

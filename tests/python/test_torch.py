@@ -1,0 +1,285 @@
+"""Against a real PyTorch: every schedule is checked, and tables run in several processes."""
+
+import inspect
+import multiprocessing
+import os
+import tempfile
+
+import pytest
+import weft_pipeline as weft
+import weft_pipeline.torch as weft_torch
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("torch.distributed.pipelining")
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.pipelining import PipelineStage, schedules  # noqa: E402
+
+WIDTH, ROWS = 4, 2
+
+
+class Stage:
+    """As much of a pipeline stage as a schedule looks at before it runs."""
+
+    def __init__(self, num_stages, group_size, index=0):
+        self.num_stages = num_stages
+        self.group_size = group_size
+        self.group_rank = 0
+        self.stage_index = index
+        self.has_backward = True
+        self.submod = torch.nn.Identity()
+        self.is_first = index == 0
+        self.is_last = index == num_stages - 1
+
+
+def loss_of(output, target):
+    return ((output - target) ** 2).sum()
+
+
+MULTI = [
+    (schedules.ScheduleLoopedBFS, 2),
+    (schedules.ScheduleInterleaved1F1B, 2),
+    (schedules.ScheduleInterleavedZeroBubble, 2),
+    (schedules.ScheduleZBVZeroBubble, 2),
+    (schedules.ScheduleDualPipeV, 2),
+]
+
+
+def multi(kind, p, v, m, **options):
+    stages = [Stage(p * v, p, k) for k in range(v)]
+    return kind(stages, m, loss_fn=loss_of, **options)
+
+
+@pytest.mark.parametrize(("kind", "v"), MULTI)
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12)])
+def test_multi(kind, v, p, m):
+    report = weft_torch.check(multi(kind, p, v, m))
+    assert report.ok and report.liveness_checked
+    assert (report.stages, report.microbatches) == (p * v, m)
+
+
+@pytest.mark.parametrize("kind", [schedules.ScheduleGPipe, schedules.Schedule1F1B])
+@pytest.mark.parametrize(("p", "m"), [(1, 3), (2, 2), (4, 8), (4, 5), (8, 8)])
+def test_single(kind, p, m):
+    schedule = kind(Stage(p, p), m, loss_fn=loss_of)
+    report = weft_torch.check(schedule)
+    assert report.ok and report.has_backward
+    # The same computation in the same order as Weft's table.
+    name = {"ScheduleGPipe": "GPipe", "Schedule1F1B": "1F1B"}[kind.__name__]
+    table = weft.Table.named(name, ranks=p, microbatches=m)
+    for ours, theirs in zip(table, report.program):
+        compute = [str(a) for a in theirs if a.op in "FB"]
+        assert compute == [str(a) for a in ours if a is not None and a.op in "FB"]
+
+
+def test_forward_only():
+    report = weft_torch.check(schedules._ScheduleForwardOnly(Stage(4, 4), 6))
+    assert report.ok and not report.has_backward
+
+
+def test_deferred_receives_deadlock():
+    schedule = multi(schedules.ScheduleInterleaved1F1B, 2, 2, 2, defer_pp_recv=True)
+    with pytest.raises(weft.VerifyError) as caught:
+        weft_torch.check(schedule)
+    assert caught.value.rule == "deadlock"
+    assert {wait.rank for wait in caught.value.cycle} == {0, 1}
+    assert weft_torch.check(schedule, "slots:1").ok
+
+
+@pytest.mark.parametrize(("kind", "v"), MULTI)
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])
+def test_deferred_receives_of_all(kind, v, p, m):
+    if "defer_pp_recv" not in inspect.signature(kind).parameters:
+        pytest.skip(f"{kind.__name__} has no defer_pp_recv")
+    schedule = multi(kind, p, v, m, defer_pp_recv=True)
+    try:
+        weft_torch.check(schedule)
+    except weft.VerifyError as error:
+        assert error.rule == "deadlock" and error.cycle
+    weft_torch.check(schedule, "eager")
+
+
+class Recorder(Stage):
+    """A stage that writes down what the loop of a schedule asks for."""
+
+    def __init__(self, ranks, rank, log):
+        super().__init__(ranks, ranks, rank)
+        self.log = log
+
+    def __getattr__(self, name):
+        rank, last = self.stage_index, self.num_stages - 1
+        ops = {
+            "get_fwd_recv_ops": ("RECV_F", rank > 0),
+            "get_fwd_send_ops": ("SEND_F", rank < last),
+            "get_bwd_recv_ops": ("RECV_B", rank < last),
+            "get_bwd_send_ops": ("SEND_B", rank > 0),
+        }
+        if name in ops:
+            op, there = ops[name]
+            return lambda k: [f"{rank}{op}{k}"] * there
+        compute = {"forward_one_chunk": "F", "backward_one_chunk": "B"}
+        if name in compute:
+            return lambda k, *_, **__: self.log.append({f"{rank}{compute[name]}{k}"})
+        if name == "perform_reduce_grad":
+            return lambda _: self.log.append({f"{rank}REDUCE_GRAD"})
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("kind", [schedules.ScheduleGPipe, schedules.Schedule1F1B])
+@pytest.mark.parametrize(("p", "m"), [(1, 2), (2, 2), (4, 7)])
+def test_loops_are_what_pytorch_runs(kind, p, m, monkeypatch):
+    log = []
+
+    def batch(ops, desc=None):
+        if ops:
+            log.append(set(ops))
+        return []
+
+    monkeypatch.setattr(schedules, "_batch_p2p", batch)
+    monkeypatch.setattr(schedules, "_sorted_batch_p2p", lambda ops, desc=None: {0: batch(ops)})
+    for name in ("_initialize_stage", "_maybe_compute_loss", "_maybe_get_loss", "_update_losses"):
+        monkeypatch.setattr(kind, name, lambda *_, **__: None)
+    for rank in range(p):
+        log.clear()
+        schedule = kind(Recorder(p, rank, log), m, loss_fn=loss_of)
+        row = [str(action) for action in weft_torch.program_of(schedule)[rank]]
+        schedule._step_microbatches([()] * m, [{}] * m, [None] * m, [])
+        for together in log:  # a batch is started at once; a row has it in an order
+            assert set(row[: len(together)]) == together
+            del row[: len(together)]
+        assert row == []
+
+
+def test_autocheck(tmp_path):
+    with weft_torch.autocheck():
+        multi(schedules.ScheduleInterleaved1F1B, 4, 2, 8)
+        schedules.Schedule1F1B(Stage(4, 4), 8, loss_fn=loss_of)
+        with pytest.raises(weft.VerifyError):
+            multi(schedules.ScheduleInterleaved1F1B, 2, 2, 2, defer_pp_recv=True)
+        runtime = schedules._PipelineScheduleRuntime([Stage(2, 2)], 2, loss_fn=loss_of)
+        file = tmp_path / "mine.csv"
+        file.write_text(
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+            "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"
+        )
+        with pytest.raises(weft.VerifyError) as caught:
+            runtime._load_csv(str(file), format="compute_comms")
+        assert caught.value.rule == "deadlock"
+    multi(schedules.ScheduleInterleaved1F1B, 2, 2, 2, defer_pp_recv=True)
+    with pytest.raises(TypeError):
+        weft_torch.autocheck(3.5)
+
+
+def test_wrong_arguments():
+    for wrong in (None, 3, "1F1B", object()):
+        with pytest.raises(TypeError):
+            weft_torch.check(wrong)
+    with pytest.raises(weft.UsageError):
+        weft_torch.check(schedules._PipelineScheduleRuntime([Stage(2, 2)], 2, loss_fn=loss_of))
+    table = weft.Table.named("1F1B", ranks=2, microbatches=2)
+    with pytest.raises(weft.UsageError):
+        weft_torch.runtime([], table)
+    with pytest.raises(weft.UsageError):
+        weft_torch.runtime([Stage(4, 2)], table)
+    with pytest.raises(weft.UsageError) as caught:
+        weft_torch.runtime([Stage(2, 2, 1)], table)
+    assert "[1]" in caught.value.message and "[0]" in caught.value.message
+    with pytest.raises(TypeError):
+        weft_torch.runtime([Stage(2, 2)], "table.csv")
+
+    class Own(schedules.ScheduleGPipe):
+        def _step_microbatches(self, *args, **kwargs):
+            pass
+
+    with pytest.raises(weft.UnavailableError):
+        weft_torch.check(Own(Stage(2, 2), 2, loss_fn=loss_of))
+
+
+# ---- Several processes ----
+
+
+def modules_of(count):
+    torch.manual_seed(7)
+    return [
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count)
+    ]
+
+
+def batch_of(m):
+    torch.manual_seed(8)
+    return torch.randn(m * ROWS, WIDTH), torch.randn(m * ROWS, WIDTH)
+
+
+def reference(count, m):
+    modules = modules_of(count)
+    x, y = batch_of(m)
+    losses = []
+    for k in range(m):
+        rows = slice(k * ROWS, (k + 1) * ROWS)
+        loss = loss_of(torch.nn.Sequential(*modules)(x[rows]), y[rows])
+        loss.backward()
+        losses.append(loss.item())
+    return losses, {
+        s: [q.grad.tolist() for q in module.parameters()] for s, module in enumerate(modules)
+    }
+
+
+def run_rank(rank, source, store, queue):
+    torch.set_num_threads(1)
+    table = source.table if isinstance(source, weft.Plan) else source
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=len(table))
+    modules = modules_of(table.stages)
+    mine = weft_torch.stages_of(source, rank)
+    stages = [PipelineStage(modules[s], s, table.stages, torch.device("cpu")) for s in mine]
+    schedule = weft_torch.runtime(stages, source, loss_of, scale_grads=False)
+    assert weft_torch.check(schedule).ok
+    x, y = batch_of(table.microbatches)
+    losses = []
+    last = {"target": y, "losses": losses} if table.stages - 1 in mine else {}
+    schedule.step(*([x] if 0 in mine else []), **last)
+    gradients = {s: [q.grad.tolist() for q in modules[s].parameters()] for s in mine}
+    queue.put(([loss.item() for loss in losses], gradients))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+PLANNED = weft.plan(
+    ranks=2, microbatches=4, memory=3, threads=1, effort=0.05, costs=weft.Costs(f=1, i=2, w=1)
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        weft.Table.named("1F1B", ranks=2, microbatches=4),
+        weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4),
+        weft.Table.named("Interleaved1F1B", ranks=4, stages_per_rank=2, microbatches=4),
+        weft.Table.from_rows(
+            [["1F0", "1F1", "1B0", "1B1"], ["0F0", "0F1", "0B0", "0B1"]]  # a placement of its own
+        ),
+        PLANNED,
+    ],
+    ids=["1F1B", "ZBV", "Interleaved", "reversed", "planned"],
+)
+def test_runtime_computes_the_same(source):
+    table = source.table if isinstance(source, weft.Plan) else source
+    context = multiprocessing.get_context("fork")  # torch is loaded once
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        ranks = [
+            context.Process(target=run_rank, args=(rank, source, store, queue))
+            for rank in range(len(table))
+        ]
+        for rank in ranks:
+            rank.start()
+        found = [queue.get(timeout=200) for _ in ranks]
+        for rank in ranks:
+            rank.join(timeout=60)
+            assert rank.exitcode == 0
+    losses, gradients = reference(table.stages, table.microbatches)
+    assert max((got for got, _ in found), key=len) == pytest.approx(losses, rel=1e-5)
+    together = {s: g for _, got in found for s, g in got.items()}
+    assert sorted(together) == sorted(gradients)
+    for stage, expected in gradients.items():
+        for got, want in zip(together[stage], expected):
+            assert torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
