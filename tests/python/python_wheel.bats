@@ -4,6 +4,7 @@
 bats_require_minimum_version 1.5.0
 
 setup_file() {
+  export WITH_TORCH=${PYTHON:-python3} # as in peers/pytorch_peer.bats
   export ENVIRONMENT=$BATS_FILE_TMPDIR/environment
   export PYTHON=$ENVIRONMENT/bin/python
   export WHY_NOT=
@@ -42,12 +43,12 @@ setup() {
 
 # The machine's own PyTorch, which is too large to be installed for a test.
 @test "weft_pipeline.torch" {
-  python3 -c 'import torch.distributed.pipelining' 2>/dev/null ||
+  "$WITH_TORCH" -c 'import torch.distributed.pipelining' 2>/dev/null ||
     skip "PyTorch is not installed"
-  python3 -m pip install --quiet --disable-pip-version-check --target packages pytest
-  python3 -m pip install --quiet --disable-pip-version-check --target packages --no-index \
+  "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target packages pytest
+  "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target packages --no-index \
     "$WEFT_SOURCE_DIR"/build/wheel/*.whl
-  PYTHONPATH=packages python3 -m pytest -q -p no:cacheprovider \
+  PYTHONPATH=packages "$WITH_TORCH" -m pytest -q -p no:cacheprovider \
     "$WEFT_SOURCE_DIR/tests/python/test_torch.py"
 }
 
