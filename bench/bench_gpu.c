@@ -295,8 +295,10 @@ static int measure_replay(const struct bench *bench) {
 
 /* ---- 3 to 6: products ---- */
 
+/* In the small form, which -p asks for, products are small. */
 static struct weft_bench_gpu_case products_case(const struct bench *bench, const char *schedule,
                                                 uint32_t ranks, uint64_t width, uint32_t layers) {
+  width = bench->arguments->given[WEFT_CLI_OPTION_RANKS] ? 8 + width / 256 : width;
   return (struct weft_bench_gpu_case){
       .schedule = schedule,
       .ranks = ranks,
@@ -591,7 +593,8 @@ static int measure_blocks(const struct bench *bench, uint32_t ranks, struct tabl
     double *row = add_row(table, schedules[k]);
     for (int way = 0; way < WAYS; way++) {
       struct weft_bench_gpu_case at =
-          products_case(bench, schedules[k], ranks, 2048, 8 / ranks / (k > 0 ? 2 : 1));
+          products_case(bench, schedules[k], ranks, 0, 8 / ranks / (k > 0 ? 2 : 1));
+      at.rows = at.width = 2048;
       at.wide = 4 * at.width;
       at.no_graph = way == EAGER;
       at.partitions = way == PARTS ? ranks : 0;

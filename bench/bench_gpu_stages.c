@@ -28,6 +28,7 @@ struct weft_bench_gpu_plans {
   uint64_t tensor, inner; /* [rows][width], [rows][wide] */
   uint64_t matrix;        /* [width][wide] */
   uint64_t kept;          /* of a layer in a slot */
+  uint64_t workspace;
   uint32_t layers;
 };
 
@@ -64,6 +65,8 @@ static enum weft_status make_plans(struct weft_bench_gpu_plans *plans, uint32_t 
         .sm_count = sms,
         .workspace_bytes = WORKSPACE_BYTES};
     WEFT_TRY(weft_product_create(plans->lt, &shape, &plans->products[k], error));
+    const uint64_t needed = weft_product_workspace(plans->products[k]);
+    plans->workspace = needed > plans->workspace ? needed : plans->workspace;
   }
   return WEFT_OK;
 }
@@ -345,8 +348,8 @@ enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
     uint64_t bytes;
   } parts[] = {{&stage->weights, weight_bytes(stage)},
                {&stage->grads, weight_bytes(stage)},
-               {&stage->workspaces[0], WORKSPACE_BYTES},
-               {&stage->workspaces[1], WORKSPACE_BYTES},
+               {&stage->workspaces[0], plans->workspace},
+               {&stage->workspaces[1], plans->workspace},
                {&stage->inputs, number == 0 ? microbatches * plans->tensor : 0},
                {&stage->targets, is_last ? microbatches * plans->tensor : 0},
                {&stage->losses, is_last ? microbatches * plans->rows * sizeof(float) : 0}};
