@@ -635,6 +635,12 @@ static void is_untouched(struct model *model) {
   model_free(model);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+#define STRIDE 7 /* about memory; the other build asks all of them */
+#else
+#define STRIDE 1
+#endif
+
 static void test_every_flipped_bit_is_seen(void **state) {
   const struct weft_gpt_path dir = fresh(state);
   const char *const names[] = {"step-00000007/manifest.json",
@@ -646,7 +652,7 @@ static void test_every_flipped_bit_is_seen(void **state) {
     struct bytes bytes = read_all(path.text);
     const int descriptor = open(path.text, O_WRONLY);
     assert_true(descriptor >= 0);
-    for (size_t bit = 0; bit < 8 * bytes.size; bit++) {
+    for (size_t bit = 0; bit < 8 * bytes.size; bit += STRIDE) {
       const unsigned char byte = (unsigned char)(bytes.data[bit / 8] ^ (1u << bit % 8));
       assert_int_equal(pwrite(descriptor, &byte, 1, (off_t)(bit / 8)), 1);
       refuses(dir.text, &other, names[k]);
@@ -673,7 +679,8 @@ static void test_every_other_length_is_seen(void **state) {
     bytes.data[bytes.size] = '\n';
     write_all(path.text, bytes.data, bytes.size + 1);
     refuses(dir.text, &other, names[k]);
-    for (size_t size = bytes.size; size-- > 0;) {
+    for (size_t left = bytes.size; left > 0; left -= left < STRIDE ? left : STRIDE) {
+      const size_t size = left - 1;
       assert_int_equal(truncate(path.text, (off_t)size), 0);
       refuses(dir.text, &other, names[k]);
     }

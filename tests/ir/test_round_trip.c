@@ -17,7 +17,11 @@
 #include "support_draft.h"
 #include "support_random_program.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#define ROUND_TRIPS 200000u /* about memory; what is right the other build asks all of them */
+#else
 #define ROUND_TRIPS 1000000u
+#endif
 
 /* --- A million round trips -------------------------------------------------- */
 
@@ -87,7 +91,7 @@ static void random_round_trips(void **state) {
   draft_finish(&draft);
   const uint32_t *counts = &seen.tables;
   for (size_t k = 0; k < sizeof seen / sizeof *counts; k++) {
-    assert_in_range(counts[k], 50, UINT32_MAX);
+    assert_in_range(counts[k], 50 * (ROUND_TRIPS / 1000) / 1000, UINT32_MAX);
   }
 }
 

@@ -22,7 +22,11 @@
 /* --- Subjects: valid programs ------------------------------------------------- */
 
 #define SUBJECTS_MAX 512u
+#if defined(__SANITIZE_ADDRESS__)
+#define MUTANTS_PER_KIND 2u /* about memory; what is right the other build asks all of them */
+#else
 #define MUTANTS_PER_KIND 5u
+#endif
 #define SWAPS 4u
 
 struct subject {
@@ -213,7 +217,7 @@ static void every_mutant_is_rejected(void **state) {
   }
   printf("%zu kinds, %" PRIu32 " mutants\n", mutant_kind_count(), total);
   assert_true(mutant_kind_count() >= 25);
-  assert_in_range(total, 2500, UINT32_MAX);
+  assert_in_range(total, 500 * MUTANTS_PER_KIND, UINT32_MAX);
   draft_finish(&mutant.draft);
 }
 
