@@ -14,7 +14,9 @@ struct weft_meeting {
   void **items; /* [rank_count]; NULL: that rank has not come */
   uint32_t arrived;
   bool spins;
-  uint64_t rounds;  /* that are over; atomic */
+  uint64_t rounds;  /* that are over; atomic, */
+  int64_t ended_ns; /* as are the end of the last one */
+  int64_t period;   /* and the time from the end of the one before */
   uint32_t driver;  /* the rank whose thread works; UINT32_MAX: none */
   bool driver_left; /* it is stuck, and the others do not wait for it */
 };

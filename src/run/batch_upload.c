@@ -40,23 +40,37 @@ static uint64_t place(struct weft_batch_upload *upload, const struct weft_batch_
   return total;
 }
 
+static bool follows(const struct weft_copy *next, const struct weft_copy *before) {
+  return next->from_device == before->from_device &&
+         next->from == (const unsigned char *)before->from + before->row_bytes &&
+         next->to == (unsigned char *)before->to + before->row_bytes;
+}
+
+/* Microbatches that are one after the other at both ends, as those of a whole tensor are, are one
+ * copy: a call takes the host some microseconds. */
 static enum weft_status copy_all(const struct weft_batch_upload *upload,
                                  const struct weft_batch_split *from, struct weft_stream *stream,
                                  struct weft_error *error) {
+  struct weft_copy copy = {.rows = 0};
   for (uint32_t m = 0; m < from->count; m++) {
     for (uint32_t t = 0; t < from->items[m].count; t++) {
       const struct weft_tensor *source = &from->items[m].items[t];
       const struct weft_tensor *target = &upload->items[m].items[t];
-      const struct weft_copy copy = {.to = target->data,
+      const struct weft_copy next = {.to = target->data,
                                      .to_device = target->device,
                                      .from = source->data,
                                      .from_device = source->device,
                                      .row_bytes = bytes_of(source),
                                      .rows = 1};
+      if (copy.rows > 0 && follows(&next, &copy)) {
+        copy.row_bytes += next.row_bytes;
+        continue;
+      }
       WEFT_TRY(weft_copy(&copy, stream, error));
+      copy = next;
     }
   }
-  return WEFT_OK;
+  return weft_copy(&copy, stream, error);
 }
 
 enum weft_status weft_batch_upload_run(struct weft_batch_upload *upload,

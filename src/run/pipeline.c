@@ -458,7 +458,8 @@ static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_
   executor->outputs = batch->want_outputs ? &pipeline->outputs : NULL;
   weft_executor_begin(executor, row, pipeline->step);
   pipeline->state = WEFT_PIPELINE_RUNNING;
-  return weft_executor_begin_times(executor, error);
+  return pipeline->transport->ops->together == NULL ? weft_executor_begin_times(executor, error)
+                                                    : WEFT_OK;
 }
 
 static enum weft_status begin_step(struct weft_pipeline *pipeline, bool training,

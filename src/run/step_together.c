@@ -278,11 +278,20 @@ static enum weft_status launch(const struct weft_world_graph *graph, void *const
   return ops->event_record(graph->device, graph->finish, graph->origin, error);
 }
 
+/* Between two looks at how far the ranks are, which take longer than to see that all are done. */
+enum { WATCH_NS = 50 * 1000 };
+
 static enum weft_status await_graph(struct weft_world_graph *graph, void *const *items,
                                     struct weft_error *error) {
   enum weft_status status;
+  int64_t watch_at = 0;
   while ((status = graph->device->ops->event_query(graph->device, graph->finish, error)) ==
          WEFT_IN_PROGRESS) {
+    const int64_t now = weft_clock_ns();
+    if (now < watch_at) {
+      continue;
+    }
+    watch_at = now + WATCH_NS;
     for (uint32_t r = 0; r < graph->rank_count; r++) {
       struct weft_pipeline *pipeline = items[r];
       status = weft_executor_watch_device(&pipeline->executor, error);
@@ -320,7 +329,14 @@ static void share_failure(void *const *items, uint32_t count, const struct weft_
 static void drive_eagerly(void *const *items, uint32_t count) {
   uint32_t left = count;
   for (uint32_t r = 0; r < count; r++) {
-    ((struct weft_pipeline *)items[r])->together_status = WEFT_IN_PROGRESS;
+    struct weft_pipeline *pipeline = items[r];
+    pipeline->together_status =
+        weft_executor_begin_times(&pipeline->executor, pipeline->together_error);
+    if (pipeline->together_status < 0) {
+      (void)weft_pipeline_give_up(pipeline, pipeline->transport->rank, pipeline->together_error);
+      break;
+    }
+    pipeline->together_status = WEFT_IN_PROGRESS;
   }
   while (left > 0) {
     left = 0;

@@ -10,6 +10,7 @@
 
 #include "run/batch_merge.h"
 #include "run/batch_split.h"
+#include "run/batch_upload.h"
 #include "support_linear_model.h"
 #include "support_pipelines.h"
 #include "support_protected_device.h"
@@ -60,6 +61,64 @@ static void test_split(void **state) {
   weft_batch_split_finish(&on_device);
   weft_device_free(device, NULL, tensor.data, sizeof data);
   assert_int_equal(protected_device_blocks(), 0);
+}
+
+static uint64_t copies;
+
+static enum weft_status count_copy(struct weft_device *device, const struct weft_copy *copy,
+                                   struct weft_stream *stream, struct weft_error *error) {
+  struct weft_copy passed = *copy;
+  (void)device;
+  copies++;
+  passed.to_device = protected_device();
+  return weft_copy(&passed, stream, error);
+}
+
+static void *allocate(struct weft_device *device, const struct weft_allocator *allocator,
+                      uint64_t bytes) {
+  (void)device;
+  return weft_device_allocate(protected_device(), allocator, bytes);
+}
+
+static void release(struct weft_device *device, const struct weft_allocator *allocator, void *data,
+                    uint64_t bytes) {
+  (void)device;
+  weft_device_free(protected_device(), allocator, data, bytes);
+}
+
+/* Microbatches that are one after the other at both ends are one copy; others, one each. */
+static void test_upload(void **state) {
+  static const struct weft_device_ops ops = {.name = "counting",
+                                             .memory = WEFT_MEMORY_DEVICE,
+                                             .allocate = allocate,
+                                             .free = release,
+                                             .copy = count_copy};
+  struct weft_device counting = {&ops};
+  (void)state;
+  for (uint32_t columns = COLUMNS; columns <= 16; columns += 16 - COLUMNS) {
+    struct weft_batch_split split = {.allocator = NULL};
+    struct weft_batch_upload upload = {.room = 0};
+    const struct weft_tensors *items;
+    struct weft_error error;
+    float data[2 * PARTS * 16];
+    for (int k = 0; k < 2 * PARTS * 16; k++) {
+      data[k] = (float)k;
+    }
+    const struct weft_tensor tensor = {
+        .data = data, .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {2 * PARTS, columns}}};
+    assert_int_equal(weft_batch_split_make(&split, &tensor, 1, NULL, PARTS, "input", &error),
+                     WEFT_OK);
+    copies = 0;
+    assert_int_equal(weft_batch_upload_run(&upload, NULL, &split, &counting, NULL, &items, &error),
+                     WEFT_OK);
+    assert_int_equal(copies, columns == 16 ? 1 : PARTS);
+    for (uint32_t m = 0; m < PARTS; m++) {
+      assert_memory_equal(test_device_view(protected_device(), items[m].items[0].data),
+                          split.items[m].items[0].data, 2 * columns * sizeof *data);
+    }
+    weft_batch_upload_finish(&upload, NULL);
+    weft_batch_split_finish(&split);
+  }
 }
 
 /* Outputs are merged on the host, from tensors on the device. */
@@ -176,6 +235,7 @@ static void test_other_memory_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_split),
+      cmocka_unit_test(test_upload),
       cmocka_unit_test(test_merge),
       cmocka_unit_test(test_steps_allocate_nothing),
       cmocka_unit_test(test_other_memory_is_refused),
