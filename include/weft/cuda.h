@@ -60,7 +60,8 @@ WEFT_API enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
 /* NULL is fine. What was allocated on its devices has been freed. */
 WEFT_API void weft_cuda_close(struct weft_cuda *cuda);
 
-/* The device of a rank: its memory, and where its work runs. `cuda` owns it. */
+/* The device of a rank: its memory, and where its work runs. `cuda` owns it. A rank whose pipeline
+ * has no device is on the host, and exchanges messages with those on GPUs all the same. */
 WEFT_API struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank);
 
 /* Where that is, for people: "GPU 0 (NVIDIA H200), partition 2 of 4, 32 SMs". */

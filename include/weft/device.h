@@ -26,6 +26,13 @@ enum weft_memory_kind {
   WEFT_MEMORY_DEVICE    /* the host may only hold its address */
 };
 
+/* How the work of a device can use the memory of another one of its kind. */
+enum weft_reach {
+  WEFT_REACH_NONE = 0, /* not at all: through pinned memory */
+  WEFT_REACH_COPY,     /* its streams copy from and to it */
+  WEFT_REACH_USE       /* kernels do, as its own */
+};
+
 struct weft_device;
 /* A queue of work on a device, in order; the device defines it. NULL: no queue. The
  * operation then comes after all work given to the device so far, and is complete when the
@@ -101,6 +108,12 @@ struct weft_device_ops {
   /* NULL is fine. Nothing may be in it. */
   void (*stream_destroy)(struct weft_device *device, const struct weft_allocator *allocator,
                          struct weft_stream *stream);
+
+  enum weft_reach (*reach)(struct weft_device *device, struct weft_device *other);
+  /* Memory of the host that such devices copy from and to without making the host wait, as a
+   * device of its own: it lives as long as this one. Its event_query() is for events of all of
+   * them. */
+  struct weft_device *(*pinned)(struct weft_device *device);
 
   /* Memory of the host that the device also accesses, at the same address; zero. NULL when out
    * of memory. */

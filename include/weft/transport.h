@@ -66,7 +66,7 @@ struct weft_message {
   /* On a device with streams, the last work that was enqueued on `data`, handed over with it:
    * whoever enqueues more in another stream has that stream wait for the event. */
   struct weft_device_event *event; /* NULL: there is none to wait for */
-  uint64_t event_number;           /* of the rank's events: step x 2^32 + its place in the step */
+  uint64_t event_number;           /* of the rank's events: round x 2^32 + its place in the step */
   uint32_t event_rank;             /* whose work it is */
   int64_t begin;                   /* when the transfer began and ended, in now()'s time; */
   int64_t end;                     /* written by the transport before test() says WEFT_OK */
@@ -279,10 +279,13 @@ struct weft_transport_ops {
   /* Where one thread drives all ranks of a process, else NULL. Every rank calls it with something
    * of its own; the last one to come calls drive() for all of them, [rank_count], and then all
    * calls return WEFT_OK. WEFT_IN_PROGRESS: not all have come until then; call again. An agreed
-   * failure ends the wait. */
+   * failure ends the wait. A rank that is apart comes when it is done, with NULL twice: calls
+   * return when it has come as well. After a failure, its own returns when nobody is in drive(). */
   enum weft_status (*together)(struct weft_transport *transport, void *item,
                                void (*drive)(void *const *items, uint32_t count), int64_t until,
                                struct weft_error *error);
+  /* This rank is driven by its own thread from here on; not among drive()'s. */
+  void (*apart)(struct weft_transport *transport);
 
   /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
    * does not wait for the others. All members give the same `id`, and every group of the world

@@ -95,7 +95,7 @@ static struct weft_buffer *make_buffer(const struct weft_buffer_pool *pool) {
   if (buffer == NULL) {
     return NULL;
   }
-  buffer->message.device = pool->staged ? NULL : pool->device;
+  buffer->message.device = pool->staged ? pool->wire : pool->device;
   buffer->message.capacity = capacity;
   buffer->message.data = weft_device_allocate(buffer->message.device, pool->allocator, capacity);
   buffer->resident =
@@ -120,6 +120,41 @@ enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t c
     pool->free = buffer;
     pool->count++;
   }
+  return WEFT_OK;
+}
+
+enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct weft_device *device,
+                                       struct weft_error *error) {
+  const uint64_t capacity = pool->layout.capacity;
+  assert(pool->taken == 0 && pool->sends == NULL && !pool->staged);
+  for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
+    void *data = weft_device_allocate(device, pool->allocator, capacity);
+    if (data == NULL) {
+      return weft_fail_memory(error, (size_t)capacity);
+    }
+    weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
+    buffer->message.data = data;
+    buffer->message.device = device;
+  }
+  pool->device = device;
+  return WEFT_OK;
+}
+
+enum weft_status weft_buffer_pool_stage(struct weft_buffer_pool *pool, struct weft_device *wire,
+                                        struct weft_error *error) {
+  const uint64_t capacity = pool->layout.capacity;
+  assert(pool->taken == 0 && pool->sends == NULL && !pool->staged);
+  for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
+    void *data = weft_device_allocate(wire, pool->allocator, capacity);
+    if (data == NULL) {
+      return weft_fail_memory(error, (size_t)capacity);
+    }
+    buffer->resident = buffer->message.data;
+    buffer->message.data = data;
+    buffer->message.device = wire;
+  }
+  pool->staged = true;
+  pool->wire = wire;
   return WEFT_OK;
 }
 
@@ -207,7 +242,9 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
                                     struct weft_error *error) {
   const struct weft_buffer_layout *layout = &pool->layout;
   const struct weft_message *message = &buffer->message;
-  if (!pool->staged && message->device != pool->device &&
+  const bool both_on_host =
+      weft_device_is_host(message->device) && weft_device_is_host(pool->device);
+  if (!pool->staged && message->device != pool->device && !both_on_host &&
       strcmp(weft_device_name(message->device), weft_device_name(pool->device)) != 0) {
     return weft_fail(error, WEFT_ERR_PROTOCOL,
                      "where buffers are handed over, all ranks need the same kind of device",
@@ -233,28 +270,30 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
 }
 
 static enum weft_status copy_staged(const struct weft_buffer *buffer,
-                                    const struct weft_buffer_pool *pool, bool to_host,
-                                    struct weft_error *error) {
-  struct weft_copy copy = {.row_bytes = buffer->message.header.bytes, .rows = 1};
-  if (buffer->resident == NULL) {
+                                    const struct weft_buffer_pool *pool, bool to_wire,
+                                    struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_message *message = &buffer->message;
+  struct weft_copy copy = {.row_bytes = message->header.bytes, .rows = 1};
+  if (buffer->resident == NULL || copy.row_bytes == 0) {
     return WEFT_OK;
   }
   assert(pool->staged && copy.row_bytes <= pool->layout.capacity);
-  copy.to = to_host ? buffer->message.data : buffer->resident;
-  copy.to_device = to_host ? NULL : pool->device;
-  copy.from = to_host ? buffer->resident : buffer->message.data;
-  copy.from_device = to_host ? pool->device : NULL;
-  return weft_copy(&copy, NULL, error);
+  copy.to = to_wire ? message->data : buffer->resident;
+  copy.to_device = to_wire ? message->device : pool->device;
+  copy.from = to_wire ? buffer->resident : message->data;
+  copy.from_device = to_wire ? pool->device : message->device;
+  /* By the device of this rank, whose stream it is. */
+  return pool->device->ops->copy(pool->device, &copy, stream, error);
 }
 
-enum weft_status weft_buffer_copy_to_host(struct weft_buffer *buffer,
+enum weft_status weft_buffer_copy_to_wire(struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
-                                          struct weft_error *error) {
-  return copy_staged(buffer, pool, true, error);
+                                          struct weft_stream *stream, struct weft_error *error) {
+  return copy_staged(buffer, pool, true, stream, error);
 }
 
-enum weft_status weft_buffer_copy_to_device(struct weft_buffer *buffer,
+enum weft_status weft_buffer_copy_from_wire(struct weft_buffer *buffer,
                                             const struct weft_buffer_pool *pool,
-                                            struct weft_error *error) {
-  return copy_staged(buffer, pool, false, error);
+                                            struct weft_stream *stream, struct weft_error *error) {
+  return copy_staged(buffer, pool, false, stream, error);
 }

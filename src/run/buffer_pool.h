@@ -31,8 +31,8 @@ enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
 /* The small fields lie beside message.data, so that an action touches few cache lines. */
 struct weft_buffer {
   struct weft_message message; /* message.data is the memory, on message.device */
-  void *resident;              /* on the pool's device, with message.data a copy of it on the host
-                                for the transport; NULL: there is only message.data */
+  void *resident;              /* on the pool's device, with message.data a copy of it for the
+                                transport; NULL: there is only message.data */
   struct weft_buffer *next;    /* in the pool's list of free buffers or of sends */
   struct weft_buffer *older;   /* in the list of all buffers */
   uint64_t sequence;           /* on its channel, as a receive expects it */
@@ -44,7 +44,9 @@ struct weft_buffer {
 struct weft_buffer_pool {
   const struct weft_allocator *allocator;
   struct weft_device *device; /* where the tensors are; NULL: host */
-  bool staged;                /* the transport takes host memory only, the device is another */
+  bool staged;                /* messages are in other memory than the tensors: */
+  struct weft_device *wire;   /* there; NULL: host */
+  bool streamed;              /* copies between both are enqueued; else complete at return */
   struct weft_buffer_layout layout;
   uint32_t count;            /* buffers in all */
   uint32_t taken;            /* not in `free`, not under way as sends */
@@ -58,6 +60,12 @@ void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allo
                            struct weft_device *device);
 /* Frees all buffers; none may be under way. */
 void weft_buffer_pool_finish(struct weft_buffer_pool *pool);
+/* From here on the tensors are on that device; or messages in the memory of another. No buffer is
+ * in use. WEFT_ERR_MEMORY. */
+enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct weft_device *device,
+                                       struct weft_error *error);
+enum weft_status weft_buffer_pool_stage(struct weft_buffer_pool *pool, struct weft_device *wire,
+                                        struct weft_error *error);
 /* At least `count` buffers. */
 enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
                                        struct weft_error *error);
@@ -97,13 +105,13 @@ enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_
 enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error);
 
-/* In a staged pool: copies the payload from the device to the host for the transport, before
- * a send; and back, after a receive. */
-enum weft_status weft_buffer_copy_to_host(struct weft_buffer *buffer,
+/* In a staged pool: copies the payload to the message, before a send; and from it, after a
+ * receive. NULL stream: complete at return. */
+enum weft_status weft_buffer_copy_to_wire(struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
-                                          struct weft_error *error);
-enum weft_status weft_buffer_copy_to_device(struct weft_buffer *buffer,
+                                          struct weft_stream *stream, struct weft_error *error);
+enum weft_status weft_buffer_copy_from_wire(struct weft_buffer *buffer,
                                             const struct weft_buffer_pool *pool,
-                                            struct weft_error *error);
+                                            struct weft_stream *stream, struct weft_error *error);
 
 #endif

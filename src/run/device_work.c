@@ -173,8 +173,7 @@ void weft_executor_begin_device(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   if (work != NULL) {
     work->enqueued = work->seen = work->wait_count = 0;
-    work->finishing = work->replaying = false;
-    work->round++;
+    work->finishing = work->replaying = work->trails = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
   }
 }
@@ -223,13 +222,33 @@ enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_order(const struct weft_executor *executor,
-                                     const struct weft_buffer *buffer, struct weft_error *error) {
-  const struct weft_message *message = &buffer->message;
+/* On the host: whether it has happened. */
+static enum weft_status await_event(struct weft_executor *executor, struct weft_message *message,
+                                    struct weft_error *error) {
+  struct weft_device *device = message->device;
+  const enum weft_status status = device->ops->event_query(device, message->event, error);
+  if (status == WEFT_IN_PROGRESS) {
+    return weft_executor_block(executor, WEFT_PHASE_RECEIVE, message->event_rank,
+                               weft_action_idle(),
+                               weft_executor_ask_at(executor, executor->last_progress), error);
+  }
+  message->event = NULL;
+  return status;
+}
+
+enum weft_status weft_executor_order(struct weft_executor *executor, struct weft_buffer *buffer,
+                                     struct weft_error *error) {
+  struct weft_message *message = &buffer->message;
   struct weft_device_work *work = executor->device;
-  if (work == NULL || message->event == NULL || message->event_rank == executor->transport->rank ||
-      message->event_number <= work->waited_for[message->event_rank] ||
-      message->event_number >> 32 != work->round || weft_executor_is_muted(executor)) {
+  if (message->event == NULL || message->event_rank == executor->transport->rank ||
+      message->event_number >> 32 != executor->round) {
+    return WEFT_OK;
+  }
+  if (work == NULL) {
+    return await_event(executor, message, error);
+  }
+  if (message->event_number <= work->waited_for[message->event_rank] ||
+      weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   work->waited_for[message->event_rank] = message->event_number;
@@ -244,9 +263,10 @@ enum weft_status weft_executor_order(const struct weft_executor *executor,
 
 void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer) {
   const struct weft_device_work *work = executor->device;
+  buffer->message.event = NULL;
   if (work != NULL) {
     buffer->message.event = work->events[work->enqueued];
-    buffer->message.event_number = (work->round << 32) + work->enqueued;
+    buffer->message.event_number = (executor->round << 32) + work->enqueued;
     buffer->message.event_rank = executor->transport->rank;
   }
 }
@@ -300,12 +320,14 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
   }
   assert(work->enqueued < work->event_room);
   work->records[work->enqueued++] = (uint32_t)executor->at;
+  work->trails = false;
   return weft_executor_tolerate(executor, enqueue_end(work, cell->parts > 0, error), error);
 }
 
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                           struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
+  WEFT_TRY(work->device->ops->make_current(work->device, error)); /* for the kernel */
   return work->device->ops->note(work->device, work->done, 0, &work->clocks[0], work->watch, error);
 }
 
@@ -372,7 +394,8 @@ static uint32_t cells_done(const struct weft_device_work *work) {
 static uint32_t find_awaited(const struct weft_device_work *work) {
   for (uint32_t w = 0; work->ranks != NULL && w < work->wait_count; w++) {
     const struct weft_device_wait *wait = &work->waits[w];
-    const struct weft_device_work *other = work->ranks[wait->rank]->device;
+    const struct weft_executor *of = work->ranks[wait->rank];
+    const struct weft_device_work *other = of != NULL ? of->device : NULL;
     if (wait->cell == work->seen && other != NULL && other->seen <= wait->for_cell) {
       return wait->rank;
     }
@@ -404,13 +427,13 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
 static const struct weft_action *find_culprit(const struct weft_executor *const *ranks,
                                               uint32_t rank_count, uint32_t *rank) {
   for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
-    struct weft_device_work *work = ranks[r]->device;
+    struct weft_device_work *work = ranks[r] != NULL ? ranks[r]->device : NULL;
     if (work != NULL && work->replaying) {
       work->seen = cells_done(work);
     }
   }
   for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
-    const struct weft_device_work *work = ranks[r]->device;
+    const struct weft_device_work *work = ranks[r] != NULL ? ranks[r]->device : NULL;
     if (work != NULL && work->seen < work->enqueued && find_awaited(work) == UINT32_MAX) {
       *rank = r;
       return &ranks[r]->row->program->actions[work->records[work->seen]];

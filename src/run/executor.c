@@ -117,6 +117,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   assert(row->begin <= row->end && row->own_count == executor->own_count);
   executor->row = row;
   executor->step = step;
+  executor->round++;
   executor->training = row->training;
   executor->at = row->begin;
   executor->cell = 0;

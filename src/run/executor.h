@@ -6,7 +6,8 @@
  *   executor_compute.c     F B I W and OVERLAP_F_B
  *   executor_transfer.c    SEND and RECV
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
- *   executor_setup.c       stages, pools and channels of a rank */
+ *   executor_setup.c       stages, pools and channels of a rank
+ *   executor_wire.c        where messages travel between ranks on different devices */
 #ifndef RUN_EXECUTOR_H
 #define RUN_EXECUTOR_H
 
@@ -95,6 +96,8 @@ struct weft_executor {
   /* The step that runs. */
   struct weft_row *row;
   uint64_t step;
+  uint64_t round;                     /* counts beginnings of a row; the same on all ranks */
+  bool connected;                     /* its pools have the memory that messages travel in */
   bool training;                      /* the program has a backward */
   const struct weft_tensors *inputs;  /* [microbatch], on the rank with stage 0 */
   const struct weft_tensors *targets; /* [microbatch] or NULL, with the last stage */
@@ -144,6 +147,20 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error);
 
+/* ---- Messages between devices (executor_wire.c) ---- */
+
+/* After the handshake: gives the pools of boundaries to other ranks of the process the memory in
+ * which both ends can take part. Once. WEFT_ERR_MEMORY. */
+enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error);
+/* A buffer that will be sent, written in the stream; and one that was received. */
+enum weft_status weft_executor_write_wire(struct weft_executor *executor,
+                                          struct weft_buffer *buffer,
+                                          const struct weft_buffer_pool *pool,
+                                          struct weft_stream *stream, struct weft_error *error);
+enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
+                                         const struct weft_buffer_pool *pool,
+                                         struct weft_error *error);
+
 /* ---- Work on a device with streams (device_work.c) ---- */
 
 /* A cell waits for a cell of another rank. */
@@ -183,7 +200,7 @@ struct weft_device_work {
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
 
-  uint64_t round;   /* counts beginnings of a row; the same on all ranks */
+  bool trails;      /* a collective may have enqueued something behind the last cell's event */
   bool abandoned;   /* it never ends */
   bool finishing;   /* the whole row is enqueued */
   bool replaying;   /* the graph runs, not the executor */
@@ -213,10 +230,12 @@ bool weft_executor_is_muted(const struct weft_executor *executor);
 enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
                                         enum weft_status status, const struct weft_error *error);
 
-/* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. */
-enum weft_status weft_executor_order(const struct weft_executor *executor,
-                                     const struct weft_buffer *buffer, struct weft_error *error);
-/* Other ranks that get the buffer wait for the cell that is being enqueued. */
+/* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. On the
+ * host, WEFT_IN_PROGRESS: that work is not done. */
+enum weft_status weft_executor_order(struct weft_executor *executor, struct weft_buffer *buffer,
+                                     struct weft_error *error);
+/* Other ranks that get the buffer wait for the cell that is being enqueued; on the host it is
+ * done. */
 void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer);
 /* Before and after the functions of a compute cell. */
 enum weft_status weft_executor_begin_cell(struct weft_executor *executor,

@@ -91,6 +91,9 @@ static enum weft_status call_collective(struct weft_executor *executor,
     return custom->function(custom->context, &custom_call, error);
   }
   stage_function *function = function_of(stage->impl->ops, action->op);
+  if (function != NULL && executor->device != NULL) {
+    executor->device->trails = true;
+  }
   return function != NULL ? function(stage->impl, call, error) : WEFT_OK;
 }
 

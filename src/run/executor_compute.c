@@ -84,13 +84,18 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_su
   struct weft_buffer_pool *pool = forward                                          ? stage->out
                                   : weft_op_in(sub->action->op, WEFT_OPS_GRADIENT) ? stage->grad_out
                                                                                    : NULL;
-  if (pool != NULL && sub->made == NULL) {
+  if (pool != NULL) {
     const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
-    const enum weft_status status = weft_executor_take(executor, pool, peer, &sub->made, error);
+    enum weft_status status = WEFT_OK;
+    if (sub->made == NULL) {
+      status = weft_executor_take(executor, pool, peer, &sub->made, error);
+    }
+    if (status == WEFT_OK) {
+      status = weft_executor_order(executor, sub->made, error);
+    }
     if (status != WEFT_OK) {
       return status;
     }
-    WEFT_TRY(weft_executor_order(executor, sub->made, error));
     weft_buffer_offer(sub->made, pool);
   }
   if (forward && stage->is_last && stage->grad_in != NULL && stage->needs->has_backward &&
@@ -406,6 +411,7 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
   } else if (stage->above != NULL) {
     stage->above->held[mb].input = sub->made;
   } else {
+    WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->out, sub->call.stream, error));
     weft_executor_publish(executor, sub->made);
     sub->held->output = sub->made;
   }
@@ -425,6 +431,8 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
     if (stage->below != NULL) {
       stage->below->held[sub->action->microbatch].grad_in = sub->made;
     } else {
+      WEFT_TRY(
+          weft_executor_write_wire(executor, sub->made, stage->grad_out, sub->call.stream, error));
       weft_executor_publish(executor, sub->made);
       sub->held->grad_out = sub->made;
     }

@@ -71,6 +71,10 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
   if (header->payload_checksum != 0) {
     WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
                                   &checksum, error));
+    if (executor->device != NULL) { /* it was perhaps another rank's GPU that did it */
+      struct weft_device *device = executor->device->device;
+      WEFT_TRY(device->ops->make_current(device, error));
+    }
   }
   if (header->payload_checksum != checksum) {
     return weft_fail(error, WEFT_ERR_PROTOCOL, "the network or a process's memory is damaged",
@@ -179,7 +183,9 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
-  WEFT_TRY(weft_buffer_copy_to_host(buffer, pool, error));
+  if (!pool->streamed) { /* else its cell has written it */
+    WEFT_TRY(weft_buffer_copy_to_wire(buffer, pool, NULL, error));
+  }
   WEFT_TRY(write_header(executor, buffer, action,
                         forward ? stage->sent_forward : stage->sent_backward, error));
   const uint32_t channel = weft_executor_channel(
@@ -226,7 +232,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   }
   WEFT_TRY(check_header(executor, peer, buffer, sender, error));
   WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
-  WEFT_TRY(weft_buffer_copy_to_device(buffer, pool, error));
+  WEFT_TRY(weft_executor_read_wire(executor, buffer, pool, error));
   executor->blamed_rank = transport->rank;
   end_transfer(executor, buffer);
   return WEFT_OK;

@@ -49,6 +49,9 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
       .microbatches = options->microbatch_count,
       .boundaries = boundaries,
       .program = program_hash,
+      .device = options->device != NULL && options->device->ops->stream_create != NULL
+                    ? (uint64_t)(uintptr_t)options->device
+                    : 0,
       .configuration =
           mix(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm)};
   (void)weft_boundary_text(handshake.boundary, sizeof handshake.boundary, &options->boundaries[0],

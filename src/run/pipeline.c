@@ -583,6 +583,9 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
                  ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                  : status;
     }
+    if (weft_executor_connect(&pipeline->executor, error) < 0) {
+      return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+    }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
   status = weft_executor_advance(&pipeline->executor, error);
@@ -625,12 +628,29 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
                ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                : status;
   }
-  if (pipeline->transport->ops->together != NULL) {
+  const bool meets = pipeline->transport->ops->together != NULL;
+  if (meets && has_streams(pipeline)) {
     status = weft_pipeline_step_together(pipeline, error);
+  } else if (meets) {
+    pipeline->transport->ops->apart(pipeline->transport);
   }
   while (pipeline->state == WEFT_PIPELINE_RUNNING &&
          (status = weft_pipeline_advance(pipeline, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(weft_pipeline_wait(pipeline, error));
+    const enum weft_status waited = weft_pipeline_wait(pipeline, error);
+    if (waited < 0) {
+      status = waited;
+      break;
+    }
+  }
+  if (meets && !has_streams(pipeline)) {
+    /* What ranks on devices have enqueued uses buffers of this one, too: it has to be done. */
+    struct weft_error failure;
+    const enum weft_status met = pipeline->transport->ops->together(pipeline->transport, NULL, NULL,
+                                                                    WEFT_TIME_NEVER, &failure);
+    if (status == WEFT_OK && met < 0) {
+      *error = failure;
+      status = follow(pipeline, error);
+    }
   }
   if (status == WEFT_OK && result != NULL) {
     weft_pipeline_result(pipeline, result);

@@ -142,7 +142,8 @@ static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
 
 /* ---- Recording it ---- */
 
-/* All streams of all ranks begin with the origin, and it ends with them. */
+/* All streams of all ranks begin with the origin, and it ends with them. What watches a rank comes
+ * after its last cell; only collectives may follow that in its stream. */
 static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *const *items,
                                    struct weft_error *error) {
   const struct weft_device_ops *ops = graph->device->ops;
@@ -164,8 +165,10 @@ static enum weft_status join_ranks(const struct weft_world_graph *graph, void *c
     const struct weft_device_work *work = ((const struct weft_pipeline *)items[r])->executor.device;
     WEFT_TRY(ops->event_record(graph->device, work->join, work->watch, error));
     WEFT_TRY(ops->event_wait(graph->device, work->join, graph->origin, error));
-    WEFT_TRY(ops->event_record(graph->device, work->end, work->stream, error));
-    WEFT_TRY(ops->event_wait(graph->device, work->end, graph->origin, error));
+    if (work->trails) {
+      WEFT_TRY(ops->event_record(graph->device, work->end, work->stream, error));
+      WEFT_TRY(ops->event_wait(graph->device, work->end, graph->origin, error));
+    }
   }
   return WEFT_OK;
 }
@@ -244,6 +247,7 @@ static enum weft_status record(struct weft_world_graph *graph, void *const *item
     return WEFT_OK;
   }
   const enum weft_status status = record_rows(graph, items, &recording, error);
+  (void)ops->make_current(graph->device, &ignored); /* the rows' last one may be another */
   if (status < 0 || recording.failed) {
     (void)ops->capture_end(graph->device, graph->origin, NULL, &ignored);
   } else if (ops->capture_end(graph->device, graph->origin, &graph->recorded, &recording.error) <
@@ -327,6 +331,8 @@ static void share_failure(void *const *items, uint32_t count, const struct weft_
 }
 
 static void drive_eagerly(void *const *items, uint32_t count) {
+  const struct weft_pipeline *first = items[0];
+  const bool waits_for_host = count < first->transport->rank_count;
   uint32_t left = count;
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
@@ -346,6 +352,9 @@ static void drive_eagerly(void *const *items, uint32_t count) {
         pipeline->together_status = weft_pipeline_advance(pipeline, pipeline->together_error);
         left += pipeline->together_status == WEFT_IN_PROGRESS;
       }
+    }
+    if (waits_for_host) {
+      (void)sched_yield();
     }
   }
   for (uint32_t r = 0; r < count; r++) { /* a rank may have been done before another failed */
@@ -376,7 +385,7 @@ static void explain(struct weft_pipeline *first, const char *reason) {
 static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
                                            struct weft_error *error) {
   struct weft_pipeline *first = items[0];
-  const char *refusal = NULL;
+  const char *refusal = count < first->transport->rank_count ? "a rank is on the host" : NULL;
   bool source_is_same = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
@@ -490,9 +499,12 @@ static void settle(void *const *items, uint32_t count) {
 static void drive(void *const *items, uint32_t count) {
   const struct weft_pipeline *first = items[0];
   const struct weft_allocator *allocator = first->allocator;
-  const struct weft_executor **ranks = weft_array_allocate(allocator, count, sizeof *ranks);
+  const uint32_t rank_count = first->transport->rank_count;
+  const struct weft_executor **ranks =
+      weft_array_allocate_zero(allocator, rank_count, sizeof *ranks);
   for (uint32_t r = 0; ranks != NULL && r < count; r++) {
-    ranks[r] = &((const struct weft_pipeline *)items[r])->executor;
+    const struct weft_pipeline *pipeline = items[r];
+    ranks[pipeline->transport->rank] = &pipeline->executor;
   }
   introduce(items, count, ranks);
   drive_step(items, count);
@@ -501,7 +513,7 @@ static void drive(void *const *items, uint32_t count) {
   }
   settle(items, count);
   introduce(items, count, NULL);
-  weft_array_free(allocator, ranks, count, sizeof *ranks);
+  weft_array_free(allocator, ranks, rank_count, sizeof *ranks);
 }
 
 enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,

@@ -78,6 +78,19 @@ is_sound() {
   lacks 'cuGraphLaunch [1-9]' report
 }
 
+@test "run on GPUs that reach each other, and on others" {
+  local peers schedule
+  for schedule in 1F1B ZBVZeroBubble; do
+    "$WEFT" gen "$schedule" -p 4 -m 8 >t.csv
+    for peers in "" ,no_peers=1; do
+      on_gpus "devices=2,seed=3$peers" run t.csv --device cuda --gpus 0,1 --json
+      succeeds
+      is_sound
+      jq -e 'has("no_graph") | not' <<<"$output"
+    done
+  done
+}
+
 @test "GPUs that there are not" {
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   on_gpus "" run t.csv --device cuda --gpus 1

@@ -4,8 +4,9 @@
  *     probe_cuda SCHEDULE:RANKS:MICROBATCHES:STAGE_US[:FLAGS] ...
  *
  * Stages keep the GPU busy for so long (0: they do nothing). Flags: e no events, b with a batch, n
- * nothing notes how far the device is, i the notes are in the ranks' own streams. Prints medians
- * over the replayed steps, in microseconds:
+ * nothing notes how far the device is, s only every fourth cell does, i the notes are in the ranks'
+ * own streams, x events are recorded there instead, y events on the streams of the notes. Prints
+ * medians over the replayed steps, in microseconds:
  *
  *     back     the device is done -> the last rank calls weft_pipeline_step() again
  *     begin    from there to the launch
@@ -13,6 +14,7 @@
  *     device   from there to its end, as the host sees it
  *
  * The host's time per step is back + begin + launch. Exit status 77 without a GPU. */
+#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,13 +27,13 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
-enum { RANKS_MAX = 64, STAGES_MAX = 128, STEPS = 200, ROWS = 2, WIDTH = 64 };
+enum { RANKS_MAX = 64, STAGES_MAX = 128, STEPS = 200, ROWS = 2, WIDTH = 64, EVENTS_MAX = 40000 };
 
 struct probe {
   struct weft_named_source source;
   uint32_t microbatches, stage_count, first_rank, last_rank;
   double stage_us;
-  bool no_events, batch, no_notes, inline_notes;
+  bool no_events, batch, no_notes, sparse_notes, inline_notes, notes_are_events;
   struct weft_cuda *cuda;
   struct weft_cost_stage stages[STAGES_MAX];
   float data[2][RANKS_MAX * 4 * ROWS][WIDTH];
@@ -51,6 +53,12 @@ static struct timed_device devices[RANKS_MAX];
 static int64_t times[4][STEPS];     /* back, begin, launch, device */
 static uint32_t step_count, wanted; /* replayed steps: that are timed, that shall be */
 static int64_t launched_ns, done_ns, entered_ns;
+
+/* Of the driver: what the product has no need for. */
+static int (*create_event)(void **event, unsigned flags);
+static int (*record_event)(void *event, void *stream, unsigned flags);
+static void *events[EVENTS_MAX];
+static uint32_t event_count;
 
 static struct weft_device *real(struct weft_device *device) {
   return ((struct timed_device *)device)->real;
@@ -153,6 +161,14 @@ static void stream_destroy(struct weft_device *device, const struct weft_allocat
   real(device)->ops->stream_destroy(real(device), allocator, stream);
 }
 
+static enum weft_reach reach(struct weft_device *device, struct weft_device *other) {
+  return real(device)->ops->reach(real(device), real(other));
+}
+
+static struct weft_device *pinned(struct weft_device *device) {
+  return real(device)->ops->pinned(real(device));
+}
+
 static void *allocate_host(struct weft_device *device, uint64_t bytes) {
   return real(device)->ops->allocate_host(real(device), bytes);
 }
@@ -166,9 +182,16 @@ static void abandon(struct weft_device *device) { real(device)->ops->abandon(rea
 static enum weft_status note(struct weft_device *device, uint32_t *number, uint32_t value,
                              uint64_t *clock, struct weft_stream *stream,
                              struct weft_error *error) {
-  return probe.no_notes
-             ? WEFT_OK
-             : real(device)->ops->note(real(device), number, value, clock, stream, error);
+  if (probe.no_notes || (probe.sparse_notes && value % 4 != 0)) {
+    return WEFT_OK;
+  }
+  if (probe.notes_are_events) {
+    const bool recorded = event_count < EVENTS_MAX && create_event(&events[event_count], 0) == 0 &&
+                          record_event(events[event_count], stream, 1) == 0;
+    event_count++;
+    return recorded ? WEFT_OK : weft_fail(error, WEFT_ERR_DEVICE, "", "no event of a graph");
+  }
+  return real(device)->ops->note(real(device), number, value, clock, stream, error);
 }
 
 static enum weft_status capture_begin(struct weft_device *device, struct weft_stream *stream,
@@ -221,6 +244,8 @@ static const struct weft_device_ops timed_ops = {
     .make_current = make_current,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
+    .reach = reach,
+    .pinned = pinned,
     .allocate_host = allocate_host,
     .free_host = free_host,
     .abandon = abandon,
@@ -368,7 +393,16 @@ static enum weft_status measure(struct weft_error *error) {
   return WEFT_OK;
 }
 
+static void find_functions(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  void *create = library != NULL ? dlsym(library, "cuEventCreate") : NULL;
+  void *record = library != NULL ? dlsym(library, "cuEventRecordWithFlags") : NULL;
+  memcpy((void *)&create_event, (const void *)&create, sizeof create);
+  memcpy((void *)&record_event, (const void *)&record, sizeof record);
+}
+
 int main(int argc, char **argv) {
+  find_functions();
   printf("%-40s %8s %8s %8s %10s %8s %10s\n", "case", "back", "begin", "launch", "device", "host",
          "simulated");
   for (int k = 1; k < argc; k++) {
@@ -384,7 +418,10 @@ int main(int argc, char **argv) {
     probe.no_events = strchr(flags, 'e') != NULL;
     probe.batch = strchr(flags, 'b') != NULL;
     probe.no_notes = strchr(flags, 'n') != NULL;
-    probe.inline_notes = strchr(flags, 'i') != NULL;
+    probe.sparse_notes = strchr(flags, 's') != NULL;
+    probe.notes_are_events = strchr(flags, 'x') != NULL || strchr(flags, 'y') != NULL;
+    probe.inline_notes = strchr(flags, 'i') != NULL || strchr(flags, 'x') != NULL;
+    event_count = 0;
     printf("%-40s ", argv[k]);
     if (measure(&error) < 0) {
       printf("%s\n  hint: %s\n", error.message, error.hint);

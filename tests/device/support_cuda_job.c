@@ -17,6 +17,7 @@
 /* NULL on a GPU (job_cuda.c), where there is nobody to ask. */
 extern __typeof__(fake_cuda_statistics) fake_cuda_statistics __attribute__((weak));
 extern __typeof__(fake_cuda_host_reads) fake_cuda_host_reads __attribute__((weak));
+extern __typeof__(fake_cuda_host_writes) fake_cuda_host_writes __attribute__((weak));
 extern __typeof__(fake_cuda_finding_count) fake_cuda_finding_count __attribute__((weak));
 extern __typeof__(fake_cuda_finding) fake_cuda_finding __attribute__((weak));
 
@@ -73,6 +74,63 @@ static void note_line(void *context, const char *line) {
   (void)snprintf(job->log + used, sizeof job->log - used, "%s\n", line);
 }
 
+/* NULL: it is on the host. */
+static struct weft_device *device_of(const struct cuda_job *job, uint32_t rank) {
+  return job->cuda != NULL && (job->host_ranks >> rank & 1) == 0 ? weft_cuda_device(job->cuda, rank)
+                                                                 : NULL;
+}
+
+/* ---- Stages on the host: the driver sees what they do to pinned memory ---- */
+
+static const struct weft_stage_ops *linear_ops;
+
+static void look_at(const struct weft_tensors *tensors, bool writes) {
+  for (uint32_t k = 0; k < tensors->count; k++) {
+    uint64_t bytes;
+    assert_true(weft_device_is_host(tensors->items[k].device));
+    if (fake_cuda_host_reads != NULL && tensors->items[k].device != NULL &&
+        weft_shape_bytes(&tensors->items[k].shape, &bytes)) {
+      (writes ? fake_cuda_host_writes : fake_cuda_host_reads)(tensors->items[k].data,
+                                                              (size_t)bytes);
+    }
+  }
+}
+
+static enum weft_status host_forward(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  look_at(call->inputs, false);
+  WEFT_TRY(linear_ops->forward(stage, call, error));
+  look_at(call->outputs, true);
+  return WEFT_OK;
+}
+
+static enum weft_status host_backward_input(struct weft_stage *stage, struct weft_stage_call *call,
+                                            struct weft_error *error) {
+  look_at(call->output_grads, false);
+  WEFT_TRY(linear_ops->backward_input(stage, call, error));
+  look_at(call->input_grads, true);
+  return WEFT_OK;
+}
+
+static enum weft_status host_backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
+                                             struct weft_error *error) {
+  look_at(call->output_grads, false);
+  look_at(call->inputs, false);
+  return linear_ops->backward_weight(stage, call, error);
+}
+
+static void look_at_host_stage(struct cuda_job *job, uint32_t s) {
+  static struct weft_stage_ops ops;
+  if (job->cuda != NULL && (job->host_ranks >> job->rank_of[s] & 1) != 0) {
+    linear_ops = job->stages[s].stage.ops;
+    ops = *linear_ops;
+    ops.forward = host_forward;
+    ops.backward_input = host_backward_input;
+    ops.backward_weight = host_backward_weight;
+    job->stages[s].stage.ops = &ops;
+  }
+}
+
 /* ---- A rank ---- */
 
 void cuda_job_read_grads(struct cuda_job *job) {
@@ -125,7 +183,7 @@ static enum weft_status run_step(struct cuda_job *job, struct weft_pipeline *pip
       (step.evaluates ? weft_pipeline_eval : weft_pipeline_step)(pipeline, &batch, &result, error));
   if (is_last) {
     const uint32_t to = job->after != NULL ? 0 : k % CUDA_STEPS_MAX;
-    if (job->cuda != NULL && fake_cuda_host_reads != NULL) {
+    if (device_of(job, rank) != NULL && fake_cuda_host_reads != NULL) {
       fake_cuda_host_reads(result.losses, step.microbatches * sizeof result.losses[0]);
     }
     memcpy(job->results->losses[to], result.losses, step.microbatches * sizeof result.losses[0]);
@@ -159,7 +217,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.boundary_count = 1;
   options.no_graph = job->no_graph;
   options.no_events = job->no_events;
-  options.device = job->cuda != NULL ? weft_cuda_device(job->cuda, transport->rank) : NULL;
+  options.device = device_of(job, transport->rank);
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
   options.log = transport->rank == 0 ? note_line : NULL;
   options.log_context = job;
@@ -195,10 +253,10 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
   struct weft_comm *comm;
   options.rank_count = job->ranks;
   for (uint32_t s = 0; s < job->stage_count; s++) {
-    struct weft_device *device =
-        job->cuda != NULL ? weft_cuda_device(job->cuda, job->rank_of[s]) : NULL;
+    struct weft_device *device = device_of(job, job->rank_of[s]);
     WEFT_TRY(
         weft_linear_stage_init(&job->stages[s], device, CUDA_WIDTH, CUDA_WIDTH, 100 + s, error));
+    look_at_host_stage(job, s);
   }
   if (job->with_stages != NULL) {
     job->with_stages(job);

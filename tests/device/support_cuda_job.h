@@ -40,6 +40,7 @@ struct cuda_job {
   uint32_t step_count;
   const uint32_t *gpus; /* NULL: all */
   uint32_t gpu_count, partitions;
+  uint32_t host_ranks; /* bit r: rank r is on the host */
   bool no_graph, no_events;
   int64_t stall_limit; /* 0: the default */
   /* If given: called when the stages are made, before there are pipelines. */

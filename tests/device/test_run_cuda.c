@@ -198,6 +198,41 @@ static void steps_that_cannot_be_recorded_are_enqueued(void **state) {
   }
 }
 
+/* What a collective enqueues behind the last backward is in the graph as well. */
+static enum weft_status double_grads(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  const double before = call->grad_scale;
+  call->grad_scale = 2;
+  const enum weft_status status = linear_ops->scale_grads(stage, call, error);
+  call->grad_scale = before;
+  return status;
+}
+
+static void let_stages_reduce(struct cuda_job *job) {
+  linear_ops = job->stages[0].stage.ops;
+  waiting_ops = *linear_ops;
+  waiting_ops.reduce_grad = double_grads;
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    job->stages[s].stage.ops = &waiting_ops;
+  }
+}
+
+static void collectives_are_recorded(void **state) {
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = 4,
+                              .microbatches = 8,
+                              .step_count = 4,
+                              .with_stages = let_stages_reduce};
+      run_and_compare(&job, (struct fake_cuda_options){.devices = 1 + seed % 2, .seed = seed});
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 3);
+    }
+  }
+}
+
 /* ---- Several GPUs, and parts of them ---- */
 
 static void ranks_are_on_parts_of_gpus(void **state) {
@@ -221,21 +256,74 @@ static void ranks_are_on_parts_of_gpus(void **state) {
   }
 }
 
-/* A buffer is handed over to another GPU without a copy. */
-static void gpus_that_cannot_reach_each_other_are_refused(void **state) {
-  static const uint32_t gpus[] = {1};
+/* A message to another GPU is one copy by the receiver; or two, through pinned memory. */
+static void messages_between_gpus_are_copied(void **state) {
+  static const struct cuda_step steps[] = {
+      {.microbatches = 8}, {.microbatches = 8}, {.microbatches = 8}, {.microbatches = 12},
+      {.microbatches = 8}, {.evaluates = true}, {.microbatches = 8}, {.microbatches = 8}};
   static struct cuda_job job;
-  struct weft_error error;
   (void)state;
-  job = (struct cuda_job){.schedule = "1F1B", .ranks = 2, .microbatches = 4, .step_count = 4};
-  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .no_peers = true});
-  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_ERR_USAGE);
-  assert_non_null(strstr(error.message, "cannot access the memory of GPU 1"));
-  cuda_job_check_findings(&job);
-  cuda_job_check_leaks(&job, "without peers");
-  job.gpus = gpus;
-  job.gpu_count = 1;
-  run_and_compare(&job, (struct fake_cuda_options){.devices = 2, .no_peers = true});
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t seed = 0; seed < 12; seed++) {
+      const bool no_peers = seed % 2 == 1;
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = 4,
+                              .microbatches = 8,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps),
+                              .no_graph = seed % 3 == 2,
+                              .no_events = seed % 4 == 3};
+      run_and_compare(&job, (struct fake_cuda_options){.devices = 2 + seed % 3,
+                                                       .no_peers = no_peers,
+                                                       .seed = 100 * k + seed,
+                                                       .queues = 1 + 5 * (seed % 4),
+                                                       .policy = (enum fake_cuda_policy)(seed % 4),
+                                                       .starved = seed});
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.no_graph ? 0 : 3);
+    }
+  }
+}
+
+/* Two GPUs with one boundary between them: of every microbatch an activation and a gradient cross
+ * it. Batches are copied as well, input and target of each microbatch by itself. */
+static void copies_between_gpus_are_counted(void **state) {
+  static struct cuda_job job;
+  (void)state;
+  for (uint32_t no_peers = 0; no_peers <= 1; no_peers++) {
+    job = (struct cuda_job){
+        .schedule = "1F1B", .ranks = 4, .microbatches = 8, .step_count = 1, .no_graph = true};
+    run_and_compare(&job, (struct fake_cuda_options){.devices = 2, .no_peers = no_peers == 1});
+    const uint64_t other = 2 * 8 + 4 * 2; /* batches; weights to the GPU, gradients from it */
+    assert_int_equal(fake_cuda_calls("cuMemcpyAsync"), other + 2 * 8 * (1 + no_peers));
+  }
+}
+
+/* ---- Ranks on the host ---- */
+
+static void ranks_on_the_host_and_on_gpus(void **state) {
+  static const struct cuda_step steps[] = {{.microbatches = 8},  {.microbatches = 8},
+                                           {.microbatches = 12}, {.evaluates = true},
+                                           {.microbatches = 8},  {.microbatches = 8}};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t mask = 1; mask <= 15; mask += mask < 8 ? 2 : 1) {
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = 4,
+                              .microbatches = 8,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps),
+                              .host_ranks = mask};
+      run_and_compare(&job, (struct fake_cuda_options){.devices = 1 + mask % 3,
+                                                       .no_peers = mask % 2 == 1,
+                                                       .seed = 100 * k + mask,
+                                                       .queues = 1 + mask});
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 0);
+      assert_true(mask % 2 == 1 || strstr(job.log,
+                                          "step 1 is enqueued action by action: a rank "
+                                          "is on the host") != NULL);
+    }
+  }
 }
 
 int main(void) {
@@ -244,7 +332,10 @@ int main(void) {
       cmocka_unit_test(sources_change_between_steps),
       cmocka_unit_test(steps_with_outputs_are_enqueued),
       cmocka_unit_test(steps_that_cannot_be_recorded_are_enqueued),
-      cmocka_unit_test(gpus_that_cannot_reach_each_other_are_refused),
+      cmocka_unit_test(collectives_are_recorded),
+      cmocka_unit_test(messages_between_gpus_are_copied),
+      cmocka_unit_test(copies_between_gpus_are_counted),
+      cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,8 @@
 
 static struct cuda_results expected, found;
 static struct cuda_job job;
+static uint32_t devices;
+static bool no_peers;
 
 static const struct cuda_step steps[] = {{.microbatches = 4}, {.microbatches = 4},
                                          {.microbatches = 4}, {.microbatches = 6},
@@ -58,7 +60,8 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
   struct weft_error error = {.status = WEFT_OK};
   (void)snprintf(what, sizeof what, "call %" PRIu64 " of %s fails%s", nth, function,
                  sticky ? " and the GPU is lost" : "");
-  fake_cuda_reset(&(struct fake_cuda_options){.seed = seed, .queues = 1 + (uint32_t)(seed % 32)});
+  fake_cuda_reset(&(struct fake_cuda_options){
+      .seed = seed, .queues = 1 + (uint32_t)(seed % 32), .devices = devices, .no_peers = no_peers});
   fake_cuda_fail(function, nth, 0, sticky);
   const enum weft_status status = cuda_job_run(&job, &found, &error);
   if (status == WEFT_OK) {
@@ -110,11 +113,11 @@ static void fail_calls(uint64_t each) {
   uint64_t counts[WEFT_ARRAY_LENGTH(functions)];
   struct weft_error error;
   assert_int_equal(cuda_job_run_on_host(&job, &expected, &error), WEFT_OK);
-  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1});
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1, .devices = devices, .no_peers = no_peers});
   job.after = count_in_steps;
   assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
   job.after = NULL;
-  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1});
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1, .devices = devices, .no_peers = no_peers});
   assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(functions); k++) {
     counts[k] = count_calls(functions[k]);
@@ -148,6 +151,27 @@ static void calls_fail_in_graphs(void **state) {
   fail_calls(12);
   make_job("ZBVZeroBubble", false);
   fail_calls(6);
+}
+
+static void calls_fail_between_gpus(void **state) {
+  (void)state;
+  devices = 2;
+  make_job("1F1B", false);
+  fail_calls(4);
+  no_peers = true;
+  make_job("1F1B", false);
+  fail_calls(4);
+  devices = 0;
+  no_peers = false;
+}
+
+static void calls_fail_with_a_rank_on_the_host(void **state) {
+  (void)state;
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    make_job("1F1B", false);
+    job.host_ranks = 1u << rank;
+    fail_calls(4);
+  }
 }
 
 /* ---- A kernel that never ends ---- */
@@ -205,6 +229,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_fail_when_enqueued),
       cmocka_unit_test(calls_fail_in_graphs),
+      cmocka_unit_test(calls_fail_between_gpus),
+      cmocka_unit_test(calls_fail_with_a_rank_on_the_host),
       cmocka_unit_test(kernels_that_never_end_are_named),
       cmocka_unit_test(kernels_that_crash_are_named),
   };

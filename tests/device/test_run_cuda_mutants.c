@@ -19,8 +19,13 @@ enum { SEEDS = 12, STEPS = 3 };
 static struct cuda_results expected, found;
 static struct cuda_job job;
 
+static uint32_t devices;
+static bool no_peers;
+
 static struct fake_cuda_options options_of(uint32_t seed) {
-  return (struct fake_cuda_options){.seed = seed,
+  return (struct fake_cuda_options){.devices = devices,
+                                    .no_peers = no_peers,
+                                    .seed = seed,
                                     .queues = seed % 3 == 0 ? 32 : 1 + seed,
                                     .policy = (enum fake_cuda_policy)(seed % 4),
                                     .starved = seed,
@@ -141,7 +146,7 @@ static void dropped_calls_are_noticed_when_enqueued(void **state) {
  * cover those for buffers that are used again. An evaluation has no gradients. In its graph, the
  * streams of ranks that begin with a wait for another rank need not wait for the graph's begin. */
 static void dropped_releases_are_noticed(void **state) {
-  static const struct mutation eager = {"1F1B", 3, 0, 0, true}, graph = {"1F1B", 3, 3 + 2, 0, true};
+  static const struct mutation eager = {"1F1B", 3, 0, 0, true}, graph = {"1F1B", 3, 2, 0, true};
   (void)state;
   mutate(&eager, true, true);
   assert_int_equal(releases, 12);
@@ -187,18 +192,33 @@ static void a_record_is_for_times(void **state) {
   mutate(&mutation, true, false);
 }
 
-/* The graph ends after the stream of every rank, and after the one that notes how far that is,
- * which comes after it. One step of three is enqueued, and one is recorded. */
+/* One step of three is enqueued, and one is recorded. */
 static void dropped_calls_are_noticed_in_graphs(void **state) {
-  static const struct mutation mutations[] = {{"1F1B", 2, 2, 0, false},
-                                              {"GPipe", 3, 3, 0, false},
-                                              {"Interleaved1F1B", 2, 2, 0, false},
-                                              {"ZBVZeroBubble", 2, 2, 0, false},
-                                              {"DualPipeV", 2, 2 + 2 * 3, 2 * 3, false}};
+  static const struct mutation mutations[] = {{"1F1B", 2, 0, 0, false},
+                                              {"GPipe", 3, 0, 0, false},
+                                              {"Interleaved1F1B", 2, 0, 0, false},
+                                              {"ZBVZeroBubble", 2, 0, 0, false},
+                                              {"DualPipeV", 2, 2 * 3, 2 * 3, false}};
   (void)state;
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(mutations); k++) {
     mutate(&mutations[k], false, true);
   }
+}
+
+/* Copies between GPUs, by the receiver or through pinned memory, need no less. */
+static void dropped_calls_are_noticed_between_gpus(void **state) {
+  static const struct mutation mutations[] = {{"1F1B", 2, 0, 0, false},
+                                              {"Interleaved1F1B", 2, 0, 0, false},
+                                              {"ZBVZeroBubble", 2, 0, 0, false}};
+  (void)state;
+  devices = 2;
+  for (size_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(mutations); k++) {
+    no_peers = k % 2 == 1;
+    mutate(&mutations[k / 2], true, true);
+    mutate(&mutations[k / 2], false, true);
+  }
+  devices = 1;
+  no_peers = false;
 }
 
 int main(void) {
@@ -208,6 +228,7 @@ int main(void) {
       cmocka_unit_test(dropped_frees_are_noticed),
       cmocka_unit_test(a_record_is_for_times),
       cmocka_unit_test(dropped_calls_are_noticed_in_graphs),
+      cmocka_unit_test(dropped_calls_are_noticed_between_gpus),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

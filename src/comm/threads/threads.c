@@ -184,8 +184,13 @@ static enum weft_status endpoint_group(struct weft_transport *transport, uint32_
 static enum weft_status endpoint_together(struct weft_transport *transport, void *item,
                                           void (*drive)(void *const *items, uint32_t count),
                                           int64_t until, struct weft_error *error) {
-  return weft_meeting_join(&((struct weft_endpoint *)transport)->threads->meeting, transport->rank,
-                           item, drive, until, error);
+  struct weft_meeting *meeting = &((struct weft_endpoint *)transport)->threads->meeting;
+  return item != NULL ? weft_meeting_join(meeting, transport->rank, item, drive, until, error)
+                      : weft_meeting_join_apart(meeting, transport->rank, error);
+}
+
+static void endpoint_apart(struct weft_transport *transport) {
+  weft_meeting_set_apart(&((struct weft_endpoint *)transport)->threads->meeting, transport->rank);
 }
 
 #define ENDPOINT_OPS                                                                            \
@@ -199,7 +204,7 @@ static enum weft_status endpoint_together(struct weft_transport *transport, void
 
 static const struct weft_transport_ops threads_ops = {.name = "threads", ENDPOINT_OPS};
 static const struct weft_transport_ops meeting_ops = {
-    .name = "cuda", .together = endpoint_together, ENDPOINT_OPS};
+    .name = "cuda", .together = endpoint_together, .apart = endpoint_apart, ENDPOINT_OPS};
 
 /* ---- the world ---- */
 

@@ -30,6 +30,21 @@ static void abandon(struct weft_device *device) {
   __atomic_store_n(&of(device)->gpu->abandoned, true, __ATOMIC_RELEASE);
 }
 
+/* ---- Other memory ---- */
+
+static enum weft_reach reach(struct weft_device *device, struct weft_device *other) {
+  const struct weft_cuda_device *rank = of(device);
+  const struct weft_cuda_gpu *gpu = of(other)->gpu;
+  if (gpu->device == rank->gpu->device) {
+    return WEFT_REACH_USE;
+  }
+  return (rank->gpu->peers >> (gpu - rank->of->gpus) & 1) != 0 ? WEFT_REACH_COPY : WEFT_REACH_NONE;
+}
+
+static struct weft_device *pinned(struct weft_device *device) {
+  return &of(device)->of->pinned.device;
+}
+
 /* ---- Streams ---- */
 
 static enum weft_status stream_create(struct weft_device *device,
@@ -357,6 +372,8 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .make_current = make_current,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
+    .reach = reach,
+    .pinned = pinned,
     .allocate_host = allocate_host,
     .free_host = free_host,
     .abandon = abandon,

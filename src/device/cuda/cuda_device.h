@@ -18,6 +18,7 @@ struct weft_cuda_gpu {
   CUfunction kernels[WEFT_CUDA_KERNELS_MAX];
   struct weft_cuda_gpu_info info;
   CUgreenCtx *partitions; /* [cuda->partition_count] */
+  uint64_t peers;         /* bit k: it can access the memory of cuda->gpus[k] */
   bool abandoned;         /* the driver would wait forever for its work; atomic */
 };
 
@@ -25,6 +26,7 @@ struct weft_cuda_gpu {
 struct weft_cuda_device {
   struct weft_device device; /* first */
   const struct weft_cuda_api *cuda;
+  struct weft_cuda *of;
   struct weft_cuda_gpu *gpu;
   CUgreenCtx partition; /* NULL: the whole GPU */
   struct weft_cuda_arena arena;
@@ -35,6 +37,13 @@ struct weft_cuda_device {
   char place[WEFT_CUDA_PLACE_SIZE];
 };
 
+/* Pinned memory of the host, which all its GPUs access; cuda_pinned.c. */
+struct weft_cuda_pinned {
+  struct weft_device device; /* first */
+  struct weft_device_ops ops;
+  struct weft_cuda *of;
+};
+
 struct weft_cuda {
   const struct weft_allocator *allocator;
   const struct weft_cuda_api *cuda;
@@ -43,7 +52,12 @@ struct weft_cuda {
   uint32_t partition_count;       /* of each; 0: none */
   struct weft_cuda_device *ranks; /* [rank_count] */
   uint32_t rank_count;
+  struct weft_cuda_pinned pinned;
 };
+
+enum { WEFT_CUDA_GPUS_MAX = 64 };
+
+void weft_cuda_pinned_init(struct weft_cuda *cuda);
 
 extern const struct weft_device_ops weft_cuda_device_ops;
 

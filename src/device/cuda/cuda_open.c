@@ -144,29 +144,25 @@ static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *g
   return load_kernels(cuda, gpu, error);
 }
 
-static enum weft_status connect_pair(const struct weft_cuda *cuda, const struct weft_cuda_gpu *a,
-                                     const struct weft_cuda_gpu *b, struct weft_error *error) {
+/* Whether the current GPU `a` can access the memory of `b` from here on. */
+static bool enable_peer(const struct weft_cuda *cuda, const struct weft_cuda_gpu *a,
+                        const struct weft_cuda_gpu *b) {
   int can = 0;
-  WEFT_CUDA_TRY(cuda->cuda, error, cuDeviceCanAccessPeer, &can, a->device, b->device);
-  if (can == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give --gpus GPUs of one such group, or one of them",
-                     "GPU %" PRIu32 " cannot access the memory of GPU %" PRIu32
-                     ", and buffers are handed over from rank to rank",
-                     a->number, b->number);
+  if (cuda->cuda->cuDeviceCanAccessPeer(&can, a->device, b->device) != CUDA_SUCCESS || can == 0) {
+    return false;
   }
   const CUresult result = cuda->cuda->cuCtxEnablePeerAccess(b->context, 0);
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
-             ? WEFT_OK
-             : weft_cuda_fail(cuda->cuda, result, "cuCtxEnablePeerAccess", error);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 
-/* A rank's kernels read what its neighbour on another GPU has written. */
+/* What a rank sends to another GPU is copied by that one, or goes through pinned memory. */
 static enum weft_status connect_peers(const struct weft_cuda *cuda, struct weft_error *error) {
   for (uint32_t a = 0; cuda->gpu_count > 1 && a < cuda->gpu_count; a++) {
     WEFT_CUDA_TRY(cuda->cuda, error, cuCtxSetCurrent, cuda->gpus[a].context);
     for (uint32_t b = 0; b < cuda->gpu_count; b++) {
-      if (cuda->gpus[a].device != cuda->gpus[b].device) {
-        WEFT_TRY(connect_pair(cuda, &cuda->gpus[a], &cuda->gpus[b], error));
+      if (cuda->gpus[a].device != cuda->gpus[b].device &&
+          enable_peer(cuda, &cuda->gpus[a], &cuda->gpus[b])) {
+        cuda->gpus[a].peers |= UINT64_C(1) << b;
       }
     }
   }
@@ -211,6 +207,7 @@ static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t s
   struct weft_stream *stream;
   rank->device.ops = &weft_cuda_device_ops;
   rank->cuda = cuda->cuda;
+  rank->of = cuda;
   rank->gpu = &cuda->gpus[place / parts];
   rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
   name_place(cuda, rank, (uint32_t)(place % parts), sms_each);
@@ -243,6 +240,7 @@ static void close_rank(struct weft_cuda_device *rank) {
 static enum weft_status open_all(struct weft_cuda *cuda, const struct weft_cuda_options *options,
                                  struct weft_error *error) {
   uint32_t sms_each = 0;
+  weft_cuda_pinned_init(cuda);
   for (uint32_t k = 0; k < cuda->gpu_count; k++) {
     WEFT_TRY(open_gpu(cuda, &cuda->gpus[k], options->gpus != NULL ? options->gpus[k] : k, &sms_each,
                       error));
@@ -268,13 +266,18 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "give at least one of each",
                      "%" PRIu32 " ranks on %" PRIu32 " GPUs", rank_count, options->gpu_count);
   }
+  const uint32_t gpu_count = options->gpus != NULL ? options->gpu_count : driver.gpu_count;
+  if (gpu_count > WEFT_CUDA_GPUS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give fewer GPUs",
+                     "%" PRIu32 " GPUs in one process; at most %d", gpu_count, WEFT_CUDA_GPUS_MAX);
+  }
   struct weft_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
   if (cuda == NULL) {
     return weft_fail_memory(error, sizeof *cuda);
   }
   cuda->allocator = allocator;
   cuda->cuda = api;
-  cuda->gpu_count = options->gpus != NULL ? options->gpu_count : driver.gpu_count;
+  cuda->gpu_count = gpu_count;
   cuda->partition_count = options->partitions;
   cuda->rank_count = rank_count;
   cuda->gpus = weft_array_allocate_zero(allocator, cuda->gpu_count, sizeof *cuda->gpus);

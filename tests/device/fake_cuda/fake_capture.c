@@ -29,14 +29,14 @@ bool fake_capture_is_active(const struct fake_capture *capture) {
 
 CUresult fake_capture_forbid(void) {
   const struct fake_thread *thread = fake_thread();
-  if (thread->captures == 0 ||
-      (thread->context != NULL && fake.lost[thread->context->device] != CUDA_SUCCESS)) {
-    return CUDA_SUCCESS; /* on a lost device, a capture is over */
+  CUresult result = CUDA_SUCCESS;
+  for (struct fake_capture *at = captures; at != NULL && thread->captures > 0; at = at->next) {
+    if (at->thread == thread && fake.lost[at->origin->device] == CUDA_SUCCESS) {
+      at->invalid = true; /* on a lost device, a capture is over */
+      result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
   }
-  for (struct fake_capture *at = captures; at != NULL; at = at->next) {
-    at->invalid |= at->thread == thread;
-  }
-  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return result;
 }
 
 /* ---- What comes after what ---- */

@@ -50,8 +50,9 @@ static CUresult check_access(struct fake_visitor *visitor, uintptr_t data, uint6
   if (bytes == 0) {
     return CUDA_SUCCESS;
   }
-  if (block != NULL && visitor->work->kind == FAKE_WORK_KERNEL && block->device >= 0 &&
-      block->device != device && !fake.peers[device][block->device]) {
+  if (block != NULL && block->device >= 0 && block->device != device &&
+      !fake.peers[device][block->device] &&
+      strcmp(visitor->work->name, "cuMemcpyPeerAsync") != 0) { /* which says whose it is */
     fake_find(FAKE_CUDA_FAULT,
               "%s runs on device %d and accesses memory of device %d, which is not enabled",
               fake_operation_text(visitor->operation, text, sizeof text), device, block->device);

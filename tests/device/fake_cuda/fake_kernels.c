@@ -257,6 +257,10 @@ static CUresult launch(CUfunction function, uint64_t blocks, uint64_t block_thre
     return CUDA_ERROR_INVALID_VALUE;
   }
   FAKE_TRY(fake_stream_of(handle, &stream));
+  const struct CUctx_st *context = fake_thread()->context;
+  if (context == NULL || context->device != stream->device) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   struct fake_work work = {.kind = FAKE_WORK_KERNEL,
                            .name = kernel->kernel->name,
                            .of.launch = {.kernel = kernel, .threads = blocks * block_threads}};
