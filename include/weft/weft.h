@@ -34,6 +34,7 @@
 #include <weft/base.h>
 #include <weft/choice.h>
 #include <weft/costs.h>
+#include <weft/flight.h>
 #include <weft/gen.h>
 #include <weft/inspect.h>
 #include <weft/ir.h>

@@ -73,5 +73,5 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
   fails 66 "cannot open 'gone.json'" 'the dump of a run that hangs'
   hints
   weft explain-hang .
-  fails 66 'Is a directory'
+  fails 2 'is a folder'
 }

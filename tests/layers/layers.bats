@@ -18,6 +18,7 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     render) echo base ir spec verify inspect sim render ;;
     source) echo base ir spec gen lower source ;;
     plan) echo base ir spec gen lower verify inspect sim plan ;;
+    flight) echo base ir spec lower flight ;;
     device) echo base device ;;
     comm) echo base ir device comm ;;
     run) echo base ir spec device comm run ;;

@@ -311,15 +311,19 @@ static const struct weft_cli_command commands[] = {
      "r0, r1 ... are for receiving, a0, a1 ... hold activations.",
      "weft explain program.csv --rank 1"},
     {"explain-hang",
-     "[DUMP]",
+     "[DUMP|FOLDER]",
      1,
      "file",
-     {OUTPUT_JSON_HELP},
+     {OPTION(PROGRAM), OUTPUT_JSON_HELP},
      "explain which rank is stuck in a run that hangs",
      "Reads the dump that a stalled run has written, and explains what every rank does and waits "
      "for, and which is the culprit: the rank that all others wait for, or the cycle of ranks that "
      "wait for each other. Without DUMP it reads standard input if that is a file or a pipe, else "
-     "weft-hang.json in this folder.",
+     "weft-hang.json in this folder.\n"
+     "For a PyTorch job, give the FOLDER with the dumps of its flight recorder, one file per rank "
+     "with a number at the end of its name (nccl_trace_rank_0, rank1.pkl), and --program with the "
+     "schedule that it runs. PyTorch writes them when TORCH_NCCL_TRACE_BUFFER_SIZE is set and a "
+     "transfer times out, into the files that TORCH_NCCL_DEBUG_INFO_TEMP_FILE names.",
      "weft explain-hang hang.json"},
     {"diff",
      "A B",

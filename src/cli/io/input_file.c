@@ -23,6 +23,7 @@ struct kind {
   const char *hint;
   const char *size_hint;
   uint64_t bytes_max;
+  bool binary; /* it may have NUL bytes */
 };
 
 /* More text than WEFT_ACTIONS_MAX actions take. */
@@ -47,6 +48,12 @@ static const struct kind hang_kind = {.content = "the dump of a run that hangs",
                                           "a dump has one line per rank; is this the "
                                           "right file?",
                                       .bytes_max = UINT64_C(256) << 20};
+
+static const struct kind flight_kind = {.content = "a dump of PyTorch's flight recorder",
+                                        .hint = "make it readable, or take it out of the folder",
+                                        .size_hint = "take it out of the folder",
+                                        .bytes_max = UINT64_C(256) << 20,
+                                        .binary = true};
 
 struct buffer {
   const struct kind *kind;
@@ -118,7 +125,8 @@ static int read_all(const struct weft_cli *cli, const char *path, int fd, struct
     if (got < 0) {
       return fail_read(cli, path, errno);
     }
-    const bool nul = got > 0 && memchr(buffer->data + buffer->size, '\0', (size_t)got) != NULL;
+    const bool nul = got > 0 && !buffer->kind->binary &&
+                     memchr(buffer->data + buffer->size, '\0', (size_t)got) != NULL;
     buffer->size += (size_t)got;
     if (got == 0 || nul) {
       return WEFT_CLI_OK;
@@ -217,6 +225,21 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                 (json ? weft_hang_explain_json : weft_hang_explain)(
                     cli->allocator, buffer.data, buffer.size, name, text, &error),
                 &error);
+}
+
+int weft_cli_read_flight_dump(const struct weft_cli *cli, const char *path, void **data,
+                              size_t *size, size_t *capacity) {
+  assert(cli != NULL && path != NULL && data != NULL && size != NULL && capacity != NULL);
+  struct buffer buffer = {.allocator = cli->allocator, .kind = &flight_kind};
+  const int status = read_text(cli, path, &buffer);
+  if (status != WEFT_CLI_OK) {
+    release(&buffer);
+    return status;
+  }
+  *data = buffer.data;
+  *size = buffer.size;
+  *capacity = buffer.capacity;
+  return WEFT_CLI_OK;
 }
 
 static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,

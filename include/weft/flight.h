@@ -1,0 +1,44 @@
+/* Weft flight: which rank a hanging PyTorch job waits for, from the dumps of its flight recorder
+ * and the program that its ranks run.
+ *
+ * PyTorch records the sends and receives of each process (TORCH_NCCL_TRACE_BUFFER_SIZE) and
+ * writes them to a file when a collective times out. The k-th send of a rank to another one is
+ * the k-th SEND of its row to that rank, step after step, so the program tells which action every
+ * rank is in, and the rank that nobody keeps waiting is the culprit. */
+#ifndef WEFT_FLIGHT_H
+#define WEFT_FLIGHT_H
+
+#include <weft/ir.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One process's dump: a pickle, or the same as JSON. */
+struct weft_flight_dump {
+  const char *name; /* of the file, for messages; a number at its end is the rank */
+  const void *data;
+  size_t size;
+};
+
+/* Appends the explanation: a line for each rank, then the culprit or the cycle; or as JSON:
+ *
+ *   {"schema": "weft-explain-hang/1", "culprit": rank or null, "cycle": [ranks],
+ *    "hangs": bool, "message", "hint",
+ *    "ranks": [{"rank", "state", "action", "step", "peer", "file"}, ...],
+ *    "unread": [{"file", "message"}, ...]}
+ *
+ * `state` is "waiting", "computing", "between steps" or "missing"; `action` is null where it is
+ * not known. A dump that cannot be read counts as missing. WEFT_ERR_FORMAT when none can be
+ * read; WEFT_ERR_INVALID when a dump does not fit the program; WEFT_ERR_USAGE when two are of the
+ * same rank. A table without communication is lowered first, as PyTorch does. */
+WEFT_API enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
+                                              const struct weft_program *program,
+                                              const struct weft_flight_dump *dumps,
+                                              size_t dump_count, bool json, struct weft_text *text,
+                                              struct weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

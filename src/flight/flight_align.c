@@ -1,0 +1,260 @@
+/* Aligns a record with its row.
+ *
+ * The transfers of one channel keep their order, whatever batches they are started in; those of
+ * different channels may be recorded in another order than the row has. So a transfer's action is
+ * found by counting on its channel. A record that has lost its beginning can start anywhere in a
+ * step: each place is tried, and the one counts from which the record's order differs least from
+ * that of the row. */
+#include "flight/flight_align.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include <weft/spec.h>
+
+#include "ir/action.h"
+
+/* ---- Rows ---- */
+
+struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_row *row,
+                                                     uint32_t peer, bool sends) {
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    if (row->channels[c].peer == peer && row->channels[c].sends == sends) {
+      return &row->channels[c];
+    }
+  }
+  return NULL;
+}
+
+static bool is_transfer(struct weft_action action) {
+  const enum weft_op_kind kind = weft_op_info(action.op)->kind;
+  return kind == WEFT_KIND_SEND || kind == WEFT_KIND_RECV;
+}
+
+/* The rank at the other end; WEFT_RANK_NONE: the program has none. */
+static uint32_t peer_of(const struct weft_program *program, const uint32_t *rank_of,
+                        struct weft_action action) {
+  struct weft_action partner;
+  return weft_action_partner(action, program->stage_count, &partner) ? rank_of[partner.stage]
+                                                                     : WEFT_RANK_NONE;
+}
+
+static void add_transfer(struct weft_flight_row *row, uint64_t record, uint32_t peer, bool sends) {
+  struct weft_flight_channel *channel = weft_flight_channel_find(row, peer, sends);
+  if (channel == NULL) {
+    channel = &row->channels[row->channel_count++];
+    *channel = (struct weft_flight_channel){.peer = peer, .sends = sends};
+  }
+  row->records[row->count] = record;
+  row->channel[row->count++] = (uint32_t)(channel - row->channels);
+  channel->count++;
+}
+
+static void list_places(struct weft_flight_row *row, uint32_t *places) {
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    row->channels[c].places = places;
+    places += row->channels[c].count;
+    row->channels[c].count = 0;
+  }
+  for (uint32_t t = 0; t < row->count; t++) {
+    struct weft_flight_channel *channel = &row->channels[row->channel[t]];
+    channel->places[channel->count++] = t;
+  }
+}
+
+static enum weft_status read_row(struct weft_arena *arena, const struct weft_program *program,
+                                 const uint32_t *rank_of, uint32_t rank,
+                                 struct weft_flight_row *row, struct weft_error *error) {
+  const uint64_t begin = program->row_begin[rank], end = program->row_begin[rank + 1];
+  uint64_t count = 0;
+  for (uint64_t i = begin; i < end; i++) {
+    count += is_transfer(program->actions[i]);
+  }
+  const size_t room = (size_t)count + 1;
+  *row =
+      (struct weft_flight_row){.records = weft_arena_allocate(arena, room, sizeof *row->records),
+                               .channel = weft_arena_allocate(arena, room, sizeof *row->channel),
+                               .channels = weft_arena_allocate(arena, room, sizeof *row->channels)};
+  uint32_t *places = weft_arena_allocate(arena, room, sizeof *places);
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (uint64_t i = begin; i < end; i++) {
+    const struct weft_action action = program->actions[i];
+    if (!is_transfer(action)) {
+      continue;
+    }
+    const uint32_t peer = peer_of(program, rank_of, action);
+    if (peer == WEFT_RANK_NONE) {
+      char word[32];
+      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' says what is wrong with the program",
+                       "rank %" PRIu32 ": no rank has the other end of %s", rank,
+                       weft_action_format(&action, word, sizeof word));
+    }
+    add_transfer(row, i, peer, weft_op_info(action.op)->kind == WEFT_KIND_SEND);
+  }
+  list_places(row, places);
+  return WEFT_OK;
+}
+
+enum weft_status weft_flight_rows_read(struct weft_arena *arena, const struct weft_program *program,
+                                       struct weft_flight_row *rows, struct weft_error *error) {
+  assert(program != NULL && rows != NULL);
+  uint32_t *rank_of = weft_arena_allocate(arena, (size_t)program->stage_count + 1, sizeof *rank_of);
+  WEFT_TRY(weft_arena_status(arena, error));
+  (void)weft_placement_infer(program, rank_of);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    WEFT_TRY(read_row(arena, program, rank_of, r, &rows[r], error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- Alignment ---- */
+
+/* Channels as they are before the transfer at `place` of a step. */
+static void begin_at(struct weft_flight_row *row, uint64_t place) {
+  const uint64_t steps = row->count > 0 ? place / row->count : 0;
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    row->channels[c].started = steps * row->channels[c].count;
+  }
+  for (uint64_t t = steps * row->count; t < place; t++) {
+    row->channels[row->channel[t - steps * row->count]].started++;
+  }
+}
+
+uint64_t weft_flight_place(const struct weft_flight_row *row,
+                           const struct weft_flight_channel *channel, uint64_t number) {
+  return number / channel->count * row->count + channel->places[number % channel->count];
+}
+
+/* Assigns all transfers, from this place on. Returns by how many places the record's order and the
+ * row's differ in sum; stops above `most`. */
+static uint64_t assign(const struct weft_flight_record *record, struct weft_flight_row *row,
+                       uint64_t first, uint64_t most) {
+  uint64_t difference = 0;
+  begin_at(row, first);
+  for (size_t k = 0; k < record->count && difference <= most; k++) {
+    struct weft_flight_transfer *transfer = &record->transfers[k];
+    struct weft_flight_channel *channel =
+        weft_flight_channel_find(row, transfer->peer, transfer->sends);
+    transfer->before = weft_flight_place(row, channel, channel->started);
+    channel->started++;
+    difference += (uint64_t)llabs((long long)transfer->before - (long long)(first + k));
+  }
+  return difference;
+}
+
+static enum weft_status check_channels(const struct weft_flight_record *record,
+                                       const struct weft_flight_row *row,
+                                       struct weft_error *error) {
+  for (size_t k = 0; k < record->count; k++) {
+    const struct weft_flight_transfer *transfer = &record->transfers[k];
+    if (weft_flight_channel_find(row, transfer->peer, transfer->sends) == NULL) {
+      return weft_fail(
+          error, WEFT_ERR_INVALID, "give the program that this job runs, with its number of ranks",
+          "%s: rank %" PRIu32 " %s rank %" PRIu32 ", which the program does not have", record->name,
+          record->rank, transfer->sends ? "sends to" : "receives from", transfer->peer);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* Batches per step, as the record shows them; 0: it does not. */
+static uint64_t batches_per_step(const struct weft_flight_record *record,
+                                 const struct weft_flight_row *row) {
+  const struct weft_flight_transfer *first = record->transfers;
+  for (size_t k = 1; k < record->count; k++) {
+    const struct weft_flight_transfer *later = &record->transfers[k];
+    if (later->before == first->before + row->count) {
+      return later->batch > first->batch ? later->batch - first->batch : 0;
+    }
+  }
+  return 0;
+}
+
+/* Where the record begins: the place in a step from which it fits best, and the step by the number
+ * of its first batch. */
+static uint64_t find_first(const struct weft_flight_record *record, uint64_t set_up,
+                           struct weft_flight_row *row) {
+  const uint64_t first_batch = record->transfers[0].batch;
+  const uint64_t lost = first_batch > set_up + 1 ? first_batch - set_up - 1 : 0;
+  uint64_t best = UINT64_MAX, place = 0;
+  for (uint32_t k = 0; k < row->count && best > 0; k++) { /* batches of one are the likeliest */
+    const uint64_t tried = (lost + k) % row->count;
+    const uint64_t difference = assign(record, row, tried, best);
+    if (difference < best) {
+      best = difference;
+      place = tried;
+    }
+  }
+  (void)assign(record, row, place, UINT64_MAX);
+  const uint64_t shown = batches_per_step(record, row);
+  const uint64_t batches = shown > 0 ? shown : row->count;
+  const uint64_t within = place * batches / row->count;
+  const uint64_t steps = lost > within ? (lost - within + batches / 2) / batches : 0;
+  return steps * row->count + place;
+}
+
+/* How many transfers are pending among those that the record has lost: the number of the last batch
+ * that is done tells. */
+static uint64_t count_lost(const struct weft_flight_record *record,
+                           const struct weft_flight_row *row) {
+  const uint64_t first_batch = record->transfers[0].batch;
+  if (record->whole || record->transfers[0].done || record->last_done == 0 ||
+      first_batch <= record->last_done + 1) {
+    return 0;
+  }
+  const uint64_t shown = batches_per_step(record, row);
+  const uint64_t lost =
+      (first_batch - 1 - record->last_done) * row->count / (shown > 0 ? shown : row->count);
+  return lost < record->transfers[0].before ? lost : record->transfers[0].before;
+}
+
+/* All that is pending comes after this place. */
+static void begin_pending(struct weft_flight_row *row, uint64_t head) {
+  row->head = head;
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    struct weft_flight_channel *channel = &row->channels[c];
+    channel->done = channel->started;
+    while (channel->done > 0 && weft_flight_place(row, channel, channel->done - 1) >= head) {
+      channel->done--;
+    }
+  }
+}
+
+static void find_head(const struct weft_flight_record *record, struct weft_flight_row *row) {
+  const uint64_t lost = count_lost(record, row);
+  if (lost > 0) {
+    begin_pending(row, record->transfers[0].before - lost);
+    return;
+  }
+  begin_pending(row, UINT64_MAX);
+  for (size_t k = record->count; k > 0; k--) {
+    const struct weft_flight_transfer *transfer = &record->transfers[k - 1];
+    if (!transfer->done) {
+      row->head = transfer->before;
+      weft_flight_channel_find(row, transfer->peer, transfer->sends)->done--;
+    }
+  }
+}
+
+enum weft_status weft_flight_align(const struct weft_flight_record *record, uint64_t set_up,
+                                   struct weft_flight_row *row, struct weft_error *error) {
+  assert(record != NULL && row != NULL);
+  begin_at(row, 0);
+  row->head = UINT64_MAX;
+  if (record->count == 0) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(check_channels(record, row, error));
+  const uint64_t first = record->whole ? 0 : find_first(record, set_up, row);
+  const uint64_t difference = assign(record, row, first, UINT64_MAX);
+  if (difference / record->count > row->count / 4 + 2) {
+    return weft_fail(error, WEFT_ERR_INVALID,
+                     "give the program that this job runs, with its number of microbatches",
+                     "%s: the transfers of rank %" PRIu32
+                     " come in another order than the program has them",
+                     record->name, record->rank);
+  }
+  find_head(record, row);
+  return WEFT_OK;
+}

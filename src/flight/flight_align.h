@@ -1,0 +1,45 @@
+/* Which action of the program each recorded transfer is. */
+#ifndef FLIGHT_ALIGN_H
+#define FLIGHT_ALIGN_H
+
+#include "flight/flight_record.h"
+
+/* What a rank sends to, or receives from, one other rank in a step. */
+struct weft_flight_channel {
+  uint32_t peer;
+  bool sends;
+  uint32_t count;   /* in a step */
+  uint32_t *places; /* [count] among the transfers of the row */
+  uint64_t started; /* since training began: all that the record shows, and what it has lost */
+  uint64_t done;    /* of those */
+};
+
+/* A row's sends and receives. */
+struct weft_flight_row {
+  uint32_t count;    /* of a step */
+  uint64_t *records; /* [count] into program->actions */
+  uint32_t *channel; /* [count] */
+  struct weft_flight_channel *channels;
+  uint32_t channel_count;
+  uint64_t head; /* place since training began of the first transfer that is not done */
+};
+
+/* Reads the rows of a program with communication into rows[rank_count]. */
+enum weft_status weft_flight_rows_read(struct weft_arena *arena, const struct weft_program *program,
+                                       struct weft_flight_row *rows, struct weft_error *error);
+
+/* NULL: there is none. */
+struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_row *row,
+                                                     uint32_t peer, bool sends);
+
+/* The place, since training began, of the channel's transfer with this number. */
+uint64_t weft_flight_place(const struct weft_flight_row *row,
+                           const struct weft_flight_channel *channel, uint64_t number);
+
+/* Sets `before` of all transfers, and of the row `head` and its channels' `started` and `done`. `set_up` is the number of
+ * batches before the first payload, for a record that has lost its beginning. WEFT_ERR_INVALID
+ * when the record is not one of this row. */
+enum weft_status weft_flight_align(const struct weft_flight_record *record, uint64_t set_up,
+                                   struct weft_flight_row *row, struct weft_error *error);
+
+#endif

@@ -1,0 +1,338 @@
+/* Explains the dumps of a job: reads them, finds each rank's place in the program, and says who
+ * is to be looked at. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/flight.h>
+#include <weft/lower.h>
+#include <weft/support.h>
+
+#include "flight/flight_verdict.h"
+
+#define NOBODY UINT32_MAX
+
+struct unread {
+  const char *name;
+  struct weft_error error;
+};
+
+struct job {
+  struct weft_arena *arena;
+  const struct weft_program *program;
+  struct weft_flight_record *records; /* [rank_count] */
+  struct weft_flight_row *rows;       /* [rank_count] */
+  struct weft_flight_state *states;   /* [rank_count] */
+  struct weft_flight_verdict verdict;
+  struct unread *unread;
+  size_t unread_count;
+};
+
+/* ---- Ranks of the job and of the program ---- */
+
+/* The ranks of a pipeline may be any of the job's; in their order they are the program's. */
+struct numbering {
+  bool *in_use;      /* [WEFT_RANKS_MAX], by number in the job */
+  uint32_t *program; /* [WEFT_RANKS_MAX] its rank in the program */
+  uint32_t count, largest;
+};
+
+static void use(struct numbering *numbering, uint32_t rank) {
+  numbering->count += !numbering->in_use[rank];
+  numbering->in_use[rank] = true;
+  numbering->largest = rank > numbering->largest ? rank : numbering->largest;
+}
+
+static enum weft_status number_ranks(const struct job *job, struct weft_flight_record *records,
+                                     size_t count, struct numbering *numbering,
+                                     struct weft_error *error) {
+  const uint32_t rank_count = job->program->rank_count;
+  for (size_t k = 0; k < count; k++) {
+    use(numbering, records[k].rank);
+    for (size_t t = 0; t < records[k].count; t++) {
+      use(numbering, records[k].transfers[t].peer);
+    }
+  }
+  const bool as_they_are = numbering->largest < rank_count;
+  if (!as_they_are && numbering->count != rank_count) {
+    return weft_fail(
+        error, WEFT_ERR_INVALID, "give the dumps of one pipeline, and the program that it runs",
+        "the dumps name %" PRIu32 " ranks, up to rank %" PRIu32 "; the program has %" PRIu32,
+        numbering->count, numbering->largest, rank_count);
+  }
+  uint32_t next = 0;
+  for (uint32_t r = 0; r <= numbering->largest; r++) {
+    numbering->program[r] = as_they_are ? r : next;
+    next += numbering->in_use[r];
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status place_records(struct job *job, struct weft_flight_record *records,
+                                      size_t count, struct weft_error *error) {
+  struct numbering numbering = {
+      .in_use = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.in_use),
+      .program = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.program)};
+  WEFT_TRY(weft_arena_status(job->arena, error));
+  WEFT_TRY(number_ranks(job, records, count, &numbering, error));
+  for (size_t k = 0; k < count; k++) {
+    struct weft_flight_record *record = &records[k];
+    record->rank = numbering.program[record->rank];
+    for (size_t t = 0; t < record->count; t++) {
+      record->transfers[t].peer = numbering.program[record->transfers[t].peer];
+    }
+    if (job->records[record->rank].name != NULL) {
+      return weft_fail(error, WEFT_ERR_USAGE, "give one dump of each rank of one pipeline",
+                       "%s and %s are both dumps of rank %" PRIu32, job->records[record->rank].name,
+                       record->name, record->rank);
+    }
+    job->records[record->rank] = *record;
+  }
+  return WEFT_OK;
+}
+
+/* ---- Reading ---- */
+
+static enum weft_status read_dumps(struct job *job, const struct weft_flight_dump *dumps,
+                                   size_t count, struct weft_error *error) {
+  struct weft_flight_record *records = weft_arena_allocate(job->arena, count + 1, sizeof *records);
+  job->unread = weft_arena_allocate(job->arena, count + 1, sizeof *job->unread);
+  WEFT_TRY(weft_arena_status(job->arena, error));
+  size_t read = 0;
+  for (size_t k = 0; k < count; k++) {
+    struct unread *unread = &job->unread[job->unread_count];
+    const enum weft_status status =
+        weft_flight_record_read(job->arena, &dumps[k], &records[read], &unread->error);
+    if (status == WEFT_OK) {
+      read++;
+    } else if (status == WEFT_ERR_FORMAT) {
+      unread->name = dumps[k].name;
+      job->unread_count++;
+    } else {
+      *error = unread->error;
+      return status;
+    }
+  }
+  if (read == 0 && job->unread_count > 0) {
+    *error = job->unread[0].error;
+    return error->status;
+  }
+  return place_records(job, records, read, error);
+}
+
+/* Batches before the first payload, as a whole record shows them; all ranks set up alike. */
+static uint64_t set_up_batches(const struct job *job) {
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    const struct weft_flight_record *record = &job->records[r];
+    if (record->whole && record->count > 0 && record->transfers[0].batch > 0) {
+      return record->transfers[0].batch - 1;
+    }
+  }
+  return 1;
+}
+
+static enum weft_status read_job(struct job *job, const struct weft_flight_dump *dumps,
+                                 size_t count, struct weft_error *error) {
+  const uint32_t rank_count = job->program->rank_count;
+  job->records = weft_arena_allocate(job->arena, rank_count, sizeof *job->records);
+  job->rows = weft_arena_allocate(job->arena, rank_count, sizeof *job->rows);
+  job->states = weft_arena_allocate(job->arena, rank_count, sizeof *job->states);
+  WEFT_TRY(weft_arena_status(job->arena, error));
+  WEFT_TRY(weft_flight_rows_read(job->arena, job->program, job->rows, error));
+  WEFT_TRY(read_dumps(job, dumps, count, error));
+  const uint64_t set_up = set_up_batches(job);
+  for (uint32_t r = 0; r < rank_count; r++) {
+    WEFT_TRY(weft_flight_align(&job->records[r], set_up, &job->rows[r], error));
+    job->states[r] = weft_flight_state_of(job->program, r, &job->records[r], &job->rows[r]);
+  }
+  return weft_flight_judge(job->arena, rank_count, job->rows, job->states, &job->verdict, error);
+}
+
+/* ---- Words ---- */
+
+static const char *phase_words[] = {"missing", "waiting", "computing", "between steps"};
+
+/* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
+static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
+  const struct weft_flight_state *state = &job->states[rank];
+  char action[32] = "";
+  if (state->action != NULL) {
+    (void)weft_action_format(state->action, action, sizeof action);
+  }
+  weft_text_addf(text, "rank %" PRIu32 ": ", rank);
+  switch (state->phase) {
+    case WEFT_FLIGHT_MISSING: weft_text_add(text, "there is no dump of it"); break;
+    case WEFT_FLIGHT_WAITING:
+      weft_text_addf(text, "waits in %s for rank %" PRIu32 ", in step %" PRIu64, action,
+                     state->device.peer, state->step);
+      break;
+    case WEFT_FLIGHT_COMPUTING:
+      if (state->action != NULL) {
+        weft_text_addf(text, "is in %s, in step %" PRIu64, action, state->step);
+      } else {
+        weft_text_addf(text, "is after its last transfer of step %" PRIu64, state->step);
+      }
+      break;
+    case WEFT_FLIGHT_BETWEEN:
+      weft_text_addf(text, "has done the transfers of %" PRIu64 " steps, and begun no other",
+                     state->step);
+      break;
+  }
+}
+
+static uint32_t count_waiting(const struct job *job) {
+  uint32_t count = 0;
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    count += job->states[r].phase == WEFT_FLIGHT_WAITING;
+  }
+  return count;
+}
+
+static void add_verdict(struct weft_text *text, const struct job *job) {
+  const struct weft_flight_verdict *verdict = &job->verdict;
+  if (!verdict->hangs) {
+    weft_text_add(text, "no rank waits for another: nothing hangs in these dumps");
+  } else if (verdict->cycle_length > 0) {
+    weft_text_add(text,
+                  "a deadlock: each of these ranks waits for the next, the last one for the "
+                  "first:");
+    for (uint32_t k = 0; k < verdict->cycle_length; k++) {
+      char action[32] = "";
+      const struct weft_flight_state *state = &job->states[verdict->cycle[k]];
+      weft_text_addf(text, "%s rank %" PRIu32 " in %s", k > 0 ? "," : "", verdict->cycle[k],
+                     weft_action_format(state->action, action, sizeof action));
+    }
+  } else {
+    add_rank(text, job, verdict->culprit);
+    weft_text_addf(text, "; %" PRIu32 " of %" PRIu32 " ranks wait, and all of them for it",
+                   count_waiting(job), job->program->rank_count);
+  }
+}
+
+static const char *hint_of(const struct job *job) {
+  const struct weft_flight_verdict *verdict = &job->verdict;
+  if (!verdict->hangs) {
+    return "if the job does hang, take the dumps of all ranks while it does";
+  }
+  if (verdict->cycle_length > 0) {
+    return "'weft verify PROGRAM' shows the same cycle, and the buffers that would avoid it";
+  }
+  return job->states[verdict->culprit].phase == WEFT_FLIGHT_MISSING
+             ? "find out how that process ended, and take its dump if it is still there"
+             : "look at that process: py-spy dump --pid shows where it is";
+}
+
+static void explain(struct weft_text *text, const struct job *job) {
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    add_rank(text, job, r);
+    weft_text_add(text, "\n");
+  }
+  for (size_t k = 0; k < job->unread_count; k++) {
+    weft_text_add(text, "not read: ");
+    weft_text_add_escaped(text, job->unread[k].error.message, strlen(job->unread[k].error.message));
+    weft_text_add(text, "\n");
+  }
+  weft_text_add(text, "\nverdict: ");
+  add_verdict(text, job);
+  if (job->verdict.culprit != NOBODY) {
+    weft_text_addf(text, "\nculprit: rank %" PRIu32, job->verdict.culprit);
+  }
+  weft_text_addf(text, "\nhint: %s\n", hint_of(job));
+}
+
+/* ---- JSON ---- */
+
+static void write_rank(struct weft_json *json, const struct job *job, uint32_t rank) {
+  const struct weft_flight_state *state = &job->states[rank];
+  char action[32];
+  weft_json_open(json, NULL, '{');
+  weft_json_number(json, "rank", rank);
+  weft_json_string(json, "state", phase_words[state->phase]);
+  if (state->action != NULL) {
+    weft_json_string(json, "action", weft_action_format(state->action, action, sizeof action));
+  } else {
+    weft_json_null(json, "action");
+  }
+  weft_json_optional(json, "step", state->phase != WEFT_FLIGHT_MISSING, state->step);
+  weft_json_optional(json, "peer", state->phase == WEFT_FLIGHT_WAITING, state->device.peer);
+  if (job->records[rank].name != NULL) {
+    weft_json_string(json, "file", job->records[rank].name);
+  } else {
+    weft_json_null(json, "file");
+  }
+  weft_json_close(json, '}');
+}
+
+static void write_json(struct weft_text *text, const struct job *job, const char *message) {
+  const struct weft_flight_verdict *verdict = &job->verdict;
+  struct weft_json json = weft_json_begin(text, "weft-explain-hang/1");
+  weft_json_optional(&json, "culprit", verdict->culprit != NOBODY, verdict->culprit);
+  weft_json_open(&json, "cycle", '[');
+  for (uint32_t k = 0; k < verdict->cycle_length; k++) {
+    weft_json_number(&json, NULL, verdict->cycle[k]);
+  }
+  weft_json_close(&json, ']');
+  weft_json_boolean(&json, "hangs", verdict->hangs);
+  weft_json_string(&json, "message", message);
+  weft_json_string(&json, "hint", hint_of(job));
+  weft_json_open(&json, "ranks", '[');
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    write_rank(&json, job, r);
+  }
+  weft_json_close(&json, ']');
+  weft_json_open(&json, "unread", '[');
+  for (size_t k = 0; k < job->unread_count; k++) {
+    weft_json_open(&json, NULL, '{');
+    weft_json_string(&json, "file", job->unread[k].name);
+    weft_json_string(&json, "message", job->unread[k].error.message);
+    weft_json_close(&json, '}');
+  }
+  weft_json_close(&json, ']');
+  weft_json_end(&json);
+}
+
+/* ---- Entry ---- */
+
+static enum weft_status explain_program(struct weft_arena *arena,
+                                        const struct weft_program *program,
+                                        const struct weft_flight_dump *dumps, size_t dump_count,
+                                        bool json, struct weft_text *text,
+                                        struct weft_error *error) {
+  struct job job = {.arena = arena, .program = program};
+  WEFT_TRY(read_job(&job, dumps, dump_count, error));
+  if (json) {
+    WEFT_SCOPED_TEXT message = {.allocator = arena->allocator};
+    add_verdict(&message, &job);
+    WEFT_TRY(weft_text_status(&message, error));
+    write_json(text, &job, message.data);
+  } else {
+    explain(text, &job);
+  }
+  return weft_text_status(text, error);
+}
+
+enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
+                                     const struct weft_program *program,
+                                     const struct weft_flight_dump *dumps, size_t dump_count,
+                                     bool json, struct weft_text *text, struct weft_error *error) {
+  WEFT_NEED(program, error);
+  WEFT_NEED(text, error);
+  if (dump_count > 0) {
+    WEFT_NEED(dumps, error);
+  }
+  for (size_t k = 0; k < dump_count; k++) {
+    WEFT_NEED(dumps[k].name, error);
+    if (dumps[k].size > 0) {
+      WEFT_NEED(dumps[k].data, error);
+    }
+  }
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  if (program->level == WEFT_LEVEL_COMMS) {
+    return explain_program(&arena, program, dumps, dump_count, json, text, error);
+  }
+  struct weft_program *lowered;
+  WEFT_TRY(weft_lower(allocator, program, NULL, &lowered, error));
+  const enum weft_status status =
+      explain_program(&arena, lowered, dumps, dump_count, json, text, error);
+  weft_program_destroy(lowered);
+  return status;
+}

@@ -1,0 +1,302 @@
+/* Follows the waits of the ranks to the culprit.
+ *
+ * A process enqueues transfers ahead of its device, which runs them one after the other; some
+ * processes wait for each receive, others for the end of the step, or not at all. So a rank stands
+ * in two places: its device at the oldest transfer that is not done, its process after the last
+ * one that it has started. A rank that waits for a transfer waits
+ *   - for the peer's device, if the peer has started it: an older one holds it up;
+ *   - for the peer's process otherwise. That may itself wait for the last transfer it has started,
+ *     if that is a receive, or, at the end of a step, for its device; else it computes or sleeps,
+ *     and is the culprit.
+ * A path that comes back to itself through one process only is the fault of that process: all
+ * devices on it wait for what it has not started. Any other is a deadlock. */
+#include "flight/flight_verdict.h"
+
+#include <assert.h>
+
+#define NOBODY UINT32_MAX
+
+static const struct weft_flight_wait nobody = {.peer = NOBODY};
+
+/* ---- What a rank does ---- */
+
+/* The first action after this transfer of the row that computes; NULL: none up to the row's end. */
+static const struct weft_action *compute_after(const struct weft_program *program, uint32_t rank,
+                                               uint64_t record) {
+  for (uint64_t i = record; i < program->row_begin[rank + 1]; i++) {
+    if (weft_op_info(program->actions[i].op)->kind == WEFT_KIND_COMPUTE) {
+      return &program->actions[i];
+    }
+  }
+  return NULL;
+}
+
+/* Where the process stands. */
+static void find_next(const struct weft_program *program, uint32_t rank,
+                      const struct weft_flight_record *record, const struct weft_flight_row *row,
+                      struct weft_flight_state *state) {
+  uint64_t started = 0, last = 0;
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    started += row->channels[c].started;
+  }
+  for (size_t k = 0; k < record->count; k++) {
+    last = record->transfers[k].before > last ? record->transfers[k].before : last;
+  }
+  state->ended_step = row->count == 0 || started % row->count == 0;
+  state->next_step = row->count == 0 ? 0 : started / row->count + (state->ended_step ? 0 : 1);
+  if (!state->ended_step) {
+    const uint64_t from =
+        record->count > 0 ? row->records[last % row->count] : program->row_begin[rank];
+    state->next_action = compute_after(program, rank, from);
+  }
+}
+
+/* What the transfer at the head of the row waits for. */
+static struct weft_flight_wait wait_at_head(const struct weft_flight_row *row) {
+  const struct weft_flight_channel *channel = &row->channels[row->channel[row->head % row->count]];
+  return (struct weft_flight_wait){channel->peer, channel->sends, channel->done};
+}
+
+/* What a process waits for that waits for receives. */
+static struct weft_flight_wait wait_of_process(const struct weft_flight_record *record,
+                                               const struct weft_flight_row *row) {
+  const struct weft_flight_transfer *last = &record->transfers[record->count - 1];
+  if (last->sends || last->done) {
+    return nobody;
+  }
+  const struct weft_flight_channel *channel = weft_flight_channel_find(row, last->peer, false);
+  return (struct weft_flight_wait){last->peer, false, channel->started - 1};
+}
+
+struct weft_flight_state weft_flight_state_of(const struct weft_program *program, uint32_t rank,
+                                              const struct weft_flight_record *record,
+                                              const struct weft_flight_row *row) {
+  struct weft_flight_state state = {
+      .phase = WEFT_FLIGHT_MISSING, .device = nobody, .process = nobody};
+  if (record->name == NULL) {
+    return state;
+  }
+  find_next(program, rank, record, row, &state);
+  if (row->head == UINT64_MAX) {
+    state.phase = state.ended_step ? WEFT_FLIGHT_BETWEEN : WEFT_FLIGHT_COMPUTING;
+    state.step = state.next_step;
+    state.action = state.next_action;
+    return state;
+  }
+  state.phase = WEFT_FLIGHT_WAITING;
+  state.device = wait_at_head(row);
+  state.process = wait_of_process(record, row);
+  state.step = row->head / row->count + 1;
+  state.action = &program->actions[row->records[row->head % row->count]];
+  return state;
+}
+
+/* ---- Paths ---- */
+
+/* A rank's process or device. */
+static uint32_t process_of(uint32_t rank) { return 2 * rank; }
+static uint32_t device_of(uint32_t rank) { return 2 * rank + 1; }
+static uint32_t rank_of(uint32_t node) { return node / 2; }
+static bool is_process(uint32_t node) { return node % 2 == 0; }
+
+struct judge {
+  uint32_t rank_count;
+  const struct weft_flight_row *rows;
+  struct weft_flight_state *states;
+  uint32_t *waiters; /* [rank]: how many paths end there */
+  uint32_t *seen;    /* [node]: 1 + the node whose path came by; KNOWN */
+  uint32_t *end_of;  /* [node]: where its path ends; NOBODY: on a cycle; once it is known */
+};
+
+#define KNOWN UINT32_MAX
+
+/* Whether the peer has started its end of the transfer. */
+static bool has_started(const struct judge *judge, uint32_t rank,
+                        const struct weft_flight_wait *wait) {
+  const struct weft_flight_channel *channel =
+      weft_flight_channel_find(&judge->rows[wait->peer], rank, !wait->sends);
+  return channel != NULL && channel->started > wait->number;
+}
+
+/* What this one waits for; itself: nothing. */
+static uint32_t next_of(const struct judge *judge, uint32_t node) {
+  const uint32_t rank = rank_of(node);
+  const struct weft_flight_state *state = &judge->states[rank];
+  if (is_process(node) && state->phase == WEFT_FLIGHT_WAITING && state->ended_step) {
+    return device_of(rank);
+  }
+  const bool by_process = is_process(node) && state->phase != WEFT_FLIGHT_MISSING;
+  const struct weft_flight_wait *wait = by_process ? &state->process : &state->device;
+  if (wait->peer == NOBODY) {
+    return node;
+  }
+  if (judge->states[wait->peer].phase == WEFT_FLIGHT_MISSING) {
+    return process_of(wait->peer);
+  }
+  if (!has_started(judge, rank, wait)) {
+    return process_of(wait->peer);
+  }
+  /* If the peer is done with it, this device is slow, or stuck. A rank that has no dump may not
+   * have started its own end. */
+  return judge->states[wait->peer].phase == WEFT_FLIGHT_WAITING &&
+                 state->phase != WEFT_FLIGHT_MISSING
+             ? device_of(wait->peer)
+             : node;
+}
+
+/* The one process on a cycle, or NOBODY. */
+static uint32_t process_on_cycle(const struct judge *judge, uint32_t member) {
+  uint32_t node = member, found = NOBODY, count = 0;
+  do {
+    if (is_process(node)) {
+      found = node;
+      count++;
+    }
+    node = next_of(judge, node);
+  } while (node != member);
+  return count == 1 ? found : NOBODY;
+}
+
+/* Follows a path to its end, or to one that is known. NOBODY: it ends in a deadlock; *on_cycle is
+ * a member of it, if this path has found it. Linear for all ranks together. */
+static uint32_t follow(const struct judge *judge, uint32_t start, uint32_t *on_cycle) {
+  uint32_t node = start, last = start;
+  while (judge->seen[node] == 0) {
+    judge->seen[node] = start + 1;
+    last = node;
+    node = next_of(judge, node);
+  }
+  uint32_t end = judge->end_of[node];
+  if (node == last) {
+    end = node;
+  } else if (judge->seen[node] != KNOWN) {
+    end = process_on_cycle(judge, node);
+    *on_cycle = end == NOBODY ? node : *on_cycle;
+  }
+  for (node = start; judge->seen[node] == start + 1; node = next_of(judge, node)) {
+    judge->end_of[node] = end;
+    judge->seen[node] = KNOWN;
+  }
+  return end;
+}
+
+/* From its smallest rank on. */
+static void take_cycle(const struct judge *judge, uint32_t member,
+                       struct weft_flight_verdict *verdict) {
+  uint32_t first = member, node = member;
+  do {
+    node = next_of(judge, node);
+    first = rank_of(node) < rank_of(first) ? node : first;
+  } while (node != member);
+  node = first;
+  do {
+    if (verdict->cycle_length == 0 ||
+        verdict->cycle[verdict->cycle_length - 1] != rank_of(node)) { /* process and device */
+      verdict->cycle[verdict->cycle_length++] = rank_of(node);
+    }
+    node = next_of(judge, node);
+  } while (node != first);
+}
+
+/* A rank with a dump before one without, of which nothing is known; then the one that most wait
+ * for. */
+static bool is_better(const struct judge *judge, uint32_t rank, uint32_t than) {
+  if (than == NOBODY) {
+    return true;
+  }
+  const bool missing = judge->states[rank].phase == WEFT_FLIGHT_MISSING;
+  const bool than_missing = judge->states[than].phase == WEFT_FLIGHT_MISSING;
+  return missing != than_missing ? than_missing : judge->waiters[rank] > judge->waiters[than];
+}
+
+static void choose(const struct judge *judge, uint32_t cycle_waiters, uint32_t on_cycle,
+                   struct weft_flight_verdict *verdict) {
+  for (uint32_t r = 0; r < judge->rank_count; r++) {
+    if (judge->waiters[r] > 0 && is_better(judge, r, verdict->culprit)) {
+      verdict->culprit = r;
+    }
+  }
+  const bool certain =
+      verdict->culprit != NOBODY && judge->states[verdict->culprit].phase != WEFT_FLIGHT_MISSING;
+  if (on_cycle != NOBODY && (!certain || cycle_waiters > judge->waiters[verdict->culprit])) {
+    verdict->culprit = NOBODY;
+    take_cycle(judge, on_cycle, verdict);
+  }
+}
+
+/* The culprit is where its process is: its device waits for others. */
+static void show_process(struct weft_flight_state *state) {
+  if (state->phase == WEFT_FLIGHT_WAITING && !state->ended_step) {
+    state->phase = WEFT_FLIGHT_COMPUTING;
+    state->action = state->next_action;
+    state->step = state->next_step;
+  }
+}
+
+/* A rank without a dump has done what its peers have done with it. Its first transfer that is not
+ * done is where its device can be at most. */
+static void infer_missing(struct weft_flight_row *rows, uint32_t rank,
+                          struct weft_flight_state *states) {
+  struct weft_flight_row *row = &rows[rank];
+  row->head = UINT64_MAX;
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    struct weft_flight_channel *channel = &row->channels[c];
+    if (states[channel->peer].phase == WEFT_FLIGHT_MISSING) {
+      continue; /* nothing is known */
+    }
+    const struct weft_flight_channel *other =
+        weft_flight_channel_find(&rows[channel->peer], rank, !channel->sends);
+    channel->done = other != NULL ? other->done : 0;
+    const uint64_t place = weft_flight_place(row, channel, channel->done);
+    row->head = place < row->head ? place : row->head;
+  }
+  if (row->head != UINT64_MAX) {
+    states[rank].device = wait_at_head(row);
+  }
+}
+
+static void follow_all(const struct judge *judge, struct weft_flight_verdict *verdict) {
+  uint32_t cycle_waiters = 0, on_cycle = NOBODY;
+  for (uint32_t r = 0; r < judge->rank_count; r++) {
+    const uint32_t node = device_of(r);
+    if (judge->states[r].phase != WEFT_FLIGHT_WAITING) {
+      continue;
+    }
+    const uint32_t end =
+        judge->seen[node] == KNOWN ? judge->end_of[node] : follow(judge, node, &on_cycle);
+    verdict->hangs = true;
+    if (end != NOBODY) {
+      judge->waiters[rank_of(end)]++;
+    } else {
+      cycle_waiters++;
+    }
+  }
+  choose(judge, cycle_waiters, on_cycle, verdict);
+}
+
+enum weft_status weft_flight_judge(struct weft_arena *arena, uint32_t rank_count,
+                                   struct weft_flight_row *rows, struct weft_flight_state *states,
+                                   struct weft_flight_verdict *verdict, struct weft_error *error) {
+  assert(rows != NULL && states != NULL && verdict != NULL);
+  const size_t nodes = 2 * (size_t)rank_count;
+  const struct judge judge = {
+      .rank_count = rank_count,
+      .rows = rows,
+      .states = states,
+      .waiters = weft_arena_allocate(arena, rank_count, sizeof *judge.waiters),
+      .seen = weft_arena_allocate(arena, nodes, sizeof *judge.seen),
+      .end_of = weft_arena_allocate(arena, nodes, sizeof *judge.end_of)};
+  *verdict = (struct weft_flight_verdict){
+      .culprit = NOBODY, .cycle = weft_arena_allocate(arena, nodes, sizeof *verdict->cycle)};
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (uint32_t r = 0; r < rank_count; r++) {
+    if (states[r].phase == WEFT_FLIGHT_MISSING) {
+      infer_missing(rows, r, states);
+    }
+  }
+  follow_all(&judge, verdict);
+  if (verdict->culprit != NOBODY) {
+    show_process(&states[verdict->culprit]);
+  }
+  return WEFT_OK;
+}

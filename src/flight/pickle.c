@@ -1,0 +1,430 @@
+#include "flight/pickle.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { PROTOCOL_MIN = 2, PROTOCOL_MAX = 5 };
+
+/* The opcodes of data. Those that are not here call code, make objects or sets, or are of
+ * protocols 0 and 1. */
+enum opcode {
+  OP_PROTO = 0x80,
+  OP_FRAME = 0x95,
+  OP_STOP = '.',
+  OP_MARK = '(',
+  OP_POP = '0',
+  OP_NONE = 'N',
+  OP_TRUE = 0x88,
+  OP_FALSE = 0x89,
+  OP_INT4 = 'J',
+  OP_INT1 = 'K',
+  OP_INT2 = 'M',
+  OP_LONG1 = 0x8a,
+  OP_REAL = 'G',
+  OP_TEXT1 = 0x8c,
+  OP_TEXT4 = 'X',
+  OP_TEXT8 = 0x8d,
+  OP_EMPTY_LIST = ']',
+  OP_APPEND = 'a',
+  OP_APPENDS = 'e',
+  OP_LIST = 'l',
+  OP_EMPTY_TUPLE = ')',
+  OP_TUPLE = 't',
+  OP_TUPLE1 = 0x85,
+  OP_TUPLE2 = 0x86,
+  OP_TUPLE3 = 0x87,
+  OP_EMPTY_DICT = '}',
+  OP_DICT = 'd',
+  OP_SET_ITEM = 's',
+  OP_SET_ITEMS = 'u',
+  OP_PUT1 = 'q',
+  OP_PUT4 = 'r',
+  OP_MEMOIZE = 0x94,
+  OP_GET1 = 'h',
+  OP_GET4 = 'j'
+};
+
+struct values {
+  const struct weft_pickle_value **items; /* NULL: a mark */
+  size_t count, capacity;
+};
+
+struct machine {
+  struct weft_arena *arena;
+  const unsigned char *data;
+  size_t size, at, opcode_at;
+  const char *name;
+  struct values stack, memo;
+  struct weft_error *error;
+};
+
+#define HINT "take the file that PyTorch has written, whole; 'weft help explain-hang' says which"
+
+static enum weft_status fail(const struct machine *machine, const char *what) {
+  return weft_fail(machine->error, WEFT_ERR_FORMAT, HINT, "%s: byte %zu: %s", machine->name,
+                   machine->opcode_at, what);
+}
+
+/* ---- Bytes ---- */
+
+/* The next `count` bytes; NULL at the end of the file. */
+static const unsigned char *take(struct machine *machine, uint64_t count) {
+  if (count > machine->size - machine->at) {
+    return NULL;
+  }
+  const unsigned char *bytes = machine->data + machine->at;
+  machine->at += (size_t)count;
+  return bytes;
+}
+
+/* A little-endian number of 1, 2, 4 or 8 bytes. */
+static bool take_number(struct machine *machine, unsigned bytes, uint64_t *number) {
+  const unsigned char *from = take(machine, bytes);
+  *number = 0;
+  for (unsigned k = 0; from != NULL && k < bytes; k++) {
+    *number |= (uint64_t)from[k] << (8 * k);
+  }
+  return from != NULL;
+}
+
+static enum weft_status fail_end(const struct machine *machine) {
+  return fail(machine, "the file ends in the middle of a value");
+}
+
+/* ---- Stack ---- */
+
+static bool grow(struct machine *machine, struct values *values, size_t count) {
+  if (count > values->capacity) {
+    const size_t capacity = count > SIZE_MAX / 4 ? count : 2 * count + 16;
+    const struct weft_pickle_value **items =
+        weft_arena_allocate(machine->arena, capacity, sizeof(struct weft_pickle_value *));
+    if (items == NULL) {
+      return false;
+    }
+    if (values->count > 0) {
+      memcpy(items, values->items, values->count * sizeof *items);
+    }
+    values->items = items;
+    values->capacity = capacity;
+  }
+  return true;
+}
+
+static enum weft_status fail_memory(const struct machine *machine) {
+  return weft_arena_status(machine->arena, machine->error);
+}
+
+static enum weft_status push(struct machine *machine, const struct weft_pickle_value *value) {
+  if (!grow(machine, &machine->stack, machine->stack.count + 1)) {
+    return fail_memory(machine);
+  }
+  machine->stack.items[machine->stack.count++] = value;
+  return WEFT_OK;
+}
+
+static enum weft_status push_new(struct machine *machine, struct weft_pickle_value value) {
+  struct weft_pickle_value *copy = weft_arena_allocate(machine->arena, 1, sizeof *copy);
+  if (copy == NULL) {
+    return fail_memory(machine);
+  }
+  *copy = value;
+  return push(machine, copy);
+}
+
+/* The number of values above the last mark, which goes; SIZE_MAX: there is no mark. */
+static size_t above_mark(struct machine *machine) {
+  struct values *stack = &machine->stack;
+  size_t at = stack->count;
+  while (at > 0 && stack->items[at - 1] != NULL) {
+    at--;
+  }
+  if (at == 0) {
+    return SIZE_MAX;
+  }
+  const size_t count = stack->count - at;
+  memmove(stack->items + at - 1, stack->items + at, count * sizeof(struct weft_pickle_value *));
+  stack->count--;
+  return count;
+}
+
+/* Whether the last `count` values are there, and none of them is a mark. */
+static bool has(const struct machine *machine, size_t count) {
+  const struct values *stack = &machine->stack;
+  bool whole = count <= stack->count;
+  for (size_t k = 0; whole && k < count; k++) {
+    whole = stack->items[stack->count - 1 - k] != NULL;
+  }
+  return whole;
+}
+
+/* ---- Lists and dictionaries ---- */
+
+/* A list, tuple or dictionary of the last `count` values, which it replaces. */
+static enum weft_status collect(struct machine *machine, enum weft_pickle_kind kind, size_t count) {
+  if (count == SIZE_MAX || !has(machine, count) || (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
+    return fail(machine, "a list, tuple or dictionary of values that are not there");
+  }
+  const struct weft_pickle_value **items =
+      weft_arena_allocate(machine->arena, count + 1, sizeof(struct weft_pickle_value *));
+  if (items == NULL) {
+    return fail_memory(machine);
+  }
+  machine->stack.count -= count;
+  if (count > 0) {
+    memcpy(items, machine->stack.items + machine->stack.count, count * sizeof *items);
+  }
+  return push_new(machine, (struct weft_pickle_value){
+                               .kind = kind, .items = items, .count = count, .capacity = count});
+}
+
+/* Adds the last `count` values to the list or dictionary below them. */
+static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind, size_t count) {
+  if (count == SIZE_MAX || !has(machine, count) || !has(machine, count + 1) ||
+      (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
+    return fail(machine, "values for a list or dictionary that is not there");
+  }
+  struct values *stack = &machine->stack;
+  /* The machine made it, so it may change it. */
+  struct weft_pickle_value *target =
+      (struct weft_pickle_value *)(uintptr_t)stack->items[stack->count - count - 1];
+  if (target->kind != kind) {
+    return fail(machine, "values for something that is no list or dictionary");
+  }
+  struct values items = {target->items, target->count, target->capacity};
+  if (!grow(machine, &items, items.count + count)) {
+    return fail_memory(machine);
+  }
+  stack->count -= count;
+  memcpy(items.items + items.count, stack->items + stack->count, count * sizeof *items.items);
+  target->items = items.items;
+  target->count += count;
+  target->capacity = items.capacity;
+  return WEFT_OK;
+}
+
+/* ---- Values ---- */
+
+static enum weft_status read_text(struct machine *machine, unsigned size_bytes) {
+  uint64_t count;
+  const unsigned char *text =
+      take_number(machine, size_bytes, &count) ? take(machine, count) : NULL;
+  if (text == NULL) {
+    return fail_end(machine);
+  }
+  return push_new(
+      machine, (struct weft_pickle_value){
+                   .kind = WEFT_PICKLE_TEXT, .text = (const char *)text, .count = (size_t)count});
+}
+
+/* `bytes` of a two's complement number; more than 8 are more than any field has. */
+static enum weft_status read_integer(struct machine *machine, uint64_t bytes, bool is_signed) {
+  const unsigned char *from = take(machine, bytes);
+  uint64_t number = 0;
+  if (from == NULL) {
+    return fail_end(machine);
+  }
+  if (bytes > sizeof number) {
+    return fail(machine, "an integer of more than 8 bytes");
+  }
+  for (uint64_t k = 0; k < bytes; k++) {
+    number |= (uint64_t)from[k] << (8 * k);
+  }
+  if (is_signed && bytes > 0 && bytes < sizeof number && from[bytes - 1] >= 0x80) {
+    number |= ~UINT64_C(0) << (8 * bytes);
+  }
+  return push_new(
+      machine, (struct weft_pickle_value){.kind = WEFT_PICKLE_INTEGER, .integer = (int64_t)number});
+}
+
+static enum weft_status read_long(struct machine *machine) {
+  uint64_t bytes;
+  return take_number(machine, 1, &bytes) ? read_integer(machine, bytes, true) : fail_end(machine);
+}
+
+static enum weft_status read_real(struct machine *machine) {
+  const unsigned char *from = take(machine, 8);
+  uint64_t bits = 0;
+  struct weft_pickle_value value = {.kind = WEFT_PICKLE_REAL};
+  if (from == NULL) {
+    return fail_end(machine);
+  }
+  for (unsigned k = 0; k < 8; k++) { /* big-endian, unlike all else */
+    bits = bits << 8 | from[k];
+  }
+  memcpy(&value.real, &bits, sizeof bits);
+  return push_new(machine, value);
+}
+
+/* ---- Memo ---- */
+
+static enum weft_status put(struct machine *machine, uint64_t index) {
+  if (!has(machine, 1)) {
+    return fail(machine, "a value to remember that is not there");
+  }
+  if (index > machine->size) { /* there are not as many values */
+    return fail(machine, "a place in the memo that no value can have");
+  }
+  if (!grow(machine, &machine->memo, (size_t)index + 1)) {
+    return fail_memory(machine);
+  }
+  if (machine->memo.count <= index) {
+    machine->memo.count = (size_t)index + 1; /* an arena's memory is cleared */
+  }
+  machine->memo.items[index] = machine->stack.items[machine->stack.count - 1];
+  return WEFT_OK;
+}
+
+static enum weft_status put_number(struct machine *machine, unsigned bytes) {
+  uint64_t index;
+  return take_number(machine, bytes, &index) ? put(machine, index) : fail_end(machine);
+}
+
+static enum weft_status get(struct machine *machine, unsigned bytes) {
+  uint64_t index;
+  if (!take_number(machine, bytes, &index)) {
+    return fail_end(machine);
+  }
+  if (index >= machine->memo.count || machine->memo.items[index] == NULL) {
+    return fail(machine, "a value that was never remembered");
+  }
+  return push(machine, machine->memo.items[index]);
+}
+
+/* ---- The machine ---- */
+
+static enum weft_status read_protocol(struct machine *machine) {
+  uint64_t protocol;
+  if (!take_number(machine, 1, &protocol)) {
+    return fail_end(machine);
+  }
+  return protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX
+             ? WEFT_OK
+             : fail(machine, "a protocol other than 2 to 5");
+}
+
+static enum weft_status fail_opcode(const struct machine *machine, unsigned opcode) {
+  return weft_fail(machine->error, WEFT_ERR_FORMAT, HINT,
+                   "%s: byte %zu: found opcode 0x%02x, which makes an object or calls code; "
+                   "expected numbers, texts, lists and dictionaries only",
+                   machine->name, machine->opcode_at, opcode);
+}
+
+static enum weft_status pop(struct machine *machine) {
+  if (machine->stack.count == 0) {
+    return fail(machine, "a value to drop that is not there");
+  }
+  machine->stack.count--;
+  return WEFT_OK;
+}
+
+#define PUSH(...) push_new(machine, (struct weft_pickle_value){__VA_ARGS__})
+
+static enum weft_status run(struct machine *machine, unsigned opcode) {
+  uint64_t ignored;
+  switch (opcode) {
+    case OP_PROTO: return read_protocol(machine);
+    case OP_FRAME: return take_number(machine, 8, &ignored) ? WEFT_OK : fail_end(machine);
+    case OP_MARK: return push(machine, NULL);
+    case OP_POP: return pop(machine);
+    case OP_NONE: return PUSH(.kind = WEFT_PICKLE_NONE);
+    case OP_TRUE: return PUSH(.kind = WEFT_PICKLE_BOOLEAN, .integer = 1);
+    case OP_FALSE: return PUSH(.kind = WEFT_PICKLE_BOOLEAN);
+    case OP_INT1: return read_integer(machine, 1, false);
+    case OP_INT2: return read_integer(machine, 2, false);
+    case OP_INT4: return read_integer(machine, 4, true);
+    case OP_LONG1: return read_long(machine);
+    case OP_REAL: return read_real(machine);
+    case OP_TEXT1: return read_text(machine, 1);
+    case OP_TEXT4: return read_text(machine, 4);
+    case OP_TEXT8: return read_text(machine, 8);
+    case OP_EMPTY_LIST:
+    case OP_EMPTY_TUPLE: return PUSH(.kind = WEFT_PICKLE_LIST);
+    case OP_EMPTY_DICT: return PUSH(.kind = WEFT_PICKLE_DICTIONARY);
+    case OP_LIST:
+    case OP_TUPLE: return collect(machine, WEFT_PICKLE_LIST, above_mark(machine));
+    case OP_TUPLE1: return collect(machine, WEFT_PICKLE_LIST, 1);
+    case OP_TUPLE2: return collect(machine, WEFT_PICKLE_LIST, 2);
+    case OP_TUPLE3: return collect(machine, WEFT_PICKLE_LIST, 3);
+    case OP_DICT: return collect(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
+    case OP_APPEND: return add(machine, WEFT_PICKLE_LIST, 1);
+    case OP_APPENDS: return add(machine, WEFT_PICKLE_LIST, above_mark(machine));
+    case OP_SET_ITEM: return add(machine, WEFT_PICKLE_DICTIONARY, 2);
+    case OP_SET_ITEMS: return add(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
+    case OP_PUT1: return put_number(machine, 1);
+    case OP_PUT4: return put_number(machine, 4);
+    case OP_MEMOIZE: return put(machine, machine->memo.count);
+    case OP_GET1: return get(machine, 1);
+    case OP_GET4: return get(machine, 4);
+    default: return fail_opcode(machine, opcode);
+  }
+}
+
+enum weft_status weft_pickle_read(struct weft_arena *arena, const void *data, size_t size,
+                                  const char *name, const struct weft_pickle_value **out,
+                                  struct weft_error *error) {
+  assert(arena != NULL && (data != NULL || size == 0) && name != NULL && out != NULL);
+  struct machine machine = {
+      .arena = arena, .data = data, .size = size, .name = name, .error = error};
+  if (size == 0 || machine.data[0] != OP_PROTO) {
+    return fail(&machine, size == 0 ? "the file is empty" : "this is no pickle of protocol 2 to 5");
+  }
+  for (;;) {
+    machine.opcode_at = machine.at;
+    const unsigned char *opcode = take(&machine, 1);
+    if (opcode == NULL) {
+      return fail(&machine, "the file ends before its value does");
+    }
+    if (*opcode == OP_STOP) {
+      break;
+    }
+    WEFT_TRY(run(&machine, *opcode));
+  }
+  if (machine.stack.count != 1 || !has(&machine, 1)) {
+    return fail(&machine, "the pickle does not end with one value");
+  }
+  *out = machine.stack.items[0];
+  return WEFT_OK;
+}
+
+/* ---- Reading values ---- */
+
+static bool is_text(const struct weft_pickle_value *value, const char *text, size_t size) {
+  return value != NULL && value->kind == WEFT_PICKLE_TEXT && value->count == size &&
+         (size == 0 || memcmp(value->text, text, size) == 0);
+}
+
+bool weft_pickle_is(const struct weft_pickle_value *value, const char *text) {
+  return is_text(value, text, strlen(text));
+}
+
+/* The last one counts, as in Python. */
+static const struct weft_pickle_value *find(const struct weft_pickle_value *dictionary,
+                                            const char *key, size_t size) {
+  if (dictionary == NULL || dictionary->kind != WEFT_PICKLE_DICTIONARY) {
+    return NULL;
+  }
+  for (size_t k = dictionary->count; k >= 2; k -= 2) {
+    if (is_text(dictionary->items[k - 2], key, size)) {
+      return dictionary->items[k - 1];
+    }
+  }
+  return NULL;
+}
+
+const struct weft_pickle_value *weft_pickle_find(const struct weft_pickle_value *dictionary,
+                                                 const char *key) {
+  return find(dictionary, key, strlen(key));
+}
+
+const struct weft_pickle_value *weft_pickle_find_same(const struct weft_pickle_value *dictionary,
+                                                      const struct weft_pickle_value *key) {
+  return key != NULL && key->kind == WEFT_PICKLE_TEXT ? find(dictionary, key->text, key->count)
+                                                      : NULL;
+}
+
+int64_t weft_pickle_integer(const struct weft_pickle_value *value, int64_t otherwise) {
+  return value != NULL && (value->kind == WEFT_PICKLE_INTEGER || value->kind == WEFT_PICKLE_BOOLEAN)
+             ? value->integer
+             : otherwise;
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bats
+# weft explain-hang on the dumps of PyTorch's flight recorder. Those in tests/flight/dumps were
+# recorded by PyTorch 2.11 over NCCL: in `sleeper` rank 2 slept in 2F3 in its third step, in
+# `skewed` rank 1 took no part after two steps.
+# shellcheck disable=SC2154
+load ../setup/cli_setup
+
+dumps=$WEFT_SOURCE_DIR/tests/flight/dumps
+
+@test "a PyTorch job: the rank that sleeps, and the action it sleeps in" {
+  weft explain-hang "$dumps/sleeper" --program "$dumps/sleeper/program.csv"
+  succeeds
+  [ "${lines[0]}" = "rank 0: waits in 4RECV_F3 for rank 3, in step 3" ]
+  [ "${lines[2]}" = "rank 2: is in 2F3, in step 3" ]
+  [[ $output == *$'\nculprit: rank 2\n'* ]]
+  weft explain-hang "$dumps/sleeper" --program "$dumps/sleeper/program.csv" --json
+  succeeds
+  [ "$(jq -c '[.culprit, .cycle, .hangs, .ranks[2].action]' <<<"$output")" = '[2,[],true,"2F3"]' ]
+}
+
+@test "a PyTorch job: the rank that has not begun its step" {
+  weft explain-hang "$dumps/skewed" --program "$dumps/skewed/program.csv" --json
+  succeeds
+  [ "$(jq -c '[.culprit, .ranks[1].state, .ranks[1].step]' <<<"$output")" = '[1,"between steps",2]' ]
+}
+
+@test "the table does instead of the program, and any rank's dump but the culprit's may be missing" {
+  "$WEFT" gen Interleaved1F1B -p 4 -v 2 -m 8 -o table.csv
+  for missing in 0 1 3; do
+    rm -rf job
+    cp -R "$dumps/sleeper" job
+    rm "job/rank$missing.pkl"
+    weft explain-hang job --program table.csv --json
+    succeeds
+    [ "$(jq .culprit <<<"$output")" = 2 ]
+    [ "$(jq -r ".ranks[$missing].state" <<<"$output")" = missing ]
+  done
+}
+
+@test "a dump that ends too early counts as missing, and is named" {
+  cp -R "$dumps/sleeper" job
+  truncate -s 1000 job/rank0.pkl
+  weft explain-hang job --program job/program.csv
+  succeeds
+  [[ $output == *"not read: rank0.pkl: byte "* ]]
+  [[ $output == *$'\nculprit: rank 2\n'* ]]
+  for file in job/rank?.pkl; do
+    echo hello >"$file"
+  done
+  weft explain-hang job --program job/program.csv
+  [ "$status" -eq 65 ]
+  [[ $stderr == *"rank0.pkl: byte 0: this is no pickle"*"hint: "* ]]
+}
+
+@test "a pickle that calls code is refused" {
+  mkdir job
+  printf '\200\002cos\nsystem\n(X\005\000\000\000touchtR.' >job/rank0.pkl
+  weft explain-hang job --program "$dumps/skewed/program.csv"
+  [ "$status" -eq 65 ]
+  [[ $stderr == *"byte 2: found opcode 0x63, which makes an object or calls code"* ]]
+}
+
+@test "what is missing or does not fit is said" {
+  weft explain-hang "$dumps/sleeper"
+  [ "$status" -eq 2 ]
+  [[ $stderr == *"hint: add --program FILE"* ]]
+  weft explain-hang "$dumps/sleeper/rank0.pkl" --program "$dumps/sleeper/program.csv"
+  [ "$status" -eq 2 ]
+  [[ $stderr == *"hint: give the folder"* ]]
+  mkdir empty
+  weft explain-hang empty --program "$dumps/sleeper/program.csv"
+  [ "$status" -eq 66 ]
+  [[ $stderr == *"no file with a number at the end of its name"* ]]
+  weft explain-hang "$dumps/sleeper" --program "$dumps/skewed/program.csv"
+  [ "$status" -eq 1 ]
+  [[ $stderr == *"the program has 2"*"hint: "* ]]
+}

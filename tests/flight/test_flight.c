@@ -1,0 +1,429 @@
+/* Dumps of PyTorch's flight recorder: a model of a job whose ranks enqueue transfers ahead of their
+ * devices, which run them one by one, both ends at once, as NCCL does. One rank's process stops,
+ * at every place of every schedule; the verdict must name it, whatever the dumps have lost. Also
+ * deadlocks, pickles by hand, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/support.h>
+#include <weft/weft.h>
+
+#include "flight/flight_align.h"
+#include "flight/pickle.h"
+#include "support_csv.h"
+#include "support_memory.h"
+
+enum { STEPS = 3, RANKS = 8, WHOLE = 0 };
+
+/* ---- The model of a job ---- */
+
+struct job {
+  struct weft_program *program;
+  struct weft_arena arena;
+  struct weft_flight_row rows[RANKS];
+  bool synchronous;        /* a process waits for each receive */
+  uint32_t stopped;        /* the rank that stops; UINT32_MAX: none */
+  uint64_t limit;          /* transfers that it starts */
+  uint64_t started[RANKS]; /* transfers */
+  uint64_t done[RANKS];    /* of them */
+};
+
+static const struct weft_flight_channel *head_channel(const struct job *job, uint32_t rank) {
+  const struct weft_flight_row *row = &job->rows[rank];
+  return &row->channels[row->channel[job->done[rank] % row->count]];
+}
+
+static bool receives(const struct job *job, uint32_t rank, uint64_t place) {
+  const struct weft_flight_row *row = &job->rows[rank];
+  return !row->channels[row->channel[place % row->count]].sends;
+}
+
+static bool enqueue(struct job *job, uint32_t rank) {
+  const uint64_t all = (uint64_t)STEPS * job->rows[rank].count;
+  const uint64_t limit = rank == job->stopped && job->limit < all ? job->limit : all;
+  const uint64_t before = job->started[rank];
+  while (job->started[rank] < limit &&
+         (!job->synchronous || job->started[rank] == 0 ||
+          !receives(job, rank, job->started[rank] - 1) || job->done[rank] == job->started[rank])) {
+    job->started[rank]++;
+  }
+  return job->started[rank] != before;
+}
+
+/* The two ends of a channel run together when both are the oldest of their ranks. On one channel
+ * they are in the same order, so being oldest is enough. */
+static bool transfer(struct job *job, uint32_t rank) {
+  if (job->done[rank] == job->started[rank]) {
+    return false;
+  }
+  const struct weft_flight_channel *mine = head_channel(job, rank);
+  if (job->done[mine->peer] == job->started[mine->peer]) {
+    return false;
+  }
+  const struct weft_flight_channel *other = head_channel(job, mine->peer);
+  if (other->peer != rank || other->sends == mine->sends) {
+    return false;
+  }
+  job->done[rank]++;
+  job->done[mine->peer]++;
+  return true;
+}
+
+static void simulate(struct job *job) {
+  memset(job->started, 0, sizeof job->started);
+  memset(job->done, 0, sizeof job->done);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (uint32_t r = 0; r < job->program->rank_count; r++) {
+      moved = enqueue(job, r) || moved;
+      moved = transfer(job, r) || moved;
+    }
+  }
+}
+
+static bool hangs(const struct job *job) {
+  bool pending = false;
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    pending = pending || job->done[r] < job->started[r];
+  }
+  return pending;
+}
+
+static void job_open(struct job *job, struct weft_program *table) {
+  struct weft_error error;
+  *job = (struct job){.stopped = UINT32_MAX};
+  assert_int_equal(weft_lower(NULL, table, NULL, &job->program, &error), WEFT_OK);
+  weft_program_destroy(table);
+  assert_true(job->program->rank_count <= RANKS);
+  assert_int_equal(weft_flight_rows_read(&job->arena, job->program, job->rows, &error), WEFT_OK);
+}
+
+static void job_close(struct job *job) {
+  weft_arena_finish(&job->arena);
+  weft_program_destroy(job->program);
+}
+
+/* ---- Dumps ---- */
+
+static void add_entry(struct weft_text *text, uint64_t record, const char *name, uint64_t batch,
+                      bool done, bool payload) {
+  weft_text_addf(text,
+                 "%s{\"record_id\":%llu,\"pg_id\":0,\"process_group\":[\"0\",\"default_pg\"],"
+                 "\"profiling_name\":\"nccl:%s\",\"p2p_seq_id\":%llu,\"collective_seq_id\":0,"
+                 "\"state\":\"%s\",\"retired\":false,\"input_sizes\":[[%s]],"
+                 "\"input_dtypes\":[\"Float\"]}",
+                 text->data[text->size - 1] == '[' ? "" : ",", (unsigned long long)record, name,
+                 (unsigned long long)batch, done ? "completed" : "scheduled",
+                 payload ? "2,64" : "");
+}
+
+/* A rank's dump: a set-up of one batch, then each transfer as a batch of one. `ring`: how many of
+ * the last entries it has; WHOLE: all. */
+static void add_dump(struct weft_text *text, const struct job *job, uint32_t rank, uint64_t ring) {
+  const struct weft_flight_row *row = &job->rows[rank];
+  const uint64_t entries = 2 + 2 * job->started[rank];
+  const uint64_t first = ring == WHOLE || ring > entries ? 0 : entries - ring;
+  char name[64];
+  weft_text_addf(text,
+                 "{\"version\":\"2.10\",\"pg_status\":{\"0\":{\"last_completed_collective\":%llu}},"
+                 "\"pg_config\":{\"0\":{\"ranks\":\"[0, 1, 2, 3, 4, 5, 6, 7]\"}},\"entries\":[",
+                 (unsigned long long)job->done[rank] + 1);
+  for (uint64_t k = first; k < entries; k++) {
+    const uint64_t place = k / 2 - 1;
+    const bool ends = k % 2 == 1;
+    if (k < 2) {
+      (void)snprintf(name, sizeof name, ends ? "coalesced" : "send %u->%u", rank,
+                     row->channels[0].peer);
+      add_entry(text, k, name, 1, ends, false);
+      continue;
+    }
+    const struct weft_flight_channel *channel = &row->channels[row->channel[place % row->count]];
+    (void)snprintf(name, sizeof name,
+                   ends             ? "coalesced"
+                   : channel->sends ? "send %u->%u"
+                                    : "recv %u<-%u",
+                   rank, channel->peer);
+    add_entry(text, k, name, place + 2, ends && place < job->done[rank], true);
+  }
+  weft_text_add(text, "]}");
+}
+
+/* The explanation as JSON, in `text`. */
+static enum weft_status explain(const struct job *job, uint64_t ring, uint32_t missing,
+                                struct weft_text *text, struct weft_error *error) {
+  struct weft_text dumps[RANKS] = {{0}};
+  struct weft_flight_dump list[RANKS];
+  char names[RANKS][32];
+  size_t count = 0;
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    if (r == missing) {
+      continue;
+    }
+    add_dump(&dumps[r], job, r, ring);
+    (void)snprintf(names[r], sizeof names[r], "rank%u.json", r);
+    list[count++] =
+        (struct weft_flight_dump){.name = names[r], .data = dumps[r].data, .size = dumps[r].size};
+  }
+  const enum weft_status status =
+      weft_flight_explain(NULL, job->program, list, count, true, text, error);
+  for (uint32_t r = 0; r < RANKS; r++) {
+    weft_text_finish(&dumps[r]);
+  }
+  return status;
+}
+
+/* UINT32_MAX: null. */
+static uint32_t culprit_of(const struct weft_text *text) {
+  const char *at = strstr(text->data, "\"culprit\":");
+  assert_non_null(at);
+  at += strlen("\"culprit\":");
+  return strncmp(at, "null", 4) == 0 ? UINT32_MAX : (uint32_t)strtoul(at, NULL, 10);
+}
+
+static void expect(const struct job *job, uint64_t ring, uint32_t missing, uint32_t culprit) {
+  struct weft_text text = {0};
+  struct weft_error error;
+  if (explain(job, ring, missing, &text, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  if (culprit_of(&text) != culprit) {
+    fail_msg("rank %u stopped after %llu transfers, ring %llu, missing %d: expected %d in %s",
+             job->stopped, (unsigned long long)job->limit, (unsigned long long)ring, (int)missing,
+             (int)culprit, text.data);
+  }
+  weft_text_finish(&text);
+}
+
+/* ---- A process stops ---- */
+
+static uint64_t check_stop(struct job *job) {
+  const uint32_t rank_count = job->program->rank_count;
+  simulate(job);
+  const uint32_t culprit = hangs(job) ? job->stopped : UINT32_MAX;
+  const uint32_t other =
+      (job->stopped + 1 + (uint32_t)(job->limit % (rank_count - 1))) % rank_count;
+  uint64_t checked = 0;
+  expect(job, job->limit % 3 * 30, UINT32_MAX, culprit); /* WHOLE, 30, 60 */
+  checked++;
+  if (culprit != UINT32_MAX && rank_count > 2) {
+    struct weft_text text = {0};
+    struct weft_error error;
+    assert_int_equal(explain(job, WHOLE, other, &text, &error), WEFT_OK);
+    const uint32_t found = culprit_of(&text);
+    /* Without the dump that shows the wait, at most the missing rank can be named. */
+    if (found != culprit && found != other && found != UINT32_MAX) {
+      fail_msg("rank %u stopped, rank %u is missing, and rank %u is named", culprit, other, found);
+    }
+    checked += found == culprit;
+    weft_text_finish(&text);
+  }
+  return checked;
+}
+
+static void test_stopped_process(void **state) {
+  (void)state;
+  const struct {
+    const char *schedule;
+    struct weft_shape shape;
+  } cases[] = {{"1F1B", {.ranks = 2, .microbatches = 4}},
+               {"1F1B", {.ranks = 4, .microbatches = 6}},
+               {"GPipe", {.ranks = 3, .microbatches = 4}},
+               {"Interleaved1F1B", {.ranks = 4, .stages_per_rank = 2, .microbatches = 8}},
+               {"Interleaved1F1B", {.ranks = 2, .stages_per_rank = 3, .microbatches = 4}},
+               {"InterleavedZeroBubble", {.ranks = 4, .stages_per_rank = 2, .microbatches = 8}},
+               {"ZBVZeroBubble", {.ranks = 4, .microbatches = 8}},
+               {"DualPipeV", {.ranks = 4, .microbatches = 10}}};
+  uint64_t checked = 0;
+  for (size_t c = 0; c < WEFT_ARRAY_LENGTH(cases); c++) {
+    struct weft_program *table;
+    struct weft_error error;
+    struct job job;
+    assert_int_equal(weft_generate(NULL, cases[c].schedule, &cases[c].shape, &table, &error),
+                     WEFT_OK);
+    job_open(&job, table);
+    for (int synchronous = 0; synchronous < 2; synchronous++) {
+      job.synchronous = synchronous != 0;
+      for (job.stopped = 0; job.stopped < job.program->rank_count; job.stopped++) {
+        const uint64_t row = job.rows[job.stopped].count;
+        for (job.limit = row; job.limit < 2 * row + 3; job.limit += 4) {
+          checked += check_stop(&job);
+        }
+      }
+    }
+    job_close(&job);
+  }
+  print_message("%llu verdicts\n", (unsigned long long)checked);
+}
+
+/* ---- Deadlocks ---- */
+
+/* Each rank sends first, and so waits for the other to receive. */
+static void test_deadlock(void **state) {
+  (void)state;
+  struct weft_text text = {0};
+  struct weft_error error;
+  struct job job = {
+      .stopped = UINT32_MAX,
+      .program = csv_program("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                             "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n")};
+  assert_int_equal(weft_flight_rows_read(&job.arena, job.program, job.rows, &error), WEFT_OK);
+  for (int synchronous = 0; synchronous < 2; synchronous++) {
+    job.synchronous = synchronous != 0;
+    simulate(&job);
+    text.size = 0;
+    assert_int_equal(explain(&job, WHOLE, UINT32_MAX, &text, &error), WEFT_OK);
+    assert_non_null(strstr(text.data, "\"culprit\":null,\"cycle\":[0,1],\"hangs\":true"));
+    assert_non_null(strstr(text.data, "rank 0 in 0SEND_F1, rank 1 in 1SEND_B0"));
+  }
+  weft_text_finish(&text);
+  job_close(&job);
+}
+
+/* ---- Pickles ---- */
+
+/* Every opcode of data, as Python 3 writes it with protocol 4. */
+static void test_pickle(void **state) {
+  (void)state;
+  static const char bytes[] =
+      "\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94(\x8c\x01"
+      "a\x94K\x07\x8c\x01"
+      "b]\x94(J\xff\xff\xff\xff"
+      "M\x01\x02\x8a\x02\x00\x80G\x3f\xf8\0\0\0\0\0\0N\x88\x89h\x01"
+      "eX\x01\0\0\0"
+      "c)\x8c\x01"
+      "d"
+      "K\x01K\x02\x86u.";
+  WEFT_SCOPED_ARENA arena = {.allocator = NULL};
+  const struct weft_pickle_value *value, *list;
+  struct weft_error error;
+  if (weft_pickle_read(&arena, bytes, sizeof bytes - 1, "x", &value, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  assert_int_equal(weft_pickle_integer(weft_pickle_find(value, "a"), -1), 7);
+  list = weft_pickle_find(value, "b");
+  assert_int_equal(list->count, 8);
+  assert_int_equal(list->items[0]->integer, -1);
+  assert_int_equal(list->items[1]->integer, 0x201);
+  assert_int_equal(list->items[2]->integer, -32768);
+  assert_true(list->items[3]->real == 1.5);
+  assert_int_equal(list->items[4]->kind, WEFT_PICKLE_NONE);
+  assert_int_equal(list->items[5]->integer, 1);
+  assert_int_equal(list->items[6]->kind, WEFT_PICKLE_BOOLEAN);
+  assert_true(weft_pickle_is(list->items[7], "a"));
+  assert_int_equal(weft_pickle_find(value, "c")->count, 0);
+  assert_int_equal(weft_pickle_find(value, "d")->items[1]->integer, 2);
+  assert_null(weft_pickle_find(value, "e"));
+}
+
+static void refuse(const char *bytes, size_t size, const char *words) {
+  WEFT_SCOPED_ARENA arena = {.allocator = NULL};
+  const struct weft_pickle_value *value;
+  struct weft_error error;
+  assert_int_equal(weft_pickle_read(&arena, bytes, size, "x", &value, &error), WEFT_ERR_FORMAT);
+  if (strstr(error.message, words) == NULL) {
+    fail_msg("expected \"%s\" in \"%s\"", words, error.message);
+  }
+}
+
+static void test_pickle_refused(void **state) {
+  (void)state;
+#define REFUSE(bytes, words) refuse(bytes, sizeof bytes - 1, words)
+  REFUSE("", "empty");
+  REFUSE("hello", "no pickle");
+  REFUSE("\x80\x09.", "protocol");
+  REFUSE("\x80\x02", "ends before");
+  REFUSE("\x80\x02X\xff\0\0\0a.", "ends in the middle");
+  REFUSE(
+      "\x80\x02"
+      "cos\nsystem\n(X\x02\0\0\0lstR.",
+      "opcode 0x63");
+  REFUSE("\x80\x02(.", "one value");
+  REFUSE("\x80\x02NN.", "one value");
+  REFUSE("\x80\x02h\x05.", "never remembered");
+  REFUSE("\x80\x02Na.", "not there");
+  REFUSE("\x80\x02NNa.", "no list");
+  REFUSE("\x80\x02}(Nu.", "not there");
+  REFUSE("\x80\x02Nr\xff\xff\xff\x7f.", "memo");
+  REFUSE(
+      "\x80\x02\x8a\x09"
+      "123456789.",
+      "more than 8");
+#undef REFUSE
+}
+
+/* ---- What is refused, and memory ---- */
+
+static struct weft_program *two_ranks(void) {
+  return csv_program("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+}
+
+static enum weft_status explain_one(const struct weft_allocator *allocator, const char *name,
+                                    const char *json, struct weft_text *text,
+                                    struct weft_error *error) {
+  struct weft_program *program = two_ranks();
+  const struct weft_flight_dump dump = {.name = name, .data = json, .size = strlen(json)};
+  const enum weft_status status =
+      weft_flight_explain(allocator, program, &dump, 1, false, text, error);
+  weft_program_destroy(program);
+  return status;
+}
+
+static void expect_refused(const char *name, const char *json, enum weft_status status,
+                           const char *words) {
+  struct weft_text text = {0};
+  struct weft_error error;
+  assert_int_equal(explain_one(NULL, name, json, &text, &error), status);
+  if (strstr(error.message, words) == NULL) {
+    fail_msg("expected \"%s\" in \"%s\"", words, error.message);
+  }
+  weft_text_finish(&text);
+}
+
+#define ENTRY(name) "{\"record_id\":0,\"profiling_name\":\"nccl:" name "\",\"p2p_seq_id\":2}"
+
+static void test_refused(void **state) {
+  (void)state;
+  expect_refused("rank0", "{}", WEFT_ERR_FORMAT, "no list \"entries\"");
+  expect_refused("rank0", "{\"entries\":", WEFT_ERR_FORMAT, "rank0");
+  expect_refused("x", "{\"entries\":[]}", WEFT_ERR_FORMAT, "its rank is not known");
+  expect_refused("rank0", "{\"entries\":[" ENTRY("send 0->1") "," ENTRY("send 1->0") "]}",
+                 WEFT_ERR_FORMAT, "of rank 0 and of rank 1");
+  expect_refused("rank0", "{\"entries\":[" ENTRY("send 0->5") "," ENTRY("send 0->6") "]}",
+                 WEFT_ERR_INVALID, "name 3 ranks, up to rank 6; the program has 2");
+  expect_refused("rank0", "{\"entries\":[" ENTRY("send 0->0") "]}", WEFT_ERR_INVALID,
+                 "sends to rank 0, which the program does not have");
+  expect_refused("rank7", "{\"entries\":[]}", WEFT_ERR_INVALID, "the program has 2");
+}
+
+static void test_memory(void **state) {
+  (void)state;
+  struct test_memory memory;
+  struct weft_error error;
+  enum weft_status status = WEFT_ERR_MEMORY;
+  for (uint64_t fail_at = 1; status == WEFT_ERR_MEMORY; fail_at++) {
+    test_memory_init(&memory);
+    memory.fail_at = fail_at;
+    struct weft_text text = {.allocator = &memory.allocator};
+    status = explain_one(&memory.allocator, "rank0", "{\"entries\":[" ENTRY("send 0->1") "]}",
+                         &text, &error);
+    weft_text_finish(&text);
+    assert_int_equal(memory.blocks, 0);
+    memory.fail_at = 0;
+  }
+  assert_int_equal(status, WEFT_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_stopped_process), cmocka_unit_test(test_deadlock),
+      cmocka_unit_test(test_pickle),          cmocka_unit_test(test_pickle_refused),
+      cmocka_unit_test(test_refused),         cmocka_unit_test(test_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
