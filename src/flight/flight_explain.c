@@ -203,8 +203,8 @@ static void add_verdict(struct weft_text *text, const struct job *job) {
     }
   } else {
     add_rank(text, job, verdict->culprit);
-    weft_text_addf(text, "; %" PRIu32 " of %" PRIu32 " ranks wait, and all of them for it",
-                   count_waiting(job), job->program->rank_count);
+    weft_text_addf(text, "; %" PRIu32 " of %" PRIu32 " ranks wait", count_waiting(job),
+                   job->program->rank_count);
   }
 }
 
