@@ -151,23 +151,25 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
 
 static const char *phase_words[] = {"missing", "waiting", "computing", "between steps"};
 
+/* The action, or "an unknown action". */
+static const char *action_word(const struct weft_flight_state *state, char word[32]) {
+  return state->action != NULL ? weft_action_format(state->action, word, 32) : "an unknown action";
+}
+
 /* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
 static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
   const struct weft_flight_state *state = &job->states[rank];
-  char action[32] = "";
-  if (state->action != NULL) {
-    (void)weft_action_format(state->action, action, sizeof action);
-  }
+  char action[32];
   weft_text_addf(text, "rank %" PRIu32 ": ", rank);
   switch (state->phase) {
     case WEFT_FLIGHT_MISSING: weft_text_add(text, "there is no dump of it"); break;
     case WEFT_FLIGHT_WAITING:
-      weft_text_addf(text, "waits in %s for rank %" PRIu32 ", in step %" PRIu64, action,
-                     state->device.peer, state->step);
+      weft_text_addf(text, "waits in %s for rank %" PRIu32 ", in step %" PRIu64,
+                     action_word(state, action), state->device.peer, state->step);
       break;
     case WEFT_FLIGHT_COMPUTING:
       if (state->action != NULL) {
-        weft_text_addf(text, "is in %s, in step %" PRIu64, action, state->step);
+        weft_text_addf(text, "is in %s, in step %" PRIu64, action_word(state, action), state->step);
       } else {
         weft_text_addf(text, "is after its last transfer of step %" PRIu64, state->step);
       }
@@ -196,10 +198,10 @@ static void add_verdict(struct weft_text *text, const struct job *job) {
                   "a deadlock: each of these ranks waits for the next, the last one for the "
                   "first:");
     for (uint32_t k = 0; k < verdict->cycle_length; k++) {
-      char action[32] = "";
+      char action[32];
       const struct weft_flight_state *state = &job->states[verdict->cycle[k]];
       weft_text_addf(text, "%s rank %" PRIu32 " in %s", k > 0 ? "," : "", verdict->cycle[k],
-                     weft_action_format(state->action, action, sizeof action));
+                     action_word(state, action));
     }
   } else {
     add_rank(text, job, verdict->culprit);

@@ -196,7 +196,9 @@ static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind,
     return fail_memory(machine);
   }
   stack->count -= count;
-  memcpy(items.items + items.count, stack->items + stack->count, count * sizeof *items.items);
+  if (count > 0) {
+    memcpy(items.items + items.count, stack->items + stack->count, count * sizeof *items.items);
+  }
   target->items = items.items;
   target->count += count;
   target->capacity = items.capacity;

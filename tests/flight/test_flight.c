@@ -251,7 +251,7 @@ static void test_stopped_process(void **state) {
       job.synchronous = synchronous != 0;
       for (job.stopped = 0; job.stopped < job.program->rank_count; job.stopped++) {
         const uint64_t row = job.rows[job.stopped].count;
-        for (job.limit = row; job.limit < 2 * row + 3; job.limit += 4) {
+        for (job.limit = row; job.limit < 2 * row + 3; job.limit += 7) {
           checked += check_stop(&job);
         }
       }
