@@ -270,7 +270,7 @@ static float scale_of(uint64_t count) {
   return ldexpf(1, -(int)floor(log2((double)count / 12) / 2 + 0.5));
 }
 
-static enum weft_status fill(const struct weft_bench_gpu_stage *stage, char *to, uint64_t bytes,
+static enum weft_status fill(const struct weft_bench_gpu_stage *stage, void *to, uint64_t bytes,
                              uint32_t seed, float scale, struct weft_error *error) {
   static uint16_t *table; /* made once; one thread makes stages */
   uint16_t *host = weft_array_allocate(NULL, (size_t)bytes, 1);
@@ -401,13 +401,15 @@ enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *st
   const size_t count = (size_t)(stage->microbatches * stage->plans->rows);
   if (stage->targets != NULL) {
     float *host = weft_array_allocate(NULL, count, sizeof *host);
+    if (host == NULL) {
+      return weft_fail_memory(error, count * sizeof *host);
+    }
     const struct weft_copy copy = {.to = host,
                                    .from = stage->losses,
                                    .from_device = stage->device,
                                    .row_bytes = count * sizeof *host,
                                    .rows = 1};
-    const enum weft_status status =
-        host != NULL ? weft_copy(&copy, NULL, error) : weft_fail_memory(error, count);
+    const enum weft_status status = weft_copy(&copy, NULL, error);
     for (size_t k = 0; k < count && status == WEFT_OK; k++) {
       losses[k / stage->plans->rows] += (double)host[k];
     }

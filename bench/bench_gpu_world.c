@@ -275,6 +275,7 @@ static enum weft_status read_results(struct world *world, struct weft_error *err
     }
     result->checksum = result->checksum * 31 + sum;
   }
+  result->checksum = result->checksum * 31 + weft_checksum(result->losses, sizeof result->losses);
   for (uint32_t r = 0; world->cuda != NULL && r < world->at->ranks; r++) {
     uint64_t bytes, allocations;
     weft_cuda_memory(world->cuda, r, &bytes, &allocations);
