@@ -75,6 +75,11 @@ class Simulation(Immutable):
     program: Program
     costs: Costs
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether its times are those of a run, and not predicted."""
+        return len(self._handle.keep) > 3
+
     def __init__(self) -> None:
         """Refuse: Program.simulate() makes it."""
         raise TypeError("use Program.simulate() or Table.simulate()")
@@ -266,7 +271,10 @@ class Simulation(Immutable):
         )
 
     def __reduce__(self) -> Any:
-        """Pickle as what it was made of."""
+        """Pickle as what it was made of: its times, or those of a run."""
+        if self.is_measured:
+            times = [(begin, end) for _, _, begin, end in _EVENT.iter_unpack(self._records())]
+            return measured, (self.program, self.costs, times, self.ticks_per_unit)
         options = self._handle.keep[2]
         factors = options.rank_factors
         return simulate, (
@@ -277,6 +285,41 @@ class Simulation(Immutable):
             options.jitter,
             options.seed,
         )
+
+
+def measured(
+    program: Program, costs: Costs, times: Sequence[tuple[int, int]], ticks_per_unit: float
+) -> Simulation:
+    """Make the timeline of a run: (begin, end) in ticks of what simulate() has events of."""
+    template = simulate(program, costs, "edge", None, 0, 1)
+    if len(times) != len(template):
+        raise UsageError(f"there are {len(times)} times; expected {len(template)}")
+    events = (c.weft_event * max(len(times), 1))()
+    places = _EVENT.iter_unpack(template._records())
+    for event, (begin, end), (rank, record, _, _) in zip(events, times, places):
+        event.rank, event.record = rank, record
+        event.begin = integer(begin, "begin", -(2**61), 2**61)
+        event.end = integer(end, "end", begin, 2**61)
+    out = _SimulationPointer()
+    call(
+        lib.weft_simulation_measured,
+        None,
+        program._handle.pointer,
+        costs._handle.pointer,
+        events,
+        len(times),
+        real(ticks_per_unit, "ticks_per_unit", 1e-12, 1e12),
+        ctypes.byref(out),
+    )
+    keep = (program._handle, costs._handle, _default(), True)
+    self = Simulation.__new__(Simulation)
+    set_once(
+        self,
+        _handle=Handle(out, lib.weft_simulation_destroy, keep),
+        program=program,
+        costs=costs,
+    )
+    return self
 
 
 def simulate(

@@ -12,11 +12,21 @@ from importlib import import_module
 from typing import Any, Callable, Optional, Union
 
 from ._errors import UnavailableError, UsageError
+from ._kineto import costs_from_kineto, timeline_from_kineto
 from ._plan import Plan
 from ._program import Program, Table
 from ._report import Report
 
-__all__ = ["Autocheck", "autocheck", "check", "program_of", "runtime", "stages_of"]
+__all__ = [
+    "Autocheck",
+    "autocheck",
+    "check",
+    "costs_from_kineto",
+    "program_of",
+    "runtime",
+    "stages_of",
+    "timeline_from_kineto",
+]
 
 _ORDER = "pipeline_order_with_comms"
 _PREPARE = "_prepare_schedule_with_comms"
