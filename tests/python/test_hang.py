@@ -1,0 +1,72 @@
+"""The dumps of PyTorch's flight recorder: real ones, and what is wrong with others."""
+
+import os
+import pathlib
+import pickle
+import shutil
+
+import pytest
+import weft_pipeline as weft
+from weft_pipeline import hang
+
+DUMPS = pathlib.Path(__file__).parents[1] / "flight" / "dumps"
+
+
+def test_sleeper():
+    program = weft.Program.load(DUMPS / "sleeper" / "program.csv")
+    found = hang.from_flight_recorder(DUMPS / "sleeper", program)
+    assert (found.culprit, found.cycle, found.hangs, found.unread) == (2, (), True, ())
+    assert found.actions == ("4RECV_F3", "5RECV_F0", "2F3", "3RECV_F3")
+    assert found.ranks[0] == hang.Rank(0, "waiting", "4RECV_F3", 3, 3, "rank0.pkl")
+    assert str(found).splitlines()[2] == "rank 2: is in 2F3, in step 3"
+    assert "rank 2" in repr(found)
+    with pytest.raises(AttributeError):
+        found.culprit = 1
+
+
+def test_skewed_from_its_table():
+    table = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=6)
+    found = hang.from_flight_recorder(str(DUMPS / "skewed"), table)
+    assert found.culprit == 1
+    assert found.ranks[1].state == "between steps" and found.actions[1] is None
+
+
+def test_missing_and_broken(tmp_path):
+    for file in (DUMPS / "sleeper").iterdir():
+        shutil.copy(file, tmp_path)
+    (tmp_path / "rank3.pkl").unlink()
+    (tmp_path / "rank1.pkl").write_bytes(b"\x80\x02cos\nsystem\n.")
+    program = weft.Program.load(tmp_path / "program.csv")
+    found = hang.from_flight_recorder(tmp_path, program)
+    assert found.ranks[3].state == found.ranks[1].state == "missing"
+    assert len(found.unread) == 1 and "rank1.pkl" in found.unread[0]
+
+
+def test_code_in_a_pickle_is_refused():
+    class Bad:
+        def __reduce__(self):
+            return os.system, ("touch should-not-be-there",)
+
+    table = weft.Table.named("1F1B", ranks=2, microbatches=2)
+    with pytest.raises(weft.FormatError, match="calls code"):
+        hang.from_dumps({"rank0.pkl": pickle.dumps({"entries": [Bad()]}, protocol=2)}, table)
+    assert not os.path.exists("should-not-be-there")
+
+
+def test_arguments(tmp_path):
+    table = weft.Table.named("1F1B", ranks=2, microbatches=2)
+    with pytest.raises(TypeError):
+        hang.from_flight_recorder(tmp_path, "1F1B")
+    with pytest.raises(TypeError):
+        hang.from_dumps(["rank0.pkl"], table)
+    with pytest.raises(TypeError):
+        hang.from_dumps({"rank0": 3}, table)
+    with pytest.raises(weft.UsageError):
+        hang.from_dumps({"rank0\0": b"{}"}, table)
+    with pytest.raises(weft.MissingError):
+        hang.from_flight_recorder(tmp_path, table)
+    with pytest.raises(weft.MissingError):
+        hang.from_flight_recorder(tmp_path / "gone", table)
+    with pytest.raises(weft.FormatError):
+        hang.from_dumps({"rank0": b""}, table)
+    assert not hang.from_dumps({}, table).hangs
