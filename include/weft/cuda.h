@@ -72,6 +72,29 @@ WEFT_API const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank
 WEFT_API void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint64_t *bytes,
                                uint64_t *allocations);
 
+/* ---- Kernels of your own, without nvcc ---- */
+
+/* CUDA C++ that is compiled for a rank's GPU by NVRTC, on the machine that runs it, and kept in
+ * the user's cache; names[count] are its kernels, declared extern "C". WEFT_ERR_UNAVAILABLE without
+ * NVRTC, or with what it says about the source. */
+struct weft_cuda_kernels;
+WEFT_API enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank,
+                                                 const char *source, const char *const *names,
+                                                 uint32_t count, struct weft_cuda_kernels **out,
+                                                 struct weft_error *error);
+/* NULL is fine. Nothing enqueued may still use them. */
+WEFT_API void weft_cuda_kernels_unload(struct weft_cuda_kernels *kernels);
+
+/* Enqueues names[kernel] on a stream of the rank's device. */
+struct weft_cuda_launch {
+  uint32_t kernel;
+  uint32_t blocks[3], threads[3]; /* 0: 1 */
+  void *const *parameters;        /* parameters[k] points to the k-th */
+};
+WEFT_API enum weft_status weft_cuda_launch(const struct weft_cuda_kernels *kernels,
+                                           const struct weft_cuda_launch *launch,
+                                           struct weft_stream *stream, struct weft_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -71,17 +71,16 @@ int weft_cuda_compiler_version(void) {
 
 enum { PATH_SIZE = 4096 };
 
-static bool cache_path(uint32_t capability, char *out) {
+static bool cache_path(const char *source, bool exact, uint32_t capability, char *out) {
   const char *folder = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  const uint64_t hash =
-      weft_checksum(weft_cuda_kernels_text, (uint64_t)strlen(weft_cuda_kernels_text));
+  const uint64_t hash = weft_checksum(source, (uint64_t)strlen(source));
   const bool own = folder == NULL || folder[0] != '/';
   if (own && (home == NULL || home[0] != '/')) {
     return false;
   }
-  const int length =
-      snprintf(out, PATH_SIZE, "%s%s/weft/kernels-%016" PRIx64 "-%d-sm%" PRIu32,
-               own ? home : folder, own ? "/.cache" : "", hash, nvrtc.version, capability);
+  const int length = snprintf(out, PATH_SIZE, "%s%s/weft/kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s",
+                              own ? home : folder, own ? "/.cache" : "", hash, nvrtc.version,
+                              capability, exact ? "" : "-fused");
   return length > 0 && length < PATH_SIZE - 16;
 }
 
@@ -139,22 +138,21 @@ static enum weft_status fail_compile(const struct weft_allocator *allocator, nvr
   if (log != NULL) {
     (void)nvrtc.nvrtcGetProgramLog(program, log);
   }
-  const enum weft_status status =
-      weft_fail(error, WEFT_ERR_UNAVAILABLE, "an NVRTC of the driver's CUDA version may do it",
-                "NVRTC %d.%d cannot compile the built-in kernels for capability %" PRIu32
-                ".%" PRIu32 ": %.200s",
-                nvrtc.version / 1000, nvrtc.version % 1000 / 10, capability / 10, capability % 10,
-                log != NULL ? log : "no reason given");
+  const enum weft_status status = weft_fail(
+      error, WEFT_ERR_UNAVAILABLE, "an NVRTC of the driver's CUDA version may do it",
+      "NVRTC %d.%d cannot compile the kernels for capability %" PRIu32 ".%" PRIu32 ": %.200s",
+      nvrtc.version / 1000, nvrtc.version % 1000 / 10, capability / 10, capability % 10,
+      log != NULL ? log : "no reason given");
   weft_array_free(allocator, log, size + 1, 1);
   return status;
 }
 
 static enum weft_status compile(const struct weft_allocator *allocator, nvrtcProgram program,
-                                uint32_t capability, char **code, size_t *size,
+                                bool exact, uint32_t capability, char **code, size_t *size,
                                 struct weft_error *error) {
   char architecture[32];
   (void)snprintf(architecture, sizeof architecture, "-arch=sm_%" PRIu32, capability);
-  const char *const options[] = {architecture, "-fmad=false"};
+  const char *const options[] = {architecture, exact ? "-fmad=false" : "-fmad=true"};
   if (nvrtc.nvrtcCompileProgram(program, 2, options) != 0 ||
       nvrtc.nvrtcGetCUBINSize(program, size) != 0 || *size == 0) {
     return fail_compile(allocator, program, capability, error);
@@ -167,25 +165,25 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
   return WEFT_OK;
 }
 
-enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, uint32_t capability,
-                                   char **code, size_t *size, struct weft_error *error) {
+enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const char *source,
+                                   bool exact, uint32_t capability, char **code, size_t *size,
+                                   struct weft_error *error) {
   char path[PATH_SIZE];
   nvrtcProgram program;
   if (weft_cuda_compiler_version() == 0) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE,
                      "install it with CUDA's toolkit or 'pip install nvidia-cuda-nvrtc', and have "
                      "LD_LIBRARY_PATH name its folder",
-                     "there is no libnvrtc here, which compiles the built-in kernels");
+                     "there is no libnvrtc here, which compiles the kernels");
   }
-  const bool caches = cache_path(capability, path);
+  const bool caches = cache_path(source, exact, capability, path);
   if (caches && read_cache(allocator, path, code, size)) {
     return WEFT_OK;
   }
-  if (nvrtc.nvrtcCreateProgram(&program, weft_cuda_kernels_text, "kernels.cu", 0, NULL, NULL) !=
-      0) {
-    return weft_fail_memory(error, strlen(weft_cuda_kernels_text));
+  if (nvrtc.nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL) != 0) {
+    return weft_fail_memory(error, strlen(source));
   }
-  const enum weft_status status = compile(allocator, program, capability, code, size, error);
+  const enum weft_status status = compile(allocator, program, exact, capability, code, size, error);
   (void)nvrtc.nvrtcDestroyProgram(&program);
   if (status == WEFT_OK && caches) {
     write_cache(path, *code, *size);

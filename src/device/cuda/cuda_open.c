@@ -69,7 +69,8 @@ static enum weft_status load_kernels(const struct weft_cuda *cuda, struct weft_c
   const struct weft_cuda_api *api = cuda->cuda;
   char *code;
   size_t size;
-  WEFT_TRY(weft_cuda_compile(cuda->allocator, gpu->info.capability, &code, &size, error));
+  WEFT_TRY(weft_cuda_compile(cuda->allocator, weft_cuda_kernels_text, true, gpu->info.capability,
+                             &code, &size, error));
   const CUresult result = api->cuLibraryLoadData(&gpu->library, code, NULL, NULL, 0, NULL, NULL, 0);
   weft_array_free(cuda->allocator, code, size, 1);
   if (result != CUDA_SUCCESS) {

@@ -1,0 +1,97 @@
+/* A program's own kernels on a rank's GPU; see weft/cuda.h. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "device/cuda/cuda_compile.h"
+#include "device/cuda/cuda_device.h"
+
+struct weft_cuda_kernels {
+  const struct weft_allocator *allocator;
+  const struct weft_cuda_device *rank;
+  CUlibrary library;
+  CUfunction *functions; /* [count] */
+  uint32_t count;
+};
+
+static enum weft_status find(struct weft_cuda_kernels *kernels, const char *const *names,
+                             struct weft_error *error) {
+  const struct weft_cuda_api *api = kernels->rank->cuda;
+  for (uint32_t k = 0; k < kernels->count; k++) {
+    CUkernel found;
+    WEFT_CUDA_TRY(api, error, cuLibraryGetKernel, &found, kernels->library, names[k]);
+    kernels->functions[k] = (CUfunction)found; /* the driver takes either */
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status load(struct weft_cuda_kernels *kernels, const char *source,
+                             const char *const *names, struct weft_error *error) {
+  const struct weft_cuda_device *rank = kernels->rank;
+  char *code;
+  size_t size;
+  WEFT_TRY(weft_cuda_compile(kernels->allocator, source, false, rank->gpu->info.capability, &code,
+                             &size, error));
+  WEFT_CUDA_TRY(rank->cuda, error, cuCtxSetCurrent, rank->gpu->context);
+  const CUresult result =
+      rank->cuda->cuLibraryLoadData(&kernels->library, code, NULL, NULL, 0, NULL, NULL, 0);
+  weft_array_free(kernels->allocator, code, size, 1);
+  return result == CUDA_SUCCESS ? find(kernels, names, error)
+                                : weft_cuda_fail(rank->cuda, result, "cuLibraryLoadData", error);
+}
+
+enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank, const char *source,
+                                        const char *const *names, uint32_t count,
+                                        struct weft_cuda_kernels **out, struct weft_error *error) {
+  WEFT_NEED(cuda, error);
+  WEFT_NEED(source, error);
+  WEFT_NEED(names, error);
+  WEFT_NEED(out, error);
+  if (rank >= cuda->rank_count || count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "ranks are counted from 0, and a kernel has a name",
+                     "%" PRIu32 " kernels for rank %" PRIu32 " of %" PRIu32, count, rank,
+                     cuda->rank_count);
+  }
+  struct weft_cuda_kernels *kernels = weft_array_allocate_zero(cuda->allocator, 1, sizeof *kernels);
+  if (kernels == NULL) {
+    return weft_fail_memory(error, sizeof *kernels);
+  }
+  *kernels = (struct weft_cuda_kernels){
+      .allocator = cuda->allocator, .rank = &cuda->ranks[rank], .count = count};
+  kernels->functions = weft_array_allocate_zero(cuda->allocator, count, sizeof(CUfunction));
+  const enum weft_status status = kernels->functions != NULL
+                                      ? load(kernels, source, names, error)
+                                      : weft_fail_memory(error, count * sizeof(CUfunction));
+  if (status < 0) {
+    weft_cuda_kernels_unload(kernels);
+    return status;
+  }
+  *out = kernels;
+  return WEFT_OK;
+}
+
+void weft_cuda_kernels_unload(struct weft_cuda_kernels *kernels) {
+  if (kernels == NULL) {
+    return;
+  }
+  if (kernels->library != NULL && !kernels->rank->gpu->abandoned) {
+    (void)kernels->rank->cuda->cuLibraryUnload(kernels->library);
+  }
+  weft_array_free(kernels->allocator, kernels->functions, kernels->count, sizeof(CUfunction));
+  weft_array_free(kernels->allocator, kernels, 1, sizeof *kernels);
+}
+
+static unsigned at_least_one(uint32_t number) { return number > 0 ? number : 1; }
+
+enum weft_status weft_cuda_launch(const struct weft_cuda_kernels *kernels,
+                                  const struct weft_cuda_launch *launch, struct weft_stream *stream,
+                                  struct weft_error *error) {
+  assert(kernels != NULL && launch->kernel < kernels->count && stream != NULL);
+  const uint32_t *blocks = launch->blocks, *threads = launch->threads;
+  WEFT_CUDA_TRY(kernels->rank->cuda, error, cuLaunchKernel, kernels->functions[launch->kernel],
+                at_least_one(blocks[0]), at_least_one(blocks[1]), at_least_one(blocks[2]),
+                at_least_one(threads[0]), at_least_one(threads[1]), at_least_one(threads[2]), 0,
+                (CUstream)stream, (void **)(uintptr_t)launch->parameters, NULL);
+  return WEFT_OK;
+}
