@@ -23,6 +23,9 @@ if(WEFT_TRAINER AND OPENBLAS_FOUND)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS app/gpt/*.c)
   list(FILTER sources EXCLUDE REGEX "/gpt/command/") # cmake/WeftPrograms.cmake
   add_library(weft_gpt_objects OBJECT ${sources})
+  weft_kernels_text(weft_gpt_objects weft_gpt_cuda_text gpt/cuda/gpt_kernels.h
+    ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_layers.cu
+    ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_attention.cu)
   target_include_directories(weft_gpt_objects PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)
   target_link_libraries(weft_gpt_objects PRIVATE weft_flags PkgConfig::OPENBLAS PkgConfig::JANSSON)

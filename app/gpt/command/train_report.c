@@ -92,8 +92,9 @@ void weft_train_add_plan(struct weft_text *text, const struct weft_train_setup *
                  " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
                  config->blocks, weft_cli_plural(config->blocks), config->dim, config->heads,
                  weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
-  weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
-                 setup->dataset.size, setup->dataset.size - setup->dataset.train_size);
+  weft_text_addf(text, "data      %" PRIu64 " %s, of which %" PRIu64 " validate\n",
+                 setup->dataset.size, setup->dataset.token_bytes == 2 ? "tokens" : "bytes",
+                 setup->dataset.size - setup->dataset.train_size);
   weft_text_addf(text,
                  "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s%s, %" PRIu32
                  " microbatch%s of %" PRIu64 " sequence%s, %s\n",
@@ -128,15 +129,17 @@ static void add_path(struct weft_text *text, const struct weft_train_setup *setu
 }
 
 static void add_losses(struct weft_text *text, const struct weft_train_progress *progress,
-                       double unigram) {
+                       const struct weft_gpt_dataset *dataset) {
+  const char *unit = dataset->token_bytes == 2 ? "token" : "byte";
   const struct weft_gpt_step_report *last = &progress->last;
-  weft_text_addf(text, "loss             %.4f nats per byte after step %" PRIu64 "\n", last->loss,
-                 last->step);
+  weft_text_addf(text, "loss             %.4f nats per %s after step %" PRIu64 "\n", last->loss,
+                 unit, last->step);
   if (progress->evaluated) {
     weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
                    last->validation_loss);
   }
-  weft_text_addf(text, "unigram baseline %.4f, from the frequencies of bytes\n", unigram);
+  weft_text_addf(text, "unigram baseline %.4f, from the frequencies of %ss\n",
+                 weft_gpt_dataset_unigram_loss(dataset), unit);
 }
 
 void weft_train_add_summary(struct weft_text *text, const struct weft_train_setup *setup,
@@ -147,7 +150,7 @@ void weft_train_add_summary(struct weft_text *text, const struct weft_train_setu
   const double rate = weft_train_progress_rate(progress);
   weft_text_add(text, "\n");
   if (progress->steps > 0) {
-    add_losses(text, progress, weft_gpt_dataset_unigram_loss(&setup->dataset));
+    add_losses(text, progress, &setup->dataset);
   }
   if (isfinite(rate)) {
     weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,

@@ -72,6 +72,7 @@ static int check_shape(const struct weft_train_setup *setup,
                {WEFT_CLI_OPTION_DIM, config->dim},
                {WEFT_CLI_OPTION_HEADS, config->heads},
                {WEFT_CLI_OPTION_CONTEXT, config->context},
+               {WEFT_CLI_OPTION_VOCABULARY, config->vocabulary},
                {WEFT_CLI_OPTION_BATCH, training->batch},
                {WEFT_CLI_OPTION_SEED, training->data_seed},
                {WEFT_CLI_OPTION_MICROBATCHES, training->microbatches}};
@@ -103,18 +104,40 @@ static int check_steps(const struct weft_train_setup *setup,
 
 /* ---- New ones ---- */
 
+/* In the order of the option's choices. */
+static struct weft_gpt_config named_model(const struct weft_cli_arguments *arguments) {
+  static const struct weft_gpt_config models[] = {
+      {.blocks = 12, .dim = 768, .heads = 12},
+      {.blocks = 24, .dim = 1024, .heads = 16},
+      {.blocks = 36, .dim = 1280, .heads = 20},
+  };
+  struct weft_gpt_config config = {.blocks = LAYERS_DEFAULT,
+                                   .dim = DIM_DEFAULT,
+                                   .heads = HEADS_DEFAULT,
+                                   .context = CONTEXT_DEFAULT,
+                                   .vocabulary = WEFT_GPT_VOCABULARY};
+  if (arguments->given[WEFT_CLI_OPTION_MODEL]) {
+    config = models[arguments->choices[WEFT_CLI_OPTION_MODEL]];
+    config.context = 1024;
+    config.vocabulary = 50304;
+    config.tied = true;
+  }
+  return config;
+}
+
 static struct weft_gpt_training new_training(const struct weft_cli_arguments *arguments) {
+  const struct weft_gpt_config usual = named_model(arguments);
   const uint64_t seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, SEED_DEFAULT);
   return (struct weft_gpt_training){
       .config = {.blocks =
-                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_LAYERS, LAYERS_DEFAULT),
-                 .dim = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_DIM, DIM_DEFAULT),
-                 .heads =
-                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_HEADS, HEADS_DEFAULT),
+                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_LAYERS, usual.blocks),
+                 .dim = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_DIM, usual.dim),
+                 .heads = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_HEADS, usual.heads),
                  .context =
-                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CONTEXT, CONTEXT_DEFAULT),
-                 .vocabulary = WEFT_GPT_VOCABULARY,
-                 .tied = arguments->given[WEFT_CLI_OPTION_TIED],
+                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CONTEXT, usual.context),
+                 .vocabulary = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_VOCABULARY,
+                                                         usual.vocabulary),
+                 .tied = usual.tied || arguments->given[WEFT_CLI_OPTION_TIED],
                  .seed = seed},
       .data_seed = seed,
       .batch = weft_cli_number(arguments, WEFT_CLI_OPTION_BATCH, BATCH_DEFAULT),
@@ -170,11 +193,11 @@ int weft_train_setup_read_training(struct weft_train_setup *setup) {
 static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_training *b) {
   const struct weft_gpt_config *x = &a->config, *y = &b->config;
   return x->blocks == y->blocks && x->dim == y->dim && x->heads == y->heads &&
-         x->context == y->context && x->tied == y->tied && x->seed == y->seed &&
-         a->data_hash == b->data_hash && a->data_seed == b->data_seed && a->batch == b->batch &&
-         a->microbatches == b->microbatches && a->rate == b->rate && a->rate_min == b->rate_min &&
-         a->decay == b->decay && a->clip == b->clip && a->warmup_steps == b->warmup_steps &&
-         a->total_steps == b->total_steps;
+         x->context == y->context && x->vocabulary == y->vocabulary && x->tied == y->tied &&
+         x->seed == y->seed && a->data_hash == b->data_hash && a->data_seed == b->data_seed &&
+         a->batch == b->batch && a->microbatches == b->microbatches && a->rate == b->rate &&
+         a->rate_min == b->rate_min && a->decay == b->decay && a->clip == b->clip &&
+         a->warmup_steps == b->warmup_steps && a->total_steps == b->total_steps;
 }
 
 /* Checkpoints of two trainings in one folder could be confused. */

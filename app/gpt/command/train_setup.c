@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "cli/args/option_parser.h"
+#include "cli/gpus.h"
 #include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/run_picture.h"
@@ -33,9 +34,11 @@ uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup) {
   const struct weft_cli_arguments *arguments = setup->arguments;
   const uint32_t processes = processes_of(setup);
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
-  const uint64_t usual = processes == 0         ? RANKS_DEFAULT
-                         : processes < replicas ? 1
-                                                : processes / replicas;
+  const uint64_t parts = weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 1);
+  const uint64_t usual = weft_cli_is_on_gpus(arguments) ? parts
+                         : processes == 0               ? RANKS_DEFAULT
+                         : processes < replicas         ? 1
+                                                        : processes / replicas;
   return (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, usual);
 }
 
@@ -66,6 +69,7 @@ int weft_train_setup_read_world(struct weft_train_setup *setup) {
   return WEFT_CLI_OK;
 }
 
+enum { SYNTHETIC_CONTEXTS = 1024 };
 enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
 
 /* ---- Options without an effect ---- */
@@ -103,6 +107,23 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
     }
   }
   return WEFT_CLI_OK;
+}
+
+/* What the trainer on GPUs does not have. */
+static int refuse_on_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_DP, WEFT_CLI_OPTION_SHARD,
+                                                    WEFT_CLI_OPTION_THREADS_PER_RANK};
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options) && weft_cli_is_on_gpus(arguments); i++) {
+    if (arguments->given[options[i]]) {
+      return weft_cli_usage(cli, "leave it out, or train without --device cuda",
+                            "--%s is not possible on GPUs yet",
+                            weft_cli_option_at(options[i])->name);
+    }
+  }
+  return weft_cli_is_on_gpus(arguments) && weft_train_setup_is_auto(arguments)
+             ? weft_cli_usage(cli, "name a schedule: --schedule ZBH1",
+                              "--schedule auto is not possible on GPUs yet")
+             : WEFT_CLI_OK;
 }
 
 /* The first step is a warm-up. */
@@ -157,7 +178,21 @@ static int read_data(struct weft_train_setup *setup) {
   const char *const *paths = arguments->list;
   uint32_t count = arguments->list_count;
   struct weft_error error;
-  if (count == 0 && !is_own_folder()) {
+  const struct weft_gpt_config *config = &setup->options.training.config;
+  const bool bytes = config->vocabulary == WEFT_GPT_VOCABULARY;
+  if (arguments->given[WEFT_CLI_OPTION_SYNTHETIC]) {
+    if (count > 0) {
+      return weft_cli_usage(setup->cli, "leave out one of them",
+                            "--synthetic and --data contradict each other");
+    }
+    return weft_cli_result(
+        setup->cli, NULL,
+        weft_gpt_dataset_draw(&setup->dataset, setup->cli->allocator,
+                              setup->options.training.data_seed, config->vocabulary,
+                              SYNTHETIC_CONTEXTS * (uint64_t)config->context, &error),
+        &error);
+  }
+  if (count == 0 && !(bytes && is_own_folder())) {
     return weft_cli_usage(setup->cli, "for example: weft train --data notes.txt; folders work too",
                           "there is nothing to train on: this is not the folder of Weft's own "
                           "sources, so --data FILE is needed");
@@ -166,11 +201,14 @@ static int read_data(struct weft_train_setup *setup) {
     paths = own;
     count = WEFT_ARRAY_LENGTH(own);
   }
-  const uint64_t context = setup->options.training.config.context;
-  return weft_cli_result(setup->cli, NULL,
-                         weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator, paths, count,
-                                               context + 1, &error),
-                         &error);
+  const uint64_t least = (uint64_t)config->context + 1;
+  return weft_cli_result(
+      setup->cli, NULL,
+      bytes ? weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator, paths, count, least,
+                                    &error)
+            : weft_gpt_dataset_read_tokens(&setup->dataset, setup->cli->allocator, paths, count,
+                                           config->vocabulary, least, &error),
+      &error);
 }
 
 /* ---- The rest ---- */
@@ -198,9 +236,12 @@ static void read_run(struct weft_train_setup *setup) {
   options->eval_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVAL_EVERY,
                                         steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
   options->eval_steps = EVAL_STEPS;
+  options->cuda = setup->cuda;
+  options->no_graph = arguments->given[WEFT_CLI_OPTION_NO_GRAPH];
   options->gather_events = arguments->given[WEFT_CLI_OPTION_OUTPUT];
   options->gather_model =
-      !arguments->given[WEFT_CLI_OPTION_JSON] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE];
+      !arguments->given[WEFT_CLI_OPTION_JSON] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE] &&
+      options->training.config.vocabulary == WEFT_GPT_VOCABULARY; /* else there are no letters */
 }
 
 static int compare_names(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
@@ -216,6 +257,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_CLI_TRY(compare_names(cli, arguments));
   WEFT_CLI_TRY(refuse_idle(cli, arguments));
   WEFT_CLI_TRY(refuse_untuned(cli, arguments));
+  WEFT_CLI_TRY(refuse_on_gpus(cli, arguments));
   WEFT_CLI_TRY(refuse_single(cli, arguments));
   WEFT_CLI_TRY(refuse_measuring(cli, arguments));
   WEFT_CLI_TRY(check_timeline(cli, arguments));
@@ -240,6 +282,7 @@ int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_argu
   WEFT_CLI_TRY(weft_train_setup_read_split(setup));
   WEFT_CLI_TRY(read_data(setup));
   WEFT_CLI_TRY(weft_train_setup_check_data(setup));
+  WEFT_CLI_TRY(weft_cli_open_gpus(cli, arguments, setup->options.ranks, &setup->cuda));
   read_run(setup);
   weft_train_setup_read_memory(setup);
   return WEFT_CLI_OK;
@@ -248,6 +291,7 @@ int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_argu
 void weft_train_setup_finish(struct weft_train_setup *setup) {
   assert(setup != NULL);
   weft_gpt_checkpoint_unlock(setup->options.checkpoint_dir, &setup->lock);
+  weft_cuda_close(setup->cuda);
   weft_gpt_dataset_finish(&setup->dataset);
   weft_gpt_checkpoint_close(setup->resume);
   weft_program_destroy(setup->program);

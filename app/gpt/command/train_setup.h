@@ -22,6 +22,7 @@ struct weft_train_setup {
   struct weft_gpt_trainer_options options; /* all but the callbacks */
   struct weft_arena arena;                 /* of first_layers */
   struct weft_gpt_dataset dataset;
+  struct weft_cuda *cuda;               /* of --device cuda; or NULL */
   struct weft_gpt_checkpoint *resume;   /* or NULL */
   struct weft_gpt_checkpoint_lock lock; /* of --checkpoint, where rank 0 is */
   struct weft_program *program;         /* of --schedule FILE or of a fixed table; or NULL */

@@ -116,6 +116,19 @@ static enum weft_status read_any(struct weft_gpt_dataset *dataset, const char *p
 
 /* ---- Once it is read ---- */
 
+static uint64_t token_bytes(const struct weft_gpt_dataset *dataset) {
+  return dataset->token_bytes > 0 ? dataset->token_bytes : 1;
+}
+
+static uint32_t token_at(const struct weft_gpt_dataset *dataset, uint64_t k) {
+  uint16_t wide;
+  if (token_bytes(dataset) == 1) {
+    return dataset->bytes[k];
+  }
+  memcpy(&wide, dataset->bytes + 2 * k, sizeof wide);
+  return wide;
+}
+
 /* FNV-1a. */
 static uint64_t hash_of(const uint8_t *bytes, uint64_t size) {
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -132,11 +145,12 @@ static enum weft_status divide(struct weft_gpt_dataset *dataset, uint64_t least,
   /* The smaller of the two; that of a dataset below 10 bytes is empty. */
   if (validation_size < least || validation_size == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give more text, or a shorter context",
-                     "%" PRIu64 " bytes of text: the tenth that validates has %" PRIu64
+                     "%" PRIu64 " %s: the tenth that validates has %" PRIu64
                      ", expected at least %" PRIu64,
-                     dataset->size, validation_size, least > 0 ? least : 1);
+                     dataset->size, token_bytes(dataset) == 1 ? "bytes of text" : "tokens",
+                     validation_size, least > 0 ? least : 1);
   }
-  dataset->hash = hash_of(dataset->bytes, dataset->size);
+  dataset->hash = hash_of(dataset->bytes, dataset->size * token_bytes(dataset));
   return WEFT_OK;
 }
 
@@ -166,32 +180,127 @@ enum weft_status weft_gpt_dataset_read(struct weft_gpt_dataset *dataset,
   return WEFT_OK;
 }
 
+/* ---- Tokens ---- */
+
+/* A file of llm.c begins with 256 numbers of 32 bits: this one, a version, the number of tokens. */
+static const uint32_t llmc_magic = 20240520;
+enum { LLMC_HEADER_BYTES = 1024 };
+
+/* The file's bytes are those from `begin` on. */
+static enum weft_status add_tokens(struct weft_gpt_dataset *dataset, const char *path,
+                                   uint64_t begin, uint32_t vocabulary, struct weft_error *error) {
+  uint8_t *bytes = dataset->bytes + begin;
+  uint64_t size = dataset->size - begin;
+  uint32_t magic = 0;
+  if (size >= LLMC_HEADER_BYTES) {
+    memcpy(&magic, bytes, sizeof magic);
+  }
+  if (magic == llmc_magic) {
+    size -= LLMC_HEADER_BYTES;
+    memmove(bytes, bytes + LLMC_HEADER_BYTES, size);
+  }
+  if (size % 2 != 0) {
+    return weft_fail(error, WEFT_ERR_FORMAT, "a file of tokens has two bytes for each",
+                     "%s has %" PRIu64 " bytes of tokens, an odd number", path, size);
+  }
+  for (uint64_t k = 0; k < size / 2; k++) {
+    uint16_t token;
+    memcpy(&token, bytes + 2 * k, sizeof token);
+    if (token >= vocabulary) {
+      return weft_fail(
+          error, WEFT_ERR_FORMAT, "is it a file of tokens of 16 bits? See --vocabulary",
+          "%s: token %" PRIu64 " is %u; the vocabulary has %" PRIu32, path, k, token, vocabulary);
+    }
+  }
+  dataset->size = begin + size;
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_dataset_read_tokens(struct weft_gpt_dataset *dataset,
+                                              const struct weft_allocator *allocator,
+                                              const char *const *paths, uint32_t path_count,
+                                              uint32_t vocabulary, uint64_t least,
+                                              struct weft_error *error) {
+  assert(dataset != NULL && (paths != NULL || path_count == 0));
+  struct weft_gpt_dataset read = {.allocator = allocator};
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; status == WEFT_OK && k < path_count; k++) {
+    const uint64_t begin = read.size;
+    status = read_any(&read, paths[k], error);
+    if (status == WEFT_OK) {
+      status = add_tokens(&read, paths[k], begin, vocabulary, error);
+    }
+  }
+  if (status == WEFT_OK) {
+    read.token_bytes = 2;
+    read.size /= 2;
+    status = divide(&read, least, error);
+  }
+  if (status != WEFT_OK) {
+    weft_gpt_dataset_finish(&read);
+    return status;
+  }
+  *dataset = read;
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_dataset_draw(struct weft_gpt_dataset *dataset,
+                                       const struct weft_allocator *allocator, uint64_t seed,
+                                       uint32_t vocabulary, uint64_t size,
+                                       struct weft_error *error) {
+  assert(vocabulary > 0 && size >= 10);
+  struct weft_gpt_dataset drawn = {
+      .allocator = allocator, .token_bytes = vocabulary > 256 ? 2 : 1, .size = size};
+  drawn.capacity = size * drawn.token_bytes;
+  drawn.bytes = weft_array_allocate(allocator, (size_t)drawn.capacity, 1);
+  if (drawn.bytes == NULL) {
+    return weft_fail_memory(error, (size_t)drawn.capacity);
+  }
+  for (uint64_t k = 0; k < size; k++) {
+    const uint16_t token = (uint16_t)(weft_splitmix(seed + k * WEFT_SPLITMIX_STEP) % vocabulary);
+    memcpy(drawn.bytes + k * drawn.token_bytes, &token, drawn.token_bytes);
+  }
+  const enum weft_status status = divide(&drawn, 1, error);
+  if (status < 0) {
+    weft_gpt_dataset_finish(&drawn);
+    return status;
+  }
+  *dataset = drawn;
+  return WEFT_OK;
+}
+
 /* ---- Batches ---- */
 
 void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
-                            uint64_t step, uint64_t rows, uint64_t tokens, uint8_t *inputs,
-                            uint8_t *targets) {
-  const uint8_t *part = dataset->bytes + (validation ? dataset->train_size : 0);
+                            uint64_t step, uint64_t rows, uint64_t tokens, void *inputs,
+                            void *targets) {
+  const uint64_t each = token_bytes(dataset), bytes = tokens * each;
+  const uint8_t *part = dataset->bytes + (validation ? dataset->train_size : 0) * each;
   const uint64_t size = validation ? dataset->size - dataset->train_size : dataset->train_size;
-  assert(size > tokens); /* the last target is a byte further */
+  assert(size > tokens); /* the last target is a token further */
   const uint64_t stream = weft_splitmix(weft_splitmix(seed) + step);
   for (uint64_t row = 0; row < rows; row++) {
-    const uint8_t *begin = part + weft_splitmix(stream + row) % (size - tokens);
-    memcpy(inputs + row * tokens, begin, tokens);
-    memcpy(targets + row * tokens, begin + 1, tokens);
+    const uint8_t *begin = part + weft_splitmix(stream + row) % (size - tokens) * each;
+    memcpy((char *)inputs + row * bytes, begin, bytes);
+    memcpy((char *)targets + row * bytes, begin + each, bytes);
   }
 }
 
 double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset) {
+  enum { TOKENS = 65536 };
   assert(dataset->train_size > 0);
-  uint64_t counts[256] = {0};
+  WEFT_SCOPED_ARENA arena = {.allocator = dataset->allocator};
+  uint64_t *counts = weft_arena_allocate(&arena, TOKENS, sizeof *counts);
   double entropy = 0;
-  for (uint64_t k = 0; k < dataset->train_size; k++) {
-    counts[dataset->bytes[k]]++;
+  if (counts == NULL) {
+    return NAN;
   }
-  for (unsigned byte = 0; byte < 256; byte++) {
-    const double share = (double)counts[byte] / (double)dataset->train_size;
-    entropy -= counts[byte] > 0 ? share * log(share) : 0;
+  for (uint64_t k = 0; k < dataset->train_size; k++) {
+    counts[token_at(dataset, k)]++;
+  }
+  for (unsigned token = 0; token < TOKENS; token++) {
+    const double share = (double)counts[token] / (double)dataset->train_size;
+    entropy -= counts[token] > 0 ? share * log(share) : 0;
   }
   return entropy;
 }

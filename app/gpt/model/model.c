@@ -219,10 +219,10 @@ enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                      "; expected a divisor of the dimension, which is %" PRIu32,
                      config->heads, config->dim);
   }
-  if (config->vocabulary != WEFT_GPT_VOCABULARY) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a token is a byte",
-                     "the vocabulary is %" PRIu32 "; expected %d", config->vocabulary,
-                     WEFT_GPT_VOCABULARY);
+  if (config->vocabulary < WEFT_GPT_VOCABULARY || config->vocabulary > WEFT_GPT_VOCABULARY_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a token is a byte, or has 16 bits",
+                     "the vocabulary is %" PRIu32 "; expected %d to %d", config->vocabulary,
+                     WEFT_GPT_VOCABULARY, WEFT_GPT_VOCABULARY_MAX);
   }
   return WEFT_OK;
 }

@@ -9,7 +9,7 @@
  * into stages, so results are the same for every split.
  *
  * Letters in comments: B sequences of a microbatch, T tokens of a sequence, R = B T
- * rows, C channels (dim), H heads, D = C / H, V vocabulary (256 bytes), L blocks. */
+ * rows, C channels (dim), H heads, D = C / H, V vocabulary, L blocks. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
@@ -20,12 +20,13 @@ struct weft_gpt_config {
   uint32_t dim;        /* C, a multiple of heads */
   uint32_t heads;      /* H */
   uint32_t context;    /* T, of training; a microbatch may be shorter */
-  uint32_t vocabulary; /* V, 256 */
+  uint32_t vocabulary; /* V: 256, tokens are bytes; or more, tokens have 16 bits */
   bool tied;           /* the head uses the embedding's weights */
   uint64_t seed;
 };
 
 #define WEFT_GPT_VOCABULARY 256
+#define WEFT_GPT_VOCABULARY_MAX 65536
 #define WEFT_GPT_BLOCKS_MAX 4096
 #define WEFT_GPT_DIM_MAX 65536
 #define WEFT_GPT_CONTEXT_MAX 1048576

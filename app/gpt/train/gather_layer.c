@@ -79,6 +79,19 @@ void weft_gpt_rank_free_gather_buffers(struct weft_gpt_rank *rank) {
   }
 }
 
+/* An array of a device, in a gather buffer. */
+static enum weft_status read_array(struct weft_gpt_rank *rank, uint32_t n, uint64_t floats,
+                                   float **array, struct weft_error *error) {
+  const float *from = *array;
+  WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, array, error));
+  return weft_copy(&(struct weft_copy){.to = *array,
+                                       .from = from,
+                                       .from_device = rank->compute->device,
+                                       .row_bytes = floats * sizeof **array,
+                                       .rows = 1},
+                   NULL, error);
+}
+
 enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
                                             bool moments, struct weft_gpt_layer_state *gathered,
                                             struct weft_error *error) {
@@ -99,6 +112,8 @@ enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t
                                                     .to = *arrays[n],
                                                     .bytes = shard->slice_floats * sizeof(float)};
       WEFT_TRY(group->ops->start(group, &collectives[count++], error));
+    } else if (!weft_device_is_host(rank->compute->device)) {
+      WEFT_TRY(read_array(rank, n, gathered->floats, arrays[n], error));
     }
   }
   for (uint32_t n = 0; n < count; n++) {

@@ -5,7 +5,6 @@
 
 #include <weft/support.h>
 
-#include "gpt/kernels/kernels.h"
 #include "gpt/train/rank.h"
 
 /* ---- Divergence ---- */
@@ -25,17 +24,18 @@ static bool may_update(struct weft_gpt_rank *rank) {
 }
 
 /* The square of a finite float is finite in double precision, and so is any sum of them here. */
-static bool is_finite_array(uint64_t count, const float *floats) {
-  return isfinite(weft_gpt_square_sum(count, floats));
-}
-
-static bool is_finite_layer(const struct weft_gpt_rank *rank, uint32_t layer) {
+static enum weft_status check_layer(const struct weft_gpt_rank *rank, uint32_t layer, bool *finite,
+                                    struct weft_error *error) {
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
-  return is_finite_array(shard->floats, shard->parameters) &&
-         is_finite_array(shard->floats, shard->first_moment) &&
-         is_finite_array(shard->floats, shard->second_moment);
+  const struct weft_gpt_floats arrays[] = {{shard->parameters, shard->floats},
+                                           {shard->first_moment, shard->floats},
+                                           {shard->second_moment, shard->floats}};
+  double sums[3];
+  WEFT_TRY(rank->compute->ops->square_sums(rank->compute, 3, arrays, sums, error));
+  *finite = isfinite(sums[0]) && isfinite(sums[1]) && isfinite(sums[2]);
+  return WEFT_OK;
 }
 
 /* Whether parameters and moments of all ranks are finite; if not, the training is over unless it
@@ -45,7 +45,9 @@ static enum weft_status check_parameters(struct weft_gpt_rank *rank, bool *finit
   assert(rank != NULL && finite != NULL);
   double bad = 0, all_bad;
   for (uint32_t k = 0; k < rank->own_layer_count; k++) {
-    bad += is_finite_layer(rank, rank->own_layers[k]) ? 0 : 1;
+    bool layer_finite;
+    WEFT_TRY(check_layer(rank, rank->own_layers[k], &layer_finite, error));
+    bad += layer_finite ? 0 : 1;
   }
   WEFT_TRY(weft_gpt_rank_sum(rank, bad, &all_bad, error));
   *finite = all_bad == 0;
@@ -61,12 +63,13 @@ static struct weft_batch load_batch(struct weft_gpt_rank *rank, bool validation,
   const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
   const uint64_t tokens = training->config.context;
   const uint64_t rows = training->batch / rank->trainer->options.replicas;
-  const uint64_t first = rank->replica * rows * tokens;
+  const enum weft_dtype dtype = weft_gpt_token_dtype(&training->config);
+  const uint64_t first = rank->replica * rows * tokens * weft_dtype_size(dtype);
   if (rank->has_first || rank->has_last) {
     weft_gpt_dataset_batch(rank->trainer->options.dataset, validation, training->data_seed, number,
                            training->batch, tokens, rank->inputs, rank->targets);
   }
-  const struct weft_tensor_shape shape = {WEFT_U8, 2, {0}, {rows, tokens}};
+  const struct weft_tensor_shape shape = {(uint8_t)dtype, 2, {0}, {rows, tokens}};
   *inputs = (struct weft_tensor){.name = "tokens", .data = rank->inputs + first, .shape = shape};
   *targets = (struct weft_tensor){.name = "targets", .data = rank->targets + first, .shape = shape};
   return (struct weft_batch){.microbatch_count = training->microbatches,

@@ -4,32 +4,31 @@
 
 #include <weft/support.h>
 
-#include "gpt/kernels/kernels.h"
 #include "gpt/train/rank.h"
 
-static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* Weight decay differs by parameter, so each is updated by itself, as far as it is kept here. */
-static void update_layer(const struct weft_gpt_rank *rank, uint32_t layer,
-                         struct weft_gpt_adamw adamw) {
-  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  uint32_t k;
-  const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
-  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
-  const uint32_t count = weft_gpt_layer_parameters(&rank->trainer->config, layer, parameters);
-  const float decay = adamw.decay;
-  for (uint32_t n = 0; n < count; n++) {
-    const uint64_t begin = max64(parameters[n].offset, shard->begin);
-    const uint64_t end =
-        min64(parameters[n].offset + parameters[n].count, shard->begin + shard->floats);
-    if (begin < end) {
-      const uint64_t at = begin - shard->begin;
-      adamw.decay = parameters[n].decays ? decay : 0;
-      weft_gpt_adamw_update(&adamw, end - begin, shard->gradients + at, shard->parameters + at,
-                            shard->first_moment + at, shard->second_moment + at);
-    }
+/* What this rank keeps of its layers. */
+static enum weft_status update_layers(struct weft_gpt_rank *rank,
+                                      const struct weft_gpt_adamw *adamw,
+                                      struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
+  struct weft_gpt_update *updates =
+      weft_arena_allocate(&arena, rank->own_layer_count, sizeof *updates);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t n = 0; n < rank->own_layer_count; n++) {
+    uint32_t k;
+    const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, rank->own_layers[n], &k);
+    const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+    updates[n] = (struct weft_gpt_update){.layer = rank->own_layers[n],
+                                          .begin = shard->begin,
+                                          .count = shard->floats,
+                                          .parameters = shard->parameters,
+                                          .first_moment = shard->first_moment,
+                                          .second_moment = shard->second_moment,
+                                          .gradients = shard->gradients,
+                                          .rounded = shard->rounded};
   }
+  return rank->compute->ops->update(rank->compute, &rank->trainer->config, adamw,
+                                    rank->own_layer_count, updates, error);
 }
 
 /* Every replica has updated its slices of parameters that all replicas need unsharded. */
@@ -70,9 +69,7 @@ enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double
       .correction1 = (float)(1 - pow(training->beta1, steps)),
       .correction2 = (float)(1 - pow(training->beta2, steps)),
       .grad_scale = clips ? (float)(training->clip / (norm + 1e-6)) : 1};
-  for (uint32_t k = 0; k < rank->own_layer_count; k++) {
-    update_layer(rank, rank->own_layers[k], adamw);
-  }
+  WEFT_TRY(update_layers(rank, &adamw, error));
   return rank->trainer->options.shard == WEFT_GPT_SHARD_GRADS ? gather_parameters(rank, error)
                                                               : WEFT_OK;
 }

@@ -300,22 +300,25 @@ static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t 
   const struct weft_gpt_config *config = &trainer->config;
   const uint64_t sequences = trainer->sequences_max;
   const double unit = sizeof(float) / 1048576.0;
-  const double row = unit * (double)(sequences * config->context * config->dim);
+  const struct weft_gpt_compute_ops *ops = trainer->compute_ops;
+  const double row = (double)weft_dtype_size(ops->dtype) / 1048576.0 *
+                     (double)(sequences * config->context * config->dim);
   uint64_t scratch = 0;
   fill_sizes(trainer, first, count, costs);
   costs->activation =
-      unit * (double)weft_gpt_slot_floats(config, sequences, first, count) + (first > 0 ? row : 0);
+      (double)weft_gpt_slot_bytes(ops, config, sequences, first, count) / 1048576.0 +
+      (first > 0 ? row : 0);
   costs->activation_after_i = costs->activation + (first + count < trainer->layer_count ? row : 0);
   for (uint32_t k = 0; k < count; k++) {
-    const uint64_t layer = weft_gpt_layer_scratch(config, first + k, sequences, config->context);
+    const uint64_t layer = ops->scratch_bytes(config, first + k, sequences, config->context);
     scratch = layer > scratch ? layer : scratch;
   }
   const double unsharded =
       unit * (double)weft_gpt_unsharded_floats(config, first, count, trainer->options.replicas);
   const bool cut = trainer->options.shard != WEFT_GPT_SHARD_NONE;
   const double moments = 2 * (cut ? unsharded / trainer->options.replicas : unsharded);
-  costs->parameters += moments + unit * (double)scratch;
-  costs->parameters_sharded += moments + unit * (double)scratch;
+  costs->parameters += moments + (double)scratch / 1048576.0;
+  costs->parameters_sharded += moments + (double)scratch / 1048576.0;
 }
 
 /* A full backward is I and then W. */

@@ -7,6 +7,8 @@
 
 #include <weft/support.h>
 
+#include "gpt/cuda/compute_cuda.h"
+
 struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank, uint32_t layer,
                                                 uint32_t *k) {
   assert(layer < rank->trainer->layer_count);
@@ -63,7 +65,8 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   if (replicas > 1) {
     WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, &rank->replica_group, error));
   }
-  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last)) {
+  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last) &&
+      trainer->options.cuda == NULL) {
     WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
   }
   if (needs_pipeline_group(rank)) {
@@ -97,19 +100,62 @@ static enum weft_status init_pools(struct weft_gpt_rank *rank, struct weft_error
                             rank->own_stage_count, error);
 }
 
+/* The kernel that sums both gradients runs on either of the two, as peers. */
+static enum weft_status check_reach(const struct weft_gpt_tie *tie, struct weft_error *error) {
+  struct weft_device *a = tie->first->context->compute->device;
+  struct weft_device *b = tie->last->context->compute->device;
+  return a->ops->reach(a, b) != WEFT_REACH_NONE && a->ops->reach(b, a) != WEFT_REACH_NONE
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_USAGE,
+                         "leave out --tied, or give --gpus GPUs with NVLink or peer access",
+                         "the first and the last stage share weights, and their GPUs cannot "
+                         "access each other's memory");
+}
+
+/* GPUs of a process access each other's memory, and one thread enqueues the work of all. */
+static enum weft_status share_tie(struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct weft_gpt_tie *tie = &rank->trainer->tie;
+  struct weft_device *device = rank->compute->device;
+  struct weft_gpt_stage **stages[] = {&tie->first, &tie->last};
+  struct weft_gpt_stage *own[] = {rank->tie.first, rank->tie.last};
+  for (uint32_t k = 0; k < 2; k++) {
+    if (own[k] != NULL) {
+      *stages[k] = own[k];
+      WEFT_TRY(device->ops->event_create(device, rank->trainer->allocator, &tie->events[k], error));
+    }
+  }
+  return rank->trainer->config.tied && tie->first != NULL && tie->last != NULL
+             ? check_reach(tie, error)
+             : WEFT_OK;
+}
+
+static void unshare_tie(const struct weft_gpt_rank *rank) {
+  struct weft_gpt_tie *tie = &rank->trainer->tie;
+  struct weft_device *device = rank->compute->device;
+  const struct weft_gpt_stage *own[] = {rank->tie.first, rank->tie.last};
+  for (uint32_t k = 0; k < 2; k++) {
+    if (own[k] != NULL && tie->events[k] != NULL) {
+      device->ops->event_destroy(device, rank->trainer->allocator, tie->events[k]);
+    }
+  }
+}
+
 static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
   rank->context =
       (struct weft_gpt_stage_context){.allocator = trainer->allocator,
                                       .config = &trainer->config,
+                                      .compute = rank->compute,
                                       .sequences_max = trainer->sequences_max,
                                       .sharding = {.mode = trainer->options.shard,
                                                    .replicas = trainer->options.replicas,
                                                    .replica = rank->replica},
                                       .group = rank->replica_group,
                                       .memory = &rank->memory,
-                                      .tie = ties ? &rank->tie : NULL,
+                                      .tie = !ties                           ? NULL
+                                             : trainer->options.cuda != NULL ? &trainer->tie
+                                                                             : &rank->tie,
                                       .before_forward = trainer->options.before_forward,
                                       .before_forward_context = trainer->options.context};
   WEFT_TRY(init_pools(rank, error));
@@ -122,12 +168,13 @@ static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_er
   rank->tie = (struct weft_gpt_tie){.first = rank->stages[0],
                                     .last = rank->stages[trainer->stage_count - 1],
                                     .group = rank->tie_group};
-  return WEFT_OK;
+  return trainer->options.cuda != NULL ? share_tie(rank, error) : WEFT_OK;
 }
 
 /* ---- Resuming ---- */
 
-/* A file has the layer unsharded; `unsharded` has room for it where this rank keeps slices. */
+/* A file has the layer unsharded; `unsharded` has room for it where this rank keeps slices, or
+ * where a device does. */
 static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t layer,
                                    struct weft_gpt_layer_state *unsharded,
                                    struct weft_error *error) {
@@ -140,8 +187,7 @@ static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t la
   unsharded->layer = layer;
   unsharded->floats = stage->layers[k].floats;
   WEFT_TRY(weft_gpt_checkpoint_read_layer(resume, unsharded, error));
-  weft_gpt_stage_memory_store(&stage->memory, k, unsharded);
-  return WEFT_OK;
+  return weft_gpt_stage_memory_store(&stage->memory, k, unsharded, error);
 }
 
 static enum weft_status load_layers(const struct weft_gpt_rank *rank, struct weft_error *error) {
@@ -152,7 +198,8 @@ static enum weft_status load_layers(const struct weft_gpt_rank *rank, struct wef
   if (trainer->options.resume == NULL) {
     return WEFT_OK;
   }
-  if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
+  if (trainer->options.shard != WEFT_GPT_SHARD_NONE ||
+      !weft_device_is_host(rank->compute->device)) {
     unsharded.parameters = weft_arena_allocate(&arena, floats, sizeof(float));
     unsharded.first_moment = weft_arena_allocate(&arena, floats, sizeof(float));
     unsharded.second_moment = weft_arena_allocate(&arena, floats, sizeof(float));
@@ -186,8 +233,9 @@ static enum weft_status allocate(struct weft_gpt_rank *rank, struct weft_error *
   const bool reads = rank->has_first || rank->has_last;
   const uint64_t tokens = reads ? training->batch * training->config.context : 0;
   const uint64_t record = weft_gpt_step_stats_bytes(trainer);
-  rank->inputs = weft_arena_allocate(arena, tokens, 1);
-  rank->targets = weft_arena_allocate(arena, tokens, 1);
+  const size_t size = (size_t)weft_dtype_size(weft_gpt_token_dtype(&trainer->config));
+  rank->inputs = weft_arena_allocate(arena, tokens, size);
+  rank->targets = weft_arena_allocate(arena, tokens, size);
   rank->stats_sent = weft_arena_allocate(arena, record, 1);
   rank->stats_received = weft_arena_allocate(arena, trainer->world_size, record);
   rank->stages = weft_arena_allocate(arena, trainer->stage_count, sizeof(struct weft_gpt_stage *));
@@ -227,6 +275,8 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.first_channel = rank->replica * 2 * trainer->stage_count;
   options.configuration = trainer->configuration;
   options.stall_limit = trainer->stall_limit;
+  options.device = rank->compute->device;
+  options.no_graph = trainer->options.no_graph;
   return options;
 }
 
@@ -239,6 +289,12 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
                                  .step = trainer->options.training.step,
                                  .stats = {.loss = NAN}};
   place(rank);
+  rank->compute = weft_gpt_compute_host();
+  if (trainer->options.cuda != NULL) {
+    WEFT_TRY(weft_gpt_compute_cuda_create(trainer->allocator, trainer->options.cuda,
+                                          transport->rank, &trainer->config, &rank->compute,
+                                          error));
+  }
   WEFT_TRY(join_groups(rank, error));
   WEFT_TRY(allocate(rank, error));
   WEFT_TRY(allocate_model(rank, error));
@@ -262,6 +318,7 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   leave_group(rank->replica_group);
   leave_group(rank->tie_group);
   leave_group(rank->pipeline_group);
+  unshare_tie(rank);
   for (uint32_t n = 0; rank->stages != NULL && n < rank->own_stage_count; n++) {
     weft_gpt_stage_destroy(rank->stages[rank->own_stages[n]]);
   }
@@ -269,5 +326,8 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   weft_gpt_pool_finish(&rank->memory.gradients);
   weft_gpt_profile_finish(rank);
   weft_gpt_rank_free_gather_buffers(rank);
+  if (rank->compute != NULL && rank->compute != weft_gpt_compute_host()) {
+    weft_gpt_compute_cuda_destroy(rank->compute);
+  }
   weft_arena_finish(&rank->arena);
 }

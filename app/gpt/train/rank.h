@@ -117,6 +117,7 @@ struct weft_gpt_rank {
   struct weft_group *replica_group;  /* the same row of all replicas; NULL: one replica */
   struct weft_group *tie_group;      /* ranks with the first and the last stage, if they differ */
   struct weft_group *pipeline_group; /* the first replica; NULL in others, and if not needed */
+  struct weft_gpt_compute *compute;
   struct weft_gpt_stage_context context;
   struct weft_gpt_rank_memory memory;
   struct weft_gpt_tie tie;
@@ -124,9 +125,9 @@ struct weft_gpt_rank {
   struct weft_stage **bases;
   struct weft_gpt_gather gather;
 
-  uint8_t *inputs, *targets; /* [batch][context] */
-  uint64_t step;             /* done */
-  bool stop;                 /* a rank was interrupted: all finish this step */
+  char *inputs, *targets; /* [batch][context] */
+  uint64_t step;          /* done */
+  bool stop;              /* a rank was interrupted: all finish this step */
   enum weft_gpt_divergence divergence;
   uint64_t skipped; /* steps */
   int64_t run_begin_ns;
@@ -153,6 +154,7 @@ struct weft_gpt_trainer {
   const struct weft_allocator *allocator;
   struct weft_arena arena; /* of the arrays below */
   struct weft_gpt_config config;
+  const struct weft_gpt_compute_ops *compute_ops;
   uint32_t world_size, layer_count, stage_count;
   uint64_t sequences_max; /* of a microbatch */
   uint64_t configuration; /* hash of everything that ranks must agree on */
@@ -161,6 +163,7 @@ struct weft_gpt_trainer {
   uint64_t floats_largest;       /* of a layer, padded */
   uint32_t *first_layers;        /* [stage_count + 1] */
   uint32_t *rank_of;             /* [stage_count] row */
+  struct weft_gpt_tie tie;       /* of all ranks, where they compute on GPUs */
   struct weft_gpt_ownership layers, stages;
   struct weft_boundary *boundaries;
   struct weft_comm *comm; /* opened here; NULL: options.endpoint */
@@ -229,8 +232,8 @@ double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint6
 enum weft_status weft_gpt_rank_wait_collective(struct weft_gpt_rank *rank, struct weft_group *group,
                                                struct weft_collective *collective,
                                                struct weft_error *error);
-/* An own layer, unsharded: its parameters and, if wanted, moments. Arrays are the stage's, or
- * the gather buffers'. All replicas of the rank call it. */
+/* An own layer, unsharded and on the host: its parameters and, if wanted, moments. Arrays are the
+ * stage's, or the gather buffers'. All replicas of the rank call it. */
 enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
                                             bool moments, struct weft_gpt_layer_state *gathered,
                                             struct weft_error *error);

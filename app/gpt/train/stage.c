@@ -11,19 +11,23 @@
 
 #include <weft/support.h>
 
-#include "gpt/kernels/kernels.h"
 #include "gpt/model/aligned_memory.h"
-#include "gpt/model/layer.h"
 
 /* What a microbatch saves from its forward to its last backward. */
 struct weft_gpt_slot {
-  float *memory; /* all of it */
+  char *memory; /* all of it */
 };
 
 /* ---- Slots ---- */
 
-static uint64_t row_floats(const struct weft_gpt_stage *stage) {
-  return stage->context->sequences_max * stage->config->context * stage->config->dim;
+static uint64_t aligned(uint64_t bytes) {
+  return (bytes + WEFT_DEVICE_ALIGN - 1) / WEFT_DEVICE_ALIGN * WEFT_DEVICE_ALIGN;
+}
+
+/* Of activations between two layers. */
+static uint64_t between_bytes(const struct weft_gpt_compute_ops *ops,
+                              const struct weft_gpt_config *config, uint64_t sequences_max) {
+  return aligned(sequences_max * config->context * config->dim * weft_dtype_size(ops->dtype));
 }
 
 static bool is_embedding(uint32_t layer) { return layer == 0; }
@@ -32,41 +36,38 @@ static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
   return layer == config->blocks + 1;
 }
 
-static uint64_t saved_floats(const struct weft_gpt_stage *stage, uint32_t k) {
-  return weft_gpt_layer_saved(stage->config, stage->first_layer + k, stage->context->sequences_max,
-                              stage->config->context);
-}
-
 /* Activations between layers, their gradients, then what each layer saves. */
-uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_layer, uint32_t layer_count) {
-  uint64_t floats = 2 * (uint64_t)(layer_count - 1) * sequences_max * config->context * config->dim;
+uint64_t weft_gpt_slot_bytes(const struct weft_gpt_compute_ops *ops,
+                             const struct weft_gpt_config *config, uint64_t sequences_max,
+                             uint32_t first_layer, uint32_t layer_count) {
+  uint64_t bytes = 2 * (layer_count - 1) * between_bytes(ops, config, sequences_max);
   for (uint32_t k = 0; k < layer_count; k++) {
-    const uint64_t saved =
-        weft_gpt_layer_saved(config, first_layer + k, sequences_max, config->context);
-    floats += (saved + 15) / 16 * 16;
+    bytes += aligned(ops->saved_bytes(config, first_layer + k, sequences_max, config->context));
   }
-  return floats;
+  return bytes;
 }
 
-static uint64_t slot_floats(const struct weft_gpt_stage *stage) {
-  return weft_gpt_slot_floats(stage->config, stage->context->sequences_max, stage->first_layer,
-                              stage->layer_count);
+static uint64_t slot_bytes(const struct weft_gpt_stage *stage) {
+  return weft_gpt_slot_bytes(stage->context->compute->ops, stage->config,
+                             stage->context->sequences_max, stage->first_layer, stage->layer_count);
 }
 
 /* x[k + 1], between layer k and layer k + 1, and its gradient. */
-static float *between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  return stage->slots[slot].memory + k * row_floats(stage);
+static char *between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
+  return stage->slots[slot].memory + k * between_bytes(stage->context->compute->ops, stage->config,
+                                                       stage->context->sequences_max);
 }
 
-static float *gradient_between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
+static char *gradient_between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
   return between(stage, slot, stage->layer_count - 1 + k);
 }
 
-static float *saved(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  float *at = between(stage, slot, 2 * (stage->layer_count - 1));
+static char *saved(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
+  const struct weft_gpt_compute_ops *ops = stage->context->compute->ops;
+  char *at = between(stage, slot, 2 * (stage->layer_count - 1));
   for (uint32_t n = 0; n < k; n++) {
-    at += (saved_floats(stage, n) + 15) / 16 * 16;
+    at += aligned(ops->saved_bytes(stage->config, stage->first_layer + n,
+                                   stage->context->sequences_max, stage->config->context));
   }
   return at;
 }
@@ -77,26 +78,46 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
   return (struct weft_gpt_stage *)stage;
 }
 
-static struct weft_gpt_layer_call layer_call(const struct weft_gpt_stage *stage,
-                                             const struct weft_stage_call *call, uint32_t k) {
+static const void *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                            uint32_t k) {
+  return k == 0 ? call->inputs->items[0].data : between(stage, call->slot, k - 1);
+}
+
+/* The gradient of layer k's output. */
+static const void *gradient_of(const struct weft_gpt_stage *stage,
+                               const struct weft_stage_call *call, uint32_t k) {
+  return k + 1 < stage->layer_count  ? gradient_between(stage, call->slot, k)
+         : call->output_grads->count ? call->output_grads->items[0].data
+                                     : NULL;
+}
+
+/* What all passes of layer k have in common. */
+static struct weft_gpt_pass_call pass_call(const struct weft_gpt_stage *stage,
+                                           const struct weft_stage_call *call, uint32_t k) {
   const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
-  return (struct weft_gpt_layer_call){.config = stage->config,
-                                      .layer = stage->first_layer + k,
-                                      .sequences = shape->dims[0],
-                                      .tokens = shape->dims[1],
-                                      .parameters = stage->layers[k].parameters,
-                                      .saved = saved(stage, call->slot, k),
-                                      .scratch = stage->scratch};
+  const void *rounded = stage->memory.shards[k].rounded;
+  return (struct weft_gpt_pass_call){
+      .config = stage->config,
+      .layer = stage->first_layer + k,
+      .sequences = shape->dims[0],
+      .tokens = shape->dims[1],
+      .parameters = rounded != NULL ? rounded : stage->layers[k].parameters,
+      .saved = saved(stage, call->slot, k),
+      .scratch = stage->scratch,
+      .stream = call->stream,
+      .x = input_of(stage, call, k)};
 }
 
 static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
                                      const struct weft_stage_call *call, struct weft_error *error) {
   const bool tokens = is_embedding(stage->first_layer);
+  const enum weft_dtype dtype =
+      tokens ? weft_gpt_token_dtype(stage->config) : stage->context->compute->ops->dtype;
   const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
-  if (call->inputs->count != 1 || shape->dtype != (tokens ? WEFT_U8 : WEFT_F32) ||
-      shape->dim_count != (tokens ? 2 : 3) || shape->dims[0] > stage->context->sequences_max ||
-      shape->dims[1] > stage->config->context || shape->dims[0] == 0 || shape->dims[1] == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give it tokens as u8, sequences x context",
+  if (call->inputs->count != 1 || shape->dtype != dtype || shape->dim_count != (tokens ? 2 : 3) ||
+      shape->dims[0] > stage->context->sequences_max || shape->dims[1] > stage->config->context ||
+      shape->dims[0] == 0 || shape->dims[1] == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give it tokens, sequences x context",
                      "microbatch %" PRIu32 " has %" PRIu64 " x %" PRIu64 "; at most %" PRIu64
                      " sequences of %" PRIu32 " tokens fit",
                      call->microbatch, shape->dims[0], shape->dims[1],
@@ -115,62 +136,45 @@ static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
   return WEFT_OK;
 }
 
-static const float *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
-                             uint32_t k) {
-  return k == 0 ? call->inputs->items[0].data : between(stage, call->slot, k - 1);
-}
-
-static const uint8_t *tokens_of(const struct weft_stage_call *call) {
-  return call->inputs->items[0].data;
-}
-
-/* Layer k's pass began at `begin` and ends now, which is when the next one's begins. */
+/* Layer k's pass began at `begin` and ends now, which is when the next one's begins. Where work is
+ * enqueued it ends some other time, and is not measured. */
 static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_gpt_pass pass,
                          int64_t begin) {
   const int64_t now = weft_clock_ns();
-  stage->times[k].total_ns[pass] += now - begin;
-  stage->times[k].count[pass]++;
+  if (!stage->context->compute->ops->enqueues) {
+    stage->times[k].total_ns[pass] += now - begin;
+    stage->times[k].count[pass]++;
+  }
   return now;
 }
 
 /* ---- Forward ---- */
 
-static void set_shape(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
-                      uint64_t width) {
+static void set_shape(const struct weft_stage_call *call, uint64_t width) {
   const struct weft_tensor_shape *in = &call->inputs->items[0].shape;
   struct weft_tensor_shape *out = &call->outputs->items[0].shape;
-  (void)stage;
   out->dim_count = 3;
   out->dims[0] = in->dims[0];
   out->dims[1] = in->dims[1];
   out->dims[2] = width;
 }
 
-static void run_head(const struct weft_gpt_stage *stage, struct weft_stage_call *call, uint32_t k) {
-  const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
-  const uint8_t *targets = call->targets->count > 0 ? call->targets->items[0].data : NULL;
-  float *logits = NULL;
-  if (call->outputs->count > 0) {
-    set_shape(stage, call, stage->config->vocabulary);
-    logits = call->outputs->items[0].data;
-  }
-  *call->loss +=
-      weft_gpt_head_forward(&layer, input_of(stage, call, k), targets, call->training, logits);
-}
-
-static void run_inner(const struct weft_gpt_stage *stage, struct weft_stage_call *call,
-                      uint32_t k) {
-  const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
-  const bool leaves = k + 1 == stage->layer_count;
-  float *y = leaves ? call->outputs->items[0].data : between(stage, call->slot, k);
-  if (is_embedding(layer.layer)) {
-    weft_gpt_embedding_forward(&layer, tokens_of(call), y);
+static enum weft_status forward_layer(const struct weft_gpt_stage *stage,
+                                      struct weft_stage_call *call, uint32_t k,
+                                      struct weft_error *error) {
+  struct weft_gpt_compute *compute = stage->context->compute;
+  struct weft_gpt_pass_call pass = pass_call(stage, call, k);
+  pass.training = call->training;
+  if (is_head(stage->config, pass.layer)) {
+    pass.targets = call->targets->count > 0 ? call->targets->items[0].data : NULL;
+    pass.loss = call->loss;
+  } else if (k + 1 == stage->layer_count) {
+    set_shape(call, stage->config->dim);
+    pass.y = call->outputs->items[0].data;
   } else {
-    weft_gpt_block_forward(&layer, input_of(stage, call, k), y);
+    pass.y = between(stage, call->slot, k);
   }
-  if (leaves) {
-    set_shape(stage, call, stage->config->dim);
-  }
+  return compute->ops->forward(compute, &pass, error);
 }
 
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
@@ -184,11 +188,7 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
   }
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     call->progress(call->progress_context);
-    if (is_head(stage->config, stage->first_layer + k)) {
-      run_head(stage, call, k);
-    } else {
-      run_inner(stage, call, k);
-    }
+    WEFT_TRY(forward_layer(stage, call, k, error));
     if (call->training) {
       begin = take_time(stage, k, WEFT_GPT_PASS_F, begin);
     }
@@ -198,34 +198,22 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
 
 /* ---- Backward ---- */
 
-/* The gradient of layer k's output. */
-static const float *gradient_of(const struct weft_gpt_stage *stage,
-                                const struct weft_stage_call *call, uint32_t k) {
-  return k + 1 < stage->layer_count  ? gradient_between(stage, call->slot, k)
-         : call->output_grads->count ? call->output_grads->items[0].data
-                                     : NULL;
-}
-
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
+  struct weft_gpt_compute *compute = stage->context->compute;
   WEFT_TRY(check_unsharded(stage, error));
   WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
   int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->layer_count; k-- > 0;) {
-    const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
-    if (is_embedding(layer.layer)) {
+    struct weft_gpt_pass_call pass = pass_call(stage, call, k);
+    if (is_embedding(pass.layer)) {
       break;
     }
     call->progress(call->progress_context);
-    float *dx =
-        k > 0 ? gradient_between(stage, call->slot, k - 1) : call->input_grads->items[0].data;
-    if (is_head(stage->config, layer.layer)) {
-      weft_gpt_head_backward_input(&layer, input_of(stage, call, k), dx);
-    } else {
-      weft_gpt_block_backward_input(&layer, input_of(stage, call, k), gradient_of(stage, call, k),
-                                    dx);
-    }
+    pass.dy = gradient_of(stage, call, k);
+    pass.dx = k > 0 ? gradient_between(stage, call->slot, k - 1) : call->input_grads->items[0].data;
+    WEFT_TRY(compute->ops->backward_input(compute, &pass, error));
     begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
   }
   return WEFT_OK;
@@ -234,22 +222,16 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
+  struct weft_gpt_compute *compute = stage->context->compute;
   WEFT_TRY(check_unsharded(stage, error));
   WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
   int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->layer_count; k-- > 0;) {
-    const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
-    float *gradients = stage->layers[k].gradients;
+    struct weft_gpt_pass_call pass = pass_call(stage, call, k);
     call->progress(call->progress_context);
-    if (is_embedding(layer.layer)) {
-      weft_gpt_embedding_backward_weight(&layer, tokens_of(call), gradient_of(stage, call, k),
-                                         gradients);
-    } else if (is_head(stage->config, layer.layer)) {
-      weft_gpt_head_backward_weight(&layer, input_of(stage, call, k), gradients);
-    } else {
-      weft_gpt_block_backward_weight(&layer, input_of(stage, call, k), gradient_of(stage, call, k),
-                                     gradients);
-    }
+    pass.dy = gradient_of(stage, call, k);
+    pass.gradients = stage->layers[k].gradients;
+    WEFT_TRY(compute->ops->backward_weight(compute, &pass, error));
     begin = take_time(stage, k, WEFT_GPT_PASS_W, begin);
   }
   return WEFT_OK;
@@ -260,11 +242,10 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
                                   struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
   struct weft_gpt_tie *tie = stage->context->tie;
-  (void)call;
-  (void)error;
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     if (stage->layers[k].gradients != NULL) {
-      memset(stage->layers[k].gradients, 0, stage->layers[k].floats * sizeof(float));
+      WEFT_TRY(weft_device_fill(stage->context->compute->device, stage->layers[k].gradients, 0,
+                                stage->layers[k].floats * sizeof(float), call->stream, error));
     }
   }
   stage->reduces_later = false;
@@ -278,30 +259,33 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
 static enum weft_status scale_grads(struct weft_stage *base, struct weft_stage_call *call,
                                     struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
+  struct weft_gpt_compute *compute = stage->context->compute;
   const double factor = call->grad_scale / stage->context->sharding.replicas;
-  (void)error;
   for (uint32_t k = 0; k < stage->layer_count; k++) {
-    weft_gpt_scale(stage->layers[k].floats, (float)factor, stage->layers[k].gradients);
+    WEFT_TRY(compute->ops->scale(compute, stage->layers[k].floats, (float)factor,
+                                 stage->layers[k].gradients, call->stream, error));
   }
   return WEFT_OK;
 }
 
 /* ---- Memory ---- */
 
-static float *allocate_floats(const struct weft_gpt_stage *stage, uint64_t count,
-                              struct weft_error *error) {
-  float *floats = weft_gpt_allocate(stage->context->allocator, count, sizeof(float));
-  if (floats == NULL) {
+static void *allocate_bytes(const struct weft_gpt_stage *stage, uint64_t bytes,
+                            struct weft_error *error) {
+  void *data =
+      weft_device_allocate(stage->context->compute->device, stage->context->allocator, bytes);
+  if (data == NULL) {
     (void)weft_fail(error, WEFT_ERR_MEMORY,
                     "a smaller model, batch or context needs less, and so do more ranks",
-                    "no memory for %" PRIu64 " bytes", count * sizeof(float));
+                    "no memory for %" PRIu64 " bytes", bytes);
   }
-  return floats;
+  return data;
 }
 
 static void free_slots(struct weft_gpt_stage *stage) {
   for (uint32_t k = 0; k < stage->slot_count; k++) {
-    weft_gpt_free(stage->context->allocator, stage->slots[k].memory);
+    weft_device_free(stage->context->compute->device, stage->context->allocator,
+                     stage->slots[k].memory, slot_bytes(stage));
   }
   weft_gpt_free(stage->context->allocator, stage->slots);
   stage->slots = NULL;
@@ -321,7 +305,7 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
   }
   stage->slot_count = slot_count;
   for (uint32_t k = 0; k < slot_count; k++) {
-    stage->slots[k].memory = allocate_floats(stage, slot_floats(stage), error);
+    stage->slots[k].memory = allocate_bytes(stage, slot_bytes(stage), error);
     if (stage->slots[k].memory == NULL) {
       return WEFT_ERR_MEMORY;
     }
@@ -330,30 +314,28 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
 }
 
 uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage) {
-  return stage->slot_count * slot_floats(stage) * sizeof(float);
+  return stage->slot_count * slot_bytes(stage);
 }
 
 uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage) {
-  return stage->scratch_floats * sizeof(float);
+  return stage->scratch_bytes;
 }
 
-static const struct weft_stage_ops gpt_stage_ops = {.name = "gpt",
-                                                    .prepare = prepare,
-                                                    .forward = forward,
-                                                    .backward_input = backward_input,
-                                                    .backward_weight = backward_weight,
-                                                    .unshard = weft_gpt_stage_unshard,
-                                                    .reshard = weft_gpt_stage_reshard,
-                                                    .reduce_grad = weft_gpt_stage_reduce_grad,
-                                                    .tie_grad = weft_gpt_stage_tie_grad,
-                                                    .zero_grad = zero_grad,
-                                                    .scale_grads = scale_grads};
+#define STAGE_FUNCTIONS                                                                    \
+  .name = "gpt", .prepare = prepare, .forward = forward, .backward_input = backward_input, \
+  .backward_weight = backward_weight, .unshard = weft_gpt_stage_unshard,                   \
+  .reshard = weft_gpt_stage_reshard, .reduce_grad = weft_gpt_stage_reduce_grad,            \
+  .tie_grad = weft_gpt_stage_tie_grad, .zero_grad = zero_grad, .scale_grads = scale_grads
+
+static const struct weft_stage_ops host_ops = {STAGE_FUNCTIONS};
+static const struct weft_stage_ops enqueued_ops = {STAGE_FUNCTIONS, .enqueues = true,
+                                                   .replays = true};
 
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
   const struct weft_gpt_stage_context *context = stage->context;
-  WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->config,
-                                      stage->first_layer, stage->layer_count, &context->sharding,
-                                      context->memory, error));
+  WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->compute,
+                                      context->config, stage->first_layer, stage->layer_count,
+                                      &context->sharding, context->memory, error));
   stage->layers = stage->memory.layers;
   stage->collectives =
       weft_gpt_allocate(context->allocator, stage->layer_count, sizeof *stage->collectives);
@@ -362,11 +344,11 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
     return weft_fail_memory(error, stage->layer_count * sizeof *stage->collectives);
   }
   for (uint32_t k = 0; k < stage->layer_count; k++) {
-    const uint64_t scratch = weft_gpt_layer_scratch(stage->config, stage->first_layer + k,
-                                                    context->sequences_max, stage->config->context);
-    stage->scratch_floats = scratch > stage->scratch_floats ? scratch : stage->scratch_floats;
+    const uint64_t scratch = context->compute->ops->scratch_bytes(
+        stage->config, stage->first_layer + k, context->sequences_max, stage->config->context);
+    stage->scratch_bytes = scratch > stage->scratch_bytes ? scratch : stage->scratch_bytes;
   }
-  stage->scratch = allocate_floats(stage, stage->scratch_floats, error);
+  stage->scratch = allocate_bytes(stage, stage->scratch_bytes, error);
   return stage->scratch != NULL ? WEFT_OK : WEFT_ERR_MEMORY;
 }
 
@@ -378,11 +360,12 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
   if (stage == NULL) {
     return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
   }
-  *stage = (struct weft_gpt_stage){.stage = {.ops = &gpt_stage_ops},
-                                   .context = context,
-                                   .config = context->config,
-                                   .first_layer = first_layer,
-                                   .layer_count = layer_count};
+  *stage = (struct weft_gpt_stage){
+      .stage = {.ops = context->compute->ops->enqueues ? &enqueued_ops : &host_ops},
+      .context = context,
+      .config = context->config,
+      .first_layer = first_layer,
+      .layer_count = layer_count};
   const enum weft_status status = allocate_all(stage, error);
   if (status < 0) {
     weft_gpt_stage_destroy(stage);
@@ -401,29 +384,20 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   weft_gpt_stage_memory_finish(&stage->memory);
   weft_gpt_free(allocator, stage->collectives);
   weft_gpt_free(allocator, stage->times);
-  weft_gpt_free(allocator, stage->scratch);
+  weft_device_free(stage->context->compute->device, allocator, stage->scratch,
+                   stage->scratch_bytes);
   weft_gpt_free(allocator, stage);
 }
 
 /* ---- Boundaries ---- */
 
-struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config,
+struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
                                        uint64_t sequences_max) {
   return (struct weft_boundary){
       .tensor_count = 1,
       .tensors = {{.name = "x",
-                   .largest = {.dtype = WEFT_F32,
+                   .largest = {.dtype = (uint8_t)dtype,
                                .dim_count = 3,
                                .dims = {sequences_max, config->context, config->dim}},
                    .needs_grad = true}}};
-}
-
-struct weft_boundary weft_gpt_output_boundary(const struct weft_gpt_config *config,
-                                              uint64_t sequences_max, bool want_logits) {
-  struct weft_boundary boundary = weft_gpt_boundary(config, sequences_max);
-  boundary.tensors[0].name = "logits";
-  boundary.tensors[0].largest.dims[2] = config->vocabulary;
-  boundary.tensors[0].needs_grad = false;
-  boundary.tensor_count = want_logits ? 1 : 0;
-  return boundary;
 }

@@ -10,6 +10,7 @@
 struct weft_gpt_stage_context {
   const struct weft_allocator *allocator;
   const struct weft_gpt_config *config;
+  struct weft_gpt_compute *compute;
   uint64_t sequences_max; /* of a microbatch */
   struct weft_gpt_sharding sharding;
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one */
@@ -38,8 +39,8 @@ struct weft_gpt_stage {
   /* Activations between the stage's layers and what layers save, by slot; scratch. */
   struct weft_gpt_slot *slots;
   uint32_t slot_count;
-  float *scratch;
-  uint64_t scratch_floats;
+  void *scratch;
+  uint64_t scratch_bytes;
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
@@ -50,6 +51,7 @@ struct weft_gpt_stage {
 struct weft_gpt_tie {
   struct weft_gpt_stage *first, *last; /* on this rank; NULL: elsewhere */
   struct weft_group *group;            /* of the two ranks; NULL: both are here */
+  struct weft_device_event *events[2]; /* where work is enqueued: of the first and the last stage */
   struct weft_collective collective;
   bool first_ready, last_ready; /* its gradients are complete, in this step */
 };
@@ -60,9 +62,10 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
                                        struct weft_gpt_stage **out, struct weft_error *error);
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
 
-/* Floats that a stage saves for a microbatch, without its input and the gradient of its output. */
-uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_layer, uint32_t layer_count);
+/* Bytes that a stage saves for a microbatch, without its input and the gradient of its output. */
+uint64_t weft_gpt_slot_bytes(const struct weft_gpt_compute_ops *ops,
+                             const struct weft_gpt_config *config, uint64_t sequences_max,
+                             uint32_t first_layer, uint32_t layer_count);
 
 /* Bytes of slots and of scratch. */
 uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);
@@ -82,11 +85,9 @@ enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_st
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count);
 
-/* The boundary between stages: x [B, T, C], f32, with a gradient. The last boundary, the outputs,
- * has logits [B, T, V] when wanted, else nothing. */
-struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config,
+/* The boundary between stages: x [B, T, C], with a gradient. The last boundary, the outputs, has
+ * nothing: the last stage computes the loss. */
+struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
                                        uint64_t sequences_max);
-struct weft_boundary weft_gpt_output_boundary(const struct weft_gpt_config *config,
-                                              uint64_t sequences_max, bool want_logits);
 
 #endif

@@ -1,11 +1,8 @@
 /* The collective actions of a stage, with its replicas and with the stage that shares weights:
  * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and returns
  * WEFT_IN_PROGRESS until all are done, so that the pipeline can compute meanwhile. */
-#include <string.h>
-
 #include <weft/support.h>
 
-#include "gpt/kernels/kernels.h"
 #include "gpt/train/stage.h"
 
 static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
@@ -143,26 +140,36 @@ static enum weft_status tie_with_peer(struct weft_gpt_tie *tie, bool again,
   return group->ops->test(group, &tie->collective, error);
 }
 
-static void tie_here(const struct weft_gpt_tie *tie) {
+/* `other`: where work is enqueued, the gradient of the other stage is complete. */
+static enum weft_status tie_here(const struct weft_gpt_tie *tie, struct weft_gpt_compute *compute,
+                                 struct weft_device_event *other, struct weft_stream *stream,
+                                 struct weft_error *error) {
   uint64_t count;
   float *embedding = tied_gradient(tie->first, false, &count);
   float *head = tied_gradient(tie->last, true, &count);
-  weft_gpt_add(count, head, embedding);
-  memcpy(head, embedding, count * sizeof *head);
+  if (other != NULL) {
+    WEFT_TRY(compute->device->ops->event_wait(compute->device, other, stream, error));
+  }
+  return compute->ops->tie(compute, count, embedding, head, stream, error);
 }
 
-/* Both stages are on this rank: the second to come adds up, and then reduces for the one that had
- * to wait. */
+/* Both stages are in reach, on this rank or on GPUs of this process: the second to come adds up,
+ * and then reduces for the one that had to wait. */
 static enum weft_status tie_with_own(struct weft_gpt_tie *tie, const struct weft_gpt_stage *stage,
-                                     bool again, struct weft_error *error) {
+                                     bool again, struct weft_stream *stream,
+                                     struct weft_error *error) {
+  struct weft_gpt_compute *compute = stage->context->compute;
   struct weft_gpt_stage *other = stage == tie->first ? tie->last : tie->first;
   if (!again) {
     tie->first_ready = tie->first_ready || stage == tie->first;
     tie->last_ready = tie->last_ready || stage == tie->last;
     if (!tie->first_ready || !tie->last_ready) {
-      return WEFT_OK;
+      struct weft_device_event *event = tie->events[stage == tie->last];
+      return event != NULL
+                 ? compute->device->ops->event_record(compute->device, event, stream, error)
+                 : WEFT_OK;
     }
-    tie_here(tie);
+    WEFT_TRY(tie_here(tie, compute, tie->events[stage == tie->first], stream, error));
   }
   if (!other->reduces_later) {
     return WEFT_OK;
@@ -180,5 +187,5 @@ enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_st
     return WEFT_OK;
   }
   return tie->group != NULL ? tie_with_peer(tie, call->again, error)
-                            : tie_with_own(tie, stage, call->again, error);
+                            : tie_with_own(tie, stage, call->again, call->stream, error);
 }

@@ -137,6 +137,7 @@ static void place_shard(struct weft_gpt_stage_memory *memory, uint32_t k) {
     const uint64_t into = is_unsharded(memory, block) ? shard->begin : 0;
     *arrays[block] = array_at(memory, block, k) + into;
   }
+  shard->rounded = memory->rounded != NULL ? memory->rounded + memory->offsets[k] : NULL;
 }
 
 /* ---- Init and finish ---- */
@@ -154,10 +155,20 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
                                         struct weft_error *error) {
   for (int block = 0; block < BLOCKS; block++) {
     const uint64_t floats = block_floats(memory, block);
-    memory->blocks[block] = weft_gpt_allocate(memory->allocator, floats, sizeof(float));
+    memory->blocks[block] =
+        weft_device_allocate(memory->compute->device, memory->allocator, floats * sizeof(float));
     if (memory->blocks[block] == NULL) {
       return fail_floats(floats, error);
     }
+  }
+  if (memory->compute->ops->rounds) {
+    assert(memory->sharding.mode == WEFT_GPT_SHARD_NONE);
+    memory->rounded = weft_device_allocate(memory->compute->device, memory->allocator,
+                                           memory->unsharded_floats * sizeof *memory->rounded);
+    if (memory->rounded == NULL) {
+      return fail_floats(memory->unsharded_floats / 2, error);
+    }
+    memory->rank->resident_parameter_bytes += memory->unsharded_floats * sizeof *memory->rounded;
   }
   memory->rank->resident_parameter_bytes += block_floats(memory, PARAMETERS) * sizeof(float);
   memory->rank->resident_gradient_bytes += block_floats(memory, GRADIENTS) * sizeof(float);
@@ -165,12 +176,12 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
   return WEFT_OK;
 }
 
-/* A sharded layer is unsharded in a temporary buffer. */
+/* A sharded layer, or one of a device, is initialised in a temporary buffer. */
 static enum weft_status initialize_layer(struct weft_gpt_stage_memory *memory,
                                          const struct weft_gpt_config *config, uint32_t k,
                                          struct weft_error *error) {
   struct weft_gpt_layer_state *layer = &memory->layers[k];
-  if (layer->parameters != NULL) {
+  if (layer->parameters != NULL && weft_device_is_host(memory->compute->device)) {
     weft_gpt_layer_initialize(config, layer->layer, layer->parameters);
     return WEFT_OK;
   }
@@ -180,21 +191,21 @@ static enum weft_status initialize_layer(struct weft_gpt_stage_memory *memory,
     return fail_floats(padded, error);
   }
   weft_gpt_layer_initialize(config, layer->layer, floats);
-  weft_gpt_stage_memory_store(memory, k, &(struct weft_gpt_layer_state){.parameters = floats});
+  const enum weft_status status = weft_gpt_stage_memory_store(
+      memory, k, &(struct weft_gpt_layer_state){.parameters = floats}, error);
   weft_gpt_free(memory->allocator, floats);
-  return WEFT_OK;
+  return status;
 }
 
-enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory,
-                                            const struct weft_allocator *allocator,
-                                            const struct weft_gpt_config *config,
-                                            uint32_t first_layer, uint32_t layer_count,
-                                            const struct weft_gpt_sharding *sharding,
-                                            struct weft_gpt_rank_memory *rank,
-                                            struct weft_error *error) {
+enum weft_status weft_gpt_stage_memory_init(
+    struct weft_gpt_stage_memory *memory, const struct weft_allocator *allocator,
+    struct weft_gpt_compute *compute, const struct weft_gpt_config *config, uint32_t first_layer,
+    uint32_t layer_count, const struct weft_gpt_sharding *sharding,
+    struct weft_gpt_rank_memory *rank, struct weft_error *error) {
   assert(layer_count > 0 && sharding->replica < sharding->replicas);
   const uint32_t replicas = sharding->replicas;
   *memory = (struct weft_gpt_stage_memory){.allocator = allocator,
+                                           .compute = compute,
                                            .sharding = *sharding,
                                            .rank = rank,
                                            .layer_count = layer_count,
@@ -218,7 +229,14 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
 
 void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory) {
   for (int block = 0; block < BLOCKS; block++) {
-    weft_gpt_free(memory->allocator, memory->blocks[block]);
+    if (memory->blocks[block] != NULL) {
+      weft_device_free(memory->compute->device, memory->allocator, memory->blocks[block],
+                       block_floats(memory, block) * sizeof(float));
+    }
+  }
+  if (memory->rounded != NULL) {
+    weft_device_free(memory->compute->device, memory->allocator, memory->rounded,
+                     memory->unsharded_floats * sizeof *memory->rounded);
   }
   weft_arena_finish(&memory->tables);
 }
@@ -279,27 +297,44 @@ void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memor
 
 /* ---- Storing ---- */
 
-/* Beyond the layer's floats there is padding, which is 0. */
-static void store_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats,
-                        const float *unsharded, float *to) {
-  const uint64_t end =
-      shard->begin + shard->floats < floats ? shard->begin + shard->floats : floats;
-  if (unsharded != NULL && end > shard->begin) {
-    memcpy(to, unsharded + shard->begin, (end - shard->begin) * sizeof *to);
-  }
+static enum weft_status copy_floats(const struct weft_gpt_stage_memory *memory, float *to,
+                                    const float *from, uint64_t count, struct weft_error *error) {
+  return weft_copy(&(struct weft_copy){.to = to,
+                                       .to_device = memory->compute->device,
+                                       .from = from,
+                                       .row_bytes = count * sizeof *to,
+                                       .rows = 1},
+                   NULL, error);
 }
 
-void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                 const struct weft_gpt_layer_state *unsharded) {
+/* Beyond the layer's floats there is padding, which is 0. */
+static enum weft_status store_slice(const struct weft_gpt_stage_memory *memory, uint32_t k,
+                                    const float *unsharded, float *to, struct weft_error *error) {
+  const struct weft_gpt_layer_shard *shard = &memory->shards[k];
+  const uint64_t floats = memory->layers[k].floats;
+  const uint64_t end =
+      shard->begin + shard->floats < floats ? shard->begin + shard->floats : floats;
+  return unsharded != NULL && end > shard->begin
+             ? copy_floats(memory, to, unsharded + shard->begin, end - shard->begin, error)
+             : WEFT_OK;
+}
+
+enum weft_status weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
+                                             const struct weft_gpt_layer_state *unsharded,
+                                             struct weft_error *error) {
   assert(k < memory->layer_count);
+  struct weft_gpt_compute *compute = memory->compute;
   const struct weft_gpt_layer_shard *shard = &memory->shards[k];
   const uint64_t floats = memory->layers[k].floats;
   float *parameters = memory->layers[k].parameters;
   if (parameters != NULL && unsharded->parameters != NULL) {
-    memcpy(parameters, unsharded->parameters, floats * sizeof *parameters);
+    WEFT_TRY(copy_floats(memory, parameters, unsharded->parameters, floats, error));
   } else {
-    store_slice(shard, floats, unsharded->parameters, shard->parameters);
+    WEFT_TRY(store_slice(memory, k, unsharded->parameters, shard->parameters, error));
   }
-  store_slice(shard, floats, unsharded->first_moment, shard->first_moment);
-  store_slice(shard, floats, unsharded->second_moment, shard->second_moment);
+  if (shard->rounded != NULL && unsharded->parameters != NULL) {
+    WEFT_TRY(compute->ops->round(compute, floats, shard->parameters, shard->rounded, error));
+  }
+  WEFT_TRY(store_slice(memory, k, unsharded->first_moment, shard->first_moment, error));
+  return store_slice(memory, k, unsharded->second_moment, shard->second_moment, error);
 }

@@ -17,7 +17,7 @@
 
 #include <weft/support.h>
 
-#include "gpt/model/model.h"
+#include "gpt/model/compute.h"
 
 enum weft_gpt_shard { WEFT_GPT_SHARD_NONE, WEFT_GPT_SHARD_GRADS, WEFT_GPT_SHARD_FULL };
 
@@ -40,6 +40,7 @@ struct weft_gpt_layer_shard {
   uint64_t begin, floats;
   uint64_t slice_begin, slice_floats;
   float *parameters, *gradients, *first_moment, *second_moment;
+  void *rounded; /* the parameters as layers compute with them, bf16; NULL: as they are */
 };
 
 /* ---- Pools: buffers for unsharded stages, which a rank's stages share ---- */
@@ -71,6 +72,7 @@ struct weft_gpt_rank_memory {
 
 struct weft_gpt_stage_memory {
   const struct weft_allocator *allocator;
+  struct weft_gpt_compute *compute; /* borrowed; whose device has the arrays */
   struct weft_gpt_sharding sharding;
   struct weft_gpt_rank_memory *rank; /* borrowed */
   uint32_t layer_count;
@@ -80,6 +82,7 @@ struct weft_gpt_stage_memory {
   struct weft_gpt_layer_state *layers; /* [layer_count] */
   struct weft_gpt_layer_shard *shards; /* [layer_count] */
   float *blocks[4];            /* parameters, gradients, moments: what `shards` point into */
+  uint16_t *rounded;           /* likewise; NULL: none */
   float *unsharded_parameters; /* from the pool; NULL: not acquired */
   float *unsharded_gradients;
 };
@@ -91,13 +94,11 @@ uint64_t weft_gpt_unsharded_floats(const struct weft_gpt_config *config, uint32_
                                    uint32_t layer_count, uint32_t replicas);
 
 /* Parameters are initialised; all else is 0. */
-enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory,
-                                            const struct weft_allocator *allocator,
-                                            const struct weft_gpt_config *config,
-                                            uint32_t first_layer, uint32_t layer_count,
-                                            const struct weft_gpt_sharding *sharding,
-                                            struct weft_gpt_rank_memory *rank,
-                                            struct weft_error *error);
+enum weft_status weft_gpt_stage_memory_init(
+    struct weft_gpt_stage_memory *memory, const struct weft_allocator *allocator,
+    struct weft_gpt_compute *compute, const struct weft_gpt_config *config, uint32_t first_layer,
+    uint32_t layer_count, const struct weft_gpt_sharding *sharding,
+    struct weft_gpt_rank_memory *rank, struct weft_error *error);
 void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory);
 
 /* Unsharded parameters or gradients in a buffer of the pool, unless the stage has them already;
@@ -111,9 +112,10 @@ void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memor
 
 uint64_t weft_gpt_stage_memory_moment_bytes(const struct weft_gpt_stage_memory *memory);
 
-/* Copies unsharded arrays of layer k (weights and moments, those that are not NULL) to what this
+/* Copies unsharded arrays of the host of layer k (weights and moments, those that are not NULL) to what this
  * rank keeps of it. */
-void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                 const struct weft_gpt_layer_state *unsharded);
+enum weft_status weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
+                                             const struct weft_gpt_layer_state *unsharded,
+                                             struct weft_error *error);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include <weft/support.h>
 
-#include "gpt/kernels/kernels.h"
 #include "gpt/train/rank.h"
 
 struct head {
@@ -50,7 +49,7 @@ static struct record record_at(const struct weft_gpt_trainer *trainer, unsigned 
 /* Over this replica's slice of a layer's gradients. Slices depend on the layer and the number
  * of replicas alone, not on the split or on what is sharded. A tied weight counts once, in the
  * embedding. */
-static double slice_square_sum(const struct weft_gpt_rank *rank, uint32_t layer) {
+static struct weft_gpt_floats slice_gradients(const struct weft_gpt_rank *rank, uint32_t layer) {
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
@@ -61,10 +60,25 @@ static double slice_square_sum(const struct weft_gpt_rank *rank, uint32_t layer)
   if (end > shard->slice_begin + shard->slice_floats) {
     end = shard->slice_begin + shard->slice_floats;
   }
-  return end > shard->slice_begin
-             ? weft_gpt_square_sum(end - shard->slice_begin,
-                                   shard->gradients + (shard->slice_begin - shard->begin))
-             : 0;
+  return (struct weft_gpt_floats){.data = shard->gradients + (shard->slice_begin - shard->begin),
+                                  .count = end > shard->slice_begin ? end - shard->slice_begin : 0};
+}
+
+static enum weft_status fill_square_sums(const struct weft_gpt_rank *rank,
+                                         const struct record *record, struct weft_error *error) {
+  const uint32_t count = rank->own_layer_count;
+  WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
+  struct weft_gpt_floats *slices = weft_arena_allocate(&arena, count, sizeof *slices);
+  double *sums = weft_arena_allocate(&arena, count, sizeof *sums);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t k = 0; k < count; k++) {
+    slices[k] = slice_gradients(rank, rank->own_layers[k]);
+  }
+  WEFT_TRY(rank->compute->ops->square_sums(rank->compute, count, slices, sums, error));
+  for (uint32_t k = 0; k < count; k++) {
+    record->layers[k].square_sum = sums[k];
+  }
+  return WEFT_OK;
 }
 
 static void fill_record(const struct weft_gpt_rank *rank, double loss, int64_t pipeline_ns,
@@ -80,7 +94,6 @@ static void fill_record(const struct weft_gpt_rank *rank, double loss, int64_t p
                     .memory_free = options->memory_free,
                     .stop = options->interrupted != NULL && options->interrupted(options->context)};
   for (uint32_t k = 0; k < rank->own_layer_count; k++) {
-    record->layers[k].square_sum = slice_square_sum(rank, rank->own_layers[k]);
     record->layers[k].means = weft_gpt_profile_layer_means(rank, rank->own_layers[k]);
   }
   for (uint32_t k = 0; k < rank->own_stage_count; k++) {
@@ -189,6 +202,7 @@ enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double l
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct record record = record_at(trainer, rank->stats_sent);
   assert(rank->own_layer_count <= trainer->layers.most);
+  WEFT_TRY(fill_square_sums(rank, &record, error));
   fill_record(rank, loss, pipeline_ns, &record);
   WEFT_TRY(weft_allgather(rank->transport, rank->stats_sent, rank->stats_received,
                           (size_t)weft_gpt_step_stats_bytes(trainer), trainer->stall_limit, error));

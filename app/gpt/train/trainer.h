@@ -14,6 +14,7 @@
 #define GPT_TRAINER_H
 
 #include <weft/costs.h>
+#include <weft/cuda.h>
 #include <weft/run.h>
 
 #include "gpt/checkpoint/checkpoint.h"
@@ -95,6 +96,10 @@ struct weft_gpt_trainer_options {
   uint64_t loopback_seed;
   uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
+  /* GPUs that are open for all ranks; borrowed. On the transport "cuda", for one replica. NULL: the
+   * host computes. */
+  struct weft_cuda *cuda;
+  bool no_graph; /* on GPUs: enqueue every step anew */
 
   uint32_t replicas;         /* 0: 1. training.batch is divided among them; training.microbatches
                                 are those of each */
@@ -165,8 +170,8 @@ uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
 
-/* A layer's memory in the first replica that this process has; NULL when the layer is not here.
- * Arrays that are sharded are NULL. Valid until destroy; not while it runs. */
+/* A layer's memory in the first replica that this process has; NULL when the layer is not here, or
+ * not in memory of the host. Arrays that are sharded are NULL. Valid until destroy; not while it runs. */
 const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
                                                           uint32_t layer);
 /* Copies a layer from the replicas that this process has: unsharded->layer says which, arrays

@@ -8,6 +8,7 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
+#include "gpt/cuda/compute_cuda.h"
 #include "gpt/train/rank.h"
 
 WEFT_SCOPED_TYPE(weft_program)
@@ -154,6 +155,16 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   options->shard = options->replicas > 1 ? options->shard : WEFT_GPT_SHARD_NONE;
   options->unshard_window = options->unshard_window > 0 ? options->unshard_window : WINDOW_DEFAULT;
   WEFT_TRY(weft_gpt_config_check(&options->training.config, error));
+  if (options->training.config.vocabulary > WEFT_GPT_VOCABULARY && options->cuda == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "train on GPUs (--device cuda), or on bytes",
+                     "the vocabulary is %" PRIu32 ": on the host tokens are bytes, %d of them",
+                     options->training.config.vocabulary, WEFT_GPT_VOCABULARY);
+  }
+  if (options->replicas > 1 && options->cuda != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "one replica, or train on the host",
+                     "%" PRIu32 " replicas: there are no collectives between GPUs yet",
+                     options->replicas);
+  }
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
   trainer->layer_count = weft_gpt_layer_count(&trainer->config);
@@ -280,6 +291,8 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error) {
   assert(trainer->stage_count == 0);
+  trainer->compute_ops =
+      trainer->options.cuda != NULL ? weft_gpt_compute_cuda_ops() : weft_gpt_compute_host()->ops;
   WEFT_TRY(fill_options(trainer, error));
   WEFT_TRY(read_shape(trainer, error));
   WEFT_TRY(split(trainer, error));

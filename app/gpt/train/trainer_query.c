@@ -1,6 +1,5 @@
 /* The results of a training, for the caller of run(). */
 #include <assert.h>
-#include <string.h>
 
 #include "gpt/train/rank.h"
 
@@ -50,17 +49,25 @@ const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_
   assert(layer < trainer->layer_count);
   uint32_t k;
   const struct weft_gpt_stage *stage = find_layer(trainer, trainer->ranks[0].replica, layer, &k);
-  return stage != NULL ? &stage->layers[k] : NULL;
+  return stage != NULL && weft_device_is_host(stage->context->compute->device) ? &stage->layers[k]
+                                                                               : NULL;
 }
 
-static void copy_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats, const float *from,
+static bool copy_slice(const struct weft_gpt_stage *stage, uint32_t k, const float *from,
                        float *to) {
+  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+  const uint64_t floats = stage->layers[k].floats;
   const uint64_t end = shard->slice_begin + shard->slice_floats;
   const uint64_t last = end < floats ? end : floats;
-  if (to != NULL && last > shard->slice_begin) {
-    memcpy(to + shard->slice_begin, from + (shard->slice_begin - shard->begin),
-           (last - shard->slice_begin) * sizeof *to);
+  if (to == NULL || last <= shard->slice_begin) {
+    return true;
   }
+  return weft_copy(&(struct weft_copy){.to = to + shard->slice_begin,
+                                       .from = from + (shard->slice_begin - shard->begin),
+                                       .from_device = stage->context->compute->device,
+                                       .row_bytes = (last - shard->slice_begin) * sizeof *to,
+                                       .rows = 1},
+                   NULL, NULL) == WEFT_OK;
 }
 
 bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
@@ -74,10 +81,12 @@ bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
       return false;
     }
     const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
-    copy_slice(shard, unsharded->floats, shard->parameters, unsharded->parameters);
-    copy_slice(shard, unsharded->floats, shard->gradients, unsharded->gradients);
-    copy_slice(shard, unsharded->floats, shard->first_moment, unsharded->first_moment);
-    copy_slice(shard, unsharded->floats, shard->second_moment, unsharded->second_moment);
+    if (!copy_slice(stage, k, shard->parameters, unsharded->parameters) ||
+        !copy_slice(stage, k, shard->gradients, unsharded->gradients) ||
+        !copy_slice(stage, k, shard->first_moment, unsharded->first_moment) ||
+        !copy_slice(stage, k, shard->second_moment, unsharded->second_moment)) {
+      return false;
+    }
   }
   return true;
 }

@@ -75,9 +75,8 @@ static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_erro
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     trainer->boundaries[s] =
-        s + 1 < trainer->stage_count
-            ? weft_gpt_boundary(&trainer->config, trainer->sequences_max)
-            : weft_gpt_output_boundary(&trainer->config, trainer->sequences_max, false);
+        weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype, trainer->sequences_max);
+    trainer->boundaries[s].tensor_count = s + 1 < trainer->stage_count ? 1 : 0;
   }
   weft_gpt_set_blas_threads(
       trainer->options.threads_per_rank > 0 ? (int)trainer->options.threads_per_rank : 1);

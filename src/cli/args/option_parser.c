@@ -293,7 +293,7 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
                              const struct weft_comm_info *transport) {
   const bool on_gpus = weft_cli_is_on_gpus(arguments);
   if (on_gpus != (strcmp(transport->name, "cuda") == 0)) {
-    return weft_cli_usage(cli, "'weft run --device cuda' has both",
+    return weft_cli_usage(cli, "'--device cuda' without --transport has both",
                           "stages on %s and --transport %s do not go together",
                           on_gpus ? "GPUs" : "the host", transport->name);
   }

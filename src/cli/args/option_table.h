@@ -50,7 +50,7 @@ struct weft_cli_option {
   const char *summary;
 };
 
-enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 48 };
+enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 56 };
 
 struct weft_cli_command {
   const char *name;

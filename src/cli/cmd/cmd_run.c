@@ -15,6 +15,7 @@
 #include "cli/args/cost_options.h"
 #include "cli/args/option_parser.h"
 #include "cli/cmd/commands.h"
+#include "cli/gpus.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
@@ -22,7 +23,7 @@
 #include "cli/report/run_picture.h"
 #include "cli/scoped.h"
 
-enum { STEPS_DEFAULT = 3, GPUS_MAX = 64 };
+enum { STEPS_DEFAULT = 3 };
 #define STALL_LIMIT_S 30.0
 
 /* Everything between the command line and the report. */
@@ -118,48 +119,6 @@ static int fit_job(struct subject *subject) {
   return weft_cli_usage(
       subject->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
       quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
-}
-
-/* "0,1,3"; false: it is something else. */
-static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
-  for (*count = 0; *count < GPUS_MAX; text++) {
-    char *end;
-    const unsigned long number = strtoul(text, &end, 10);
-    if (end == text || *text < '0' || *text > '9' || number > INT32_MAX) {
-      return false;
-    }
-    gpus[(*count)++] = (uint32_t)number;
-    text = end;
-    if (*text != ',') {
-      return *text == '\0';
-    }
-  }
-  return false;
-}
-
-static int open_gpus(struct subject *subject) {
-  const struct weft_cli_arguments *arguments = subject->arguments;
-  uint32_t gpus[GPUS_MAX];
-  struct weft_error error;
-  struct weft_cuda_options options = {
-      .partitions = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 0)};
-  if (!weft_cli_is_on_gpus(arguments)) {
-    return WEFT_CLI_OK;
-  }
-  if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
-    const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
-    char quoted[256];
-    if (!read_gpus(text, gpus, &options.gpu_count)) {
-      return weft_cli_usage(subject->cli, "--gpus 0,1,3",
-                            "--gpus %s is not a list of numbers with commas between them",
-                            weft_cli_quote(quoted, sizeof quoted, text));
-    }
-    options.gpus = gpus;
-  }
-  return weft_cuda_open(subject->cli->allocator, &options, subject->program->rank_count,
-                        &subject->cuda, &error) < 0
-             ? weft_cli_fail(subject->cli, NULL, &error)
-             : WEFT_CLI_OK;
 }
 
 /* Without --unchecked it can be simulated: that is proven. */
@@ -387,7 +346,8 @@ static int prepare(struct subject *subject) {
   WEFT_CLI_TRY(read_costs(subject));
   WEFT_CLI_TRY(read_program(subject));
   WEFT_CLI_TRY(fit_job(subject));
-  WEFT_CLI_TRY(open_gpus(subject));
+  WEFT_CLI_TRY(weft_cli_open_gpus(subject->cli, subject->arguments, subject->program->rank_count,
+                                  &subject->cuda));
   WEFT_CLI_TRY(simulate(subject));
   return make_stages(subject);
 }

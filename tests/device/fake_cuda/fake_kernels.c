@@ -7,6 +7,7 @@
 
 #include "device/kernel.h"
 #include "fake_driver.h"
+#include "fake_gpt_kernels.h"
 
 static struct CUkern_st *kernels;
 
@@ -232,6 +233,9 @@ static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name) {
   static bool begun;
   if (!begun) {
     add_builtin_kernels();
+    for (uint32_t k = 0; fake_gpt_kernel_at(k) != NULL; k++) {
+      add(fake_gpt_kernel_at(k));
+    }
     begun = true;
   }
   if (!fake_object_is(library, FAKE_LIBRARY)) {

@@ -1,0 +1,387 @@
+/* A rank's GPU as the trainer uses it: kernels and products loaded once, and what is computed
+ * between steps. */
+#include "gpt/cuda/compute_cuda.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "gpt/cuda/gpt_kernels.h"
+
+enum { SUM_PARTS = 1024, SUM_ARRAYS = 32, SETTINGS = 8, VALUES_MAX = 10 };
+
+/* ---- Launching ---- */
+
+uint64_t weft_gpt_cuda_number(double number) {
+  uint64_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
+struct weft_gpt_cuda_grid weft_gpt_cuda_threads(uint64_t threads) {
+  return (struct weft_gpt_cuda_grid){.blocks = {(threads + 255) / 256}, .threads = {256}};
+}
+
+enum weft_status weft_gpt_cuda_launch(const struct weft_gpt_cuda *cuda,
+                                      enum weft_gpt_cuda_kernel kernel,
+                                      struct weft_gpt_cuda_grid grid, uint64_t *values,
+                                      struct weft_stream *stream, struct weft_error *error) {
+  void *parameters[VALUES_MAX];
+  assert(grid.blocks[0] > 0 && grid.blocks[0] <= INT32_MAX && grid.blocks[1] <= 65535);
+  for (uint32_t k = 0; k < VALUES_MAX; k++) {
+    parameters[k] = &values[k]; /* CUDA reads as many as the kernel has */
+  }
+  return weft_cuda_launch(
+      cuda->kernels,
+      &(struct weft_cuda_launch){.kernel = kernel,
+                                 .blocks = {(uint32_t)grid.blocks[0], (uint32_t)grid.blocks[1]},
+                                 .threads = {(uint32_t)grid.threads[0], (uint32_t)grid.threads[1]},
+                                 .parameters = parameters},
+      stream, error);
+}
+
+/* ---- Products ---- */
+
+/* cublasLt stores matrices by columns: a row-major array is there the transposed matrix. */
+static struct weft_product_shape shape_of(const struct weft_gpt_product_call *call) {
+  struct weft_product_shape shape = {
+      .a = {.type = WEFT_PRODUCT_BF16},
+      .b = {.type = WEFT_PRODUCT_BF16},
+      .d = {.type = WEFT_PRODUCT_BF16},
+      .bias_type = WEFT_PRODUCT_BF16,
+      .align_bytes = 32, /* parameters are aligned to 16 numbers */
+      .workspace_bytes = WEFT_GPT_CUDA_WORKSPACE,
+  };
+  switch (call->kind) {
+    case WEFT_GPT_PRODUCT_FORWARD: shape.epilogue = WEFT_EPILOGUE_BIAS; /* fall through */
+    case WEFT_GPT_PRODUCT_FORWARD_BARE:
+      shape.m = call->out, shape.n = call->rows, shape.k = call->in;
+      shape.a.transposed = true;
+      break;
+    case WEFT_GPT_PRODUCT_BACKWARD_INPUT:
+      shape.m = call->in, shape.n = call->rows, shape.k = call->out;
+      break;
+    case WEFT_GPT_PRODUCT_BACKWARD_WEIGHT:
+      shape.m = call->in, shape.n = call->out, shape.k = call->rows;
+      shape.b.transposed = true;
+      shape.d.type = WEFT_PRODUCT_F32;
+      break;
+  }
+  return shape;
+}
+
+/* Made when it is first needed, which is in an evaluation or in the first step: not under
+ * capture. */
+static enum weft_status find_product(struct weft_gpt_cuda *cuda,
+                                     const struct weft_gpt_product_call *call,
+                                     struct weft_product **out, struct weft_error *error) {
+  for (uint32_t k = 0; k < cuda->product_count; k++) {
+    const struct weft_gpt_product *product = &cuda->products[k];
+    if (product->kind == call->kind && product->rows == call->rows && product->in == call->in &&
+        product->out == call->out) {
+      *out = product->product;
+      return WEFT_OK;
+    }
+  }
+  if (cuda->product_count == WEFT_GPT_CUDA_PRODUCTS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "microbatches of one shape need 13",
+                     "more than %d shapes of matrix products", WEFT_GPT_CUDA_PRODUCTS_MAX);
+  }
+  struct weft_gpt_product *product = &cuda->products[cuda->product_count];
+  *product = (struct weft_gpt_product){
+      .kind = call->kind, .rows = call->rows, .in = call->in, .out = call->out};
+  const struct weft_product_shape shape = shape_of(call);
+  WEFT_TRY(weft_product_create(cuda->lt, &shape, &product->product, error));
+  cuda->product_count++;
+  *out = product->product;
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
+                                        const struct weft_gpt_product_call *call,
+                                        struct weft_error *error) {
+  const bool forward = call->kind <= WEFT_GPT_PRODUCT_FORWARD_BARE;
+  struct weft_product *product = NULL;
+  WEFT_TRY(find_product(cuda, call, &product, error));
+  return weft_product_run(product,
+                          &(struct weft_product_call){.alpha = 1,
+                                                      .beta = call->c != NULL ? 1 : 0,
+                                                      .a = call->w,
+                                                      .b = call->x,
+                                                      .c = call->c,
+                                                      .d = call->y,
+                                                      .bias = (void *)(uintptr_t)call->bias,
+                                                      .workspace = cuda->workspaces[forward]},
+                          call->stream, error);
+}
+
+/* ---- Passes outside of a layer ---- */
+
+static enum weft_status scale(struct weft_gpt_compute *compute, uint64_t count, float factor,
+                              float *x, struct weft_stream *stream, struct weft_error *error) {
+  if (factor == 1) {
+    return WEFT_OK;
+  }
+  return weft_gpt_cuda_launch(
+      weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_scale, weft_gpt_cuda_threads(count / 4),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(x), weft_gpt_cuda_number((double)factor), count},
+      stream, error);
+}
+
+static enum weft_status tie(struct weft_gpt_compute *compute, uint64_t count, float *a, float *b,
+                            struct weft_stream *stream, struct weft_error *error) {
+  return weft_gpt_cuda_launch(
+      weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_tie, weft_gpt_cuda_threads(count),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(a), WEFT_GPT_ADDRESS(b), count}, stream, error);
+}
+
+/* ---- Between steps ---- */
+
+static enum weft_status begin(const struct weft_gpt_cuda *cuda, struct weft_error *error) {
+  struct weft_device *device = cuda->compute.device;
+  return device->ops->make_current(device, error);
+}
+
+static enum weft_status complete(const struct weft_gpt_cuda *cuda, struct weft_error *error) {
+  struct weft_device *device = cuda->compute.device;
+  WEFT_TRY(device->ops->event_record(device, cuda->event, cuda->stream, error));
+  return device->ops->event_wait(device, cuda->event, NULL, error);
+}
+
+/* Arrays first ... last - 1. */
+static enum weft_status sum_some(struct weft_gpt_cuda *cuda, uint32_t first, uint32_t last,
+                                 const struct weft_gpt_floats *arrays, double *sums,
+                                 struct weft_error *error) {
+  for (uint32_t k = first; k < last; k++) {
+    if (arrays[k].count > 0) {
+      WEFT_TRY(weft_gpt_cuda_launch(
+          cuda, WEFT_GPT_CUDA_square_sums,
+          (struct weft_gpt_cuda_grid){.blocks = {SUM_PARTS}, .threads = {256}},
+          (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(cuda->sums + (k - first) * SUM_PARTS),
+                                 WEFT_GPT_ADDRESS(arrays[k].data), arrays[k].count, SUM_PARTS},
+          cuda->stream, error));
+    }
+  }
+  WEFT_TRY(complete(cuda, error));
+  for (uint32_t k = first; k < last; k++) {
+    sums[k] = 0;
+    for (uint32_t p = 0; arrays[k].count > 0 && p < SUM_PARTS; p++) {
+      sums[k] += cuda->sums[(k - first) * SUM_PARTS + p];
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status square_sums(struct weft_gpt_compute *compute, uint32_t count,
+                                    const struct weft_gpt_floats *arrays, double *sums,
+                                    struct weft_error *error) {
+  struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  WEFT_TRY(begin(cuda, error));
+  for (uint32_t first = 0; first < count; first += SUM_ARRAYS) {
+    const uint32_t last = count - first < SUM_ARRAYS ? count : first + SUM_ARRAYS;
+    WEFT_TRY(sum_some(cuda, first, last, arrays, sums, error));
+  }
+  return WEFT_OK;
+}
+
+static uint32_t kind_of(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer == 0 ? 0 : layer <= config->blocks ? 1 : 2;
+}
+
+static enum weft_status update(struct weft_gpt_compute *compute,
+                               const struct weft_gpt_config *config,
+                               const struct weft_gpt_adamw *adamw, uint32_t count,
+                               const struct weft_gpt_update *updates, struct weft_error *error) {
+  struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  const float settings[SETTINGS] = {1 - adamw->rate * adamw->decay,
+                                    adamw->rate / adamw->correction1,
+                                    1 / sqrtf(adamw->correction2),
+                                    adamw->epsilon,
+                                    adamw->beta1,
+                                    adamw->beta2,
+                                    adamw->grad_scale};
+  WEFT_TRY(begin(cuda, error));
+  memcpy(cuda->settings_host, settings, sizeof settings);
+  WEFT_TRY(weft_copy(&(struct weft_copy){.to = cuda->settings,
+                                         .to_device = compute->device,
+                                         .from = cuda->settings_host,
+                                         .row_bytes = sizeof settings,
+                                         .rows = 1},
+                     cuda->stream, error));
+  for (uint32_t k = 0; k < count; k++) {
+    const struct weft_gpt_update *u = &updates[k];
+    assert(u->begin == 0 && u->rounded != NULL);
+    WEFT_TRY(weft_gpt_cuda_launch(
+        cuda, WEFT_GPT_CUDA_adamw, weft_gpt_cuda_threads(u->count / 4),
+        (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(u->parameters), WEFT_GPT_ADDRESS(u->first_moment),
+                               WEFT_GPT_ADDRESS(u->second_moment), WEFT_GPT_ADDRESS(u->rounded),
+                               WEFT_GPT_ADDRESS(u->gradients),
+                               WEFT_GPT_ADDRESS(cuda->decays[kind_of(config, u->layer)]),
+                               WEFT_GPT_ADDRESS(cuda->settings), u->count},
+        cuda->stream, error));
+  }
+  return complete(cuda, error);
+}
+
+static enum weft_status round_parameters(struct weft_gpt_compute *compute, uint64_t count,
+                                         const float *parameters, void *rounded,
+                                         struct weft_error *error) {
+  struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  WEFT_TRY(begin(cuda, error));
+  WEFT_TRY(weft_gpt_cuda_launch(
+      cuda, WEFT_GPT_CUDA_to_bf16, weft_gpt_cuda_threads(count / 8),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(rounded), WEFT_GPT_ADDRESS(parameters), count},
+      cuda->stream, error));
+  return complete(cuda, error);
+}
+
+/* ---- Create and destroy ---- */
+
+const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
+  static const struct weft_gpt_compute_ops ops = {.dtype = WEFT_BF16,
+                                                  .rounds = true,
+                                                  .enqueues = true,
+                                                  .saved_bytes = weft_gpt_cuda_saved_bytes,
+                                                  .scratch_bytes = weft_gpt_cuda_scratch_bytes,
+                                                  .forward = weft_gpt_cuda_forward,
+                                                  .backward_input = weft_gpt_cuda_backward_input,
+                                                  .backward_weight = weft_gpt_cuda_backward_weight,
+                                                  .scale = scale,
+                                                  .tie = tie,
+                                                  .square_sums = square_sums,
+                                                  .update = update,
+                                                  .round = round_parameters};
+  return &ops;
+}
+
+static enum weft_status check_config(const struct weft_gpt_config *config,
+                                     struct weft_error *error) {
+  const uint32_t width = config->dim / config->heads;
+  if (width != 16 && width != 32 && width != 64 && width != 128) {
+    return weft_fail(error, WEFT_ERR_USAGE, "--dim divided by --heads must be 16, 32, 64 or 128",
+                     "heads of %" PRIu32 " channels: the GPU's kernels have no such width", width);
+  }
+  if (config->vocabulary % 8 != 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "fill it up: GPT-2's 50,257 are usually 50,304",
+                     "a vocabulary of %" PRIu32 " is not a multiple of 8", config->vocabulary);
+  }
+  return WEFT_OK;
+}
+
+/* Which 16 floats of a layer decay: tensors begin at multiples of 16. */
+static enum weft_status make_decays(struct weft_gpt_cuda *cuda,
+                                    const struct weft_gpt_config *config, uint32_t kind,
+                                    struct weft_error *error) {
+  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
+  const uint32_t layer = kind == 0 ? 0 : kind == 1 ? 1 : config->blocks + 1;
+  const uint32_t tensors = weft_gpt_layer_parameters(config, layer, parameters);
+  const uint64_t count = weft_gpt_layer_floats(config, layer) / 16;
+  WEFT_SCOPED_ARENA arena = {.allocator = cuda->allocator};
+  unsigned char *flags = weft_arena_allocate(&arena, count, 1);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t n = 0; n < tensors; n++) {
+    const uint64_t end = (parameters[n].offset + parameters[n].count + 15) / 16;
+    for (uint64_t at = parameters[n].offset / 16; at < end; at++) {
+      flags[at] = parameters[n].decays;
+    }
+  }
+  cuda->decay_counts[kind] = count;
+  cuda->decays[kind] = weft_device_allocate(cuda->compute.device, cuda->allocator, count);
+  if (cuda->decays[kind] == NULL) {
+    return weft_fail_memory(error, (size_t)count);
+  }
+  return weft_copy(&(struct weft_copy){.to = cuda->decays[kind],
+                                       .to_device = cuda->compute.device,
+                                       .from = flags,
+                                       .row_bytes = count,
+                                       .rows = 1},
+                   NULL, error);
+}
+
+static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_gpt_config *config,
+                                 struct weft_error *error) {
+  struct weft_device *device = cuda->compute.device;
+  WEFT_TRY(device->ops->stream_create(device, cuda->allocator, &cuda->stream, error));
+  WEFT_TRY(device->ops->event_create(device, cuda->allocator, &cuda->event, error));
+  for (uint32_t k = 0; k < 2; k++) {
+    cuda->workspaces[k] = weft_device_allocate(device, cuda->allocator, WEFT_GPT_CUDA_WORKSPACE);
+  }
+  cuda->settings = weft_device_allocate(device, cuda->allocator, SETTINGS * sizeof(float));
+  cuda->settings_host = device->ops->allocate_host(device, SETTINGS * sizeof(float));
+  cuda->sums = device->ops->allocate_host(device, SUM_ARRAYS * SUM_PARTS * sizeof(double));
+  if (cuda->workspaces[0] == NULL || cuda->workspaces[1] == NULL || cuda->settings == NULL ||
+      cuda->settings_host == NULL || cuda->sums == NULL) {
+    return weft_fail_memory(error, WEFT_GPT_CUDA_WORKSPACE);
+  }
+  for (uint32_t kind = 0; kind < 3; kind++) {
+    WEFT_TRY(make_decays(cuda, config, kind, error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
+                                              struct weft_cuda *gpus, uint32_t rank,
+                                              const struct weft_gpt_config *config,
+                                              struct weft_gpt_compute **out,
+                                              struct weft_error *error) {
+  static const char *const names[WEFT_GPT_CUDA_KERNEL_COUNT] = {
+#define NAME(name) "weft_gpt_" #name,
+      WEFT_GPT_CUDA_KERNELS(NAME)
+#undef NAME
+  };
+  struct weft_device *device = weft_cuda_device(gpus, rank);
+  assert(device != NULL);
+  WEFT_TRY(check_config(config, error));
+  struct weft_gpt_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
+  if (cuda == NULL) {
+    return weft_fail_memory(error, sizeof *cuda);
+  }
+  cuda->compute = (struct weft_gpt_compute){.ops = weft_gpt_compute_cuda_ops(), .device = device};
+  cuda->allocator = allocator;
+  enum weft_status status = begin(cuda, error);
+  if (status == WEFT_OK) {
+    status = weft_cublaslt_open(allocator, &cuda->lt, error);
+  }
+  if (status == WEFT_OK) {
+    status = weft_cuda_kernels_load(gpus, rank, weft_gpt_cuda_text, names,
+                                    WEFT_GPT_CUDA_KERNEL_COUNT, &cuda->kernels, error);
+  }
+  if (status == WEFT_OK) {
+    status = allocate(cuda, config, error);
+  }
+  if (status < 0) {
+    weft_gpt_compute_cuda_destroy(&cuda->compute);
+    return status;
+  }
+  *out = &cuda->compute;
+  return WEFT_OK;
+}
+
+void weft_gpt_compute_cuda_destroy(struct weft_gpt_compute *compute) {
+  struct weft_gpt_cuda *cuda = compute != NULL ? weft_gpt_cuda_of(compute) : NULL;
+  if (cuda == NULL) {
+    return;
+  }
+  struct weft_device *device = compute->device;
+  (void)device->ops->make_current(device, NULL);
+  for (uint32_t k = 0; k < cuda->product_count; k++) {
+    weft_product_destroy(cuda->products[k].product);
+  }
+  weft_cublaslt_close(cuda->lt);
+  weft_cuda_kernels_unload(cuda->kernels);
+  for (uint32_t k = 0; k < 2; k++) {
+    weft_device_free(device, cuda->allocator, cuda->workspaces[k], WEFT_GPT_CUDA_WORKSPACE);
+  }
+  for (uint32_t kind = 0; kind < 3; kind++) {
+    weft_device_free(device, cuda->allocator, cuda->decays[kind], cuda->decay_counts[kind]);
+  }
+  weft_device_free(device, cuda->allocator, cuda->settings, SETTINGS * sizeof(float));
+  device->ops->free_host(device, cuda->settings_host);
+  device->ops->free_host(device, cuda->sums);
+  device->ops->event_destroy(device, cuda->allocator, cuda->event);
+  device->ops->stream_destroy(device, cuda->allocator, cuda->stream);
+  weft_array_free(cuda->allocator, cuda, 1, sizeof *cuda);
+}

@@ -1,0 +1,23 @@
+/* The GPU's side of gpt/model/compute.h. Matrix products are cublasLt's (cuda/cublaslt.h), all
+ * else are kernels of our own: gpt_layers.cu and gpt_attention.cu, compiled on the machine. */
+#ifndef GPT_COMPUTE_CUDA_H
+#define GPT_COMPUTE_CUDA_H
+
+#include <weft/cuda.h>
+
+#include "gpt/model/compute.h"
+
+/* For sizes. */
+const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void);
+
+/* For a rank of `cuda`. WEFT_ERR_UNAVAILABLE without cublasLt or NVRTC, or on a GPU without bf16;
+ * WEFT_ERR_USAGE: the kernels cannot do this model. */
+enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
+                                              struct weft_cuda *cuda, uint32_t rank,
+                                              const struct weft_gpt_config *config,
+                                              struct weft_gpt_compute **out,
+                                              struct weft_error *error);
+/* NULL is fine. */
+void weft_gpt_compute_cuda_destroy(struct weft_gpt_compute *compute);
+
+#endif

@@ -1,0 +1,449 @@
+/* Causal self-attention on tensor cores, forward and backward, without the matrix of scores in
+ * memory. It follows FlashAttention-2 (Dao, 2023, algorithms 1 and 2), but for one thing: the
+ * gradients of queries and of keys and values are two kernels, so that nothing is added by
+ * atomics and results have the same bits in every run.
+ *
+ * Letters: B sequences, T tokens, H heads, D channels of a head, C = H D. q, k and v lie side by
+ * side in a row of qkv [B T, 3 C]. Products take bf16 and sum in fp32.
+ *
+ * A warp owns 16 rows of a tile: their numbers are in the registers of its lanes as mma.m16n8k16
+ * has them. Lane 4 g + t has, of 16 x 8 results, columns 2 t and 2 t + 1 of rows g and g + 8. */
+
+/* ---- Tiles in shared memory ---- */
+
+/* Rows of D numbers, in pieces of 16 bytes. The pieces of a row are permuted, so that eight rows
+ * of the same column lie in different banks. */
+template <int D>
+static __device__ __forceinline__ int weft_tile_at(int row, int piece) {
+  constexpr int pieces = D / 8, rows = pieces >= 8 ? 1 : 8 / pieces;
+  constexpr int mask = (pieces >= 8 ? 8 : pieces) - 1;
+  return row * pieces + (piece ^ ((row / rows) & mask));
+}
+
+/* Starts the copy of `rows` rows of a tile; rows after `count` are 0. */
+template <int D, int THREADS>
+static __device__ __forceinline__ void weft_tile_load(uint4 *tile, const weft_bf16 *from,
+                                                      weft_u64 stride, int rows, int count) {
+  constexpr int pieces = D / 8;
+  for (int k = threadIdx.x; k < rows * pieces; k += THREADS) {
+    const int row = k / pieces, piece = k % pieces;
+    const unsigned to =
+        (unsigned)__cvta_generic_to_shared(tile + weft_tile_at<D>(row, piece));
+    const weft_bf16 *source = from + (row < count ? row : 0) * stride + piece * 8;
+    const int bytes = row < count ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(bytes));
+  }
+}
+
+static __device__ __forceinline__ void weft_copies_commit() {
+  asm volatile("cp.async.commit_group;");
+}
+template <int PENDING>
+static __device__ __forceinline__ void weft_copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
+}
+
+struct weft_fragment {
+  unsigned x[4];
+};
+
+static __device__ __forceinline__ weft_fragment weft_load_matrices(const uint4 *at) {
+  weft_fragment f;
+  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+               : "r"(address));
+  return f;
+}
+
+static __device__ __forceinline__ weft_fragment weft_load_transposed(const uint4 *at) {
+  weft_fragment f;
+  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+               : "r"(address));
+  return f;
+}
+
+/* The left operand: rows row ... row + 15, columns 16 k ... 16 k + 15. */
+template <int D>
+static __device__ __forceinline__ weft_fragment weft_left(const uint4 *tile, int row, int k) {
+  const int lane = threadIdx.x % 32;
+  return weft_load_matrices(tile + weft_tile_at<D>(row + lane % 16, 2 * k + lane / 16));
+}
+/* The right operand of X tile^T: 16 rows of the tile are 16 columns of the result. x[0], x[1] are
+ * for the first eight of them, x[2], x[3] for the others. */
+template <int D>
+static __device__ __forceinline__ weft_fragment weft_right_transposed(const uint4 *tile, int row,
+                                                                      int k) {
+  const int lane = threadIdx.x % 32;
+  return weft_load_matrices(
+      tile + weft_tile_at<D>(row + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+}
+/* The right operand of X tile: rows row ... row + 15, columns 16 n ... 16 n + 15; likewise. */
+template <int D>
+static __device__ __forceinline__ weft_fragment weft_right(const uint4 *tile, int row, int n) {
+  const int lane = threadIdx.x % 32;
+  return weft_load_transposed(
+      tile + weft_tile_at<D>(row + lane % 8 + lane / 8 % 2 * 8, 2 * n + lane / 16));
+}
+
+static __device__ __forceinline__ void weft_mma(float *c, const weft_fragment &a, unsigned b0,
+                                                unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+}
+
+/* s[16, N] = left tile^T, N rows of the tile. */
+template <int D, int N>
+static __device__ __forceinline__ void weft_scores(float (*s)[4], const weft_fragment *left,
+                                                   const uint4 *tile) {
+#pragma unroll
+  for (int n = 0; n < N / 8; n++) {
+    s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+  }
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) {
+#pragma unroll
+    for (int n = 0; n < N / 16; n++) {
+      const weft_fragment b = weft_right_transposed<D>(tile, 16 * n, k);
+      weft_mma(s[2 * n], left[k], b.x[0], b.x[1]);
+      weft_mma(s[2 * n + 1], left[k], b.x[2], b.x[3]);
+    }
+  }
+}
+
+/* sum[16, D] += p[16, N] tile, p in bf16. */
+template <int D, int N>
+static __device__ __forceinline__ void weft_mix(float (*sum)[4], const float (*p)[4],
+                                                const uint4 *tile) {
+#pragma unroll
+  for (int k = 0; k < N / 16; k++) {
+    weft_fragment a;
+    a.x[0] = weft_pack(p[2 * k][0], p[2 * k][1]);
+    a.x[1] = weft_pack(p[2 * k][2], p[2 * k][3]);
+    a.x[2] = weft_pack(p[2 * k + 1][0], p[2 * k + 1][1]);
+    a.x[3] = weft_pack(p[2 * k + 1][2], p[2 * k + 1][3]);
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+      const weft_fragment b = weft_right<D>(tile, 16 * k, n);
+      weft_mma(sum[2 * n], a, b.x[0], b.x[1]);
+      weft_mma(sum[2 * n + 1], a, b.x[2], b.x[3]);
+    }
+  }
+}
+
+/* Writes 16 rows of D numbers times a factor for each of the lane's two rows. */
+template <int D>
+static __device__ __forceinline__ void weft_store_rows(weft_bf16 *to, weft_u64 stride,
+                                                       const float (*x)[4], int row, int count,
+                                                       float factor0, float factor1) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int n = 0; n < D / 8; n++) {
+    if (row + g < count) {
+      *(unsigned *)(to + (row + g) * stride + n * 8 + 2 * t) =
+          weft_pack(x[n][0] * factor0, x[n][1] * factor0);
+    }
+    if (row + g + 8 < count) {
+      *(unsigned *)(to + (row + g + 8) * stride + n * 8 + 2 * t) =
+          weft_pack(x[n][2] * factor1, x[n][3] * factor1);
+    }
+  }
+}
+
+static __device__ __forceinline__ float weft_quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+static __device__ __forceinline__ float weft_quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* Rows of a block and of a tile that it goes along; two tiles of each kind are in shared memory,
+ * of which a block has 48 KiB. */
+template <int D>
+struct weft_attention_size {
+  static constexpr int warps = D <= 64 ? 8 : 4;
+  static constexpr int threads = 32 * warps, rows = 16 * warps, along = D <= 64 ? 64 : 32;
+};
+
+#define WEFT_LOG2E 1.4426950408889634f
+
+/* ---- Forward ---- */
+
+/* y [B T, C]; log_sums [B, H, T]: the logarithm of the sum of exponentials of each row of
+ * scores. Blocks: tiles of rows from the last, which takes longest, x (B H). */
+template <int D>
+static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, float *log_sums,
+                                                              const weft_bf16 *qkv, int tokens,
+                                                              int heads) {
+  using size = weft_attention_size<D>;
+  constexpr int N = size::along;
+  __shared__ uint4 q_tile[size::rows * D / 8];
+  __shared__ uint4 k_tile[2][N * D / 8], v_tile[2][N * D / 8];
+  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
+  const weft_u64 stride = 3ull * heads * D;
+  const weft_bf16 *q = qkv + (weft_u64)sequence * tokens * stride + head * D;
+  const weft_bf16 *k = q + heads * D, *v = k + heads * D;
+  const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * size::rows;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int row = first + 16 * warp; /* the warp's first */
+  const float scale = rsqrtf((float)D) * WEFT_LOG2E;
+
+  const int end = first + size::rows < tokens ? first + size::rows : tokens;
+  const int tiles = (end + N - 1) / N;
+  weft_tile_load<D, size::threads>(q_tile, q + first * stride, stride, size::rows, tokens - first);
+  weft_tile_load<D, size::threads>(k_tile[0], k, stride, N, tokens);
+  weft_tile_load<D, size::threads>(v_tile[0], v, stride, N, tokens);
+  weft_copies_commit();
+  weft_copies_wait<0>();
+  __syncthreads();
+  weft_fragment left[D / 16];
+#pragma unroll
+  for (int n = 0; n < D / 16; n++) {
+    left[n] = weft_left<D>(q_tile, 16 * warp, n);
+  }
+
+  float sum[D / 8][4] = {}, most0 = -INFINITY, most1 = -INFINITY, total0 = 0, total1 = 0;
+  for (int tile = 0; tile < tiles; tile++) {
+    const int now = tile % 2, begin = tile * N;
+    if (tile + 1 < tiles) {
+      const int next = begin + N;
+      weft_tile_load<D, size::threads>(k_tile[1 - now], k + next * stride, stride, N,
+                                       tokens - next);
+      weft_tile_load<D, size::threads>(v_tile[1 - now], v + next * stride, stride, N,
+                                       tokens - next);
+      weft_copies_commit();
+    }
+    if (begin <= row + 15) { /* else all of it is later than the warp's rows */
+      float s[N / 8][4];
+      weft_scores<D, N>(s, left, k_tile[now]);
+      if (begin + N - 1 > row) {
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+          const int column = begin + 8 * n + 2 * t;
+          s[n][0] = column <= row + g ? s[n][0] : -INFINITY;
+          s[n][1] = column + 1 <= row + g ? s[n][1] : -INFINITY;
+          s[n][2] = column <= row + g + 8 ? s[n][2] : -INFINITY;
+          s[n][3] = column + 1 <= row + g + 8 ? s[n][3] : -INFINITY;
+        }
+      }
+      float new0 = most0, new1 = most1;
+#pragma unroll
+      for (int n = 0; n < N / 8; n++) {
+        new0 = fmaxf(new0, fmaxf(s[n][0], s[n][1]));
+        new1 = fmaxf(new1, fmaxf(s[n][2], s[n][3]));
+      }
+      new0 = weft_quad_max(new0); /* finite: column 0 is in the first tile */
+      new1 = weft_quad_max(new1);
+      const float fade0 = exp2f((most0 - new0) * scale), fade1 = exp2f((most1 - new1) * scale);
+      most0 = new0;
+      most1 = new1;
+      total0 *= fade0;
+      total1 *= fade1;
+#pragma unroll
+      for (int n = 0; n < D / 8; n++) {
+        sum[n][0] *= fade0;
+        sum[n][1] *= fade0;
+        sum[n][2] *= fade1;
+        sum[n][3] *= fade1;
+      }
+#pragma unroll
+      for (int n = 0; n < N / 8; n++) {
+        s[n][0] = exp2f(fmaf(s[n][0], scale, -most0 * scale));
+        s[n][1] = exp2f(fmaf(s[n][1], scale, -most0 * scale));
+        s[n][2] = exp2f(fmaf(s[n][2], scale, -most1 * scale));
+        s[n][3] = exp2f(fmaf(s[n][3], scale, -most1 * scale));
+        total0 += s[n][0] + s[n][1];
+        total1 += s[n][2] + s[n][3];
+      }
+      weft_mix<D, N>(sum, s, v_tile[now]);
+    }
+    weft_copies_wait<0>();
+    __syncthreads();
+  }
+  total0 = weft_quad_sum(total0);
+  total1 = weft_quad_sum(total1);
+  weft_store_rows<D>(y + (weft_u64)sequence * tokens * heads * D + head * D, (weft_u64)heads * D,
+                     sum, row, tokens, 1 / total0, 1 / total1);
+  float *sums = log_sums + (weft_u64)blockIdx.y * tokens;
+  if (t == 0 && row + g < tokens) {
+    sums[row + g] = (most0 * scale + log2f(total0)) / WEFT_LOG2E;
+  }
+  if (t == 0 && row + g + 8 < tokens) {
+    sums[row + g + 8] = (most1 * scale + log2f(total1)) / WEFT_LOG2E;
+  }
+}
+
+/* ---- Backward ---- */
+
+/* sums[B, H, T] = the sum over a head's channels of y dy; a warp per sequence, token and head. */
+WEFT_GLOBAL(attention_products, (float *products, const weft_bf16 *y, const weft_bf16 *dy,
+                                 weft_u64 rows, weft_u64 tokens, weft_u64 heads,
+                                 weft_u64 channels)) {
+  const weft_u64 warp = (blockIdx.x * (weft_u64)blockDim.x + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (warp >= rows * heads) {
+    return;
+  }
+  const weft_u64 row = warp / heads, head = warp % heads, width = channels / heads;
+  const weft_u64 at = row * channels + head * width;
+  float sum = 0;
+  for (weft_u64 c = lane; c < width; c += 32) {
+    sum += weft_float(y[at + c]) * weft_float(dy[at + c]);
+  }
+  sum = weft_warp_sum(sum);
+  if (lane == 0) {
+    products[(row / tokens * heads + head) * tokens + row % tokens] = sum;
+  }
+}
+
+/* Both directions of the backward have one form. Rows X of a block, tiles of rows Z along which
+ * it goes, and two pairs (X1, Z1), (X2, Z2):
+ *
+ *   P = exp(X1 Z1^T / sqrt(D) - log_sum),   dP = X2 Z2^T,   dS = P (dP - product)
+ *   queries:  X = q, dy   Z = k, v     dq = dS k / sqrt(D)
+ *   keys:     X = k, v    Z = q, dy    dk = dS q / sqrt(D),   dv = P dy
+ *
+ * log_sum and product belong to the query, which is the row, or the column. */
+template <int D, bool KEYS>
+static __device__ __forceinline__ void weft_attention_backward(
+    weft_bf16 *dqkv, const weft_bf16 *qkv, const weft_bf16 *dy, const float *log_sums,
+    const float *products, int tokens, int heads) {
+  using size = weft_attention_size<D>;
+  constexpr int N = size::along;
+  constexpr int tile_size = N * D / 8;
+  __shared__ uint4 tiles[4 * tile_size]; /* of Z1, Z2: now and next; before that, of X1, X2 */
+  __shared__ float column_sums[2][N], column_products[2][N];
+  static_assert(2 * size::rows <= 4 * N, "X1 and X2 fit");
+  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
+  const weft_u64 stride = 3ull * heads * D, out_stride = (weft_u64)heads * D;
+  const weft_u64 offset = (weft_u64)sequence * tokens * stride + head * D;
+  const weft_bf16 *q = qkv + offset, *k = q + heads * D, *v = k + heads * D;
+  const weft_bf16 *out = dy + (weft_u64)sequence * tokens * out_stride + head * D;
+  log_sums += (weft_u64)blockIdx.y * tokens;
+  products += (weft_u64)blockIdx.y * tokens;
+
+  const weft_bf16 *x1 = KEYS ? k : q, *x2 = KEYS ? v : out;
+  const weft_bf16 *z1 = KEYS ? q : k, *z2 = KEYS ? out : v;
+  const weft_u64 x2_stride = KEYS ? stride : out_stride, z2_stride = KEYS ? out_stride : stride;
+  const int part = KEYS ? (int)blockIdx.x : (int)gridDim.x - 1 - (int)blockIdx.x;
+  const int first = part * size::rows;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int row = first + 16 * warp;
+  const float scale = rsqrtf((float)D);
+
+  /* X1 and X2 stay in registers. */
+  uint4 *x1_tile = tiles, *x2_tile = tiles + size::rows * D / 8;
+  weft_tile_load<D, size::threads>(x1_tile, x1 + first * stride, stride, size::rows,
+                                   tokens - first);
+  weft_tile_load<D, size::threads>(x2_tile, x2 + first * x2_stride, x2_stride, size::rows,
+                                   tokens - first);
+  weft_copies_commit();
+  weft_copies_wait<0>();
+  __syncthreads();
+  weft_fragment left1[D / 16], left2[D / 16];
+#pragma unroll
+  for (int n = 0; n < D / 16; n++) {
+    left1[n] = weft_left<D>(x1_tile, 16 * warp, n);
+    left2[n] = weft_left<D>(x2_tile, 16 * warp, n);
+  }
+  __syncthreads();
+  float row_sum0 = 0, row_sum1 = 0, row_product0 = 0, row_product1 = 0;
+  if (!KEYS) {
+    row_sum0 = row + g < tokens ? log_sums[row + g] * WEFT_LOG2E : 0;
+    row_sum1 = row + g + 8 < tokens ? log_sums[row + g + 8] * WEFT_LOG2E : 0;
+    row_product0 = row + g < tokens ? products[row + g] : 0;
+    row_product1 = row + g + 8 < tokens ? products[row + g + 8] : 0;
+  }
+
+  const int end = first + size::rows < tokens ? first + size::rows : tokens;
+  const int tile_begin = KEYS ? first / N : 0;
+  const int tile_end = ((KEYS ? tokens : end) + N - 1) / N;
+  auto load = [&](int tile, int where) {
+    const int begin = tile * N;
+    weft_tile_load<D, size::threads>(tiles + 2 * where * tile_size, z1 + begin * stride, stride, N,
+                                     tokens - begin);
+    weft_tile_load<D, size::threads>(tiles + (2 * where + 1) * tile_size, z2 + begin * z2_stride,
+                                     z2_stride, N, tokens - begin);
+    if (KEYS && threadIdx.x < N) {
+      const int column = begin + (int)threadIdx.x;
+      column_sums[where][threadIdx.x] = column < tokens ? log_sums[column] * WEFT_LOG2E : 0;
+      column_products[where][threadIdx.x] = column < tokens ? products[column] : 0;
+    }
+    weft_copies_commit();
+  };
+  load(tile_begin, 0);
+  weft_copies_wait<0>();
+  __syncthreads();
+
+  float sum1[D / 8][4] = {}, sum2[D / 8][4] = {};
+  for (int tile = tile_begin; tile < tile_end; tile++) {
+    const int now = (tile - tile_begin) % 2, begin = tile * N;
+    if (tile + 1 < tile_end) {
+      load(tile + 1, 1 - now);
+    }
+    const uint4 *z1_tile = tiles + 2 * now * tile_size, *z2_tile = z1_tile + tile_size;
+    if (KEYS ? begin + N - 1 >= row : begin <= row + 15) {
+      const bool masks = KEYS ? begin < row + 15 || begin + N > tokens : begin + N - 1 > row;
+      float p[N / 8][4], dp[N / 8][4];
+      weft_scores<D, N>(p, left1, z1_tile);
+      weft_scores<D, N>(dp, left2, z2_tile);
+#pragma unroll
+      for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int r = row + g + e / 2 * 8, column = begin + 8 * n + 2 * t + e % 2;
+          const bool seen = !masks || (KEYS ? r <= column && column < tokens : column <= r);
+          const float log_sum = KEYS ? column_sums[now][8 * n + 2 * t + e % 2]
+                                     : (e < 2 ? row_sum0 : row_sum1);
+          const float product = KEYS ? column_products[now][8 * n + 2 * t + e % 2]
+                                     : (e < 2 ? row_product0 : row_product1);
+          p[n][e] = seen ? exp2f(fmaf(p[n][e], scale * WEFT_LOG2E, -log_sum)) : 0;
+          dp[n][e] = p[n][e] * (dp[n][e] - product);
+        }
+      }
+      weft_mix<D, N>(sum1, dp, z1_tile);
+      if (KEYS) {
+        weft_mix<D, N>(sum2, p, z2_tile);
+      }
+    }
+    weft_copies_wait<0>();
+    __syncthreads();
+  }
+  weft_bf16 *to = dqkv + offset;
+  weft_store_rows<D>(KEYS ? to + heads * D : to, stride, sum1, row, tokens, scale, scale);
+  if (KEYS) {
+    weft_store_rows<D>(to + 2 * heads * D, stride, sum2, row, tokens, 1, 1);
+  }
+}
+
+#define WEFT_ATTENTION(D)                                                                         \
+  extern "C" __global__ void __launch_bounds__(weft_attention_size<D>::threads)                   \
+      weft_gpt_attention_forward_##D(weft_bf16 *y, float *log_sums, const weft_bf16 *qkv,         \
+                                     weft_u64 sequences, weft_u64 tokens, weft_u64 heads) {       \
+    weft_attention_forward<D>(y, log_sums, qkv, (int)tokens, (int)heads);                         \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(weft_attention_size<D>::threads)                   \
+      weft_gpt_attention_backward_queries_##D(                                                    \
+          weft_bf16 *dqkv, const weft_bf16 *qkv, const weft_bf16 *dy, const float *log_sums,      \
+          const float *products, weft_u64 sequences, weft_u64 tokens, weft_u64 heads) {           \
+    weft_attention_backward<D, false>(dqkv, qkv, dy, log_sums, products, (int)tokens,             \
+                                      (int)heads);                                                \
+  }                                                                                               \
+  extern "C" __global__ void __launch_bounds__(weft_attention_size<D>::threads)                   \
+      weft_gpt_attention_backward_keys_##D(                                                       \
+          weft_bf16 *dqkv, const weft_bf16 *qkv, const weft_bf16 *dy, const float *log_sums,      \
+          const float *products, weft_u64 sequences, weft_u64 tokens, weft_u64 heads) {           \
+    weft_attention_backward<D, true>(dqkv, qkv, dy, log_sums, products, (int)tokens, (int)heads); \
+  }
+
+WEFT_ATTENTION(16)
+WEFT_ATTENTION(32)
+WEFT_ATTENTION(64)
+WEFT_ATTENTION(128)

@@ -1,0 +1,52 @@
+/* The GPUs of --device cuda; see gpus.h. */
+#include "cli/gpus.h"
+
+#include <stdlib.h>
+
+#include <weft/support.h>
+
+#include "cli/io/error_message.h"
+
+enum { GPUS_MAX = 64 };
+
+/* "0,1,3"; false: it is something else. */
+static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
+  for (*count = 0; *count < GPUS_MAX; text++) {
+    char *end;
+    const unsigned long number = strtoul(text, &end, 10);
+    if (end == text || *text < '0' || *text > '9' || number > INT32_MAX) {
+      return false;
+    }
+    gpus[(*count)++] = (uint32_t)number;
+    text = end;
+    if (*text != ',') {
+      return *text == '\0';
+    }
+  }
+  return false;
+}
+
+int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       uint32_t rank_count, struct weft_cuda **out) {
+  uint32_t gpus[GPUS_MAX];
+  struct weft_error error;
+  struct weft_cuda_options options = {
+      .partitions = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 0)};
+  *out = NULL;
+  if (!weft_cli_is_on_gpus(arguments)) {
+    return WEFT_CLI_OK;
+  }
+  if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
+    const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
+    char quoted[256];
+    if (!read_gpus(text, gpus, &options.gpu_count)) {
+      return weft_cli_usage(cli, "--gpus 0,1,3",
+                            "--gpus %s is not a list of numbers with commas between them",
+                            weft_cli_quote(quoted, sizeof quoted, text));
+    }
+    options.gpus = gpus;
+  }
+  return weft_cuda_open(cli->allocator, &options, rank_count, out, &error) < 0
+             ? weft_cli_fail(cli, NULL, &error)
+             : WEFT_CLI_OK;
+}

@@ -1,0 +1,135 @@
+#!/usr/bin/env bats
+# weft train --device cuda, on the driver and the cublasLt without a GPU of tests/device/fake_cuda.
+# shellcheck disable=SC2030,SC2031,SC2154
+load ../setup/cli_setup
+
+model=(--layers 2 --dim 32 --heads 2 --context 16 --batch 4 -m 2 --json)
+
+text() {
+  for k in $(seq 1 60); do
+    echo "line $k: the quick brown fox jumps over the lazy dog, $((k * 7919 % 1000)) times."
+  done
+}
+
+# train WORDS: on the host.
+train() {
+  [ -e data.txt ] || text >data.txt
+  weft train --data data.txt "${model[@]}" "$@"
+}
+
+# on_gpus WORDS: the same with the fake driver, and nothing wrong with what it was given.
+on_gpus() {
+  [ -e data.txt ] || text >data.txt
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+    "WEFT_FAKE_CUDA=report=$PWD/report" "$WEFT" train "${model[@]}" --device cuda "$@"
+  local what
+  for what in races deadlocks faults early pending blocks; do
+    grep -qx "$what 0" report || { echo "$(cat report) $stderr" >&2; return 1; }
+  done
+}
+
+last_loss() {
+  jq -s 'map(select(.loss)) | last | .loss' <<<"$output"
+}
+
+@test "train on GPUs, and go on on the host and back" {
+  on_gpus --data data.txt --steps 2 --checkpoint gpu
+  succeeds
+  # The same steps on the host: the same loss but for roundings.
+  local there
+  there=$(last_loss)
+  train --steps 2 --checkpoint host
+  succeeds
+  jq -en "($there - $(last_loss)) | fabs < 0.005"
+  # A run begun on one continues on the other.
+  train --steps 4 --resume gpu
+  succeeds
+  there=$(last_loss)
+  on_gpus --data data.txt --steps 4 --resume host --ranks 2
+  succeeds
+  jq -en "($there - $(last_loss)) | fabs < 0.01"
+}
+
+@test "train on GPUs: a stopped run continues with the same bits" {
+  local hash common=(--data data.txt --lr 0.001 --lr-min 0.001 --warmup 0)
+  on_gpus "${common[@]}" --steps 4
+  succeeds
+  hash=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
+  on_gpus "${common[@]}" --steps 2 --checkpoint c
+  succeeds
+  on_gpus "${common[@]}" --steps 4 --resume c --ranks 2 --partitions 2 --schedule ZBH1
+  succeeds
+  jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
+}
+
+@test "train on tokens of 16 bits: nanoGPT's files, and llm.c's" {
+  local k
+  for k in $(seq 1 2000); do
+    printf '%b' "$(printf '\\x%02x\\x%02x' $((k * 31 % 256)) $((k % 2)))"
+  done >tokens.bin
+  # llm.c: 256 numbers of 32 bits in front, the first of which is 20240520.
+  { printf '\x88\xd8\x34\x01'; head -c 1020 /dev/zero; cat tokens.bin; } >llmc.bin
+  local hash
+  on_gpus --vocabulary 512 --steps 2 --data tokens.bin
+  succeeds
+  hash=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
+  on_gpus --vocabulary 512 --steps 2 --data llmc.bin
+  succeeds
+  jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
+  # A token that is not in the vocabulary; half a token.
+  on_gpus --vocabulary 264 --data tokens.bin
+  fails 65 "tokens.bin: token " "the vocabulary has 264"
+  hints
+  head -c 1001 tokens.bin >odd.bin
+  on_gpus --vocabulary 512 --data odd.bin
+  fails 65 "odd.bin has 1001 bytes of tokens, an odd number"
+  hints
+}
+
+@test "train on random tokens" {
+  on_gpus --synthetic --vocabulary 512 --steps 2
+  succeeds
+  jq -es 'map(select(.loss)) | first | .loss > 6.1 and .loss < 6.4' <<<"$output"
+  on_gpus --synthetic --data data.txt
+  fails 2 "--synthetic and --data contradict each other"
+  hints
+}
+
+@test "train on GPUs: what it cannot do" {
+  local option
+  for option in "--dp 2" "--shard grads" "--threads-per-rank 2" "--schedule auto"; do
+    # shellcheck disable=SC2086
+    weft train --device cuda $option
+    fails 2 "${option%% *}" "not possible on GPUs yet"
+    hints
+  done
+  on_gpus --data data.txt --heads 4
+  fails 2 "heads of 8 channels: the GPU's kernels have no such width"
+  hints
+  weft train --synthetic --vocabulary 512
+  fails 2 "on the host tokens are bytes"
+  hints
+  weft train --synthetic --model gpt2-124m
+  fails 2 "the vocabulary is 50304"
+  hints
+}
+
+@test "train without a driver, and without cublasLt, says what to install" {
+  [ ! -e /dev/nvidiactl ] || skip "there is one"
+  text >data.txt
+  weft train --data data.txt --device cuda
+  fails 69 "there is no CUDA driver here"
+  hints
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUDA" "$WEFT" train --data data.txt --device cuda
+  fails 69 "there is no libcublasLt here"
+  hints
+}
+
+@test "nvcc compiles the kernels, and those of GPT-2 spill nothing" {
+  command -v nvcc >/dev/null || skip "there is no nvcc"
+  cat "$WEFT_SOURCE_DIR"/app/gpt/cuda/gpt_layers.cu "$WEFT_SOURCE_DIR"/app/gpt/cuda/gpt_attention.cu >k.cu
+  nvcc -arch=sm_90 -cubin -Xptxas -v -Werror all-warnings -o k.cubin k.cu 2>log || { cat log; false; }
+  awk '/Function properties/ { name = $NF }
+       /bytes spill/ && name !~ /_(16|32|128)$/ { if ($5 + $9 > 0) { print name ": " $0; bad = 1 } count++ }
+       END { exit bad || count < 20 }' log
+}

@@ -1,0 +1,281 @@
+/* The trainer on GPUs, on the driver without a GPU of tests/device/fake_cuda and a cublasLt of
+ * loops: losses and gradients are those of the host but for roundings to bf16, and the same bits
+ * for every schedule, number of ranks, with and without graph, in any order of execution. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "fake_cuda.h"
+#include "support_gpt_hand.h"
+
+/* The first step is enqueued, the second recorded, the third replayed. */
+enum { STEPS = 3, BLOCKS = 6, LAYERS = BLOCKS + 2 };
+
+static struct weft_gpt_trainer_options base_options(const struct weft_gpt_dataset *dataset) {
+  struct weft_gpt_trainer_options options = hand_options(dataset);
+  options.training.config.blocks = BLOCKS;
+  options.training.config.dim = 32;
+  options.training.config.heads = 2;
+  options.training.config.context = 7; /* not a multiple of anything */
+  options.training.batch = 8;
+  options.training.microbatches = 8;
+  options.training.total_steps = STEPS;
+  options.eval_every = STEPS;
+  return options;
+}
+
+struct run {
+  double losses[STEPS], validation[STEPS], norms[STEPS];
+  uint64_t hash, state_hash;
+  float *gradients[LAYERS]; /* of the last step; freed by the caller */
+};
+
+static void note_step(void *context, const struct weft_gpt_step_report *report) {
+  struct run *run = context;
+  run->losses[report->step - 1] = report->loss;
+  run->norms[report->step - 1] = report->gradient_norm;
+  run->validation[report->step - 1] = report->validation_loss;
+}
+
+static void train(struct weft_gpt_trainer_options options, bool on_gpus, const char *what,
+                  struct run *run) {
+  struct weft_error error;
+  struct weft_gpt_trainer *trainer;
+  memset(run, 0, sizeof *run);
+  options.on_step = note_step;
+  options.context = run;
+  if (on_gpus) {
+    options.transport = "cuda";
+    if (weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error) < 0) {
+      fail_msg("%s: %s", what, error.message);
+    }
+  }
+  if (weft_gpt_trainer_create(&options, &trainer, &error) < 0 ||
+      weft_gpt_trainer_run(trainer, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  run->hash = weft_gpt_trainer_hash(trainer);
+  run->state_hash = hand_hash_state_of(trainer, &options.training.config);
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    const uint64_t count = weft_gpt_layer_floats(&options.training.config, layer);
+    run->gradients[layer] = calloc((size_t)count, sizeof(float));
+    assert_true(weft_gpt_trainer_copy_layer(
+        trainer,
+        &(struct weft_gpt_layer_state){.layer = layer, .gradients = run->gradients[layer]}));
+  }
+  weft_gpt_trainer_destroy(trainer);
+  weft_cuda_close(options.cuda);
+  if (on_gpus && fake_cuda_finding_count() > 0) {
+    fail_msg("%s: %s", what, fake_cuda_finding(0));
+  }
+}
+
+static void free_run(struct run *run) {
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    free(run->gradients[layer]);
+  }
+}
+
+/* ---- The host's numbers ---- */
+
+static void compare_gradients(const struct run *run, const struct run *host, uint32_t layer,
+                              uint64_t count) {
+  double difference = 0, size = 0;
+  for (uint64_t k = 0; k < count; k++) {
+    const double a = (double)run->gradients[layer][k], b = (double)host->gradients[layer][k];
+    difference += (a - b) * (a - b);
+    size += b * b;
+  }
+  if (!(sqrt(difference) <= 0.03 * sqrt(size))) {
+    fail_msg("gradients of layer %u differ by %g of their size", layer,
+             sqrt(difference) / sqrt(size));
+  }
+}
+
+/* Losses of all steps, and gradients of the first: after it AdamW has made of a rounding what it
+ * likes. */
+static void check_against_host(struct weft_gpt_trainer_options options, const char *what) {
+  struct run host, run;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = 1});
+  train(options, false, what, &host);
+  train(options, true, what, &run);
+  for (uint32_t k = 0; k < STEPS; k++) {
+    assert_true(fabs(run.losses[k] - host.losses[k]) < 0.002 * host.losses[k]);
+    assert_true(fabs(run.norms[k] - host.norms[k]) < 0.02 * host.norms[k]);
+  }
+  assert_true(fabs(run.validation[STEPS - 1] - host.validation[STEPS - 1]) < 0.01);
+  free_run(&host);
+  free_run(&run);
+  options.training.total_steps = 1;
+  train(options, false, what, &host);
+  train(options, true, what, &run);
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    compare_gradients(&run, &host, layer, weft_gpt_layer_floats(&options.training.config, layer));
+  }
+  free_run(&host);
+  free_run(&run);
+}
+
+/* Every width of a head that there is a kernel for. */
+static void test_against_host(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  static const uint32_t widths[] = {16, 32, 64, 128};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(widths); k++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    options.training.config.heads = k == 0 ? 2 : 1;
+    options.training.config.dim = widths[k] * options.training.config.heads;
+    options.training.config.tied = k % 2 == 1;
+    char what[32];
+    (void)snprintf(what, sizeof what, "heads of %u", widths[k]);
+    check_against_host(options, what);
+  }
+}
+
+/* ---- The same bits ---- */
+
+static void test_same_bits(void **state) {
+  (void)state;
+  static const char *const schedules[] = {"GPipe",
+                                          "1F1B",
+                                          "ZBH1",
+                                          "Interleaved1F1B",
+                                          "ZBVZeroBubble",
+                                          "DualPipeV",
+                                          "InterleavedZeroBubble"};
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  struct run one, run;
+  uint64_t seed = 1;
+  options.training.config.tied = true;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = seed});
+  train(options, true, "one rank", &one);
+  for (size_t s = 0; s < WEFT_ARRAY_LENGTH(schedules); s++) {
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+      for (uint32_t graph = 0; graph < 2; graph++) {
+        char what[64];
+        options.schedule = schedules[s];
+        options.ranks = ranks;
+        options.no_graph = graph == 0;
+        (void)snprintf(what, sizeof what, "%s, %u ranks, %s", schedules[s], ranks,
+                       graph > 0 ? "graph" : "no graph");
+        fake_cuda_reset(&(struct fake_cuda_options){
+            .seed = ++seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 2});
+        train(options, true, what, &run);
+        if (memcmp(run.losses, one.losses, sizeof run.losses) != 0 || run.hash != one.hash ||
+            run.state_hash != one.state_hash) {
+          fail_msg("%s: not the bits of one rank", what);
+        }
+        free_run(&run);
+      }
+    }
+  }
+  free_run(&one);
+}
+
+/* ---- Tokens of 16 bits ---- */
+
+static void test_wide_tokens(void **state) {
+  (void)state;
+  struct weft_gpt_dataset dataset;
+  struct weft_error error;
+  struct run run;
+  assert_int_equal(weft_gpt_dataset_draw(&dataset, NULL, 5, 600, 4000, &error), WEFT_OK);
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  options.training.config.vocabulary = 600;
+  fake_cuda_reset(NULL);
+  train(options, true, "600 tokens", &run);
+  assert_true(fabs(run.losses[0] - log(600)) < 0.05);
+  free_run(&run);
+  weft_gpt_dataset_finish(&dataset);
+}
+
+/* ---- What cannot be done ---- */
+
+static void refuse(const struct weft_gpt_trainer_options *given, enum weft_status status,
+                   const char *words) {
+  struct weft_gpt_trainer_options options = *given;
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  options.transport = "cuda";
+  assert_int_equal(weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), status);
+  if (strstr(error.message, words) == NULL) {
+    fail_msg("'%s' does not say '%s'", error.message, words);
+  }
+  weft_cuda_close(options.cuda);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  fake_cuda_reset(NULL);
+  options.training.config.heads = 4;
+  refuse(&options, WEFT_ERR_USAGE, "heads of 8 channels");
+  options = base_options(&dataset);
+  options.training.config.vocabulary = 257;
+  refuse(&options, WEFT_ERR_USAGE, "vocabulary of 257");
+  assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "on the host tokens are bytes"));
+  options = base_options(&dataset);
+  options.replicas = 2;
+  refuse(&options, WEFT_ERR_USAGE, "replicas");
+  options = base_options(&dataset);
+  options.ranks = 2;
+  options.training.config.tied = true;
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .no_peers = true});
+  refuse(&options, WEFT_ERR_USAGE, "cannot access each other's memory");
+}
+
+/* Memory that runs out, and a launch that fails, are errors; nothing is left behind. */
+static void test_failures(void **state) {
+  (void)state;
+  static const struct {
+    const char *function;
+    uint64_t nth;
+  } cases[] = {{"cuMemAlloc", 1},     {"cuMemAlloc", 3},      {"cuMemHostAlloc", 1},
+               {"cuLaunchKernel", 2}, {"cuLaunchKernel", 60}, {"cuLibraryGetKernel", 20}};
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(cases); k++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct weft_gpt_trainer *trainer = NULL;
+    struct weft_error error;
+    options.transport = "cuda";
+    options.ranks = 2;
+    options.stall_limit = INT64_C(2000000000);
+    fake_cuda_reset(NULL);
+    fake_cuda_fail(cases[k].function, cases[k].nth, 0, false);
+    enum weft_status status = weft_cuda_open(NULL, NULL, 2, &options.cuda, &error);
+    if (status == WEFT_OK) {
+      status = weft_gpt_trainer_create(&options, &trainer, &error);
+    }
+    if (status == WEFT_OK) {
+      status = weft_gpt_trainer_run(trainer, &error);
+    }
+    if (status >= 0 || error.message[0] == '\0') {
+      fail_msg("call %u of %s failed, and training ended with %d", (unsigned)cases[k].nth,
+               cases[k].function, (int)status);
+    }
+    weft_gpt_trainer_destroy(trainer);
+    weft_cuda_close(options.cuda);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_against_host), cmocka_unit_test(test_same_bits),
+      cmocka_unit_test(test_wide_tokens),  cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_failures),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
