@@ -13,7 +13,7 @@ import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, Optional, Union
 
@@ -128,11 +128,20 @@ class _Actions(NamedTuple):
     samples: Samples
 
 
-def _collect(traces: Iterable[Trace]) -> _Actions:
+Ranges = list[tuple[str, _Span]]  # what one process did
+
+
+def ranges_of(trace: Trace, number: int = 0) -> Ranges:
+    """Read the actions of a trace, with the spans of their work."""
+    return _spans(_read(trace, number))
+
+
+def collect(processes: Iterable[Ranges]) -> _Actions:
+    """Put the actions of all processes together."""
     result = _Actions({}, {})
-    for number, trace in enumerate(traces):
+    for process in processes:
         here: dict[tuple[int, str, int], list[_Span]] = {}
-        for name, span in _spans(_read(trace, number)):
+        for name, span in process:
             duration = span.end - span.begin
             plain, overlap = _RANGE.match(name), _OVERLAP.match(name)
             if plain:
@@ -199,12 +208,23 @@ def costs_from_kineto(
     string(unit, "unit")
     if unit not in _PER_UNIT:
         raise UsageError(f"unit is {unit!r}; expected 'us', 'ms' or 's'")
-    actions = _collect(_list(traces))
+    return costs_of(_collect(_list(traces)), program, unit, [activation] * program.stages)
+
+
+def _collect(traces: list[Trace]) -> _Actions:
+    return collect(ranges_of(trace, number) for number, trace in enumerate(traces))
+
+
+def costs_of(
+    actions: _Actions, program: Program, unit: str, activations: Sequence[Optional[float]]
+) -> Costs:
+    """Make costs of what the processes of a run did."""
     samples = actions.samples
     if not samples:
         raise UsageError(
             "the traces have no range of an action (PP:0F0)",
-            "profile steps of a schedule of torch.distributed.pipelining",
+            "profile a schedule of torch.distributed.pipelining with several stages on a rank, or "
+            "what weft_pipeline.torch.runtime() makes; GPipe and 1F1B write no such ranges",
         )
     scale = _PER_UNIT[unit]
 
@@ -223,7 +243,7 @@ def costs_from_kineto(
         if whole is not None and entry["i"] is None and entry["w"] is None:
             entry["i"] = entry["w"] = whole / 2
         entry["overlap_f_b"] = time(stage, "overlap")
-        entry["activation"] = activation
+        entry["activation"] = activations[stage]
         stages.append({key: value for key, value in entry.items() if value is not None})
     document = {
         "schema": "weft-costs/1",

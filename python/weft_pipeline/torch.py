@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Callable, Optional, Union
 
+from ._autoplan import Autoplan, Step, plan_for, profile_program, stages_in
+from ._costs import Costs
 from ._errors import UnavailableError, UsageError
 from ._kineto import costs_from_kineto, timeline_from_kineto
 from ._plan import Plan
@@ -19,9 +21,12 @@ from ._report import Report
 
 __all__ = [
     "Autocheck",
+    "Autoplan",
     "autocheck",
+    "autoplan",
     "check",
     "costs_from_kineto",
+    "profile",
     "program_of",
     "runtime",
     "stages_of",
@@ -292,3 +297,53 @@ def runtime(
     }
     getattr(made, _PREPARE)(actions, format="compute_comms")
     return made
+
+
+# ---- Measuring and planning ----
+
+
+def profile(
+    schedule: Any, step: Step, *, steps: int = 4, warm_up: int = 1, unit: str = "ms"
+) -> Costs:
+    """Measure what a live schedule costs: F, I, W, B, transfers, and bytes of activations.
+
+    Every rank of the pipeline calls it; `step` is called with the schedule and runs one training
+    step. `warm_up` steps, at least one, run before the profiler looks at `steps` of them. All
+    ranks get the same costs. Activations are the bytes that a microbatch keeps for its backward.
+    """
+    return profile_program(schedule, program_of(schedule), step, steps, warm_up, unit)
+
+
+def autoplan(
+    schedule: Any,
+    step: Step,
+    *,
+    memory: Optional[float] = None,
+    steps: int = 4,
+    warm_up: int = 1,
+    **options: Any,
+) -> Autoplan:
+    """Measure some steps, plan a better order within `memory`, and make a runtime for it.
+
+    Every rank of the pipeline calls it between two steps, with the same arguments. `memory` is in
+    bytes of activations per rank. Stages stay where they are, and so do losses and gradients; the
+    schedule that is returned replaces the old one where its prediction is better. Backwards are
+    split only where the present schedule splits them, since only then their parts are known.
+    Further options are those of plan().
+    """
+    program = program_of(schedule)
+    costs = profile_program(schedule, program, step, steps, warm_up, "ms")
+    found = plan_for(schedule, program, costs, memory, options)
+    before = program.simulate(costs).makespan
+    made = schedule
+    if found.makespan < before:
+        made = runtime(
+            stages_in(schedule),
+            found,
+            schedule._loss_fn,
+            args_chunk_spec=schedule._args_chunk_spec,
+            kwargs_chunk_spec=schedule._kwargs_chunk_spec,
+            output_merge_spec=schedule._output_merge_spec,
+            scale_grads=schedule.scale_grads,
+        )
+    return Autoplan(made, found, costs, before, found.makespan)

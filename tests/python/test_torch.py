@@ -242,6 +242,75 @@ def run_rank(rank, source, store, queue):
     dist.destroy_process_group()
 
 
+def uneven_modules(count):
+    """Stages of which the last takes several times as long as the others."""
+    torch.manual_seed(7)
+    return [
+        torch.nn.Sequential(
+            *(torch.nn.Linear(64, 64) for _ in range(8 if stage == count - 1 else 2))
+        )
+        for stage in range(count)
+    ]
+
+
+def autoplan_rank(rank, p, m, store, queue):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
+    modules = uneven_modules(2 * p)
+    mine = [rank, p + rank]
+    stages = [PipelineStage(modules[s], s, 2 * p, torch.device("cpu")) for s in mine]
+    x, y = torch.randn(8 * m, 64), torch.randn(8 * m, 64)
+    losses = []
+
+    def step(schedule):
+        for module in modules:
+            module.zero_grad()
+        losses.clear()
+        last = {"target": y, "losses": losses} if 2 * p - 1 in mine else {}
+        schedule.step(*([x] if 0 in mine else []), **last)
+
+    def gradients():
+        return [q.grad.clone() for s in mine for q in modules[s].parameters()]
+
+    schedule = schedules.ScheduleLoopedBFS(stages, m, loss_fn=loss_of, scale_grads=False)
+    found = weft_torch.autoplan(schedule, step, steps=3, effort=0.05)
+    step(schedule)
+    expected, expected_losses = gradients(), [loss.item() for loss in losses]
+    step(found.schedule)
+    same = all(map(torch.allclose, gradients(), expected))
+    same = same and [loss.item() for loss in losses] == pytest.approx(expected_losses)
+    weft_torch.check(found.schedule)
+    queue.put((found.before, found.after, same, str(found.plan.table), found.costs.to_dict()))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_autoplan():
+    p, m = 2, 4
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        ranks = [
+            context.Process(target=autoplan_rank, args=(rank, p, m, store, queue))
+            for rank in range(p)
+        ]
+        for rank in ranks:
+            rank.start()
+        found = [queue.get(timeout=200) for _ in ranks]
+        for rank in ranks:
+            rank.join(timeout=60)
+            assert rank.exitcode == 0
+    assert all(same for _, _, same, _, _ in found)
+    assert found[0][3:] == found[1][3:]  # all ranks have the same plan and costs
+    before, after, _, _, costs = found[0]
+    assert 0 < after <= before
+    assert costs["unit"] == "ms"
+    assert all(stage["f"] > 0 and stage["b"] > 0 for stage in costs["stages"])
+    sizes = [stage["activation"] for stage in costs["stages"]]
+    assert sizes[3] > sizes[1] >= 8 * 64 * 4  # at least the input of a layer, in bytes
+
+
 PLANNED = weft.plan(
     ranks=2, microbatches=4, memory=3, threads=1, effort=0.05, costs=weft.Costs(f=1, i=2, w=1)
 )
