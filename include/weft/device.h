@@ -70,6 +70,11 @@ struct weft_device_ops {
   void (*free)(struct weft_device *device, const struct weft_allocator *allocator, void *data,
                uint64_t bytes);
 
+  /* Why the last allocation of that many bytes gave NULL, also one of allocate_host(): the status.
+   * NULL: there is no memory. */
+  enum weft_status (*fail_allocation)(struct weft_device *device, uint64_t bytes,
+                                      struct weft_error *error);
+
   enum weft_status (*copy)(struct weft_device *device, const struct weft_copy *copy,
                            struct weft_stream *stream, struct weft_error *error);
   enum weft_status (*fill)(struct weft_device *device, void *data, unsigned char value,
@@ -174,6 +179,9 @@ WEFT_API const char *weft_device_name(const struct weft_device *device);
 WEFT_API bool weft_device_is_host(const struct weft_device *device);
 WEFT_API void *weft_device_allocate(struct weft_device *device,
                                     const struct weft_allocator *allocator, uint64_t bytes);
+/* After that was NULL: WEFT_ERR_MEMORY, or what else kept it. */
+WEFT_API enum weft_status weft_device_fail_allocation(struct weft_device *device, uint64_t bytes,
+                                                      struct weft_error *error);
 WEFT_API void weft_device_free(struct weft_device *device, const struct weft_allocator *allocator,
                                void *data, uint64_t bytes);
 WEFT_API enum weft_status weft_device_fill(struct weft_device *device, void *data,

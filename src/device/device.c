@@ -21,6 +21,14 @@ void *weft_device_allocate(struct weft_device *device, const struct weft_allocat
   return device->ops->allocate(device, allocator, bytes);
 }
 
+enum weft_status weft_device_fail_allocation(struct weft_device *device, uint64_t bytes,
+                                             struct weft_error *error) {
+  device = resolve(device);
+  return device->ops->fail_allocation != NULL
+             ? device->ops->fail_allocation(device, bytes, error)
+             : weft_fail_memory(error, bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX);
+}
+
 void weft_device_free(struct weft_device *device, const struct weft_allocator *allocator,
                       void *data, uint64_t bytes) {
   device = resolve(device);

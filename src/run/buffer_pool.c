@@ -89,11 +89,12 @@ void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
   weft_buffer_pool_init(pool, pool->allocator, pool->device);
 }
 
-static struct weft_buffer *make_buffer(const struct weft_buffer_pool *pool) {
+static enum weft_status make_buffer(const struct weft_buffer_pool *pool, struct weft_buffer **out,
+                                    struct weft_error *error) {
   const uint64_t capacity = pool->layout.capacity;
   struct weft_buffer *buffer = weft_array_allocate_zero(pool->allocator, 1, sizeof *buffer);
   if (buffer == NULL) {
-    return NULL;
+    return weft_fail_memory(error, sizeof *buffer);
   }
   buffer->message.device = pool->staged ? pool->wire : pool->device;
   buffer->message.capacity = capacity;
@@ -101,19 +102,21 @@ static struct weft_buffer *make_buffer(const struct weft_buffer_pool *pool) {
   buffer->resident =
       pool->staged ? weft_device_allocate(pool->device, pool->allocator, capacity) : NULL;
   if (buffer->message.data == NULL || (pool->staged && buffer->resident == NULL)) {
+    struct weft_device *device =
+        buffer->message.data == NULL ? buffer->message.device : pool->device;
+    const enum weft_status status = weft_device_fail_allocation(device, capacity, error);
     free_buffer(pool, buffer);
-    return NULL;
+    return status;
   }
-  return buffer;
+  *out = buffer;
+  return WEFT_OK;
 }
 
 enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
                                        struct weft_error *error) {
   while (pool->count < count) {
-    struct weft_buffer *buffer = make_buffer(pool);
-    if (buffer == NULL) {
-      return weft_fail_memory(error, sizeof *buffer + (size_t)pool->layout.capacity);
-    }
+    struct weft_buffer *buffer = NULL;
+    WEFT_TRY(make_buffer(pool, &buffer, error));
     buffer->older = pool->all;
     pool->all = buffer;
     buffer->next = pool->free;
@@ -130,7 +133,7 @@ enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct wef
   for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
     void *data = weft_device_allocate(device, pool->allocator, capacity);
     if (data == NULL) {
-      return weft_fail_memory(error, (size_t)capacity);
+      return weft_device_fail_allocation(device, capacity, error);
     }
     weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
     buffer->message.data = data;
@@ -147,7 +150,7 @@ enum weft_status weft_buffer_pool_stage(struct weft_buffer_pool *pool, struct we
   for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
     void *data = weft_device_allocate(wire, pool->allocator, capacity);
     if (data == NULL) {
-      return weft_fail_memory(error, (size_t)capacity);
+      return weft_device_fail_allocation(wire, capacity, error);
     }
     buffer->resident = buffer->message.data;
     buffer->message.data = data;

@@ -77,7 +77,10 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
   work->done = device->ops->allocate_host(device, sizeof *work->done);
   work->waited_for = weft_array_allocate_zero(allocator, executor->transport->rank_count,
                                               sizeof *work->waited_for);
-  return work->done != NULL && work->waited_for != NULL
+  if (work->done == NULL) {
+    return weft_device_fail_allocation(device, sizeof *work->done, error);
+  }
+  return work->waited_for != NULL
              ? WEFT_OK
              : weft_fail_memory(error, executor->transport->rank_count * sizeof(uint64_t));
 }
@@ -132,8 +135,11 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   if (timed) {
     work->ends = weft_array_allocate_zero(allocator, count, sizeof *work->ends);
   }
-  if (work->events == NULL || work->records == NULL || work->clocks == NULL ||
-      work->waits == NULL || (timed && work->ends == NULL)) {
+  if (work->clocks == NULL) {
+    return weft_device_fail_allocation(work->device, count * sizeof *work->clocks, error);
+  }
+  if (work->events == NULL || work->records == NULL || work->waits == NULL ||
+      (timed && work->ends == NULL)) {
     return weft_fail_memory(error, count * sizeof *work->waits);
   }
   for (uint32_t k = 0; k < count; k++) {

@@ -46,6 +46,18 @@ static void free_losses(struct weft_pipeline *pipeline) {
   }
 }
 
+/* What a device says does not name the rank. */
+static void name_rank(const struct weft_pipeline *pipeline, struct weft_error *error) {
+  char reason[sizeof error->message], hint[sizeof error->hint];
+  if (error != NULL && error->status == WEFT_ERR_DEVICE &&
+      strstr(error->message, "rank ") == NULL) {
+    memcpy(reason, error->message, sizeof reason);
+    memcpy(hint, error->hint, sizeof hint);
+    (void)weft_fail(error, error->status, hint, "rank %" PRIu32 ": %s", pipeline->transport->rank,
+                    reason);
+  }
+}
+
 /* ---- Programs ---- */
 
 /* Every row has a rank of the transport, and this rank has a row. */
@@ -241,6 +253,7 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
   pipeline->executor.allocator = allocator;
   const enum weft_status status = build(pipeline, error);
   if (status < 0) {
+    name_rank(pipeline, error);
     weft_pipeline_destroy(pipeline);
     return status;
   }
@@ -277,6 +290,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
                                        struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
+  name_rank(pipeline, error);
   struct weft_failure failure = {.rank = rank, .error = *error};
   assert(error->status < 0);
   transport->ops->fail(transport, &failure);
@@ -409,7 +423,8 @@ static enum weft_status make_room(struct weft_pipeline *pipeline, const struct w
   if (m > pipeline->loss_room) {
     double *losses = allocate_losses(pipeline, m);
     if (losses == NULL) {
-      return weft_fail_memory(error, m * sizeof *losses);
+      return weft_device_fail_allocation(has_streams(pipeline) ? pipeline->options.device : NULL,
+                                         m * sizeof *losses, error);
     }
     free_losses(pipeline);
     pipeline->losses = losses;

@@ -178,7 +178,7 @@ enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct 
   stage->grads = weft_device_allocate(device, NULL, bytes);
   if (stage->weights == NULL || stage->grads == NULL) {
     weft_linear_stage_finish(stage);
-    return weft_fail_memory(error, (size_t)bytes);
+    return weft_device_fail_allocation(device, bytes, error);
   }
   const enum weft_status status = draw(stage, seed, error);
   if (status < 0) {

@@ -20,7 +20,7 @@ enum weft_status weft_staging_reserve(struct weft_staging *staging,
   weft_staging_finish(staging, allocator); /* first: both at once may be too much */
   staging->data = weft_device_allocate(device, allocator, bytes);
   if (staging->data == NULL) {
-    return weft_fail_memory(error, bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX);
+    return weft_device_fail_allocation(device, bytes, error);
   }
   staging->capacity = bytes;
   staging->device = device;

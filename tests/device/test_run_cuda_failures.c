@@ -75,11 +75,17 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
     if (error.message[0] == '\0' || error.hint[0] == '\0') {
       fail_msg("%s: message '%s', hint '%s'", what, error.message, error.hint);
     }
-    /* a rank on the host may have ended the last step before the GPU failed in it */
-    if (job.failed_ranks != 0 && job.failed_ranks != job.ranks && job.host_ranks == 0) {
+    if (strcmp(function, "cuCtxSetCurrent") == 0 && strstr(error.message, "memory") != NULL) {
+      fail_msg("%s, and the reason given is memory: %s", what, error.message);
+    }
+    if (error.status == WEFT_ERR_DEVICE && job.failed_ranks > 0 &&
+        strstr(error.message, "rank ") == NULL) {
+      fail_msg("%s, and no rank is named: %s", what, error.message);
+    }
+    if (job.failed_ranks != 0 && job.failed_ranks != job.ranks) {
       fail_msg("%s: %u ranks of %u failed: %s", what, job.failed_ranks, job.ranks, error.message);
     }
-    for (uint32_t r = 0; job.failed_ranks == job.ranks && r < job.ranks; r++) {
+    for (uint32_t r = 0; r < job.failed_ranks; r++) {
       assert_true(job.errors[r].status < 0 && job.errors[r].message[0] != '\0');
     }
   }

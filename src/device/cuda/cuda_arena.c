@@ -27,27 +27,30 @@ void weft_cuda_arena_finish(struct weft_cuda_arena *arena, bool keep_memory) {
   pthread_mutex_destroy(&arena->lock);
 }
 
-static struct weft_cuda_block *add_block(struct weft_cuda_arena *arena, uint64_t bytes) {
+static CUresult add_block(struct weft_cuda_arena *arena, uint64_t bytes,
+                          struct weft_cuda_block **out) {
   struct weft_cuda_block *block = weft_array_allocate_zero(arena->allocator, 1, sizeof *block);
   if (block == NULL) {
-    return NULL;
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
   block->bytes = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-  if (arena->cuda->cuMemAlloc(&block->data, (size_t)block->bytes) != CUDA_SUCCESS) {
+  const CUresult result = arena->cuda->cuMemAlloc(&block->data, (size_t)block->bytes);
+  if (result != CUDA_SUCCESS) {
     weft_array_free(arena->allocator, block, 1, sizeof *block);
-    return NULL;
+    return result;
   }
   block->next = arena->blocks;
   arena->blocks = block;
   arena->bytes += block->bytes;
   arena->allocations++;
-  return block;
+  *out = block;
+  return CUDA_SUCCESS;
 }
 
-CUdeviceptr weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes) {
-  CUdeviceptr data = 0;
+CUresult weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes, CUdeviceptr *out) {
+  CUresult result = CUDA_SUCCESS;
   if (bytes > UINT64_MAX / 2) {
-    return 0;
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
   const uint64_t needed = bytes == 0 ? ALIGN : (bytes + ALIGN - 1) / ALIGN * ALIGN;
   pthread_mutex_lock(&arena->lock);
@@ -56,15 +59,15 @@ CUdeviceptr weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t byt
     block = block->next;
   }
   if (block == NULL) {
-    block = add_block(arena, needed);
+    result = add_block(arena, needed, &block);
   }
-  if (block != NULL) {
-    data = block->data + block->used;
+  if (result == CUDA_SUCCESS) {
+    *out = block->data + block->used;
     block->used += needed;
     block->pieces++;
   }
   pthread_mutex_unlock(&arena->lock);
-  return data;
+  return result;
 }
 
 void weft_cuda_arena_free(struct weft_cuda_arena *arena, CUdeviceptr data) {

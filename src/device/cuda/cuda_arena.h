@@ -27,8 +27,9 @@ struct weft_cuda_arena {
 bool weft_cuda_arena_init(struct weft_cuda_arena *arena, const struct weft_cuda_api *cuda,
                           const struct weft_allocator *allocator);
 void weft_cuda_arena_finish(struct weft_cuda_arena *arena, bool keep_memory);
-/* Aligned to 256; 0: out of memory. The content is unspecified. */
-CUdeviceptr weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes);
+/* Aligned to 256; the content is unspecified. The driver's error, of which the usual one is
+ * CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes, CUdeviceptr *out);
 void weft_cuda_arena_free(struct weft_cuda_arena *arena, CUdeviceptr data);
 
 #endif

@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_device.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -118,24 +119,51 @@ static enum weft_status end_complete(const struct weft_cuda_device *rank,
 
 /* ---- Memory ---- */
 
+/* The driver's error, also where it need not be asked. */
+static CUresult begin_allocation(const struct weft_cuda_device *rank) {
+  return is_abandoned(rank) ? CUDA_ERROR_NOT_READY
+                            : rank->cuda->cuCtxSetCurrent(rank->gpu->context);
+}
+
+static bool end_allocation(struct weft_cuda_device *rank, CUresult result) {
+  if (result != CUDA_SUCCESS) {
+    __atomic_store_n(&rank->allocation, result, __ATOMIC_RELAXED);
+  }
+  return result == CUDA_SUCCESS;
+}
+
 static void *allocate(struct weft_device *device, const struct weft_allocator *allocator,
                       uint64_t bytes) {
   struct weft_cuda_device *rank = of(device);
   const struct weft_cuda_api *cuda = rank->cuda;
+  CUdeviceptr data = 0;
   (void)allocator;
-  if (is_abandoned(rank) || make_current(device, NULL) < 0) {
-    return NULL;
+  CUresult result = begin_allocation(rank);
+  if (result == CUDA_SUCCESS) {
+    result = weft_cuda_arena_allocate(&rank->arena, bytes, &data);
   }
-  const CUdeviceptr data = weft_cuda_arena_allocate(&rank->arena, bytes);
-  if (data == 0) {
-    return NULL;
+  if (result == CUDA_SUCCESS && bytes > 0) {
+    result = cuda->cuMemsetD8Async(data, 0, (size_t)bytes, rank->streams[0]);
+    if (result == CUDA_SUCCESS) {
+      result = cuda->cuStreamSynchronize(rank->streams[0]);
+    }
+    if (result != CUDA_SUCCESS) {
+      weft_cuda_arena_free(&rank->arena, data);
+    }
   }
-  if (bytes > 0 && (cuda->cuMemsetD8Async(data, 0, (size_t)bytes, rank->streams[0]) != 0 ||
-                    cuda->cuStreamSynchronize(rank->streams[0]) != 0)) {
-    weft_cuda_arena_free(&rank->arena, data);
-    return NULL;
+  return end_allocation(rank, result) ? (void *)(uintptr_t)data : NULL;
+}
+
+static enum weft_status fail_allocation(struct weft_device *device, uint64_t bytes,
+                                        struct weft_error *error) {
+  const struct weft_cuda_device *rank = of(device);
+  const CUresult result = __atomic_load_n(&rank->allocation, __ATOMIC_RELAXED);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS) {
+    return weft_fail(error, WEFT_ERR_MEMORY,
+                     "use more GPUs, smaller microbatches, or a schedule that holds fewer of them",
+                     "no memory for %" PRIu64 " bytes on %s", bytes, rank->place);
   }
-  return (void *)(uintptr_t)data;
+  return weft_cuda_fail(rank->cuda, result, "allocating on a GPU", error);
 }
 
 static void release(struct weft_device *device, const struct weft_allocator *allocator, void *data,
@@ -148,11 +176,14 @@ static void release(struct weft_device *device, const struct weft_allocator *all
 }
 
 static void *allocate_host(struct weft_device *device, uint64_t bytes) {
-  const struct weft_cuda_device *rank = of(device);
+  struct weft_cuda_device *rank = of(device);
   void *data = NULL;
-  if (is_abandoned(rank) || make_current(device, NULL) < 0 ||
-      rank->cuda->cuMemHostAlloc(&data, (size_t)(bytes > 0 ? bytes : 1),
-                                 CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != 0) {
+  CUresult result = begin_allocation(rank);
+  if (result == CUDA_SUCCESS) {
+    result = rank->cuda->cuMemHostAlloc(&data, (size_t)(bytes > 0 ? bytes : 1),
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+  }
+  if (!end_allocation(rank, result)) {
     return NULL;
   }
   memset(data, 0, (size_t)bytes);
@@ -361,6 +392,7 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .memory = WEFT_MEMORY_DEVICE,
     .allocate = allocate,
     .free = release,
+    .fail_allocation = fail_allocation,
     .copy = copy,
     .fill = fill,
     .checksum = checksum,

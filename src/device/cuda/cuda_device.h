@@ -34,6 +34,7 @@ struct weft_cuda_device {
   pthread_mutex_t lock;                    /* over the streams */
   CUstream streams[WEFT_CUDA_STREAMS_MAX]; /* that exist; the first is for operations without */
   uint32_t stream_count;
+  CUresult allocation; /* what the last one that failed ended with; atomic */
   char place[WEFT_CUDA_PLACE_SIZE];
 };
 
@@ -42,6 +43,7 @@ struct weft_cuda_pinned {
   struct weft_device device; /* first */
   struct weft_device_ops ops;
   struct weft_cuda *of;
+  CUresult allocation; /* what the last one that failed ended with; atomic */
 };
 
 struct weft_cuda {

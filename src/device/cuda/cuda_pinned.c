@@ -25,14 +25,27 @@ static void *allocate(struct weft_device *device, const struct weft_allocator *a
   struct weft_cuda *cuda = of(device);
   void *data = NULL;
   (void)allocator;
-  if (is_abandoned(cuda) || bytes > SIZE_MAX ||
-      cuda->cuda->cuCtxSetCurrent(cuda->gpus[0].context) != CUDA_SUCCESS ||
-      cuda->cuda->cuMemHostAlloc(&data, bytes > 0 ? (size_t)bytes : 1, CU_MEMHOSTALLOC_PORTABLE) !=
-          CUDA_SUCCESS) {
+  CUresult result = is_abandoned(cuda) ? CUDA_ERROR_NOT_READY
+                                       : cuda->cuda->cuCtxSetCurrent(cuda->gpus[0].context);
+  if (result == CUDA_SUCCESS) {
+    result =
+        cuda->cuda->cuMemHostAlloc(&data, bytes > 0 ? (size_t)bytes : 1, CU_MEMHOSTALLOC_PORTABLE);
+  }
+  if (result != CUDA_SUCCESS) {
+    __atomic_store_n(&cuda->pinned.allocation, result, __ATOMIC_RELAXED);
     return NULL;
   }
   memset(data, 0, (size_t)bytes);
   return data;
+}
+
+static enum weft_status fail_allocation(struct weft_device *device, uint64_t bytes,
+                                        struct weft_error *error) {
+  const struct weft_cuda *cuda = of(device);
+  const CUresult result = __atomic_load_n(&cuda->pinned.allocation, __ATOMIC_RELAXED);
+  return result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS
+             ? weft_fail_memory(error, (size_t)bytes)
+             : weft_cuda_fail(cuda->cuda, result, "allocating pinned memory", error);
 }
 
 static void release(struct weft_device *device, const struct weft_allocator *allocator, void *data,
@@ -57,6 +70,7 @@ void weft_cuda_pinned_init(struct weft_cuda *cuda) {
   pinned->ops.name = "pinned";
   pinned->ops.allocate = allocate;
   pinned->ops.free = release;
+  pinned->ops.fail_allocation = fail_allocation;
   pinned->ops.event_query = event_query;
   pinned->device.ops = &pinned->ops;
   pinned->of = cuda;
