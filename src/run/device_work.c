@@ -334,7 +334,8 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                           struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
   WEFT_TRY(work->device->ops->make_current(work->device, error)); /* for the kernel */
-  return work->device->ops->note(work->device, work->done, 0, &work->clocks[0], work->watch, error);
+  return work->device->ops->note(work->device, work->done, 0, &work->clocks[0], work->stream,
+                                 error);
 }
 
 /* ---- Times ---- */
@@ -342,8 +343,10 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
 enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error) {
   struct weft_device_work *work = executor->device;
   for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
-    int64_t elapsed = (int64_t)(work->clocks[k + 1] - work->clocks[0]);
-    if (!work->replaying) {
+    int64_t elapsed;
+    if (work->replaying) {
+      elapsed = (int64_t)(work->clocks[k + 1] - *work->begin_clock);
+    } else {
       WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, work->events[k], &elapsed,
                                                 error));
     }

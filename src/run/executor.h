@@ -206,7 +206,8 @@ struct weft_device_work {
   bool replaying;   /* the graph runs, not the executor */
   uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
-  uint32_t seen;    /* *done, as last read */
+  const uint64_t *begin_clock;      /* in a replay: the beginning, of a rank on the same GPU */
+  uint32_t seen;                    /* *done, as last read */
   struct weft_recording *recording; /* that all ranks share; NULL: the row runs */
   /* [rank_count] during a step that one thread does for all of them; else NULL. */
   const struct weft_executor *const *ranks;
@@ -253,7 +254,7 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
  * caused it. Returns its status, and sets blamed_rank. */
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error);
-/* In a graph: notes its beginning. */
+/* In a graph: notes its beginning, before anything else in the rank's stream. */
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                           struct weft_error *error);
 /* After the step: when each cell ended; and with those of all ranks, the times of the row's

@@ -26,8 +26,8 @@ struct graph_key {
 /* A rank's part of a graph. */
 struct graph_rank {
   struct graph_key key;
-  uint32_t cells,
-      waits; /* compute cells of its row, and their waits: the rank keeps what they are */
+  uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
+  uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
   uint64_t actions;
 };
 
@@ -142,6 +142,23 @@ static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
 
 /* ---- Recording it ---- */
 
+static struct weft_device_work *work_of(void *const *items, uint32_t r) {
+  return ((struct weft_pipeline *)items[r])->executor.device;
+}
+
+/* Ranks of one GPU count their times from the same beginning. */
+static void find_clocks(struct weft_world_graph *graph, void *const *items) {
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_device *device = work_of(items, r)->device;
+    uint32_t first = 0;
+    while (first < r &&
+           device->ops->reach(device, work_of(items, first)->device) != WEFT_REACH_USE) {
+      first++;
+    }
+    graph->ranks[r].clock = first;
+  }
+}
+
 /* All streams of all ranks begin with the origin, and it ends with them. What watches a rank comes
  * after its last cell; only collectives may follow that in its stream. */
 static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *const *items,
@@ -150,10 +167,10 @@ static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *c
   WEFT_TRY(ops->event_record(graph->device, graph->begin, graph->origin, error));
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    const struct weft_device_work *work = pipeline->executor.device;
-    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work->stream, error));
-    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work->watch, error));
-    WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
+    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work_of(items, r)->stream, error));
+    if (graph->ranks[r].clock == r) {
+      WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
+    }
   }
   return WEFT_OK;
 }
@@ -162,7 +179,7 @@ static enum weft_status join_ranks(const struct weft_world_graph *graph, void *c
                                    struct weft_error *error) {
   const struct weft_device_ops *ops = graph->device->ops;
   for (uint32_t r = 0; r < graph->rank_count; r++) {
-    const struct weft_device_work *work = ((const struct weft_pipeline *)items[r])->executor.device;
+    const struct weft_device_work *work = work_of(items, r);
     WEFT_TRY(ops->event_record(graph->device, work->join, work->watch, error));
     WEFT_TRY(ops->event_wait(graph->device, work->join, graph->origin, error));
     if (work->trails) {
@@ -209,6 +226,7 @@ static enum weft_status record_rows(struct weft_world_graph *graph, void *const 
     executor->device->recording = recording;
     graph->ranks[r].actions = executor->actions_done;
   }
+  find_clocks(graph, items);
   recording->failed = fork_ranks(graph, items, &recording->error) < 0;
   const enum weft_status status = enqueue_rows(items, graph->rank_count, error);
   recording->failed = recording->failed || join_ranks(graph, items, &recording->error) < 0;
@@ -266,6 +284,7 @@ static enum weft_status record(struct weft_world_graph *graph, void *const *item
 static enum weft_status launch(const struct weft_world_graph *graph, void *const *items,
                                struct weft_error *error) {
   const struct weft_device_ops *ops = graph->device->ops;
+  const int64_t now = weft_clock_ns();
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
     if (weft_executor_find_stage(executor, 0) != NULL || executor->targets != NULL) {
@@ -276,7 +295,8 @@ static enum weft_status launch(const struct weft_world_graph *graph, void *const
     executor->device->replaying = true;
     executor->device->enqueued = graph->ranks[r].cells;
     executor->device->wait_count = graph->ranks[r].waits;
-    executor->device->base_ns = weft_clock_ns();
+    executor->device->base_ns = now;
+    executor->device->begin_clock = &work_of(items, graph->ranks[r].clock)->clocks[0];
   }
   WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, graph->origin, error));
   return ops->event_record(graph->device, graph->finish, graph->origin, error);

@@ -64,6 +64,15 @@ is_sound() {
   on_gpus "" run t.csv --device cuda -o x.html
   succeeds
   has '<svg' x.html
+  # Each action takes its time on the device, with a graph and without.
+  for graph in "" --no-graph; do
+    # shellcheck disable=SC2086
+    on_gpus policy=oldest,queues=32 run t.csv --device cuda --f 1 --b 2 $graph -o x.json
+    succeeds
+    jq -e '[.traceEvents[] | select(.ph == "X" and (.name | test("^PP:[01][FB]")))] |
+           length == 16 and
+           all(.dur / (if .name | test("PP:.F") then 1000 else 2000 end) | . > 0.99 and . < 1.01)' x.json
+  done
 }
 
 @test "run on GPUs and parts of them" {
