@@ -252,7 +252,10 @@ enum weft_status weft_meeting_join_apart(struct weft_meeting *meeting, uint32_t 
     pthread_cond_broadcast(&meeting->changed);
   }
   pthread_mutex_unlock(&meeting->lock);
-  return is_over(meeting, waiter.round) ? WEFT_OK : wait_for_others(meeting, &waiter, error);
+  if (!is_over(meeting, waiter.round)) {
+    WEFT_TRY(wait_for_others(meeting, &waiter, error));
+  }
+  return weft_world_check(meeting->world, error); /* drive() may have failed after this rank came */
 }
 
 /* ---- The world's failures ---- */
