@@ -75,7 +75,7 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
     if (error.message[0] == '\0' || error.hint[0] == '\0') {
       fail_msg("%s: message '%s', hint '%s'", what, error.message, error.hint);
     }
-    if (strcmp(function, "cuCtxSetCurrent") == 0 && strstr(error.message, "memory") != NULL) {
+    if (strcmp(function, "cuCtxSetCurrent") == 0 && error.status == WEFT_ERR_MEMORY) {
       fail_msg("%s, and the reason given is memory: %s", what, error.message);
     }
     if (error.status == WEFT_ERR_DEVICE && job.failed_ranks > 0 &&
