@@ -46,7 +46,7 @@ enum opcode {
 };
 
 struct values {
-  const struct weft_pickle_value **items; /* NULL: a mark */
+  struct weft_pickle_value **items; /* NULL: a mark */
   size_t count, capacity;
 };
 
@@ -97,13 +97,13 @@ static enum weft_status fail_end(const struct machine *machine) {
 static bool grow(struct machine *machine, struct values *values, size_t count) {
   if (count > values->capacity) {
     const size_t capacity = count > SIZE_MAX / 4 ? count : 2 * count + 16;
-    const struct weft_pickle_value **items =
-        weft_arena_allocate(machine->arena, capacity, sizeof(struct weft_pickle_value *));
+    struct weft_pickle_value **items =
+        weft_arena_allocate(machine->arena, capacity, sizeof(void *));
     if (items == NULL) {
       return false;
     }
     if (values->count > 0) {
-      memcpy(items, values->items, values->count * sizeof *items);
+      memcpy(items, values->items, values->count * sizeof(void *));
     }
     values->items = items;
     values->capacity = capacity;
@@ -115,7 +115,7 @@ static enum weft_status fail_memory(const struct machine *machine) {
   return weft_arena_status(machine->arena, machine->error);
 }
 
-static enum weft_status push(struct machine *machine, const struct weft_pickle_value *value) {
+static enum weft_status push(struct machine *machine, struct weft_pickle_value *value) {
   if (!grow(machine, &machine->stack, machine->stack.count + 1)) {
     return fail_memory(machine);
   }
@@ -143,7 +143,7 @@ static size_t above_mark(struct machine *machine) {
     return SIZE_MAX;
   }
   const size_t count = stack->count - at;
-  memmove(stack->items + at - 1, stack->items + at, count * sizeof(struct weft_pickle_value *));
+  memmove(stack->items + at - 1, stack->items + at, count * sizeof(void *));
   stack->count--;
   return count;
 }
@@ -165,14 +165,13 @@ static enum weft_status collect(struct machine *machine, enum weft_pickle_kind k
   if (count == SIZE_MAX || !has(machine, count) || (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
     return fail(machine, "a list, tuple or dictionary of values that are not there");
   }
-  const struct weft_pickle_value **items =
-      weft_arena_allocate(machine->arena, count + 1, sizeof(struct weft_pickle_value *));
+  struct weft_pickle_value **items = weft_arena_allocate(machine->arena, count + 1, sizeof(void *));
   if (items == NULL) {
     return fail_memory(machine);
   }
   machine->stack.count -= count;
   if (count > 0) {
-    memcpy(items, machine->stack.items + machine->stack.count, count * sizeof *items);
+    memcpy(items, machine->stack.items + machine->stack.count, count * sizeof(void *));
   }
   return push_new(machine, (struct weft_pickle_value){
                                .kind = kind, .items = items, .count = count, .capacity = count});
@@ -185,9 +184,7 @@ static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind,
     return fail(machine, "values for a list or dictionary that is not there");
   }
   struct values *stack = &machine->stack;
-  /* The machine made it, so it may change it. */
-  struct weft_pickle_value *target =
-      (struct weft_pickle_value *)(uintptr_t)stack->items[stack->count - count - 1];
+  struct weft_pickle_value *target = stack->items[stack->count - count - 1];
   if (target->kind != kind) {
     return fail(machine, "values for something that is no list or dictionary");
   }
@@ -197,7 +194,7 @@ static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind,
   }
   stack->count -= count;
   if (count > 0) {
-    memcpy(items.items + items.count, stack->items + stack->count, count * sizeof *items.items);
+    memcpy(items.items + items.count, stack->items + stack->count, count * sizeof(void *));
   }
   target->items = items.items;
   target->count += count;

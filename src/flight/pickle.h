@@ -21,8 +21,8 @@ struct weft_pickle_value {
   enum weft_pickle_kind kind;
   int64_t integer; /* a boolean is 0 or 1 */
   double real;
-  const char *text;                       /* `count` bytes of UTF-8, not NUL-terminated */
-  const struct weft_pickle_value **items; /* of a dictionary: key, value, key, value ... */
+  const char *text;                 /* `count` bytes of UTF-8, not NUL-terminated */
+  struct weft_pickle_value **items; /* of a dictionary: key, value, key, value ... */
   size_t count;
   size_t capacity;
 };

@@ -9,14 +9,13 @@ enum { DEPTH_MAX = 8 }; /* a dump has 4 */
 #define BYTES_MAX ((size_t)256 << 20)
 #define COMMAS_MAX (UINT32_C(1) << 26)
 
-static struct weft_pickle_value *convert(struct weft_arena *arena, const json_t *json,
-                                         unsigned depth);
+static struct weft_pickle_value *convert(struct weft_arena *arena, json_t *json, unsigned depth);
 
-static void convert_list(struct weft_arena *arena, const json_t *json, unsigned depth,
+static void convert_list(struct weft_arena *arena, json_t *json, unsigned depth,
                          struct weft_pickle_value *value) {
   const size_t count = json_array_size(json);
   value->kind = WEFT_PICKLE_LIST;
-  value->items = weft_arena_allocate(arena, count + 1, sizeof(struct weft_pickle_value *));
+  value->items = weft_arena_allocate(arena, count + 1, sizeof(void *));
   for (size_t k = 0; value->items != NULL && k < count; k++) {
     value->items[value->count++] = convert(arena, json_array_get(json, k), depth + 1);
   }
@@ -34,8 +33,7 @@ static void convert_dictionary(struct weft_arena *arena, json_t *json, unsigned 
   const char *key;
   json_t *member;
   value->kind = WEFT_PICKLE_DICTIONARY;
-  value->items = weft_arena_allocate(arena, 2 * json_object_size(json) + 1,
-                                     sizeof(struct weft_pickle_value *));
+  value->items = weft_arena_allocate(arena, 2 * json_object_size(json) + 1, sizeof(void *));
   if (value->items == NULL) {
     return;
   }
@@ -51,14 +49,13 @@ static void convert_dictionary(struct weft_arena *arena, json_t *json, unsigned 
 }
 
 /* What lies deeper than a dump has it is none. An item is never NULL, unless memory is out. */
-static struct weft_pickle_value *convert(struct weft_arena *arena, const json_t *json,
-                                         unsigned depth) {
+static struct weft_pickle_value *convert(struct weft_arena *arena, json_t *json, unsigned depth) {
   struct weft_pickle_value *value = weft_arena_allocate(arena, 1, sizeof *value);
   if (value == NULL || depth > DEPTH_MAX) {
     return value;
   }
   switch (json_typeof(json)) {
-    case JSON_OBJECT: convert_dictionary(arena, (json_t *)(uintptr_t)json, depth, value); break;
+    case JSON_OBJECT: convert_dictionary(arena, json, depth, value); break;
     case JSON_ARRAY: convert_list(arena, json, depth, value); break;
     case JSON_STRING:
       copy_text(arena, json_string_value(json), json_string_length(json), value);

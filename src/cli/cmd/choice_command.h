@@ -20,7 +20,7 @@ double weft_cli_choice_gap(double value, double bound);
 
 void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,
                          uint32_t columns);
-void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *choice);
+void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *report);
 /* x.svg, or x.html with the table. */
 void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *choice,
                                  const char *path);

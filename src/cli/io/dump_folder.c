@@ -17,14 +17,14 @@ struct dumps {
   const struct weft_cli *cli;
   struct weft_arena arena; /* of names and of the two arrays */
   struct weft_flight_dump *items;
+  void **data; /* of the items */
   size_t *capacities;
   size_t count;
 };
 
 static void release(struct dumps *dumps) {
   for (size_t k = 0; k < dumps->count; k++) {
-    weft_array_free(dumps->cli->allocator, (void *)(uintptr_t)dumps->items[k].data,
-                    dumps->capacities[k], 1);
+    weft_array_free(dumps->cli->allocator, dumps->data[k], dumps->capacities[k], 1);
   }
   weft_arena_finish(&dumps->arena);
 }
@@ -43,13 +43,13 @@ static int read_dump(struct dumps *dumps, const char *folder, const char *file) 
   struct weft_text path = {.allocator = dumps->cli->allocator};
   weft_text_addf(&path, "%s/%s", folder, file);
   struct weft_flight_dump *dump = &dumps->items[dumps->count];
-  void *data = NULL;
-  int status = path.failed ? weft_cli_fail_memory(dumps->cli)
-                           : weft_cli_read_flight_dump(dumps->cli, path.data, &data, &dump->size,
-                                                       &dumps->capacities[dumps->count]);
+  int status = path.failed
+                   ? weft_cli_fail_memory(dumps->cli)
+                   : weft_cli_read_flight_dump(dumps->cli, path.data, &dumps->data[dumps->count],
+                                               &dump->size, &dumps->capacities[dumps->count]);
   weft_text_finish(&path);
   if (status == WEFT_CLI_OK) {
-    dump->data = data;
+    dump->data = dumps->data[dumps->count];
     dump->name = weft_arena_copy_text(&dumps->arena, file, strlen(file));
     dumps->count++;
     status = dump->name != NULL ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
@@ -61,7 +61,8 @@ static int read_dumps(struct dumps *dumps, const char *folder, struct dirent **e
                       size_t count) {
   dumps->items = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->items);
   dumps->capacities = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->capacities);
-  if (dumps->items == NULL || dumps->capacities == NULL) {
+  dumps->data = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->data);
+  if (dumps->items == NULL || dumps->data == NULL || dumps->capacities == NULL) {
     return weft_cli_fail_memory(dumps->cli);
   }
   for (size_t k = 0; k < count; k++) {
