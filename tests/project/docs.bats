@@ -43,6 +43,8 @@ not_run=(
   './trainer_cuda 1F1B 4'
   './trainer_cuda ZBVZeroBubble 4 4'
   './trainer_cuda 1F1B 4 0 eager'
+  'build/weft bench gpu'
+  'python3 bench/gpu_against_pytorch.py'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
