@@ -15,11 +15,11 @@
 #include "../device/fake_cuda/fake_cuda.h"
 
 /* NULL on a GPU (job_cuda.c), where there is nobody to ask. */
-extern __typeof__(fake_cuda_statistics) fake_cuda_statistics __attribute__((weak));
-extern __typeof__(fake_cuda_host_reads) fake_cuda_host_reads __attribute__((weak));
-extern __typeof__(fake_cuda_host_writes) fake_cuda_host_writes __attribute__((weak));
-extern __typeof__(fake_cuda_finding_count) fake_cuda_finding_count __attribute__((weak));
-extern __typeof__(fake_cuda_finding) fake_cuda_finding __attribute__((weak));
+#pragma weak fake_cuda_statistics
+#pragma weak fake_cuda_host_reads
+#pragma weak fake_cuda_host_writes
+#pragma weak fake_cuda_finding_count
+#pragma weak fake_cuda_finding
 
 enum { BATCH_ROWS = CUDA_MICROBATCHES_MAX * CUDA_ROWS + 1 };
 
@@ -302,6 +302,8 @@ enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results 
   return run(&host, results, error);
 }
 
+bool cuda_job_same(const void *a, const void *b, size_t bytes) { return memcmp(a, b, bytes) == 0; }
+
 /* ---- What the driver found ---- */
 
 void cuda_job_check_findings(const struct cuda_job *job) {
@@ -311,11 +313,13 @@ void cuda_job_check_findings(const struct cuda_job *job) {
   }
 }
 
+static struct fake_cuda_statistics statistics(void) {
+  const struct fake_cuda_statistics none = {.blocks = 0};
+  return fake_cuda_statistics != NULL ? fake_cuda_statistics() : none;
+}
+
 static uint64_t objects(void) {
-  struct fake_cuda_statistics now = {.blocks = 0};
-  if (fake_cuda_statistics != NULL) {
-    now = fake_cuda_statistics();
-  }
+  const struct fake_cuda_statistics now = statistics();
   return now.blocks + now.pinned_blocks + now.streams + now.events + now.graphs + now.executables +
          now.libraries + now.contexts + now.partitions;
 }
@@ -324,7 +328,7 @@ bool cuda_job_leaks(const struct cuda_job *job) { return objects() != job->objec
 
 void cuda_job_check_leaks(const struct cuda_job *job, const char *what) {
   if (cuda_job_leaks(job)) {
-    const struct fake_cuda_statistics left = fake_cuda_statistics();
+    const struct fake_cuda_statistics left = statistics();
     fail_msg(
         "%s, %u ranks, %s: of %u objects before, there are now %u: %u blocks, %u pinned "
         "blocks, %u streams, %u events, %u graphs, %u executables, %u libraries, %u contexts, "

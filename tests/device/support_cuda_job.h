@@ -79,6 +79,9 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
 
 void cuda_job_read_grads(struct cuda_job *job);
 
+/* Whether both have the same bits. */
+bool cuda_job_same(const void *a, const void *b, size_t bytes);
+
 /* Whether the fake driver holds more than before the run. */
 bool cuda_job_leaks(const struct cuda_job *job);
 

@@ -112,6 +112,11 @@ static inline CUdeviceptr allocate(size_t bytes) {
   return data;
 }
 
+/* Memory of the device as a pointer. */
+static inline void *pointer_to(CUdeviceptr data) {
+  return (void *)(uintptr_t)data; /* NOLINT(performance-no-int-to-ptr) */
+}
+
 static inline CUstream create_stream(void) {
   CUstream stream;
   OK(cuda->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -39,7 +39,7 @@ static void test_runs_when_the_host_waits(void **state) {
   for (unsigned k = 0; k < COUNT; k++) {
     assert_true(out[k] == 2 * (float)k);
   }
-  assert_true(((float *)fake_cuda_view((void *)(uintptr_t)data))[3] == 6);
+  assert_true(((float *)fake_cuda_view(pointer_to(data)))[3] == 6);
   OK(cuda->cuMemFree(data));
   OK(cuda->cuMemFreeHost(in));
   OK(cuda->cuMemFreeHost(out));
@@ -55,7 +55,7 @@ static void test_the_host_cannot_access_device_memory(void **state) {
   const pid_t child = fork();
   if (child == 0) {
     (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler, too */
-    *(volatile char *)(uintptr_t)data = 1;
+    *(volatile char *)pointer_to(data) = 1;
     _exit(0);
   }
   int status;

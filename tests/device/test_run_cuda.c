@@ -31,7 +31,7 @@ static void run_and_compare(struct cuda_job *job, struct fake_cuda_options optio
   cuda_job_check_findings(job);
   cuda_job_check_leaks(job, "at the end");
   for (uint32_t k = 0; k < job->step_count; k++) {
-    if (memcmp(expected.losses[k], found.losses[k], sizeof expected.losses[k]) != 0) {
+    if (!cuda_job_same(expected.losses[k], found.losses[k], sizeof expected.losses[k])) {
       fail_msg("%s, %u ranks, seed %u: other losses in step %u: %.17g, on the host %.17g",
                job->schedule, job->ranks, (unsigned)options.seed, k, found.losses[k][0],
                expected.losses[k][0]);
