@@ -83,6 +83,10 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
  * done. */
 uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work);
 
+/* Beam searches for targets between the bound and the best value, within the time windows of each;
+ * also raises the bound. For about `work` nanoseconds of a typical core; returns the work done. */
+uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work);
+
 /* From the time windows that a bound leaves open, for any placement; also raises the bound. Visits
  * about `work` states of tables at most, as weft_problem_sharpen() does; does nothing when the
  * tables would be too large for that. */

@@ -211,6 +211,7 @@ static void describe(struct enumeration *enumeration, uint32_t index) {
     }
     profiles->next[(size_t)index * enumeration->width + n] = follow(enumeration, gaps, n, true);
   }
+  profiles->room[index] = room;
   profiles->most[index] = enumeration->flow ? 0 : weights_within(enumeration, room);
   profiles->pending[index] = enumeration->flow ? weights_within(enumeration, room) : 0;
   profiles->offset[index + 1] = profiles->offset[index] + profiles->most[index] + 1;
@@ -227,6 +228,7 @@ static bool fill(struct enumeration *enumeration) {
       !WEFT_ALLOCATE(arena, profiles->whole, (size_t)count * profiles->line) ||
       !WEFT_ALLOCATE(arena, profiles->most, count) ||
       !WEFT_ALLOCATE(arena, profiles->pending, count) ||
+      !WEFT_ALLOCATE(arena, profiles->room, count) ||
       !WEFT_ALLOCATE(arena, profiles->offset, (size_t)count + 1)) {
     return false;
   }
@@ -252,6 +254,7 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                                           .extra = detail == WEFT_LINE_WEIGHTS ? v - 1 : 0};
   enumeration.width = profiles->line + profiles->extra;
   weigh(&enumeration, problem, rank, detail);
+  profiles->after = enumeration.after;
   uint64_t entries = 0;
   if (enumeration.limit < 0 ||
       !enumerate(&enumeration, 1, enumeration.longest, enumeration.limit, &entries)) {

@@ -33,6 +33,8 @@ struct weft_line_profiles {
   uint32_t *whole;   /* [profile * line + n] likewise after a backward that leaves no W */
   uint32_t *most;    /* [profile] W that may be pending and are only counted */
   uint32_t *pending; /* [profile] likewise for WEFT_LINE_FLOW, where they are not even counted */
+  int64_t *room;     /* [profile] memory that is free if no counted W is pending */
+  int64_t after;     /* memory of a counted W that is pending */
   size_t *offset;    /* [profile + 1] sums of most + 1: offsets in tables over profiles and W */
 };
 

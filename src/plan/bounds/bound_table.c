@@ -104,17 +104,23 @@ void weft_state_table_finish(struct weft_state_table *table) {
 
 /* ---- Times ---- */
 
+static void sort(int64_t *list, uint32_t count) {
+  for (uint32_t n = 0; n < count; n++) {
+    for (uint32_t k = n + 1; k < count; k++) {
+      if (list[k] < list[n]) {
+        const int64_t swap = list[n];
+        list[n] = list[k];
+        list[k] = swap;
+      }
+    }
+  }
+}
+
 /* Sums of the n smallest of times that occur m times each; sorts `times`. */
 static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
   sums[0] = 0;
+  sort(times, count);
   for (uint32_t n = 0; n < count; n++) {
-    for (uint32_t k = n + 1; k < count; k++) {
-      if (times[k] < times[n]) {
-        const int64_t swap = times[n];
-        times[n] = times[k];
-        times[k] = swap;
-      }
-    }
     for (uint32_t k = 0; k < m; k++) {
       sums[n * m + k + 1] = sums[n * m + k] + times[n];
     }
@@ -129,6 +135,7 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
   int64_t forward[WEFT_LOCAL_STAGES_MAX] = {0}, back[WEFT_LOCAL_STAGES_MAX] = {0},
           weight[WEFT_LOCAL_STAGES_MAX] = {0};
   table->weight_time = INT64_MAX;
+  table->has_gradients = false;
   for (uint32_t n = 0; n < table->line; n++) {
     table->ops[n].time = INT64_MAX;
     table->ops[n].whole = mixed && n >= table->line / 2 ? INT64_MAX : -1;
@@ -146,6 +153,8 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
     mirror->whole = mixed ? weft_min(mirror->whole, time[WEFT_KIND_B]) : -1;
     table->extra_time[k] = mixed ? time[WEFT_KIND_W] : weight[k];
     table->extra_least[k] = weight[k];
+    table->gradients[k] = problem->stages[s].gradients;
+    table->has_gradients = table->has_gradients || table->gradients[k] > 0;
     if (k < table->counted) {
       table->weight_time = weft_min(table->weight_time, table->extra_time[k]);
     }
@@ -155,6 +164,9 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
     add_up(back + n, own, m, table->ops[table->line - 1 - n].sums);
   }
   add_up(weight, table->counted, m, table->weight_sums);
+  if (own > 1) {
+    sort(table->gradients, v);
+  }
 }
 
 /* ---- Moves ---- */
@@ -173,7 +185,8 @@ static size_t row(const struct weft_state_table *table, uint32_t first, uint32_t
 struct move {
   uint32_t n, k; /* op of the line and its occurrence; larger n for W */
   int64_t head, tail, time;
-  uint32_t most;      /* counted W that may be pending after it */
+  uint32_t before;    /* counted W that may be pending before it, */
+  uint32_t most;      /* and after it */
   uint32_t pending;   /* W that may be pending and are not counted */
   int shift;          /* change of their number */
   size_t cell, row;   /* that it leads to */
@@ -201,6 +214,44 @@ static void weigh(const struct weft_state_table *table, uint32_t first, uint32_t
   }
 }
 
+/* The gradients that a rank has, before or after its next op n of the line. If stages are merged,
+ * the smallest that are possible. */
+static int64_t gradients_at(const struct weft_state_table *table, uint32_t first, uint32_t profile,
+                            uint32_t next) {
+  const uint32_t *behind = table->now->behind + (size_t)profile * table->line;
+  const uint32_t m = table->problem->microbatch_count;
+  int64_t sum = 0;
+  for (uint32_t n = table->line / 2; n < table->line; n++) {
+    uint32_t count = first - behind[n] + (n == next);
+    for (uint32_t k = table->line - 1 - n; count > 0; k++, count -= count < m ? count : m) {
+      sum += table->gradients[k];
+    }
+  }
+  return sum;
+}
+
+/* Lowers a number of W that may be pending with a profile to what gradients leave room for; false
+ * when they leave none for the profile itself. */
+static bool make_room(const struct weft_line_profiles *profiles, uint32_t profile,
+                      int64_t gradients, uint32_t *weights) {
+  const int64_t room = profiles->room[profile] - gradients;
+  if (room >= 0 && profiles->after > 0) {
+    *weights = (uint32_t)weft_min(*weights, room / profiles->after);
+  }
+  return room >= 0;
+}
+
+/* The same for a move. A first backward needs room for its gradients before it releases its
+ * activation. */
+static bool fit_gradients(const struct weft_state_table *table, uint32_t first, uint32_t profile,
+                          uint32_t next, struct move *move) {
+  const struct weft_line_profiles *profiles = table->now;
+  return make_room(profiles, profile, gradients_at(table, first, profile, move->n),
+                   &move->before) &&
+         make_room(profiles, next, gradients_at(table, first + (move->n == 0), next, UINT32_MAX),
+                   table->detail == WEFT_LINE_FLOW ? &move->pending : &move->most);
+}
+
 /* The move of the k-th op n of the line, or of a W. */
 static struct move describe_move(const struct weft_state_table *table, uint32_t n, uint32_t k) {
   const uint32_t known = table->line + table->now->extra;
@@ -225,6 +276,7 @@ static struct move describe_move(const struct weft_state_table *table, uint32_t 
 
 static struct move lead_to(const struct weft_state_table *table, struct move move, uint32_t first,
                            uint32_t profile) {
+  move.before = UINT32_MAX;
   move.most = table->now->most[profile];
   move.pending = table->now->pending[profile];
   move.cell = cell(table, first, profile);
@@ -245,13 +297,15 @@ static uint32_t list_moves(const struct weft_state_table *table, uint32_t first,
     if (next == WEFT_PROFILE_NONE || k == table->count) {
       continue;
     }
-    moves[count++] = lead_to(table, describe_move(table, n, k), first + (n == 0), next);
+    moves[count] = lead_to(table, describe_move(table, n, k), first + (n == 0), next);
+    count += !table->has_gradients || fit_gradients(table, first, profile, next, &moves[count]);
     if (n < table->line && table->ops[n].whole >= 0) {
       struct move whole = describe_move(table, n, k);
       whole.time = table->ops[n].whole;
       whole.shift = 0;
-      moves[count++] =
-          lead_to(table, whole, first, profiles->whole[(size_t)profile * table->line + n]);
+      const uint32_t then = profiles->whole[(size_t)profile * table->line + n];
+      moves[count] = lead_to(table, whole, first, then);
+      count += !table->has_gradients || fit_gradients(table, first, profile, then, &moves[count]);
     }
   }
   return count;
@@ -260,7 +314,7 @@ static uint32_t list_moves(const struct weft_state_table *table, uint32_t first,
 /* Pending W after a move; false when they do not fit into the memory, or when none was pending. */
 static bool weights_after(const struct move *move, uint32_t weights, uint32_t *after) {
   *after = weights + (uint32_t)move->shift;
-  return *after <= move->most && (move->shift >= 0 || weights > 0);
+  return weights <= move->before && *after <= move->most && (move->shift >= 0 || weights > 0);
 }
 
 /* ---- Forward: earliest times ---- */
@@ -446,7 +500,9 @@ bool weft_state_table_follow(const struct weft_state_table *table, uint32_t rank
     at->weights -= at->weights > 0;
     return true;
   }
-  const uint32_t profile = profiles->next[(size_t)at->profile * known + n];
+  const uint32_t profile = kind == WEFT_KIND_B
+                               ? profiles->whole[(size_t)at->profile * table->line + n]
+                               : profiles->next[(size_t)at->profile * known + n];
   const bool adds = kind == WEFT_KIND_I && (profiles->extra == 0 || own == 0);
   if (profile == WEFT_PROFILE_NONE || at->weights + adds > profiles->most[profile]) {
     return false;

@@ -27,6 +27,8 @@ struct weft_state_table {
   int64_t *weight_sums;                       /* [v * m + 1] the least time of that many */
   int64_t extra_time[WEFT_LOCAL_STAGES_MAX];  /* of W that profiles distinguish, */
   int64_t extra_least[WEFT_LOCAL_STAGES_MAX]; /* and their share of a whole backward, if less */
+  int64_t gradients[WEFT_LOCAL_STAGES_MAX];   /* of the stages of an op; ascending if merged */
+  bool has_gradients;                         /* not all are 0 */
   uint32_t counted;                           /* stages whose W are only counted */
   const struct weft_line_profiles *now;       /* of the rank that is filled in */
   uint64_t visited;                           /* entries reached */

@@ -8,6 +8,9 @@
  * dropped. A layer keeps the `width` prefixes with the smallest bounds. If that never drops one,
  * no order is better than what is known then, which is optimal.
  *
+ * With a target, only orders that reach it are searched: a guide tells how late a rank may be in a
+ * state, and which prefixes have the least slack.
+ *
  * A whole backward counts as a backward and its W, done at once: it leads to the next layer but
  * one. */
 #include <assert.h>
@@ -17,6 +20,7 @@
 #include <weft/support.h>
 
 #include "plan/bounds/bound.h"
+#include "plan/bounds/window_guide.h"
 #include "plan/incumbent.h"
 
 enum { COUNT_F, COUNT_BACK, COUNT_W, COUNTS };
@@ -48,13 +52,16 @@ enum { LAYERS = 3, ROOM = 4 /* prefixes until a layer is thinned, as a multiple 
 
 struct beam {
   const struct weft_problem *problem;
+  const struct weft_guide *guide; /* NULL: none */
+  int64_t target;                 /* of the guide */
   struct weft_arena arena;
   struct layer layers[LAYERS];
   unsigned char *blocks;           /* of all layers: not cleared */
   size_t stride, done_at;          /* of blocks; of the counts in them */
   uint32_t time_count, done_words; /* words of 8 bytes */
   uint32_t width, bucket_count;
-  uint32_t clock_at, held_at, left_at, channel_at, arrival_at; /* in the times */
+  uint32_t clock_at, held_at, left_at, channel_at, arrival_at; /* in the times, */
+  uint32_t latest_at, state_at;                                /* and with a guide */
   int64_t *back, *both; /* [stage] least time until the gradient is sent, and with its W */
   int64_t *first;       /* [rank] subtracted from its end */
   struct trace *traces;
@@ -134,6 +141,31 @@ static void send(const struct beam *beam, struct prefix *at, uint32_t from, uint
   times[arrivals_at(beam, to, path) + microbatch] = end;
 }
 
+/* ---- Guide ---- */
+
+/* The state of a rank in its table takes two words. */
+enum { STATE_WORDS = (sizeof(struct weft_state_table_at) + 7) / 8 };
+
+/* Follows an op in the table of its rank. False when no order that reaches the target does so. */
+static bool follow_guide(const struct beam *beam, struct prefix *at, uint32_t s,
+                         enum weft_plan_op_kind kind, uint32_t microbatch, int64_t end) {
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
+  int64_t *times = times_of(at);
+  int64_t *words = times + beam->state_at + (size_t)stage->rank * STATE_WORDS;
+  struct weft_state_table_at state;
+  memcpy(&state, words, sizeof state);
+  if (!weft_state_table_follow(&beam->guide->windows.table, stage->rank, stage->local_stage, kind,
+                               &state)) {
+    return false;
+  }
+  memcpy(words, &state, sizeof state);
+  const int64_t latest = weft_guide_latest(beam->guide, stage->rank, state);
+  times[beam->latest_at + stage->rank] = latest;
+  const int64_t slack = weft_min(latest, weft_guide_tail(beam->guide, s, kind, microbatch)) - end;
+  at->bound = weft_max(at->bound, beam->target - slack);
+  return latest != INT64_MIN && slack >= 0;
+}
+
 /* Memory and time left after an op. False when memory does not suffice. */
 static bool account(const struct beam *beam, struct prefix *at, uint32_t s,
                     enum weft_plan_op_kind kind) {
@@ -181,6 +213,11 @@ static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
   at->sum -= *clock;
   *clock = at->now + problem->stages[s].time[kind];
   at->sum += *clock;
+  if (beam->guide != NULL &&
+      !follow_guide(beam, at, s, kind, done[kind == WEFT_KIND_F ? COUNT_F : COUNT_BACK] - 1U,
+                    *clock)) {
+    return false;
+  }
   if (kind == WEFT_KIND_F && s + 1 < problem->stage_count) {
     send(beam, at, s, s + 1, 0, done[COUNT_F] - 1U, *clock);
   } else if (kind != WEFT_KIND_F && kind != WEFT_KIND_W && s > 0) {
@@ -190,15 +227,22 @@ static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
 }
 
 /* The work left on each rank, and the path of the last microbatch. */
-static int64_t bound_of(const struct beam *beam, const struct prefix *at) {
+static int64_t bound_of(const struct beam *beam, struct prefix *at) {
   const struct weft_problem *problem = beam->problem;
   const uint32_t m = problem->microbatch_count;
   const int64_t *times = times_in(at), *clock = times + beam->clock_at;
-  int64_t worst = 0;
+  int64_t worst = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t left = times[beam->left_at + r];
     const int64_t from = left > 0 ? weft_max(clock[r], at->now) : clock[r];
     worst = weft_max(worst, from + left - beam->first[r]);
+    if (beam->guide != NULL) {
+      worst = weft_max(worst, beam->target + from - times[beam->latest_at + r]);
+      sum += from - times[beam->latest_at + r];
+    }
+  }
+  if (beam->guide != NULL) {
+    at->sum = sum;
   }
   int64_t path = at->now;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -567,17 +611,35 @@ static void set_times(struct beam *beam, struct prefix *start) {
   }
 }
 
-static void search(struct beam *beam, struct weft_incumbent *incumbent) {
-  const struct weft_problem *problem = beam->problem;
-  struct layer *now = &beam->layers[0], *next = &beam->layers[1], *after = &beam->layers[2];
-  struct prefix *start = prefix_at(beam, now, 0);
+/* The objective of a complete prefix. */
+static int64_t value_of(const struct beam *beam, const struct prefix *at) {
+  int64_t worst = 0;
+  for (uint32_t r = 0; r < beam->problem->rank_count; r++) {
+    worst = weft_max(worst, times_in(at)[beam->clock_at + r] - beam->first[r]);
+  }
+  return worst;
+}
+
+/* Nothing is done. */
+static void begin(struct beam *beam, struct prefix *start) {
   memset(start, 0, beam->stride);
   set_times(beam, start);
+  for (uint32_t r = 0; beam->guide != NULL && r < beam->problem->rank_count; r++) {
+    const struct weft_state_table_at state = weft_state_table_begin(&beam->guide->windows.table, r);
+    memcpy(times_of(start) + beam->state_at + (size_t)r * STATE_WORDS, &state, sizeof state);
+    times_of(start)[beam->latest_at + r] = weft_guide_latest(beam->guide, r, state);
+  }
   beam->trace_count = 1;
-  now->count = 1;
+}
+
+static void search(struct beam *beam, struct weft_incumbent *incumbent) {
+  struct layer *now = &beam->layers[0], *next = &beam->layers[1], *after = &beam->layers[2];
+  const struct weft_problem *problem = beam->problem;
   const uint64_t layers = (uint64_t)problem->stage_count * problem->microbatch_count * COUNTS;
   const uint64_t tries = beam->work_left;
   uint64_t extended = 0;
+  begin(beam, prefix_at(beam, now, 0));
+  now->count = 1;
   for (uint64_t n = 0; n < layers; n++) {
     /* As many as the work allows, if all layers to come have as many, and as many tries each. */
     const double per_prefix = 1.5 + (double)(tries - beam->work_left) / (double)(extended + 1);
@@ -596,8 +658,10 @@ static void search(struct beam *beam, struct weft_incumbent *incumbent) {
     clear(beam, after);
   }
   uint32_t best = 0;
-  for (uint32_t k = 1; k < now->count; k++) {
-    best = goes_before(prefix_at(beam, now, k), prefix_at(beam, now, best)) ? k : best;
+  for (uint32_t k = 0; k < now->count; k++) {
+    struct prefix *at = prefix_at(beam, now, k);
+    at->bound = value_of(beam, at); /* what a guide tells is no bound */
+    best = goes_before(at, prefix_at(beam, now, best)) ? k : best;
   }
   if (now->count > 0) {
     write_order(beam, prefix_at(beam, now, best), &incumbent->draft,
@@ -614,7 +678,9 @@ static void set_layout(struct beam *beam) {
   beam->left_at = 2 * ranks;
   beam->channel_at = 3 * ranks;
   beam->arrival_at = beam->channel_at + 2 * stages;
-  beam->time_count = beam->arrival_at + 2 * stages * problem->microbatch_count;
+  beam->latest_at = beam->arrival_at + 2 * stages * problem->microbatch_count;
+  beam->state_at = beam->latest_at + (beam->guide != NULL ? ranks : 0);
+  beam->time_count = beam->state_at + (beam->guide != NULL ? ranks * STATE_WORDS : 0);
   beam->done_words = (stages * COUNTS + 3) / 4;
   beam->done_at = sizeof(struct prefix) + (size_t)beam->time_count * sizeof(int64_t);
   beam->stride = beam->done_at + (size_t)beam->done_words * sizeof(uint64_t);
@@ -626,20 +692,22 @@ enum { OPS_MAX = 4096, WIDTH_MIN = 100, WIDTH_MAX = 1 << 15 };
 /* Nanoseconds to try a prefix: with its bound, and a copy of so many bytes per nanosecond. */
 enum { TRY_WORK = 100, COPY_BYTES = 16 };
 
-uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
-  assert(incumbent != NULL && incumbent->draft.ops != NULL);
+/* One beam search for about `work`, which becomes what it took: 0 when there was too little for
+ * one. True when it was complete: no order is better than the incumbent and the target. */
+static bool run(struct weft_incumbent *incumbent, const struct weft_guide *guide, int64_t target,
+                uint64_t *work) {
   const struct weft_problem *problem = incumbent->problem;
   const size_t ops = weft_problem_op_count(problem);
   struct beam beam = {.problem = problem,
+                      .guide = guide,
+                      .target = target,
                       .arena = {.allocator = problem->allocator},
-                      .cutoff = incumbent->value,
+                      .cutoff = weft_min(target, incumbent->value - 1) + 1,
                       .is_exact = true};
-  if (ops > OPS_MAX || weft_incumbent_is_done(incumbent)) {
-    return 0;
-  }
   set_layout(&beam);
   const uint64_t per_try = TRY_WORK + beam.stride / COPY_BYTES;
-  const uint64_t tries = work / per_try;
+  const uint64_t tries = *work / per_try;
+  *work = 0;
   beam.work_left = tries;
   beam.width = tries / ops < WIDTH_MAX ? (uint32_t)(tries / ops) : WIDTH_MAX;
   beam.trace_room = (uint32_t)weft_min((int64_t)tries + 1, 1 << 24);
@@ -647,14 +715,74 @@ uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
     beam.bucket_count *= 2;
   }
   if (beam.width < WIDTH_MIN) {
-    return 0;
+    return false;
   }
-  if (allocate(&beam)) { /* without memory for it, the search goes on without it */
+  const bool done = allocate(&beam); /* without memory for it, the search goes on without it */
+  if (done) {
     search(&beam, incumbent);
-    if (beam.is_exact) {
-      incumbent->bound = incumbent->value;
-    }
+    *work = (tries - beam.work_left) * per_try;
   }
   release(&beam);
-  return (tries - beam.work_left) * per_try;
+  return done && beam.is_exact;
+}
+
+uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
+  if (weft_problem_op_count(incumbent->problem) > OPS_MAX || weft_incumbent_is_done(incumbent)) {
+    return 0;
+  }
+  if (run(incumbent, NULL, INT64_MAX, &work)) {
+    incumbent->bound = incumbent->value;
+  }
+  return work;
+}
+
+/* ---- Targets ---- */
+
+/* Nanoseconds per state of a table; parts of the work, one for each beam search; and the smallest
+ * difference between targets, as a share of the bound. */
+enum { STATE_WORK = 50, PARTS = 4, STEPS = 100000 };
+
+/* Searches for an order that reaches a target. Returns whether it is known afterwards that none
+ * does, or which is the best of those that do. */
+static bool search_target(struct weft_incumbent *incumbent, struct weft_guide *guide,
+                          int64_t target, uint64_t part, uint64_t *left) {
+  const uint64_t states = part / 2 / STATE_WORK;
+  guide->windows.work_left = states;
+  const enum weft_guide_result result = weft_guide_aim(guide, target);
+  uint64_t work = result == WEFT_GUIDE_OPEN ? part : 0;
+  const bool complete = work > 0 && run(incumbent, guide, target, &work);
+  const uint64_t all = work + (states - guide->windows.work_left) * STATE_WORK;
+  /* Nothing can be done with so little. */
+  *left = *left < all || (result != WEFT_GUIDE_REFUTED && work == 0) ? 0 : *left - all;
+  return complete || result == WEFT_GUIDE_REFUTED;
+}
+
+/* The best value is tried first, since it may be optimal; then bisection, since lower targets leave
+ * less open. */
+uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
+  if (weft_problem_op_count(incumbent->problem) > OPS_MAX || weft_incumbent_is_done(incumbent)) {
+    return 0;
+  }
+  struct weft_guide guide;
+  uint64_t left = weft_guide_init(&guide, incumbent->problem, work / STATE_WORK) ? work : 0;
+  int64_t low = incumbent->bound, target = incumbent->value - 1;
+  bool first = true;
+  while (left > 0 && !weft_incumbent_is_done(incumbent)) {
+    const uint64_t part = left < work / PARTS ? left : work / PARTS;
+    if (search_target(incumbent, &guide, target, part, &left)) {
+      incumbent->bound = weft_max(incumbent->bound, weft_min(target + 1, incumbent->value));
+      low = weft_max(low, incumbent->bound);
+    } else if (!first && incumbent->value > target) {
+      low = target + 1;
+    }
+    if (incumbent->value - low <= incumbent->bound / STEPS) {
+      break;
+    }
+    first = false;
+    target = low + (incumbent->value - 1 - low) / 2;
+  }
+  weft_guide_finish(&guide);
+  return work - left;
 }

@@ -26,13 +26,22 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Shares of the work: a beam search and periodic orders before the first round; a better bound, and
- * orders from its time windows, after it; and once more a better bound after the last. */
-#define PERIODIC_SINGLE 0.1 /* one stage per rank */
-#define PERIODIC_SEVERAL 0.3
-#define BEAM 0.1
-#define WINDOWS 0.25
-#define SHARPENING 0.2
+/* Shares of the work: a beam search and periodic orders before the first round; a better bound,
+ * orders from its time windows, and beam searches guided by them, after it; and once more a better
+ * bound after the last. */
+struct shares {
+  double beam, periodic, windows, guided, sharpening;
+};
+static const struct shares shares_single = {0.02, 0.05, 0.2, 0, 0.2}; /* one stage per rank */
+static const struct shares shares_small = {0.1, 0.15, 0.15, 0.25, 0.1};
+static const struct shares shares_large = {0.1, 0.3, 0.25, 0, 0.2};
+enum { SMALL = 1024 }; /* ops */
+
+static const struct shares *shares_of(const struct weft_problem *problem) {
+  return weft_problem_op_count(problem) <= SMALL ? &shares_small
+         : problem->stages_per_rank == 1         ? &shares_single
+                                                 : &shares_large;
+}
 
 /* Nanoseconds of a typical core per state that a bound visits. */
 enum { STATE_WORK = 50 };
@@ -200,10 +209,17 @@ static uint64_t states_for(const struct worker_pool *pool, double share) {
 /* A better bound may prove that the incumbent is optimal; the time windows that it leaves open
  * lead to new orders. */
 static enum weft_status use_windows(struct worker_pool *pool, struct weft_error *error) {
+  const struct shares *shares = shares_of(pool->incumbent->problem);
   if (!weft_incumbent_is_optimal(pool->incumbent) &&
       !weft_search_control_is_cancelled(pool->control) &&
-      weft_search_control_spend(pool->control, WINDOWS * (double)pool->task->work)) {
-    WEFT_TRY(weft_construct_windows(pool->incumbent, states_for(pool, WINDOWS), error));
+      weft_search_control_spend(pool->control, shares->windows * (double)pool->task->work)) {
+    WEFT_TRY(weft_construct_windows(pool->incumbent, states_for(pool, shares->windows), error));
+  }
+  const double guided = shares->guided * (double)pool->task->work;
+  if (guided > 0 && !weft_incumbent_is_optimal(pool->incumbent) &&
+      !weft_search_control_is_cancelled(pool->control) &&
+      weft_search_control_spend(pool->control, guided)) {
+    (void)weft_construct_guided(pool->incumbent, (uint64_t)guided);
   }
   for (uint32_t n = 0; n < pool->size; n++) {
     pool->workers[n].search.incumbent.bound = pool->incumbent->bound;
@@ -214,22 +230,25 @@ static enum weft_status use_windows(struct worker_pool *pool, struct weft_error 
 
 static void sharpen(struct worker_pool *pool) {
   struct weft_incumbent *incumbent = pool->incumbent;
+  const double share = shares_of(incumbent->problem)->sharpening;
   if (!weft_incumbent_is_optimal(incumbent) && !weft_search_control_is_cancelled(pool->control) &&
-      weft_search_control_spend(pool->control, SHARPENING * (double)pool->task->work)) {
+      weft_search_control_spend(pool->control, share * (double)pool->task->work)) {
     incumbent->bound =
         weft_problem_sharpen(incumbent->problem, incumbent->problem->objective, incumbent->bound,
-                             incumbent->value, states_for(pool, SHARPENING));
+                             incumbent->value, states_for(pool, share));
   }
 }
 
 /* Work left to the worker that has done most. */
 static uint64_t work_left(const struct worker_pool *pool) {
+  const struct shares *shares = shares_of(pool->incumbent->problem);
   uint64_t most = 0;
   for (uint32_t n = 0; n < pool->size; n++) {
     const uint64_t own = pool->workers[n].search.work;
     most = own > most ? own : most;
   }
-  const uint64_t all = (uint64_t)((double)pool->task->work * (1 - WINDOWS - SHARPENING));
+  const uint64_t all = (uint64_t)((double)pool->task->work *
+                                  (1 - shares->windows - shares->guided - shares->sharpening));
   return all > most + pool->work_before ? all - most - pool->work_before : 0;
 }
 
@@ -244,12 +263,12 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
   const double all = (double)pool->task->work;
-  const bool single = pool->incumbent->problem->stages_per_rank == 1;
-  const double periodic = (single ? PERIODIC_SINGLE : PERIODIC_SEVERAL) * all;
-  if (!weft_search_control_spend(pool->control, BEAM * all)) {
+  const struct shares *shares = shares_of(pool->incumbent->problem);
+  const double periodic = shares->periodic * all;
+  if (!weft_search_control_spend(pool->control, shares->beam * all)) {
     return WEFT_OK;
   }
-  pool->work_before = weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * all));
+  pool->work_before = weft_construct_beam(pool->incumbent, (uint64_t)(shares->beam * all));
   if (!weft_incumbent_is_optimal(pool->incumbent) &&
       weft_search_control_spend(pool->control, periodic)) {
     pool->work_before +=
