@@ -15,6 +15,7 @@ from ._autoplan import Autoplan, Step, plan_for, profile_program, stages_in
 from ._costs import Costs
 from ._errors import UnavailableError, UsageError
 from ._kineto import costs_from_kineto, timeline_from_kineto
+from ._pipeline import Pipeline, StepResult
 from ._plan import Plan
 from ._program import Program, Table
 from ._report import Report
@@ -22,6 +23,8 @@ from ._report import Report
 __all__ = [
     "Autocheck",
     "Autoplan",
+    "Pipeline",
+    "StepResult",
     "autocheck",
     "autoplan",
     "check",

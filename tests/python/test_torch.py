@@ -4,6 +4,7 @@ import inspect
 import multiprocessing
 import os
 import tempfile
+import time
 
 import pytest
 import weft_pipeline as weft
@@ -352,3 +353,100 @@ def test_runtime_computes_the_same(source):
     for stage, expected in gradients.items():
         for got, want in zip(together[stage], expected):
             assert torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
+
+
+# ---- Weft's own runtime ----
+
+
+def fake(x):
+    return isinstance(x, torch._subclasses.FakeTensor)
+
+
+class Fails(torch.nn.Module):
+    def forward(self, x):
+        if not fake(x):
+            raise ZeroDivisionError("in a stage")
+        return x * 1
+
+
+class Sleeps(torch.nn.Module):
+    def forward(self, x):
+        if not fake(x):
+            time.sleep(3)
+        return x * 1
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "1F1B",
+        "GPipe",
+        weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4),
+        weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=4),
+        weft.Table.named("DualPipeV", ranks=2, microbatches=4),
+        weft.plan(ranks=2, microbatches=4, stages_per_rank=2, effort=0.05, threads=1),
+    ],
+    ids=["1F1B", "GPipe", "ZBV", "Interleaved", "DualPipeV", "planned"],
+)
+def test_pipeline_computes_the_same(schedule):
+    modules = modules_of(4)
+    pipeline = weft_torch.Pipeline(
+        modules, schedule, loss_of, microbatches=4, scale_grads=False, stall_limit=60
+    )
+    x, y = batch_of(4)
+    found = pipeline.step(x, y, output=True)
+    losses, gradients = reference(4, 4)
+    assert found.losses == pytest.approx(losses, rel=1e-6)
+    for stage, module in enumerate(modules):
+        for weight, expected in zip(module.parameters(), gradients[stage]):
+            assert torch.allclose(weight.grad, torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    whole = torch.nn.Sequential(*modules)(x).detach()
+    assert torch.allclose(found.output, whole, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(pipeline.eval(x).output, whole, rtol=1e-5, atol=1e-6)
+    before = [weight.grad.clone() for weight in modules[0].parameters()]
+    pipeline.step(x, y)  # gradients add up
+    for weight, once in zip(modules[0].parameters(), before):
+        assert torch.allclose(weight.grad, 2 * once, rtol=1e-5, atol=1e-6)
+
+
+def test_pipeline_scales_and_takes_other_batches():
+    modules = modules_of(2)
+    pipeline = weft_torch.Pipeline(modules, "1F1B", loss_of, microbatches=4)
+    x, y = batch_of(4)
+    pipeline.step(x, y)
+    _, gradients = reference(2, 4)
+    for weight, expected in zip(modules[1].parameters(), gradients[1]):
+        assert torch.allclose(weight.grad, torch.tensor(expected) / 4, rtol=1e-5, atol=1e-6)
+    assert len(pipeline.step(torch.cat([x, x]), torch.cat([y, y])).losses) == 4
+    assert len(pipeline.step(x[:5], y[:5]).losses) == 4
+
+
+def test_pipeline_fails_with_the_reason():
+    x, y = batch_of(4)
+    pipeline = weft_torch.Pipeline([*modules_of(1), Fails()], "1F1B", loss_of, microbatches=4)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError) as caught:
+            pipeline.step(x, y)
+        assert "1F0" in str(caught.value.__cause__)
+    asleep = weft_torch.Pipeline(
+        [*modules_of(1), Sleeps()], "1F1B", loss_of, microbatches=4, stall_limit=0.5
+    )
+    with pytest.raises(weft.StalledError) as caught:
+        asleep.step(x, y)
+    assert "rank 1" in caught.value.message and "1F0" in caught.value.message
+    good = weft_torch.Pipeline(modules_of(2), "1F1B", loss_of, microbatches=4)
+    for wrong, kind in (
+        ((x[:3], y), weft.UsageError),
+        ((x, None), weft.UsageError),
+        ((3, y), TypeError),
+        ((x, "y"), TypeError),
+        ((torch.tensor(3.0), y), weft.UsageError),
+    ):
+        with pytest.raises(kind):
+            good.step(*wrong)
+    for wrong in ([], [3], "modules"):
+        with pytest.raises(TypeError):
+            weft_torch.Pipeline(wrong, "1F1B", loss_of, microbatches=4)
+    with pytest.raises(weft.UsageError):
+        table = weft.Table.named("1F1B", ranks=3, microbatches=4)
+        weft_torch.Pipeline(modules_of(2), table, loss_of)
