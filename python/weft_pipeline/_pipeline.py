@@ -49,8 +49,23 @@ def _shape(torch: Any, tensor: Any, what: str) -> Any:
     return shape
 
 
+_views: dict[Any, Any] = {}  # by place, type and size: the runtime reuses its buffers
+_VIEWS_MAX = 4096
+
+
 def _view(torch: Any, item: Any) -> Any:
     """A tensor in the memory of the runtime, without a copy."""
+    shape = item.shape
+    key = (item.data, shape.dtype, tuple(shape.dims[: shape.dim_count]))
+    found = _views.get(key)
+    if found is None:
+        if len(_views) >= _VIEWS_MAX:
+            _views.clear()
+        found = _views[key] = _new_view(torch, item)
+    return found.detach()
+
+
+def _new_view(torch: Any, item: Any) -> Any:
     dims = list(item.shape.dims[: item.shape.dim_count])
     dtype = getattr(torch, _NAMES[item.shape.dtype])
     count = 1
@@ -72,6 +87,8 @@ class _Stage:
         self.module = module
         self.loss_fn = loss_fn
         self.kept: dict[int, Any] = {}
+        self.shapes: dict[Any, Any] = {}
+        self.weights: list[Any] = []
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
         names = ["forward", "backward", "backward_input", "backward_weight", "scale_grads"]
@@ -99,9 +116,6 @@ class _Stage:
 
         return run
 
-    def parameters(self) -> list[Any]:
-        return [weight for weight in self.module.parameters() if weight.requires_grad]
-
     def forward(self, where: Any) -> None:
         x = _view(self.torch, where.inputs[0].items[0])
         with self.torch.set_grad_enabled(bool(where.training)):
@@ -109,9 +123,11 @@ class _Stage:
                 x.requires_grad_()
             y = self.module(x)
         item = where.outputs[0].items[0]
-        item.shape = _shape(self.torch, y, f"the output of stage {where.stage}")
-        with self.torch.no_grad():
-            _view(self.torch, item).copy_(y)
+        size = tuple(y.shape)
+        if size not in self.shapes:
+            self.shapes[size] = _shape(self.torch, y, f"the output of stage {where.stage}")
+        item.shape = self.shapes[size]
+        _view(self.torch, item).copy_(y.detach())
         if where.training:
             self.kept[where.slot] = (x, y)
 
@@ -134,7 +150,7 @@ class _Stage:
     def backward(self, where: Any) -> None:
         x, y = self.kept.pop(where.slot)
         gradient = _view(self.torch, where.output_grads[0].items[0])
-        wanted = self.parameters() + ([x] if x.requires_grad else [])
+        wanted = [*self.weights, x] if x.requires_grad else self.weights
         if wanted:
             self.torch.autograd.backward([y], [gradient], inputs=wanted)
         if x.requires_grad:
@@ -150,12 +166,12 @@ class _Stage:
     def backward_weight(self, where: Any) -> None:
         _, y = self.kept.pop(where.slot)
         gradient = _view(self.torch, where.output_grads[0].items[0])
-        wanted = self.parameters()
+        wanted = self.weights
         if wanted:
             self.torch.autograd.backward([y], [gradient], inputs=wanted)
 
     def scale_grads(self, where: Any) -> None:
-        for weight in self.parameters():
+        for weight in self.weights:
             if weight.grad is not None:
                 weight.grad.mul_(where.grad_scale)
 
@@ -342,6 +358,8 @@ class Pipeline(Immutable):
     def _run_on(self, world: _World, function: Any, items: Any, output: bool) -> StepResult:
         torch, program = self._runs.torch, self.program
         last = program.rank_of_stage[-1]
+        for stage in self._stages:
+            stage.weights = [w for w in stage.module.parameters() if w.requires_grad]
         results = [c.weft_step_result() for _ in world.pipelines]
 
         def rank_main(_context: Any, transport: Any, error: Any) -> int:
