@@ -895,7 +895,7 @@ static void each_operation(void **state, enum how how, int code) {
                           .new = model_of(scenario->new_step, 2),
                           .later = model_of(9, 3)};
     const struct injector counted = count_operations(&trial, scenario, state);
-    for (uint64_t n = 1; n <= counted.seen; n++) {
+    for (uint64_t n = 1; n <= counted.seen; n += how == DIE ? STRIDE : 1) { /* it forks */
       if (how == DIE) {
         die_at(&trial, scenario, n, counted.renamed_at, state);
       } else {
