@@ -243,24 +243,43 @@ def run_rank(rank, source, store, queue):
     dist.destroy_process_group()
 
 
-def uneven_modules(count):
-    """Stages of which the last takes several times as long as the others."""
-    torch.manual_seed(7)
-    return [
-        torch.nn.Sequential(
-            *(torch.nn.Linear(64, 64) for _ in range(8 if stage == count - 1 else 2))
-        )
-        for stage in range(count)
-    ]
+class Takes(torch.autograd.Function):
+    """Takes some seconds forward, and twice as many backward."""
+
+    @staticmethod
+    def forward(context, x, seconds):
+        context.seconds = seconds
+        time.sleep(seconds)
+        return x * 1
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(2 * context.seconds)
+        return gradient * 1, None
+
+
+class Uneven(torch.nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.first = torch.nn.Linear(WIDTH, WIDTH)
+        self.last = torch.nn.Linear(WIDTH, WIDTH)
+        self.seconds = seconds
+
+    def forward(self, x):
+        return self.last(Takes.apply(self.first(x), self.seconds))
+
+
+SECONDS = [0.012, 0.004, 0.004, 0.012]  # of each stage
 
 
 def autoplan_rank(rank, p, m, store, queue):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=p)
-    modules = uneven_modules(2 * p)
+    torch.manual_seed(7)
+    modules = [Uneven(seconds) for seconds in SECONDS]
     mine = [rank, p + rank]
     stages = [PipelineStage(modules[s], s, 2 * p, torch.device("cpu")) for s in mine]
-    x, y = torch.randn(8 * m, 64), torch.randn(8 * m, 64)
+    x, y = batch_of(m)
     losses = []
 
     def step(schedule):
@@ -268,26 +287,29 @@ def autoplan_rank(rank, p, m, store, queue):
             module.zero_grad()
         losses.clear()
         last = {"target": y, "losses": losses} if 2 * p - 1 in mine else {}
+        begin = time.perf_counter()
         schedule.step(*([x] if 0 in mine else []), **last)
+        return time.perf_counter() - begin
 
     def gradients():
         return [q.grad.clone() for s in mine for q in modules[s].parameters()]
 
     schedule = schedules.ScheduleLoopedBFS(stages, m, loss_fn=loss_of, scale_grads=False)
-    found = weft_torch.autoplan(schedule, step, steps=3, effort=0.05)
+    found = weft_torch.autoplan(schedule, step, steps=2, effort=0.05)
+    weft_torch.check(found.schedule)
     step(schedule)
     expected, expected_losses = gradients(), [loss.item() for loss in losses]
     step(found.schedule)
     same = all(map(torch.allclose, gradients(), expected))
     same = same and [loss.item() for loss in losses] == pytest.approx(expected_losses)
-    weft_torch.check(found.schedule)
-    queue.put((found.before, found.after, same, str(found.plan.table), found.costs.to_dict()))
+    times = [(step(schedule), step(found.schedule)) for _ in range(3)]
+    queue.put((found.before, found.after, same, times, str(found), found.costs.to_dict()))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def test_autoplan():
-    p, m = 2, 4
+def test_autoplan(capsys):
+    p, m = 2, 8
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -302,14 +324,18 @@ def test_autoplan():
         for rank in ranks:
             rank.join(timeout=60)
             assert rank.exitcode == 0
-    assert all(same for _, _, same, _, _ in found)
-    assert found[0][3:] == found[1][3:]  # all ranks have the same plan and costs
-    before, after, _, _, costs = found[0]
-    assert 0 < after <= before
-    assert costs["unit"] == "ms"
-    assert all(stage["f"] > 0 and stage["b"] > 0 for stage in costs["stages"])
-    sizes = [stage["activation"] for stage in costs["stages"]]
-    assert sizes[3] > sizes[1] >= 8 * 64 * 4  # at least the input of a layer, in bytes
+    assert all(same for _, _, same, *_ in found)
+    assert found[0][4:] == found[1][4:]  # all ranks have the same plan and costs
+    before, after, _, times, said, costs = found[0]
+    measured = [min(pair[k] for pair in times) for k in (0, 1)]
+    with capsys.disabled():
+        print(f"\n  {said}; measured {1e3 * measured[0]:.0f} ms -> {1e3 * measured[1]:.0f} ms")
+    assert after < 0.9 * before
+    assert measured[1] < measured[0]
+    stages = costs["stages"]
+    assert stages[0]["f"] > 2 * stages[1]["f"] and stages[3]["b"] > 2 * stages[2]["b"]
+    sizes = [stage["activation"] for stage in stages]
+    assert min(sizes) >= ROWS * WIDTH * 4  # at least the input of a layer, in bytes
 
 
 PLANNED = weft.plan(
