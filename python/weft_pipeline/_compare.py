@@ -52,6 +52,12 @@ class Comparison(NamedTuple):
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        """Give the best."""
+        best = self.best
+        first = "none fits" if best is None else f"{best.name}, makespan {best.makespan:g}"
+        return f"<weft_pipeline.Comparison: {len(self.entries)} schedules; {first}>"
+
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
         rows = "".join(
