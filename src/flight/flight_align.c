@@ -221,10 +221,19 @@ static void begin_pending(struct weft_flight_row *row, uint64_t head) {
   }
 }
 
+static bool has_batches_of_one(const struct weft_flight_record *record) {
+  bool one = true;
+  for (size_t k = 1; k < record->count && one; k++) {
+    one = record->transfers[k].batch != record->transfers[k - 1].batch;
+  }
+  return one;
+}
+
 static void find_head(const struct weft_flight_record *record, struct weft_flight_row *row) {
   const uint64_t lost = count_lost(record, row);
   if (lost > 0) {
     begin_pending(row, record->transfers[0].before - lost);
+    row->estimated = !has_batches_of_one(record);
     return;
   }
   begin_pending(row, UINT64_MAX);
@@ -257,4 +266,37 @@ enum weft_status weft_flight_align(const struct weft_flight_record *record, uint
   }
   find_head(record, row);
   return WEFT_OK;
+}
+
+/* ---- Heads that are estimated ---- */
+
+static void refine(struct weft_flight_row *rows, const struct weft_flight_record *records,
+                   uint32_t rank) {
+  struct weft_flight_row *row = &rows[rank];
+  uint64_t head = UINT64_MAX;
+  for (uint32_t c = 0; row->estimated && c < row->channel_count; c++) {
+    const struct weft_flight_channel *channel = &row->channels[c];
+    const struct weft_flight_row *peer = &rows[channel->peer];
+    const struct weft_flight_channel *other = weft_flight_channel_find(peer, rank, !channel->sends);
+    if (records[channel->peer].name != NULL && !peer->estimated && other != NULL) {
+      const uint64_t place = weft_flight_place(row, channel, other->done);
+      head = place < head ? place : head;
+    }
+  }
+  if (head != UINT64_MAX) {
+    begin_pending(row, head);
+    row->estimated = false;
+  }
+}
+
+/* There and back, because one that is known now may tell of the next. */
+void weft_flight_refine(struct weft_flight_row *rows, const struct weft_flight_record *records,
+                        uint32_t rank_count) {
+  assert(rows != NULL && records != NULL);
+  for (uint32_t r = 0; r < rank_count; r++) {
+    refine(rows, records, r);
+  }
+  for (uint32_t r = rank_count; r > 0; r--) {
+    refine(rows, records, r - 1);
+  }
 }

@@ -21,7 +21,8 @@ struct weft_flight_row {
   uint32_t *channel; /* [count] */
   struct weft_flight_channel *channels;
   uint32_t channel_count;
-  uint64_t head; /* place since training began of the first transfer that is not done */
+  uint64_t head;  /* place since training began of the first transfer that is not done */
+  bool estimated; /* it is among those that the record has lost, and so are the sizes of batches */
 };
 
 /* Reads the rows of a program with communication into rows[rank_count]. */
@@ -41,5 +42,10 @@ uint64_t weft_flight_place(const struct weft_flight_row *row,
  * when the record is not one of this row. */
 enum weft_status weft_flight_align(const struct weft_flight_record *record, uint64_t set_up,
                                    struct weft_flight_row *row, struct weft_error *error);
+
+/* Where the head of a row is estimated, and those of peers are not, takes it from what the peers
+ * have done with the rank. */
+void weft_flight_refine(struct weft_flight_row *rows, const struct weft_flight_record *records,
+                        uint32_t rank_count);
 
 #endif

@@ -142,6 +142,9 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
   const uint64_t set_up = set_up_batches(job);
   for (uint32_t r = 0; r < rank_count; r++) {
     WEFT_TRY(weft_flight_align(&job->records[r], set_up, &job->rows[r], error));
+  }
+  weft_flight_refine(job->rows, job->records, rank_count);
+  for (uint32_t r = 0; r < rank_count; r++) {
     job->states[r] = weft_flight_state_of(job->program, r, &job->records[r], &job->rows[r]);
   }
   return weft_flight_judge(job->arena, rank_count, job->rows, job->states, &job->verdict, error);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # weft explain-hang on the dumps of PyTorch's flight recorder. Those in tests/flight/dumps were
-# recorded by PyTorch 2.11 over NCCL: in `sleeper` rank 2 slept in 2F3 in its third step, in
-# `skewed` rank 1 took no part after two steps.
+# recorded by PyTorch 2.11 over NCCL: in `sleeper` and `1f1b` rank 2 slept in 2F3 in its third step,
+# in `gpipe` and `ring` rank 1 in 1F3, in `skewed` rank 1 took no part after two steps. `1f1b` has
+# no dump of rank 3; in `ring` only the last 60 entries were kept.
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 
@@ -22,6 +23,21 @@ dumps=$WEFT_SOURCE_DIR/tests/flight/dumps
   weft explain-hang "$dumps/skewed" --program "$dumps/skewed/program.csv" --json
   succeeds
   [ "$(jq -c '[.culprit, .ranks[1].state, .ranks[1].step]' <<<"$output")" = '[1,"between steps",2]' ]
+}
+
+# They start sends and receives together, in another order than a program has them.
+@test "schedules with one stage per rank" {
+  "$WEFT" gen 1F1B -p 4 -m 8 -o 1f1b.csv
+  "$WEFT" gen GPipe -p 3 -m 6 -o gpipe.csv
+  while read -r folder program culprit action; do
+    weft explain-hang "$dumps/$folder" --program "$program" --json
+    succeeds
+    [ "$(jq -c "[.culprit, .ranks[$culprit].action]" <<<"$output")" = "[$culprit,\"$action\"]" ]
+  done <<'END'
+1f1b 1f1b.csv 2 2F3
+gpipe gpipe.csv 1 1F3
+ring 1f1b.csv 1 1F3
+END
 }
 
 @test "the table does instead of the program, and any rank's dump but the culprit's may be missing" {
