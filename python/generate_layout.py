@@ -223,7 +223,6 @@ def write_c(layout, include, file):
     lines = ["/* Written by generate_layout.py; what _layout.py is compared with. */"]
     lines += [f"#include <weft/{header.name}>" for header in sorted(include.glob("weft/*.h"))]
     lines += ["", "WEFT_API extern const uint64_t weft_python_layout[];"]
-    lines.append("WEFT_API extern const char weft_python_version[];")
     lines += ["", "const uint64_t weft_python_layout[] = {"]
     structs = layout.structs.values()
     count = sum(1 + 2 * len(fields) for fields in structs) + len(layout.enumerators)
@@ -234,7 +233,7 @@ def write_c(layout, include, file):
             lines.append(f"  offsetof(struct {name}, {field}),")
             lines.append(f"  sizeof(((struct {name} *)0)->{field}),")
     lines += [f"  (uint64_t)(int64_t){name}," for name in layout.enumerators]
-    lines += ["};", "", "const char weft_python_version[] = WEFT_VERSION;", ""]
+    lines += ["};", ""]
     file.write_text("\n".join(lines))
 
 

@@ -73,6 +73,12 @@ def _check_layout(library: ctypes.CDLL) -> None:
 
 lib = _load()
 version: str = lib.weft_version().decode()
+_declared = f"{c.WEFT_VERSION_MAJOR}.{c.WEFT_VERSION_MINOR}.{c.WEFT_VERSION_PATCH}"
+if version != _declared:
+    raise ImportError(
+        f"weft_pipeline's library has version {version} and _layout.py {_declared}; "
+        f"install the package again"
+    )
 
 Status = {lib.weft_status_name(k).decode(): k for k in range(c.WEFT_ERR_DEVICE, 1)}
 _STATUS_NAMES = {number: name for name, number in Status.items()}

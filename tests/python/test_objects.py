@@ -231,7 +231,7 @@ def test_cancel():
 
 
 def test_ctrl_c_returns_the_best_so_far():
-    waiting = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    waiting = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     waiting.start()
     plan = weft.plan(**LONG, costs=UNEVEN)
     assert plan.stopped and plan.table.verify().ok
@@ -282,6 +282,25 @@ def test_docstrings():
         for member, value in vars(thing).items() if isinstance(thing, type) else ():
             if not member.startswith("_") and callable(value):
                 assert value.__doc__, f"{name}.{member}"
+
+
+def test_version_is_compared():
+    script = """
+import importlib.util, pathlib, sys
+folder = pathlib.Path(importlib.util.find_spec("weft_pipeline").origin).parent
+spec = importlib.util.spec_from_file_location("weft_pipeline._layout", folder / "_layout.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.WEFT_VERSION_PATCH += 1
+sys.modules["weft_pipeline._layout"] = module
+try:
+    import weft_pipeline
+except ImportError as error:
+    assert "version" in str(error), error
+else:
+    sys.exit("imported")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_layout_is_compared():
