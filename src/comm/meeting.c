@@ -113,10 +113,18 @@ static void begin_if_complete(struct weft_meeting *meeting, uint32_t rank,
 
 /* ---- Waiting ---- */
 
-/* A step of a graph may take less than waking a thread: while there are cores for all, a rank first
- * looks for a while whether the round is over. A longer one it sleeps through, and is awake again
- * before the time at which it ends if it is like the one before. */
-enum { SPIN_NS = 200 * 1000, SPINS_PER_CLOCK = 64, LATER_BY = 64 };
+/* A step of a graph may take less than waking a thread, which a virtual machine does in 50 to 300
+ * us: while there are cores for all, a rank looks whether the round is over, for a while, or for
+ * all of a short one. If one rank slept through that, it would be late, and so the others would
+ * have to sleep as well, in every round. A longer one it sleeps through, and is awake again before
+ * the time at which it ends if it is like the one before. */
+enum {
+  SPIN_NS = 200 * 1000,
+  SHORT_NS = 2000 * 1000,
+  EARLY_NS = 500 * 1000,
+  SPINS_PER_CLOCK = 64,
+  LATER_BY = 64
+};
 
 static bool spin(const struct weft_meeting *meeting, uint64_t round, int64_t time) {
   const int64_t end = weft_clock_ns() + time;
@@ -195,9 +203,10 @@ static enum weft_status sleep_until(struct weft_meeting *meeting, const struct w
 static enum weft_status wait_for_others(struct weft_meeting *meeting, const struct waiter *waiter,
                                         struct weft_error *error) {
   const int64_t period = __atomic_load_n(&meeting->period, __ATOMIC_RELAXED);
-  const int64_t early = SPIN_NS + period / LATER_BY;
+  const int64_t early = EARLY_NS + period / LATER_BY;
   const int64_t end = __atomic_load_n(&meeting->ended_ns, __ATOMIC_RELAXED) + period;
-  bool over = meeting->spins && spin(meeting, waiter->round, SPIN_NS);
+  const int64_t first = SPIN_NS + (period < SHORT_NS ? 2 * period : 0);
+  bool over = meeting->spins && spin(meeting, waiter->round, first);
   while (!over) {
     const bool naps = meeting->spins && end - early > weft_clock_ns();
     const enum weft_status status =
