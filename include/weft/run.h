@@ -241,7 +241,8 @@ struct weft_pipeline_options {
   uint32_t boundary_count;                /* 1: serves all; or stage_count */
 
   struct weft_device *device; /* where this rank's boundary tensors are, inputs and outputs of its
-                                 stages; must outlive the pipeline. NULL: host */
+                                 stages; must outlive the pipeline. NULL: host, which on the
+                                 transport cuda other ranks need not be */
 
   /* Replicas: several pipelines on one transport. Row r of the program runs on the
    * transport's rank first_rank + r, and its channels are numbered from first_channel, which

@@ -501,10 +501,10 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
   WEFT_NEED(batch, error);
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
-  if (has_streams(pipeline) && pipeline->transport->ops->together != NULL) {
+  if (pipeline->transport->ops->together != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "call weft_pipeline_step() or weft_pipeline_eval()",
-                     "on a %s device one thread drives the step of all ranks as a whole",
-                     weft_device_name(pipeline->options.device));
+                     "on the transport %s the ranks of a process end each step together",
+                     pipeline->transport->ops->name);
   }
   return begin_step(pipeline, training, batch, error);
 }

@@ -326,6 +326,44 @@ static void ranks_on_the_host_and_on_gpus(void **state) {
   }
 }
 
+/* A rank of this transport cannot be advanced by itself, not even one on the host. */
+static enum weft_status begin_alone(void *context, struct weft_transport *transport,
+                                    struct weft_error *error) {
+  struct weft_named_source source = {.schedule = "1F1B", .ranks = 1};
+  struct weft_stage stage = {.ops = weft_null_stage_ops()};
+  struct weft_stage *stages[] = {&stage};
+  const struct weft_boundary boundary = {
+      .tensor_count = 1,
+      .tensors = {{.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}}}};
+  const struct weft_batch batch = {.microbatch_count = 2};
+  struct weft_pipeline_options options = weft_pipeline_options_default();
+  struct weft_pipeline *pipeline;
+  options.source = weft_source_named;
+  options.source_context = &source;
+  options.microbatch_count = 2;
+  options.stages = stages;
+  options.stage_count = options.boundary_count = 1;
+  options.boundaries = &boundary;
+  WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
+  *(enum weft_status *)context = weft_pipeline_begin(pipeline, true, &batch, error);
+  const enum weft_status status = weft_pipeline_step(pipeline, &batch, NULL, error);
+  weft_pipeline_destroy(pipeline);
+  return status;
+}
+
+static void ranks_do_not_begin_alone(void **state) {
+  struct weft_comm_options options = weft_comm_options_default();
+  enum weft_status begun = WEFT_OK;
+  struct weft_comm *comm;
+  struct weft_error error;
+  (void)state;
+  options.rank_count = 1;
+  assert_int_equal(weft_comm_open(NULL, "cuda", &options, &comm, &error), WEFT_OK);
+  assert_int_equal(weft_comm_run(comm, begin_alone, &begun, &error), WEFT_OK);
+  assert_int_equal(begun, WEFT_ERR_USAGE);
+  weft_comm_close(comm);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_of_different_kinds_alternate),
@@ -336,6 +374,7 @@ int main(void) {
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
+      cmocka_unit_test(ranks_do_not_begin_alone),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
