@@ -36,6 +36,7 @@ struct weft_bench_gpu_case {
 
 struct weft_bench_gpu_result {
   double wall_us;          /* of a step: the median */
+  double fastest_us;       /* the fastest step */
   double gpu_us;           /* from its first compute to its last, by the GPU's clock: the median */
   double simulated_us;     /* TIMED: from stage_ns; else from the means of what its actions took */
   double gap_simulated_us; /* TIMED: with gap_us */
