@@ -56,12 +56,19 @@ static struct weft_product_shape shape_of(const struct weft_gpt_product_call *ca
       .workspace_bytes = WEFT_GPT_CUDA_WORKSPACE,
   };
   switch (call->kind) {
-    case WEFT_GPT_PRODUCT_FORWARD: shape.epilogue = WEFT_EPILOGUE_BIAS; /* fall through */
+    case WEFT_GPT_PRODUCT_FORWARD:
+    case WEFT_GPT_PRODUCT_FORWARD_GELU:
     case WEFT_GPT_PRODUCT_FORWARD_BARE:
+      shape.epilogue = call->kind == WEFT_GPT_PRODUCT_FORWARD        ? WEFT_EPILOGUE_BIAS
+                       : call->kind == WEFT_GPT_PRODUCT_FORWARD_GELU ? WEFT_EPILOGUE_GELU_AUX_BIAS
+                                                                     : WEFT_EPILOGUE_NONE;
       shape.m = call->out, shape.n = call->rows, shape.k = call->in;
       shape.a.transposed = true;
       break;
     case WEFT_GPT_PRODUCT_BACKWARD_INPUT:
+    case WEFT_GPT_PRODUCT_BACKWARD_GELU:
+      shape.epilogue =
+          call->kind == WEFT_GPT_PRODUCT_BACKWARD_GELU ? WEFT_EPILOGUE_DGELU : WEFT_EPILOGUE_NONE;
       shape.m = call->in, shape.n = call->rows, shape.k = call->out;
       break;
     case WEFT_GPT_PRODUCT_BACKWARD_WEIGHT:
@@ -114,6 +121,7 @@ enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
                                                       .c = call->c,
                                                       .d = call->y,
                                                       .bias = (void *)(uintptr_t)call->bias,
+                                                      .aux = call->aux,
                                                       .workspace = cuda->workspaces[forward]},
                           call->stream, error);
 }

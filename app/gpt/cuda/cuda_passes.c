@@ -24,9 +24,9 @@ static uint64_t parts_of(uint64_t rows, uint64_t each) { return (rows + each - 1
 struct cuda_saved {
   /* Of a block. */
   void *ln1, *qkv, *attention, *xmid, *ln2, *fc,
-      *gelu;          /* [R, C]; qkv [R, 3 C]; fc, gelu [R, 4 C]; */
-  void *dqkv, *dxmid; /* backward_input leaves dfc in fc */
-  float *log_sums;    /* [B, H, T] */
+      *gelu; /* [R, C]; qkv [R, 3 C]; fc, gelu [R, 4 C]; */
+  void *dqkv, *dxmid, *dfc;
+  float *log_sums; /* [B, H, T] */
   /* Of a head: normed, in ln1; logits, then their gradients. */
   void *logits;  /* [R, V] */
   float *losses; /* [R] */
@@ -79,6 +79,7 @@ static uint64_t lay_out(const struct weft_gpt_config *config, uint32_t layer, ui
   saved->gelu = take(&at, base, 4 * row);
   saved->dqkv = take(&at, base, 3 * row);
   saved->dxmid = take(&at, base, row);
+  saved->dfc = take(&at, base, 4 * row);
   saved->mean2 = take(&at, base, rows * sizeof(float));
   saved->rstd2 = take(&at, base, rows * sizeof(float));
   saved->parts2 = take(&at, base, parts);
@@ -92,13 +93,13 @@ uint64_t weft_gpt_cuda_saved_bytes(const struct weft_gpt_config *config, uint32_
   return lay_out(config, layer, sequences * tokens, &base, &saved);
 }
 
-/* backward_input: the gradient of GELU's output [R, 4 C], later that of a norm's output [R, C] and
- * the products of attention. backward_weight: partial sums of columns. */
+/* backward_input: the gradient of a norm's or of attention's output [R, C], and the products of
+ * attention. backward_weight: partial sums of columns. */
 uint64_t weft_gpt_cuda_scratch_bytes(const struct weft_gpt_config *config, uint32_t layer,
                                      uint64_t sequences, uint64_t tokens) {
   const uint64_t rows = sequences * tokens, row = (rows * config->dim * 2 + 255) / 256 * 256;
   const uint64_t parts = parts_of(rows, WEFT_GPT_CUDA_PART_ROWS) * 4 * config->dim * sizeof(float);
-  const uint64_t input = 4 * row + rows * config->heads * sizeof(float);
+  const uint64_t input = row + rows * config->heads * sizeof(float);
   return layer == 0 ? 0 : input > parts ? input : parts;
 }
 
@@ -193,7 +194,7 @@ static enum weft_status linear_backward_weight(const struct pass *p, uint64_t in
   const uint64_t parts = parts_of(p->rows, WEFT_GPT_CUDA_PART_ROWS);
   LAUNCH(column_parts, GRID(.blocks = {(out + 63) / 64, parts}, .threads = {32, 8}),
          ADDRESS(p->call->scratch), ADDRESS(dy), p->rows, out, WEFT_GPT_CUDA_PART_ROWS);
-  LAUNCH(add_parts, GRID(.blocks = {(out + 31) / 32}, .threads = {32, 8}),
+  LAUNCH(add_parts, GRID(.blocks = {(out + 31) / 32}, .threads = {32, 32}),
          ADDRESS(gradient(p, bias)), ADDRESS(p->call->scratch), parts, out, out);
   return WEFT_OK;
 }
@@ -223,7 +224,7 @@ static enum weft_status norm_backward_weight(const struct pass *p, const float *
                                              uint32_t weight, uint32_t bias,
                                              struct weft_error *error) {
   const uint64_t c = p->channels, count = parts_of(p->rows, WEFT_GPT_CUDA_NORM_ROWS);
-  const struct weft_gpt_cuda_grid grid = {.blocks = {(c + 31) / 32}, .threads = {32, 8}};
+  const struct weft_gpt_cuda_grid grid = {.blocks = {(c + 31) / 32}, .threads = {32, 32}};
   LAUNCH(add_parts, grid, ADDRESS(gradient(p, weight)), ADDRESS(parts), count, c, 2 * c);
   LAUNCH(add_parts, grid, ADDRESS(gradient(p, bias)), ADDRESS(parts + c), count, c, 2 * c);
   return WEFT_OK;
@@ -238,9 +239,9 @@ static uint32_t width_index(const struct pass *p) {
 }
 
 static struct weft_gpt_cuda_grid attention_grid(const struct pass *p) {
-  const uint64_t warps = width_index(p) < 3 ? 8 : 4;
-  return GRID(.blocks = {parts_of(p->tokens, 16 * warps), p->call->sequences * p->heads},
-              .threads = {32 * warps});
+  const uint64_t rows = width_index(p) < 3 ? 128 : 64; /* as weft_attention_size */
+  return GRID(.blocks = {parts_of(p->tokens, rows), p->call->sequences * p->heads},
+              .threads = {128});
 }
 
 static enum weft_status attention(const struct pass *p, struct weft_error *error) {
@@ -258,7 +259,7 @@ static enum weft_status attention_backward(const struct pass *p, const void *dy,
   uint64_t *const values =
       VALUES(ADDRESS(k->dqkv), ADDRESS(k->qkv), ADDRESS(dy), ADDRESS(k->log_sums),
              ADDRESS(products), p->call->sequences, p->tokens, p->heads);
-  LAUNCH(attention_products, weft_gpt_cuda_threads(p->rows * p->heads * 32), ADDRESS(products),
+  LAUNCH(attention_products, weft_gpt_cuda_threads(p->rows * p->channels / 8), ADDRESS(products),
          ADDRESS(k->attention), ADDRESS(dy), p->rows, p->tokens, p->heads, p->channels);
   WEFT_TRY(weft_gpt_cuda_launch(p->cuda,
                                 WEFT_GPT_CUDA_attention_backward_queries_16 + width_index(p),
@@ -300,9 +301,19 @@ static enum weft_status block_forward(const struct pass *p, struct weft_error *e
                   WEFT_GPT_ATTENTION_PROJ_BIAS, x, k->xmid, error));
   WEFT_TRY(
       norm(p, k->xmid, WEFT_GPT_LN2_WEIGHT, WEFT_GPT_LN2_BIAS, k->ln2, k->mean2, k->rstd2, error));
-  WEFT_TRY(linear(p, c, 4 * c, k->ln2, WEFT_GPT_FC_WEIGHT, WEFT_GPT_FC_BIAS, NULL, k->fc, error));
-  LAUNCH(gelu, weft_gpt_cuda_threads(p->rows * c / 2), ADDRESS(k->gelu), ADDRESS(k->fc),
-         p->rows * 4 * c);
+  WEFT_TRY(
+      weft_gpt_cuda_multiply(p->cuda,
+                             &(struct weft_gpt_product_call){.kind = WEFT_GPT_PRODUCT_FORWARD_GELU,
+                                                             .rows = p->rows,
+                                                             .in = c,
+                                                             .out = 4 * c,
+                                                             .x = k->ln2,
+                                                             .w = parameter(p, WEFT_GPT_FC_WEIGHT),
+                                                             .bias = parameter(p, WEFT_GPT_FC_BIAS),
+                                                             .y = k->gelu,
+                                                             .aux = k->fc,
+                                                             .stream = p->stream},
+                             error));
   return linear(p, 4 * c, c, k->gelu, WEFT_GPT_MLP_PROJ_WEIGHT, WEFT_GPT_MLP_PROJ_BIAS, k->xmid,
                 p->call->y, error);
 }
@@ -310,13 +321,22 @@ static enum weft_status block_forward(const struct pass *p, struct weft_error *e
 static enum weft_status block_backward_input(const struct pass *p, struct weft_error *error) {
   const struct cuda_saved *k = &p->saved;
   const void *dy = p->call->dy;
-  void *scratch = p->call->scratch; /* [R, 4 C], then [R, C] */
+  void *scratch = p->call->scratch; /* [R, C] */
   const uint64_t c = p->channels;
-  float *products = (float *)((char *)scratch + 4 * ((p->rows * c * 2 + 255) / 256 * 256));
-  WEFT_TRY(linear_backward_input(p, 4 * c, c, dy, WEFT_GPT_MLP_PROJ_WEIGHT, scratch, error));
-  LAUNCH(gelu_backward, weft_gpt_cuda_threads(p->rows * c / 2), ADDRESS(k->fc), ADDRESS(k->fc),
-         ADDRESS(scratch), p->rows * 4 * c);
-  WEFT_TRY(linear_backward_input(p, c, 4 * c, k->fc, WEFT_GPT_FC_WEIGHT, scratch, error));
+  float *products = (float *)((char *)scratch + (p->rows * c * 2 + 255) / 256 * 256);
+  WEFT_TRY(weft_gpt_cuda_multiply(
+      p->cuda,
+      &(struct weft_gpt_product_call){.kind = WEFT_GPT_PRODUCT_BACKWARD_GELU,
+                                      .rows = p->rows,
+                                      .in = 4 * c,
+                                      .out = c,
+                                      .x = dy,
+                                      .w = parameter(p, WEFT_GPT_MLP_PROJ_WEIGHT),
+                                      .y = k->dfc,
+                                      .aux = k->fc,
+                                      .stream = p->stream},
+      error));
+  WEFT_TRY(linear_backward_input(p, c, 4 * c, k->dfc, WEFT_GPT_FC_WEIGHT, scratch, error));
   WEFT_TRY(norm_backward_input(p, k->xmid, WEFT_GPT_LN2_WEIGHT, k->mean2, k->rstd2, scratch, dy,
                                k->dxmid, k->parts2, error));
   WEFT_TRY(
@@ -332,7 +352,7 @@ static enum weft_status block_backward_weight(const struct pass *p, struct weft_
   const uint64_t c = p->channels;
   WEFT_TRY(linear_backward_weight(p, 4 * c, c, k->gelu, p->call->dy, WEFT_GPT_MLP_PROJ_WEIGHT,
                                   WEFT_GPT_MLP_PROJ_BIAS, error));
-  WEFT_TRY(linear_backward_weight(p, c, 4 * c, k->ln2, k->fc, WEFT_GPT_FC_WEIGHT, WEFT_GPT_FC_BIAS,
+  WEFT_TRY(linear_backward_weight(p, c, 4 * c, k->ln2, k->dfc, WEFT_GPT_FC_WEIGHT, WEFT_GPT_FC_BIAS,
                                   error));
   WEFT_TRY(linear_backward_weight(p, c, c, k->attention, k->dxmid, WEFT_GPT_ATTENTION_PROJ_WEIGHT,
                                   WEFT_GPT_ATTENTION_PROJ_BIAS, error));
@@ -363,7 +383,7 @@ static enum weft_status head_forward(const struct pass *p, struct weft_error *er
                                       .y = k->logits,
                                       .stream = p->stream},
       error));
-  LAUNCH(cross_entropy, GRID(.blocks = {p->rows}, .threads = {512}), ADDRESS(k->logits),
+  LAUNCH(cross_entropy, GRID(.blocks = {p->rows}, .threads = {1024}), ADDRESS(k->logits),
          ADDRESS(k->losses), ADDRESS(p->call->targets), p->rows, p->vocabulary,
          weft_gpt_cuda_number(1.0 / (double)p->rows), p->call->training ? 0 : 1, token_bytes(p));
   LAUNCH(mean_loss, GRID(.blocks = {1}, .threads = {1024}), ADDRESS(p->call->loss),

@@ -23,7 +23,7 @@ static __device__ __forceinline__ int weft_tile_at(int row, int piece) {
 /* Starts the copy of `rows` rows of a tile; rows after `count` are 0. */
 template <int D, int THREADS>
 static __device__ __forceinline__ void weft_tile_load(uint4 *tile, const weft_bf16 *from,
-                                                      weft_u64 stride, int rows, int count) {
+                                                      int stride, int rows, int count) {
   constexpr int pieces = D / 8;
   for (int k = threadIdx.x; k < rows * pieces; k += THREADS) {
     const int row = k / pieces, piece = k % pieces;
@@ -97,48 +97,61 @@ static __device__ __forceinline__ void weft_mma(float *c, const weft_fragment &a
       : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
 }
 
-/* s[16, N] = left tile^T, N rows of the tile. */
-template <int D, int N>
-static __device__ __forceinline__ void weft_scores(float (*s)[4], const weft_fragment *left,
-                                                   const uint4 *tile) {
+/* s[16 M, N] = left tile^T, N rows of the tile from `row` on. */
+template <int D, int M, int N>
+static __device__ __forceinline__ void weft_scores(float (*s)[N / 8][4],
+                                                   const weft_fragment (*left)[D / 16],
+                                                   const uint4 *tile, int row) {
 #pragma unroll
-  for (int n = 0; n < N / 8; n++) {
-    s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+      s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+    }
   }
 #pragma unroll
   for (int k = 0; k < D / 16; k++) {
 #pragma unroll
     for (int n = 0; n < N / 16; n++) {
-      const weft_fragment b = weft_right_transposed<D>(tile, 16 * n, k);
-      weft_mma(s[2 * n], left[k], b.x[0], b.x[1]);
-      weft_mma(s[2 * n + 1], left[k], b.x[2], b.x[3]);
+      const weft_fragment b = weft_right_transposed<D>(tile, row + 16 * n, k);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        weft_mma(s[m][2 * n], left[m][k], b.x[0], b.x[1]);
+        weft_mma(s[m][2 * n + 1], left[m][k], b.x[2], b.x[3]);
+      }
     }
   }
 }
 
-/* sum[16, D] += p[16, N] tile, p in bf16. */
-template <int D, int N>
-static __device__ __forceinline__ void weft_mix(float (*sum)[4], const float (*p)[4],
-                                                const uint4 *tile) {
+/* sum[16 M, D] += p[16 M, N] tile, p in bf16, N rows of the tile from `row` on. */
+template <int D, int M, int N>
+static __device__ __forceinline__ void weft_mix(float (*sum)[D / 8][4], const float (*p)[N / 8][4],
+                                                const uint4 *tile, int row) {
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
-    weft_fragment a;
-    a.x[0] = weft_pack(p[2 * k][0], p[2 * k][1]);
-    a.x[1] = weft_pack(p[2 * k][2], p[2 * k][3]);
-    a.x[2] = weft_pack(p[2 * k + 1][0], p[2 * k + 1][1]);
-    a.x[3] = weft_pack(p[2 * k + 1][2], p[2 * k + 1][3]);
+    weft_fragment a[M];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+      a[m].x[0] = weft_pack(p[m][2 * k][0], p[m][2 * k][1]);
+      a[m].x[1] = weft_pack(p[m][2 * k][2], p[m][2 * k][3]);
+      a[m].x[2] = weft_pack(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+      a[m].x[3] = weft_pack(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+    }
 #pragma unroll
     for (int n = 0; n < D / 16; n++) {
-      const weft_fragment b = weft_right<D>(tile, 16 * k, n);
-      weft_mma(sum[2 * n], a, b.x[0], b.x[1]);
-      weft_mma(sum[2 * n + 1], a, b.x[2], b.x[3]);
+      const weft_fragment b = weft_right<D>(tile, row + 16 * k, n);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        weft_mma(sum[m][2 * n], a[m], b.x[0], b.x[1]);
+        weft_mma(sum[m][2 * n + 1], a[m], b.x[2], b.x[3]);
+      }
     }
   }
 }
 
 /* Writes 16 rows of D numbers times a factor for each of the lane's two rows. */
 template <int D>
-static __device__ __forceinline__ void weft_store_rows(weft_bf16 *to, weft_u64 stride,
+static __device__ __forceinline__ void weft_store_rows(weft_bf16 *to, int stride,
                                                        const float (*x)[4], int row, int count,
                                                        float factor0, float factor1) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -164,12 +177,16 @@ static __device__ __forceinline__ float weft_quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Rows of a block and of a tile that it goes along; two tiles of each kind are in shared memory,
- * of which a block has 48 KiB. */
+/* A warp has `tiles` times 16 rows, so that what it reads of shared memory serves several products.
+ * A block has as many rows as two tiles that it goes along; shared memory of a block has 48 KiB. */
 template <int D>
 struct weft_attention_size {
-  static constexpr int warps = D <= 64 ? 8 : 4;
-  static constexpr int threads = 32 * warps, rows = 16 * warps, along = D <= 64 ? 64 : 32;
+  static constexpr int tiles = D <= 64 ? 2 : 1, warps = 4, threads = 32 * warps;
+  static constexpr int rows = 16 * tiles * warps, along = rows / 2;
+  static constexpr float scale = D == 16   ? 0.25f
+                                 : D == 32 ? 0.1767766953f
+                                 : D == 64 ? 0.125f
+                                           : 0.0883883476f; /* 1 / sqrt(D) */
 };
 
 #define WEFT_LOG2E 1.4426950408889634f
@@ -186,14 +203,15 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
   constexpr int N = size::along;
   __shared__ uint4 q_tile[size::rows * D / 8];
   __shared__ uint4 k_tile[2][N * D / 8], v_tile[2][N * D / 8];
+  constexpr int M = size::tiles;
   const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
-  const weft_u64 stride = 3ull * heads * D;
+  const int stride = 3 * heads * D; /* a sequence has less than 2^31 numbers */
   const weft_bf16 *q = qkv + (weft_u64)sequence * tokens * stride + head * D;
   const weft_bf16 *k = q + heads * D, *v = k + heads * D;
   const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * size::rows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int row = first + 16 * warp; /* the warp's first */
-  const float scale = rsqrtf((float)D) * WEFT_LOG2E;
+  const int row = first + 16 * M * warp; /* the warp's first */
+  constexpr float scale = size::scale * WEFT_LOG2E;
 
   const int end = first + size::rows < tokens ? first + size::rows : tokens;
   const int tiles = (end + N - 1) / N;
@@ -203,13 +221,21 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
   weft_copies_commit();
   weft_copies_wait<0>();
   __syncthreads();
-  weft_fragment left[D / 16];
+  weft_fragment left[M][D / 16];
 #pragma unroll
-  for (int n = 0; n < D / 16; n++) {
-    left[n] = weft_left<D>(q_tile, 16 * warp, n);
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+      left[m][n] = weft_left<D>(q_tile, 16 * (M * warp + m), n);
+    }
   }
 
-  float sum[D / 8][4] = {}, most0 = -INFINITY, most1 = -INFINITY, total0 = 0, total1 = 0;
+  /* Of rows g and g + 8 of each tile: the largest score, and the sum of exponentials. */
+  float sum[M][D / 8][4] = {}, most[M][2], total[M][2] = {};
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    most[m][0] = most[m][1] = -INFINITY;
+  }
   for (int tile = 0; tile < tiles; tile++) {
     const int now = tile % 2, begin = tile * N;
     if (tile + 1 < tiles) {
@@ -220,85 +246,96 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
                                        tokens - next);
       weft_copies_commit();
     }
-    if (begin <= row + 15) { /* else all of it is later than the warp's rows */
-      float s[N / 8][4];
-      weft_scores<D, N>(s, left, k_tile[now]);
-      if (begin + N - 1 > row) {
+    if (begin <= row + 16 * M - 1) { /* else all of it is later than the warp's rows */
+      float s[M][N / 8][4];
+      weft_scores<D, M, N>(s, left, k_tile[now], 0);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        if (begin + N - 1 > row + 16 * m) {
+#pragma unroll
+          for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+              const int column = begin + 8 * n + 2 * t + e % 2;
+              s[m][n][e] = column <= row + 16 * m + g + e / 2 * 8 ? s[m][n][e] : -INFINITY;
+            }
+          }
+        }
+        float larger[2] = {most[m][0], most[m][1]}, fade[2];
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-          const int column = begin + 8 * n + 2 * t;
-          s[n][0] = column <= row + g ? s[n][0] : -INFINITY;
-          s[n][1] = column + 1 <= row + g ? s[n][1] : -INFINITY;
-          s[n][2] = column <= row + g + 8 ? s[n][2] : -INFINITY;
-          s[n][3] = column + 1 <= row + g + 8 ? s[n][3] : -INFINITY;
+          larger[0] = fmaxf(larger[0], fmaxf(s[m][n][0], s[m][n][1]));
+          larger[1] = fmaxf(larger[1], fmaxf(s[m][n][2], s[m][n][3]));
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          larger[h] = weft_quad_max(larger[h]); /* finite: column 0 is in the first tile */
+          fade[h] = exp2f((most[m][h] - larger[h]) * scale);
+          most[m][h] = larger[h];
+          total[m][h] *= fade[h];
+        }
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            sum[m][n][e] *= fade[e / 2];
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            s[m][n][e] = exp2f(fmaf(s[m][n][e], scale, -most[m][e / 2] * scale));
+            total[m][e / 2] += s[m][n][e];
+          }
         }
       }
-      float new0 = most0, new1 = most1;
-#pragma unroll
-      for (int n = 0; n < N / 8; n++) {
-        new0 = fmaxf(new0, fmaxf(s[n][0], s[n][1]));
-        new1 = fmaxf(new1, fmaxf(s[n][2], s[n][3]));
-      }
-      new0 = weft_quad_max(new0); /* finite: column 0 is in the first tile */
-      new1 = weft_quad_max(new1);
-      const float fade0 = exp2f((most0 - new0) * scale), fade1 = exp2f((most1 - new1) * scale);
-      most0 = new0;
-      most1 = new1;
-      total0 *= fade0;
-      total1 *= fade1;
-#pragma unroll
-      for (int n = 0; n < D / 8; n++) {
-        sum[n][0] *= fade0;
-        sum[n][1] *= fade0;
-        sum[n][2] *= fade1;
-        sum[n][3] *= fade1;
-      }
-#pragma unroll
-      for (int n = 0; n < N / 8; n++) {
-        s[n][0] = exp2f(fmaf(s[n][0], scale, -most0 * scale));
-        s[n][1] = exp2f(fmaf(s[n][1], scale, -most0 * scale));
-        s[n][2] = exp2f(fmaf(s[n][2], scale, -most1 * scale));
-        s[n][3] = exp2f(fmaf(s[n][3], scale, -most1 * scale));
-        total0 += s[n][0] + s[n][1];
-        total1 += s[n][2] + s[n][3];
-      }
-      weft_mix<D, N>(sum, s, v_tile[now]);
+      weft_mix<D, M, N>(sum, s, v_tile[now], 0);
     }
     weft_copies_wait<0>();
     __syncthreads();
   }
-  total0 = weft_quad_sum(total0);
-  total1 = weft_quad_sum(total1);
-  weft_store_rows<D>(y + (weft_u64)sequence * tokens * heads * D + head * D, (weft_u64)heads * D,
-                     sum, row, tokens, 1 / total0, 1 / total1);
   float *sums = log_sums + (weft_u64)blockIdx.y * tokens;
-  if (t == 0 && row + g < tokens) {
-    sums[row + g] = (most0 * scale + log2f(total0)) / WEFT_LOG2E;
-  }
-  if (t == 0 && row + g + 8 < tokens) {
-    sums[row + g + 8] = (most1 * scale + log2f(total1)) / WEFT_LOG2E;
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    const int r = row + 16 * m;
+    total[m][0] = weft_quad_sum(total[m][0]);
+    total[m][1] = weft_quad_sum(total[m][1]);
+    weft_store_rows<D>(y + (weft_u64)sequence * tokens * heads * D + head * D, heads * D,
+                       sum[m], r, tokens, 1 / total[m][0], 1 / total[m][1]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      if (t == 0 && r + g + 8 * h < tokens) {
+        sums[r + g + 8 * h] = (most[m][h] * scale + log2f(total[m][h])) / WEFT_LOG2E;
+      }
+    }
   }
 }
 
 /* ---- Backward ---- */
 
-/* sums[B, H, T] = the sum over a head's channels of y dy; a warp per sequence, token and head. */
+/* products[B, H, T] = the sum over a head's channels of y dy. Eight channels per thread; the
+ * threads of a head, 2 to 16 of them, add up. */
 WEFT_GLOBAL(attention_products, (float *products, const weft_bf16 *y, const weft_bf16 *dy,
                                  weft_u64 rows, weft_u64 tokens, weft_u64 heads,
                                  weft_u64 channels)) {
-  const weft_u64 warp = (blockIdx.x * (weft_u64)blockDim.x + threadIdx.x) / 32;
-  const int lane = threadIdx.x % 32;
-  if (warp >= rows * heads) {
-    return;
+  const weft_u64 k = weft_thread() * 8;
+  const int each = (int)(channels / heads / 8); /* threads of a head */
+  const bool inside = k < rows * channels;
+  float a[8], b[8], sum = 0;
+  if (inside) {
+    weft_load8(a, y + k);
+    weft_load8(b, dy + k);
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      sum += a[e] * b[e];
+    }
   }
-  const weft_u64 row = warp / heads, head = warp % heads, width = channels / heads;
-  const weft_u64 at = row * channels + head * width;
-  float sum = 0;
-  for (weft_u64 c = lane; c < width; c += 32) {
-    sum += weft_float(y[at + c]) * weft_float(dy[at + c]);
+  for (int n = 1; n < each; n *= 2) {
+    sum += __shfl_xor_sync(~0u, sum, n);
   }
-  sum = weft_warp_sum(sum);
-  if (lane == 0) {
+  if (inside && threadIdx.x % each == 0) {
+    const weft_u64 row = k / channels, head = k % channels / (channels / heads);
     products[(row / tokens * heads + head) * tokens + row % tokens] = sum;
   }
 }
@@ -316,13 +353,13 @@ static __device__ __forceinline__ void weft_attention_backward(
     weft_bf16 *dqkv, const weft_bf16 *qkv, const weft_bf16 *dy, const float *log_sums,
     const float *products, int tokens, int heads) {
   using size = weft_attention_size<D>;
-  constexpr int N = size::along;
+  constexpr int M = size::tiles, N = size::along, S = KEYS || D > 64 ? 16 : 32;
   constexpr int tile_size = N * D / 8;
   __shared__ uint4 tiles[4 * tile_size]; /* of Z1, Z2: now and next; before that, of X1, X2 */
   __shared__ float column_sums[2][N], column_products[2][N];
   static_assert(2 * size::rows <= 4 * N, "X1 and X2 fit");
   const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
-  const weft_u64 stride = 3ull * heads * D, out_stride = (weft_u64)heads * D;
+  const int stride = 3 * heads * D, out_stride = heads * D; /* as above */
   const weft_u64 offset = (weft_u64)sequence * tokens * stride + head * D;
   const weft_bf16 *q = qkv + offset, *k = q + heads * D, *v = k + heads * D;
   const weft_bf16 *out = dy + (weft_u64)sequence * tokens * out_stride + head * D;
@@ -331,12 +368,12 @@ static __device__ __forceinline__ void weft_attention_backward(
 
   const weft_bf16 *x1 = KEYS ? k : q, *x2 = KEYS ? v : out;
   const weft_bf16 *z1 = KEYS ? q : k, *z2 = KEYS ? out : v;
-  const weft_u64 x2_stride = KEYS ? stride : out_stride, z2_stride = KEYS ? out_stride : stride;
+  const int x2_stride = KEYS ? stride : out_stride, z2_stride = KEYS ? out_stride : stride;
   const int part = KEYS ? (int)blockIdx.x : (int)gridDim.x - 1 - (int)blockIdx.x;
   const int first = part * size::rows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int row = first + 16 * warp;
-  const float scale = rsqrtf((float)D);
+  const int row = first + 16 * M * warp;
+  constexpr float scale = size::scale;
 
   /* X1 and X2 stay in registers. */
   uint4 *x1_tile = tiles, *x2_tile = tiles + size::rows * D / 8;
@@ -347,20 +384,23 @@ static __device__ __forceinline__ void weft_attention_backward(
   weft_copies_commit();
   weft_copies_wait<0>();
   __syncthreads();
-  weft_fragment left1[D / 16], left2[D / 16];
+  weft_fragment left1[M][D / 16], left2[M][D / 16];
+  float row_sum[M][2], row_product[M][2];
 #pragma unroll
-  for (int n = 0; n < D / 16; n++) {
-    left1[n] = weft_left<D>(x1_tile, 16 * warp, n);
-    left2[n] = weft_left<D>(x2_tile, 16 * warp, n);
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+      left1[m][n] = weft_left<D>(x1_tile, 16 * (M * warp + m), n);
+      left2[m][n] = weft_left<D>(x2_tile, 16 * (M * warp + m), n);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int r = row + 16 * m + g + 8 * h;
+      row_sum[m][h] = !KEYS && r < tokens ? log_sums[r] * WEFT_LOG2E : 0;
+      row_product[m][h] = !KEYS && r < tokens ? products[r] : 0;
+    }
   }
   __syncthreads();
-  float row_sum0 = 0, row_sum1 = 0, row_product0 = 0, row_product1 = 0;
-  if (!KEYS) {
-    row_sum0 = row + g < tokens ? log_sums[row + g] * WEFT_LOG2E : 0;
-    row_sum1 = row + g + 8 < tokens ? log_sums[row + g + 8] * WEFT_LOG2E : 0;
-    row_product0 = row + g < tokens ? products[row + g] : 0;
-    row_product1 = row + g + 8 < tokens ? products[row + g + 8] : 0;
-  }
 
   const int end = first + size::rows < tokens ? first + size::rows : tokens;
   const int tile_begin = KEYS ? first / N : 0;
@@ -382,44 +422,57 @@ static __device__ __forceinline__ void weft_attention_backward(
   weft_copies_wait<0>();
   __syncthreads();
 
-  float sum1[D / 8][4] = {}, sum2[D / 8][4] = {};
+  float sum1[M][D / 8][4] = {}, sum2[KEYS ? M : 1][D / 8][4] = {};
   for (int tile = tile_begin; tile < tile_end; tile++) {
-    const int now = (tile - tile_begin) % 2, begin = tile * N;
+    const int now = (tile - tile_begin) % 2;
     if (tile + 1 < tile_end) {
       load(tile + 1, 1 - now);
     }
     const uint4 *z1_tile = tiles + 2 * now * tile_size, *z2_tile = z1_tile + tile_size;
-    if (KEYS ? begin + N - 1 >= row : begin <= row + 15) {
-      const bool masks = KEYS ? begin < row + 15 || begin + N > tokens : begin + N - 1 > row;
-      float p[N / 8][4], dp[N / 8][4];
-      weft_scores<D, N>(p, left1, z1_tile);
-      weft_scores<D, N>(dp, left2, z2_tile);
+#pragma unroll 1
+    for (int sub = 0; sub < N; sub += S) { /* registers do not hold more columns at once */
+      const int begin = tile * N + sub;
+      if (KEYS ? begin + S - 1 < row : begin > row + 16 * M - 1) {
+        continue; /* no pair of them is seen */
+      }
+      float p[M][S / 8][4], dp[M][S / 8][4];
+      weft_scores<D, M, S>(p, left1, z1_tile, sub);
+      weft_scores<D, M, S>(dp, left2, z2_tile, sub);
 #pragma unroll
-      for (int n = 0; n < N / 8; n++) {
+      for (int m = 0; m < M; m++) {
+        const int tile_row = row + 16 * m;
+        /* Columns beyond the last token: their rows of Z are 0, and so is what they add. */
+        const bool masks = KEYS ? begin < tile_row + 15 : begin + S - 1 > tile_row;
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-          const int r = row + g + e / 2 * 8, column = begin + 8 * n + 2 * t + e % 2;
-          const bool seen = !masks || (KEYS ? r <= column && column < tokens : column <= r);
-          const float log_sum = KEYS ? column_sums[now][8 * n + 2 * t + e % 2]
-                                     : (e < 2 ? row_sum0 : row_sum1);
-          const float product = KEYS ? column_products[now][8 * n + 2 * t + e % 2]
-                                     : (e < 2 ? row_product0 : row_product1);
-          p[n][e] = seen ? exp2f(fmaf(p[n][e], scale * WEFT_LOG2E, -log_sum)) : 0;
-          dp[n][e] = p[n][e] * (dp[n][e] - product);
+        for (int n = 0; n < S / 8; n++) {
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            const int at = sub + 8 * n + 2 * t + e % 2;
+            const int r = tile_row + g + e / 2 * 8, column = tile * N + at;
+            const bool seen = !masks || (KEYS ? r <= column : column <= r);
+            const float log_sum = KEYS ? column_sums[now][at] : row_sum[m][e / 2];
+            const float product = KEYS ? column_products[now][at] : row_product[m][e / 2];
+            p[m][n][e] = seen ? exp2f(fmaf(p[m][n][e], scale * WEFT_LOG2E, -log_sum)) : 0;
+            dp[m][n][e] = p[m][n][e] * (dp[m][n][e] - product);
+          }
         }
       }
-      weft_mix<D, N>(sum1, dp, z1_tile);
+      weft_mix<D, M, S>(sum1, dp, z1_tile, sub);
       if (KEYS) {
-        weft_mix<D, N>(sum2, p, z2_tile);
+        weft_mix<D, M, S>(sum2, p, z2_tile, sub);
       }
     }
     weft_copies_wait<0>();
     __syncthreads();
   }
   weft_bf16 *to = dqkv + offset;
-  weft_store_rows<D>(KEYS ? to + heads * D : to, stride, sum1, row, tokens, scale, scale);
-  if (KEYS) {
-    weft_store_rows<D>(to + 2 * heads * D, stride, sum2, row, tokens, 1, 1);
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+    const int r = row + 16 * m;
+    weft_store_rows<D>(KEYS ? to + heads * D : to, stride, sum1[m], r, tokens, scale, scale);
+    if (KEYS) {
+      weft_store_rows<D>(to + 2 * heads * D, stride, sum2[m], r, tokens, 1, 1);
+    }
   }
 }
 

@@ -17,8 +17,6 @@ extern const char weft_gpt_cuda_text[];
   X(norm_backward)                  \
   X(column_parts)                   \
   X(add_parts)                      \
-  X(gelu)                           \
-  X(gelu_backward)                  \
   X(cross_entropy)                  \
   X(mean_loss)                      \
   X(scale)                          \
@@ -54,8 +52,10 @@ enum { WEFT_GPT_CUDA_NORM_ROWS = 32, WEFT_GPT_CUDA_PART_ROWS = 512 };
 
 enum weft_gpt_product_kind {
   WEFT_GPT_PRODUCT_FORWARD,         /* y = x w^T + bias, + residual */
+  WEFT_GPT_PRODUCT_FORWARD_GELU,    /* aux = x w^T + bias, y = gelu(aux) */
   WEFT_GPT_PRODUCT_FORWARD_BARE,    /* y = x w^T */
   WEFT_GPT_PRODUCT_BACKWARD_INPUT,  /* dx = dy w */
+  WEFT_GPT_PRODUCT_BACKWARD_GELU,   /* dx = dy w gelu'(aux) */
   WEFT_GPT_PRODUCT_BACKWARD_WEIGHT, /* dw += dy^T x, fp32 */
 };
 
@@ -132,7 +132,7 @@ struct weft_gpt_product_call {
   uint64_t rows, in, out;
   const void *x, *w; /* the two that are read: x or dy, w or x */
   const void *bias, *c;
-  void *y;
+  void *y, *aux;
   struct weft_stream *stream;
 };
 enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,

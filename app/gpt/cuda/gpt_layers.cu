@@ -1,4 +1,4 @@
-/* The trainer's kernels but for attention and matrix products: embedding, norm, GELU, cross
+/* The trainer's kernels but for attention and matrix products: embedding, norm, cross
  * entropy, column sums, and the optimizer. gpt_kernels.h says what each computes. Every number is
  * written by one thread, and sums have one order: no atomics.
  *
@@ -22,14 +22,16 @@ static __device__ __forceinline__ unsigned weft_pack(float low, float high) {
 }
 
 /* Eight bf16 numbers. */
-static __device__ __forceinline__ void weft_load8(float *x, const weft_bf16 *from) {
-  const uint4 bits = *(const uint4 *)from;
+static __device__ __forceinline__ void weft_unpack8(float *x, const uint4 &bits) {
   const unsigned word[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
   for (int k = 0; k < 4; k++) {
     x[2 * k] = __uint_as_float(word[k] << 16);
     x[2 * k + 1] = __uint_as_float(word[k] & 0xffff0000u);
   }
+}
+static __device__ __forceinline__ void weft_load8(float *x, const weft_bf16 *from) {
+  weft_unpack8(x, *(const uint4 *)from);
 }
 static __device__ __forceinline__ void weft_store8(weft_bf16 *to, const float *x) {
   uint4 bits;
@@ -295,134 +297,113 @@ WEFT_GLOBAL(column_parts, (float *parts, const weft_bf16 *x, weft_u64 rows, weft
   }
 }
 
-/* to[c] += the sum over the parts of parts[p][c]. Threads (32, 8). */
+/* to[c] += the sum over the parts of parts[p][c]. Threads (32, 32). */
 WEFT_GLOBAL(add_parts, (float *to, const float *parts, weft_u64 count, weft_u64 columns,
                         weft_u64 stride)) {
-  __shared__ float sums[8][32];
+  __shared__ float sums[32][33];
   const weft_u64 c = blockIdx.x * 32 + threadIdx.x;
   float sum = 0;
   if (c < columns) {
-#pragma unroll 4
-    for (weft_u64 p = threadIdx.y; p < count; p += 8) {
+#pragma unroll 8
+    for (weft_u64 p = threadIdx.y; p < count; p += 32) {
       sum += parts[p * stride + c];
     }
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y == 0 && c < columns) {
-    for (int k = 1; k < 8; k++) {
-      sum += sums[k][threadIdx.x];
-    }
-    to[c] += sum;
+  sum = weft_warp_sum(sums[threadIdx.x][threadIdx.y]); /* a warp per column */
+  const weft_u64 column = blockIdx.x * 32 + threadIdx.y;
+  if (threadIdx.x == 0 && column < columns) {
+    to[column] += sum;
   }
-}
-
-/* ---- GELU, the tanh form ---- */
-
-static __device__ __forceinline__ float weft_tanh(float x) {
-  const float e = __expf(-2 * fabsf(x));
-  return copysignf(__fdividef(1 - e, 1 + e), x);
-}
-
-/* Eight numbers per thread. */
-WEFT_GLOBAL(gelu, (weft_bf16 *y, const weft_bf16 *x, weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 8;
-  if (k >= count) {
-    return;
-  }
-  float v[8];
-  weft_load8(v, x + k);
-#pragma unroll
-  for (int e = 0; e < 8; e++) {
-    v[e] = 0.5f * v[e] * (1 + weft_tanh(0.7978845608f * (v[e] + 0.044715f * v[e] * v[e] * v[e])));
-  }
-  weft_store8(y + k, v);
-}
-
-/* dx may be x, or dy. */
-WEFT_GLOBAL(gelu_backward, (weft_bf16 *dx, const weft_bf16 *x, const weft_bf16 *dy,
-                            weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 8;
-  if (k >= count) {
-    return;
-  }
-  float v[8], g[8];
-  weft_load8(v, x + k);
-  weft_load8(g, dy + k);
-#pragma unroll
-  for (int e = 0; e < 8; e++) {
-    const float square = v[e] * v[e];
-    const float t = weft_tanh(0.7978845608f * v[e] * (1 + 0.044715f * square));
-    const float slope = 0.7978845608f * (1 + 3 * 0.044715f * square);
-    g[e] *= 0.5f * (1 + t) + 0.5f * v[e] * (1 - t * t) * slope;
-  }
-  weft_store8(dx + k, g);
 }
 
 /* ---- Cross entropy ---- */
 
-/* A block of 512 threads per row of logits [R, V]. losses[r] = -log softmax(logits[r])[target];
- * unless `keeps`, logits become scale * (softmax - onehot). */
-WEFT_GLOBAL(cross_entropy, (weft_bf16 *logits, float *losses, const void *targets, weft_u64 rows,
-                            weft_u64 vocabulary, double scale, weft_u64 keeps,
-                            weft_u64 token_bytes)) {
-  constexpr int threads = 512, warps = threads / 32;
-  __shared__ float most_of[warps], sum_of[warps];
-  const weft_u64 r = blockIdx.x;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  weft_bf16 *row = logits + r * vocabulary;
-  float v[8], most = -INFINITY, sum = 0;
-  for (weft_u64 c = threadIdx.x * 8; c < vocabulary; c += threads * 8) {
-    weft_load8(v, row + c);
-    float larger = most;
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-      larger = fmaxf(larger, v[e]);
-    }
-    sum *= exp2f((most - larger) * 1.4426950408889634f);
-    most = larger;
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-      sum += exp2f((v[e] - most) * 1.4426950408889634f);
-    }
-  }
-  float all = most;
+/* Over all 1024 threads of a block; `shared` has room for 32. */
+template <bool MOST>
+static __device__ __forceinline__ float weft_block_reduce(float x, float *shared) {
 #pragma unroll
   for (int k = 16; k > 0; k /= 2) {
-    all = fmaxf(all, __shfl_xor_sync(~0u, all, k));
+    const float other = __shfl_xor_sync(~0u, x, k);
+    x = MOST ? fmaxf(x, other) : x + other;
   }
-  sum = most == -INFINITY ? 0 : sum * exp2f((most - all) * 1.4426950408889634f);
-  sum = weft_warp_sum(sum);
-  if (lane == 0) {
-    most_of[warp] = all;
-    sum_of[warp] = sum;
+  if (threadIdx.x % 32 == 0) {
+    shared[threadIdx.x / 32] = x;
   }
   __syncthreads();
-  all = most_of[0];
-  for (int w = 1; w < warps; w++) {
-    all = fmaxf(all, most_of[w]);
+  x = shared[threadIdx.x % 32];
+#pragma unroll
+  for (int k = 16; k > 0; k /= 2) {
+    const float other = __shfl_xor_sync(~0u, x, k);
+    x = MOST ? fmaxf(x, other) : x + other;
   }
-  sum = 0;
-  for (int w = 0; w < warps; w++) {
-    sum += most_of[w] == -INFINITY ? 0 : sum_of[w] * exp2f((most_of[w] - all) * 1.4426950408889634f);
+  return x;
+}
+
+/* A block of 1024 threads per row of logits [R, V], which its registers hold: V is at most 65,536.
+ * losses[r] = -log softmax(logits[r])[target]; unless `keeps`, logits become
+ * scale * (softmax - onehot). */
+extern "C" __global__ void __launch_bounds__(1024)
+    weft_gpt_cross_entropy(weft_bf16 *logits, float *losses, const void *targets, weft_u64 rows,
+                           weft_u64 vocabulary, double scale, weft_u64 keeps,
+                           weft_u64 token_bytes) {
+  constexpr int threads = 1024, held = 8;
+  __shared__ float mosts[32], sums[32];
+  const weft_u64 r = blockIdx.x;
+  weft_bf16 *row = logits + r * vocabulary;
+  const int size = (int)vocabulary, target = (int)weft_token(targets, r, token_bytes);
+  const float target_logit = weft_float(row[target]);
+  uint4 bits[held];
+  float v[8], most = -INFINITY, sum = 0;
+#pragma unroll
+  for (int k = 0; k < held; k++) {
+    const int c = (k * threads + (int)threadIdx.x) * 8;
+    if (c < size) {
+      bits[k] = *(const uint4 *)(row + c);
+    }
   }
-  const weft_u64 target = weft_token(targets, r, token_bytes);
+#pragma unroll
+  for (int k = 0; k < held; k++) {
+    if ((k * threads + (int)threadIdx.x) * 8 < size) {
+      weft_unpack8(v, bits[k]);
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        most = fmaxf(most, v[e]);
+      }
+    }
+  }
+  most = weft_block_reduce<true>(most, mosts);
+#pragma unroll
+  for (int k = 0; k < held; k++) {
+    if ((k * threads + (int)threadIdx.x) * 8 < size) {
+      weft_unpack8(v, bits[k]);
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        sum += exp2f((v[e] - most) * 1.4426950408889634f);
+      }
+    }
+  }
+  sum = weft_block_reduce<false>(sum, sums);
   if (threadIdx.x == 0) {
-    losses[r] = logf(sum) + all - weft_float(row[target]);
+    losses[r] = logf(sum) + most - target_logit;
   }
   if (keeps != 0) {
     return;
   }
-  __syncthreads(); /* the target's logit has been read */
   const float factor = (float)scale / sum;
-  for (weft_u64 c = threadIdx.x * 8; c < vocabulary; c += threads * 8) {
-    weft_load8(v, row + c);
 #pragma unroll
-    for (int e = 0; e < 8; e++) {
-      v[e] = exp2f((v[e] - all) * 1.4426950408889634f) * factor -
-             (c + e == target ? (float)scale : 0.0f);
+  for (int k = 0; k < held; k++) {
+    const int c = (k * threads + (int)threadIdx.x) * 8;
+    if (c < size) {
+      weft_unpack8(v, bits[k]);
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        v[e] = exp2f((v[e] - most) * 1.4426950408889634f) * factor -
+               (c + e == target ? (float)scale : 0.0f);
+      }
+      weft_store8(row + c, v);
     }
-    weft_store8(row + c, v);
   }
 }
 

@@ -222,41 +222,6 @@ ACCESSES(add_parts) {
   return count;
 }
 
-/* ---- GELU ---- */
-
-#define ROOT 0.7978845608f
-
-RUN(gelu) {
-  (void)threads;
-  for (uint64_t k = 0; k < U64(2); k++) {
-    const float x = to_float(BF16(1)[k]);
-    BF16(0)[k] = to_bf16(0.5f * x * (1 + tanhf(ROOT * (x + 0.044715f * x * x * x))));
-  }
-}
-ACCESSES(gelu) {
-  uint32_t count = 0;
-  WRITES(0, v[2] * 2);
-  READS(1, v[2] * 2);
-  return count;
-}
-
-RUN(gelu_backward) {
-  (void)threads;
-  for (uint64_t k = 0; k < U64(3); k++) {
-    const float x = to_float(BF16(1)[k]), t = tanhf(ROOT * (x + 0.044715f * x * x * x));
-    const float slope =
-        0.5f * (1 + t) + 0.5f * x * (1 - t * t) * ROOT * (1 + 3 * 0.044715f * x * x);
-    BF16(0)[k] = to_bf16(to_float(BF16(2)[k]) * slope);
-  }
-}
-ACCESSES(gelu_backward) {
-  uint32_t count = 0;
-  WRITES(0, v[3] * 2);
-  READS(1, v[3] * 2);
-  READS(2, v[3] * 2);
-  return count;
-}
-
 /* ---- Cross entropy ---- */
 
 RUN(cross_entropy) {
@@ -573,8 +538,6 @@ static const struct fake_cuda_kernel kernels[] = {
     KERNEL(norm_backward, 10, 8),
     KERNEL(column_parts, 5, 2),
     KERNEL(add_parts, 5, 2),
-    KERNEL(gelu, 3, 2),
-    KERNEL(gelu_backward, 4, 3),
     KERNEL(cross_entropy, 8, 3),
     KERNEL(mean_loss, 3, 2),
     KERNEL(scale, 3, 1),
