@@ -90,7 +90,8 @@ static void print_table(const struct bench *bench, const struct table *table) {
 
 /* ---- Cases ---- */
 
-static uint32_t number(const struct bench *bench, int option, uint32_t otherwise) {
+static uint32_t number(const struct bench *bench, enum weft_cli_option_id option,
+                       uint32_t otherwise) {
   return (uint32_t)weft_cli_number(bench->arguments, option, otherwise);
 }
 

@@ -118,6 +118,7 @@ struct search {
 };
 
 static double value_of(const struct attempt *attempt) {
+  assert(attempt != NULL);
   return attempt->incumbent.value == WEFT_NEVER
              ? INFINITY
              : (double)attempt->incumbent.value / attempt->problem.ticks_per_unit +

@@ -194,6 +194,7 @@ void weft_linear_stage_finish(struct weft_linear_stage *stage) {
   stage->weights = stage->grads = NULL;
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): weft_copy() writes it
 enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
                                         float *host, struct weft_error *error) {
   WEFT_NEED(stage, error);

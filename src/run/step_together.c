@@ -521,7 +521,7 @@ static void drive(void *const *items, uint32_t count) {
   const struct weft_allocator *allocator = first->allocator;
   const uint32_t rank_count = first->transport->rank_count;
   const struct weft_executor **ranks =
-      weft_array_allocate_zero(allocator, rank_count, sizeof *ranks);
+      weft_array_allocate_zero(allocator, rank_count, sizeof(void *));
   for (uint32_t r = 0; ranks != NULL && r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
     ranks[pipeline->transport->rank] = &pipeline->executor;
@@ -533,7 +533,7 @@ static void drive(void *const *items, uint32_t count) {
   }
   settle(items, count);
   introduce(items, count, NULL);
-  weft_array_free(allocator, ranks, rank_count, sizeof *ranks);
+  weft_array_free(allocator, ranks, rank_count, sizeof(void *));
 }
 
 enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,

@@ -113,17 +113,19 @@ enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
   const bool forward = call->kind <= WEFT_GPT_PRODUCT_FORWARD_BARE;
   struct weft_product *product = NULL;
   WEFT_TRY(find_product(cuda, call, &product, error));
-  return weft_product_run(product,
-                          &(struct weft_product_call){.alpha = 1,
-                                                      .beta = call->c != NULL ? 1 : 0,
-                                                      .a = call->w,
-                                                      .b = call->x,
-                                                      .c = call->c,
-                                                      .d = call->y,
-                                                      .bias = (void *)(uintptr_t)call->bias,
-                                                      .aux = call->aux,
-                                                      .workspace = cuda->workspaces[forward]},
-                          call->stream, error);
+  return weft_product_run(
+      product,
+      &(struct weft_product_call){.alpha = 1,
+                                  .beta = call->c != NULL ? 1 : 0,
+                                  .a = call->w,
+                                  .b = call->x,
+                                  .c = call->c,
+                                  .d = call->y,
+                                  // NOLINTNEXTLINE(performance-no-int-to-ptr): only read
+                                  .bias = (void *)(uintptr_t)call->bias,
+                                  .aux = call->aux,
+                                  .workspace = cuda->workspaces[forward]},
+      call->stream, error);
 }
 
 /* ---- Passes outside of a layer ---- */

@@ -10,10 +10,10 @@
 /* For sizes. */
 const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void);
 
-/* For a rank of `cuda`. WEFT_ERR_UNAVAILABLE without cublasLt or NVRTC, or on a GPU without bf16;
+/* For a rank of `gpus`. WEFT_ERR_UNAVAILABLE without cublasLt or NVRTC, or on a GPU without bf16;
  * WEFT_ERR_USAGE: the kernels cannot do this model. */
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
-                                              struct weft_cuda *cuda, uint32_t rank,
+                                              struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
                                               struct weft_gpt_compute **out,
                                               struct weft_error *error);

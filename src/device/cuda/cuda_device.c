@@ -151,6 +151,7 @@ static void *allocate(struct weft_device *device, const struct weft_allocator *a
       weft_cuda_arena_free(&rank->arena, data);
     }
   }
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver has addresses as integers
   return end_allocation(rank, result) ? (void *)(uintptr_t)data : NULL;
 }
 
@@ -372,6 +373,7 @@ static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint
   const uint64_t grid = (threads + block - 1) / block;
   assert(grid <= INT32_MAX);
   WEFT_TRY(begin_complete(rank, &stream, error));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver does not write them
   WEFT_CUDA_TRY(rank->cuda, error, cuLaunchKernel, rank->gpu->kernels[kernel], (unsigned)grid, 1, 1,
                 (unsigned)block, 1, 1, 0, stream, (void **)(uintptr_t)parameters, NULL);
   return end_complete(rank, asked, error);

@@ -89,6 +89,7 @@ enum weft_status weft_cuda_launch(const struct weft_cuda_kernels *kernels,
                                   struct weft_error *error) {
   assert(kernels != NULL && launch->kernel < kernels->count && stream != NULL);
   const uint32_t *blocks = launch->blocks, *threads = launch->threads;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver does not write them
   WEFT_CUDA_TRY(kernels->rank->cuda, error, cuLaunchKernel, kernels->functions[launch->kernel],
                 at_least_one(blocks[0]), at_least_one(blocks[1]), at_least_one(blocks[2]),
                 at_least_one(threads[0]), at_least_one(threads[1]), at_least_one(threads[2]), 0,

@@ -33,7 +33,7 @@ static bool can_split(const struct weft_cuda_api *cuda) {
 
 enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out,
                                     struct weft_error *error) {
-  struct weft_cuda_driver_info driver;
+  struct weft_cuda_driver_info driver = {.gpu_count = 0};
   const struct weft_cuda_api *cuda;
   CUdevice device;
   int sms = 0, major = 0, minor = 0;
@@ -257,7 +257,7 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
                                 const struct weft_cuda_options *options, uint32_t rank_count,
                                 struct weft_cuda **out, struct weft_error *error) {
   static const struct weft_cuda_options all;
-  struct weft_cuda_driver_info driver;
+  struct weft_cuda_driver_info driver = {.gpu_count = 0};
   const struct weft_cuda_api *api;
   WEFT_NEED(out, error);
   options = options != NULL ? options : &all;

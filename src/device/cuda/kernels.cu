@@ -86,6 +86,7 @@ WEFT_KERNEL(scale, float *x, double factor, weft_count count) {
   }
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): WEFT_PUBLISH writes it
 WEFT_KERNEL(note, unsigned *number, weft_count value, weft_count *clock) {
   if (WEFT_THREAD == 0) {
     *(volatile weft_count *)clock = WEFT_CLOCK();

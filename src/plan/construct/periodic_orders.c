@@ -223,7 +223,8 @@ static int64_t ready_at(const struct periodic *periodic, const struct pattern *p
   const struct weft_problem *problem = periodic->problem;
   const uint32_t steps = 2 * problem->stage_count;
   if (step->number % steps == 0) {
-    const double start = step->number / steps * periodic->setting->pace * (double)periodic->period;
+    const uint32_t microbatch = step->number / steps;
+    const double start = microbatch * periodic->setting->pace * (double)periodic->period;
     return (int64_t)start + wait_at(periodic, step->number);
   }
   const struct step before = step_of(problem, step->number - 1);
@@ -451,10 +452,12 @@ static int64_t value_of(struct periodic *periodic, const struct setting *setting
   periodic->circle = periodic->period * setting->group;
   const double least = (double)periodic->period * periodic->problem->microbatch_count;
   spend(periodic, CHOICES_WORK);
-  return least <= (double)cutoff && prepare_sums(periodic, setting->group) &&
-                 find_patterns(periodic)
-             ? schedule(periodic, cutoff)
-             : WEFT_NEVER;
+  const int64_t value =
+      least <= (double)cutoff && prepare_sums(periodic, setting->group) && find_patterns(periodic)
+          ? schedule(periodic, cutoff)
+          : WEFT_NEVER;
+  periodic->setting = NULL;
+  return value;
 }
 
 static bool is_finished(const struct periodic *periodic) {

@@ -318,7 +318,7 @@ static enum weft_status find(struct bounding *all, const struct weft_allocator *
                              double *bound, struct weft_error *error) {
   const uint32_t ranks = all->shape->ranks;
   const double slack = all->part_count - ranks + 1;
-  struct weft_costs *parts;
+  struct weft_costs *parts = NULL;
   double *least;
   if (!WEFT_ALLOCATE(&all->arena, all->before, (size_t)all->part_count + 1) ||
       !WEFT_ALLOCATE(&all->arena, least, (size_t)all->part_count + 1) ||

@@ -129,7 +129,8 @@ static uint64_t size_of(const struct layout *layout) {
 }
 
 static uint32_t accesses(const uint64_t *values, struct fake_cuda_access *out) {
-  const struct product *p = (const struct product *)(uintptr_t)values[7];
+  const struct product *p =
+      (const struct product *)(uintptr_t)values[7]; // NOLINT(performance-no-int-to-ptr)
   const uint64_t row = p->desc.bias_type == TYPE_F32 ? 4 : 2;
   uint32_t count = 0;
   out[count++] =
