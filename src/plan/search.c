@@ -141,6 +141,9 @@ static double open_bound_of(const struct search *search) {
   return fmin(bound, bound_of(search->best));
 }
 
+/* Seconds of a typical core, for each op, to make a table and to check it. */
+#define ANSWER_SECONDS 2e-7
+
 static void choose(struct search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
     struct attempt *attempt = &search->attempts[n];
@@ -148,6 +151,7 @@ static void choose(struct search *search) {
       search->best = attempt;
     }
   }
+  search->control.reserve = ANSWER_SECONDS * (double)weft_problem_op_count(&search->best->problem);
 }
 
 /* Starts every new layout with its bound, and with the orders of the constructors if one of them may

@@ -21,6 +21,7 @@ void weft_search_control_start(struct weft_search_control *control,
   control->share = 0;
   control->all_reduce = 0;
   control->budget = INFINITY;
+  control->reserve = 0;
   control->reported = control->started;
   control->last = (struct weft_search_progress){.value = INFINITY};
 }
@@ -32,7 +33,8 @@ static void report(struct weft_search_control *control) {
     request->report(request->context, &control->last);
   }
   if ((request->stop != NULL && request->stop(request->context)) ||
-      (request->time_limit > 0 && control->reported - control->started >= request->time_limit)) {
+      (request->time_limit > 0 &&
+       control->reported - control->started + control->reserve >= request->time_limit)) {
     atomic_store_explicit(&control->cancelled, true, memory_order_relaxed);
   }
 }

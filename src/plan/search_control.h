@@ -16,6 +16,7 @@ struct weft_search_control {
   double all_reduce;                /* to be added to reported values */
   double budget;                    /* work that may still be done, in nanoseconds of a typical
                                        core; negative: a step did not fit, and none may follow */
+  double reserve;                   /* of the time limit, for what follows the search */
   double reported;                  /* when, in seconds */
   struct weft_search_progress last; /* what was reported */
 };

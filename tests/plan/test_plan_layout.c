@@ -121,8 +121,8 @@ static double least(const struct model *model, measure *of, uint32_t *first, uin
 }
 
 static void make(const struct model *model, enum weft_partition_kind kind, uint32_t *first) {
-  assert_int_equal(weft_partition_make(NULL, &model->request, &model->shape, kind, first, NULL),
-                   WEFT_OK);
+  assert_int_equal(
+      weft_partition_make(NULL, &model->request, &model->shape, kind, NULL, first, NULL), WEFT_OK);
   expect_partition(model, first);
 }
 
@@ -177,6 +177,33 @@ static void memory_comes_before_time(void **state) {
   }
   printf("%u of %d fit into the least memory\n", fitting, ROUNDS);
   assert_true(fitting * 10 >= ROUNDS * 8);
+}
+
+static bool stop_at_once(void *context) {
+  (void)context;
+  return true;
+}
+
+/* Out of time, a partition is what it starts from: moving parts of a large model takes seconds. */
+static void a_cancelled_search_moves_no_parts(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct model model;
+    struct weft_search_control control;
+    uint32_t first[STAGES_MAX + 1], even[STAGES_MAX + 1];
+    model_draw(&model, seed, 1, WEFT_PLACEMENT_LOOP);
+    model.request.memory_limit = 1;
+    make(&model, WEFT_PARTITION_EVEN, even);
+    model.request.stop = stop_at_once;
+    weft_search_control_start(&control, &model.request);
+    weft_search_control_report(&control, 1, 1, 0, 0);
+    assert_int_equal(weft_partition_make(NULL, &model.request, &model.shape, WEFT_PARTITION_FULL,
+                                         &control, first, NULL),
+                     WEFT_OK);
+    assert_memory_equal(first, even,
+                        (model.shape.ranks * model.shape.stages_per_rank + 1) * sizeof *first);
+    model_finish(&model);
+  }
 }
 
 static void costs_of_stages_are_sums_over_parts(void **state) {
@@ -420,6 +447,7 @@ int main(void) {
       cmocka_unit_test(one_stage_a_rank_is_cut_as_well_as_can_be),
       cmocka_unit_test(several_stages_a_rank_are_cut_nearly_as_well),
       cmocka_unit_test(memory_comes_before_time),
+      cmocka_unit_test(a_cancelled_search_moves_no_parts),
       cmocka_unit_test(costs_of_stages_are_sums_over_parts),
       cmocka_unit_test(what_parts_do_not_say_is_shared_out),
       cmocka_unit_test(layouts_are_all_different),

@@ -139,7 +139,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
       isfinite(request->memory_limit) ? WEFT_PARTITION_KINDS : WEFT_PARTITION_LIGHT_FIRST + 1;
   for (unsigned kind = 0; kind < kinds; kind++) {
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
-                                 first, error));
+                                 layouts->control, first, error));
     if (!is_listed(layouts, shape, first) && has_room(layouts)) {
       WEFT_TRY(add(layouts, request, shape, first, error));
     }

@@ -33,10 +33,12 @@ enum {
 struct partition {
   const struct weft_allocator *allocator;
   struct weft_arena arena;
+  struct weft_search_control *control; /* NULL: none */
   const struct weft_shape *shape;
   const double *factors; /* [ranks] or NULL: all 1 */
   uint32_t part_count, stage_count;
   double limit;
+  bool has_to_fit;   /* if any does: no other kind takes less memory */
   double *work;      /* [part_count] of a microbatch */
   double *held;      /* [part_count] most memory of a microbatch */
   double *kept;      /* [part_count] parameters and gradients */
@@ -154,9 +156,17 @@ static bool try_pair(struct partition *partition, struct score *best, uint32_t b
   return false;
 }
 
+/* Whether a pass goes on to another boundary. Out of time it does not, unless this partition has to
+ * fit, and does not yet. */
+static bool goes_on(const struct partition *partition, const struct score *best,
+                    uint32_t boundary) {
+  return boundary < partition->stage_count && ((partition->has_to_fit && best->over > 0) ||
+                                               !weft_search_control_poll(partition->control));
+}
+
 static bool improve_singles(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
+  for (uint32_t boundary = 1; goes_on(partition, best, boundary); boundary++) {
     for (unsigned up = 0; up < 2; up++) {
       improved = try_move(partition, best, boundary, up != 0) || improved;
     }
@@ -191,7 +201,7 @@ static bool improve_chain(struct partition *partition, struct score *best, uint3
 
 static bool improve_chains(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
+  for (uint32_t boundary = 1; goes_on(partition, best, boundary); boundary++) {
     for (unsigned up = 0; up < 2; up++) {
       improved = improve_chain(partition, best, boundary, up != 0) || improved;
     }
@@ -201,7 +211,7 @@ static bool improve_chains(struct partition *partition, struct score *best) {
 
 static bool improve_pairs(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
+  for (uint32_t boundary = 1; goes_on(partition, best, boundary); boundary++) {
     for (uint32_t other = boundary + 1; other < partition->stage_count; other++) {
       for (unsigned ways = 0; ways < 4; ways++) {
         improved = try_pair(partition, best, boundary, other, ways) || improved;
@@ -239,7 +249,9 @@ static void search_locally(struct partition *partition) {
     return;
   }
   struct score best = score_of(partition);
-  for (uint32_t n = 0; n < RESTARTS / partition->stage_count; n++) {
+  for (uint32_t n = 0;
+       n < RESTARTS / partition->stage_count && !weft_search_control_poll(partition->control);
+       n++) {
     memcpy(partition->best, partition->first, size);
     perturb(partition, &random);
     improve(partition);
@@ -348,17 +360,20 @@ static enum weft_status fill(struct partition *partition, const struct weft_sear
 enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
-                                     uint32_t *first, struct weft_error *error) {
+                                     struct weft_search_control *control, uint32_t *first,
+                                     struct weft_error *error) {
   assert(request->costs->part_count > 0 && first != NULL);
   struct partition partition = {
       .allocator = allocator,
       .arena = {.allocator = allocator},
+      .control = control,
       .shape = shape,
       .factors = request->rank_factors,
       .part_count = request->costs->part_count,
       .stage_count = shape->ranks * shape->stages_per_rank,
       .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY};
   partition.first = first;
+  partition.has_to_fit = kind == WEFT_PARTITION_SINGLE;
   struct weft_arena *arena = &partition.arena;
   const enum weft_status status =
       WEFT_ALLOCATE(arena, partition.work, partition.part_count) &&

@@ -18,12 +18,13 @@ enum weft_partition_kind {
 };
 
 /* Fills first[stages + 1]: stage s has parts first[s] ... first[s + 1] - 1, at least one. The
- * request has the costs, with parts, and the memory limit. WEFT_ERR_USAGE for more stages than
- * parts, WEFT_ERR_MEMORY. */
+ * request has the costs, with parts, and the memory limit. A cancelled search (NULL: none) ends
+ * with what it has. WEFT_ERR_USAGE for more stages than parts, WEFT_ERR_MEMORY. */
 enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
-                                     uint32_t *first, struct weft_error *error);
+                                     struct weft_search_control *control, uint32_t *first,
+                                     struct weft_error *error);
 
 enum { WEFT_PARTITION_LIST_MAX = 24 };
 
