@@ -11,7 +11,7 @@ load ../setup/cli_setup
   ninja -t targets all >targets.txt
   ctest -N >tests.txt
   lacks 'weft[-_]mpi[-_]\(openmpi\|mpich\)' targets.txt
-  lacks 'signal_at_call\|wire' targets.txt
+  lacks 'signal_at_call\|hosts/wire' targets.txt
   lacks '_\(openmpi\|mpich\)$\|cli_mpi_' tests.txt
   has '^weft: ' targets.txt
   has '^libweft-run.so: \|^lib/libweft-run.so: ' targets.txt

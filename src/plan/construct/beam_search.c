@@ -161,9 +161,12 @@ static bool follow_guide(const struct beam *beam, struct prefix *at, uint32_t s,
   memcpy(words, &state, sizeof state);
   const int64_t latest = weft_guide_latest(beam->guide, stage->rank, state);
   times[beam->latest_at + stage->rank] = latest;
+  if (latest == INT64_MIN) {
+    return false;
+  }
   const int64_t slack = weft_min(latest, weft_guide_tail(beam->guide, s, kind, microbatch)) - end;
   at->bound = weft_max(at->bound, beam->target - slack);
-  return latest != INT64_MIN && slack >= 0;
+  return slack >= 0;
 }
 
 /* Memory and time left after an op. False when memory does not suffice. */
