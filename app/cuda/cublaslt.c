@@ -135,8 +135,8 @@ uint64_t weft_cublaslt_version(void) {
 }
 
 static enum weft_status fail(cublasStatus_t result, const char *call, struct weft_error *error) {
-  return weft_fail(error, WEFT_ERR_DEVICE, NULL, "cublasLt: %s: %s", call,
-                   api.cublasLtGetStatusString(result));
+  return weft_fail(error, WEFT_ERR_DEVICE, "'weft doctor' names the GPU and its driver",
+                   "cublasLt: %s: %s", call, api.cublasLtGetStatusString(result));
 }
 
 #define LT_TRY(error, name, ...)                            \
