@@ -1,6 +1,6 @@
 """The C library: loading it, checking its layout, calling it, and owning what it returns.
 
-Nothing here trusts an argument: whoever calls a C function has checked types and sizes before.
+Callers check types and sizes before they call a C function.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ struct weft_flight_transfer {
   uint32_t peer;
   bool sends;
   bool done;
-  bool payload;    /* else it set up the connection, or told shapes */
+  bool payload;    /* else it set up the connection, or carried shapes */
   uint32_t group;  /* process group */
   uint64_t batch;  /* transfers with the same number were started together */
   uint64_t before; /* transfers of the row before this one since training began; once it is known */

@@ -42,7 +42,7 @@ is_sound() {
   jq -e '.ranks | length == 4 and all(.busy > 22.5 and .busy < 25.5)' <<<"$output"
 }
 
-@test "a step that cannot be recorded is enqueued, and the reason is told" {
+@test "a step that cannot be recorded is enqueued, and the reason is printed" {
   local call
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   for call in cuStreamBeginCapture cuGraphInstantiate; do

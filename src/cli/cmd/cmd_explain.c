@@ -72,7 +72,7 @@ static int explain_folder(const struct weft_cli *cli, const struct weft_cli_argu
   const char *path = arguments->texts[WEFT_CLI_OPTION_PROGRAM];
   if (path == NULL) {
     return weft_cli_usage(cli, "add --program FILE: the table or program that the job runs",
-                          "'%s' is a folder, and which action a rank is in can only be told from "
+                          "'%s' is a folder, and which action a rank is in follows only from "
                           "its program",
                           weft_cli_quoted(arguments->operands[0]).text);
   }
