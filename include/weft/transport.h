@@ -111,12 +111,14 @@ enum weft_rank_phase {
 
 #define WEFT_STATUS_RECENT 16
 
-/* What other ranks have found out about a rank; bits of `flags`. */
+/* What other ranks have found out about a rank, and what they must know; bits of `flags`. */
 #define WEFT_RANK_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
 #define WEFT_RANK_SILENT 2u  /* it does not answer: its status is old, or empty */
 /* weft_comm_run() has returned without it: its thread must stop when its function returns. */
 #define WEFT_RANK_LEFT_BEHIND 4u
 #define WEFT_RANK_DEAD 8u /* its process has ended too early: its status is the last one */
+/* Set by the rank itself: it asks for an event of another one, which must not destroy it now. */
+#define WEFT_RANK_ASKS_EVENT 16u
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */
@@ -125,16 +127,16 @@ struct weft_recent_action {
 };
 
 struct weft_rank_status {
-  uint32_t phase;      /* enum weft_rank_phase */
-  uint32_t peer;       /* the rank it waits for; UINT32_MAX: none */
-  uint64_t step;       /* of training, from 1; 0: none yet */
-  uint64_t cell;       /* in its row, from 0 */
-  uint64_t action;     /* the present one: struct weft_action, its 8 bytes */
-  uint64_t wants;      /* action of the peer that would end the wait, likewise; 0: unknown. In
+  uint32_t phase;  /* enum weft_rank_phase */
+  uint32_t peer;   /* the rank it waits for; UINT32_MAX: none */
+  uint64_t step;   /* of training, from 1; 0: none yet */
+  uint64_t cell;   /* in its row, from 0 */
+  uint64_t action; /* the present one: struct weft_action, its 8 bytes */
+  uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown. In
                       WEFT_PHASE_COMPUTE: the collective that is waited for */
-  int64_t since;       /* in this phase at this action, now()'s time */
-  uint64_t flags;      /* WEFT_RANK_...; written by refresh_status() of any rank, weft_comm_run() */
-  uint64_t calls;      /* of stages' functions, and returns from them: odd while it is in one */
+  int64_t since;   /* in this phase at this action, now()'s time */
+  uint64_t flags;  /* WEFT_RANK_...; atomic: also written by refresh_status() and weft_comm_run() */
+  uint64_t calls;  /* of stages' functions, and returns from them: odd while it is in one */
   int64_t stall_limit; /* of its pipeline, now()'s time; 0: none */
   uint64_t recent_count;
   struct weft_recent_action recent[WEFT_STATUS_RECENT]; /* a ring: the newest is recent_count - 1 */

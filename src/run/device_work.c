@@ -17,6 +17,7 @@
  * ranks end a step before one begins the next, so events of earlier steps have happened. */
 #include <assert.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -83,6 +84,18 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
   return work->waited_for != NULL
              ? WEFT_OK
              : weft_fail_memory(error, executor->transport->rank_count * sizeof(uint64_t));
+}
+
+/* A rank on the host may be asking for an event of this rank (ask_event() below). After a failure
+ * nobody begins to. */
+static void await_askers(const struct weft_executor *executor) {
+  struct weft_transport *transport = executor->transport;
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    while ((__atomic_fetch_or(&status->flags, 0, __ATOMIC_ACQ_REL) & WEFT_RANK_ASKS_EVENT) != 0) {
+      (void)sched_yield();
+    }
+  }
 }
 
 static void free_events(struct weft_executor *executor) {
@@ -158,6 +171,7 @@ void weft_executor_close_device(struct weft_executor *executor) {
     return;
   }
   const struct weft_device_ops *ops = work->device->ops;
+  await_askers(executor);
   free_events(executor);
   ops->event_destroy(work->device, allocator, work->fork);
   ops->event_destroy(work->device, allocator, work->join);
@@ -228,11 +242,31 @@ enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
+/* An event of another rank, which may fail and destroy it. It does not do so while the flag is set;
+ * if it has looked at the flag before, its failure is seen here: both are changes of the same
+ * word, so one of them comes after the other and knows what went before. */
+static enum weft_status ask_event(const struct weft_executor *executor,
+                                  const struct weft_message *message, struct weft_error *error) {
+  struct weft_transport *transport = executor->transport;
+  struct weft_device *device = message->device;
+  struct weft_failure failure;
+  enum weft_status status;
+  (void)__atomic_fetch_or(&executor->status->flags, WEFT_RANK_ASKS_EVENT, __ATOMIC_ACQ_REL);
+  if (transport->ops->get_failure(transport, &failure)) {
+    *error = failure.error;
+    status = failure.error.status;
+  } else {
+    status = device->ops->event_query(device, message->event, error);
+  }
+  (void)__atomic_fetch_and(&executor->status->flags, ~(uint64_t)WEFT_RANK_ASKS_EVENT,
+                           __ATOMIC_ACQ_REL);
+  return status;
+}
+
 /* On the host: whether it has happened. */
 static enum weft_status await_event(struct weft_executor *executor, struct weft_message *message,
                                     struct weft_error *error) {
-  struct weft_device *device = message->device;
-  const enum weft_status status = device->ops->event_query(device, message->event, error);
+  const enum weft_status status = ask_event(executor, message, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_RECEIVE, message->event_rank,
                                weft_action_idle(),

@@ -18,7 +18,7 @@
 static struct cuda_results expected, found;
 static struct cuda_job job;
 static uint32_t devices;
-static bool no_peers;
+static bool no_peers, late_queries;
 
 static const struct cuda_step steps[] = {{.microbatches = 4}, {.microbatches = 4},
                                          {.microbatches = 4}, {.microbatches = 6},
@@ -60,8 +60,11 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
   struct weft_error error = {.status = WEFT_OK};
   (void)snprintf(what, sizeof what, "call %" PRIu64 " of %s fails%s", nth, function,
                  sticky ? " and the GPU is lost" : "");
-  fake_cuda_reset(&(struct fake_cuda_options){
-      .seed = seed, .queues = 1 + (uint32_t)(seed % 32), .devices = devices, .no_peers = no_peers});
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = seed,
+                                              .queues = 1 + (uint32_t)(seed % 32),
+                                              .devices = devices,
+                                              .no_peers = no_peers,
+                                              .late_queries = late_queries});
   fake_cuda_fail(function, nth, 0, sticky);
   const enum weft_status status = cuda_job_run(&job, &found, &error);
   if (status == WEFT_OK) {
@@ -178,6 +181,11 @@ static void calls_fail_with_a_rank_on_the_host(void **state) {
     make_job("1F1B", false);
     job.host_ranks = 1u << rank;
     fail_calls(4);
+    late_queries = true; /* the rank on the host asks while the other one destroys its events */
+    for (uint64_t n = 0; n < 400; n++) {
+      fail_call("cuCtxSetCurrent", 20 + n % 100, false, n);
+    }
+    late_queries = false;
   }
 }
 

@@ -476,6 +476,8 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
     options->separate_hosts = true;
   } else if (strcmp(text, "strict_queries") == 0) {
     options->strict_queries = true;
+  } else if (strcmp(text, "late_queries") == 0) {
+    options->late_queries = true;
   } else if (strcmp(text, "stall_waits") == 0) {
     options->stall_waits = true;
   } else if (strcmp(text, "report") == 0) {

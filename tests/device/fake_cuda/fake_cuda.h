@@ -51,6 +51,7 @@ struct fake_cuda_options {
   bool no_peers;         /* devices cannot access each other's memory */
   bool separate_hosts; /* what one host thread has waited for, another has not; else all are one */
   bool strict_queries; /* a query of an event that was seen, and not recorded since, is early */
+  bool late_queries;   /* every second query of an event begins a moment after the call */
   bool stall_waits;    /* a query that finds a deadlock says "not ready", as CUDA would */
 };
 

@@ -2,8 +2,11 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "fake_driver.h"
+
+enum { LATE_NS = 200 * 1000 }; /* late_queries */
 
 /* ---- Marks: one record of an event each ---- */
 
@@ -381,7 +384,13 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int fla
   FAKE_BODY(cuEventRecordWithFlags, event_record(event, stream, flags));
 }
 
-CUresult cuEventQuery(CUevent event) { FAKE_BODY(cuEventQuery, event_status(event, false)); }
+CUresult cuEventQuery(CUevent event) {
+  static uint32_t count;
+  if (fake.options.late_queries && __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED) % 2 == 1) {
+    (void)nanosleep(&(struct timespec){.tv_nsec = LATE_NS}, NULL);
+  }
+  FAKE_BODY(cuEventQuery, event_status(event, false));
+}
 
 CUresult cuEventSynchronize(CUevent event) {
   FAKE_BODY(cuEventSynchronize, event_status(event, true));
