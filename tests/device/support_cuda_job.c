@@ -1,6 +1,7 @@
 /* See support_cuda_job.h. */
 #include "support_cuda_job.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -11,8 +12,6 @@
 #include <cmocka.h>
 
 #include <weft/support.h>
-
-#include "../device/fake_cuda/fake_cuda.h"
 
 /* NULL on a GPU (job_cuda.c), where there is nobody to ask. */
 #pragma weak fake_cuda_statistics
@@ -318,25 +317,45 @@ static struct fake_cuda_statistics statistics(void) {
   return fake_cuda_statistics != NULL ? fake_cuda_statistics() : none;
 }
 
-static uint64_t objects(void) {
+/* How many objects there are more than before the run, and of which kinds. */
+static int64_t count_leaks(const struct cuda_job *job, char *text, size_t size) {
   const struct fake_cuda_statistics now = statistics();
-  return now.blocks + now.pinned_blocks + now.streams + now.events + now.graphs + now.executables +
-         now.libraries + now.contexts + now.partitions;
+  const struct fake_cuda_statistics *before = &job->objects;
+  const struct {
+    const char *kind;
+    uint64_t now, before;
+  } kinds[] = {{"blocks", now.blocks, before->blocks},
+               {"pinned blocks", now.pinned_blocks, before->pinned_blocks},
+               {"streams", now.streams, before->streams},
+               {"events", now.events, before->events},
+               {"graphs", now.graphs, before->graphs},
+               {"executables", now.executables, before->executables},
+               {"libraries", now.libraries, before->libraries},
+               {"contexts", now.contexts, before->contexts},
+               {"partitions", now.partitions, before->partitions}};
+  int64_t leaks = 0;
+  text[0] = '\0';
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
+    const int64_t more = (int64_t)(kinds[k].now - kinds[k].before);
+    const size_t used = strlen(text);
+    if (more != 0) {
+      (void)snprintf(text + used, size - used, " %+" PRId64 " %s", more, kinds[k].kind);
+    }
+    leaks += more;
+  }
+  return leaks;
 }
 
-bool cuda_job_leaks(const struct cuda_job *job) { return objects() != job->objects_before; }
+bool cuda_job_leaks(const struct cuda_job *job) {
+  char text[256];
+  return count_leaks(job, text, sizeof text) != 0;
+}
 
 void cuda_job_check_leaks(const struct cuda_job *job, const char *what) {
-  if (cuda_job_leaks(job)) {
-    const struct fake_cuda_statistics left = statistics();
-    fail_msg(
-        "%s, %u ranks, %s: of %u objects before, there are now %u: %u blocks, %u pinned "
-        "blocks, %u streams, %u events, %u graphs, %u executables, %u libraries, %u contexts, "
-        "%u partitions",
-        job->schedule, job->ranks, what, (unsigned)job->objects_before, (unsigned)objects(),
-        (unsigned)left.blocks, (unsigned)left.pinned_blocks, (unsigned)left.streams,
-        (unsigned)left.events, (unsigned)left.graphs, (unsigned)left.executables,
-        (unsigned)left.libraries, (unsigned)left.contexts, (unsigned)left.partitions);
+  char text[256];
+  if (count_leaks(job, text, sizeof text) != 0) {
+    fail_msg("%s, %u ranks, %s: the driver's objects are not those of before:%s", job->schedule,
+             job->ranks, what, text);
   }
 }
 
@@ -344,7 +363,7 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
                               struct weft_error *error) {
   const struct weft_cuda_options options = {
       .gpus = job->gpus, .gpu_count = job->gpu_count, .partitions = job->partitions};
-  job->objects_before = objects();
+  job->objects = statistics();
   job->failed_ranks = 0;
   WEFT_TRY(weft_cuda_open(NULL, &options, job->ranks, &job->cuda, error));
   const enum weft_status status = run(job, results, error);

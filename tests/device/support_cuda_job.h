@@ -10,6 +10,8 @@
 #include <weft/run.h>
 #include <weft/source.h>
 
+#include "../device/fake_cuda/fake_cuda.h"
+
 enum {
   CUDA_WIDTH = 6,
   CUDA_ROWS = 2, /* of a microbatch; the first has one more */
@@ -60,7 +62,7 @@ struct cuda_job {
   char log[4096];       /* lines */
 
   /* Its own. */
-  uint64_t objects_before; /* of the driver */
+  struct fake_cuda_statistics objects; /* before the run: the driver's objects */
   struct weft_cuda *cuda;
   pthread_barrier_t barrier;
   uint32_t rank_of[CUDA_STAGES_MAX];

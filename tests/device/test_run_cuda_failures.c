@@ -168,6 +168,9 @@ static void calls_fail_between_gpus(void **state) {
   devices = 2;
   make_job("1F1B", false);
   fail_calls(4);
+  for (uint64_t n = 1; n < 200; n++) { /* with the other GPU current, too */
+    fail_call("cuCtxSetCurrent", n, true, n);
+  }
   no_peers = true;
   make_job("1F1B", false);
   fail_calls(4);

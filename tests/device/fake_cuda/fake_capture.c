@@ -218,6 +218,7 @@ static bool is_joined(const struct fake_capture *capture) {
 static CUresult end(CUstream handle, CUgraph *out) {
   CUstream stream;
   FAKE_TRY(fake_stream_of(handle, &stream));
+  FAKE_TRY(fake.lost[stream->device]);
   struct fake_capture *capture = stream->capture;
   if (capture == NULL) {
     return CUDA_ERROR_INVALID_VALUE;

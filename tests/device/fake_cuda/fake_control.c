@@ -571,7 +571,7 @@ struct fake_cuda_statistics fake_cuda_statistics(void) {
 
 /* ---- The beginning and the end of every call ---- */
 
-/* What works without a device. */
+/* What works without a device, and so whatever has become of the current one. */
 static bool needs_no_device(enum fake_call call) {
   switch (call) {
     case FAKE_CALL_cuInit:
@@ -585,6 +585,7 @@ static bool needs_no_device(enum fake_call call) {
     case FAKE_CALL_cuDeviceTotalMem:
     case FAKE_CALL_cuDeviceCanAccessPeer:
     case FAKE_CALL_cuCtxSetCurrent:
+    case FAKE_CALL_cuStreamEndCapture: /* needs the stream's */
     case FAKE_CALL_cuDevicePrimaryCtxRetain:
     case FAKE_CALL_cuDevicePrimaryCtxRelease: return true;
     default: return false;
