@@ -8,7 +8,9 @@
  *
  * WEFT_TEST_SIGNAL="RANK CALL SIGNAL FILE": before the CALL-th of these calls (from 1) of that
  * rank, the time (CLOCK_REALTIME, seconds) is written to FILE, and SIGNAL is raised (0: none).
- * With CALL 0 nothing happens, and FILE holds the number of calls in the end. */
+ * With CALL 0 nothing happens, and FILE holds the number of calls in the end.
+ *
+ * WEFT_TEST_SLOW_DISK: fsync takes three seconds. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <fcntl.h>
 #include <signal.h>
@@ -99,4 +101,15 @@ __attribute__((visibility("default"))) int clock_nanosleep(clockid_t clock, int 
   *(void **)&next = dlsym(RTLD_NEXT, "clock_nanosleep");
   count_call();
   return next(clock, flags, time, left);
+}
+
+/* ---- A slow disk ---- */
+
+__attribute__((visibility("default"))) int fsync(int fd) {
+  int (*next)(int);
+  *(void **)&next = dlsym(RTLD_NEXT, "fsync");
+  if (getenv("WEFT_TEST_SLOW_DISK") != NULL) {
+    (void)sleep(3);
+  }
+  return next(fd);
 }

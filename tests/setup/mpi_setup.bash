@@ -179,6 +179,7 @@ mpi_table() {
 mpi_kill_at() {
   mpi_launcher "$1"
   mpi_signal_at "$1" "$2" "$3" 9
+  preloaded+=(WEFT_TEST_SLOW_DISK=1) # what is reported does not wait for it
   mpi_run -n 4 "${preloaded[@]}" "$WEFT" run t.csv --f 1 --b 2
   [ -s signal_time ] || { echo "rank $2 has no call $3" >&2; return 1; }
   ends_with 75

@@ -155,8 +155,9 @@ static int write_pieces(int fd, const struct weft_text *text) {
   return code;
 }
 
-/* Fills, syncs and closes the temporary file; 0 or an errno. */
-static int fill(int fd, const struct stat *old, const struct weft_text *text) {
+/* Fills and closes the temporary file; 0 or an errno. With `syncs`, it also survives the machine,
+ * which may take a second or more on a busy disk. */
+static int fill(int fd, const struct stat *old, const struct weft_text *text, bool syncs) {
   int code = 0;
   if (old != NULL && fchmod(fd, old->st_mode & 07777) != 0) {
     code = errno;
@@ -164,7 +165,7 @@ static int fill(int fd, const struct stat *old, const struct weft_text *text) {
   if (code == 0) {
     code = write_pieces(fd, text);
   }
-  if (code == 0 && fsync(fd) != 0) {
+  if (code == 0 && syncs && fsync(fd) != 0) {
     code = errno;
   }
   if (close(fd) != 0 && code == 0 && errno != EINTR) {
@@ -175,13 +176,13 @@ static int fill(int fd, const struct stat *old, const struct weft_text *text) {
 
 /* `given` is what messages call it; `path` the same with links followed. */
 static int replace(const struct weft_cli *cli, const char *given, const char *path,
-                   const struct stat *old, const struct weft_text *text) {
+                   const struct stat *old, const struct weft_text *text, bool syncs) {
   WEFT_SCOPED_TEXT name = {.allocator = cli->allocator};
   const int fd = create_beside(path, &name);
   if (fd < 0) {
     return name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
   }
-  int code = fill(fd, old, text);
+  int code = fill(fd, old, text, syncs);
   if (code == 0 && rename(name.data, path) != 0) {
     code = errno;
   }
@@ -195,24 +196,24 @@ static int replace(const struct weft_cli *cli, const char *given, const char *pa
 /* Replaces `path` with those signals blocked. One that came in the meantime ends the process when
  * they are unblocked. */
 static int write_regular(const struct weft_cli *cli, const char *given, const char *path,
-                         const struct stat *old, const struct weft_text *text) {
+                         const struct stat *old, const struct weft_text *text, bool syncs) {
   sigset_t ending, before;
   ending_signals(&ending);
   (void)sigprocmask(SIG_BLOCK, &ending, &before);
-  const int status = replace(cli, given, path, old, text);
+  const int status = replace(cli, given, path, old, text, syncs);
   (void)sigprocmask(SIG_SETMASK, &before, NULL);
   return status;
 }
 
-int weft_cli_write_file(const struct weft_cli *cli, const char *path,
-                        const struct weft_text *text) {
+static int write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text,
+                      bool syncs) {
   assert(cli != NULL && text != NULL);
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
   struct stat status;
   if (stat(path, &status) != 0) {
-    return write_regular(cli, path, path, NULL, text);
+    return write_regular(cli, path, path, NULL, text, syncs);
   }
   if (S_ISDIR(status.st_mode)) {
     return fail_write(cli, "write", path, EISDIR);
@@ -225,8 +226,13 @@ int weft_cli_write_file(const struct weft_cli *cli, const char *path,
   }
   /* The file that a link points to is what gets replaced, not the link. */
   char resolved[PATH_MAX];
-  return write_regular(cli, path, realpath(path, resolved) != NULL ? resolved : path, &status,
-                       text);
+  return write_regular(cli, path, realpath(path, resolved) != NULL ? resolved : path, &status, text,
+                       syncs);
+}
+
+int weft_cli_write_file(const struct weft_cli *cli, const char *path,
+                        const struct weft_text *text) {
+  return write_file(cli, path, text, true);
 }
 
 /* ---- Where it goes ---- */
@@ -263,7 +269,8 @@ void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_argum
   char quoted[256], hint[320];
   if (weft_hang_dump(transport, &text, &error) < 0) {
     (void)weft_cli_fail(cli, NULL, &error);
-  } else if (weft_cli_write_file(cli, path, &text) == WEFT_CLI_OK) {
+  } else if (write_file(cli, path, &text, false) ==
+             WEFT_CLI_OK) { /* the job may be ended any time */
     weft_cli_quote(quoted, sizeof quoted, path);
     (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' explains it", quoted);
     weft_cli_print(cli, hint, "what all ranks were doing is in '%s'", quoted);
