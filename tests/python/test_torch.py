@@ -1,12 +1,14 @@
 """Against a real PyTorch: every schedule is checked, and tables run in several processes."""
 
 import inspect
+import json
 import multiprocessing
 import os
 import tempfile
 import time
 
 import pytest
+import test_launch
 import weft_pipeline as weft
 import weft_pipeline.torch as weft_torch
 
@@ -476,3 +478,118 @@ def test_pipeline_fails_with_the_reason():
     with pytest.raises(weft.UsageError):
         table = weft.Table.named("1F1B", ranks=3, microbatches=4)
         weft_torch.Pipeline(modules_of(2), table, loss_of)
+
+
+# ---- Between processes ----
+
+MPI_JOB = """\
+import json, os, signal, sys, time
+sys.path[:0] = [os.path.dirname(TEST)]
+from weft_pipeline import launch
+launch.begin()
+import torch
+import weft_pipeline as weft
+import weft_pipeline.torch as weft_torch
+from test_torch import batch_of, fake, loss_of, modules_of
+
+torch.set_num_threads(1)
+name, m, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+
+class Trouble(torch.nn.Module):
+    def forward(self, x):
+        if not fake(x):
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "sleep":
+                time.sleep(300)
+            if what == "raise":
+                raise ZeroDivisionError("in a stage")
+        return x * 1
+
+
+me = launch.info()
+table = weft.Table.named(name, ranks=me.ranks, microbatches=m)
+mine = weft_torch.stages_of(table, me.rank)
+modules = [module if k in mine else None for k, module in enumerate(modules_of(table.stages))]
+if what and modules[1] is not None:
+    modules[1] = torch.nn.Sequential(modules[1], Trouble())
+pipeline = weft_torch.Pipeline(
+    modules, table, loss_of, scale_grads=False, transport="mpi",
+    stall_limit=1 if what == "sleep" else 60,
+)
+x, y = batch_of(m)
+first, last = 0 in mine, table.stages - 1 in mine
+found = pipeline.step(x if first else None, y if last else None)
+gradients = {k: [w.grad.tolist() for w in modules[k].parameters()] for k in mine}
+output = pipeline.eval(x if first else None).output
+smaller = pipeline.eval(x[:5] if first else None).output
+if first:
+    try:
+        pipeline.eval(torch.cat([x, x]))
+    except weft.UsageError as error:
+        assert "larger than the first" in str(error)
+with open(f"rank{me.rank}.json", "w") as file:
+    outputs = [out.tolist() if last else None for out in (output, smaller)]
+    json.dump([found.losses, gradients, outputs], file)
+"""
+
+
+def mpi_job(tmp_path, monkeypatch, mpi, ranks, *words):
+    file = tmp_path / "job.py"
+    file.write_text(MPI_JOB.replace("TEST", repr(os.path.abspath(__file__))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEFT_BUILD_DIR", os.path.abspath(test_launch.BUILD))
+    return test_launch.mpirun(mpi, ranks, file, *map(str, words))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"), [(2, "1F1B"), (2, "ZBVZeroBubble"), (4, "Interleaved1F1B")]
+)
+@pytest.mark.parametrize("mpi", test_launch.MPIS)
+def test_pipeline_over_mpi(mpi, ranks, name, tmp_path, monkeypatch):
+    status, said = mpi_job(tmp_path, monkeypatch, mpi, ranks, name, 4, "")
+    assert status == 0, said
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    stages = weft.Table.named(name, ranks=ranks, microbatches=4).stages
+    losses, gradients = reference(stages, 4)
+    assert max((got[0] for got in found), key=len) == pytest.approx(losses, rel=1e-6)
+    together = {int(s): g for got in found for s, g in got[1].items()}
+    assert sorted(together) == sorted(gradients)
+    for stage, expected in gradients.items():
+        for got, want in zip(together[stage], expected):
+            assert torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
+    (outputs,) = [got[2] for got in found if got[2][0] is not None]
+    x, _ = batch_of(4)
+    whole = torch.nn.Sequential(*modules_of(stages))(x).detach()
+    assert torch.allclose(torch.tensor(outputs[0]), whole, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(torch.tensor(outputs[1]), whole[:5], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("kill", "rank 1 (pid "),
+        ("sleep", "look at rank 1's stage 1: it has not returned from its forward"),
+        ("raise", "1F0 failed: stage 1: ZeroDivisionError: in a stage"),
+    ],
+)
+@pytest.mark.parametrize("mpi", test_launch.MPIS)
+def test_pipeline_over_mpi_fails(mpi, what, expected, tmp_path, monkeypatch):
+    status, said = mpi_job(tmp_path, monkeypatch, mpi, 4, "1F1B", 4, what)
+    assert status == 75, said
+    assert expected in said
+    assert said.count("Traceback") == (2 if what == "raise" else 0), said
+
+
+def test_pipeline_over_mpi_arguments():
+    with pytest.raises(weft.UsageError) as caught:
+        weft_torch.Pipeline(modules_of(2), "1F1B", loss_of, microbatches=4, transport="mpi")
+    assert "2 ranks; there are 1 process" in caught.value.message
+    for wrong in ({"transport": "ucx"}, {"progress": "magic"}):
+        with pytest.raises(weft.UsageError):
+            weft_torch.Pipeline(modules_of(2), "1F1B", loss_of, microbatches=4, **wrong)
+    with pytest.raises(weft.UnavailableError) as caught:
+        away = [torch.nn.Linear(2, 2, device="meta"), *modules_of(1)]
+        weft_torch.Pipeline(away, "1F1B", loss_of, microbatches=4)
+    assert "meta" in caught.value.message

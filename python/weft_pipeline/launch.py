@@ -1,0 +1,182 @@
+"""Processes that mpirun or srun started: the MPI world, and a supervisor around each rank.
+
+A training script begins with
+
+    from weft_pipeline import launch
+    launch.begin()
+
+before it starts threads (importing PyTorch first is fine). A rank that dies, fails or hangs then
+ends the job within seconds, with a report that names it, and with exit status 75. docs/launch.md
+describes it; docs/mpi.md says where the driver for MPI comes from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+import threading
+import traceback
+from typing import Any, NamedTuple, Optional
+
+from ._errors import Error, UsageError
+from ._library import c, call, choice, lib, string
+
+__all__ = ["Info", "begin", "info"]
+
+
+class Info(NamedTuple):
+    """What the launcher says: its name (None without one), this rank, and how many there are."""
+
+    launcher: Optional[str]
+    rank: int
+    ranks: int
+
+
+def info() -> Info:
+    """Tell which rank of how many this process is, before MPI starts."""
+    found = lib.weft_launch_info()
+    name = found.launcher.decode() if found.launcher else None
+    return Info(name, found.rank, found.rank_count) if name else Info(None, 0, 1)
+
+
+class _State:
+    """What this process has begun."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.program = b""  # stays valid: the C library keeps the pointer
+        self.comm: Any = None  # the MPI world; opened once, closed at exit
+        self.progress = ""
+        self.is_used = False  # by a pipeline; a world serves one
+        self.lock = threading.RLock()  # MPI is called by one thread at a time
+        self.users: list[Any] = []  # what must be closed before the world
+        self.agreed: Optional[BaseException] = None  # the failure that all ranks know
+        self.failure: Optional[Any] = None  # of this rank alone: a struct weft_error
+
+
+state = _State()
+
+
+def begin(program: Optional[str] = None) -> None:
+    """Put a supervisor around this rank; call it first. Without a launcher it does nothing.
+
+    The process forks: the new one goes on as the rank, the old one watches it. Where threads run
+    already, the rank starts its script again instead. `program` comes first in every report; it
+    is the name of the script.
+    """
+    if program is None:
+        program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    state.program = string(program, "program")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    lib.weft_launch_begin(state.program)
+    _watch_the_end()
+
+
+def _watch_the_end() -> None:
+    if state.begun:
+        return
+    state.begun = True
+    atexit.register(_end)
+    before = sys.excepthook
+
+    def hook(kind: Any, value: Any, trace: Any) -> None:
+        if value is not None and value is state.agreed:
+            return  # one rank reports it for all
+        state.failure = _failure_of(value)
+        before(kind, value, trace)
+
+    sys.excepthook = hook
+
+
+def _failure_of(value: BaseException) -> Any:
+    """What other ranks are told about an exception that ends this one."""
+    error = c.weft_error()
+    where = traceback.extract_tb(value.__traceback__)
+    place = f" ({os.path.basename(where[-1].filename)}:{where[-1].lineno})" if where else ""
+    text = f"the script of rank {info().rank} ends with {type(value).__name__}: {value}{place}"
+    error.status = c.WEFT_ERR_STAGE
+    error.message = text.encode("utf-8", "replace")[:500]
+    error.hint = b""
+    return error
+
+
+def _end() -> None:
+    """At exit: wait for the other ranks and close the world, or report its failure and end."""
+    for user in list(state.users):
+        user.close()
+    if state.comm is None:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed
+            stream.flush()
+    comm, state.comm = state.comm, None
+    error = state.failure
+    status = lib.weft_launch_end(comm, ctypes.byref(error) if error is not None else None)
+    if status:
+        os._exit(status)
+
+
+_PROGRESS = ("calls", "thread")
+
+
+def _driver() -> Optional[str]:
+    """A driver of a Weft that is installed beside a folder of PATH, for the library in a wheel."""
+    name = info().launcher
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        for lib_folder in ("lib", f"lib/{os.uname().machine}-linux-gnu"):
+            for which in [name] if name else ["openmpi", "mpich"]:
+                path = os.path.join(folder, "..", lib_folder, "weft", f"weft-mpi-{which}.so")
+                if folder and os.path.exists(path):
+                    return os.path.normpath(path)
+    return None
+
+
+def world(progress: str = "calls") -> Any:
+    """Return the MPI world of this process. All ranks call it."""
+    with state.lock:
+        number = choice(progress, "progress", _PROGRESS)
+        if state.comm is not None:
+            if state.progress != progress:
+                raise UsageError(
+                    f"MPI has begun with progress={state.progress!r}, not {progress!r}",
+                    "give all pipelines of a process the same",
+                )
+            return state.comm
+        options = lib.weft_comm_options_default()
+        options.progress = number
+        out = ctypes.POINTER(c.weft_comm)()
+        found = None if os.environ.get("WEFT_MPI_DRIVER") else _driver()
+        if found:
+            os.environ["WEFT_MPI_DRIVER"] = found
+        lib.weft_launch_startup_begin(None, 0)
+        try:
+            call(lib.weft_comm_open, None, b"mpi", ctypes.byref(options), ctypes.byref(out))
+        finally:
+            lib.weft_launch_startup_end()
+            if found:
+                del os.environ["WEFT_MPI_DRIVER"]
+        state.comm, state.progress = out, progress
+        _watch_the_end()
+        return out
+
+
+def is_failed(error: BaseException) -> None:
+    """Note the failure that all ranks of the world agree on."""
+    state.agreed = error
+
+
+def allgather(mine: bytes, stall_limit: int) -> list[bytes]:
+    """Give every rank the bytes of all."""
+    transport = lib.weft_comm_local(state.comm)
+    ranks, size = transport[0].rank_count, len(mine)
+    out = ctypes.create_string_buffer(ranks * size)
+    try:
+        call(lib.weft_allgather, transport, mine, out, size, stall_limit)
+    except Error as error:
+        is_failed(error)
+        raise
+    return [out.raw[k * size : (k + 1) * size] for k in range(ranks)]

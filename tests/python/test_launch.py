@@ -1,0 +1,95 @@
+"""weft_pipeline.launch under a real mpirun, without PyTorch."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from weft_pipeline import launch
+
+BUILD = os.environ.get("WEFT_BUILD_DIR", "build")
+MPIS = [
+    name
+    for name in ("openmpi", "mpich")
+    if os.path.exists(f"{BUILD}/lib/weft-mpi-{name}.so") and shutil.which(f"mpirun.{name}")
+]
+
+SCRIPT = """\
+import os, signal, sys
+from weft_pipeline import launch
+launch.begin()
+me = launch.info()
+launch.world()
+got = launch.allgather(b"rank %d" % me.rank, 60_000_000_000)
+assert got == [b"rank %d" % k for k in range(me.ranks)], got
+print(me.launcher, me.rank, "of", me.ranks, flush=True)
+if "kill" in sys.argv and me.rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+if "raise" in sys.argv and me.rank == 1:
+    raise LookupError("no data")
+launch.allgather(b"again", 60_000_000_000)
+"""
+
+
+def mpirun(mpi, ranks, file, *words):
+    """Exit status and output of a job."""
+    environment = dict(
+        os.environ,
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        OMPI_MCA_btl="^tcp",
+        UCX_LOG_LEVEL="error",
+        WEFT_MPI_DRIVER=os.path.abspath(f"{BUILD}/lib/weft-mpi-{mpi}.so"),
+    )
+    more = ["--oversubscribe"] if mpi == "openmpi" else []
+    done = subprocess.run(
+        [f"mpirun.{mpi}", *more, "-n", str(ranks), sys.executable, str(file), *words],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
+def test_without_a_launcher():
+    if launch.info().launcher is None:
+        assert launch.info() == (None, 0, 1)
+    with pytest.raises(TypeError):
+        launch.begin(3)
+    with pytest.raises(ValueError):
+        launch.begin("a\0b")
+
+
+def test_all_is_well(tmp_path):
+    if not MPIS:
+        pytest.skip("Weft is built without MPI, or there is no mpirun")
+    file = tmp_path / "job.py"
+    file.write_text(SCRIPT)
+    status, said = mpirun(MPIS[0], 2, file)
+    assert status == 0, said
+    assert f"{MPIS[0]} 0 of 2" in said and f"{MPIS[0]} 1 of 2" in said
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_rank_is_killed(mpi, tmp_path):
+    file = tmp_path / "job.py"
+    file.write_text(SCRIPT)
+    status, said = mpirun(mpi, 3, file, "kill")
+    assert status == 75, said
+    assert "job.py: rank 1 (pid " in said and "was killed by signal 9 (SIGKILL)" in said
+    assert "Traceback" not in said
+
+
+def test_a_script_fails(tmp_path):
+    if not MPIS:
+        pytest.skip("Weft is built without MPI, or there is no mpirun")
+    file = tmp_path / "job.py"
+    file.write_text(SCRIPT)
+    status, said = mpirun(MPIS[0], 2, file, "raise")
+    assert status == 75, said
+    assert said.count("LookupError: no data") == 2  # the traceback, and the report of the job
+    assert "the script of rank 1 ends with LookupError: no data (job.py:12)" in said
