@@ -14,10 +14,12 @@ _Static_assert(offsetof(struct weft_message_header, checksum) == 56, "its checks
 _Static_assert(sizeof(struct weft_tensor_shape) == 56, "shapes have no padding");
 
 static uint64_t header_checksum(const struct weft_message *message) {
-  const uint64_t sum = weft_checksum_add(WEFT_MESSAGE_MAGIC, &message->header,
-                                         offsetof(struct weft_message_header, checksum));
-  return weft_checksum_add(sum, message->shapes,
-                           message->header.tensor_count * sizeof message->shapes[0]);
+  uint64_t sum = weft_checksum_add(WEFT_MESSAGE_MAGIC, &message->header,
+                                   offsetof(struct weft_message_header, checksum));
+  for (uint32_t k = 0; k < message->header.tensor_count; k++) {
+    sum = weft_checksum_add(sum, &message->shapes[k], sizeof message->shapes[k]);
+  }
+  return sum;
 }
 
 void weft_message_seal(struct weft_message *message) {

@@ -1,35 +1,10 @@
-/* Checksums of headers and payloads. */
+/* Checksums of headers and payloads; see checksum.h. */
 #include "device/checksum.h"
 
-#include <assert.h>
-#include <string.h>
-
-/* One round of a 64-bit mixer: any changed bit of the word changes the sum,
- * because each step is a bijection. */
-static inline uint64_t mix(uint64_t sum, uint64_t word) {
-  sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-  return sum ^ (sum >> 29);
-}
-
-/* Two words at a time, in two sums that do not wait for each other. */
-uint64_t weft_checksum_add(uint64_t sum, const void *data, uint64_t size) {
-  assert(data != NULL || size == 0);
-  const unsigned char *bytes = data;
-  uint64_t other = ~sum, words[2];
-  for (; size >= sizeof words; size -= sizeof words, bytes += sizeof words) {
-    memcpy(words, bytes, sizeof words);
-    sum = mix(sum, words[0]);
-    other = mix(other, words[1]);
-  }
-  words[0] = words[1] = 0;
-  if (size > 0) {
-    memcpy(words, bytes, (size_t)size);
-  }
-  return mix(mix(sum, words[0]), mix(other, words[1]));
-}
+#include <weft/device.h>
 
 uint64_t weft_checksum(const void *data, uint64_t size) {
   enum { SEED = 0x54464557 }; /* "WEFT" */
-  const uint64_t sum = weft_checksum_add(mix(SEED, size), data, size);
+  const uint64_t sum = weft_checksum_add(weft_checksum_mix(SEED, size), data, size);
   return sum != 0 ? sum : 1;
 }
