@@ -184,7 +184,8 @@ void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer
 
 /* ---- Tensors in a buffer ---- */
 
-void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool) {
+static void set_views(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
+                      const struct weft_tensor_shape *shapes) {
   const struct weft_buffer_layout *layout = &pool->layout;
   assert(!buffer->under_way && (buffer->resident != NULL) == pool->staged);
   unsigned char *data = buffer->resident != NULL ? buffer->resident : buffer->message.data;
@@ -194,8 +195,12 @@ void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool
     buffer->tensors.items[k] = (struct weft_tensor){.name = layout->names[k],
                                                     .data = data + layout->offsets[k],
                                                     .device = device,
-                                                    .shape = layout->largest[k]};
+                                                    .shape = shapes[k]};
   }
+}
+
+void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool) {
+  set_views(buffer, pool, pool->layout.largest);
 }
 
 void weft_buffer_match(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
@@ -241,14 +246,17 @@ enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_
   return WEFT_OK;
 }
 
+/* Whether stages that use the one can use memory of the other. */
+static bool is_same_kind(const struct weft_device *device, const struct weft_device *other) {
+  return device == other || (weft_device_is_host(device) && weft_device_is_host(other)) ||
+         strcmp(weft_device_name(device), weft_device_name(other)) == 0;
+}
+
 enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error) {
   const struct weft_buffer_layout *layout = &pool->layout;
   const struct weft_message *message = &buffer->message;
-  const bool both_on_host =
-      weft_device_is_host(message->device) && weft_device_is_host(pool->device);
-  if (!pool->staged && message->device != pool->device && !both_on_host &&
-      strcmp(weft_device_name(message->device), weft_device_name(pool->device)) != 0) {
+  if (!pool->staged && !is_same_kind(message->device, pool->device)) {
     return weft_fail(error, WEFT_ERR_PROTOCOL,
                      "where buffers are handed over, all ranks need the same kind of device",
                      "a message came in the memory of a %s device, and the stages here use %s",
@@ -259,7 +267,6 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
                      "a message has %u tensors where %" PRIu32 " are expected",
                      message->header.tensor_count, layout->tensor_count);
   }
-  weft_buffer_offer(buffer, pool);
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
     uint64_t bytes;
     if (!is_allowed(&message->shapes[k], layout, k, &bytes) ||
@@ -267,36 +274,24 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
       return weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must describe the same boundaries",
                        "tensor %" PRIu32 " of a message does not fit its boundary", k);
     }
-    buffer->tensors.items[k].shape = message->shapes[k];
   }
+  set_views(buffer, pool, message->shapes);
   return WEFT_OK;
 }
 
-static enum weft_status copy_staged(const struct weft_buffer *buffer,
-                                    const struct weft_buffer_pool *pool, bool to_wire,
-                                    struct weft_stream *stream, struct weft_error *error) {
+enum weft_status weft_buffer_copy(const struct weft_buffer *buffer,
+                                  const struct weft_buffer_pool *pool, bool to_wire,
+                                  struct weft_stream *stream, struct weft_error *error) {
   const struct weft_message *message = &buffer->message;
   struct weft_copy copy = {.row_bytes = message->header.bytes, .rows = 1};
-  if (buffer->resident == NULL || copy.row_bytes == 0) {
+  assert(pool->staged && copy.row_bytes <= pool->layout.capacity);
+  if (copy.row_bytes == 0) {
     return WEFT_OK;
   }
-  assert(pool->staged && copy.row_bytes <= pool->layout.capacity);
   copy.to = to_wire ? message->data : buffer->resident;
   copy.to_device = to_wire ? message->device : pool->device;
   copy.from = to_wire ? buffer->resident : message->data;
   copy.from_device = to_wire ? pool->device : message->device;
   /* By the device of this rank, whose stream it is. */
   return pool->device->ops->copy(pool->device, &copy, stream, error);
-}
-
-enum weft_status weft_buffer_copy_to_wire(struct weft_buffer *buffer,
-                                          const struct weft_buffer_pool *pool,
-                                          struct weft_stream *stream, struct weft_error *error) {
-  return copy_staged(buffer, pool, true, stream, error);
-}
-
-enum weft_status weft_buffer_copy_from_wire(struct weft_buffer *buffer,
-                                            const struct weft_buffer_pool *pool,
-                                            struct weft_stream *stream, struct weft_error *error) {
-  return copy_staged(buffer, pool, false, stream, error);
 }

@@ -105,13 +105,10 @@ enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_
 enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error);
 
-/* In a staged pool: copies the payload to the message, before a send; and from it, after a
+/* In a staged pool: copies the payload to the message, before a send; or from it, after a
  * receive. NULL stream: complete at return. */
-enum weft_status weft_buffer_copy_to_wire(struct weft_buffer *buffer,
-                                          const struct weft_buffer_pool *pool,
-                                          struct weft_stream *stream, struct weft_error *error);
-enum weft_status weft_buffer_copy_from_wire(struct weft_buffer *buffer,
-                                            const struct weft_buffer_pool *pool,
-                                            struct weft_stream *stream, struct weft_error *error);
+enum weft_status weft_buffer_copy(const struct weft_buffer *buffer,
+                                  const struct weft_buffer_pool *pool, bool to_wire,
+                                  struct weft_stream *stream, struct weft_error *error);
 
 #endif

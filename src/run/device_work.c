@@ -69,6 +69,7 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
   executor->device = work;
   work->device = device;
   WEFT_TRY(device->ops->stream_create(device, allocator, &work->stream, error));
+  executor->call.stream = work->stream;
   WEFT_TRY(device->ops->stream_create(device, allocator, &work->second, error));
   WEFT_TRY(device->ops->stream_create(device, allocator, &work->watch, error));
   WEFT_TRY(device->ops->event_create(device, allocator, &work->fork, error));
@@ -221,11 +222,6 @@ static void name_action(const struct weft_executor *executor, struct weft_error 
                   text, reason);
 }
 
-bool weft_executor_is_muted(const struct weft_executor *executor) {
-  const struct weft_device_work *work = executor->device;
-  return work != NULL && work->recording != NULL && work->recording->failed;
-}
-
 enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
                                         enum weft_status status, const struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
@@ -276,11 +272,11 @@ static enum weft_status await_event(struct weft_executor *executor, struct weft_
   return status;
 }
 
-enum weft_status weft_executor_order(struct weft_executor *executor, struct weft_buffer *buffer,
-                                     struct weft_error *error) {
-  struct weft_message *message = &buffer->message;
+enum weft_status weft_executor_order_after(struct weft_executor *executor,
+                                           struct weft_message *message, struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (message->event == NULL || message->event_rank == executor->transport->rank ||
+  assert(message->event != NULL);
+  if (message->event_rank == executor->transport->rank ||
       message->event_number >> 32 != executor->round) {
     return WEFT_OK;
   }
@@ -301,16 +297,6 @@ enum weft_status weft_executor_order(struct weft_executor *executor, struct weft
       error);
 }
 
-void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer) {
-  const struct weft_device_work *work = executor->device;
-  buffer->message.event = NULL;
-  if (work != NULL) {
-    buffer->message.event = work->events[work->enqueued];
-    buffer->message.event_number = (executor->round << 32) + work->enqueued;
-    buffer->message.event_rank = executor->transport->rank;
-  }
-}
-
 /* The parts of an overlap run at the same time: the forward in the first stream, the others in
  * the second, which begins and ends with it. */
 static enum weft_status enqueue_fork(const struct weft_device_work *work,
@@ -323,7 +309,7 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell,
                                           struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (work == NULL || cell->parts == 0 || weft_executor_is_muted(executor)) {
+  if (cell->parts == 0 || weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
@@ -355,7 +341,7 @@ static enum weft_status enqueue_end(const struct weft_device_work *work, bool jo
 enum weft_status weft_executor_end_cell(struct weft_executor *executor,
                                         const struct weft_action *cell, struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (work == NULL || weft_executor_is_muted(executor)) {
+  if (weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   assert(work->enqueued < work->event_room);

@@ -91,34 +91,15 @@ enum weft_status weft_executor_fail_action(const struct weft_executor *executor,
 
 /* ---- The beginning ---- */
 
-void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
-                             uint32_t microbatch, struct weft_stage_call *call) {
-  static const struct weft_tensors none = {.count = 0};
-  call->stage = stage;
-  call->microbatch = microbatch;
-  call->microbatch_count = executor->row->program->microbatch_count;
-  call->slot = 0;
-  call->step = executor->step;
-  call->training = executor->training;
-  call->first_backward = call->last_backward = call->again = false;
-  call->inputs = call->targets = call->output_grads = &none;
-  call->outputs = call->input_grads = NULL;
-  call->loss = NULL;
-  call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
-  call->now = executor->now;
-  call->ready_at = 0;
-  call->device = executor->options->device;
-  call->stream = executor->device != NULL ? executor->device->stream : NULL;
-  call->progress = executor->progress;
-  call->progress_context = executor->progress_context;
-}
-
 void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step) {
   assert(row->begin <= row->end && row->own_count == executor->own_count);
   executor->row = row;
   executor->step = step;
   executor->round++;
-  executor->training = row->training;
+  executor->call.microbatch_count = row->program->microbatch_count;
+  executor->call.step = step;
+  executor->call.training = row->training;
+  executor->call.grad_scale = 1.0 / (double)row->program->microbatch_count;
   executor->at = row->begin;
   executor->cell = 0;
   executor->zeroed = 0;
@@ -144,7 +125,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
 
 /* Calls zero_grad of every stage that has one. */
 static enum weft_status zero_gradients(struct weft_executor *executor, struct weft_error *error) {
-  for (; executor->training && executor->zeroed < executor->own_count; executor->zeroed++) {
+  for (; executor->row->training && executor->zeroed < executor->own_count; executor->zeroed++) {
     struct weft_executor_stage *stage = &executor->stages[executor->zeroed];
     if (stage->impl->ops->zero_grad == NULL) {
       continue;

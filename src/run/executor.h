@@ -20,12 +20,22 @@
 #include "run/rank_status.h"
 #include "run/row.h"
 
+typedef enum weft_status weft_stage_function(struct weft_stage *stage, struct weft_stage_call *call,
+                                             struct weft_error *error);
+
+/* What an action calls: the functions of its op (`op_count`), then loss or scale_grads. */
+struct weft_stage_functions {
+  weft_stage_function *items[3];
+  uint32_t op_count, count;
+};
+
 /* One of the rank's stages. */
 struct weft_executor_stage {
   uint32_t stage;
   bool is_first, is_last; /* of the pipeline */
   bool wants_backward;    /* false: frozen, because the stage above sends no gradient */
   struct weft_stage *impl;
+  struct weft_stage_functions functions[WEFT_OP_COUNT];
   const struct weft_row_stage *needs;        /* of the row that runs */
   struct weft_held *held;                    /* [microbatch] of the row that runs */
   struct weft_executor_stage *below, *above; /* neighbour stages on this rank; NULL: elsewhere */
@@ -56,10 +66,8 @@ struct weft_sub_action {
   struct weft_buffer *made;      /* output of F, gradient of B and I */
   struct weft_buffer *loss_grad; /* the last stage's F */
   struct weft_stage_call call;
-  /* The functions to call: those of the op (`op_count`), then loss or scale_grads. */
-  enum weft_status (*functions[3])(struct weft_stage *, struct weft_stage_call *,
-                                   struct weft_error *);
-  uint32_t function_count, op_count, function_at;
+  const struct weft_stage_functions *functions;
+  uint32_t function_count, function_at;
 };
 
 struct weft_custom {
@@ -77,8 +85,6 @@ struct weft_executor {
   const struct weft_pipeline_options *options;
   struct weft_rank_status *status;
   struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
-  void (*progress)(void *context); /* for the stages' calls; its context is the transport, */
-  void *progress_context;          /* or NULL: progress is asynchronous */
   struct weft_custom custom[WEFT_OP_COUNT];
 
   struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_own_stage() */
@@ -98,7 +104,7 @@ struct weft_executor {
   uint64_t step;
   uint64_t round;                     /* counts beginnings of a row; the same on all ranks */
   bool connected;                     /* its pools have the memory that messages travel in */
-  bool training;                      /* the program has a backward */
+  struct weft_stage_call call;        /* what each call of the step begins with */
   const struct weft_tensors *inputs;  /* [microbatch], on the rank with stage 0 */
   const struct weft_tensors *targets; /* [microbatch] or NULL, with the last stage */
   double *losses;                     /* [microbatch], with the last stage */
@@ -226,19 +232,38 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
                                            struct weft_error *error);
 
 /* Whether the row is only gone through: a recording has failed. */
-bool weft_executor_is_muted(const struct weft_executor *executor);
+static inline bool weft_executor_is_muted(const struct weft_executor *executor) {
+  const struct weft_device_work *work = executor->device;
+  return work != NULL && work->recording != NULL && work->recording->failed;
+}
 /* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
 enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
                                         enum weft_status status, const struct weft_error *error);
 
 /* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. On the
  * host, WEFT_IN_PROGRESS: that work is not done. */
-enum weft_status weft_executor_order(struct weft_executor *executor, struct weft_buffer *buffer,
-                                     struct weft_error *error);
+enum weft_status weft_executor_order_after(struct weft_executor *executor,
+                                           struct weft_message *message, struct weft_error *error);
+static inline enum weft_status weft_executor_order(struct weft_executor *executor,
+                                                   struct weft_buffer *buffer,
+                                                   struct weft_error *error) {
+  return buffer->message.event == NULL
+             ? WEFT_OK
+             : weft_executor_order_after(executor, &buffer->message, error);
+}
 /* Other ranks that get the buffer wait for the cell that is being enqueued; on the host it is
  * done. */
-void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer);
-/* Before and after the functions of a compute cell. */
+static inline void weft_executor_publish(const struct weft_executor *executor,
+                                         struct weft_buffer *buffer) {
+  const struct weft_device_work *work = executor->device;
+  buffer->message.event = NULL;
+  if (work != NULL) {
+    buffer->message.event = work->events[work->enqueued];
+    buffer->message.event_number = (executor->round << 32) + work->enqueued;
+    buffer->message.event_rank = executor->transport->rank;
+  }
+}
+/* Before and after the functions of a compute cell, on a device with streams. */
 enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell, struct weft_error *error);
 enum weft_status weft_executor_end_cell(struct weft_executor *executor,
@@ -355,9 +380,16 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
                                      struct weft_executor_stage *stage, struct weft_buffer *buffer,
                                      uint32_t microbatch, bool forward, struct weft_error *error);
 /* Takes a free buffer, after waiting for a send if there is none. */
-enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
-                                    uint32_t peer, struct weft_buffer **out,
-                                    struct weft_error *error);
+enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
+                                            struct weft_buffer_pool *pool, uint32_t peer,
+                                            struct weft_buffer **out, struct weft_error *error);
+static inline enum weft_status weft_executor_take(struct weft_executor *executor,
+                                                  struct weft_buffer_pool *pool, uint32_t peer,
+                                                  struct weft_buffer **out,
+                                                  struct weft_error *error) {
+  *out = weft_buffer_pool_take(pool);
+  return *out != NULL ? WEFT_OK : weft_executor_await_buffer(executor, pool, peer, out, error);
+}
 /* Returns the buffers of completed sends to the pool. */
 enum weft_status weft_executor_collect(struct weft_executor *executor,
                                        struct weft_buffer_pool *pool, struct weft_error *error);
@@ -372,7 +404,12 @@ enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                                                 struct weft_error *error);
 
 /* Sets everything in a call that does not depend on the op. */
-void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
-                             uint32_t microbatch, struct weft_stage_call *call);
+static inline void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
+                                           uint32_t microbatch, struct weft_stage_call *call) {
+  *call = executor->call;
+  call->stage = stage;
+  call->microbatch = microbatch;
+  call->now = executor->now;
+}
 
 #endif

@@ -61,20 +61,6 @@ enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                              error);
 }
 
-typedef enum weft_status stage_function(struct weft_stage *stage, struct weft_stage_call *call,
-                                        struct weft_error *error);
-
-/* The stage's function for a collective; NULL: it has none, and nothing is to be done. */
-static stage_function *function_of(const struct weft_stage_ops *ops, enum weft_op op) {
-  switch (op) {
-    case WEFT_OP_UNSHARD: return ops->unshard;
-    case WEFT_OP_RESHARD: return ops->reshard;
-    case WEFT_OP_REDUCE_GRAD: return ops->reduce_grad;
-    case WEFT_OP_TIE_GRAD: return ops->tie_grad;
-    default: return NULL;
-  }
-}
-
 static enum weft_status call_collective(struct weft_executor *executor,
                                         const struct weft_action *action,
                                         struct weft_error *error) {
@@ -90,11 +76,14 @@ static enum weft_status call_collective(struct weft_executor *executor,
         .cell = action, .sub_action_count = 1, .actions = &action, .stages = &impl, .calls = &call};
     return custom->function(custom->context, &custom_call, error);
   }
-  stage_function *function = function_of(stage->impl->ops, action->op);
-  if (function != NULL && executor->device != NULL) {
+  const struct weft_stage_functions *functions = &stage->functions[action->op];
+  if (functions->count == 0) {
+    return WEFT_OK; /* nothing is to be done */
+  }
+  if (executor->device != NULL) {
     executor->device->trails = true;
   }
-  return function != NULL ? function(stage->impl, call, error) : WEFT_OK;
+  return functions->items[0](stage->impl, call, error);
 }
 
 enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,

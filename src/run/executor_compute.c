@@ -110,41 +110,6 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_su
   return WEFT_OK;
 }
 
-static void add_function(struct weft_sub_action *sub,
-                         enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *,
-                                                      struct weft_error *)) {
-  if (function != NULL) {
-    sub->functions[sub->function_count++] = function;
-  }
-}
-
-static void list_functions(const struct weft_executor *executor, struct weft_sub_action *sub) {
-  const struct weft_stage_ops *ops = sub->stage->impl->ops;
-  const uint32_t op = sub->action->op;
-  sub->function_count = sub->function_at = 0;
-  if (op == WEFT_OP_F) {
-    add_function(sub, ops->forward);
-    sub->op_count = sub->function_count;
-    if (sub->stage->is_last) {
-      add_function(sub, ops->loss);
-    }
-    return;
-  }
-  const bool whole = op == WEFT_OP_B;
-  if (sub->stage->wants_backward) {
-    if (whole && ops->backward != NULL) {
-      add_function(sub, ops->backward);
-    } else {
-      add_function(sub, whole || op == WEFT_OP_I ? ops->backward_input : NULL);
-      add_function(sub, whole || op == WEFT_OP_W ? ops->backward_weight : NULL);
-    }
-  }
-  sub->op_count = sub->function_count;
-  if (sub->call.last_backward && executor->options->scale_grads && sub->stage->wants_backward) {
-    add_function(sub, ops->scale_grads);
-  }
-}
-
 static void fill_forward(const struct weft_executor *executor, struct weft_sub_action *sub) {
   struct weft_stage_call *call = &sub->call;
   const uint32_t mb = sub->action->microbatch;
@@ -178,12 +143,10 @@ static void fill_backward(const struct weft_executor *executor, struct weft_sub_
 }
 
 static void fill_call(struct weft_executor *executor, struct weft_sub_action *sub) {
-  static struct weft_tensors none; /* never written: it has no tensors */
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
   weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
   call->slot = held->slot;
-  call->outputs = call->input_grads = &none;
   if (sub->stage->is_first) {
     call->inputs = &executor->inputs[sub->action->microbatch];
   } else if (held->input != NULL) {
@@ -194,6 +157,11 @@ static void fill_call(struct weft_executor *executor, struct weft_sub_action *su
   } else {
     fill_backward(executor, sub);
   }
+  sub->functions = &sub->stage->functions[sub->action->op];
+  sub->function_at = 0;
+  sub->function_count = sub->action->op == WEFT_OP_F || call->last_backward
+                            ? sub->functions->count
+                            : sub->functions->op_count;
 }
 
 static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
@@ -217,18 +185,21 @@ static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_
     }
     sub->held->slot = stage->free_slots[--stage->free_slot_count];
   }
+  fill_call(executor, sub);
   return WEFT_OK;
 }
 
 static enum weft_status find_sub_actions(struct weft_executor *executor,
                                          const struct weft_action *cell, struct weft_error *error) {
+  const uint32_t first = cell->parts > 0 ? 1 : 0; /* an overlap's are behind it */
+  const uint32_t count = cell->parts > 0 ? cell->parts : 1;
   executor->sub_action_at = 0;
-  executor->sub_action_count = cell->parts > 0 ? cell->parts : 1;
-  assert(executor->sub_action_count <= executor->sub_action_capacity);
-  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+  executor->sub_action_count = count;
+  assert(count <= executor->sub_action_capacity);
+  for (uint32_t k = 0; k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
-    sub->action = cell->parts > 0 ? &cell[1 + k] : cell;
-    sub->record = (uint32_t)(executor->at + (cell->parts > 0 ? 1 + k : 0));
+    sub->action = &cell[first + k];
+    sub->record = (uint32_t)executor->at + first + k;
     sub->made = sub->loss_grad = NULL;
     if (!weft_op_in(sub->action->op, WEFT_OPS_COMPUTE)) {
       return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
@@ -254,10 +225,6 @@ static enum weft_status prepare(struct weft_executor *executor, const struct wef
       return status;
     }
   }
-  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
-    fill_call(executor, &executor->sub_actions[k]);
-    list_functions(executor, &executor->sub_actions[k]);
-  }
   executor->sub_action_at = 0;
   executor->custom_again = false;
   executor->cell_step = WEFT_CELL_CALLING;
@@ -268,23 +235,25 @@ static enum weft_status prepare(struct weft_executor *executor, const struct wef
 /* ---- Call ---- */
 
 /* A stage's function has returned: WEFT_OK, or what the executor returns. */
-static enum weft_status settle(struct weft_executor *executor, const struct weft_sub_action *sub,
-                               const struct weft_action *action, enum weft_status status,
-                               struct weft_error *error) {
-  if (status == WEFT_IN_PROGRESS) {
-    return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
-                               sub->call.ready_at, error);
+static inline enum weft_status settle(struct weft_executor *executor,
+                                      const struct weft_sub_action *sub,
+                                      const struct weft_action *action, enum weft_status status,
+                                      struct weft_error *error) {
+  if (status == WEFT_OK) {
+    return WEFT_OK;
   }
-  return status < 0 ? weft_executor_tolerate(
-                          executor, weft_executor_fail_stage(executor, action, error), error)
-                    : WEFT_OK;
+  return status == WEFT_IN_PROGRESS
+             ? weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
+                                   sub->call.ready_at, error)
+             : weft_executor_tolerate(executor, weft_executor_fail_stage(executor, action, error),
+                                      error);
 }
 
 static enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
                                        struct weft_error *error) {
   while (sub->function_at < sub->function_count) {
     struct weft_stage_call *call = &sub->call;
-    if (sub->loss_grad != NULL && sub->function_at == sub->op_count) {
+    if (sub->loss_grad != NULL && sub->function_at == sub->functions->op_count) {
       weft_buffer_match(sub->loss_grad, sub->stage->grad_in, call->outputs);
     }
     call->now = executor->now;
@@ -293,7 +262,7 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
     const enum weft_status answer =
         weft_executor_is_muted(executor)
             ? WEFT_OK
-            : sub->functions[sub->function_at](sub->stage->impl, call, error);
+            : sub->functions->items[sub->function_at](sub->stage->impl, call, error);
     weft_rank_status_leave(executor->status);
     call->again = answer == WEFT_IN_PROGRESS;
     const enum weft_status status = settle(executor, sub, sub->action, answer, error);
@@ -333,8 +302,9 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
   const enum weft_status status =
       settle(executor, &executor->sub_actions[first], cell, answer, error);
   for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
-    executor->sub_actions[first + k].function_at = executor->sub_actions[first + k].op_count;
-    executor->sub_actions[first + k].call.again = false;
+    struct weft_sub_action *sub = &executor->sub_actions[first + k];
+    sub->function_at = sub->functions->op_count;
+    sub->call.again = false;
   }
   return status;
 }
@@ -342,7 +312,7 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
 static enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
                                  uint32_t number, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[sub->action->op];
-  if (custom->function != NULL && sub->function_at < sub->op_count) {
+  if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
     const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
     if (status != WEFT_OK) {
       return status;
@@ -352,7 +322,8 @@ static enum weft_status call_sub(struct weft_executor *executor, struct weft_sub
 }
 
 static bool overlap_is_called(const struct weft_executor *executor) {
-  return executor->sub_actions[0].function_at >= executor->sub_actions[0].op_count;
+  const struct weft_sub_action *first = &executor->sub_actions[0];
+  return first->function_at >= first->functions->op_count;
 }
 
 static enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
@@ -411,7 +382,9 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
   } else if (stage->above != NULL) {
     stage->above->held[mb].input = sub->made;
   } else {
-    WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->out, sub->call.stream, error));
+    if (stage->out->streamed) {
+      WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->out, sub->call.stream, error));
+    }
     weft_executor_publish(executor, sub->made);
     sub->held->output = sub->made;
   }
@@ -431,8 +404,10 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
     if (stage->below != NULL) {
       stage->below->held[sub->action->microbatch].grad_in = sub->made;
     } else {
-      WEFT_TRY(
-          weft_executor_write_wire(executor, sub->made, stage->grad_out, sub->call.stream, error));
+      if (stage->grad_out->streamed) {
+        WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->grad_out, sub->call.stream,
+                                          error));
+      }
       weft_executor_publish(executor, sub->made);
       sub->held->grad_out = sub->made;
     }
@@ -447,7 +422,8 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
                                struct weft_error *error) {
   weft_executor_read_clock(executor);
   weft_executor_note_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
-  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+  const uint32_t count = executor->sub_action_count;
+  for (uint32_t k = 0; k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->held->done |= WEFT_OP_BIT(sub->action->op);
     WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, error)
@@ -457,7 +433,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
     }
   }
   executor->cell_step = WEFT_CELL_NEW;
-  return weft_executor_end_cell(executor, cell, error);
+  return executor->device != NULL ? weft_executor_end_cell(executor, cell, error) : WEFT_OK;
 }
 
 /* Sets the status before the call, because it may never return. */
@@ -480,7 +456,9 @@ enum weft_status weft_executor_compute(struct weft_executor *executor,
       return status;
     }
     show_compute(executor, cell);
-    WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
+    if (executor->device != NULL) {
+      WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
+    }
   }
   const enum weft_status status = call_all(executor, cell, error);
   return status == WEFT_OK ? finish(executor, cell, error) : status;

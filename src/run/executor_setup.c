@@ -42,6 +42,38 @@ static enum weft_status check_stage(const struct weft_executor *executor, uint32
   return WEFT_OK;
 }
 
+static struct weft_stage_functions list_functions(weft_stage_function *first,
+                                                  weft_stage_function *second,
+                                                  weft_stage_function *last) {
+  struct weft_stage_functions list = {.count = 0};
+  weft_stage_function *const all[] = {first, second, last};
+  for (unsigned k = 0; k < 3; k++) {
+    list.items[list.count] = all[k];
+    list.count += all[k] != NULL;
+    list.op_count = k < 2 ? list.count : list.op_count;
+  }
+  return list;
+}
+
+static void find_functions(const struct weft_executor *executor,
+                           struct weft_executor_stage *stage) {
+  const struct weft_stage_ops *ops = stage->impl->ops;
+  struct weft_stage_functions *of = stage->functions;
+  const bool whole = ops->backward != NULL;
+  weft_stage_function *scale = executor->options->scale_grads ? ops->scale_grads : NULL;
+  of[WEFT_OP_F] = list_functions(ops->forward, NULL, stage->is_last ? ops->loss : NULL);
+  if (stage->wants_backward) {
+    of[WEFT_OP_B] = list_functions(whole ? ops->backward : ops->backward_input,
+                                   whole ? NULL : ops->backward_weight, scale);
+    of[WEFT_OP_I] = list_functions(ops->backward_input, NULL, scale);
+    of[WEFT_OP_W] = list_functions(ops->backward_weight, NULL, scale);
+  }
+  of[WEFT_OP_UNSHARD] = list_functions(ops->unshard, NULL, NULL);
+  of[WEFT_OP_RESHARD] = list_functions(ops->reshard, NULL, NULL);
+  of[WEFT_OP_REDUCE_GRAD] = list_functions(ops->reduce_grad, NULL, NULL);
+  of[WEFT_OP_TIE_GRAD] = list_functions(ops->tie_grad, NULL, NULL);
+}
+
 static void link_stage(struct weft_executor *executor, const struct weft_row *first,
                        struct weft_executor_stage *stage) {
   const struct weft_pipeline_options *options = executor->options;
@@ -50,6 +82,7 @@ static void link_stage(struct weft_executor *executor, const struct weft_row *fi
   stage->is_last = s + 1 == executor->stage_count;
   stage->impl = options->stages[s];
   stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
+  find_functions(executor, stage);
   stage->below = stage->is_first ? NULL : weft_executor_find_stage(executor, s - 1);
   stage->above = stage->is_last ? NULL : weft_executor_find_stage(executor, s + 1);
   stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, first, s - 1);
@@ -212,14 +245,21 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
                                     struct weft_transport *transport,
                                     const struct weft_pipeline_options *options,
                                     const struct weft_row *first, struct weft_error *error) {
+  static struct weft_tensors none; /* never written: it has no tensors */
   assert(transport->rank < transport->rank_count && options->boundary_count > 0);
   *executor = (struct weft_executor){
       .allocator = allocator,
       .transport = transport,
       .options = options,
       .status = transport->ops->rank_status(transport, transport->rank),
-      .progress = transport->ops->async_progress ? progress_nothing : progress,
-      .progress_context = transport->ops->async_progress ? NULL : transport};
+      .call = {.inputs = &none,
+               .outputs = &none,
+               .targets = &none,
+               .output_grads = &none,
+               .input_grads = &none,
+               .device = options->device,
+               .progress = transport->ops->async_progress ? progress_nothing : progress,
+               .progress_context = transport->ops->async_progress ? NULL : transport}};
   WEFT_TRY(make_stages(executor, first, error));
   WEFT_TRY(weft_executor_fit(executor, first, error));
   return open_channels(executor, first, error);

@@ -34,39 +34,36 @@ static enum weft_status write_header(struct weft_executor *executor, struct weft
   return WEFT_OK;
 }
 
-struct header_field {
-  const char *name;
-  uint64_t found, expected;
-};
-
 static enum weft_status fail_field(const struct weft_executor *executor, uint32_t from,
-                                   const struct header_field *field, struct weft_error *error) {
+                                   const char *name, uint64_t found, uint64_t expected,
+                                   struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "the two ranks do not run the same program, step and number of microbatches, "
                    "or one of them is damaged",
                    "rank %" PRIu32 " got a message from rank %" PRIu32 " with %s %" PRIu64
                    " where %" PRIu64 " is expected",
-                   executor->transport->rank, from, field->name, field->found, field->expected);
+                   executor->transport->rank, from, name, found, expected);
+}
+
+static inline enum weft_status check_field(const struct weft_executor *executor, uint32_t from,
+                                           const char *name, uint64_t found, uint64_t expected,
+                                           struct weft_error *error) {
+  return found == expected ? WEFT_OK : fail_field(executor, from, name, found, expected, error);
 }
 
 static enum weft_status check_header(const struct weft_executor *executor, uint32_t from,
                                      const struct weft_buffer *buffer, struct weft_action sender,
                                      struct weft_error *error) {
   const struct weft_message_header *header = &buffer->message.header;
-  const struct header_field fields[] = {
-      {"program", header->program, (uint32_t)executor->row->hash},
-      {"step", header->step, executor->step},
-      {"kind", header->kind,
-       sender.op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT},
-      {"stage", header->stage, sender.stage},
-      {"microbatch", header->microbatch, sender.microbatch},
-      {"sequence", header->sequence, buffer->sequence},
-  };
-  for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {
-    if (fields[k].found != fields[k].expected) {
-      return fail_field(executor, from, &fields[k], error);
-    }
-  }
+  const uint32_t program = (uint32_t)executor->row->hash;
+  const uint64_t kind =
+      sender.op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT;
+  WEFT_TRY(check_field(executor, from, "program", header->program, program, error));
+  WEFT_TRY(check_field(executor, from, "step", header->step, executor->step, error));
+  WEFT_TRY(check_field(executor, from, "kind", header->kind, kind, error));
+  WEFT_TRY(check_field(executor, from, "stage", header->stage, sender.stage, error));
+  WEFT_TRY(check_field(executor, from, "microbatch", header->microbatch, sender.microbatch, error));
+  WEFT_TRY(check_field(executor, from, "sequence", header->sequence, buffer->sequence, error));
   uint64_t checksum = 0;
   if (header->payload_checksum != 0) {
     WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
@@ -117,12 +114,10 @@ enum weft_status weft_executor_collect(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
-                                    uint32_t peer, struct weft_buffer **out,
-                                    struct weft_error *error) {
-  if (pool->free == NULL) {
-    WEFT_TRY(weft_executor_collect(executor, pool, error));
-  }
+enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
+                                            struct weft_buffer_pool *pool, uint32_t peer,
+                                            struct weft_buffer **out, struct weft_error *error) {
+  WEFT_TRY(weft_executor_collect(executor, pool, error));
   *out = weft_buffer_pool_take(pool);
   if (*out != NULL) {
     return WEFT_OK;
@@ -183,8 +178,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
-  if (!pool->streamed) { /* else its cell has written it */
-    WEFT_TRY(weft_buffer_copy_to_wire(buffer, pool, NULL, error));
+  if (pool->staged && !pool->streamed) { /* else its cell has written it */
+    WEFT_TRY(weft_buffer_copy(buffer, pool, true, NULL, error));
   }
   WEFT_TRY(write_header(executor, buffer, action,
                         forward ? stage->sent_forward : stage->sent_backward, error));
@@ -232,7 +227,9 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   }
   WEFT_TRY(check_header(executor, peer, buffer, sender, error));
   WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
-  WEFT_TRY(weft_executor_read_wire(executor, buffer, pool, error));
+  if (pool->staged) {
+    WEFT_TRY(weft_executor_read_wire(executor, buffer, pool, error));
+  }
   executor->blamed_rank = transport->rank;
   end_transfer(executor, buffer);
   return WEFT_OK;

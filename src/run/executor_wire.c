@@ -76,18 +76,19 @@ enum weft_status weft_executor_write_wire(struct weft_executor *executor,
                                           struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
                                           struct weft_stream *stream, struct weft_error *error) {
-  if (!pool->streamed || weft_executor_is_muted(executor)) {
+  assert(pool->streamed);
+  if (weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   return weft_executor_tolerate(
-      executor, weft_buffer_copy_to_wire(buffer, pool, stream_for(executor, stream), error), error);
+      executor, weft_buffer_copy(buffer, pool, true, stream_for(executor, stream), error), error);
 }
 
 enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
                                          const struct weft_buffer_pool *pool,
                                          struct weft_error *error) {
   if (!pool->streamed) {
-    return weft_buffer_copy_from_wire(buffer, pool, NULL, error);
+    return weft_buffer_copy(buffer, pool, false, NULL, error);
   }
   assert(executor->device != NULL);
   WEFT_TRY(weft_executor_order(executor, buffer, error));
@@ -96,7 +97,6 @@ enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct 
   }
   return weft_executor_tolerate(
       executor,
-      weft_buffer_copy_from_wire(buffer, pool, stream_for(executor, executor->device->stream),
-                                 error),
+      weft_buffer_copy(buffer, pool, false, stream_for(executor, executor->device->stream), error),
       error);
 }
