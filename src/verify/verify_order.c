@@ -114,7 +114,8 @@ static void check_action(const struct order_check *check, const struct weft_visi
 
 /* Only actions on their stage's rank are judged: the others have
  * been reported, and say nothing about order. */
-static bool is_judged(const struct weft_verify_context *context, const struct weft_visit *at) {
+static inline bool is_judged(const struct weft_verify_context *context,
+                             const struct weft_visit *at) {
   return weft_op_in(at->action.op, WEFT_OPS_PAIRED) && weft_in_range(context, at->action) &&
          context->owner[at->action.stage] == at->place.rank;
 }
