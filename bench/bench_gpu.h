@@ -81,8 +81,7 @@ enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
 void weft_bench_gpu_stage_destroy(struct weft_bench_gpu_stage *stage);
 struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage);
 
-/* Sets the sizes of a stage for a simulation; *bytes is what weights, gradients and all slots
- * have. */
+/* Sets the sizes of a stage for a simulation; *bytes is what weights and gradients have. */
 void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
                                 struct weft_stage_costs *costs, uint64_t *bytes);
 /* After a step: a checksum of the gradients, and to losses[microbatch], of the last stage, added its

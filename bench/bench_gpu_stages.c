@@ -27,7 +27,7 @@ struct weft_bench_gpu_plans {
   uint64_t rows, width, wide;
   uint64_t tensor, inner; /* [rows][width], [rows][wide] */
   uint64_t matrix;        /* [width][wide] */
-  uint64_t kept;          /* of a layer in a slot */
+  uint64_t kept;          /* of a layer in call->saved */
   uint64_t workspace;
   uint32_t layers;
 };
@@ -119,9 +119,7 @@ struct weft_bench_gpu_stage {
   const struct weft_bench_gpu_plans *plans;
   struct weft_device *device;
   uint32_t number, microbatches;
-  char *weights, *grads; /* [layers]: W1 [wide][width], W2 [width][wide] */
-  char *slots;           /* [slot_count][layers] */
-  uint64_t slot_count;
+  char *weights, *grads;  /* [layers]: W1 [wide][width], W2 [width][wide] */
   char *inputs, *targets; /* [microbatches], of the first and the last stage */
   char *workspaces[2];    /* forwards and backwards may run at the same time */
   char *losses;           /* [microbatches][rows], fp32 */
@@ -131,16 +129,15 @@ static struct weft_bench_gpu_stage *of(struct weft_stage *stage) {
   return (struct weft_bench_gpu_stage *)stage;
 }
 
-/* Of a layer in a slot: its input and the gradient of it, which the first layer has in messages;
+/* Of a layer in call->saved, [layers]: its input and the gradient of it, which the first layer has in messages;
  * and a, h, da. */
 struct kept {
   char *x, *dx, *a, *h, *da;
 };
 
-static struct kept kept_of(const struct weft_bench_gpu_stage *stage, uint32_t slot,
-                           uint32_t layer) {
-  const struct weft_bench_gpu_plans *plans = stage->plans;
-  char *x = stage->slots + (slot * (uint64_t)plans->layers + layer) * plans->kept;
+static struct kept kept_of(const struct weft_bench_gpu_plans *plans,
+                           const struct weft_stage_call *call, uint32_t layer) {
+  char *x = (char *)call->saved + layer * plans->kept;
   char *a = x + 2 * plans->tensor;
   return (struct kept){x, x + plans->tensor, a, a + plans->inner, a + 2 * plans->inner};
 }
@@ -178,9 +175,8 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
   const struct weft_bench_gpu_plans *plans = stage->plans;
   const char *x = input_of(stage, call);
   for (uint32_t l = 0; l < plans->layers; l++) {
-    const struct kept kept = kept_of(stage, call->slot, l);
-    char *y =
-        l + 1 < plans->layers ? kept_of(stage, call->slot, l + 1).x : call->outputs->items[0].data;
+    const struct kept kept = kept_of(plans, call, l);
+    char *y = l + 1 < plans->layers ? kept_of(plans, call, l + 1).x : call->outputs->items[0].data;
     const char *w = stage->weights + 2 * l * plans->matrix;
     WEFT_TRY(multiply(stage, UP, w, x, NULL, kept.h, kept.a, call->stream, error));
     WEFT_TRY(multiply(stage, DOWN, w + plans->matrix, kept.h, x, y, NULL, call->stream, error));
@@ -199,7 +195,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
   const struct weft_bench_gpu_plans *plans = stage->plans;
   const char *dy = output_grad_of(stage, call);
   for (uint32_t l = plans->layers; l-- > 0;) {
-    const struct kept kept = kept_of(stage, call->slot, l);
+    const struct kept kept = kept_of(plans, call, l);
     const char *w = stage->weights + 2 * l * plans->matrix;
     WEFT_TRY(multiply(stage, DOWN_INPUT, w + plans->matrix, dy, NULL, kept.da, kept.a, call->stream,
                       error));
@@ -219,7 +215,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   const struct weft_bench_gpu_plans *plans = stage->plans;
   const char *dy = output_grad_of(stage, call);
   for (uint32_t l = plans->layers; l-- > 0;) {
-    const struct kept kept = kept_of(stage, call->slot, l);
+    const struct kept kept = kept_of(plans, call, l);
     char *up = stage->grads + 2 * l * plans->matrix, *down = up + plans->matrix;
     WEFT_TRY(multiply(stage, DOWN_WEIGHT, kept.h, dy, down, down, NULL, call->stream, error));
     WEFT_TRY(multiply(stage, UP_WEIGHT, l > 0 ? kept.x : input_of(stage, call), kept.da, up, up,
@@ -237,16 +233,6 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
                                   struct weft_error *error) {
   const struct weft_bench_gpu_stage *stage = of(base);
   return weft_device_fill(stage->device, stage->grads, 0, weight_bytes(stage), call->stream, error);
-}
-
-static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
-                                struct weft_error *error) {
-  struct weft_bench_gpu_stage *stage = of(base);
-  const uint64_t each = stage->plans->layers * stage->plans->kept;
-  weft_device_free(stage->device, NULL, stage->slots, stage->slot_count * each);
-  stage->slot_count = slot_count;
-  stage->slots = weft_device_allocate(stage->device, NULL, slot_count * each);
-  return stage->slots != NULL ? WEFT_OK : weft_fail_memory(error, (size_t)(slot_count * each));
 }
 
 /* ---- Numbers ---- */
@@ -328,7 +314,6 @@ enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
   static const struct weft_stage_ops ops = {.name = "products",
                                             .enqueues = true,
                                             .replays = true,
-                                            .prepare = prepare,
                                             .forward = forward,
                                             .backward_input = backward_input,
                                             .backward_weight = backward_weight,
@@ -337,11 +322,12 @@ enum weft_status weft_bench_gpu_stage_create(struct weft_bench_gpu_plans *plans,
   if (stage == NULL) {
     return weft_fail_memory(error, sizeof *stage);
   }
-  *stage = (struct weft_bench_gpu_stage){.stage = {.ops = &ops},
-                                         .plans = plans,
-                                         .device = device,
-                                         .number = number,
-                                         .microbatches = microbatches};
+  *stage = (struct weft_bench_gpu_stage){
+      .stage = {.ops = &ops, .saved_bytes = plans->layers * plans->kept},
+      .plans = plans,
+      .device = device,
+      .number = number,
+      .microbatches = microbatches};
   const bool is_last = number + 1 == stage_count;
   const struct {
     char **to;
@@ -375,8 +361,8 @@ void weft_bench_gpu_stage_destroy(struct weft_bench_gpu_stage *stage) {
   if (stage == NULL) {
     return;
   }
-  void *const all[] = {stage->weights,       stage->grads,  stage->slots,   stage->workspaces[0],
-                       stage->workspaces[1], stage->inputs, stage->targets, stage->losses};
+  void *const all[] = {stage->weights, stage->grads,   stage->workspaces[0], stage->workspaces[1],
+                       stage->inputs,  stage->targets, stage->losses};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(all); k++) {
     weft_device_free(stage->device, NULL, all[k], 0);
   }
@@ -389,10 +375,10 @@ struct weft_stage *weft_bench_gpu_stage_base(struct weft_bench_gpu_stage *stage)
 
 void weft_bench_gpu_stage_sizes(const struct weft_bench_gpu_stage *stage,
                                 struct weft_stage_costs *costs, uint64_t *bytes) {
-  const uint64_t slot = stage->plans->layers * stage->plans->kept, weights = weight_bytes(stage);
-  costs->activation = costs->activation_after_i = (double)slot;
+  const uint64_t weights = weight_bytes(stage);
+  costs->activation = costs->activation_after_i = (double)stage->stage.saved_bytes;
   costs->parameters = costs->gradients = costs->gradients_sharded = (double)weights;
-  *bytes = 2 * weights + stage->slot_count * slot;
+  *bytes = 2 * weights;
 }
 
 enum weft_status weft_bench_gpu_stage_read(const struct weft_bench_gpu_stage *stage,

@@ -22,6 +22,7 @@ struct rank {
   int64_t begins[STEPS_MAX], ends[STEPS_MAX]; /* of the noted steps */
   struct tally *tallies;                      /* [stage_count], of its own stages */
   uint64_t allocations;                       /* after the first step */
+  uint64_t saved_bytes;
 };
 
 struct world {
@@ -172,6 +173,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
                                       ? run_steps(world, pipeline, transport, events, error)
                                       : weft_fail_memory(error, (size_t)room * sizeof *events);
   weft_array_free(NULL, events, (size_t)room, sizeof *events);
+  world->ranks[transport->rank].saved_bytes = weft_pipeline_saved_bytes(pipeline);
   weft_pipeline_destroy(pipeline);
   return status;
 }
@@ -281,6 +283,7 @@ static enum weft_status read_results(struct world *world, struct weft_error *err
     uint64_t bytes, allocations;
     weft_cuda_memory(world->cuda, r, &bytes, &allocations);
     result->memory_bytes += bytes;
+    result->stage_bytes += world->ranks[r].saved_bytes;
     result->allocations += world->ranks[r].allocations;
   }
   return WEFT_OK;

@@ -14,9 +14,8 @@ enum { RANKS = 4, N = 8, ROWS = 64, MICROBATCHES = 8, STEPS = 400 }; /* N: numbe
 /* ---- A layer: y = tanh(x W) ---- */
 
 struct layer {
-  struct weft_stage stage;            /* first: Weft's handle on it */
-  float w[N * N], dw[N * N];          /* parameters, and their gradient */
-  float kept[MICROBATCHES][ROWS * N]; /* by slot: from forward to backward */
+  struct weft_stage stage;   /* first: Weft's handle on it */
+  float w[N * N], dw[N * N]; /* parameters, and their gradient */
 };
 
 static float *data_of(const struct weft_tensors *t) { return t->items[0].data; }
@@ -26,7 +25,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
                                 struct weft_error *error) {
   struct layer *layer = (struct layer *)stage;
   const float *x = data_of(call->inputs);
-  float *y = data_of(call->outputs), *slope = layer->kept[call->slot];
+  float *y = data_of(call->outputs), *slope = call->saved; /* for the backward */
   (void)error;
   call->outputs->items[0].shape = call->inputs->items[0].shape; /* as many rows as the input */
   for (uint64_t k = 0; k < rows_of(call->inputs) * N; k++) {
@@ -58,7 +57,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
                                        struct weft_error *error) {
   struct layer *layer = (struct layer *)stage;
   const uint64_t count = rows_of(call->inputs) * N;
-  float *ds = layer->kept[call->slot];
+  float *ds = call->saved;
   (void)error;
   for (uint64_t k = 0; k < count; k++) ds[k] *= data_of(call->output_grads)[k];
   for (uint64_t k = 0; k < count && call->input_grads->count > 0; k++) {
@@ -75,7 +74,7 @@ static enum weft_status backward_weight(struct weft_stage *stage, struct weft_st
   struct layer *layer = (struct layer *)stage;
   (void)error;
   for (uint64_t r = 0; r < rows_of(call->inputs); r++) {
-    const float *x = data_of(call->inputs) + r * N, *ds = layer->kept[call->slot] + r * N;
+    const float *x = data_of(call->inputs) + r * N, *ds = (float *)call->saved + r * N;
     for (int k = 0; k < N * N; k++) layer->dw[k] += x[k / N] * ds[k % N];
   }
   return WEFT_OK;
@@ -101,7 +100,7 @@ static enum weft_status rank_main(void *source, struct weft_transport *transport
   struct weft_stage *stages[RANKS] = {NULL};
   unsigned seed = transport->rank + 1, data = 12345; /* the same data on every rank */
   for (int k = 0; k < N * N; k++) layer->w[k] = 0.7f * noise(&seed);
-  layer->stage.ops = &layer_ops;
+  layer->stage.ops = &layer_ops, layer->stage.saved_bytes = ROWS * N * sizeof(float);
   stages[transport->rank] = &layer->stage;
 
   struct weft_pipeline_options options = weft_pipeline_options_default();

@@ -14,30 +14,28 @@
 
 constexpr int N = 64, LAYERS = 16, ROWS = 32, MICROBATCHES = 8, STEPS = 400; /* rows of N numbers */
 
-struct kept { float x[ROWS][N], slope[ROWS][N]; }; /* of a layer, from forward to backward */
+struct kept { float x[ROWS][N], slope[ROWS][N]; }; /* of a layer, in call->saved */
 struct layers {          /* a stage: some of the layers */
   weft_stage stage;      /* first: Weft's handle on it */
   weft_device *device;   /* where its memory is */
   int first, count;      /* of the model's layers */
   uint64_t bytes;        /* from w on: */
   float *w, *dw, *m, *v; /* [count][N][N]; m and v are the optimizer's */
-  kept *slots;           /* [MICROBATCHES][count] */
 };
 
 /* ---- Kernels: a thread per number, and sums in one order, so the same bits always ---- */
-__global__ void layers_forward(layers own, int slot, const float *x, float *y) {
+__global__ void layers_forward(layers own, kept *saved, const float *x, float *y) {
   __shared__ float row[N];
   const int r = blockIdx.x, j = threadIdx.x;
   float value = x[r * N + j];
   for (int layer = 0; layer < own.count; layer++) {
-    kept *kept = &own.slots[slot * own.count + layer];
     float sum = 0;
-    row[j] = kept->x[r][j] = value;
+    row[j] = saved[layer].x[r][j] = value;
     __syncthreads();
     for (int i = 0; i < N; i++) sum += row[i] * own.w[(layer * N + i) * N + j];
     __syncthreads();
     value += tanhf(sum);
-    kept->slope[r][j] = 1 - tanhf(sum) * tanhf(sum);
+    saved[layer].slope[r][j] = 1 - tanhf(sum) * tanhf(sum);
   }
   y[r * N + j] = value;
 }
@@ -54,12 +52,12 @@ __global__ void square_loss(const float *y, const float *target, float *dy, doub
   for (int k = 0; j == 0 && k < N; k++) *loss += sums[k];
 }
 
-__global__ void layers_backward_input(layers own, int slot, const float *dy, float *dx) {
+__global__ void layers_backward_input(layers own, kept *saved, const float *dy, float *dx) {
   __shared__ float row[N];
   const int r = blockIdx.x, i = threadIdx.x;
   float grad = dy[r * N + i];
   for (int layer = own.count - 1; layer >= 0; layer--) {
-    row[i] = own.slots[slot * own.count + layer].slope[r][i] *= grad; /* now of x W */
+    row[i] = saved[layer].slope[r][i] *= grad; /* now of x W */
     __syncthreads();
     for (int j = 0; j < N; j++) grad += row[j] * own.w[(layer * N + i) * N + j];
     __syncthreads();
@@ -67,10 +65,10 @@ __global__ void layers_backward_input(layers own, int slot, const float *dy, flo
   if (dx != NULL) dx[r * N + i] = grad;
 }
 
-__global__ void layers_backward_weight(layers own, int slot, bool updates) {
+__global__ void layers_backward_weight(layers own, const kept *saved, bool updates) {
   const int i = blockIdx.x % N, j = threadIdx.x, k = blockIdx.x * N + j;
-  const kept *kept = &own.slots[slot * own.count + blockIdx.x / N];
-  for (int r = 0; r < ROWS; r++) own.dw[k] += kept->x[r][i] * kept->slope[r][j];
+  const kept &of = saved[blockIdx.x / N];
+  for (int r = 0; r < ROWS; r++) own.dw[k] += of.x[r][i] * of.slope[r][j];
   if (!updates) return;
   own.m[k] = 0.9f * own.m[k] + 0.1f * own.dw[k];
   own.v[k] = 0.99f * own.v[k] + 0.01f * own.dw[k] * own.dw[k];
@@ -90,7 +88,7 @@ static weft_status check_launches(weft_error *error) {
 
 static weft_status forward(weft_stage *stage, weft_stage_call *call, weft_error *error) {
   layers_forward<<<ROWS, N, 0, (cudaStream_t)call->stream>>>(
-      *(layers *)stage, call->slot, data_of(call->inputs), data_of(call->outputs));
+      *(layers *)stage, (kept *)call->saved, data_of(call->inputs), data_of(call->outputs));
   return check_launches(error);
 }
 
@@ -105,7 +103,7 @@ static weft_status loss(weft_stage *, weft_stage_call *call, weft_error *error) 
 static weft_status backward_input(weft_stage *stage, weft_stage_call *call, weft_error *error) {
   float *dx = call->input_grads->count > 0 ? data_of(call->input_grads) : NULL; /* of stage 0 */
   layers_backward_input<<<ROWS, N, 0, (cudaStream_t)call->stream>>>(
-      *(layers *)stage, call->slot, data_of(call->output_grads), dx);
+      *(layers *)stage, (kept *)call->saved, data_of(call->output_grads), dx);
   return check_launches(error);
 }
 
@@ -113,8 +111,8 @@ static weft_status backward_input(weft_stage *stage, weft_stage_call *call, weft
  * weights any more: the optimizer, here Adam, is a part of the step, and of its graph. */
 static weft_status backward_weight(weft_stage *stage, weft_stage_call *call, weft_error *error) {
   const layers own = *(layers *)stage;
-  layers_backward_weight<<<own.count * N, N, 0, (cudaStream_t)call->stream>>>(own, call->slot,
-                                                                              call->last_backward);
+  layers_backward_weight<<<own.count * N, N, 0, (cudaStream_t)call->stream>>>(
+      own, (const kept *)call->saved, call->last_backward);
   return check_launches(error);
 }
 
@@ -124,11 +122,10 @@ static weft_status prepare(weft_stage *stage, uint32_t, weft_error *error) {
   const size_t size = (size_t)own->count * N * N;
   std::vector<float> w(size);
   for (size_t k = 0; k < size; k++) w[k] = 0.03f * noise(own->first * N * N + k);
-  own->bytes = 4 * size * sizeof(float) + MICROBATCHES * own->count * sizeof(kept);
+  own->bytes = 4 * size * sizeof(float);
   own->w = (float *)weft_device_allocate(own->device, NULL, own->bytes);
   if (own->w == NULL) return weft_fail_memory(error, own->bytes);
   own->dw = own->w + size, own->m = own->dw + size, own->v = own->m + size;
-  own->slots = (kept *)(own->v + size);
   const struct weft_copy upload = {own->w, own->device, w.data(), NULL, size * sizeof(float), 1};
   return weft_copy(&upload, NULL, error);
 }
@@ -150,7 +147,8 @@ static weft_status rank_main(void *eager, weft_transport *transport, weft_error 
   std::vector<layers> own(stage_count);
   std::vector<weft_stage *> stages(stage_count);
   for (int s = 0, layer = 0; s < stage_count; layer += own[s++].count) {
-    own[s] = {{&ops}, options.device, layer, (s + 1) * LAYERS / stage_count - layer};
+    const int count = (s + 1) * LAYERS / stage_count - layer;
+    own[s] = {{&ops, count * sizeof(kept)}, options.device, layer, count};
     stages[s] = &own[s].stage;
   }
   options.source = weft_source_named, options.source_context = &source;

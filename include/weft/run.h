@@ -57,11 +57,13 @@ struct weft_stage_call {
   uint32_t microbatch_count; /* of this step */
   uint32_t slot;             /* one of the stage's slots, this microbatch's from its forward to its
                                 last backward: index of what the stage keeps in between */
-  uint64_t step;             /* from 1; evals count too */
-  bool training;             /* false in eval: nothing need be kept for a backward */
-  bool first_backward;       /* of the stage in this step */
-  bool last_backward;        /* the stage's last B or W of this step */
-  bool again;                /* a poll: the previous call returned WEFT_IN_PROGRESS */
+  void *saved;         /* stage->saved_bytes on the pipeline's device, this microbatch's for as
+                                long; NULL in other functions and where that is 0 */
+  uint64_t step;       /* from 1; evals count too */
+  bool training;       /* false in eval: nothing need be kept for a backward */
+  bool first_backward; /* of the stage in this step */
+  bool last_backward;  /* the stage's last B or W of this step */
+  bool again;          /* a poll: the previous call returned WEFT_IN_PROGRESS */
 
   const struct weft_tensors *inputs; /* from stage - 1; of stage 0: the microbatch */
   struct weft_tensors *outputs;      /* forward writes them. Shapes are the boundary's largest; make
@@ -151,6 +153,15 @@ struct weft_stage_ops {
 /* Base of every stage: put it first in a struct of your own. */
 struct weft_stage {
   const struct weft_stage_ops *ops;
+
+  /* What the stage saves of a microbatch for its backward; 0: nothing, or in memory of its own.
+   * Weft allocates it when a program is made and passes it as call->saved: to forward with
+   * unspecified content, then to loss and to the backwards of the same microbatch at the same
+   * address, as they left it. A step with the same program has the same addresses. Memory is
+   * shared by the microbatches, and by the stages of the rank: a rank has as much as it needs
+   * at once, not every stage as much as it ever needs. Aligned as what weft_device_allocate()
+   * returns. Set before weft_pipeline_create(). */
+  uint64_t saved_bytes;
 };
 
 /* What one stage passes to the next: up to WEFT_TENSORS_MAX tensors, each up to a largest
@@ -356,6 +367,12 @@ WEFT_API const struct weft_program *weft_pipeline_program(const struct weft_pipe
  * at most `room` are written. A step that failed has those up to the failure. */
 WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                                    uint64_t room, uint64_t *count);
+
+/* What is allocated for the call->saved of this rank's stages, in bytes: the most that is in use
+ * at once in a program so far, with each saved_bytes rounded up to 256, as the simulator counts
+ * activations. Stages of a rank with different sizes may leave gaps; then it is at most the sum
+ * over the sizes of the most that stages of that size use. */
+WEFT_API uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline);
 
 /* Actions since create. */
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);

@@ -38,6 +38,7 @@ struct weft_executor_stage {
   struct weft_stage_functions functions[WEFT_OP_COUNT];
   const struct weft_row_stage *needs;        /* of the row that runs */
   struct weft_held *held;                    /* [microbatch] of the row that runs */
+  const uint64_t *saved_at;                  /* likewise; NULL: the stage saves nothing */
   struct weft_executor_stage *below, *above; /* neighbour stages on this rank; NULL: elsewhere */
   uint32_t below_rank, above_rank;
 
@@ -91,6 +92,9 @@ struct weft_executor {
   uint32_t own_count;
   uint32_t stage_count;
   uint64_t placement_hash; /* as a row's */
+
+  char *saved; /* on the device: what the stages save for backwards (saved_layout.c) */
+  uint64_t saved_bytes;
 
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
   uint32_t sub_action_capacity;

@@ -147,6 +147,9 @@ static void fill_call(struct weft_executor *executor, struct weft_sub_action *su
   const struct weft_held *held = sub->held;
   weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
   call->slot = held->slot;
+  if (sub->stage->saved_at != NULL) {
+    call->saved = executor->saved + sub->stage->saved_at[sub->action->microbatch];
+  }
   if (sub->stage->is_first) {
     call->inputs = &executor->inputs[sub->action->microbatch];
   } else if (held->input != NULL) {

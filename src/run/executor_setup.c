@@ -352,6 +352,22 @@ static enum weft_status fit_slots(struct weft_executor *executor, struct weft_ex
   return count > stage->slot_count ? set_slots(executor, stage, count, error) : WEFT_OK;
 }
 
+static enum weft_status set_saved(struct weft_executor *executor, uint64_t bytes,
+                                  struct weft_error *error) {
+  struct weft_device *device = executor->options->device;
+  weft_device_free(device, executor->allocator, executor->saved, executor->saved_bytes);
+  executor->saved = NULL;
+  executor->saved_bytes = 0;
+  if (bytes > 0) {
+    executor->saved = weft_device_allocate(device, executor->allocator, bytes);
+    if (executor->saved == NULL) {
+      return weft_device_fail_allocation(device, bytes, error);
+    }
+    executor->saved_bytes = bytes;
+  }
+  return WEFT_OK;
+}
+
 static void free_sub_actions(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
   const uint32_t count = executor->sub_action_capacity;
@@ -427,7 +443,8 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
     WEFT_TRY(fit_pools(stage, needs, error));
     WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
   }
-  return WEFT_OK;
+  return row->saved_bytes > executor->saved_bytes ? set_saved(executor, row->saved_bytes, error)
+                                                  : WEFT_OK;
 }
 
 enum weft_status weft_executor_check(const struct weft_executor *executor,
@@ -442,6 +459,9 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error) {
+  if (row->saved_bytes < executor->saved_bytes) {
+    WEFT_TRY(set_saved(executor, row->saved_bytes, error));
+  }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     const uint32_t count = row->stages[k].slots;
@@ -473,6 +493,9 @@ void weft_executor_finish(struct weft_executor *executor) {
       weft_buffer_pool_finish(&stage->own_pools[n]);
     }
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
+  }
+  if (executor->saved != NULL) {
+    weft_device_free(executor->options->device, allocator, executor->saved, executor->saved_bytes);
   }
   weft_executor_close_device(executor);
   free_sub_actions(executor);

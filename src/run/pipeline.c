@@ -123,9 +123,17 @@ static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microb
     weft_program_destroy(program);
     return status;
   }
-  return weft_row_create(pipeline->allocator, program,
-                         pipeline->transport->rank - options->first_rank, training,
-                         options->forward_ahead, !options->no_events, out, error);
+  struct weft_row *row;
+  WEFT_TRY(weft_row_create(pipeline->allocator, program,
+                           pipeline->transport->rank - options->first_rank, training,
+                           options->forward_ahead, !options->no_events, &row, error));
+  status = weft_row_lay_out_saved(row, options->stages, error);
+  if (status < 0) {
+    weft_row_destroy(row);
+    return status;
+  }
+  *out = row;
+  return WEFT_OK;
 }
 
 static void keep_row(struct weft_pipeline *pipeline, struct weft_row *row) {
@@ -742,6 +750,10 @@ void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_even
     }
     (*count)++;
   }
+}
+
+uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline) {
+  return pipeline->executor.saved_bytes;
 }
 
 uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {

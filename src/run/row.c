@@ -43,8 +43,7 @@ struct counting {
   struct stage_levels *levels; /* [own stage] */
 };
 
-/* Whether the rank has a stage, and as its how many-th. */
-static bool find_own(const struct weft_row *row, uint32_t stage, uint32_t *index) {
+bool weft_row_find_stage(const struct weft_row *row, uint32_t stage, uint32_t *index) {
   uint32_t low = 0;
   for (uint32_t count = row->own_count; count > 1; count -= count / 2) {
     low += row->own_stages[low + count / 2] <= stage ? count / 2 : 0;
@@ -88,7 +87,7 @@ static void count_end(struct stage_levels *levels) {
 
 static void count_action(struct counting *c, struct weft_action action) {
   uint32_t k;
-  if (!find_own(c->row, action.stage, &k)) {
+  if (!weft_row_find_stage(c->row, action.stage, &k)) {
     return; /* IDLE, or the head of an overlap */
   }
   switch (action.op) {
@@ -154,7 +153,7 @@ static void note_ops(struct weft_row *row) {
     const struct weft_action action = row->program->actions[i];
     uint32_t k;
     row->sub_actions_max = larger(row->sub_actions_max, action.parts);
-    if (!find_own(row, action.stage, &k)) {
+    if (!weft_row_find_stage(row, action.stage, &k)) {
       continue; /* IDLE, or the head of an overlap */
     }
     struct weft_row_stage *stage = &row->stages[k];

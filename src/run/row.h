@@ -8,6 +8,8 @@
 
 #include "run/buffer_pool.h"
 
+struct weft_stage;
+
 #define WEFT_RECORD_NONE UINT32_MAX
 
 /* What a rank holds now for a (stage, microbatch). */
@@ -56,6 +58,8 @@ struct weft_row {
   const uint32_t *rank_of;     /* [program->stage_count] */
   uint64_t placement_hash;     /* of rank_of */
   struct weft_row_time *times; /* [end - begin], or NULL */
+  uint64_t *saved_at;          /* as held: where a microbatch's call->saved is; NULL: none */
+  uint64_t saved_bytes;        /* of the rank (saved_layout.c) */
   struct weft_row *next;
 };
 
@@ -65,5 +69,12 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
                                  uint32_t forward_ahead, bool with_times, struct weft_row **out,
                                  struct weft_error *error);
 void weft_row_destroy(struct weft_row *row);
+
+/* Whether the rank has a stage, and as its how many-th. */
+bool weft_row_find_stage(const struct weft_row *row, uint32_t stage, uint32_t *index);
+
+/* Sets saved_at and saved_bytes, as the rank's own of the stages need it. WEFT_ERR_MEMORY. */
+enum weft_status weft_row_lay_out_saved(struct weft_row *row, struct weft_stage *const *stages,
+                                        struct weft_error *error);
 
 #endif

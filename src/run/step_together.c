@@ -21,6 +21,7 @@ struct graph_key {
   const struct weft_tensors *inputs, *targets;
   uint64_t shapes; /* of both: a hash */
   const double *losses;
+  const void *saved;
 };
 
 /* A rank's part of a graph. */
@@ -120,6 +121,7 @@ static struct graph_key key_of(const struct weft_pipeline *pipeline) {
   key.pipeline = pipeline;
   key.row = pipeline->last_row;
   key.losses = pipeline->losses;
+  key.saved = executor->saved;
   if (weft_executor_find_stage(executor, 0) != NULL) {
     key.inputs = executor->inputs;
     key.shapes = hash_shapes(executor->inputs, count, key.shapes);

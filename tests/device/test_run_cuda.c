@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <weft/sim.h>
 #include <weft/support.h>
 
 #include "fake_cuda.h"
@@ -298,6 +299,143 @@ static void copies_between_gpus_are_counted(void **state) {
   }
 }
 
+/* ---- Memory ---- */
+
+/* What a stage saves is a multiple of the blocks in which a device takes memory from the driver, so
+ * that what the driver gives is to the byte what is needed. */
+#define SAVED_BYTES (UINT64_C(2) << 20)
+
+/* Linear stages that save their input, take it from there for the gradient of the weights, and
+ * spoil it. */
+static const struct weft_stage_ops *plain_ops;
+
+static uint64_t input_bytes(const struct weft_stage_call *call) {
+  uint64_t bytes;
+  assert_true(weft_shape_bytes(&call->inputs->items[0].shape, &bytes));
+  return bytes;
+}
+
+static enum weft_status save_forward(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  const struct weft_copy copy = {.to = call->saved,
+                                 .to_device = call->device,
+                                 .from = call->inputs->items[0].data,
+                                 .from_device = call->inputs->items[0].device,
+                                 .row_bytes = input_bytes(call),
+                                 .rows = 1};
+  WEFT_TRY(weft_copy(&copy, call->stream, error));
+  return plain_ops->forward(stage, call, error);
+}
+
+static enum weft_status saved_backward_weight(struct weft_stage *stage,
+                                              struct weft_stage_call *call,
+                                              struct weft_error *error) {
+  struct weft_stage_call own = *call;
+  struct weft_tensors inputs = *call->inputs;
+  inputs.items[0].data = call->saved;
+  own.inputs = &inputs;
+  WEFT_TRY(plain_ops->backward_weight(stage, &own, error));
+  return weft_device_fill(call->device, call->saved, 0xff, input_bytes(call), call->stream, error);
+}
+
+static void let_stages_save(struct cuda_job *job) {
+  static struct weft_stage_ops ops;
+  plain_ops = job->stages[0].stage.ops;
+  ops = *plain_ops;
+  ops.forward = save_forward;
+  ops.backward_weight = saved_backward_weight;
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    job->stages[s].stage = (struct weft_stage){&ops, SAVED_BYTES};
+  }
+}
+
+/* Of the devices, and of the driver by all steps but the first. */
+static uint64_t bytes_in_use, late_allocations;
+
+static void mark_second_step(struct cuda_job *job, uint32_t step) {
+  (void)job;
+  if (step == 1) {
+    fake_cuda_mark();
+  }
+}
+
+static void note_memory(struct cuda_job *job, uint32_t step) {
+  (void)job;
+  bytes_in_use = fake_cuda_statistics().bytes;
+  late_allocations = step > 0 ? fake_cuda_statistics().allocations : 0;
+}
+
+/* Of all ranks, by the simulator. */
+static double simulated_bytes(const struct cuda_job *job) {
+  struct weft_named_source source = {.schedule = job->schedule, .ranks = job->ranks};
+  struct weft_program *program;
+  struct weft_costs *costs;
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  double bytes = 0;
+  assert_int_equal(weft_source_named(&source, job->microbatches, true, &program, &error), WEFT_OK);
+  assert_int_equal(weft_costs_create(NULL, program->stage_count, &costs, &error), WEFT_OK);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    costs->stages[s].activation = costs->stages[s].activation_after_i = SAVED_BYTES;
+  }
+  assert_int_equal(weft_simulate(NULL, program, costs, NULL, &simulation, &error), WEFT_OK);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    bytes += simulation->ranks[r].peak_activation;
+  }
+  weft_simulation_destroy(simulation);
+  weft_costs_destroy(costs);
+  weft_program_destroy(program);
+  return bytes;
+}
+
+static void run_and_note_memory(struct cuda_job *job, uint64_t seed, struct cuda_results *results) {
+  struct weft_error error;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = seed});
+  if (cuda_job_run(job, results, &error) < 0) {
+    fail_msg("%s: %s", job->schedule, error.message);
+  }
+  cuda_job_check_findings(job);
+  cuda_job_check_leaks(job, "at the end");
+  assert_int_equal(late_allocations, 0);
+}
+
+/* What stages save takes as much of the devices' memory as the simulator says, to the byte; and no
+ * step but the first allocates. */
+static void memory_is_what_the_simulator_says(void **state) {
+  static const char *const schedules[] = {"GPipe",
+                                          "1F1B",
+                                          "Eager1F1B",
+                                          "LoopedBFS",
+                                          "Interleaved1F1B",
+                                          "InterleavedZeroBubble",
+                                          "ZBH1",
+                                          "ZBVZeroBubble",
+                                          "DualPipeV"};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
+    job = (struct cuda_job){.schedule = schedules[k],
+                            .ranks = 4,
+                            .microbatches = 8,
+                            .step_count = 4,
+                            .before = mark_second_step,
+                            .after = note_memory};
+    run_and_note_memory(&job, k, &expected); /* of stages that save nothing */
+    const uint64_t others = bytes_in_use;
+    for (uint32_t no_graph = 0; no_graph <= 1; no_graph++) {
+      job.with_stages = let_stages_save;
+      job.no_graph = no_graph == 1;
+      run_and_note_memory(&job, k, &found);
+      assert_memory_equal(expected.losses, found.losses, sizeof expected.losses);
+      assert_memory_equal(expected.grads, found.grads, sizeof expected.grads);
+      if (bytes_in_use - others != (uint64_t)simulated_bytes(&job)) {
+        fail_msg("%s: stages save %.0f bytes; the simulator has %.0f", job.schedule,
+                 (double)(bytes_in_use - others), simulated_bytes(&job));
+      }
+    }
+  }
+}
+
 /* ---- Ranks on the host ---- */
 
 static void ranks_on_the_host_and_on_gpus(void **state) {
@@ -373,6 +511,7 @@ int main(void) {
       cmocka_unit_test(collectives_are_recorded),
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
+      cmocka_unit_test(memory_is_what_the_simulator_says),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_do_not_begin_alone),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),

@@ -519,6 +519,159 @@ static void test_progress(void **state) {
   }
 }
 
+/* ---- What stages save ---- */
+
+/* Every stage fills its memory in forward, finds it unchanged in its backwards, and spoils it in
+ * the last one. */
+static unsigned char content_of(const struct weft_stage_call *call) {
+  return (unsigned char)(1 + 37 * call->stage + call->microbatch);
+}
+
+static void expect_saved(const struct weft_stage *stage, const struct weft_stage_call *call) {
+  const unsigned char *saved = call->saved;
+  uint64_t same = 0;
+  while (same < stage->saved_bytes && saved[same] == content_of(call)) {
+    same++;
+  }
+  if (same < stage->saved_bytes) {
+    fail_msg("stage %u, microbatch %u: byte %u of what it saved is %u", call->stage,
+             call->microbatch, (unsigned)same, saved[same]);
+  }
+}
+
+static enum weft_status save_forward(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  memset(call->saved, content_of(call), (size_t)stage->saved_bytes);
+  return probe_ops.forward(stage, call, error);
+}
+
+static enum weft_status saved_loss(struct weft_stage *stage, struct weft_stage_call *call,
+                                   struct weft_error *error) {
+  expect_saved(stage, call);
+  return probe_ops.loss(stage, call, error);
+}
+
+static enum weft_status saved_backward(struct weft_stage *stage, struct weft_stage_call *call,
+                                       struct weft_error *error) {
+  expect_saved(stage, call);
+  memset(call->saved, 0, (size_t)stage->saved_bytes);
+  return probe_ops.backward(stage, call, error);
+}
+
+static enum weft_status saved_backward_input(struct weft_stage *stage, struct weft_stage_call *call,
+                                             struct weft_error *error) {
+  expect_saved(stage, call);
+  return probe_ops.backward_input(stage, call, error);
+}
+
+static enum weft_status saved_backward_weight(struct weft_stage *stage,
+                                              struct weft_stage_call *call,
+                                              struct weft_error *error) {
+  expect_saved(stage, call);
+  memset(call->saved, 0, (size_t)stage->saved_bytes);
+  return probe_ops.backward_weight(stage, call, error);
+}
+
+static uint64_t rounded(uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* The most activations of a rank at once, in bytes, by the simulator; of the stages that save so
+ * many, or of all (0). */
+static uint64_t simulated_bytes(const struct bench *bench, uint32_t rank, uint64_t size) {
+  const struct weft_program *program = weft_pipeline_program(bench->pipelines.items[0]);
+  struct weft_costs *costs;
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  assert_int_equal(weft_costs_create(NULL, program->stage_count, &costs, &error), WEFT_OK);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    const uint64_t own = rounded(bench->probes[s].stage.saved_bytes);
+    costs->stages[s].activation = size == 0 || own == size ? (double)own : 0;
+    costs->stages[s].activation_after_i = costs->stages[s].activation;
+  }
+  assert_int_equal(weft_simulate(NULL, program, costs, NULL, &simulation, &error), WEFT_OK);
+  const double peak = simulation->ranks[rank].peak_activation;
+  weft_simulation_destroy(simulation);
+  weft_costs_destroy(costs);
+  return (uint64_t)peak;
+}
+
+static void expect_saved_bytes(const struct bench *bench, bool equal_sizes) {
+  for (uint32_t r = 0; r < bench->pipelines.rank_count; r++) {
+    const uint64_t bytes = weft_pipeline_saved_bytes(bench->pipelines.items[r]);
+    uint64_t most = simulated_bytes(bench, r, 0);
+    if (equal_sizes) {
+      assert_int_equal(bytes, most);
+      continue;
+    }
+    assert_true(bytes >= most);
+    most = 0;
+    for (uint64_t size = 256; size <= 768; size += 256) {
+      most += simulated_bytes(bench, r, size);
+    }
+    assert_true(bytes <= most);
+  }
+}
+
+/* A rank has as much memory for them as the simulator says that it needs, to the byte. */
+static void test_stages_of_a_rank_share_memory(void **state) {
+  static const struct {
+    const char *name;
+    uint32_t stages_per_rank;
+  } schedules[] = {{"GPipe", 1},
+                   {"1F1B", 1},
+                   {"Eager1F1B", 1},
+                   {"LoopedBFS", 2},
+                   {"Interleaved1F1B", 2},
+                   {"Interleaved1F1B", 4},
+                   {"ZBH1", 1},
+                   {"InterleavedZeroBubble", 2},
+                   {"ZBVZeroBubble", 2},
+                   {"DualPipeV", 2}};
+  struct weft_stage_ops ops = probe_ops;
+  (void)state;
+  ops.forward = save_forward;
+  ops.loss = saved_loss;
+  ops.backward = saved_backward;
+  ops.backward_input = saved_backward_input;
+  ops.backward_weight = saved_backward_weight;
+  for (size_t k = 0; k < sizeof schedules / sizeof schedules[0]; k++) {
+    for (uint32_t sizes = 1; sizes <= 3; sizes++) { /* that differ */
+      const uint32_t v = schedules[k].stages_per_rank;
+      struct weft_named_source same = {
+          .schedule = schedules[k].name, .ranks = 4, .stages_per_rank = v};
+      struct bench bench;
+      bench_use_schedule(&bench, schedules[k].name, 4, v, 8);
+      for (uint32_t s = 0; s < 4 * v; s++) {
+        bench.probes[s].stage = (struct weft_stage){&ops, 200 + 256 * (s / 4 % sizes)};
+      }
+      bench_expect_ok(&bench, bench_create(&bench, 4));
+      bench_expect_ok(&bench, bench_step(&bench, 8));
+      expect_saved_bytes(&bench, sizes == 1);
+      bench_expect_ok(&bench, bench_step(&bench, 16));
+      expect_saved_bytes(&bench, sizes == 1);
+      const struct weft_batch batch = {.microbatch_count = 8};
+      bench_expect_ok(&bench, pipelines_step(&bench.pipelines, false, &batch, 1, &bench.error));
+      bench_expect_ok(&bench, bench_step(&bench, 16));
+      expect_saved_bytes(&bench, sizes == 1);
+      bench_expect_ok(&bench, set_plans(&bench, 0, 4, &same)); /* for 8 again: less memory */
+      bench_expect_ok(&bench, bench_step(&bench, 8));
+      expect_saved_bytes(&bench, sizes == 1);
+      bench_finish(&bench);
+    }
+  }
+}
+
+static void test_more_than_there_is_to_save(void **state) {
+  static const uint64_t sizes[] = {UINT64_MAX, UINT64_MAX / 8, UINT64_C(1) << 61};
+  (void)state;
+  for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+    struct bench bench;
+    bench_use_schedule(&bench, "GPipe", 2, 1, 8);
+    bench.probes[1].stage.saved_bytes = sizes[k];
+    assert_int_equal(bench_create(&bench, 2), WEFT_ERR_MEMORY);
+    bench_finish(&bench);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_stage_that_cannot_split),
@@ -538,6 +691,8 @@ int main(void) {
       cmocka_unit_test(test_fixed_tables_run_as_given),
       cmocka_unit_test(test_hand_written_programs),
       cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_stages_of_a_rank_share_memory),
+      cmocka_unit_test(test_more_than_there_is_to_save),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -292,7 +292,7 @@ static void add_up_layers(const struct weft_gpt_rank *rank, uint32_t s,
   }
 }
 
-/* A microbatch has a slot of the stage, the buffer of its input and, from I to W, that of the
+/* A microbatch has what the stage saves, the buffer of its input and, from I to W, that of the
  * gradient of its output. Moments and scratch are always allocated, so they count as
  * parameters. */
 static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t first,
@@ -306,7 +306,7 @@ static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t 
   uint64_t scratch = 0;
   fill_sizes(trainer, first, count, costs);
   costs->activation =
-      (double)weft_gpt_slot_bytes(ops, config, sequences, first, count) / 1048576.0 +
+      (double)weft_gpt_saved_bytes(ops, config, sequences, first, count) / 1048576.0 +
       (first > 0 ? row : 0);
   costs->activation_after_i = costs->activation + (first + count < trainer->layer_count ? row : 0);
   for (uint32_t k = 0; k < count; k++) {

@@ -26,28 +26,55 @@ enum { ATTEMPTS = 4 };
 
 /* ---- Memory ---- */
 
-/* A stage never frees its slots: it has as many as it ever has microbatches in flight, even if
- * two stages of a rank do not use theirs at the same time. */
-static double row_need(const struct weft_program *program, uint32_t row,
-                       const struct weft_costs *costs, uint32_t *open, uint32_t *most) {
+/* MiB that a stage saves of a microbatch. */
+static double saved_mib(const struct weft_gpt_trainer *trainer, uint32_t s) {
+  const uint32_t *first = trainer->first_layers;
+  return (double)weft_gpt_saved_bytes(trainer->compute_ops, &trainer->config,
+                                      trainer->sequences_max, first[s], first[s + 1] - first[s]) /
+         1048576.0;
+}
+
+/* The first stage of the row that saves as much: they share memory. */
+static uint32_t find_alike(const struct weft_gpt_trainer *trainer, uint32_t row, uint32_t s) {
+  const uint32_t *own = &trainer->stages.list[trainer->stages.begin[row]];
+  const double saved = saved_mib(trainer, s);
+  while (*own != s && saved_mib(trainer, *own) != saved) {
+    own++;
+  }
+  return *own;
+}
+
+struct in_flight {
+  uint32_t now, most;
+};
+
+static void rise(struct in_flight *in_flight) {
+  in_flight->now++;
+  in_flight->most = in_flight->now > in_flight->most ? in_flight->now : in_flight->most;
+}
+
+/* Memory stays allocated: for what stages save, as much as those of a rank with the same size ever
+ * need at once; for messages, as much as each of them ever needs. */
+static double row_need(const struct weft_gpt_trainer *trainer, const struct weft_program *program,
+                       uint32_t row, const struct weft_costs *costs, struct in_flight *each,
+                       struct in_flight *alike) {
   double need = 0;
   for (uint64_t k = program->row_begin[row]; k < program->row_begin[row + 1]; k++) {
     const struct weft_action *action = &program->actions[k];
-    const uint32_t s = action->stage;
     if (action->op == WEFT_OP_F) {
-      open[s]++;
-      most[s] = open[s] > most[s] ? open[s] : most[s];
+      rise(&each[action->stage]);
+      rise(&alike[find_alike(trainer, row, action->stage)]);
     } else if (action->op == WEFT_OP_B || action->op == WEFT_OP_W) {
-      open[s]--;
+      each[action->stage].now--;
+      alike[find_alike(trainer, row, action->stage)].now--;
     }
   }
-  for (uint32_t s = 0; s < program->stage_count; s++) {
+  for (uint32_t k = trainer->stages.begin[row]; k < trainer->stages.begin[row + 1]; k++) {
+    const uint32_t s = trainer->stages.list[k];
     const struct weft_stage_costs *stage = weft_costs_of(costs, s);
-    if (most[s] > 0) {
-      need += most[s] * fmax(stage->activation, stage->activation_after_i) + stage->parameters +
-              stage->gradients;
-      most[s] = 0; /* it is on no other rank */
-    }
+    const double saved = saved_mib(trainer, s);
+    need += alike[s].most * saved + stage->parameters + stage->gradients +
+            each[s].most * (fmax(stage->activation, stage->activation_after_i) - saved);
   }
   return need;
 }
@@ -55,14 +82,14 @@ static double row_need(const struct weft_program *program, uint32_t row,
 static double memory_need(const struct weft_gpt_trainer *trainer,
                           const struct weft_program *program, const struct weft_costs *costs) {
   WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
-  uint32_t *open = weft_arena_allocate(&arena, program->stage_count, sizeof *open);
-  uint32_t *most = weft_arena_allocate(&arena, program->stage_count, sizeof *most);
+  struct in_flight *each = weft_arena_allocate(&arena, program->stage_count, sizeof *each);
+  struct in_flight *alike = weft_arena_allocate(&arena, program->stage_count, sizeof *alike);
   double need = 0;
-  if (open == NULL || most == NULL) {
+  if (each == NULL || alike == NULL) {
     return NAN;
   }
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    need = fmax(need, row_need(program, r, costs, open, most));
+    need = fmax(need, row_need(trainer, program, r, costs, each, alike));
   }
   return need;
 }

@@ -1,7 +1,7 @@
 /* A range of layers as a stage; see stage.h.
  *
  * Layer k of the stage reads x[k] and writes x[k + 1]; x[0] is the boundary's input
- * and x[layer_count] its output, so a slot holds the activations in between, and their
+ * and x[layer_count] its output, so call->saved holds the activations in between, and their
  * gradients, which backward_weight needs after backward_input. */
 #include "gpt/train/stage.h"
 
@@ -13,12 +13,7 @@
 
 #include "gpt/model/aligned_memory.h"
 
-/* What a microbatch saves from its forward to its last backward. */
-struct weft_gpt_slot {
-  char *memory; /* all of it */
-};
-
-/* ---- Slots ---- */
+/* ---- What a microbatch saves from its forward to its last backward ---- */
 
 static uint64_t aligned(uint64_t bytes) {
   return (bytes + WEFT_DEVICE_ALIGN - 1) / WEFT_DEVICE_ALIGN * WEFT_DEVICE_ALIGN;
@@ -37,9 +32,9 @@ static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
 }
 
 /* Activations between layers, their gradients, then what each layer saves. */
-uint64_t weft_gpt_slot_bytes(const struct weft_gpt_compute_ops *ops,
-                             const struct weft_gpt_config *config, uint64_t sequences_max,
-                             uint32_t first_layer, uint32_t layer_count) {
+uint64_t weft_gpt_saved_bytes(const struct weft_gpt_compute_ops *ops,
+                              const struct weft_gpt_config *config, uint64_t sequences_max,
+                              uint32_t first_layer, uint32_t layer_count) {
   uint64_t bytes = 2 * (layer_count - 1) * between_bytes(ops, config, sequences_max);
   for (uint32_t k = 0; k < layer_count; k++) {
     bytes += aligned(ops->saved_bytes(config, first_layer + k, sequences_max, config->context));
@@ -47,24 +42,22 @@ uint64_t weft_gpt_slot_bytes(const struct weft_gpt_compute_ops *ops,
   return bytes;
 }
 
-static uint64_t slot_bytes(const struct weft_gpt_stage *stage) {
-  return weft_gpt_slot_bytes(stage->context->compute->ops, stage->config,
-                             stage->context->sequences_max, stage->first_layer, stage->layer_count);
-}
-
 /* x[k + 1], between layer k and layer k + 1, and its gradient. */
-static char *between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  return stage->slots[slot].memory + k * between_bytes(stage->context->compute->ops, stage->config,
-                                                       stage->context->sequences_max);
+static char *between(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                     uint32_t k) {
+  return (char *)call->saved + k * between_bytes(stage->context->compute->ops, stage->config,
+                                                 stage->context->sequences_max);
 }
 
-static char *gradient_between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  return between(stage, slot, stage->layer_count - 1 + k);
+static char *gradient_between(const struct weft_gpt_stage *stage,
+                              const struct weft_stage_call *call, uint32_t k) {
+  return between(stage, call, stage->layer_count - 1 + k);
 }
 
-static char *saved(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
+static char *saved(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                   uint32_t k) {
   const struct weft_gpt_compute_ops *ops = stage->context->compute->ops;
-  char *at = between(stage, slot, 2 * (stage->layer_count - 1));
+  char *at = between(stage, call, 2 * (stage->layer_count - 1));
   for (uint32_t n = 0; n < k; n++) {
     at += aligned(ops->saved_bytes(stage->config, stage->first_layer + n,
                                    stage->context->sequences_max, stage->config->context));
@@ -80,13 +73,13 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
 
 static const void *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
                             uint32_t k) {
-  return k == 0 ? call->inputs->items[0].data : between(stage, call->slot, k - 1);
+  return k == 0 ? call->inputs->items[0].data : between(stage, call, k - 1);
 }
 
 /* The gradient of layer k's output. */
 static const void *gradient_of(const struct weft_gpt_stage *stage,
                                const struct weft_stage_call *call, uint32_t k) {
-  return k + 1 < stage->layer_count  ? gradient_between(stage, call->slot, k)
+  return k + 1 < stage->layer_count  ? gradient_between(stage, call, k)
          : call->output_grads->count ? call->output_grads->items[0].data
                                      : NULL;
 }
@@ -102,7 +95,7 @@ static struct weft_gpt_pass_call pass_call(const struct weft_gpt_stage *stage,
       .sequences = shape->dims[0],
       .tokens = shape->dims[1],
       .parameters = rounded != NULL ? rounded : stage->layers[k].parameters,
-      .saved = saved(stage, call->slot, k),
+      .saved = saved(stage, call, k),
       .scratch = stage->scratch,
       .stream = call->stream,
       .x = input_of(stage, call, k)};
@@ -172,7 +165,7 @@ static enum weft_status forward_layer(const struct weft_gpt_stage *stage,
     set_shape(call, stage->config->dim);
     pass.y = call->outputs->items[0].data;
   } else {
-    pass.y = between(stage, call->slot, k);
+    pass.y = between(stage, call, k);
   }
   return compute->ops->forward(compute, &pass, error);
 }
@@ -212,7 +205,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
     }
     call->progress(call->progress_context);
     pass.dy = gradient_of(stage, call, k);
-    pass.dx = k > 0 ? gradient_between(stage, call->slot, k - 1) : call->input_grads->items[0].data;
+    pass.dx = k > 0 ? gradient_between(stage, call, k - 1) : call->input_grads->items[0].data;
     WEFT_TRY(compute->ops->backward_input(compute, &pass, error));
     begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
   }
@@ -282,49 +275,14 @@ static void *allocate_bytes(const struct weft_gpt_stage *stage, uint64_t bytes,
   return data;
 }
 
-static void free_slots(struct weft_gpt_stage *stage) {
-  for (uint32_t k = 0; k < stage->slot_count; k++) {
-    weft_device_free(stage->context->compute->device, stage->context->allocator,
-                     stage->slots[k].memory, slot_bytes(stage));
-  }
-  weft_gpt_free(stage->context->allocator, stage->slots);
-  stage->slots = NULL;
-  stage->slot_count = 0;
-}
-
-static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
-                                struct weft_error *error) {
-  struct weft_gpt_stage *stage = stage_of(base);
-  if (slot_count == stage->slot_count) {
-    return WEFT_OK;
-  }
-  free_slots(stage);
-  stage->slots = weft_gpt_allocate(stage->context->allocator, slot_count, sizeof *stage->slots);
-  if (stage->slots == NULL) {
-    return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for %" PRIu32 " slots", slot_count);
-  }
-  stage->slot_count = slot_count;
-  for (uint32_t k = 0; k < slot_count; k++) {
-    stage->slots[k].memory = allocate_bytes(stage, slot_bytes(stage), error);
-    if (stage->slots[k].memory == NULL) {
-      return WEFT_ERR_MEMORY;
-    }
-  }
-  return WEFT_OK;
-}
-
-uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage) {
-  return stage->slot_count * slot_bytes(stage);
-}
-
 uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage) {
   return stage->scratch_bytes;
 }
 
-#define STAGE_FUNCTIONS                                                                    \
-  .name = "gpt", .prepare = prepare, .forward = forward, .backward_input = backward_input, \
-  .backward_weight = backward_weight, .unshard = weft_gpt_stage_unshard,                   \
-  .reshard = weft_gpt_stage_reshard, .reduce_grad = weft_gpt_stage_reduce_grad,            \
+#define STAGE_FUNCTIONS                                                         \
+  .name = "gpt", .forward = forward, .backward_input = backward_input,          \
+  .backward_weight = backward_weight, .unshard = weft_gpt_stage_unshard,        \
+  .reshard = weft_gpt_stage_reshard, .reduce_grad = weft_gpt_stage_reduce_grad, \
   .tie_grad = weft_gpt_stage_tie_grad, .zero_grad = zero_grad, .scale_grads = scale_grads
 
 static const struct weft_stage_ops host_ops = {STAGE_FUNCTIONS};
@@ -361,7 +319,10 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
     return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
   }
   *stage = (struct weft_gpt_stage){
-      .stage = {.ops = context->compute->ops->enqueues ? &enqueued_ops : &host_ops},
+      .stage = {.ops = context->compute->ops->enqueues ? &enqueued_ops : &host_ops,
+                .saved_bytes =
+                    weft_gpt_saved_bytes(context->compute->ops, context->config,
+                                         context->sequences_max, first_layer, layer_count)},
       .context = context,
       .config = context->config,
       .first_layer = first_layer,
@@ -380,7 +341,6 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
     return;
   }
   const struct weft_allocator *allocator = stage->context->allocator;
-  free_slots(stage);
   weft_gpt_stage_memory_finish(&stage->memory);
   weft_gpt_free(allocator, stage->collectives);
   weft_gpt_free(allocator, stage->times);

@@ -36,9 +36,6 @@ struct weft_gpt_stage {
   struct weft_gpt_stage_memory memory;
   struct weft_gpt_layer_state *layers; /* [layer_count], memory's */
   struct weft_gpt_layer_times *times;  /* [layer_count]; the trainer clears them after a warm-up */
-  /* Activations between the stage's layers and what layers save, by slot; scratch. */
-  struct weft_gpt_slot *slots;
-  uint32_t slot_count;
   void *scratch;
   uint64_t scratch_bytes;
   struct weft_collective *collectives; /* [layer_count] in flight */
@@ -63,12 +60,10 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
 
 /* Bytes that a stage saves for a microbatch, without its input and the gradient of its output. */
-uint64_t weft_gpt_slot_bytes(const struct weft_gpt_compute_ops *ops,
-                             const struct weft_gpt_config *config, uint64_t sequences_max,
-                             uint32_t first_layer, uint32_t layer_count);
+uint64_t weft_gpt_saved_bytes(const struct weft_gpt_compute_ops *ops,
+                              const struct weft_gpt_config *config, uint64_t sequences_max,
+                              uint32_t first_layer, uint32_t layer_count);
 
-/* Bytes of slots and of scratch. */
-uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);
 uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage);
 
 /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD, for the stage's ops (stage_collective.c). */

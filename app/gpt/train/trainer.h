@@ -187,7 +187,7 @@ const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_
 struct weft_gpt_memory {
   uint64_t parameters, gradients; /* with the buffers for unsharded stages */
   uint64_t moments;
-  uint64_t activations; /* slots */
+  uint64_t activations; /* what stages save */
   uint64_t scratch;
   uint64_t peak; /* of parameters and gradients in use at once: shards, and unsharded stages */
 };

@@ -109,11 +109,11 @@ bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t wo
                     pools->parameters.allocated * pools->parameters.floats * sizeof(float),
       .gradients = pools->resident_gradient_bytes +
                    pools->gradients.allocated * pools->gradients.floats * sizeof(float),
+      .activations = rank->pipeline != NULL ? weft_pipeline_saved_bytes(rank->pipeline) : 0,
       .peak = pools->peak_bytes};
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
     memory->moments += weft_gpt_stage_memory_moment_bytes(&stage->memory);
-    memory->activations += weft_gpt_stage_slot_bytes(stage);
     memory->scratch += weft_gpt_stage_scratch_bytes(stage);
   }
   return true;
