@@ -272,8 +272,16 @@ struct weft_pipeline_options {
   bool no_events;          /* no event log: for measuring its cost */
   bool no_graph;           /* on a device: enqueue every step anew, instead of recording the work of
                               all ranks once and repeating it */
-  bool check_payloads;     /* checksums over payloads too; default false */
-  uint64_t configuration;  /* hash of whatever else ranks must agree on; default 0 */
+  /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
+   * all gradients; graphs have it, so it takes nothing from the host by value. Called after the
+   * rows of all ranks are enqueued, by one thread, pass after pass (from 0) until none of the
+   * ranks returns WEFT_IN_PROGRESS: what a pass enqueues comes after everything that the ranks on
+   * devices have enqueued before it. Not called on the host. May be NULL. */
+  enum weft_status (*finish)(void *context, uint32_t pass, struct weft_stream *stream,
+                             struct weft_error *error);
+  void *finish_context;
+  bool check_payloads;    /* checksums over payloads too; default false */
+  uint64_t configuration; /* hash of whatever else ranks must agree on; default 0 */
 
   /* The log, if given: one line, without newline. */
   void (*log)(void *context, const char *line);

@@ -194,7 +194,7 @@ void weft_executor_begin_device(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   if (work != NULL) {
     work->enqueued = work->seen = work->wait_count = 0;
-    work->finishing = work->replaying = work->trails = false;
+    work->finishing = work->replaying = work->trails = work->held = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
   }
 }
@@ -504,6 +504,9 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
       return WEFT_OK;
     }
     WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));
+  }
+  if (work->held) {
+    return WEFT_IN_PROGRESS;
   }
   const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
   return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;

@@ -212,7 +212,8 @@ struct weft_device_work {
 
   bool trails;      /* a collective may have enqueued something behind the last cell's event */
   bool abandoned;   /* it never ends */
-  bool finishing;   /* the whole row is enqueued */
+  bool finishing;   /* the whole row is enqueued, */
+  bool held;        /* and the step's end not yet */
   bool replaying;   /* the graph runs, not the executor */
   uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */

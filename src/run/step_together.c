@@ -219,6 +219,65 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
   return WEFT_OK;
 }
 
+/* ---- The end of a step ---- */
+
+/* The streams of all ranks meet in the first one's. */
+static enum weft_status meet(void *const *items, uint32_t count, struct weft_error *error) {
+  const struct weft_device_work *first = work_of(items, 0);
+  const struct weft_device_ops *ops = first->device->ops;
+  for (uint32_t r = 1; r < count; r++) {
+    const struct weft_device_work *work = work_of(items, r);
+    WEFT_TRY(ops->make_current(work->device, error));
+    WEFT_TRY(ops->event_record(work->device, work->end, work->stream, error));
+    WEFT_TRY(ops->event_wait(work->device, work->end, first->stream, error));
+  }
+  WEFT_TRY(ops->make_current(first->device, error));
+  WEFT_TRY(ops->event_record(first->device, first->end, first->stream, error));
+  for (uint32_t r = 1; r < count; r++) {
+    WEFT_TRY(ops->event_wait(first->device, first->end, work_of(items, r)->stream, error));
+  }
+  return WEFT_OK;
+}
+
+/* One pass of all ranks; *again: another one is wanted. */
+static enum weft_status finish_pass(void *const *items, uint32_t count, uint32_t pass, bool *again,
+                                    struct weft_error *error) {
+  *again = false;
+  WEFT_TRY(meet(items, count, error));
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    struct weft_device_work *work = work_of(items, r);
+    WEFT_TRY(work->device->ops->make_current(work->device, error));
+    const enum weft_status status =
+        pipeline->options.finish != NULL
+            ? pipeline->options.finish(pipeline->options.finish_context, pass, work->stream, error)
+            : WEFT_OK;
+    if (status < 0) {
+      return status;
+    }
+    work->trails = true; /* behind its last cell */
+    *again = *again || status == WEFT_IN_PROGRESS;
+  }
+  return WEFT_OK;
+}
+
+static bool has_finish(void *const *items, uint32_t count) {
+  bool has = false;
+  for (uint32_t r = 0; r < count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    has = has || (pipeline->options.finish != NULL && pipeline->last_row->training);
+  }
+  return has;
+}
+
+static enum weft_status finish_rows(void *const *items, uint32_t count, struct weft_error *error) {
+  bool again = has_finish(items, count);
+  for (uint32_t pass = 0; again; pass++) {
+    WEFT_TRY(finish_pass(items, count, pass, &again, error));
+  }
+  return WEFT_OK;
+}
+
 /* Goes through the rows of all ranks. What is wrong with the recording is in there; an error is
  * one of the step. */
 static enum weft_status record_rows(struct weft_world_graph *graph, void *const *items,
@@ -231,7 +290,10 @@ static enum weft_status record_rows(struct weft_world_graph *graph, void *const 
   find_clocks(graph, items);
   recording->failed = fork_ranks(graph, items, &recording->error) < 0;
   const enum weft_status status = enqueue_rows(items, graph->rank_count, error);
-  recording->failed = recording->failed || join_ranks(graph, items, &recording->error) < 0;
+  recording->failed =
+      recording->failed ||
+      (status == WEFT_OK && finish_rows(items, graph->rank_count, &recording->error) < 0) ||
+      join_ranks(graph, items, &recording->error) < 0;
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
     const uint64_t before = graph->ranks[r].actions;
@@ -352,9 +414,32 @@ static void share_failure(void *const *items, uint32_t count, const struct weft_
   }
 }
 
+/* All rows are enqueued, and their ends are held: then what ends the step is enqueued too. */
+static void finish_eagerly(void *const *items, uint32_t count) {
+  struct weft_pipeline *first = items[0];
+  struct weft_error error;
+  for (uint32_t r = 0; r < count; r++) {
+    if (!work_of(items, r)->finishing || !work_of(items, r)->held) {
+      return;
+    }
+  }
+  enum weft_status status = finish_rows(items, count, &error);
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_device_work *work = work_of(items, r);
+    work->held = false;
+    if (status == WEFT_OK) {
+      status = work->device->ops->event_record(work->device, work->end, work->stream, &error);
+    }
+  }
+  if (status < 0) {
+    (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+  }
+}
+
 static void drive_eagerly(void *const *items, uint32_t count) {
   const struct weft_pipeline *first = items[0];
   const bool waits_for_host = count < first->transport->rank_count;
+  const bool finishes = has_finish(items, count);
   uint32_t left = count;
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
@@ -365,6 +450,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
       break;
     }
     pipeline->together_status = WEFT_IN_PROGRESS;
+    work_of(items, r)->held = finishes;
   }
   while (left > 0) {
     left = 0;
@@ -374,6 +460,9 @@ static void drive_eagerly(void *const *items, uint32_t count) {
         pipeline->together_status = weft_pipeline_advance(pipeline, pipeline->together_error);
         left += pipeline->together_status == WEFT_IN_PROGRESS;
       }
+    }
+    if (finishes && left > 0) {
+      finish_eagerly(items, count);
     }
     if (waits_for_host) {
       (void)sched_yield();

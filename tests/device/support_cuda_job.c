@@ -195,6 +195,17 @@ static enum weft_status run_step(struct cuda_job *job, struct weft_pipeline *pip
   return WEFT_OK;
 }
 
+struct finish_context {
+  struct cuda_job *job;
+  uint32_t rank;
+};
+
+static enum weft_status finish(void *context, uint32_t pass, struct weft_stream *stream,
+                               struct weft_error *error) {
+  const struct finish_context *of = context;
+  return of->job->finish(of->job, of->rank, pass, stream, error);
+}
+
 static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *transport,
                                  struct weft_error *error) {
   struct weft_stage *stages[CUDA_STAGES_MAX];
@@ -220,6 +231,9 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
   options.log = transport->rank == 0 ? note_line : NULL;
   options.log_context = job;
+  struct finish_context finish_context = {job, transport->rank};
+  options.finish = job->finish != NULL ? finish : NULL;
+  options.finish_context = &finish_context;
   struct weft_pipeline *pipeline;
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
   enum weft_status status = WEFT_OK;

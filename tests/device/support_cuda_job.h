@@ -47,6 +47,9 @@ struct cuda_job {
   int64_t stall_limit; /* 0: the default */
   /* If given: called when the stages are made, before there are pipelines. */
   void (*with_stages)(struct cuda_job *job);
+  /* If given: ends training steps on GPUs (weft_pipeline_options). */
+  enum weft_status (*finish)(struct cuda_job *job, uint32_t rank, uint32_t pass,
+                             struct weft_stream *stream, struct weft_error *error);
   /* If given: rank 0 calls them before and after each step, when no rank is in one. After a step
    * results->losses[0] is this step's, and cuda_job_read_grads() reads results->grads. */
   void (*before)(struct cuda_job *job, uint32_t step);

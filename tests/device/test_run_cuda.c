@@ -234,6 +234,87 @@ static void collectives_are_recorded(void **state) {
   }
 }
 
+/* ---- The end of a step ---- */
+
+static enum weft_status scale_by(struct weft_stage *stage, double factor,
+                                 struct weft_stream *stream, struct weft_error *error) {
+  struct weft_stage_call call = {.grad_scale = factor, .stream = stream};
+  return linear_ops->scale_grads(stage, &call, error);
+}
+
+/* On the host, what the two passes below do. */
+static enum weft_status scale_by_six(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  WEFT_TRY(scale_by(stage, 2, call->stream, error));
+  return scale_by(stage, 3, call->stream, error);
+}
+
+static void let_hosts_scale(struct cuda_job *job) {
+  linear_ops = job->stages[0].stage.ops;
+  waiting_ops = *linear_ops;
+  waiting_ops.reduce_grad = job->cuda == NULL ? scale_by_six : NULL;
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    job->stages[s].stage.ops = &waiting_ops;
+  }
+}
+
+/* In every pass a rank writes to gradients of another one: it comes after their last backward, and
+ * after the pass before. */
+static enum weft_status scale_others(struct cuda_job *job, uint32_t rank, uint32_t pass,
+                                     struct weft_stream *stream, struct weft_error *error) {
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    if (job->rank_of[s] == (rank + 1 + pass) % job->ranks) {
+      WEFT_TRY(scale_by(&job->stages[s].stage, pass == 0 ? 2 : 3, stream, error));
+    }
+  }
+  return pass == 0 ? WEFT_IN_PROGRESS : WEFT_OK;
+}
+
+static void ranks_finish_a_step_together(void **state) {
+  static const struct cuda_step steps[] = {
+      {.microbatches = 8}, {.microbatches = 8},
+      {.microbatches = 8}, {.microbatches = 8, .evaluates = true},
+      {.microbatches = 8}, {.microbatches = 8}};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    for (uint32_t seed = 0; seed < 4; seed++) {
+      job = (struct cuda_job){.schedule = some_schedules[k],
+                              .ranks = 4,
+                              .microbatches = 8,
+                              .steps = steps,
+                              .step_count = WEFT_ARRAY_LENGTH(steps),
+                              .no_graph = seed % 2 == 1,
+                              .with_stages = let_hosts_scale,
+                              .finish = scale_others};
+      run_and_compare(&job, (struct fake_cuda_options){.seed = seed, .queues = 1 + 4 * seed});
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.no_graph ? 0 : 3);
+    }
+  }
+}
+
+static enum weft_status fail_to_finish(struct cuda_job *job, uint32_t rank, uint32_t pass,
+                                       struct weft_stream *stream, struct weft_error *error) {
+  (void)job;
+  (void)stream;
+  return rank == 2 && pass == 1 ? weft_fail(error, WEFT_ERR_INVALID, "", "there is no optimizer")
+                                : (enum weft_status)(pass == 0 ? WEFT_IN_PROGRESS : WEFT_OK);
+}
+
+static void a_step_that_is_not_finished_fails(void **state) {
+  static struct cuda_job job;
+  struct weft_error error;
+  (void)state;
+  fake_cuda_reset(NULL);
+  job = (struct cuda_job){
+      .schedule = "1F1B", .ranks = 4, .microbatches = 8, .step_count = 3, .finish = fail_to_finish};
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_ERR_INVALID);
+  assert_non_null(strstr(error.message, "there is no optimizer"));
+  assert_int_equal(job.failed_ranks, 4);
+  cuda_job_check_findings(&job);
+  cuda_job_check_leaks(&job, "at the end");
+}
+
 /* ---- Several GPUs, and parts of them ---- */
 
 static void ranks_are_on_parts_of_gpus(void **state) {
@@ -509,6 +590,8 @@ int main(void) {
       cmocka_unit_test(steps_with_outputs_are_enqueued),
       cmocka_unit_test(steps_that_cannot_be_recorded_are_enqueued),
       cmocka_unit_test(collectives_are_recorded),
+      cmocka_unit_test(ranks_finish_a_step_together),
+      cmocka_unit_test(a_step_that_is_not_finished_fails),
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
       cmocka_unit_test(memory_is_what_the_simulator_says),

@@ -42,7 +42,10 @@ static struct weft_gpt_trainer_options base_options(const struct weft_gpt_datase
 struct run {
   double losses[STEPS], validation[STEPS], norms[STEPS];
   uint64_t hash, state_hash;
-  float *gradients[LAYERS]; /* of the last step; freed by the caller */
+  enum weft_gpt_divergence divergence;
+  uint64_t steps_done, skipped;
+  /* Of the last step; freed by the caller. */
+  float *gradients[LAYERS], *parameters[LAYERS];
 };
 
 static void note_step(void *context, const struct weft_gpt_step_report *report) {
@@ -74,10 +77,15 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
   for (uint32_t layer = 0; layer < LAYERS; layer++) {
     const uint64_t count = weft_gpt_layer_floats(&options.training.config, layer);
     run->gradients[layer] = calloc((size_t)count, sizeof(float));
+    run->parameters[layer] = calloc((size_t)count, sizeof(float));
     assert_true(weft_gpt_trainer_copy_layer(
-        trainer,
-        &(struct weft_gpt_layer_state){.layer = layer, .gradients = run->gradients[layer]}));
+        trainer, &(struct weft_gpt_layer_state){.layer = layer,
+                                                .parameters = run->parameters[layer],
+                                                .gradients = run->gradients[layer]}));
   }
+  run->divergence = weft_gpt_trainer_divergence(trainer);
+  run->steps_done = weft_gpt_trainer_steps_done(trainer);
+  run->skipped = weft_gpt_trainer_steps_skipped(trainer);
   weft_gpt_trainer_destroy(trainer);
   weft_cuda_close(options.cuda);
   if (on_gpus && fake_cuda_finding_count() > 0) {
@@ -88,6 +96,7 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
 static void free_run(struct run *run) {
   for (uint32_t layer = 0; layer < LAYERS; layer++) {
     free(run->gradients[layer]);
+    free(run->parameters[layer]);
   }
 }
 
@@ -191,6 +200,117 @@ static void test_same_bits(void **state) {
   free_run(&one);
 }
 
+/* ---- The optimizer ---- */
+
+/* AdamW's first step on weights and gradients, as the kernel computes it. */
+static float first_step(const struct weft_gpt_training *t, double norm, float w, float g,
+                        bool decays) {
+  const float rate = (float)(t->rate / (double)t->warmup_steps), beta1 = (float)t->beta1;
+  const float correction1 = (float)(1 - t->beta1), correction2 = (float)(1 - t->beta2);
+  const float clipped = g * (float)(t->clip / (norm + 1e-6)), beta2 = (float)t->beta2;
+  const float m = (1 - beta1) * clipped, v = (1 - beta2) * (clipped * clipped);
+  const float keep = decays ? 1 - rate * (float)t->decay : 1;
+  return w * keep -
+         rate / correction1 * m / (sqrtf(v) * (1 / sqrtf(correction2)) + (float)t->epsilon);
+}
+
+/* One step, with the norm and AdamW that the host finds from its gradients. */
+static void test_optimizer(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  struct run run;
+  options.training.total_steps = 1;
+  options.training.clip = 0.1;
+  options.eval_every = 0;
+  options.ranks = RANKS_MAX;
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .seed = 7});
+  train(options, true, "one step", &run);
+  double sum = 0;
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    double squares = 0;
+    for (uint64_t k = 0; k < weft_gpt_layer_floats(&options.training.config, layer); k++) {
+      squares += (double)run.gradients[layer][k] * (double)run.gradients[layer][k];
+    }
+    sum += squares;
+  }
+  assert_true(sqrt(sum) > 5 * options.training.clip);
+  assert_true(fabs(run.norms[0] - sqrt(sum)) < 1e-12 * sqrt(sum));
+  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+    struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
+    const uint32_t count = weft_gpt_layer_parameters(&options.training.config, layer, tensors);
+    float *before = calloc(weft_gpt_layer_floats(&options.training.config, layer), sizeof *before);
+    weft_gpt_layer_initialize(&options.training.config, layer, before);
+    for (uint32_t n = 0; n < count; n++) {
+      for (uint64_t k = tensors[n].offset; k < tensors[n].offset + tensors[n].count; k++) {
+        const float expected = first_step(&options.training, run.norms[0], before[k],
+                                          run.gradients[layer][k], tensors[n].decays);
+        if (memcmp(&expected, &run.parameters[layer][k], sizeof expected) != 0) {
+          fail_msg("layer %u, parameter %u is %.9g, expected %.9g", layer, (unsigned)k,
+                   (double)run.parameters[layer][k], (double)expected);
+        }
+      }
+    }
+    free(before);
+  }
+  free_run(&run);
+}
+
+/* After the second step the host launches nothing but the graph, which has the optimizer. */
+static void test_a_step_is_one_launch(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  uint64_t kernels[2], graphs[2], waits[2];
+  for (uint32_t k = 0; k < 2; k++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct run run;
+    options.training.total_steps = STEPS - 1 + k;
+    options.eval_every = 0;
+    options.ranks = 2;
+    fake_cuda_reset(NULL);
+    train(options, true, "steps", &run);
+    kernels[k] = fake_cuda_calls("cuLaunchKernel");
+    graphs[k] = fake_cuda_calls("cuGraphLaunch");
+    waits[k] = fake_cuda_calls("cuEventSynchronize");
+    free_run(&run);
+  }
+  assert_int_equal(kernels[1], kernels[0]);
+  assert_int_equal(waits[1], waits[0]);
+  assert_int_equal(graphs[1], graphs[0] + 1);
+}
+
+/* A first step so long that the second one overflows: it ends the training, changes nothing, or
+ * counts, with the optimizer on the device. */
+static void test_divergence(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct run one, run;
+    options.training.rate = options.training.rate_min = 1e30;
+    options.training.warmup_steps = 0;
+    options.training.total_steps = 1;
+    options.eval_every = 0;
+    options.ranks = ranks;
+    fake_cuda_reset(NULL);
+    train(options, true, "a long step", &one);
+    assert_int_equal(one.divergence, WEFT_GPT_NOT_DIVERGED);
+    options.training.total_steps = STEPS;
+    for (int on = WEFT_GPT_ON_DIVERGENCE_STOP; on <= WEFT_GPT_ON_DIVERGENCE_CONTINUE; on++) {
+      options.on_divergence = (enum weft_gpt_on_divergence)on;
+      train(options, true, "a step that diverges", &run);
+      const bool continues = on == WEFT_GPT_ON_DIVERGENCE_CONTINUE;
+      assert_int_equal(memcmp(&run.hash, &one.hash, sizeof run.hash) != 0, continues);
+      assert_int_equal(run.steps_done, on == WEFT_GPT_ON_DIVERGENCE_STOP ? 1 : STEPS);
+      assert_int_equal(run.skipped, on == WEFT_GPT_ON_DIVERGENCE_SKIP ? STEPS - 1 : 0);
+      assert_int_equal(run.divergence, on == WEFT_GPT_ON_DIVERGENCE_STOP ? WEFT_GPT_DIVERGED_STEP
+                                                                         : WEFT_GPT_NOT_DIVERGED);
+      free_run(&run);
+    }
+    free_run(&one);
+  }
+}
+
 /* ---- Tokens of 16 bits ---- */
 
 static void test_wide_tokens(void **state) {
@@ -285,8 +405,9 @@ static void test_failures(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_against_host), cmocka_unit_test(test_same_bits),
-      cmocka_unit_test(test_wide_tokens),  cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_optimizer),    cmocka_unit_test(test_a_step_is_one_launch),
+      cmocka_unit_test(test_divergence),   cmocka_unit_test(test_wide_tokens),
+      cmocka_unit_test(test_refusals),     cmocka_unit_test(test_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

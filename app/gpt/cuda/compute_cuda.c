@@ -13,6 +13,10 @@
 
 enum { SUM_PARTS = 1024, SUM_ARRAYS = 32, SETTINGS = 8, VALUES_MAX = 10 };
 
+/* What the host says about a step: the first six settings of AdamW, then these; then what it
+ * reads. */
+enum { STEP_CLIP = 6, STEP_ALWAYS, STEP_NORM, STEP_NUMBERS };
+
 /* ---- Launching ---- */
 
 uint64_t weft_gpt_cuda_number(double number) {
@@ -161,18 +165,25 @@ static enum weft_status complete(const struct weft_gpt_cuda *cuda, struct weft_e
   return device->ops->event_wait(device, cuda->event, NULL, error);
 }
 
+static enum weft_status sum_parts(const struct weft_gpt_cuda *cuda, double *parts,
+                                  const struct weft_gpt_floats *array, struct weft_stream *stream,
+                                  struct weft_error *error) {
+  return weft_gpt_cuda_launch(
+      cuda, WEFT_GPT_CUDA_square_sums,
+      (struct weft_gpt_cuda_grid){.blocks = {SUM_PARTS}, .threads = {256}},
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(parts), WEFT_GPT_ADDRESS(array->data), array->count,
+                             SUM_PARTS},
+      stream, error);
+}
+
 /* Arrays first ... last - 1. */
 static enum weft_status sum_some(struct weft_gpt_cuda *cuda, uint32_t first, uint32_t last,
                                  const struct weft_gpt_floats *arrays, double *sums,
                                  struct weft_error *error) {
   for (uint32_t k = first; k < last; k++) {
     if (arrays[k].count > 0) {
-      WEFT_TRY(weft_gpt_cuda_launch(
-          cuda, WEFT_GPT_CUDA_square_sums,
-          (struct weft_gpt_cuda_grid){.blocks = {SUM_PARTS}, .threads = {256}},
-          (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(cuda->sums + (k - first) * SUM_PARTS),
-                                 WEFT_GPT_ADDRESS(arrays[k].data), arrays[k].count, SUM_PARTS},
-          cuda->stream, error));
+      WEFT_TRY(
+          sum_parts(cuda, cuda->sums + (k - first) * SUM_PARTS, &arrays[k], cuda->stream, error));
     }
   }
   WEFT_TRY(complete(cuda, error));
@@ -197,45 +208,6 @@ static enum weft_status square_sums(struct weft_gpt_compute *compute, uint32_t c
   return WEFT_OK;
 }
 
-static uint32_t kind_of(const struct weft_gpt_config *config, uint32_t layer) {
-  return layer == 0 ? 0 : layer <= config->blocks ? 1 : 2;
-}
-
-static enum weft_status update(struct weft_gpt_compute *compute,
-                               const struct weft_gpt_config *config,
-                               const struct weft_gpt_adamw *adamw, uint32_t count,
-                               const struct weft_gpt_update *updates, struct weft_error *error) {
-  struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
-  const float settings[SETTINGS] = {1 - adamw->rate * adamw->decay,
-                                    adamw->rate / adamw->correction1,
-                                    1 / sqrtf(adamw->correction2),
-                                    adamw->epsilon,
-                                    adamw->beta1,
-                                    adamw->beta2,
-                                    adamw->grad_scale};
-  WEFT_TRY(begin(cuda, error));
-  memcpy(cuda->settings_host, settings, sizeof settings);
-  WEFT_TRY(weft_copy(&(struct weft_copy){.to = cuda->settings,
-                                         .to_device = compute->device,
-                                         .from = cuda->settings_host,
-                                         .row_bytes = sizeof settings,
-                                         .rows = 1},
-                     cuda->stream, error));
-  for (uint32_t k = 0; k < count; k++) {
-    const struct weft_gpt_update *u = &updates[k];
-    assert(u->begin == 0 && u->rounded != NULL);
-    WEFT_TRY(weft_gpt_cuda_launch(
-        cuda, WEFT_GPT_CUDA_adamw, weft_gpt_cuda_threads(u->count / 4),
-        (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(u->parameters), WEFT_GPT_ADDRESS(u->first_moment),
-                               WEFT_GPT_ADDRESS(u->second_moment), WEFT_GPT_ADDRESS(u->rounded),
-                               WEFT_GPT_ADDRESS(u->gradients),
-                               WEFT_GPT_ADDRESS(cuda->decays[kind_of(config, u->layer)]),
-                               WEFT_GPT_ADDRESS(cuda->settings), u->count},
-        cuda->stream, error));
-  }
-  return complete(cuda, error);
-}
-
 static enum weft_status round_parameters(struct weft_gpt_compute *compute, uint64_t count,
                                          const float *parameters, void *rounded,
                                          struct weft_error *error) {
@@ -246,6 +218,86 @@ static enum weft_status round_parameters(struct weft_gpt_compute *compute, uint6
       (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(rounded), WEFT_GPT_ADDRESS(parameters), count},
       cuda->stream, error));
   return complete(cuda, error);
+}
+
+/* ---- The end of a step ---- */
+
+static void set_step(struct weft_gpt_compute *compute, const struct weft_gpt_adamw *adamw,
+                     double clip, bool always) {
+  double *step = weft_gpt_cuda_of(compute)->step;
+  step[0] = (double)(1 - adamw->rate * adamw->decay);
+  step[1] = (double)(adamw->rate / adamw->correction1);
+  step[2] = (double)(1 / sqrtf(adamw->correction2));
+  step[3] = (double)adamw->epsilon;
+  step[4] = (double)adamw->beta1;
+  step[5] = (double)adamw->beta2;
+  step[STEP_CLIP] = clip;
+  step[STEP_ALWAYS] = always ? 1 : 0;
+}
+
+static double norm_of(const struct weft_gpt_compute *compute) {
+  return ((const struct weft_gpt_cuda *)compute)->step[STEP_NORM];
+}
+
+static enum weft_status add_up(const struct weft_gpt_cuda *cuda, uint32_t sum_count, double *sums,
+                               const double *parts, uint64_t each, struct weft_stream *stream,
+                               struct weft_error *error) {
+  return weft_gpt_cuda_launch(
+      cuda, WEFT_GPT_CUDA_sum_parts,
+      (struct weft_gpt_cuda_grid){.blocks = {sum_count}, .threads = {256}},
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(sums), WEFT_GPT_ADDRESS(parts), each, sum_count},
+      stream, error);
+}
+
+static enum weft_status sum_squares(struct weft_gpt_compute *compute, uint32_t first_layer,
+                                    uint32_t count, const struct weft_gpt_floats *arrays,
+                                    double *sums, struct weft_stream *stream,
+                                    struct weft_error *error) {
+  const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  double *parts = cuda->parts + (uint64_t)first_layer * SUM_PARTS;
+  assert(first_layer + count <= cuda->layer_count);
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(sum_parts(cuda, parts + (uint64_t)k * SUM_PARTS, &arrays[k], stream, error));
+  }
+  return add_up(cuda, count, sums, parts, SUM_PARTS, stream, error);
+}
+
+static enum weft_status sum_losses(struct weft_gpt_compute *compute, uint32_t count,
+                                   const double *losses, double *sum, struct weft_stream *stream,
+                                   struct weft_error *error) {
+  return add_up(weft_gpt_cuda_of(compute), 1, sum, losses, count, stream, error);
+}
+
+static enum weft_status clip(struct weft_gpt_compute *compute, const double *sums, uint32_t layers,
+                             uint32_t replicas, struct weft_stream *stream,
+                             struct weft_error *error) {
+  const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  return weft_gpt_cuda_launch(
+      cuda, WEFT_GPT_CUDA_clip, (struct weft_gpt_cuda_grid){.blocks = {1}, .threads = {1024}},
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(cuda->settings),
+                             WEFT_GPT_ADDRESS(cuda->step + STEP_NORM), WEFT_GPT_ADDRESS(sums),
+                             WEFT_GPT_ADDRESS(cuda->step), layers, replicas},
+      stream, error);
+}
+
+static uint32_t kind_of(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer == 0 ? 0 : layer <= config->blocks ? 1 : 2;
+}
+
+static enum weft_status update_layer(struct weft_gpt_compute *compute,
+                                     const struct weft_gpt_config *config,
+                                     const struct weft_gpt_update *u, struct weft_stream *stream,
+                                     struct weft_error *error) {
+  const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
+  assert(u->begin == 0 && u->rounded != NULL);
+  return weft_gpt_cuda_launch(
+      cuda, WEFT_GPT_CUDA_adamw, weft_gpt_cuda_threads(u->count / 4),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(u->parameters), WEFT_GPT_ADDRESS(u->first_moment),
+                             WEFT_GPT_ADDRESS(u->second_moment), WEFT_GPT_ADDRESS(u->rounded),
+                             WEFT_GPT_ADDRESS(u->gradients),
+                             WEFT_GPT_ADDRESS(cuda->decays[kind_of(config, u->layer)]),
+                             WEFT_GPT_ADDRESS(cuda->settings), u->count},
+      stream, error);
 }
 
 /* ---- Create and destroy ---- */
@@ -262,8 +314,13 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
                                                   .scale = scale,
                                                   .tie = tie,
                                                   .square_sums = square_sums,
-                                                  .update = update,
-                                                  .round = round_parameters};
+                                                  .round = round_parameters,
+                                                  .set_step = set_step,
+                                                  .sum_squares = sum_squares,
+                                                  .sum_losses = sum_losses,
+                                                  .clip = clip,
+                                                  .update_layer = update_layer,
+                                                  .norm = norm_of};
   return &ops;
 }
 
@@ -311,6 +368,10 @@ static enum weft_status make_decays(struct weft_gpt_cuda *cuda,
                    NULL, error);
 }
 
+static uint64_t parts_bytes(const struct weft_gpt_cuda *cuda) {
+  return cuda->layer_count * SUM_PARTS * sizeof(double);
+}
+
 static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_gpt_config *config,
                                  struct weft_error *error) {
   struct weft_device *device = cuda->compute.device;
@@ -320,10 +381,12 @@ static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_g
     cuda->workspaces[k] = weft_device_allocate(device, cuda->allocator, WEFT_GPT_CUDA_WORKSPACE);
   }
   cuda->settings = weft_device_allocate(device, cuda->allocator, SETTINGS * sizeof(float));
-  cuda->settings_host = device->ops->allocate_host(device, SETTINGS * sizeof(float));
+  cuda->layer_count = weft_gpt_layer_count(config);
+  cuda->parts = weft_device_allocate(device, cuda->allocator, parts_bytes(cuda));
+  cuda->step = device->ops->allocate_host(device, STEP_NUMBERS * sizeof(double));
   cuda->sums = device->ops->allocate_host(device, SUM_ARRAYS * SUM_PARTS * sizeof(double));
   if (cuda->workspaces[0] == NULL || cuda->workspaces[1] == NULL || cuda->settings == NULL ||
-      cuda->settings_host == NULL || cuda->sums == NULL) {
+      cuda->parts == NULL || cuda->step == NULL || cuda->sums == NULL) {
     return weft_fail_memory(error, WEFT_GPT_CUDA_WORKSPACE);
   }
   for (uint32_t kind = 0; kind < 3; kind++) {
@@ -389,7 +452,8 @@ void weft_gpt_compute_cuda_destroy(struct weft_gpt_compute *compute) {
     weft_device_free(device, cuda->allocator, cuda->decays[kind], cuda->decay_counts[kind]);
   }
   weft_device_free(device, cuda->allocator, cuda->settings, SETTINGS * sizeof(float));
-  device->ops->free_host(device, cuda->settings_host);
+  weft_device_free(device, cuda->allocator, cuda->parts, parts_bytes(cuda));
+  device->ops->free_host(device, cuda->step);
   device->ops->free_host(device, cuda->sums);
   device->ops->event_destroy(device, cuda->allocator, cuda->event);
   device->ops->stream_destroy(device, cuda->allocator, cuda->stream);

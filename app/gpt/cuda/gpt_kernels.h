@@ -23,6 +23,8 @@ extern const char weft_gpt_cuda_text[];
   X(tie)                            \
   X(to_bf16)                        \
   X(square_sums)                    \
+  X(sum_parts)                      \
+  X(clip)                           \
   X(adamw)                          \
   X(attention_products)             \
   X(attention_forward_16)           \
@@ -78,12 +80,16 @@ struct weft_gpt_cuda {
   /* A forward and a backward may run at the same time (OVERLAP_F_B), two of a kind may not. */
   void *workspaces[2];
 
+  /* At the end of a step. */
+  uint64_t layer_count;
+  double *parts;   /* [layers of the model][parts] of sums of squares, on the GPU */
+  float *settings; /* of AdamW, on the GPU */
+  double *step;    /* what the host says about them, and the norm; memory of the host */
+
   /* Between steps. */
   struct weft_stream *stream;
   struct weft_device_event *event;
-  double *sums;    /* partial sums, on the host; the GPU writes them */
-  float *settings; /* of AdamW, on the GPU */
-  float *settings_host;
+  double *sums;             /* partial sums, on the host; the GPU writes them */
   unsigned char *decays[3]; /* of an embedding, a block and a head: 16 floats each, on the GPU */
   uint64_t decay_counts[3];
 };

@@ -483,13 +483,73 @@ WEFT_GLOBAL(square_sums, (double *sums, const float *x, weft_u64 count, weft_u64
   }
 }
 
+/* sums[b] = the sum of parts[b], `count` numbers; 256 threads for each of `sum_count`. */
+WEFT_GLOBAL(sum_parts, (double *sums, const double *parts, weft_u64 count, weft_u64 sum_count)) {
+  __shared__ double warps[8];
+  double sum = 0;
+  for (weft_u64 k = threadIdx.x; k < count; k += 256) {
+    sum += parts[blockIdx.x * count + k];
+  }
+  sum = weft_warp_sum_f64(sum);
+  if (threadIdx.x % 32 == 0) {
+    warps[threadIdx.x / 32] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && blockIdx.x < sum_count) {
+    for (int w = 1; w < 8; w++) {
+      sum += warps[w];
+    }
+    sums[blockIdx.x] = sum;
+  }
+}
+
+/* The norm of all gradients, and the settings of AdamW with the factor that clips them. `sums`: the
+ * squares of each replica's layers, [replicas][layers], then the losses, [replicas]; added up in
+ * the order of layers, as the host does (step_stats.c). `step`: six settings, the norm to clip at
+ * (0: none), and whether gradients that are not finite count. One block of 1024 threads. */
+WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const double *step,
+                   weft_u64 layers, weft_u64 replicas)) {
+  __shared__ double some[1024];
+  const weft_u64 squares = layers * replicas, count = squares + replicas;
+  double sum = 0, of_layer = 0, losses = 0;
+  for (weft_u64 begin = 0; begin < count; begin += 1024) {
+    const weft_u64 i = begin + threadIdx.x;
+    __syncthreads();
+    if (i < count) {
+      some[threadIdx.x] = sums[i < squares ? i % replicas * layers + i / replicas : i];
+    }
+    __syncthreads();
+    for (weft_u64 k = begin; threadIdx.x == 0 && k < count && k < begin + 1024; k++) {
+      if (k >= squares) {
+        losses += some[k - begin];
+        continue;
+      }
+      of_layer += some[k - begin];
+      if ((k + 1) % replicas == 0) {
+        sum += of_layer;
+        of_layer = 0;
+      }
+    }
+  }
+  if (threadIdx.x < 6) {
+    settings[threadIdx.x] = (float)step[threadIdx.x];
+  }
+  if (threadIdx.x == 0) {
+    const double all = sqrt(sum), most = step[6];
+    *norm = all;
+    settings[6] = most > 0 && all > most ? (float)(most / (all + 1e-6)) : 1;
+    settings[7] = step[7] != 0 || (all - all == 0 && losses - losses == 0) ? 1 : 0;
+  }
+}
+
 /* AdamW, as the host's (weft_gpt_adamw_update), and the new weights in bf16; four numbers per
  * thread. `settings`: 1 - rate * decay, rate / correction1, 1 / sqrt(correction2), epsilon, beta1,
- * beta2, the gradients' factor. decays[k / 16]: whether weight decay applies to 16 numbers. */
+ * beta2, the gradients' factor, and 0 for a step that is skipped. decays[k / 16]: whether weight
+ * decay applies to 16 numbers. */
 WEFT_GLOBAL(adamw, (float *w, float *m, float *v, weft_bf16 *rounded, const float *gradients,
                     const unsigned char *decays, const float *settings, weft_u64 count)) {
   const weft_u64 k = weft_thread() * 4;
-  if (k >= count) {
+  if (k >= count || settings[7] == 0) {
     return;
   }
   const float keep = decays[k / 16] != 0 ? settings[0] : 1;

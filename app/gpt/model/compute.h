@@ -78,12 +78,38 @@ struct weft_gpt_compute_ops {
   enum weft_status (*square_sums)(struct weft_gpt_compute *compute, uint32_t count,
                                   const struct weft_gpt_floats *arrays, double *sums,
                                   struct weft_error *error);
+  /* AdamW; NULL where the end of a step has it, below. */
   enum weft_status (*update)(struct weft_gpt_compute *compute, const struct weft_gpt_config *config,
                              const struct weft_gpt_adamw *adamw, uint32_t count,
                              const struct weft_gpt_update *updates, struct weft_error *error);
   /* Rounds parameters that somebody else has written; NULL unless it rounds. */
   enum weft_status (*round)(struct weft_gpt_compute *compute, uint64_t count,
                             const float *parameters, void *rounded, struct weft_error *error);
+
+  /* ---- The end of a step, where work is enqueued; else NULL. Without the host: it sets what
+   * differs by step before it begins, and reads the norm when it is over. ---- */
+
+  /* grad_scale is found there: gradients are clipped to a norm of `clip` (0: not). Those that are
+   * not finite count if `always`; else such a step changes nothing. */
+  void (*set_step)(struct weft_gpt_compute *compute, const struct weft_gpt_adamw *adamw,
+                   double clip, bool always);
+  /* Of neighbouring layers, into memory of the host. */
+  enum weft_status (*sum_squares)(struct weft_gpt_compute *compute, uint32_t first_layer,
+                                  uint32_t count, const struct weft_gpt_floats *arrays,
+                                  double *sums, struct weft_stream *stream,
+                                  struct weft_error *error);
+  enum weft_status (*sum_losses)(struct weft_gpt_compute *compute, uint32_t count,
+                                 const double *losses, double *sum, struct weft_stream *stream,
+                                 struct weft_error *error);
+  /* The norm and the factor that clips, of the sums of all replicas' layers, [replicas][layers],
+   * and of their losses, [replicas]. */
+  enum weft_status (*clip)(struct weft_gpt_compute *compute, const double *sums, uint32_t layers,
+                           uint32_t replicas, struct weft_stream *stream, struct weft_error *error);
+  enum weft_status (*update_layer)(struct weft_gpt_compute *compute,
+                                   const struct weft_gpt_config *config,
+                                   const struct weft_gpt_update *update, struct weft_stream *stream,
+                                   struct weft_error *error);
+  double (*norm)(const struct weft_gpt_compute *compute);
 };
 
 struct weft_gpt_compute {

@@ -169,16 +169,17 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
 
     /* Forward and backward of all microbatches; gradients are summed over replicas. */
     const struct weft_batch batch = load_batch(rank, false, rank->step, &inputs, &targets);
+    report.rate = weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
+                                         training->warmup_steps, training->total_steps);
+    weft_gpt_rank_set_step(rank, report.rate);
     WEFT_TRY(weft_pipeline_step(rank->pipeline, &batch, &result, error));
     const int64_t pipeline_ns = weft_clock_ns() - begin_ns;
     weft_gpt_profile_add_step(rank);
 
     /* The loss and the gradient norm come from all ranks; each updates its own layers. */
     WEFT_TRY(weft_gpt_rank_gather_stats(rank, mean_loss(&result), pipeline_ns, error));
-    report.rate = weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
-                                         training->warmup_steps, training->total_steps);
     const uint64_t skipped = rank->skipped;
-    if (may_update(rank)) {
+    if (may_update(rank) && rank->compute->ops->update != NULL) {
       WEFT_TRY(weft_gpt_rank_optimizer_step(rank, report.rate, error));
     }
     report.skipped = rank->skipped > skipped;

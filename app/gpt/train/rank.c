@@ -140,6 +140,25 @@ static void unshare_tie(const struct weft_gpt_rank *rank) {
   }
 }
 
+/* Rank 0 is the first that is made. */
+static enum weft_status share_sums(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct weft_gpt_trainer *trainer = rank->trainer;
+  struct weft_device *device = rank->compute->device;
+  const uint64_t bytes =
+      (uint64_t)trainer->options.replicas * (trainer->layer_count + 1) * sizeof *trainer->sums;
+  if (rank->compute->ops->clip == NULL || rank->transport->rank > 0) {
+    return WEFT_OK;
+  }
+  trainer->sums = device->ops->allocate_host(device, bytes);
+  return trainer->sums != NULL ? WEFT_OK : weft_device_fail_allocation(device, bytes, error);
+}
+
+static void unshare_sums(const struct weft_gpt_rank *rank) {
+  if (rank->compute != NULL && rank->compute->device != NULL && rank->transport->rank == 0) {
+    rank->compute->device->ops->free_host(rank->compute->device, rank->trainer->sums);
+  }
+}
+
 static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
@@ -277,6 +296,10 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.stall_limit = trainer->stall_limit;
   options.device = rank->compute->device;
   options.no_graph = trainer->options.no_graph;
+  if (rank->compute->ops->clip != NULL) {
+    options.finish = weft_gpt_rank_finish_step;
+    options.finish_context = rank;
+  }
   return options;
 }
 
@@ -296,6 +319,7 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
                                           error));
   }
   WEFT_TRY(join_groups(rank, error));
+  WEFT_TRY(share_sums(rank, error));
   WEFT_TRY(allocate(rank, error));
   WEFT_TRY(allocate_model(rank, error));
   WEFT_TRY(weft_gpt_profile_init(rank, error));
@@ -319,6 +343,7 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   leave_group(rank->tie_group);
   leave_group(rank->pipeline_group);
   unshare_tie(rank);
+  unshare_sums(rank);
   for (uint32_t n = 0; rank->stages != NULL && n < rank->own_stage_count; n++) {
     weft_gpt_stage_destroy(rank->stages[rank->own_stages[n]]);
   }

@@ -164,6 +164,8 @@ struct weft_gpt_trainer {
   uint32_t *first_layers;        /* [stage_count + 1] */
   uint32_t *rank_of;             /* [stage_count] row */
   struct weft_gpt_tie tie;       /* of all ranks, where they compute on GPUs */
+  double *sums; /* where work is enqueued: squares of gradients, [replicas][layers], and losses,
+                   [replicas]; memory of the host that all GPUs access. Rank 0 allocates it */
   struct weft_gpt_ownership layers, stages;
   struct weft_boundary *boundaries;
   struct weft_comm *comm; /* opened here; NULL: options.endpoint */
@@ -211,6 +213,10 @@ uint64_t weft_gpt_step_stats_bytes(const struct weft_gpt_trainer *trainer); /* o
 enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
                                             int64_t pipeline_ns, struct weft_error *error);
 
+/* This replica's slice of the gradients of an own layer. */
+struct weft_gpt_floats weft_gpt_rank_slice_gradients(const struct weft_gpt_rank *rank,
+                                                     uint32_t layer);
+
 /* The sum of a number of each rank, the same on all. */
 enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, double *sum,
                                    struct weft_error *error);
@@ -220,6 +226,12 @@ enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, do
 /* Clips, updates this rank's shards, and gathers the parameters of sharded gradients. */
 enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double learning_rate,
                                               struct weft_error *error);
+
+/* The same where work is enqueued: before the step, what differs by step; and as the end of the
+ * pipeline's step (weft_pipeline_options.finish), with the rank as context. */
+void weft_gpt_rank_set_step(const struct weft_gpt_rank *rank, double learning_rate);
+enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct weft_stream *stream,
+                                           struct weft_error *error);
 
 /* The learning rate of step `step` (from 0): rises linearly to `rate` over the first `warmup` steps, then
  * falls along half a cosine to `rate_min` at `total`, and stays there. */

@@ -152,15 +152,15 @@ static void set_shape(const struct weft_stage_call *call, uint64_t width) {
   out->dims[2] = width;
 }
 
-static enum weft_status forward_layer(const struct weft_gpt_stage *stage,
-                                      struct weft_stage_call *call, uint32_t k,
-                                      struct weft_error *error) {
+static enum weft_status forward_layer(struct weft_gpt_stage *stage, struct weft_stage_call *call,
+                                      uint32_t k, struct weft_error *error) {
   struct weft_gpt_compute *compute = stage->context->compute;
   struct weft_gpt_pass_call pass = pass_call(stage, call, k);
   pass.training = call->training;
   if (is_head(stage->config, pass.layer)) {
     pass.targets = call->targets->count > 0 ? call->targets->items[0].data : NULL;
     pass.loss = call->loss;
+    stage->losses = call->loss - call->microbatch;
   } else if (k + 1 == stage->layer_count) {
     set_shape(call, stage->config->dim);
     pass.y = call->outputs->items[0].data;

@@ -38,6 +38,7 @@ struct weft_gpt_stage {
   struct weft_gpt_layer_times *times;  /* [layer_count]; the trainer clears them after a warm-up */
   void *scratch;
   uint64_t scratch_bytes;
+  const double *losses;                /* of the head: [microbatches] of the last forward's step */
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */

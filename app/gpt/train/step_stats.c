@@ -49,7 +49,8 @@ static struct record record_at(const struct weft_gpt_trainer *trainer, unsigned 
 /* Over this replica's slice of a layer's gradients. Slices depend on the layer and the number
  * of replicas alone, not on the split or on what is sharded. A tied weight counts once, in the
  * embedding. */
-static struct weft_gpt_floats slice_gradients(const struct weft_gpt_rank *rank, uint32_t layer) {
+struct weft_gpt_floats weft_gpt_rank_slice_gradients(const struct weft_gpt_rank *rank,
+                                                     uint32_t layer) {
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
@@ -67,12 +68,15 @@ static struct weft_gpt_floats slice_gradients(const struct weft_gpt_rank *rank, 
 static enum weft_status fill_square_sums(const struct weft_gpt_rank *rank,
                                          const struct record *record, struct weft_error *error) {
   const uint32_t count = rank->own_layer_count;
+  if (rank->compute->ops->norm != NULL) { /* the end of the step has it */
+    return WEFT_OK;
+  }
   WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
   struct weft_gpt_floats *slices = weft_arena_allocate(&arena, count, sizeof *slices);
   double *sums = weft_arena_allocate(&arena, count, sizeof *sums);
   WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < count; k++) {
-    slices[k] = slice_gradients(rank, rank->own_layers[k]);
+    slices[k] = weft_gpt_rank_slice_gradients(rank, rank->own_layers[k]);
   }
   WEFT_TRY(rank->compute->ops->square_sums(rank->compute, count, slices, sums, error));
   for (uint32_t k = 0; k < count; k++) {
@@ -148,7 +152,8 @@ static enum weft_status add_up_entries(struct weft_gpt_rank *rank, struct weft_e
     divide_floats(WEFT_GPT_PASS_COUNT, replicas, profile->layer_means[layer].ms);
     sum += squares[layer];
   }
-  rank->stats.gradient_norm = sqrt(sum);
+  rank->stats.gradient_norm =
+      rank->compute->ops->norm != NULL ? rank->compute->ops->norm(rank->compute) : sqrt(sum);
   return WEFT_OK;
 }
 

@@ -326,10 +326,60 @@ ACCESSES(square_sums) {
   return count;
 }
 
+RUN(sum_parts) {
+  const uint64_t size = U64(2);
+  (void)threads;
+  for (uint64_t b = 0; b < U64(3); b++) {
+    double sum = 0;
+    for (uint64_t k = 0; k < size; k++) {
+      sum += F64(1)[b * size + k];
+    }
+    F64(0)[b] = sum;
+  }
+}
+ACCESSES(sum_parts) {
+  uint32_t count = 0;
+  WRITES(0, v[3] * 8);
+  READS(1, v[2] * v[3] * 8);
+  return count;
+}
+
+RUN(clip) {
+  const uint64_t layers = U64(4), replicas = U64(5);
+  const double *sums = F64(2), *step = F64(3);
+  double sum = 0, losses = 0;
+  (void)threads;
+  for (uint64_t layer = 0; layer < layers; layer++) {
+    double of_layer = 0;
+    for (uint64_t d = 0; d < replicas; d++) {
+      of_layer += sums[d * layers + layer];
+    }
+    sum += of_layer;
+  }
+  for (uint64_t d = 0; d < replicas; d++) {
+    losses += sums[layers * replicas + d];
+  }
+  const double norm = sqrt(sum);
+  *F64(1) = norm;
+  for (int k = 0; k < 6; k++) {
+    F32(0)[k] = (float)step[k];
+  }
+  F32(0)[6] = step[6] > 0 && norm > step[6] ? (float)(step[6] / (norm + 1e-6)) : 1;
+  F32(0)[7] = step[7] != 0 || (isfinite(norm) && isfinite(losses)) ? 1 : 0;
+}
+ACCESSES(clip) {
+  uint32_t count = 0;
+  WRITES(0, 32);
+  WRITES(1, 8);
+  READS(2, v[5] * (v[4] + 1) * 8);
+  READS(3, 64);
+  return count;
+}
+
 RUN(adamw) {
   const float *s = F32(6);
   (void)threads;
-  for (uint64_t k = 0; k < U64(7); k++) {
+  for (uint64_t k = 0; s[7] != 0 && k < U64(7); k++) {
     const float g = F32(4)[k] * s[6], keep = BYTES(5)[k / 16] != 0 ? s[0] : 1;
     float *w = F32(0) + k, *m = F32(1) + k, *v = F32(2) + k;
     *m += (1 - s[4]) * (g - *m);
@@ -346,7 +396,7 @@ ACCESSES(adamw) {
   WRITES(3, v[7] * 2);
   READS(4, v[7] * 4);
   READS(5, v[7] / 16);
-  READS(6, 28);
+  READS(6, 32);
   return count;
 }
 
@@ -544,6 +594,8 @@ static const struct fake_cuda_kernel kernels[] = {
     KERNEL(tie, 3, 2),
     KERNEL(to_bf16, 3, 2),
     KERNEL(square_sums, 4, 2),
+    KERNEL(sum_parts, 4, 2),
+    KERNEL(clip, 6, 4),
     KERNEL(adamw, 8, 7),
     KERNEL(attention_products, 7, 3),
     ATTENTION_KERNELS(16),
