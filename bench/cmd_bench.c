@@ -10,6 +10,7 @@
 #include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 /* Of the trainer: the program weft-train, which has BLAS. */
 static int measure_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -112,6 +113,25 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 
+/* The model is for training on GPUs. */
+static int refuse_model(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id options[] = {
+      WEFT_CLI_OPTION_DEVICE,     WEFT_CLI_OPTION_MODEL, WEFT_CLI_OPTION_LAYERS,
+      WEFT_CLI_OPTION_DIM,        WEFT_CLI_OPTION_HEADS, WEFT_CLI_OPTION_CONTEXT,
+      WEFT_CLI_OPTION_VOCABULARY, WEFT_CLI_OPTION_BATCH};
+  const bool trains = arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0;
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
+    const bool is_device = options[i] == WEFT_CLI_OPTION_DEVICE;
+    if (arguments->given[options[i]] &&
+        !(trains && (is_device || weft_cli_is_on_gpus(arguments)))) {
+      return weft_cli_usage(cli, "weft bench train --device cuda",
+                            "--%s has no effect: it is for the benchmark train%s",
+                            weft_cli_option_at(options[i])->name, is_device ? "" : " on GPUs");
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
 static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const struct benchmark *benchmark = NULL;
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
@@ -120,6 +140,7 @@ static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *ar
   if (arguments->given[WEFT_CLI_OPTION_ACTIONS] && !arguments->given[WEFT_CLI_OPTION_LARGE]) {
     return weft_cli_usage(cli, "add --large", "--actions is the size of the large programs");
   }
+  WEFT_CLI_TRY(refuse_model(cli, arguments));
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks) && arguments->operand_count > 0; i++) {
     if (strcmp(arguments->operands[0], benchmarks[i].name) == 0) {
       benchmark = &benchmarks[i];

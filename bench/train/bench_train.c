@@ -319,7 +319,9 @@ int weft_bench_cmd_train(const struct weft_cli *cli, const struct weft_cli_argum
 int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   if (arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0) {
-    return weft_bench_report(cli, arguments, weft_bench_cmd_train);
+    return weft_bench_report(
+        cli, arguments,
+        weft_cli_is_on_gpus(arguments) ? weft_bench_cmd_train_gpu : weft_bench_cmd_train);
   }
   return weft_cli_usage(cli, "'weft bench' runs the others",
                         "weft-train runs the benchmark train only");

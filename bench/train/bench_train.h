@@ -15,6 +15,7 @@ enum {
 };
 
 weft_bench_measurement weft_bench_cmd_train;
+weft_bench_measurement weft_bench_cmd_train_gpu; /* WEFT_CLI_UNAVAILABLE without a GPU */
 
 /* `weft-train bench train`. */
 int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
@@ -47,7 +48,7 @@ struct weft_bench_train_block {
 
 /* The first step is a warm-up. `options` has all but the allocator, and of callbacks `on_rank`
  * and `between_steps` alone, with their context; `program`, with the same stages, is what is
- * simulated. OK, or another exit status after printing why. */
+ * simulated; NULL: the trainer's own. OK, or another exit status after printing why. */
 int weft_bench_train_block_run(const struct weft_cli *cli,
                                const struct weft_gpt_trainer_options *options,
                                const struct weft_program *program,

@@ -106,6 +106,7 @@ static enum weft_status predict(const struct weft_gpt_trainer *trainer,
   if (status < 0) {
     return status;
   }
+  program = program != NULL ? program : weft_gpt_trainer_program(trainer);
   status = weft_simulate(NULL, program, costs, NULL, &simulation, error);
   if (status == WEFT_OK) {
     block->simulated_ms = simulation->makespan;
@@ -133,7 +134,7 @@ int weft_bench_train_block_run(const struct weft_cli *cli,
                                const struct weft_gpt_trainer_options *options,
                                const struct weft_program *program,
                                struct weft_bench_train_block *block) {
-  assert(cli != NULL && program != NULL);
+  assert(cli != NULL && options != NULL);
   struct byte_counter counter = {.allocator = {.reallocate = count, .context = &counter},
                                  .inner = cli->allocator};
   struct watch watch = {.block = block, .options = options};

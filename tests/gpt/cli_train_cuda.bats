@@ -95,6 +95,26 @@ last_loss() {
   hints
 }
 
+@test "bench train on GPUs checks the answer and measures tokens per second" {
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+    "$WEFT" bench train --device cuda --layers 6 --dim 16 --heads 1 --context 4 --vocabulary 256 --batch 8 --json
+  succeeds
+  jq -e '.schema == "weft-bench-train-gpu/1" and .checked and .loss_error < 0.002 and .model.layers == 6 and
+         ([.cases[].name] == ["one", "small_microbatches", "eight_microbatches", "ranks_share", "partitions",
+                              "partitions_zero_bubble"]) and
+         (.cases | all(.tokens_per_s > 0 and .step_ms > 0 and .simulated_pipeline_ms > 0 and .steps_measured == 8))' \
+    <<<"$output"
+  weft bench train --dim 64
+  fails 2 "--dim has no effect"
+  hints
+  weft bench run --device cuda
+  fails 2 "--device has no effect"
+  hints
+  weft bench train --device cuda --batch 12
+  fails 2 "--batch 12 is not a multiple of the 8 microbatches"
+  hints
+}
+
 @test "train on GPUs: what it cannot do" {
   local option
   for option in "--dp 2" "--shard grads" "--threads-per-rank 2" "--schedule auto"; do

@@ -104,8 +104,8 @@ static int check_steps(const struct weft_train_setup *setup,
 
 /* ---- New ones ---- */
 
-/* In the order of the option's choices. */
-static struct weft_gpt_config named_model(const struct weft_cli_arguments *arguments) {
+/* In the order of the option's choices; `always`: the first without the option. */
+static struct weft_gpt_config named_model(const struct weft_cli_arguments *arguments, bool always) {
   static const struct weft_gpt_config models[] = {
       {.blocks = 12, .dim = 768, .heads = 12},
       {.blocks = 24, .dim = 1024, .heads = 16},
@@ -116,7 +116,7 @@ static struct weft_gpt_config named_model(const struct weft_cli_arguments *argum
                                    .heads = HEADS_DEFAULT,
                                    .context = CONTEXT_DEFAULT,
                                    .vocabulary = WEFT_GPT_VOCABULARY};
-  if (arguments->given[WEFT_CLI_OPTION_MODEL]) {
+  if (always || arguments->given[WEFT_CLI_OPTION_MODEL]) {
     config = models[arguments->choices[WEFT_CLI_OPTION_MODEL]];
     config.context = 1024;
     config.vocabulary = 50304;
@@ -125,8 +125,9 @@ static struct weft_gpt_config named_model(const struct weft_cli_arguments *argum
   return config;
 }
 
-static struct weft_gpt_training new_training(const struct weft_cli_arguments *arguments) {
-  const struct weft_gpt_config usual = named_model(arguments);
+struct weft_gpt_training weft_train_new_training(const struct weft_cli_arguments *arguments,
+                                                 bool named) {
+  const struct weft_gpt_config usual = named_model(arguments, named);
   const uint64_t seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, SEED_DEFAULT);
   return (struct weft_gpt_training){
       .config = {.blocks =
@@ -173,8 +174,8 @@ int weft_train_setup_read_training(struct weft_train_setup *setup) {
   assert(setup != NULL);
   struct weft_gpt_training *training = &setup->options.training;
   const bool is_new = setup->resume == NULL;
-  *training =
-      is_new ? new_training(setup->arguments) : *weft_gpt_checkpoint_training(setup->resume);
+  *training = is_new ? weft_train_new_training(setup->arguments, false)
+                     : *weft_gpt_checkpoint_training(setup->resume);
   if (!is_new) {
     WEFT_CLI_TRY(check_shape(setup, training));
     WEFT_CLI_TRY(check_steps(setup, training));

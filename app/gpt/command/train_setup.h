@@ -41,6 +41,11 @@ void weft_train_setup_finish(struct weft_train_setup *setup);
 /* Whether this process reports: it has rank 0. */
 bool weft_train_setup_reports(const struct weft_train_setup *setup);
 
+/* Model and optimizer of a new training from options and defaults; `named`: without --model, and
+ * but for other options, the first of its models. */
+struct weft_gpt_training weft_train_new_training(const struct weft_cli_arguments *arguments,
+                                                 bool named);
+
 /* ---- Between train_*.c ---- */
 
 /* Opens --resume, if given; then model, data and optimizer from it, or from options and
