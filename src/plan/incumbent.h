@@ -78,6 +78,10 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
  * returns the work done. */
 uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed);
 
+/* Orders for many ranks from one for few; nothing for few ranks. For about `work` nanoseconds of a
+ * typical core; returns the work done. */
+uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed);
+
 /* Beam search, which for small problems finds the optimum and raises the bound to it. For about
  * `work` nanoseconds of a typical core; does nothing when that is too little. Returns the work
  * done. */

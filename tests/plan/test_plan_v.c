@@ -79,6 +79,13 @@ static enum weft_status construct_periodic(struct weft_incumbent *incumbent,
   return WEFT_OK;
 }
 
+static enum weft_status construct_scaled(struct weft_incumbent *incumbent,
+                                         struct weft_error *error) {
+  (void)error;
+  (void)weft_construct_scaled(incumbent, 60000000, 0);
+  return WEFT_OK;
+}
+
 static bool grows(const struct planning *planning) {
   for (uint32_t s = 0; s < planning->costs->stage_count; s++) {
     if (planning->costs->stages[s].activation_after_i > planning->costs->stages[s].activation) {
@@ -199,38 +206,80 @@ static void more_memory_is_not_worse(void **state) {
   }
 }
 
-/* ---- Periodic orders ---- */
+/* ---- Large pipelines ---- */
 
-/* A loop of 32 ranks, two stages each, the last of which takes 1.6 times as long; 64 microbatches
- * in three quarters of the memory of 1F1B. Greedy orders are 20 % above the bound. */
-static void periodic_orders_are_near_the_bound(void **state) {
-  (void)state;
-  const struct weft_shape shape = {.ranks = 32, .stages_per_rank = 2, .microbatches = 64};
-  struct weft_search_request request = weft_search_request_default();
+struct heavy_head {
   struct weft_costs *costs;
   struct weft_problem problem;
-  assert_int_equal(weft_costs_create(NULL, 64, &costs, NULL), WEFT_OK);
+  double bound;
+};
+
+/* A loop of 32 ranks, two stages each, the last of which takes 1.6 times as long. */
+static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, double limit) {
+  const struct weft_shape shape = {.ranks = 32, .stages_per_rank = 2, .microbatches = microbatches};
+  struct weft_search_request request = weft_search_request_default();
+  assert_int_equal(weft_costs_create(NULL, 64, &head->costs, NULL), WEFT_OK);
   for (uint32_t s = 0; s < 64; s++) {
     const double scale = s == 63 ? 1.6 : 1;
-    costs->stages[s] = (struct weft_stage_costs){.f = 4 * scale,
-                                                 .i = 4.2 * scale,
-                                                 .w = 3.5 * scale,
-                                                 .b = 7.7 * scale,
-                                                 .activation = 1,
-                                                 .activation_after_i = 0.6};
+    head->costs->stages[s] = (struct weft_stage_costs){.f = 4 * scale,
+                                                       .i = 4.2 * scale,
+                                                       .w = 3.5 * scale,
+                                                       .b = 7.7 * scale,
+                                                       .activation = 1,
+                                                       .activation_after_i = 0.6};
   }
-  costs->hop.latency = 0.2;
+  head->costs->hop.latency = 0.2;
   request.ranks = shape.ranks;
   request.stages_per_rank = shape.stages_per_rank;
   request.microbatches = shape.microbatches;
-  request.costs = costs;
-  request.memory_limit = 48;
-  assert_int_equal(weft_problem_init(&problem, NULL, &shape, costs, &request, NULL), WEFT_OK);
-  const double bound = (double)weft_problem_bound(&problem, WEFT_OBJECTIVE_MAKESPAN);
-  assert_true((double)construct(&problem, weft_construct_chain_greedy) > 1.15 * bound);
-  assert_true((double)construct(&problem, construct_periodic) < 1.03 * bound);
-  weft_problem_finish(&problem);
-  weft_costs_destroy(costs);
+  request.costs = head->costs;
+  request.memory_limit = limit;
+  assert_int_equal(weft_problem_init(&head->problem, NULL, &shape, head->costs, &request, NULL),
+                   WEFT_OK);
+  head->bound = (double)weft_problem_bound(&head->problem, WEFT_OBJECTIVE_MAKESPAN);
+}
+
+static void heavy_head_finish(struct heavy_head *head) {
+  weft_problem_finish(&head->problem);
+  weft_costs_destroy(head->costs);
+}
+
+/* 64 microbatches in three quarters of the memory of 1F1B. Greedy orders are 20 % above the bound. */
+static void periodic_orders_are_near_the_bound(void **state) {
+  (void)state;
+  struct heavy_head head;
+  heavy_head_init(&head, 64, 48);
+  assert_true((double)construct(&head.problem, weft_construct_chain_greedy) > 1.15 * head.bound);
+  assert_true((double)construct(&head.problem, construct_periodic) < 1.03 * head.bound);
+  heavy_head_finish(&head);
+}
+
+/* 32 microbatches in half of the memory. Greedy and periodic orders are 26 % above the bound. */
+static void scaled_orders_are_near_the_bound(void **state) {
+  (void)state;
+  struct heavy_head head;
+  heavy_head_init(&head, 32, 32);
+  assert_true((double)construct(&head.problem, weft_construct_chain_greedy) > 1.2 * head.bound);
+  assert_true((double)construct(&head.problem, construct_periodic) > 1.2 * head.bound);
+  assert_true((double)construct(&head.problem, construct_scaled) < 1.1 * head.bound);
+  heavy_head_finish(&head);
+}
+
+/* Any number of ranks, costs and limits; also those that the small pipelines cannot have. */
+static void scaled_orders_stay_within_the_memory(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 40; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = planning_draw_shape(
+        &random, (struct weft_shape){.ranks = 7, .stages_per_rank = 1, .microbatches = 1},
+        (struct weft_shape){.ranks = 12, .stages_per_rank = 3, .microbatches = 9});
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    let_some_grow(&planning, &random);
+    draw_limit(&planning, &random);
+    (void)construct(&planning.problem, construct_scaled);
+    planning_finish(&planning);
+  }
 }
 
 int main(void) {
@@ -238,6 +287,8 @@ int main(void) {
       cmocka_unit_test(whatever_fits_has_an_order),
       cmocka_unit_test(lists_come_to_an_end_within_the_memory),
       cmocka_unit_test(periodic_orders_are_near_the_bound),
+      cmocka_unit_test(scaled_orders_are_near_the_bound),
+      cmocka_unit_test(scaled_orders_stay_within_the_memory),
       cmocka_unit_test(blocks_make_v_min_and_v_half),
       cmocka_unit_test(more_memory_is_not_worse),
   };

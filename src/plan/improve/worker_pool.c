@@ -26,16 +26,18 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Shares of the work: a beam search and periodic orders before the first round; a better bound,
- * orders from its time windows, and beam searches guided by them, after it; and once more a better
- * bound after the last. */
+/* Shares of the work: a beam search, periodic and scaled orders before the first round; a better
+ * bound, orders from its time windows, and beam searches guided by them, after it; and once more a
+ * better bound after the last. */
 struct shares {
-  double beam, periodic, windows, guided, sharpening;
+  double beam, periodic, scaled, windows, guided, sharpening;
 };
-static const struct shares shares_single = {0.02, 0.05, 0.2, 0, 0.2}; /* one stage per rank */
-static const struct shares shares_small = {0.1, 0.15, 0.15, 0.25, 0.1};
-static const struct shares shares_large = {0.1, 0.3, 0.25, 0, 0.2};
+static const struct shares shares_single = {0.02, 0.05, 0.1, 0.2, 0, 0.2}; /* one stage per rank */
+static const struct shares shares_small = {0.1, 0.15, 0.05, 0.15, 0.25, 0.1};
+static const struct shares shares_large = {0.1, 0.1, 0.25, 0.15, 0, 0.1};
 enum { SMALL = 1024 }; /* ops */
+/* With one stage per rank, priority rules are better than scaled orders until they come to an end. */
+#define SINGLE_SCALED_MIN 9e8
 
 static const struct shares *shares_of(const struct weft_problem *problem) {
   return weft_problem_op_count(problem) <= SMALL ? &shares_small
@@ -264,7 +266,7 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
   double done = 0;
   const double all = (double)pool->task->work;
   const struct shares *shares = shares_of(pool->incumbent->problem);
-  const double periodic = shares->periodic * all;
+  const double periodic = shares->periodic * all, scaled = shares->scaled * all;
   if (!weft_search_control_spend(pool->control, shares->beam * all)) {
     return WEFT_OK;
   }
@@ -273,6 +275,11 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
       weft_search_control_spend(pool->control, periodic)) {
     pool->work_before +=
         weft_construct_periodic(pool->incumbent, (uint64_t)periodic, pool->task->seed);
+  }
+  if ((pool->incumbent->problem->stages_per_rank > 1 || all >= SINGLE_SCALED_MIN) &&
+      !weft_incumbent_is_optimal(pool->incumbent) &&
+      weft_search_control_spend(pool->control, scaled)) {
+    pool->work_before += weft_construct_scaled(pool->incumbent, (uint64_t)scaled, pool->task->seed);
   }
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
