@@ -1,22 +1,28 @@
-"""docs/python.md and the notebook: they run, and give what stands in them."""
+"""docs/python.md, docs/from-pytorch.md and the notebook: they run, and give what stands there."""
 
 import ast
 import contextlib
 import io
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 TUTORIAL = Path(__file__).parent.parent.parent / "docs" / "python.md"
 NOTEBOOK = TUTORIAL.parent.parent / "examples" / "schedules.ipynb"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 
 
-def test_tutorial():
+@pytest.mark.parametrize("page", ["python.md", "from-pytorch.md"])
+def test_page(page):
     names = {}
-    blocks = BLOCK.findall(TUTORIAL.read_text(encoding="utf-8"))
+    blocks = BLOCK.findall((TUTORIAL.parent / page).read_text(encoding="utf-8"))
     assert len(blocks) > 5
     for source, expected in blocks:
+        if "# needs PyTorch" in source and find_spec("torch") is None:
+            continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile(source, str(TUTORIAL), "exec"), names)
