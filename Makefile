@@ -8,7 +8,7 @@
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
 #   make uninstall    the same PREFIX and DESTDIR
-#   make wheel        the Python package, in build/wheel; docs/python.md
+#   make wheel        the Python package, in build/wheel; MANYLINUX=1: for any Linux since 2018
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
@@ -69,7 +69,7 @@ install uninstall: build
 	@tools/install.sh $@ "$(PREFIX)" "$(DESTDIR)"
 
 wheel: build
-	@tools/build-wheel.sh
+	@tools/build-wheel.sh $(if $(MANYLINUX),--manylinux)
 
 # TRAIN: further options. The folder is for one training, so the last one's goes.
 TRAIN ?=

@@ -28,6 +28,19 @@ from ._library import (
 Times = Union[float, Iterable[float]]
 _MAX = c.WEFT_COST_MAX
 _UNIT_MAX = c.weft_costs.unit.size - 1
+_COLUMNS = (
+    "f",
+    "i",
+    "w",
+    "b",
+    "activation",
+    "activation_after_i",
+    "overlap_f_b",
+    "unshard",
+    "reduce_grad",
+    "parameters",
+    "gradients",
+)
 _CostsPointer = ctypes.POINTER(c.weft_costs)
 
 
@@ -64,23 +77,19 @@ class Costs(Immutable):
         rank_factors: Optional[Iterable[float]] = None,
     ) -> None:
         """Make costs of numbers."""
-        columns: dict[str, Union[float, list[float]]] = {}
-        for name, value in (
-            ("f", f),
-            ("i", i),
-            ("w", w),
-            ("b", b),
-            ("activation", activation),
-            ("activation_after_i", activation_after_i),
-            ("overlap_f_b", overlap_f_b),
-            ("unshard", unshard),
-            ("reduce_grad", reduce_grad),
-            ("parameters", parameters),
-            ("gradients", gradients),
-        ):
-            if value is not None:
-                columns[name] = _column(value, name)
-        counts = {len(column) for column in columns.values() if isinstance(column, list)}
+        columns: dict[str, Any] = {}
+        counts = set()
+        given = (f, i, w, b, activation, activation_after_i, overlap_f_b, unshard, reduce_grad)
+        for name, value in zip(_COLUMNS, (*given, parameters, gradients)):
+            if value is None:
+                continue
+            kind = type(value)
+            if (kind is int or kind is float) and 0 <= value <= _MAX:  # type: ignore[operator]
+                columns[name] = value
+                continue
+            columns[name] = column = _column(value, name)
+            if isinstance(column, list):
+                counts.add(len(column))
         if len(counts) > 1 or 0 in counts:
             found = ", ".join(
                 f"{name} {len(column)}"
@@ -95,16 +104,19 @@ class Costs(Immutable):
         out = _CostsPointer()
         call(lib.weft_costs_create, None, count, ctypes.byref(out))
         handle = Handle(out, lib.weft_costs_destroy)
-        costs = out[0]
+        costs = out.contents
         for k in range(count):
             _fill(costs.stages[k], columns, k)
-        costs.hop.latency = real(hop, "hop", 0, _MAX)
-        costs.hop.bytes = real(hop_bytes, "hop_bytes", 0, _MAX)
-        costs.hop.bytes_per_unit = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
-        unit_name = string(unit, "unit")
-        if len(unit_name) > _UNIT_MAX:
-            raise UsageError(f"unit is {unit!r}; expected at most {_UNIT_MAX} bytes")
-        costs.unit = unit_name
+        if (hop, hop_bytes, hop_bytes_per_unit) != (0, 0, 0):
+            to = costs.hop
+            to.latency = real(hop, "hop", 0, _MAX)
+            to.bytes = real(hop_bytes, "hop_bytes", 0, _MAX)
+            to.bytes_per_unit = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
+        if unit != "":
+            unit_name = string(unit, "unit")
+            if len(unit_name) > _UNIT_MAX:
+                raise UsageError(f"unit is {unit!r}; expected at most {_UNIT_MAX} bytes")
+            costs.unit = unit_name
         if rank_factors is not None:
             _set_rank_factors(costs, list(rank_factors))
         call(lib.weft_costs_check, out, count)
@@ -197,7 +209,7 @@ class Costs(Immutable):
 def _fill(stage: Any, columns: Mapping[str, Any], k: int) -> None:
     """Set what is given of a stage; what follows from it is as in a costs file."""
     for name, column in columns.items():
-        setattr(stage, name, column[k] if isinstance(column, list) else column)
+        setattr(stage, name, column[k] if type(column) is list else column)
     if "b" not in columns:
         stage.b = stage.i + stage.w
     if "activation_after_i" not in columns:
