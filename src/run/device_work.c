@@ -102,17 +102,22 @@ static void await_askers(const struct weft_executor *executor) {
 static void free_events(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   const struct weft_allocator *allocator = executor->allocator;
-  for (uint32_t k = 0; work->events != NULL && k < work->event_room; k++) {
-    work->device->ops->event_destroy(work->device, allocator, work->events[k]);
+  for (uint32_t k = 0; k < work->event_room; k++) {
+    work->device->ops->event_destroy(work->device, allocator,
+                                     work->events != NULL ? work->events[k] : NULL);
+    work->device->ops->event_destroy(work->device, allocator,
+                                     work->begins != NULL ? work->begins[k] : NULL);
   }
   weft_array_free(allocator, work->events, work->event_room, sizeof(void *));
+  weft_array_free(allocator, work->begins, work->event_room, sizeof(void *));
   weft_array_free(allocator, work->records, work->event_room, sizeof *work->records);
   weft_array_free(allocator, work->ends, work->event_room, sizeof *work->ends);
+  weft_array_free(allocator, work->starts, work->event_room, sizeof *work->starts);
   weft_array_free(allocator, work->waits, work->wait_room, sizeof *work->waits);
   work->device->ops->free_host(work->device, work->clocks);
-  work->events = NULL;
+  work->events = work->begins = NULL;
   work->records = NULL;
-  work->ends = NULL;
+  work->ends = work->starts = NULL;
   work->waits = NULL;
   work->clocks = NULL;
   work->event_room = work->wait_room = 0;
@@ -148,19 +153,23 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   work->waits = weft_array_allocate_zero(allocator, work->wait_room, sizeof *work->waits);
   if (timed) {
     work->ends = weft_array_allocate_zero(allocator, count, sizeof *work->ends);
+    work->starts = weft_array_allocate_zero(allocator, count, sizeof *work->starts);
+    work->begins = weft_array_allocate_zero(allocator, count, sizeof(void *));
   }
   if (work->clocks == NULL) {
     return weft_device_fail_allocation(work->device, count * sizeof *work->clocks, error);
   }
   if (work->events == NULL || work->records == NULL || work->waits == NULL ||
-      (timed && work->ends == NULL)) {
+      (timed && (work->ends == NULL || work->starts == NULL || work->begins == NULL))) {
     return weft_fail_memory(error, count * sizeof *work->waits);
   }
+  const struct weft_device_ops *ops = work->device->ops;
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(
-        timed ? work->device->ops->timed_event_create(work->device, allocator, &work->events[k],
-                                                      error)
-              : work->device->ops->event_create(work->device, allocator, &work->events[k], error));
+    WEFT_TRY((timed ? ops->timed_event_create : ops->event_create)(work->device, allocator,
+                                                                   &work->events[k], error));
+    if (timed) {
+      WEFT_TRY(ops->timed_event_create(work->device, allocator, &work->begins[k], error));
+    }
   }
   return WEFT_OK;
 }
@@ -194,7 +203,8 @@ void weft_executor_begin_device(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   if (work != NULL) {
     work->enqueued = work->seen = work->wait_count = 0;
-    work->finishing = work->replaying = work->trails = work->held = false;
+    work->finishing = work->replaying = work->trails = false;
+    work->held = work->has_unread_times = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
   }
 }
@@ -309,6 +319,14 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell,
                                           struct weft_error *error) {
   struct weft_device_work *work = executor->device;
+  if (work->starts != NULL && work->recording == NULL) {
+    const uint32_t k = work->enqueued;
+    const bool waits = work->wait_count > 0 && work->waits[work->wait_count - 1].cell == k;
+    work->starts[k] = waits ? 0 : -1;
+    if (waits) {
+      WEFT_TRY(work->device->ops->event_record(work->device, work->begins[k], work->stream, error));
+    }
+  }
   if (cell->parts == 0 || weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
@@ -360,22 +378,24 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
 
 /* ---- Times ---- */
 
-enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error) {
+void weft_executor_read_clocks(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
-    int64_t elapsed;
-    if (work->replaying) {
-      elapsed = (int64_t)(work->clocks[k + 1] - *work->begin_clock);
-    } else {
-      WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, work->events[k], &elapsed,
-                                                error));
-    }
-    work->ends[k] = work->base_ns + elapsed;
+    work->ends[k] = work->base_ns + (int64_t)(work->clocks[k + 1] - *work->begin_clock);
   }
+}
+
+static enum weft_status read_event(const struct weft_device_work *work,
+                                   struct weft_device_event *event, int64_t *ns,
+                                   struct weft_error *error) {
+  int64_t elapsed;
+  WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, event, &elapsed, error));
+  *ns = work->base_ns + elapsed;
   return WEFT_OK;
 }
 
-void weft_executor_write_times(struct weft_executor *executor,
+/* The row's, from its cells' starts and ends; with ranks, from the ends of what they wait for. */
+void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks) {
   const struct weft_device_work *work = executor->device;
   const struct weft_row *row = executor->row;
@@ -389,10 +409,11 @@ void weft_executor_write_times(struct weft_executor *executor,
     int64_t begin = now;
     next = i + weft_cell_records(cell);
     if (k < work->enqueued && work->records[k] == i) {
-      for (; w < work->wait_count && work->waits[w].cell <= k; w++) {
+      for (; ranks != NULL && w < work->wait_count && work->waits[w].cell <= k; w++) {
         const int64_t end = ranks[work->waits[w].rank]->device->ends[work->waits[w].for_cell];
         begin = end > begin ? end : begin;
       }
+      begin = ranks == NULL && work->starts[k] > begin ? work->starts[k] : begin;
       now = work->ends[k] > now ? work->ends[k] : now;
       begin = begin < now ? begin : now;
       k++;
@@ -401,6 +422,24 @@ void weft_executor_write_times(struct weft_executor *executor,
       row->times[part - row->begin] = (struct weft_row_time){begin, now};
     }
   }
+}
+
+enum weft_status weft_executor_read_times(const struct weft_executor *executor,
+                                          struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || !work->has_unread_times) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(work->device->ops->make_current(work->device, error));
+  for (uint32_t k = 0; k < work->enqueued; k++) {
+    WEFT_TRY(read_event(work, work->events[k], &work->ends[k], error));
+    if (work->starts[k] >= 0) {
+      WEFT_TRY(read_event(work, work->begins[k], &work->starts[k], error));
+    }
+  }
+  weft_executor_write_times(executor, NULL);
+  work->has_unread_times = false;
+  return WEFT_OK;
 }
 
 /* ---- The device's progress ---- */

@@ -202,10 +202,14 @@ struct weft_device_work {
   uint32_t enqueued; /* cells of this step so far */
 
   /* When the cells ended, where times are wanted. A cell begins when the one before it and those
-   * that it waits for have ended. */
-  struct weft_device_event *base; /* timed, as the events are: the step's beginning, */
-  int64_t base_ns;                /* and when that was, in the host's time */
-  int64_t *ends;                  /* [event_room], in the host's time; NULL: not wanted */
+   * that it waits for have ended. Reading an event's time takes longer than anything else in a step,
+   * so events are read when the times are asked for; and no other rank's, which may be gone. */
+  struct weft_device_event *base;    /* timed, as the events are: the step's beginning, */
+  int64_t base_ns;                   /* and when that was, in the host's time */
+  struct weft_device_event **begins; /* [event_room]: after a cell's waits; not in a graph */
+  int64_t *starts;       /* [event_room], in the host's time; -1: the cell waits for nothing */
+  int64_t *ends;         /* [event_room], likewise; NULL: times are not wanted */
+  bool has_unread_times; /* of the last step, which was no graph */
   struct weft_device_wait *waits; /* [wait_room] of this step */
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
@@ -287,11 +291,14 @@ enum weft_status weft_executor_fail_device(struct weft_executor *executor,
 /* In a graph: notes its beginning, before anything else in the rank's stream. */
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                           struct weft_error *error);
-/* After the step: when each cell ended; and with those of all ranks, the times of the row's
+/* After a graph: when each cell ended; and with those of all ranks, the times of the row's
  * records. [rank_count] executors, by rank of the transport; none is NULL. */
-enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error);
-void weft_executor_write_times(struct weft_executor *executor,
+void weft_executor_read_clocks(struct weft_executor *executor);
+void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks);
+/* After another step: the same, if it has not been done yet, before the events are used again. */
+enum weft_status weft_executor_read_times(const struct weft_executor *executor,
+                                          struct weft_error *error);
 /* The device may use nothing of the pipeline any more: waits for it, at most so long (0: without
  * limit). False: it still works. Its memory then cannot be freed, which waits for it as well. */
 bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit);

@@ -459,6 +459,9 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error) {
+  if (executor->device != NULL) {
+    executor->device->has_unread_times = false; /* they went with the rows */
+  }
   if (row->saved_bytes < executor->saved_bytes) {
     WEFT_TRY(set_saved(executor, row->saved_bytes, error));
   }

@@ -161,7 +161,10 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
   struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, microbatch_count, training, &row, error));
   assert(row != NULL);
-  const enum weft_status status = weft_executor_fit(&pipeline->executor, row, error);
+  enum weft_status status = weft_executor_read_times(&pipeline->executor, error);
+  if (status == WEFT_OK) {
+    status = weft_executor_fit(&pipeline->executor, row, error);
+  }
   if (status < 0) {
     weft_row_destroy(row);
     return status;
@@ -735,8 +738,10 @@ const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pip
 void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                           uint64_t room, uint64_t *count) {
   const struct weft_row *row = pipeline->last_row;
+  struct weft_error ignored; /* a device that fails now is the next step's failure */
   *count = 0;
-  if (row == NULL || row->times == NULL) {
+  if (row == NULL || row->times == NULL ||
+      weft_executor_read_times(&pipeline->executor, &ignored) < 0) {
     return;
   }
   for (uint64_t i = row->begin; i < row->end; i++) {

@@ -240,6 +240,9 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   for (uint32_t k = 0; k < job->step_count && status == WEFT_OK; k++) {
     meet(job, transport->rank, k, false);
     status = run_step(job, pipeline, transport->rank, k, error);
+    if (status == WEFT_OK && job->look != NULL) {
+      job->look(job, pipeline, transport->rank, k);
+    }
     if (status == WEFT_OK) {
       meet(job, transport->rank, k, true);
     }
@@ -311,6 +314,7 @@ enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results 
                                       struct weft_error *error) {
   struct cuda_job host = *job;
   host.before = host.after = NULL;
+  host.look = NULL;
   host.cuda = NULL;
   return run(&host, results, error);
 }

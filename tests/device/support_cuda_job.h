@@ -54,6 +54,9 @@ struct cuda_job {
    * results->losses[0] is this step's, and cuda_job_read_grads() reads results->grads. */
   void (*before)(struct cuda_job *job, uint32_t step);
   void (*after)(struct cuda_job *job, uint32_t step);
+  /* If given: each rank calls it after each step. */
+  void (*look)(struct cuda_job *job, const struct weft_pipeline *pipeline, uint32_t rank,
+               uint32_t step);
   void *context;
 
   /* What came of it. */

@@ -517,6 +517,72 @@ static void memory_is_what_the_simulator_says(void **state) {
   }
 }
 
+/* ---- Times ---- */
+
+enum { EVENTS_MAX = 512 };
+
+/* Of the last step, by rank. */
+static struct weft_event events[CUDA_RANKS_MAX][2][EVENTS_MAX];
+static uint64_t event_counts[CUDA_RANKS_MAX][2];
+static uint64_t reads_before, reads_after;
+
+/* Nobody asks after the first step; after the second one, everybody twice. */
+static void ask_for_times(struct cuda_job *of, const struct weft_pipeline *pipeline, uint32_t rank,
+                          uint32_t step) {
+  (void)of;
+  for (uint32_t k = 0; step == 1 && k < 2; k++) {
+    weft_pipeline_events(pipeline, events[rank][k], EVENTS_MAX, &event_counts[rank][k]);
+  }
+}
+
+static void count_reads(struct cuda_job *of, uint32_t step) {
+  (void)of;
+  *(step == 0 ? &reads_before : &reads_after) = fake_cuda_calls("cuEventElapsedTime");
+}
+
+static void expect_times(const char *schedule, uint32_t rank, uint64_t *gaps) {
+  const uint64_t count = event_counts[rank][0];
+  assert_in_range(count, 1, EVENTS_MAX);
+  assert_int_equal(count, event_counts[rank][1]);
+  assert_memory_equal(events[rank][0], events[rank][1], count * sizeof events[rank][0][0]);
+  for (uint64_t k = 0; k < count; k++) {
+    const struct weft_event *event = &events[rank][0][k];
+    const bool together = k > 0 && event->begin == event[-1].begin && event->end == event[-1].end;
+    if (event->begin > event->end || (k > 0 && !together && event->begin < event[-1].end)) {
+      fail_msg("%s, rank %u: event %u is from %lld to %lld", schedule, rank, (unsigned)k,
+               (long long)event->begin, (long long)event->end);
+    }
+    *gaps += k > 0 && event->begin > event[-1].end;
+  }
+}
+
+/* Without a graph, reading an event takes longer than all else, and is done for those who ask. */
+static void times_are_read_when_asked_for(void **state) {
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    const bool no_graph = k % 2 == 0;
+    uint64_t gaps = 0;
+    job = (struct cuda_job){.schedule = some_schedules[k / 2],
+                            .ranks = 4,
+                            .microbatches = 8,
+                            .step_count = 2,
+                            .no_graph = no_graph,
+                            .look = ask_for_times,
+                            .after = count_reads};
+    struct weft_error error;
+    fake_cuda_reset(&(struct fake_cuda_options){.devices = 1 + (uint32_t)k % 3, .seed = k});
+    assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+    cuda_job_check_findings(&job);
+    for (uint32_t r = 0; r < 4; r++) {
+      expect_times(job.schedule, r, &gaps);
+    }
+    assert_true(gaps > 0); /* cells wait for other ranks */
+    assert_int_equal(reads_before, 0);
+    assert_true((reads_after > 0) == no_graph);
+  }
+}
+
 /* ---- Ranks on the host ---- */
 
 static void ranks_on_the_host_and_on_gpus(void **state) {
@@ -595,6 +661,7 @@ int main(void) {
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
       cmocka_unit_test(memory_is_what_the_simulator_says),
+      cmocka_unit_test(times_are_read_when_asked_for),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_do_not_begin_alone),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),

@@ -185,9 +185,10 @@ static void dropped_frees_are_noticed(void **state) {
   }
 }
 
-/* With event times, a rank records the beginning of its step: for its times alone. */
-static void a_record_is_for_times(void **state) {
-  static const struct mutation mutation = {"1F1B", 2, 0, 2 * STEPS, false};
+/* With event times, a rank records the beginning of its step, and of each cell that waits, here for
+ * each of four microbatches: for its times alone. */
+static void records_are_for_times(void **state) {
+  static const struct mutation mutation = {"1F1B", 2, 0, 2 * (1 + 4) * STEPS, false};
   (void)state;
   mutate(&mutation, true, false);
 }
@@ -226,7 +227,7 @@ int main(void) {
       cmocka_unit_test(dropped_calls_are_noticed_when_enqueued),
       cmocka_unit_test(dropped_releases_are_noticed),
       cmocka_unit_test(dropped_frees_are_noticed),
-      cmocka_unit_test(a_record_is_for_times),
+      cmocka_unit_test(records_are_for_times),
       cmocka_unit_test(dropped_calls_are_noticed_in_graphs),
       cmocka_unit_test(dropped_calls_are_noticed_between_gpus),
   };
