@@ -67,6 +67,20 @@ def _shape(tensor: Any, what: str) -> Any:
     return shape
 
 
+_shapes: dict[Any, Any] = {}
+
+
+def _tensor(tensor: Any, what: str) -> Any:
+    """A tensor of PyTorch for the runtime."""
+    key = (tensor.shape, tensor.dtype)
+    shape = _shapes.get(key)
+    if shape is None:
+        if len(_shapes) >= _VIEWS_MAX:
+            _shapes.clear()
+        shape = _shapes[key] = _shape(tensor, what)
+    return c.weft_tensor(None, tensor.data_ptr(), None, shape)
+
+
 _views: dict[bytes, Any] = {}  # by place, type and size: the runtime reuses its buffers
 _VIEWS_MAX = 4096
 _ITEM = c.weft_tensors.items.offset
@@ -134,7 +148,8 @@ class _Stage:
         self.targets: Any = None  # likewise, for the last
         self.kept: dict[int, Any] = {}
         self.calls: dict[int, Any] = {}
-        self.weights: tuple[Any, ...] = ()
+        self.step = 0  # of the last W
+        self.weights: tuple[Any, ...] = ()  # in that step
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
         self.functions = []  # kept alive
@@ -243,11 +258,14 @@ class _Stage:
 
     def backward_weight(self, where: Any) -> None:
         gradient, y = self.kept.pop(where.slot)
+        if where.step != self.step:
+            self.step = where.step
+            self.weights = tuple(w for w in self.module.parameters() if w.requires_grad)
         if self.weights and y.requires_grad:
             self.runs.backward((y,), (gradient,), False, False, self.weights, True, True)
 
     def scale_grads(self, where: Any) -> None:
-        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        gradients = [w.grad for w in self.module.parameters() if w.grad is not None]
         if gradients:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
 
@@ -294,6 +312,7 @@ class _World:
             if stage is not None:
                 stage.kept.clear()
                 stage.calls.clear()
+                stage.step = 0
                 stage.takes_grad = k > 0 and boundaries[k - 1].tensors[0].needs_grad
                 pointers[k] = ctypes.pointer(stage.struct)
         source = c.weft_fixed_source()
@@ -482,7 +501,9 @@ class Pipeline(Immutable):
     """
 
     __slots__ = (
+        "_last_rank",
         "_lock",
+        "_microbatches",
         "_progress",
         "_rank",
         "_runs",
@@ -493,7 +514,9 @@ class Pipeline(Immutable):
         "program",
     )
     program: Program
+    _last_rank: int
     _lock: Any
+    _microbatches: int
     _progress: str
     _rank: Optional[int]  # None: all ranks are here
     _runs: _Runs
@@ -546,6 +569,8 @@ class Pipeline(Immutable):
         set_once(
             self,
             program=program,
+            _last_rank=program.rank_of_stage[-1],
+            _microbatches=program.microbatches,
             _lock=launch.state.lock if is_mpi else threading.Lock(),
             _progress=progress,
             _rank=rank,
@@ -598,7 +623,7 @@ class Pipeline(Immutable):
             return None
         if not isinstance(tensor, self._runs.torch.Tensor):
             raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
-        m = self.program.microbatches
+        m = self._microbatches
         if tensor.dim() == 0 or tensor.shape[0] < m:
             raise UsageError(
                 f"{name} has the shape {tuple(tensor.shape)}, which cannot be split into "
@@ -622,43 +647,36 @@ class Pipeline(Immutable):
     def _run_on(
         self, world: _World, function: Any, x: Any, target: Any, output: bool
     ) -> StepResult:
-        torch, program, runs = self._runs.torch, self.program, self._runs
+        torch, runs, m = self._runs.torch, self._runs, self._microbatches
         first, last = self._stages[0], self._stages[-1]
-        m = program.microbatches
         if first is not None:
             first.chunks = x.tensor_split(m)
         losses = False
         if last is not None:
             last.targets = target.tensor_split(m) if target is not None else None
             losses = target is not None and last.loss_fn is not None
-        for stage in self._stages:
-            if stage is not None:
-                stage.weights = tuple(w for w in stage.module.parameters() if w.requires_grad)
-        tensors = {}
-        for name, tensor in (("inputs", x), ("targets", target)):
-            if tensor is not None:
-                tensors[name] = c.weft_tensor(None, tensor.data_ptr(), None, _shape(tensor, name))
+        plain, wants = c.weft_batch(), c.weft_batch()  # for the rank with the last stage the second
+        for batch in (plain, wants):
+            batch.microbatch_count = m
+            if x is not None:
+                batch.inputs, batch.input_count = ctypes.pointer(_tensor(x, "x")), 1
+            if target is not None:
+                batch.targets, batch.target_count = ctypes.pointer(_tensor(target, "target")), 1
+        wants.want_losses, wants.want_outputs = losses, output
         runs.error, runs.output = None, output
         training = function is lib.weft_pipeline_step
-        owner = program.rank_of_stage[-1]
+        owner = self._last_rank
         result = c.weft_step_result()
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
-            batch = c.weft_batch()
-            batch.microbatch_count = m
-            if "inputs" in tensors:
-                batch.inputs, batch.input_count = ctypes.pointer(tensors["inputs"]), 1
-            if "targets" in tensors:
-                batch.targets, batch.target_count = ctypes.pointer(tensors["targets"]), 1
-            batch.want_losses = rank == owner and losses
-            batch.want_outputs = rank == owner and output
+            batch = wants if rank == owner else plain
             into = ctypes.byref(result) if rank == owner else None
             with torch.set_grad_enabled(training):  # of this thread
                 return int(function(pipeline, ctypes.byref(batch), into, ctypes.byref(error)))
 
         try:
             with _interruptible():
-                world.run(step, (self, x, target, tensors, result))
+                world.run(step, (self, x, target, plain, wants, result))
         except Error as error:
             self._world.clear()  # the next step begins with new ranks
             cause = runs.error if isinstance(error, StageError) else None

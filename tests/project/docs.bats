@@ -35,6 +35,8 @@ not_run=(
   'python3 bench/dry_run_against_pytorch.py'
   'build/weft bench run'
   'python3 bench/run_against_pytorch.py'
+  'chrt -f 10 mpirun -n 2 python3 bench/pipeline_against_pytorch.py'
+  'chrt -f 10 mpirun -n 2 python3 bench/pipeline_against_pytorch.py --schedule ZBVZeroBubble'
   'mpirun -n 4 weft run zbv.csv'
   'mpirun -n 4 weft train --dp 2 --shard full --data notes.txt --checkpoint model'
   'srun -n 64 --mpi=pmix weft train --dp 8 --data notes.txt --checkpoint model'
