@@ -42,6 +42,7 @@ _DTYPES = {
 }
 _NAMES = {number: name for name, number in _DTYPES.items()}
 _TRANSPORTS = ("threads", "mpi")
+_WALK_FROM = 1 << 16  # weights of a stage
 _stuck: list[Any] = []  # what threads that never return may still use
 
 
@@ -148,6 +149,9 @@ class _Stage:
         self.targets: Any = None  # likewise, for the last
         self.kept: dict[int, Any] = {}
         self.calls: dict[int, Any] = {}
+        # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
+        # by a walk through the graph, which is worth it where the stage computes for longer.
+        self.walks = sum(weight.numel() for weight in module.parameters()) >= _WALK_FROM
         self.step = 0  # of the last W
         self.weights: tuple[Any, ...] = ()  # in that step
         self.ops = c.weft_stage_ops()
@@ -245,10 +249,22 @@ class _Stage:
         if x.requires_grad:
             self._pass_on(where, x.grad)
 
+    def _weights_in(self, where: Any) -> tuple[Any, ...]:
+        if where.step != self.step:
+            self.step = where.step
+            self.weights = tuple(w for w in self.module.parameters() if w.requires_grad)
+        return self.weights
+
     def backward_input(self, where: Any) -> None:
         slot = where.slot
         x, y = self.kept[slot]
         gradient = self._gradient(where, y)
+        if self.walks and x.requires_grad and y.requires_grad and not y._is_view():
+            weights = iter(self._weights_in(where))
+            found, groups = self.runs.split.stage_backward_input([y], [gradient], [x], weights)
+            self.kept[slot] = (groups, None)
+            self._pass_on(where, found[0])
+            return
         self.kept[slot] = (gradient, y)
         if x.requires_grad:
             found = None
@@ -258,11 +274,11 @@ class _Stage:
 
     def backward_weight(self, where: Any) -> None:
         gradient, y = self.kept.pop(where.slot)
-        if where.step != self.step:
-            self.step = where.step
-            self.weights = tuple(w for w in self.module.parameters() if w.requires_grad)
-        if self.weights and y.requires_grad:
-            self.runs.backward((y,), (gradient,), False, False, self.weights, True, True)
+        weights = self._weights_in(where)
+        if y is None:  # what I left of the graph
+            self.runs.split.stage_backward_weight(iter(weights), gradient)
+        elif weights and y.requires_grad:
+            self.runs.backward((y,), (gradient,), False, False, weights, True, True)
 
     def scale_grads(self, where: Any) -> None:
         gradients = [w.grad for w in self.module.parameters() if w.grad is not None]
@@ -276,6 +292,7 @@ class _Runs:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.backward = torch.autograd.Variable._execution_engine.run_backward
+        self.split = import_module("torch.distributed.pipelining._backward")
         self.ones_like = torch.ones_like
         self.output = False  # wanted of the last stage
         self.error: Optional[BaseException] = None

@@ -437,6 +437,40 @@ def test_pipeline_computes_the_same(schedule):
         assert torch.allclose(weight.grad, 2 * once, rtol=1e-5, atol=1e-6)
 
 
+class Wide(torch.nn.Module):
+    def __init__(self, view):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(WIDTH, 300), torch.nn.Linear(300, WIDTH)
+        self.deep = torch.nn.Linear(300, 300)  # more weights than make a walk worth it
+        self.view = view
+
+    def forward(self, x):
+        y = self.last(torch.tanh(self.deep(torch.tanh(self.first(x)))) + self.first(x))
+        return y.view(-1, WIDTH) if self.view else y
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_pipeline_splits_the_backward_of_large_stages(view):
+    torch.manual_seed(7)
+    modules = [Wide(view) for _ in range(4)]
+    x, y = batch_of(4)
+    expected = []
+    for module in modules:
+        module.zero_grad()
+    for rows, target in zip(x.split(ROWS), y.split(ROWS)):
+        loss_of(torch.nn.Sequential(*modules)(rows), target).backward()
+    for module in modules:
+        expected += [weight.grad.clone() for weight in module.parameters()]
+        module.zero_grad()
+    table = weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4)
+    pipeline = weft_torch.Pipeline(modules, table, loss_of, scale_grads=False, stall_limit=60)
+    assert all(stage.walks for stage in pipeline._stages)
+    pipeline.step(x, y)
+    found = [weight.grad for module in modules for weight in module.parameters()]
+    for got, want in zip(found, expected):
+        assert torch.allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 def test_pipeline_scales_and_takes_other_batches():
     modules = modules_of(2)
     pipeline = weft_torch.Pipeline(modules, "1F1B", loss_of, microbatches=4)
