@@ -372,7 +372,9 @@ WEFT_API enum weft_status weft_pipeline_set_function(
 WEFT_API const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pipeline);
 
 /* Its events on this rank, in program order as the simulator's; *count is their number, and
- * at most `room` are written. A step that failed has those up to the failure. */
+ * at most `room` are written. A step that failed has those up to the failure. On a device, the
+ * first call after a step that was no graph reads the times, which takes some microseconds for each
+ * action; none are there if the device fails meanwhile. */
 WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                                    uint64_t room, uint64_t *count);
 

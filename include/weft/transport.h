@@ -119,6 +119,8 @@ enum weft_rank_phase {
 #define WEFT_RANK_DEAD 8u /* its process has ended too early: its status is the last one */
 /* Set by the rank itself: it asks for an event of another one, which must not destroy it now. */
 #define WEFT_RANK_ASKS_EVENT 16u
+/* Likewise: its status shows what its device is doing, whose work has been enqueued. */
+#define WEFT_RANK_ON_DEVICE 32u
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */

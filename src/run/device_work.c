@@ -206,6 +206,8 @@ void weft_executor_begin_device(struct weft_executor *executor) {
     work->finishing = work->replaying = work->trails = false;
     work->held = work->has_unread_times = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_and(&executor->status->flags, ~(uint64_t)WEFT_RANK_ON_DEVICE,
+                             __ATOMIC_RELAXED);
   }
 }
 
@@ -476,6 +478,7 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
   struct weft_device_work *work = executor->device;
   const struct weft_row *row = executor->row;
   weft_executor_read_clock(executor);
+  (void)__atomic_fetch_or(&executor->status->flags, WEFT_RANK_ON_DEVICE, __ATOMIC_RELAXED);
   const uint32_t done = cells_done(work);
   if (done != work->seen) {
     work->seen = done;

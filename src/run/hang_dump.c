@@ -37,6 +37,9 @@ static void write_rank(struct weft_json *json, const struct weft_hang *hang, uin
   if (process != NULL) {
     weft_json_string(json, "process", process);
   }
+  if (state->on_device) {
+    weft_json_boolean(json, "on_device", true);
+  }
   write_count(json, "step", state->step);
   write_count(json, "cell", state->cell);
   write_action(json, "action", state->action);

@@ -21,12 +21,14 @@ static void add_phase(struct weft_text *text, const struct weft_rank_state *stat
       if (state->wants.op != WEFT_OP_IDLE) { /* a collective */
         weft_text_addf(text, "waits for its %s", weft_diagnosis_action(state->wants, word));
       } else {
-        weft_text_addf(text, "is in %s", weft_diagnosis_action(state->action, word));
+        weft_text_addf(text, "%s in %s", state->on_device ? "its device is" : "is",
+                       weft_diagnosis_action(state->action, word));
       }
       return;
     default: break;
   }
-  weft_text_addf(text, "waits%s", weft_diagnosis_place(state, word));
+  weft_text_addf(text, "%s%s", state->on_device ? "its device waits" : "waits",
+                 weft_diagnosis_place(state, word));
   if (state->peer != NOBODY) {
     weft_text_addf(text, " for rank %" PRIu32, state->peer);
   }
@@ -52,7 +54,7 @@ static void add_rank(struct weft_text *text, const struct weft_hang *hang, uint3
   if (state->phase != WEFT_PHASE_IDLE || rank->recent_count > 0 || state->step > 0) {
     weft_text_addf(text, ", since %s; step %" PRIu64 ", cell %" PRIu64,
                    weft_diagnosis_time(elapsed, hang->nanoseconds, word), state->step, state->cell);
-    if (rank->recent_count > 0) {
+    if (rank->recent_count > 0 && !state->on_device) { /* those are what it enqueued last */
       const struct weft_action last =
           weft_action_unpack(rank->recent[rank->recent_count - 1].action);
       weft_text_addf(text, "; before that %s", weft_diagnosis_action(last, word));

@@ -265,6 +265,14 @@ static enum weft_status read_process(struct reader *reader, json_t *value, void 
   return WEFT_OK;
 }
 
+static enum weft_status read_flag(struct reader *reader, json_t *value, void *field) {
+  if (!json_is_boolean(value)) {
+    return unexpected(reader, "true or false");
+  }
+  *(bool *)field = json_is_true(value);
+  return WEFT_OK;
+}
+
 static enum weft_status read_recent(struct reader *reader, json_t *value, void *field) {
   static const struct member members[] = {
       {"action", read_packed_action, offsetof(struct weft_recent_action, action), false},
@@ -293,6 +301,7 @@ static enum weft_status read_ranks(struct reader *reader, json_t *value, void *f
   static const struct member members[] = {{"rank", read_number, 0, false},
                                           {"phase", read_phase, STATE(phase), false},
                                           {"process", read_process, STATE(flags), true},
+                                          {"on_device", read_flag, STATE(on_device), true},
                                           {"step", read_count, STATE(step), false},
                                           {"cell", read_count, STATE(cell), false},
                                           {"action", read_action, STATE(action), false},

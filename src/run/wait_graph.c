@@ -486,6 +486,7 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
   char time[WEFT_DIAGNOSIS_WORD];
   const uint64_t computed = weft_diagnosis_elapsed(graph->now, state->since);
   const struct weft_action doing = awaits_collective(state) ? state->wants : state->action;
+  const char *what = state->on_device ? "its device has not ended" : "it has not returned from";
   if (computed < waited / 2) {
     add(hint,
         "rank %" PRIu32
@@ -493,11 +494,11 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
         "stall_limit gives it time",
         culprit, weft_diagnosis_time(computed, graph->nanoseconds, time));
   } else if (doing.op == WEFT_OP_OVERLAP_F_B || doing.op == WEFT_OP_IDLE) {
-    add(hint, "look at rank %" PRIu32 ": it has not returned from its %s", culprit,
+    add(hint, "look at rank %" PRIu32 ": %s its %s", culprit, what,
         doing.op == WEFT_OP_IDLE ? "zero_grad" : function_of(doing.op));
   } else {
-    add(hint, "look at rank %" PRIu32 "'s stage %u: it has not returned from its %s", culprit,
-        doing.stage, function_of(doing.op));
+    add(hint, "look at rank %" PRIu32 "'s stage %u: %s its %s", culprit, doing.stage, what,
+        function_of(doing.op));
   }
 }
 

@@ -139,6 +139,11 @@ is_sound() {
     on_gpus hang=weft_spin:1 run t.csv --device cuda --stall-limit 0.3
   [ "$status" -eq 75 ]
   [[ $stderr == *"rank 0"*"0F0"* ]]
+  # All has been enqueued: the stage's function has returned, and what it enqueued has not ended.
+  [[ $stderr == *"look at rank 0's stage 0: its device has not ended its forward"* ]]
+  weft explain-hang weft-hang.json
+  [[ ${lines[0]} == "rank 0: its device is in 0F0, since "*" s; step 1, cell "+([0-9]) ]]
+  [[ $output == *$'\nculprit: rank 0\n'* ]]
 }
 
 @test "without a driver, GPUs are refused with what to install" {
