@@ -64,7 +64,8 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
   options.context = run;
   if (on_gpus) {
     options.transport = "cuda";
-    if (weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error) < 0) {
+    if (weft_cuda_open(NULL, NULL, options.ranks * (options.replicas > 0 ? options.replicas : 1),
+                       &options.cuda, &error) < 0) {
       fail_msg("%s: %s", what, error.message);
     }
   }
@@ -198,6 +199,64 @@ static void test_same_bits(void **state) {
     }
   }
   free_run(&one);
+}
+
+/* ---- Replicas ---- */
+
+/* For a number of replicas, losses are the host's, and bits the same however they are sharded. */
+static void test_replicas(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t ranks;
+    enum weft_gpt_shard shard;
+    const char *schedule;
+    bool no_graph;
+  } cases[] = {{1, WEFT_GPT_SHARD_NONE, "GPipe", true},
+               {2, WEFT_GPT_SHARD_FULL, "ZBVZeroBubble", false},
+               {1, WEFT_GPT_SHARD_GRADS, "1F1B", false},
+               {2, WEFT_GPT_SHARD_NONE, "ZBH1", false},
+               {2, WEFT_GPT_SHARD_GRADS, "Interleaved1F1B", true},
+               {1, WEFT_GPT_SHARD_FULL, "GPipe", true}};
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  uint64_t seed = 0;
+  for (uint32_t replicas = 2; replicas <= (SCHEDULE_STEP > 1 ? 2 : 3); replicas++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct run host, one, run;
+    options.replicas = replicas;
+    options.training.batch = 12;
+    options.training.microbatches = 2;
+    options.training.config.tied = replicas == 2;
+    options.training.config.dim = 16;
+    options.training.config.heads = 1;
+    train(options, false, "replicas on the host", &host);
+    for (size_t k = 0; k < WEFT_ARRAY_LENGTH(cases); k++) {
+      char what[64];
+      options.ranks = cases[k].ranks;
+      options.shard = cases[k].shard;
+      options.schedule = cases[k].schedule;
+      options.no_graph = cases[k].no_graph;
+      (void)snprintf(what, sizeof what, "%u replicas, case %u", replicas, (unsigned)k);
+      fake_cuda_reset(&(struct fake_cuda_options){
+          .seed = ++seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 3});
+      train(options, true, what, k == 0 ? &one : &run);
+      assert_true(cases[k].no_graph || fake_cuda_calls("cuGraphLaunch") >= STEPS - 1);
+      if (k == 0) {
+        for (uint32_t s = 0; s < STEPS; s++) {
+          assert_true(fabs(one.losses[s] - host.losses[s]) < 0.002 * host.losses[s]);
+          assert_true(fabs(one.norms[s] - host.norms[s]) < 0.02 * host.norms[s]);
+        }
+        continue;
+      }
+      if (memcmp(run.losses, one.losses, sizeof run.losses) != 0 ||
+          memcmp(run.validation, one.validation, sizeof run.validation) != 0 ||
+          run.hash != one.hash || run.state_hash != one.state_hash) {
+        fail_msg("%s: not the bits of the first", what);
+      }
+      free_run(&run);
+    }
+    free_run(&host);
+    free_run(&one);
+  }
 }
 
 /* ---- The optimizer ---- */
@@ -336,7 +395,9 @@ static void refuse(const struct weft_gpt_trainer_options *given, enum weft_statu
   struct weft_gpt_trainer *trainer;
   struct weft_error error;
   options.transport = "cuda";
-  assert_int_equal(weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error), WEFT_OK);
+  const uint32_t replicas = options.replicas > 0 ? options.replicas : 1;
+  assert_int_equal(weft_cuda_open(NULL, NULL, options.ranks * replicas, &options.cuda, &error),
+                   WEFT_OK);
   assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), status);
   if (strstr(error.message, words) == NULL) {
     fail_msg("'%s' does not say '%s'", error.message, words);
@@ -359,13 +420,14 @@ static void test_refusals(void **state) {
   assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "on the host tokens are bytes"));
   options = base_options(&dataset);
-  options.replicas = 2;
-  refuse(&options, WEFT_ERR_USAGE, "replicas");
-  options = base_options(&dataset);
   options.ranks = 2;
   options.training.config.tied = true;
   fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .no_peers = true});
   refuse(&options, WEFT_ERR_USAGE, "cannot access each other's memory");
+  options = base_options(&dataset);
+  options.training.microbatches = 4;
+  options.replicas = 2;
+  refuse(&options, WEFT_ERR_USAGE, "the replicas' GPUs cannot access each other's memory");
 }
 
 /* Memory that runs out, and a launch that fails, are errors; nothing is left behind. */
@@ -404,10 +466,15 @@ static void test_failures(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_against_host), cmocka_unit_test(test_same_bits),
-      cmocka_unit_test(test_optimizer),    cmocka_unit_test(test_a_step_is_one_launch),
-      cmocka_unit_test(test_divergence),   cmocka_unit_test(test_wide_tokens),
-      cmocka_unit_test(test_refusals),     cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_against_host),
+      cmocka_unit_test(test_same_bits),
+      cmocka_unit_test(test_replicas),
+      cmocka_unit_test(test_optimizer),
+      cmocka_unit_test(test_a_step_is_one_launch),
+      cmocka_unit_test(test_divergence),
+      cmocka_unit_test(test_wide_tokens),
+      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_failures),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

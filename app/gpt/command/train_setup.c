@@ -111,8 +111,7 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
 
 /* What the trainer on GPUs does not have. */
 static int refuse_on_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_DP, WEFT_CLI_OPTION_SHARD,
-                                                    WEFT_CLI_OPTION_THREADS_PER_RANK};
+  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_THREADS_PER_RANK};
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options) && weft_cli_is_on_gpus(arguments); i++) {
     if (arguments->given[options[i]]) {
       return weft_cli_usage(cli, "leave it out, or train without --device cuda",
@@ -282,7 +281,8 @@ int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_argu
   WEFT_CLI_TRY(weft_train_setup_read_split(setup));
   WEFT_CLI_TRY(read_data(setup));
   WEFT_CLI_TRY(weft_train_setup_check_data(setup));
-  WEFT_CLI_TRY(weft_cli_open_gpus(cli, arguments, setup->options.ranks, &setup->cuda));
+  WEFT_CLI_TRY(weft_cli_open_gpus(cli, arguments, setup->options.ranks * setup->options.replicas,
+                                  &setup->cuda));
   read_run(setup);
   weft_train_setup_read_memory(setup);
   return WEFT_CLI_OK;

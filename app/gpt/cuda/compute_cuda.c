@@ -208,15 +208,21 @@ static enum weft_status square_sums(struct weft_gpt_compute *compute, uint32_t c
   return WEFT_OK;
 }
 
+static enum weft_status enqueue_round(struct weft_gpt_compute *compute, uint64_t count,
+                                      const float *parameters, void *rounded,
+                                      struct weft_stream *stream, struct weft_error *error) {
+  return weft_gpt_cuda_launch(
+      weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_to_bf16, weft_gpt_cuda_threads(count / 8),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(rounded), WEFT_GPT_ADDRESS(parameters), count},
+      stream, error);
+}
+
 static enum weft_status round_parameters(struct weft_gpt_compute *compute, uint64_t count,
                                          const float *parameters, void *rounded,
                                          struct weft_error *error) {
   struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
   WEFT_TRY(begin(cuda, error));
-  WEFT_TRY(weft_gpt_cuda_launch(
-      cuda, WEFT_GPT_CUDA_to_bf16, weft_gpt_cuda_threads(count / 8),
-      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(rounded), WEFT_GPT_ADDRESS(parameters), count},
-      cuda->stream, error));
+  WEFT_TRY(enqueue_round(compute, count, parameters, rounded, cuda->stream, error));
   return complete(cuda, error);
 }
 
@@ -289,14 +295,29 @@ static enum weft_status update_layer(struct weft_gpt_compute *compute,
                                      const struct weft_gpt_update *u, struct weft_stream *stream,
                                      struct weft_error *error) {
   const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
-  assert(u->begin == 0 && u->rounded != NULL);
+  const uint64_t floats = weft_gpt_layer_floats(config, u->layer); /* padding stays 0 */
+  const uint64_t end = u->begin + u->count < floats ? u->begin + u->count : floats;
+  assert(u->begin % 16 == 0);
+  if (end <= u->begin) {
+    return WEFT_OK;
+  }
   return weft_gpt_cuda_launch(
-      cuda, WEFT_GPT_CUDA_adamw, weft_gpt_cuda_threads(u->count / 4),
-      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(u->parameters), WEFT_GPT_ADDRESS(u->first_moment),
-                             WEFT_GPT_ADDRESS(u->second_moment), WEFT_GPT_ADDRESS(u->rounded),
-                             WEFT_GPT_ADDRESS(u->gradients),
-                             WEFT_GPT_ADDRESS(cuda->decays[kind_of(config, u->layer)]),
-                             WEFT_GPT_ADDRESS(cuda->settings), u->count},
+      cuda, WEFT_GPT_CUDA_adamw, weft_gpt_cuda_threads((end - u->begin) / 4),
+      (uint64_t[VALUES_MAX]){
+          WEFT_GPT_ADDRESS(u->parameters), WEFT_GPT_ADDRESS(u->first_moment),
+          WEFT_GPT_ADDRESS(u->second_moment), WEFT_GPT_ADDRESS(u->rounded),
+          WEFT_GPT_ADDRESS(u->gradients),
+          WEFT_GPT_ADDRESS(cuda->decays[kind_of(config, u->layer)] + u->begin / 16),
+          WEFT_GPT_ADDRESS(cuda->settings), end - u->begin},
+      stream, error);
+}
+
+static enum weft_status add(struct weft_gpt_compute *compute, uint64_t count, const float *a,
+                            const float *b, float *c, struct weft_stream *stream,
+                            struct weft_error *error) {
+  return weft_gpt_cuda_launch(
+      weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_add, weft_gpt_cuda_threads(count / 4),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(c), WEFT_GPT_ADDRESS(a), WEFT_GPT_ADDRESS(b), count},
       stream, error);
 }
 
@@ -320,7 +341,9 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
                                                   .sum_losses = sum_losses,
                                                   .clip = clip,
                                                   .update_layer = update_layer,
-                                                  .norm = norm_of};
+                                                  .norm = norm_of,
+                                                  .add = add,
+                                                  .enqueue_round = enqueue_round};
   return &ops;
 }
 

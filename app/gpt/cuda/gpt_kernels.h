@@ -21,6 +21,7 @@ extern const char weft_gpt_cuda_text[];
   X(mean_loss)                      \
   X(scale)                          \
   X(tie)                            \
+  X(add)                            \
   X(to_bf16)                        \
   X(square_sums)                    \
   X(sum_parts)                      \

@@ -450,6 +450,15 @@ WEFT_GLOBAL(tie, (float *a, float *b, weft_u64 count)) {
   }
 }
 
+/* c[k] = a[k] + b[k]; four numbers per thread. */
+WEFT_GLOBAL(add, (float *c, const float *a, const float *b, weft_u64 count)) {
+  const weft_u64 k = weft_thread() * 4;
+  if (k < count) {
+    const float4 x = *(const float4 *)(a + k), y = *(const float4 *)(b + k);
+    *(float4 *)(c + k) = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
+  }
+}
+
 /* To bf16; eight numbers per thread. */
 WEFT_GLOBAL(to_bf16, (weft_bf16 *y, const float *x, weft_u64 count)) {
   const weft_u64 k = weft_thread() * 8;
@@ -542,7 +551,7 @@ WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const doub
   }
 }
 
-/* AdamW, as the host's (weft_gpt_adamw_update), and the new weights in bf16; four numbers per
+/* AdamW, as the host's (weft_gpt_adamw_update), and the new weights in bf16, if wanted; four numbers per
  * thread. `settings`: 1 - rate * decay, rate / correction1, 1 / sqrt(correction2), epsilon, beta1,
  * beta2, the gradients' factor, and 0 for a step that is skipped. decays[k / 16]: whether weight
  * decay applies to 16 numbers. */
@@ -570,6 +579,8 @@ WEFT_GLOBAL(adamw, (float *w, float *m, float *v, weft_bf16 *rounded, const floa
   *(float4 *)(w + k) = *(const float4 *)weights;
   *(float4 *)(m + k) = *(const float4 *)first;
   *(float4 *)(v + k) = *(const float4 *)second;
-  *(uint2 *)(rounded + k) =
-      make_uint2(weft_pack(weights[0], weights[1]), weft_pack(weights[2], weights[3]));
+  if (rounded != 0) {
+    *(uint2 *)(rounded + k) =
+        make_uint2(weft_pack(weights[0], weights[1]), weft_pack(weights[2], weights[3]));
+  }
 }

@@ -110,6 +110,13 @@ struct weft_gpt_compute_ops {
                                    const struct weft_gpt_update *update, struct weft_stream *stream,
                                    struct weft_error *error);
   double (*norm)(const struct weft_gpt_compute *compute);
+  /* c = a + b, which may be a. */
+  enum weft_status (*add)(struct weft_gpt_compute *compute, uint64_t count, const float *a,
+                          const float *b, float *c, struct weft_stream *stream,
+                          struct weft_error *error);
+  enum weft_status (*enqueue_round)(struct weft_gpt_compute *compute, uint64_t count,
+                                    const float *parameters, void *rounded,
+                                    struct weft_stream *stream, struct weft_error *error);
 };
 
 struct weft_gpt_compute {

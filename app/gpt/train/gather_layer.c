@@ -92,6 +92,25 @@ static enum weft_status read_array(struct weft_gpt_rank *rank, uint32_t n, uint6
                    NULL, error);
 }
 
+/* Slices of all replicas' devices, between steps. Array 0: parameters, then moments. */
+static enum weft_status read_slices(struct weft_gpt_rank *rank, const struct weft_gpt_stage *stage,
+                                    uint32_t k, uint32_t n, float **array,
+                                    struct weft_error *error) {
+  WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, array, error));
+  for (uint32_t d = 0; d < rank->trainer->options.replicas; d++) {
+    const struct weft_gpt_stage *peer = rank->context.peer(rank->context.peer_context, stage, d);
+    const struct weft_gpt_layer_shard *shard = &peer->memory.shards[k];
+    const float *slices[] = {shard->parameters, shard->first_moment, shard->second_moment};
+    WEFT_TRY(weft_copy(&(struct weft_copy){.to = *array + shard->slice_begin,
+                                           .from = slices[n],
+                                           .from_device = peer->context->compute->device,
+                                           .row_bytes = shard->slice_floats * sizeof **array,
+                                           .rows = 1},
+                       NULL, error));
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
                                             bool moments, struct weft_gpt_layer_state *gathered,
                                             struct weft_error *error) {
@@ -105,7 +124,9 @@ enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t
   float **arrays[] = {&gathered->parameters, &gathered->first_moment, &gathered->second_moment};
   *gathered = stage->layers[k];
   for (uint32_t n = 0; n < (moments ? 3 : 1); n++) {
-    if (*arrays[n] == NULL) { /* it is sharded */
+    if (*arrays[n] == NULL && rank->compute->ops->enqueues) {
+      WEFT_TRY(read_slices(rank, stage, k, n, arrays[n], error));
+    } else if (*arrays[n] == NULL) { /* it is sharded */
       WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, arrays[n], error));
       collectives[count] = (struct weft_collective){.kind = WEFT_ALL_GATHER,
                                                     .from = shards[n],

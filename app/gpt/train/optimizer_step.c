@@ -12,14 +12,15 @@ static struct weft_gpt_update update_of(const struct weft_gpt_rank *rank, uint32
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
-  return (struct weft_gpt_update){.layer = layer,
-                                  .begin = shard->begin,
-                                  .count = shard->floats,
-                                  .parameters = shard->parameters,
-                                  .first_moment = shard->first_moment,
-                                  .second_moment = shard->second_moment,
-                                  .gradients = shard->gradients,
-                                  .rounded = shard->rounded};
+  return (struct weft_gpt_update){
+      .layer = layer,
+      .begin = shard->begin,
+      .count = shard->floats,
+      .parameters = shard->parameters,
+      .first_moment = shard->first_moment,
+      .second_moment = shard->second_moment,
+      .gradients = shard->gradients,
+      .rounded = shard->rounded != NULL ? (uint16_t *)shard->rounded + shard->begin : NULL};
 }
 
 static struct weft_gpt_adamw adamw_of(const struct weft_gpt_rank *rank, double learning_rate) {
@@ -98,6 +99,74 @@ void weft_gpt_rank_set_step(const struct weft_gpt_rank *rank, double learning_ra
   }
 }
 
+/* This replica's slice of a layer's gradients becomes the sum over replicas, in their order; where
+ * nothing is sharded it does in the memory of all of them. */
+static enum weft_status reduce_layer(const struct weft_gpt_stage *stage, uint32_t k,
+                                     struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_gpt_stage_context *context = stage->context;
+  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+  const bool all = context->sharding.mode == WEFT_GPT_SHARD_NONE;
+  const uint64_t begin = shard->slice_begin, count = shard->slice_floats;
+  const struct weft_gpt_stage *first = context->peer(context->peer_context, stage, 0);
+  float *sum = all ? first->layers[k].gradients + begin : shard->gradients;
+  for (uint32_t d = 1; d < context->sharding.replicas; d++) {
+    const struct weft_gpt_stage *peer = context->peer(context->peer_context, stage, d);
+    WEFT_TRY(context->compute->ops->add(context->compute, count,
+                                        d == 1 ? first->layers[k].gradients + begin : sum,
+                                        peer->layers[k].gradients + begin, sum, stream, error));
+  }
+  for (uint32_t d = 1; all && d < context->sharding.replicas; d++) {
+    const struct weft_gpt_stage *peer = context->peer(context->peer_context, stage, d);
+    WEFT_TRY(weft_copy(&(struct weft_copy){.to = peer->layers[k].gradients + begin,
+                                           .to_device = peer->context->compute->device,
+                                           .from = sum,
+                                           .from_device = first->context->compute->device,
+                                           .row_bytes = count * sizeof(float),
+                                           .rows = 1},
+                       stream, error));
+  }
+  return WEFT_OK;
+}
+
+/* The slices that other replicas have updated, where parameters are not sharded. */
+static enum weft_status fetch_layer(const struct weft_gpt_stage *stage, uint32_t k,
+                                    struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_gpt_stage_context *context = stage->context;
+  for (uint32_t d = 0; d < context->sharding.replicas; d++) {
+    const struct weft_gpt_stage *peer = context->peer(context->peer_context, stage, d);
+    const struct weft_gpt_layer_shard *from = &peer->memory.shards[k];
+    float *to = stage->layers[k].parameters + from->slice_begin;
+    if (d == context->sharding.replica) {
+      continue;
+    }
+    WEFT_TRY(weft_copy(&(struct weft_copy){.to = to,
+                                           .to_device = context->compute->device,
+                                           .from = from->parameters,
+                                           .from_device = peer->context->compute->device,
+                                           .row_bytes = from->slice_floats * sizeof(float),
+                                           .rows = 1},
+                       stream, error));
+    WEFT_TRY(context->compute->ops->enqueue_round(
+        context->compute, from->slice_floats, to,
+        (uint16_t *)stage->memory.shards[k].rounded + from->slice_begin, stream, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status for_layers(const struct weft_gpt_rank *rank,
+                                   enum weft_status (*function)(const struct weft_gpt_stage *stage,
+                                                                uint32_t k,
+                                                                struct weft_stream *stream,
+                                                                struct weft_error *error),
+                                   struct weft_stream *stream, struct weft_error *error) {
+  for (uint32_t n = 0; n < rank->own_layer_count; n++) {
+    uint32_t k;
+    const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, rank->own_layers[n], &k);
+    WEFT_TRY(function(stage, k, stream, error));
+  }
+  return WEFT_OK;
+}
+
 /* Squares of this replica's slices of a stage's gradients. */
 static enum weft_status sum_stage(const struct weft_gpt_rank *rank,
                                   const struct weft_gpt_stage *stage, struct weft_stream *stream,
@@ -145,14 +214,27 @@ static enum weft_status clip_and_update(const struct weft_gpt_rank *rank,
   return WEFT_OK;
 }
 
+/* Replicas' gradients are summed when all of them are complete, and given back when all replicas
+ * have read them. */
 enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct weft_stream *stream,
                                            struct weft_error *error) {
+  enum { REDUCE, SUM, UPDATE, FETCH };
   const struct weft_gpt_rank *rank = context;
-  if (pass == 0) {
-    WEFT_TRY(sum_squares(rank, stream, error));
-    return WEFT_IN_PROGRESS;
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  const bool fetches = options->shard == WEFT_GPT_SHARD_GRADS;
+  switch (pass + (options->replicas > 1 ? REDUCE : SUM)) {
+    case REDUCE: WEFT_TRY(for_layers(rank, reduce_layer, stream, error)); return WEFT_IN_PROGRESS;
+    case SUM:
+      for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+        weft_gpt_stage_memory_release_gradients(&rank->stages[rank->own_stages[n]]->memory);
+      }
+      WEFT_TRY(sum_squares(rank, stream, error));
+      return WEFT_IN_PROGRESS;
+    case UPDATE:
+      WEFT_TRY(clip_and_update(rank, stream, error));
+      return fetches ? WEFT_IN_PROGRESS : WEFT_OK;
+    default: return fetches ? for_layers(rank, fetch_layer, stream, error) : WEFT_OK;
   }
-  return clip_and_update(rank, stream, error);
 }
 
 /* ---- The learning rate ---- */

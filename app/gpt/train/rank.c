@@ -62,7 +62,7 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   const uint32_t first = rank->replica * rows;
   const uint32_t pair[2] = {first + trainer->rank_of[0],
                             first + trainer->rank_of[trainer->stage_count - 1]};
-  if (replicas > 1) {
+  if (replicas > 1 && trainer->options.cuda == NULL) {
     WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, &rank->replica_group, error));
   }
   if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last) &&
@@ -94,10 +94,15 @@ static enum weft_status init_pools(struct weft_gpt_rank *rank, struct weft_error
         trainer->options.replicas);
     largest = floats > largest ? floats : largest;
   }
-  WEFT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
-                              rank->own_stage_count, error));
-  return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, largest,
-                            rank->own_stage_count, error);
+  const uint32_t count = rank->own_stage_count;
+  const enum weft_gpt_shard shard = trainer->options.shard;
+  struct weft_device *device = rank->compute->device;
+  const uint64_t parameters = trainer->compute_ops->rounds ? (largest + 1) / 2 : largest;
+  WEFT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, device, parameters,
+                              count, device != NULL && shard == WEFT_GPT_SHARD_FULL ? count : 0,
+                              error));
+  return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, device, largest, count,
+                            device != NULL && shard != WEFT_GPT_SHARD_NONE ? count : 0, error);
 }
 
 /* The kernel that sums both gradients runs on either of the two, as peers. */
@@ -114,7 +119,7 @@ static enum weft_status check_reach(const struct weft_gpt_tie *tie, struct weft_
 
 /* GPUs of a process access each other's memory, and one thread enqueues the work of all. */
 static enum weft_status share_tie(struct weft_gpt_rank *rank, struct weft_error *error) {
-  struct weft_gpt_tie *tie = &rank->trainer->tie;
+  struct weft_gpt_tie *tie = &rank->trainer->ties[rank->replica];
   struct weft_device *device = rank->compute->device;
   struct weft_gpt_stage **stages[] = {&tie->first, &tie->last};
   struct weft_gpt_stage *own[] = {rank->tie.first, rank->tie.last};
@@ -130,7 +135,7 @@ static enum weft_status share_tie(struct weft_gpt_rank *rank, struct weft_error 
 }
 
 static void unshare_tie(const struct weft_gpt_rank *rank) {
-  struct weft_gpt_tie *tie = &rank->trainer->tie;
+  struct weft_gpt_tie *tie = &rank->trainer->ties[rank->replica];
   struct weft_device *device = rank->compute->device;
   const struct weft_gpt_stage *own[] = {rank->tie.first, rank->tie.last};
   for (uint32_t k = 0; k < 2; k++) {
@@ -159,24 +164,56 @@ static void unshare_sums(const struct weft_gpt_rank *rank) {
   }
 }
 
+/* All replicas are in this process. */
+static const struct weft_gpt_stage *find_peer(void *context, const struct weft_gpt_stage *stage,
+                                              uint32_t replica) {
+  const struct weft_gpt_trainer *trainer = context;
+  uint32_t s = 0;
+  while (trainer->first_layers[s] != stage->first_layer) {
+    s++;
+  }
+  const struct weft_gpt_rank *rank =
+      weft_gpt_trainer_local(trainer, replica * trainer->options.ranks + trainer->rank_of[s]);
+  return rank->stages[s];
+}
+
+/* Kernels of each replica access the memory of the others. The first one is made before them. */
+static enum weft_status check_replicas(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  struct weft_device *device = rank->compute->device;
+  for (uint32_t d = 0; trainer->options.cuda != NULL && d < rank->replica; d++) {
+    struct weft_device *other =
+        weft_gpt_trainer_local(trainer, d * trainer->options.ranks + rank->row)->compute->device;
+    if (device->ops->reach(device, other) == WEFT_REACH_NONE ||
+        device->ops->reach(other, device) == WEFT_REACH_NONE) {
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "give --gpus GPUs with NVLink or peer access, or one replica",
+                       "the replicas' GPUs cannot access each other's memory");
+    }
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
-  rank->context =
-      (struct weft_gpt_stage_context){.allocator = trainer->allocator,
-                                      .config = &trainer->config,
-                                      .compute = rank->compute,
-                                      .sequences_max = trainer->sequences_max,
-                                      .sharding = {.mode = trainer->options.shard,
-                                                   .replicas = trainer->options.replicas,
-                                                   .replica = rank->replica},
-                                      .group = rank->replica_group,
-                                      .memory = &rank->memory,
-                                      .tie = !ties                           ? NULL
-                                             : trainer->options.cuda != NULL ? &trainer->tie
-                                                                             : &rank->tie,
-                                      .before_forward = trainer->options.before_forward,
-                                      .before_forward_context = trainer->options.context};
+  rank->context = (struct weft_gpt_stage_context){
+      .allocator = trainer->allocator,
+      .config = &trainer->config,
+      .compute = rank->compute,
+      .sequences_max = trainer->sequences_max,
+      .sharding = {.mode = trainer->options.shard,
+                   .replicas = trainer->options.replicas,
+                   .replica = rank->replica},
+      .group = rank->replica_group,
+      .peer = find_peer,
+      .peer_context = trainer,
+      .memory = &rank->memory,
+      .tie = !ties                           ? NULL
+             : trainer->options.cuda != NULL ? &trainer->ties[rank->replica]
+                                             : &rank->tie,
+      .before_forward = trainer->options.before_forward,
+      .before_forward_context = trainer->options.context};
   WEFT_TRY(init_pools(rank, error));
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const uint32_t s = rank->own_stages[n], first = trainer->first_layers[s];
@@ -318,6 +355,7 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
                                           transport->rank, &trainer->config, &rank->compute,
                                           error));
   }
+  WEFT_TRY(check_replicas(rank, error));
   WEFT_TRY(join_groups(rank, error));
   WEFT_TRY(share_sums(rank, error));
   WEFT_TRY(allocate(rank, error));

@@ -163,7 +163,7 @@ struct weft_gpt_trainer {
   uint64_t floats_largest;       /* of a layer, padded */
   uint32_t *first_layers;        /* [stage_count + 1] */
   uint32_t *rank_of;             /* [stage_count] row */
-  struct weft_gpt_tie tie;       /* of all ranks, where they compute on GPUs */
+  struct weft_gpt_tie *ties;     /* [replicas] of all ranks, where they compute on GPUs */
   double *sums; /* where work is enqueued: squares of gradients, [replicas][layers], and losses,
                    [replicas]; memory of the host that all GPUs access. Rank 0 allocates it */
   struct weft_gpt_ownership layers, stages;

@@ -122,7 +122,7 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
 /* Parameters are unsharded from UNSHARD to RESHARD, gradients from the first backward on. */
 static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
                                         struct weft_error *error) {
-  if (stage->layers[0].parameters == NULL) {
+  if (stage->layers[0].parameters == NULL && stage->memory.shards[0].rounded == NULL) {
     return weft_fail(error, WEFT_ERR_INVALID, "lower the table again, with UNSHARD",
                      "the parameters are sharded: there is no UNSHARD before this action");
   }
@@ -196,7 +196,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
   struct weft_gpt_stage *stage = stage_of(base);
   struct weft_gpt_compute *compute = stage->context->compute;
   WEFT_TRY(check_unsharded(stage, error));
-  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
+  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, call->stream, error));
   int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->layer_count; k-- > 0;) {
     struct weft_gpt_pass_call pass = pass_call(stage, call, k);
@@ -217,7 +217,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   struct weft_gpt_stage *stage = stage_of(base);
   struct weft_gpt_compute *compute = stage->context->compute;
   WEFT_TRY(check_unsharded(stage, error));
-  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
+  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, call->stream, error));
   int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->layer_count; k-- > 0;) {
     struct weft_gpt_pass_call pass = pass_call(stage, call, k);
@@ -235,6 +235,7 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
                                   struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
   struct weft_gpt_tie *tie = stage->context->tie;
+  weft_gpt_stage_memory_release_gradients(&stage->memory); /* of a step that was not recorded */
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     if (stage->layers[k].gradients != NULL) {
       WEFT_TRY(weft_device_fill(stage->context->compute->device, stage->layers[k].gradients, 0,

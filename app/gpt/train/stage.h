@@ -13,7 +13,11 @@ struct weft_gpt_stage_context {
   struct weft_gpt_compute *compute;
   uint64_t sequences_max; /* of a microbatch */
   struct weft_gpt_sharding sharding;
-  struct weft_group *group; /* of the replicas of this rank; NULL: there is one */
+  struct weft_group *group; /* of the replicas of this rank; NULL: there is one, or below */
+  /* Where work is enqueued: the same stage of another replica, whose memory is in reach. */
+  const struct weft_gpt_stage *(*peer)(void *peer_context, const struct weft_gpt_stage *stage,
+                                       uint32_t replica);
+  void *peer_context;
   struct weft_gpt_rank_memory *memory;
   struct weft_gpt_tie *tie; /* NULL: no tied weights on this rank */
   /* Called in every forward of training, whose time it adds to; NULL: not. */

@@ -32,6 +32,22 @@ static enum weft_status finish(struct weft_gpt_stage *stage, struct weft_error *
   return WEFT_OK;
 }
 
+/* All replicas' slices, rounded, straight from their memory: nothing changes it in a step. */
+static enum weft_status enqueue_unshard(const struct weft_gpt_stage *stage,
+                                        struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_gpt_stage_context *context = stage->context;
+  for (uint32_t d = 0; d < context->sharding.replicas; d++) {
+    const struct weft_gpt_stage *peer = context->peer(context->peer_context, stage, d);
+    for (uint32_t k = 0; k < stage->layer_count; k++) {
+      const struct weft_gpt_layer_shard *from = &peer->memory.shards[k];
+      uint16_t *to = (uint16_t *)stage->memory.shards[k].rounded + from->slice_begin;
+      WEFT_TRY(context->compute->ops->enqueue_round(context->compute, from->slice_floats,
+                                                    from->parameters, to, stream, error));
+    }
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
@@ -40,6 +56,9 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
   }
   if (!call->again) {
     WEFT_TRY(weft_gpt_stage_memory_acquire_parameters(&stage->memory, error));
+    if (stage->context->compute->ops->enqueues) {
+      return enqueue_unshard(stage, call->stream, error);
+    }
     stage->collectives_done = 0;
     for (uint32_t k = 0; k < stage->layer_count; k++) {
       const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
@@ -80,7 +99,7 @@ static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct 
     return WEFT_OK;
   }
   if (!again) {
-    WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
+    WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, NULL, error));
     WEFT_TRY(start_reducing(stage, error));
   }
   const enum weft_status status = finish(stage, error);

@@ -20,18 +20,43 @@ static enum weft_status fail_floats(uint64_t floats, struct weft_error *error) {
 
 /* ---- Pools ---- */
 
+static enum weft_status add_buffer(struct weft_gpt_pool *pool, struct weft_error *error) {
+  const uint64_t bytes = pool->floats * sizeof(float);
+  float *buffer = pool->device != NULL
+                      ? weft_device_allocate(pool->device, pool->allocator, bytes)
+                      : weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
+  if (buffer == NULL) {
+    return fail_floats(pool->floats, error);
+  }
+  pool->buffers[pool->allocated++] = buffer;
+  return WEFT_OK;
+}
+
 enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
-                                    const struct weft_allocator *allocator, uint64_t floats,
-                                    uint32_t capacity, struct weft_error *error) {
-  assert(capacity > 0);
-  *pool = (struct weft_gpt_pool){.allocator = allocator, .floats = floats, .capacity = capacity};
+                                    const struct weft_allocator *allocator,
+                                    struct weft_device *device, uint64_t floats, uint32_t capacity,
+                                    uint32_t reserve, struct weft_error *error) {
+  assert(capacity > 0 && reserve <= capacity);
+  *pool = (struct weft_gpt_pool){
+      .allocator = allocator, .device = device, .floats = floats, .capacity = capacity};
   pool->buffers = weft_gpt_allocate(allocator, capacity, sizeof(float *));
-  return pool->buffers != NULL ? WEFT_OK : weft_fail_memory(error, capacity * sizeof(float *));
+  if (pool->buffers == NULL) {
+    return weft_fail_memory(error, capacity * sizeof(float *));
+  }
+  while (pool->allocated < reserve) {
+    WEFT_TRY(add_buffer(pool, error));
+  }
+  return WEFT_OK;
 }
 
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
   for (uint32_t k = 0; k < pool->allocated; k++) {
-    weft_gpt_free(pool->allocator, pool->buffers[k]);
+    if (pool->device != NULL) {
+      weft_device_free(pool->device, pool->allocator, pool->buffers[k],
+                       pool->floats * sizeof(float));
+    } else {
+      weft_gpt_free(pool->allocator, pool->buffers[k]);
+    }
   }
   weft_gpt_free(pool->allocator, pool->buffers);
   *pool = (struct weft_gpt_pool){.allocator = NULL};
@@ -41,11 +66,7 @@ static enum weft_status pool_acquire(struct weft_gpt_pool *pool, uint64_t floats
                                      struct weft_error *error) {
   assert(pool->acquired < pool->capacity); /* a stage has at most one */
   if (pool->acquired == pool->allocated) {
-    float *buffer = weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
-    if (buffer == NULL) {
-      return fail_floats(pool->floats, error);
-    }
-    pool->buffers[pool->allocated++] = buffer;
+    WEFT_TRY(add_buffer(pool, error));
   }
   *out = pool->buffers[pool->acquired++];
   pool->acquired_bytes += floats * sizeof(float);
@@ -161,8 +182,7 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
       return fail_floats(floats, error);
     }
   }
-  if (memory->compute->ops->rounds) {
-    assert(memory->sharding.mode == WEFT_GPT_SHARD_NONE);
+  if (memory->compute->ops->rounds && memory->sharding.mode != WEFT_GPT_SHARD_FULL) {
     memory->rounded = weft_device_allocate(memory->compute->device, memory->allocator,
                                            memory->unsharded_floats * sizeof *memory->rounded);
     if (memory->rounded == NULL) {
@@ -252,12 +272,17 @@ enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_
                         &memory->unsharded_parameters, error));
   note_peak(memory->rank);
   for (uint32_t k = 0; k < memory->layer_count; k++) {
-    memory->layers[k].parameters = memory->unsharded_parameters + memory->offsets[k];
+    if (memory->compute->ops->rounds) {
+      memory->shards[k].rounded = (uint16_t *)memory->unsharded_parameters + memory->offsets[k];
+    } else {
+      memory->layers[k].parameters = memory->unsharded_parameters + memory->offsets[k];
+    }
   }
   return WEFT_OK;
 }
 
 enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_memory *memory,
+                                                         struct weft_stream *stream,
                                                          struct weft_error *error) {
   if (is_unsharded(memory, GRADIENTS) || memory->unsharded_gradients != NULL) {
     return WEFT_OK;
@@ -266,7 +291,8 @@ enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_m
                         &memory->unsharded_gradients, error));
   note_peak(memory->rank);
   assert(memory->unsharded_gradients != NULL);
-  memset(memory->unsharded_gradients, 0, memory->unsharded_floats * sizeof(float));
+  WEFT_TRY(weft_device_fill(memory->compute->device, memory->unsharded_gradients, 0,
+                            memory->unsharded_floats * sizeof(float), stream, error));
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     memory->layers[k].gradients = memory->unsharded_gradients + memory->offsets[k];
   }
@@ -281,6 +307,7 @@ void weft_gpt_stage_memory_release_parameters(struct weft_gpt_stage_memory *memo
   memory->unsharded_parameters = NULL;
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     memory->layers[k].parameters = NULL;
+    memory->shards[k].rounded = NULL;
   }
 }
 
@@ -332,8 +359,8 @@ enum weft_status weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memor
   } else {
     WEFT_TRY(store_slice(memory, k, unsharded->parameters, shard->parameters, error));
   }
-  if (shard->rounded != NULL && unsharded->parameters != NULL) {
-    WEFT_TRY(compute->ops->round(compute, floats, shard->parameters, shard->rounded, error));
+  if (memory->rounded != NULL && unsharded->parameters != NULL) {
+    WEFT_TRY(compute->ops->round(compute, floats, parameters, shard->rounded, error));
   }
   WEFT_TRY(store_slice(memory, k, unsharded->first_moment, shard->first_moment, error));
   return store_slice(memory, k, unsharded->second_moment, shard->second_moment, error);

@@ -47,16 +47,19 @@ struct weft_gpt_layer_shard {
 
 struct weft_gpt_pool {
   const struct weft_allocator *allocator;
-  uint64_t floats; /* of a buffer: the largest stage's */
+  struct weft_device *device; /* NULL: host */
+  uint64_t floats;            /* of a buffer: the largest stage's */
   float **buffers; /* [capacity]; the first `allocated` exist, the first `acquired` are in use */
   uint32_t capacity, allocated, acquired;
   uint64_t acquired_bytes; /* that the users of the buffers need */
 };
 
-/* A buffer is allocated when it is first needed. */
+/* A buffer is allocated when it is first needed; on a device, where that would be in a step, the
+ * first `reserve` are allocated here. */
 enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
-                                    const struct weft_allocator *allocator, uint64_t floats,
-                                    uint32_t capacity, struct weft_error *error);
+                                    const struct weft_allocator *allocator,
+                                    struct weft_device *device, uint64_t floats, uint32_t capacity,
+                                    uint32_t reserve, struct weft_error *error);
 /* Also what is in use. */
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool);
 
@@ -102,10 +105,11 @@ enum weft_status weft_gpt_stage_memory_init(
 void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory);
 
 /* Unsharded parameters or gradients in a buffer of the pool, unless the stage has them already;
- * new gradients are 0. */
+ * new gradients are 0. Where layers compute with rounded parameters, those are what is acquired. */
 enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_memory *memory,
                                                           struct weft_error *error);
 enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_memory *memory,
+                                                         struct weft_stream *stream,
                                                          struct weft_error *error);
 void weft_gpt_stage_memory_release_parameters(struct weft_gpt_stage_memory *memory);
 void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memory);

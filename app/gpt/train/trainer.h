@@ -96,7 +96,7 @@ struct weft_gpt_trainer_options {
   uint64_t loopback_seed;
   uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
-  /* GPUs that are open for all ranks; borrowed. On the transport "cuda", for one replica. NULL: the
+  /* GPUs that are open for all ranks of all replicas; borrowed. On the transport "cuda". NULL: the
    * host computes. */
   struct weft_cuda *cuda;
   bool no_graph; /* on GPUs: enqueue every step anew */

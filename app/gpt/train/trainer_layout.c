@@ -160,11 +160,6 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
                      "the vocabulary is %" PRIu32 ": on the host tokens are bytes, %d of them",
                      options->training.config.vocabulary, WEFT_GPT_VOCABULARY);
   }
-  if (options->replicas > 1 && options->cuda != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "one replica, or train on the host",
-                     "%" PRIu32 " replicas: there are no collectives between GPUs yet",
-                     options->replicas);
-  }
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
   trainer->layer_count = weft_gpt_layer_count(&trainer->config);
@@ -189,6 +184,8 @@ static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft
   }
   trainer->rank_of =
       weft_arena_allocate(&trainer->arena, program->stage_count, sizeof *trainer->rank_of);
+  trainer->ties =
+      weft_arena_allocate(&trainer->arena, trainer->options.replicas, sizeof *trainer->ties);
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
   trainer->placement = weft_placement_infer(program, trainer->rank_of);
   return WEFT_OK;
