@@ -74,6 +74,17 @@ last_loss() {
   succeeds
 }
 
+@test "train on GPUs: --schedule auto plans from the GPU's times, and does not change the bits" {
+  local hash small=(--data data.txt --layers 6 --dim 16 --heads 1 --context 8 --batch 8 -m 8 --ranks 4 --steps 12 --eval-every 100)
+  on_gpus "${small[@]}" --schedule 1F1B
+  succeeds
+  hash=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
+  on_gpus "${small[@]}" --schedule auto
+  succeeds
+  jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
+  jq -es 'any(.[]; .tuning.before == "1F1B" and .tuning.memory_limit > 0)' <<<"$output"
+}
+
 @test "train on tokens of 16 bits: nanoGPT's files, and llm.c's" {
   local k
   for k in $(seq 1 2000); do
@@ -128,13 +139,9 @@ last_loss() {
 }
 
 @test "train on GPUs: what it cannot do" {
-  local option
-  for option in "--threads-per-rank 2" "--schedule auto"; do
-    # shellcheck disable=SC2086
-    weft train --device cuda $option
-    fails 2 "${option%% *}" "not possible on GPUs yet"
-    hints
-  done
+  weft train --device cuda --threads-per-rank 2
+  fails 2 "--threads-per-rank has no effect on GPUs"
+  hints
   on_gpus --data data.txt --heads 4
   fails 2 "heads of 8 channels: the GPU's kernels have no such width"
   hints

@@ -79,6 +79,22 @@ static uint64_t free_memory(void) {
   return least != UINT64_MAX ? least : 0;
 }
 
+/* Of all GPUs that are used; 0: not known. */
+static uint64_t gpu_memory(const struct weft_cli_arguments *arguments) {
+  const char *list = arguments->texts[WEFT_CLI_OPTION_GPUS];
+  struct weft_cuda_driver_info driver;
+  struct weft_cuda_gpu_info gpu;
+  struct weft_error error;
+  if (weft_cuda_driver_info(&driver, &error) < 0 || weft_cuda_gpu_info(0, &gpu, &error) < 0) {
+    return 0;
+  }
+  uint64_t count = list != NULL ? 1 : driver.gpu_count;
+  for (; list != NULL && *list != '\0'; list++) {
+    count += *list == ',';
+  }
+  return count * gpu.memory_bytes;
+}
+
 #define MEBIBYTE 1048576.0
 
 /* Of the free memory: the rest is for other processes and for what is not counted. */
@@ -146,7 +162,8 @@ void weft_train_setup_read_memory(struct weft_train_setup *setup) {
   }
   const double ranks = setup->job != NULL ? launch.ranks_on_host
                                           : (double)options->ranks * (double)options->replicas;
-  options->memory_free = FREE_SHARE * (double)free_memory() / MEBIBYTE / fmax(ranks, 1);
+  const uint64_t bytes = setup->cuda != NULL ? gpu_memory(arguments) : free_memory();
+  options->memory_free = FREE_SHARE * (double)bytes / MEBIBYTE / fmax(ranks, 1);
 }
 
 /* ---- What is said ---- */

@@ -109,19 +109,11 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
   return WEFT_CLI_OK;
 }
 
-/* What the trainer on GPUs does not have. */
+/* On GPUs there is no BLAS. */
 static int refuse_on_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_THREADS_PER_RANK};
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options) && weft_cli_is_on_gpus(arguments); i++) {
-    if (arguments->given[options[i]]) {
-      return weft_cli_usage(cli, "leave it out, or train without --device cuda",
-                            "--%s is not possible on GPUs yet",
-                            weft_cli_option_at(options[i])->name);
-    }
-  }
-  return weft_cli_is_on_gpus(arguments) && weft_train_setup_is_auto(arguments)
-             ? weft_cli_usage(cli, "name a schedule: --schedule ZBH1",
-                              "--schedule auto is not possible on GPUs yet")
+  return weft_cli_is_on_gpus(arguments) && arguments->given[WEFT_CLI_OPTION_THREADS_PER_RANK]
+             ? weft_cli_usage(cli, "leave it out, or train without --device cuda",
+                              "--threads-per-rank has no effect on GPUs")
              : WEFT_CLI_OK;
 }
 
