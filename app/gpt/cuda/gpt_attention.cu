@@ -71,6 +71,18 @@ static __device__ __forceinline__ weft_fragment weft_left(const uint4 *tile, int
   const int lane = threadIdx.x % 32;
   return weft_load_matrices(tile + weft_tile_at<D>(row + lane % 16, 2 * k + lane / 16));
 }
+/* Those of M times 16 rows of a warp. */
+template <int D, int M>
+static __device__ __forceinline__ void weft_left_rows(weft_fragment (*left)[D / 16],
+                                                      const uint4 *tile, int row) {
+#pragma unroll
+  for (int m = 0; m < M; m++) {
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+      left[m][n] = weft_left<D>(tile, row + 16 * m, n);
+    }
+  }
+}
 /* The right operand of X tile^T: 16 rows of the tile are 16 columns of the result. x[0], x[1] are
  * for the first eight of them, x[2], x[3] for the others. */
 template <int D>
@@ -193,6 +205,57 @@ struct weft_attention_size {
 
 /* ---- Forward ---- */
 
+/* Scores of columns after their row become -INFINITY: 16 rows from `row` on, N columns from `begin`
+ * on. */
+template <int N>
+static __device__ __forceinline__ void weft_mask(float (*s)[4], int row, int begin) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int column = begin + 8 * n + 2 * t + e % 2;
+      s[n][e] = column <= row + g + e / 2 * 8 ? s[n][e] : -INFINITY;
+    }
+  }
+}
+
+/* The next N columns of 16 rows: scores become exponentials. Of rows g and g + 8, `most` is the
+ * largest score so far, `total` the sum of exponentials; it and `sum` shrink when `most` grows. */
+template <int D, int N>
+static __device__ __forceinline__ void weft_softmax(float (*s)[4], float (*sum)[4], float *most,
+                                                    float *total) {
+  constexpr float scale = weft_attention_size<D>::scale * WEFT_LOG2E;
+  float larger[2] = {most[0], most[1]}, fade[2];
+#pragma unroll
+  for (int n = 0; n < N / 8; n++) {
+    larger[0] = fmaxf(larger[0], fmaxf(s[n][0], s[n][1]));
+    larger[1] = fmaxf(larger[1], fmaxf(s[n][2], s[n][3]));
+  }
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    larger[h] = weft_quad_max(larger[h]); /* finite: column 0 is in the first tile */
+    fade[h] = exp2f((most[h] - larger[h]) * scale);
+    most[h] = larger[h];
+    total[h] *= fade[h];
+  }
+#pragma unroll
+  for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      sum[n][e] *= fade[e / 2];
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < N / 8; n++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      s[n][e] = exp2f(fmaf(s[n][e], scale, -most[e / 2] * scale));
+      total[e / 2] += s[n][e];
+    }
+  }
+}
+
 /* y [B T, C]; log_sums [B, H, T]: the logarithm of the sum of exponentials of each row of
  * scores. Blocks: tiles of rows from the last, which takes longest, x (B H). */
 template <int D>
@@ -222,15 +285,8 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
   weft_copies_wait<0>();
   __syncthreads();
   weft_fragment left[M][D / 16];
-#pragma unroll
-  for (int m = 0; m < M; m++) {
-#pragma unroll
-    for (int n = 0; n < D / 16; n++) {
-      left[m][n] = weft_left<D>(q_tile, 16 * (M * warp + m), n);
-    }
-  }
+  weft_left_rows<D, M>(left, q_tile, 16 * M * warp);
 
-  /* Of rows g and g + 8 of each tile: the largest score, and the sum of exponentials. */
   float sum[M][D / 8][4] = {}, most[M][2], total[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -252,43 +308,9 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
 #pragma unroll
       for (int m = 0; m < M; m++) {
         if (begin + N - 1 > row + 16 * m) {
-#pragma unroll
-          for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-              const int column = begin + 8 * n + 2 * t + e % 2;
-              s[m][n][e] = column <= row + 16 * m + g + e / 2 * 8 ? s[m][n][e] : -INFINITY;
-            }
-          }
+          weft_mask<N>(s[m], row + 16 * m, begin);
         }
-        float larger[2] = {most[m][0], most[m][1]}, fade[2];
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-          larger[0] = fmaxf(larger[0], fmaxf(s[m][n][0], s[m][n][1]));
-          larger[1] = fmaxf(larger[1], fmaxf(s[m][n][2], s[m][n][3]));
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          larger[h] = weft_quad_max(larger[h]); /* finite: column 0 is in the first tile */
-          fade[h] = exp2f((most[m][h] - larger[h]) * scale);
-          most[m][h] = larger[h];
-          total[m][h] *= fade[h];
-        }
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            sum[m][n][e] *= fade[e / 2];
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            s[m][n][e] = exp2f(fmaf(s[m][n][e], scale, -most[m][e / 2] * scale));
-            total[m][e / 2] += s[m][n][e];
-          }
-        }
+        weft_softmax<D, N>(s[m], sum[m], most[m], total[m]);
       }
       weft_mix<D, M, N>(sum, s, v_tile[now], 0);
     }
@@ -340,6 +362,30 @@ WEFT_GLOBAL(attention_products, (float *products, const weft_bf16 *y, const weft
   }
 }
 
+/* P and dS, below, of 16 rows from `row` on and S columns from `begin` on, from X1 Z1^T and dP. */
+template <int D, int S, bool KEYS>
+static __device__ __forceinline__ void weft_score_gradients(
+    float (*p)[4], float (*dp)[4], int row, int begin, const float *row_sum,
+    const float *row_product, const float *column_sums, const float *column_products) {
+  constexpr float scale = weft_attention_size<D>::scale * WEFT_LOG2E;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  /* Columns beyond the last token: their rows of Z are 0, and so is what they add. */
+  const bool masks = KEYS ? begin < row + 15 : begin + S - 1 > row;
+#pragma unroll
+  for (int n = 0; n < S / 8; n++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const int at = 8 * n + 2 * t + e % 2;
+      const int r = row + g + e / 2 * 8, column = begin + at;
+      const bool seen = !masks || (KEYS ? r <= column : column <= r);
+      const float log_sum = KEYS ? column_sums[at] : row_sum[e / 2];
+      const float product = KEYS ? column_products[at] : row_product[e / 2];
+      p[n][e] = seen ? exp2f(fmaf(p[n][e], scale, -log_sum)) : 0;
+      dp[n][e] = p[n][e] * (dp[n][e] - product);
+    }
+  }
+}
+
 /* Both directions of the backward have one form. Rows X of a block, tiles of rows Z along which
  * it goes, and two pairs (X1, Z1), (X2, Z2):
  *
@@ -371,7 +417,7 @@ static __device__ __forceinline__ void weft_attention_backward(
   const int x2_stride = KEYS ? stride : out_stride, z2_stride = KEYS ? out_stride : stride;
   const int part = KEYS ? (int)blockIdx.x : (int)gridDim.x - 1 - (int)blockIdx.x;
   const int first = part * size::rows;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int row = first + 16 * M * warp;
   constexpr float scale = size::scale;
 
@@ -386,13 +432,10 @@ static __device__ __forceinline__ void weft_attention_backward(
   __syncthreads();
   weft_fragment left1[M][D / 16], left2[M][D / 16];
   float row_sum[M][2], row_product[M][2];
+  weft_left_rows<D, M>(left1, x1_tile, 16 * M * warp);
+  weft_left_rows<D, M>(left2, x2_tile, 16 * M * warp);
 #pragma unroll
   for (int m = 0; m < M; m++) {
-#pragma unroll
-    for (int n = 0; n < D / 16; n++) {
-      left1[m][n] = weft_left<D>(x1_tile, 16 * (M * warp + m), n);
-      left2[m][n] = weft_left<D>(x2_tile, 16 * (M * warp + m), n);
-    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int r = row + 16 * m + g + 8 * h;
@@ -440,22 +483,9 @@ static __device__ __forceinline__ void weft_attention_backward(
       weft_scores<D, M, S>(dp, left2, z2_tile, sub);
 #pragma unroll
       for (int m = 0; m < M; m++) {
-        const int tile_row = row + 16 * m;
-        /* Columns beyond the last token: their rows of Z are 0, and so is what they add. */
-        const bool masks = KEYS ? begin < tile_row + 15 : begin + S - 1 > tile_row;
-#pragma unroll
-        for (int n = 0; n < S / 8; n++) {
-#pragma unroll
-          for (int e = 0; e < 4; e++) {
-            const int at = sub + 8 * n + 2 * t + e % 2;
-            const int r = tile_row + g + e / 2 * 8, column = tile * N + at;
-            const bool seen = !masks || (KEYS ? r <= column : column <= r);
-            const float log_sum = KEYS ? column_sums[now][at] : row_sum[m][e / 2];
-            const float product = KEYS ? column_products[now][at] : row_product[m][e / 2];
-            p[m][n][e] = seen ? exp2f(fmaf(p[m][n][e], scale * WEFT_LOG2E, -log_sum)) : 0;
-            dp[m][n][e] = p[m][n][e] * (dp[m][n][e] - product);
-          }
-        }
+        weft_score_gradients<D, S, KEYS>(p[m], dp[m], row + 16 * m, begin, row_sum[m],
+                                         row_product[m], column_sums[now] + sub,
+                                         column_products[now] + sub);
       }
       weft_mix<D, M, S>(sum1, dp, z1_tile, sub);
       if (KEYS) {
