@@ -3,11 +3,11 @@
 # ranks that share the GPU, partitions, and losses after 200 steps. Takes minutes. Needs PyTorch
 # with CUDA in $PYTHON (default python3).
 #
-#     bench/train_on_gpu.sh [WEFT [TEXT]]
+#     bench/train/train_on_gpu.sh [WEFT [TEXT]]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-weft=${1:-$here/../build/weft}
-text=${2:-$here/../docs/benchmarks.md}
+weft=${1:-$here/../../build/weft}
+text=${2:-$here/../../docs/benchmarks.md}
 python=${PYTHON:-python3}
 
 "$weft" bench train --device cuda --model gpt2-124m
