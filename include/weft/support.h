@@ -44,7 +44,7 @@ WEFT_API enum weft_status weft_fail_null(struct weft_error *error, const char *f
 
 /* Fills *error (unless NULL) and returns `status`. The message is formatted, the hint is
  * literal; either is truncated with "..." when too long. Control bytes in the message
- * become "?". */
+ * become "?". To say more about a failure, pass error->message and error->hint. */
 WEFT_API enum weft_status weft_fail(struct weft_error *error, enum weft_status status,
                                     const char *hint, const char *format, ...) WEFT_PRINTF(4, 5);
 

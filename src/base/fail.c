@@ -55,14 +55,15 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   if (error == NULL) {
     return status;
   }
-  *error = (struct weft_error){.status = status};
+  struct weft_error made = {.status = status}; /* the arguments may be in *error */
   va_list arguments;
   va_start(arguments, format);
-  mark_cut(error->message, sizeof error->message,
-           vsnprintf(error->message, sizeof error->message, format, arguments));
+  mark_cut(made.message, sizeof made.message,
+           vsnprintf(made.message, sizeof made.message, format, arguments));
   va_end(arguments);
-  replace_control_bytes(error->message);
-  mark_cut(error->hint, sizeof error->hint, snprintf(error->hint, sizeof error->hint, "%s", hint));
+  replace_control_bytes(made.message);
+  mark_cut(made.hint, sizeof made.hint, snprintf(made.hint, sizeof made.hint, "%s", hint));
+  *error = made;
   return status;
 }
 

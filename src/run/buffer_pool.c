@@ -127,7 +127,7 @@ enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t c
 }
 
 enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct weft_device *device,
-                                       struct weft_error *error) {
+                                       bool staged, struct weft_error *error) {
   const uint64_t capacity = pool->layout.capacity;
   assert(pool->taken == 0 && pool->sends == NULL && !pool->staged);
   for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
@@ -135,29 +135,16 @@ enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct wef
     if (data == NULL) {
       return weft_device_fail_allocation(device, capacity, error);
     }
-    weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
+    if (staged) {
+      buffer->resident = buffer->message.data;
+    } else {
+      weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
+    }
     buffer->message.data = data;
     buffer->message.device = device;
   }
-  pool->device = device;
-  return WEFT_OK;
-}
-
-enum weft_status weft_buffer_pool_stage(struct weft_buffer_pool *pool, struct weft_device *wire,
-                                        struct weft_error *error) {
-  const uint64_t capacity = pool->layout.capacity;
-  assert(pool->taken == 0 && pool->sends == NULL && !pool->staged);
-  for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
-    void *data = weft_device_allocate(wire, pool->allocator, capacity);
-    if (data == NULL) {
-      return weft_device_fail_allocation(wire, capacity, error);
-    }
-    buffer->resident = buffer->message.data;
-    buffer->message.data = data;
-    buffer->message.device = wire;
-  }
-  pool->staged = true;
-  pool->wire = wire;
+  pool->staged = staged;
+  *(staged ? &pool->wire : &pool->device) = device;
   return WEFT_OK;
 }
 

@@ -60,12 +60,10 @@ void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allo
                            struct weft_device *device);
 /* Frees all buffers; none may be under way. */
 void weft_buffer_pool_finish(struct weft_buffer_pool *pool);
-/* From here on the tensors are on that device; or messages in the memory of another. No buffer is
- * in use. WEFT_ERR_MEMORY. */
+/* From here on messages are in the memory of that device, and the tensors too, unless they are
+ * `staged`: these stay where they are. No buffer is in use. WEFT_ERR_MEMORY. */
 enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct weft_device *device,
-                                       struct weft_error *error);
-enum weft_status weft_buffer_pool_stage(struct weft_buffer_pool *pool, struct weft_device *wire,
-                                        struct weft_error *error);
+                                       bool staged, struct weft_error *error);
 /* At least `count` buffers. */
 enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
                                        struct weft_error *error);

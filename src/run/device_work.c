@@ -224,14 +224,12 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
 /* Adds the rank and the action that is being enqueued. */
 static void name_action(const struct weft_executor *executor, struct weft_error *error) {
   const struct weft_row *row = executor->row;
-  char text[64] = "the end", reason[sizeof error->message], hint[sizeof error->hint];
-  memcpy(reason, error->message, sizeof reason);
-  memcpy(hint, error->hint, sizeof hint);
+  char text[64] = "the end";
   if (executor->at < row->end) {
     (void)weft_action_format(&row->program->actions[executor->at], text, sizeof text);
   }
-  (void)weft_fail(error, error->status, hint, "rank %" PRIu32 ", %s: %s", executor->transport->rank,
-                  text, reason);
+  (void)weft_fail(error, error->status, error->hint, "rank %" PRIu32 ", %s: %s",
+                  executor->transport->rank, text, error->message);
 }
 
 enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
@@ -525,13 +523,11 @@ enum weft_status weft_executor_fail_device(struct weft_executor *executor,
   if (action == NULL) {
     return error->status;
   }
-  char text[64], reason[sizeof error->message], hint[sizeof error->hint];
-  memcpy(reason, error->message, sizeof reason);
-  memcpy(hint, error->hint, sizeof hint);
+  char text[64];
   executor->blamed_rank = rank;
-  return weft_fail(error, error->status, hint,
+  return weft_fail(error, error->status, error->hint,
                    "rank %" PRIu32 ", step %" PRIu64 ", most likely %s: %s", rank, executor->step,
-                   weft_action_format(action, text, sizeof text), reason);
+                   weft_action_format(action, text, sizeof text), error->message);
 }
 
 enum weft_status weft_executor_await_device(struct weft_executor *executor,

@@ -70,14 +70,12 @@ enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_r
 enum weft_status weft_executor_fail_stage(const struct weft_executor *executor,
                                           const struct weft_action *action,
                                           struct weft_error *error) {
-  char text[64], reason[sizeof error->message], hint[sizeof error->hint];
-  memcpy(reason, error->message, sizeof reason);
-  memcpy(hint, error->hint, sizeof hint);
-  return weft_fail(error, WEFT_ERR_STAGE, hint[0] != '\0' ? hint : "look at that stage's function",
-                   "rank %" PRIu32 ", step %" PRIu64 ", %s failed: %s", executor->transport->rank,
-                   executor->step,
-                   action != NULL ? weft_action_format(action, text, sizeof text) : "zero_grad",
-                   reason[0] != '\0' ? reason : "the stage gives no reason");
+  char text[64];
+  return weft_fail(
+      error, WEFT_ERR_STAGE, error->hint[0] != '\0' ? error->hint : "look at that stage's function",
+      "rank %" PRIu32 ", step %" PRIu64 ", %s failed: %s", executor->transport->rank,
+      executor->step, action != NULL ? weft_action_format(action, text, sizeof text) : "zero_grad",
+      error->message[0] != '\0' ? error->message : "the stage gives no reason");
 }
 
 enum weft_status weft_executor_fail_action(const struct weft_executor *executor,

@@ -85,12 +85,9 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
 /* Adds the sender, which a damaged message cannot name reliably. */
 static enum weft_status name_sender(const struct weft_executor *executor, uint32_t from,
                                     struct weft_error *error) {
-  char reason[sizeof error->message], hint[sizeof error->hint];
-  memcpy(reason, error->message, sizeof reason);
-  memcpy(hint, error->hint, sizeof hint);
-  return weft_fail(error, WEFT_ERR_PROTOCOL, hint,
+  return weft_fail(error, WEFT_ERR_PROTOCOL, error->hint,
                    "rank %" PRIu32 " got a damaged message from rank %" PRIu32 ": %s",
-                   executor->transport->rank, from, reason);
+                   executor->transport->rank, from, error->message);
 }
 
 /* ---- Buffers ---- */

@@ -34,7 +34,8 @@ static enum weft_status connect(struct weft_executor *executor, struct weft_buff
   }
   struct weft_device *mine = device_of(executor, rank), *other = device_of(executor, peer);
   if (mine == NULL) {
-    return other == NULL ? WEFT_OK : weft_buffer_pool_move(pool, other->ops->pinned(other), error);
+    return other == NULL ? WEFT_OK
+                         : weft_buffer_pool_move(pool, other->ops->pinned(other), false, error);
   }
   struct weft_device *receiver = sends ? other : mine;
   const enum weft_reach reach =
@@ -43,8 +44,8 @@ static enum weft_status connect(struct weft_executor *executor, struct weft_buff
     return WEFT_OK;
   }
   pool->streamed = true;
-  return weft_buffer_pool_stage(pool, reach == WEFT_REACH_COPY ? other : mine->ops->pinned(mine),
-                                error);
+  return weft_buffer_pool_move(pool, reach == WEFT_REACH_COPY ? other : mine->ops->pinned(mine),
+                               true, error);
 }
 
 enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error) {

@@ -48,13 +48,10 @@ static void free_losses(struct weft_pipeline *pipeline) {
 
 /* What a device says does not name the rank. */
 static void name_rank(const struct weft_pipeline *pipeline, struct weft_error *error) {
-  char reason[sizeof error->message], hint[sizeof error->hint];
   if (error != NULL && error->status == WEFT_ERR_DEVICE &&
       strstr(error->message, "rank ") == NULL) {
-    memcpy(reason, error->message, sizeof reason);
-    memcpy(hint, error->hint, sizeof hint);
-    (void)weft_fail(error, error->status, hint, "rank %" PRIu32 ": %s", pipeline->transport->rank,
-                    reason);
+    (void)weft_fail(error, error->status, error->hint, "rank %" PRIu32 ": %s",
+                    pipeline->transport->rank, error->message);
   }
 }
 
