@@ -33,7 +33,7 @@ not_run=(
   'python3 examples/pytorch_costs.py --layers 2,1,1,1 --steps 20 --table alike.csv'
   'python3 bench/against_pytorch.py'
   'python3 bench/dry_run_against_pytorch.py'
-  'build/weft bench run'
+  'chrt -f 10 build/weft bench run'
   'python3 bench/run_against_pytorch.py'
   'chrt -f 10 mpirun -n 2 python3 bench/pipeline_against_pytorch.py'
   'chrt -f 10 mpirun -n 2 python3 bench/pipeline_against_pytorch.py --schedule ZBVZeroBubble'
