@@ -102,7 +102,7 @@ static int fail_answer(const struct bench *bench, const struct weft_gpt_trainer_
 
 static int check(struct bench *bench) {
   struct weft_gpt_trainer_options options = small_options(bench);
-  struct weft_bench_train_block host, one, other;
+  struct weft_bench_train_block host = {.hash = 0}, one = host, other = host;
   WEFT_CLI_TRY(weft_bench_train_block_run(bench->cli, &options, NULL, &host));
   WEFT_CLI_TRY(run(bench, &options, 0, &one));
   bench->loss_error = fabs(one.last_loss - host.last_loss) / host.last_loss;
@@ -129,7 +129,7 @@ static int measure_case(struct bench *bench, uint32_t k) {
                                              .dataset = &bench->tokens,
                                              .ranks = at->ranks,
                                              .schedule = at->schedule};
-  struct weft_bench_train_block block;
+  struct weft_bench_train_block block = {.hash = 0};
   options.training.microbatches =
       at->microbatches > 0 ? at->microbatches : (uint32_t)bench->training.batch;
   const struct weft_bench_case shown = {

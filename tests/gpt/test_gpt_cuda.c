@@ -187,8 +187,9 @@ static void test_same_bits(void **state) {
         options.no_graph = graph == 0;
         (void)snprintf(what, sizeof what, "%s, %u ranks, %s", schedules[s], ranks,
                        graph > 0 ? "graph" : "no graph");
+        seed++;
         fake_cuda_reset(&(struct fake_cuda_options){
-            .seed = ++seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 2});
+            .seed = seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 2});
         train(options, true, what, &run);
         if (memcmp(run.losses, one.losses, sizeof run.losses) != 0 || run.hash != one.hash ||
             run.state_hash != one.state_hash) {
@@ -236,8 +237,9 @@ static void test_replicas(void **state) {
       options.schedule = cases[k].schedule;
       options.no_graph = cases[k].no_graph;
       (void)snprintf(what, sizeof what, "%u replicas, case %u", replicas, (unsigned)k);
+      seed++;
       fake_cuda_reset(&(struct fake_cuda_options){
-          .seed = ++seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 3});
+          .seed = seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 3});
       train(options, true, what, k == 0 ? &one : &run);
       assert_true(cases[k].no_graph || fake_cuda_calls("cuGraphLaunch") >= STEPS - 1);
       if (k == 0) {
