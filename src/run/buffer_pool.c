@@ -117,6 +117,7 @@ enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t c
   while (pool->count < count) {
     struct weft_buffer *buffer = NULL;
     WEFT_TRY(make_buffer(pool, &buffer, error));
+    assert(buffer != NULL);
     buffer->older = pool->all;
     pool->all = buffer;
     buffer->next = pool->free;
