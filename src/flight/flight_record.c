@@ -179,12 +179,23 @@ static void prove_earlier(const struct entries *entries) {
   }
 }
 
+static bool has_collectives(const struct weft_pickle_value *list, uint32_t group) {
+  for (size_t k = 0; k < list->count; k++) {
+    struct entry entry;
+    if (!read_entry(NULL, list->items[k], &entry) && entry.transfer.group == group) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* The group's own count of what is done, where it has no collectives, which count too. It tells how
  * much is pending of what the record has lost. */
-static uint64_t last_done_batch(const struct weft_pickle_value *dump, const struct entries *entries,
-                                bool has_collectives) {
+static uint64_t last_done_batch(const struct weft_pickle_value *dump,
+                                const struct weft_pickle_value *list,
+                                const struct entries *entries) {
   char group[16];
-  if (entries->count == 0 || has_collectives) {
+  if (entries->count == 0 || has_collectives(list, entries->items[0].transfer.group)) {
     return 0;
   }
   (void)snprintf(group, sizeof group, "%" PRIu32, entries->items[0].transfer.group);
@@ -282,14 +293,11 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
   }
   struct entries entries = {.items =
                                 weft_arena_allocate(arena, list->count + 1, sizeof(struct entry))};
-  bool has_collectives = false;
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < list->count; k++) {
-    const bool kept = read_entry(groups, list->items[k], &entries.items[entries.count]);
-    entries.count += kept;
-    has_collectives = has_collectives || !kept;
+    entries.count += read_entry(groups, list->items[k], &entries.items[entries.count]);
   }
-  record->last_done = last_done_batch(value, &entries, has_collectives);
+  record->last_done = last_done_batch(value, list, &entries);
   record->whole =
       list->count == 0 ||
       weft_pickle_integer(weft_pickle_find(list->items[0], "record_id"), INT64_MAX) == 0;

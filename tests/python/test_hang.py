@@ -31,6 +31,23 @@ def test_skewed_from_its_table():
     assert found.ranks[1].state == "between steps" and found.actions[1] is None
 
 
+def test_collectives_of_another_group():
+    """A ring that is short because the collectives of another group share it."""
+    dumps = {}
+    for file in (DUMPS / "sleeper").glob("rank*.pkl"):
+        dump = pickle.loads(file.read_bytes())
+        entries = []
+        for entry in dump["entries"]:
+            other = dict(entry, pg_id=7, process_group=("7", "dp"), p2p_seq_id=0, is_p2p=False)
+            entries += [entry, dict(other, profiling_name="nccl:all_reduce", state="completed")]
+        dump["entries"] = [dict(entry, record_id=k) for k, entry in enumerate(entries)][-60:]
+        dumps[file.name] = pickle.dumps(dump)
+    program = weft.Program.load(DUMPS / "sleeper" / "program.csv")
+    found = hang.from_dumps(dumps, program)
+    assert (found.culprit, found.cycle) == (2, ())
+    assert found.actions == ("4RECV_F3", "5RECV_F0", "2F3", "3RECV_F3")
+
+
 def test_missing_and_broken(tmp_path):
     for file in (DUMPS / "sleeper").iterdir():
         shutil.copy(file, tmp_path)
