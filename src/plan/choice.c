@@ -20,6 +20,9 @@
 #define CHOOSING 0.5
 enum { FINALISTS = 8 };
 
+/* The largest share of the time that is left for the constructors of one candidate. */
+#define CONSTRUCTING 0.2
+
 /* Bounds of partitions are rounded down by this share. */
 #define SLACK 2e-9
 
@@ -252,6 +255,17 @@ static void report(void *context, const struct weft_search_progress *at) {
   }
 }
 
+/* Seconds of a typical core, for each op, that a plan by constructors takes at least. */
+#define PLAN_SECONDS 4e-7
+
+/* Whether a share of the time that is left may do for a plan. */
+static bool is_affordable(const struct choosing *choosing, const struct candidate *candidate,
+                          double share) {
+  const struct weft_choice_candidate *is = &candidate->is;
+  const double ops = 3.0 * is->ranks * is->stages_per_rank * is->microbatches;
+  return PLAN_SECONDS * ops < share * time_left(choosing);
+}
+
 static bool is_open(const struct choosing *choosing, const struct candidate *candidate) {
   return !candidate->is_finished && candidate->is.bound * (1 + SLACK) < choosing->best;
 }
@@ -345,7 +359,7 @@ static enum weft_status plan_some(struct choosing *choosing, uint32_t most, doub
     if (choosing->best < INFINITY && (choosing->stopped || time_left(choosing) <= 0)) {
       break;
     }
-    if (is_open(choosing, candidate)) {
+    if (is_open(choosing, candidate) && is_affordable(choosing, candidate, 1)) {
       WEFT_TRY(plan(choosing, candidate, share, seconds, error));
       candidate->is_finished = candidate->is_finished || to_the_end;
       most--;
@@ -354,21 +368,31 @@ static enum weft_status plan_some(struct choosing *choosing, uint32_t most, doub
   return WEFT_OK;
 }
 
-/* All get the constructors, those with one stage per rank first: they take little time, and their
- * bounds are close. Then half as many candidates share as much work in each round. */
-static enum weft_status plan_all(struct choosing *choosing, struct weft_error *error) {
+/* All that there is time for get the constructors, those with one stage per rank first: they take
+ * little time, and their bounds are close. The last round is for those left out, as long as there is
+ * no plan at all. */
+static enum weft_status construct_all(struct choosing *choosing, struct weft_error *error) {
   sort(choosing);
-  for (unsigned many = 0; many < 2; many++) {
+  for (unsigned round = 0; round < 3; round++) {
     for (uint32_t n = 0; n < choosing->count; n++) {
       struct candidate *candidate = &choosing->list[n];
-      if (choosing->best < INFINITY && (choosing->stopped || time_left(choosing) <= 0)) {
+      if (choosing->best < INFINITY &&
+          (round == 2 || choosing->stopped || time_left(choosing) <= 0)) {
         break;
       }
-      if ((candidate->is.stages_per_rank > 1) == (many == 1) && is_open(choosing, candidate)) {
+      if (is_open(choosing, candidate) &&
+          (round == 2 || ((candidate->is.stages_per_rank > 1) == (round == 1) &&
+                          is_affordable(choosing, candidate, CONSTRUCTING)))) {
         WEFT_TRY(plan(choosing, candidate, 0, INFINITY, error));
       }
     }
   }
+  return WEFT_OK;
+}
+
+/* First by constructors; then half as many candidates share as much work in each round. */
+static enum weft_status plan_all(struct choosing *choosing, struct weft_error *error) {
+  WEFT_TRY(construct_all(choosing, error));
   const double left = time_left(choosing);
   for (uint32_t most = FINALISTS; most > 1; most /= 2) {
     const double share = CHOOSING / log2(FINALISTS) / most;

@@ -46,6 +46,7 @@ void weft_incumbent_replace(struct weft_incumbent *incumbent, const struct weft_
                             int64_t value, int64_t span_sum, const char *name) {
   assert(value >= incumbent->bound && value <= incumbent->value);
   memcpy(incumbent->best.ops, order->ops, weft_problem_op_count(incumbent->problem));
+  incumbent->replaced++;
   incumbent->value = value;
   incumbent->span_sum = span_sum;
   incumbent->name = name;

@@ -17,6 +17,7 @@ struct weft_incumbent {
   int64_t bound;
   const char *name;   /* of the best order's schedule; NULL: it has no name */
   uint64_t evaluated; /* orders offered */
+  uint64_t replaced;  /* how often the best order was */
   uint64_t moves;     /* local moves tried */
   uint64_t move_ns;   /* processor time they took */
 };
@@ -34,6 +35,11 @@ void weft_incumbent_finish(struct weft_incumbent *incumbent);
 static inline bool weft_incumbent_is_beaten(const struct weft_incumbent *incumbent, int64_t value,
                                             int64_t span_sum) {
   return value < incumbent->value || (value == incumbent->value && span_sum < incumbent->span_sum);
+}
+
+/* Whether there is no order but the first one, the serial order: anything else is worth waiting for. */
+static inline bool weft_incumbent_is_serial(const struct weft_incumbent *incumbent) {
+  return incumbent->replaced < 2;
 }
 
 /* Replaces the best order by a copy of this one. */

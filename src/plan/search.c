@@ -141,8 +141,12 @@ static double open_bound_of(const struct search *search) {
   return fmin(bound, bound_of(search->best));
 }
 
-/* Seconds of a typical core, for each op, to make a table and to check it. */
-#define ANSWER_SECONDS 2e-7
+/* Seconds of a typical core, for each op, to make a table, to check it and to write it. */
+#define ANSWER_SECONDS 2.5e-7
+
+static double answer_seconds(const struct attempt *attempt) {
+  return ANSWER_SECONDS * (double)weft_problem_op_count(&attempt->problem);
+}
 
 static void choose(struct search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
@@ -151,7 +155,7 @@ static void choose(struct search *search) {
       search->best = attempt;
     }
   }
-  search->control.reserve = ANSWER_SECONDS * (double)weft_problem_op_count(&search->best->problem);
+  search->control.reserve = answer_seconds(search->best);
 }
 
 /* Starts every new layout with its bound, and with the orders of the constructors if one of them may
@@ -165,6 +169,7 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
                           search->request, &search->control, error));
     search->attempt_count++;
+    search->control.reserve = fmax(search->control.reserve, answer_seconds(&search->attempts[n]));
     if (search->best == NULL || bound_of(&search->attempts[n]) < value_of(search->best)) {
       WEFT_TRY(construct(&search->attempts[n].incumbent, error));
     }

@@ -120,6 +120,7 @@ static int64_t run(struct chain *chain, const struct setting *setting, int64_t c
       .lead = lead < 1e6 ? (int64_t)(lead * chain->period) : INT64_MAX,
       .fill = value_of(setting, FILL)};
   set_targets(chain, setting);
+  chain->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&chain->scheduler, &rule, cutoff, &incumbent->draft);
   chain->runs--;

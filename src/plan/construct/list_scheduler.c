@@ -360,12 +360,19 @@ static int64_t least_objective(const struct weft_list_scheduler *scheduler, uint
          (spans ? scheduler->times->first[rank] : 0);
 }
 
+/* Decisions between two looks at the clock, for problems of millions of ops. */
+enum { POLL_INTERVAL = 1 << 14 };
+
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
                                 struct weft_order *order) {
   assert(rule != NULL && rule->fill >= 0 && rule->fill <= 1 && order != NULL);
   start(scheduler);
-  while (scheduler->heap_size > 0) {
+  for (uint64_t n = 1; scheduler->heap_size > 0; n++) {
+    if (n % POLL_INTERVAL == 0 && !scheduler->is_patient &&
+        weft_search_control_poll(scheduler->problem->control)) {
+      return WEFT_NEVER;
+    }
     const int64_t now = scheduler->when[scheduler->heap[0]];
     const uint32_t rank = take_first(scheduler);
     struct decision decision = begin_decision(scheduler, rank, now);

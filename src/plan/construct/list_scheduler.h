@@ -38,6 +38,7 @@ struct weft_list_scheduler {
   uint32_t *heap_at;      /* [rank] index in the heap; UINT32_MAX: not in it */
   const uint32_t *turned; /* forwards started at the last stage */
   uint32_t heap_size;
+  bool is_patient; /* set by the caller: a run ends even if the search is cancelled */
 };
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
@@ -56,7 +57,8 @@ static inline int64_t *weft_target_row(const struct weft_list_scheduler *schedul
 #define WEFT_TARGET_LAST (INT64_MAX / 2)
 
 /* Builds the order of the targets, within the memory limit, and returns its objective; WEFT_NEVER
- * when that exceeds `cutoff`, or on a deadlock, which only limits near the least can cause. */
+ * when that exceeds `cutoff`, on a deadlock, which only limits near the least can cause, or when the
+ * search is cancelled and the run is not patient. */
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
                                 struct weft_order *order);

@@ -434,6 +434,7 @@ static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
                                        : INT64_MAX,
       .fill = setting->fill};
   set_targets(periodic);
+  periodic->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&periodic->scheduler, &rule, cutoff, &incumbent->draft);
   spend(periodic, weft_problem_op_count(periodic->problem) * OP_WORK);

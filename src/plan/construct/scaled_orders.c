@@ -245,6 +245,7 @@ static int64_t run(struct scaled *scaled, const struct setting *setting, int64_t
     set_row(scaled, setting, s, weft_problem_backward(scaled->problem));
     set_row(scaled, setting, s, WEFT_KIND_W);
   }
+  scaled->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&scaled->scheduler, &rule, cutoff, &incumbent->draft);
   if (value < incumbent->value) {

@@ -203,6 +203,7 @@ static void run(struct blocks *blocks, struct block *block, int64_t lead, double
                 int64_t cutoff) {
   struct weft_incumbent *incumbent = blocks->incumbent;
   const struct weft_target_rule rule = {.lead = lead, .fill = fill};
+  blocks->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&blocks->scheduler, &rule, cutoff, &incumbent->draft);
   block->value = value < block->value ? value : block->value;
