@@ -214,13 +214,13 @@ struct heavy_head {
   double bound;
 };
 
-/* A loop of 32 ranks, two stages each, the last of which takes 1.6 times as long. */
-static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, double limit) {
-  const struct weft_shape shape = {.ranks = 32, .stages_per_rank = 2, .microbatches = microbatches};
+/* Equal stages, two on each rank, the last of which takes `factor` times as long. */
+static void heavy_head_init_shape(struct heavy_head *head, struct weft_shape shape, double factor,
+                                  double limit) {
   struct weft_search_request request = weft_search_request_default();
-  assert_int_equal(weft_costs_create(NULL, 64, &head->costs, NULL), WEFT_OK);
-  for (uint32_t s = 0; s < 64; s++) {
-    const double scale = s == 63 ? 1.6 : 1;
+  assert_int_equal(weft_costs_create(NULL, 2 * shape.ranks, &head->costs, NULL), WEFT_OK);
+  for (uint32_t s = 0; s < 2 * shape.ranks; s++) {
+    const double scale = s + 1 == 2 * shape.ranks ? factor : 1;
     head->costs->stages[s] = (struct weft_stage_costs){.f = 4 * scale,
                                                        .i = 4.2 * scale,
                                                        .w = 3.5 * scale,
@@ -239,9 +239,61 @@ static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, doub
   head->bound = (double)weft_problem_bound(&head->problem, WEFT_OBJECTIVE_MAKESPAN);
 }
 
+/* A loop of 32 ranks. */
+static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, double limit) {
+  heavy_head_init_shape(
+      head, (struct weft_shape){.ranks = 32, .stages_per_rank = 2, .microbatches = microbatches},
+      1.6, limit);
+}
+
 static void heavy_head_finish(struct heavy_head *head) {
   weft_problem_finish(&head->problem);
   weft_costs_destroy(head->costs);
+}
+
+/* A microbatch that awaits its backward at the last stage of a V, which is on the first rank, holds
+ * memory at the first stage too: without that the bound is 1209.5. */
+static void bounds_count_all_stages_of_a_microbatch(void **state) {
+  (void)state;
+  struct heavy_head head;
+  heavy_head_init_shape(
+      &head,
+      (struct weft_shape){
+          .ranks = 16, .stages_per_rank = 2, .microbatches = 32, .placement = WEFT_PLACEMENT_V},
+      2, 10.88);
+  assert_true(head.bound / head.problem.ticks_per_unit > 1230);
+  heavy_head_finish(&head);
+}
+
+static bool stop_at_once(void *context) {
+  (void)context;
+  return true;
+}
+
+/* A run of the list scheduler may take longer than the time that is left. */
+static void a_list_ends_when_the_search_does(void **state) {
+  (void)state;
+  struct heavy_head head;
+  heavy_head_init(&head, 128, 64);
+  const struct weft_search_request request = {.stop = stop_at_once};
+  struct weft_search_control control;
+  const struct weft_target_rule rule = {.lead = INT64_MAX};
+  struct weft_list_scheduler list;
+  struct weft_incumbent incumbent;
+  assert_int_equal(weft_incumbent_init(&incumbent, &head.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.evaluation, NULL),
+                   WEFT_OK);
+  const int64_t value = weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft);
+  assert_true(value < WEFT_NEVER);
+  weft_search_control_start(&control, &request);
+  control.reported = 0; /* so that it asks at once */
+  head.problem.control = &control;
+  assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == WEFT_NEVER);
+  list.is_patient = true;
+  assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == value);
+  weft_list_scheduler_finish(&list);
+  weft_incumbent_finish(&incumbent);
+  heavy_head_finish(&head);
 }
 
 /* 64 microbatches in three quarters of the memory of 1F1B. Greedy orders are 20 % above the bound. */
@@ -286,6 +338,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whatever_fits_has_an_order),
       cmocka_unit_test(lists_come_to_an_end_within_the_memory),
+      cmocka_unit_test(bounds_count_all_stages_of_a_microbatch),
+      cmocka_unit_test(a_list_ends_when_the_search_does),
       cmocka_unit_test(periodic_orders_are_near_the_bound),
       cmocka_unit_test(scaled_orders_are_near_the_bound),
       cmocka_unit_test(scaled_orders_stay_within_the_memory),

@@ -216,6 +216,24 @@ static int64_t first_gradients(const struct view *view) {
   return view->paths->problem->stages[view->last].gradients;
 }
 
+/* An upper bound on the value of what a rank's microbatches hold within the room: any of the stages,
+ * each at most once, and W that are pending. Who holds a stage holds those before it too; so it is
+ * also a bound to take each stage together with those before it. */
+static int64_t most_held(const struct item *stages, uint32_t stage_count,
+                         const struct item *weights, uint32_t weight_count, int64_t room) {
+  struct item items[2 * WEFT_LOCAL_STAGES_MAX], sums[2 * WEFT_LOCAL_STAGES_MAX];
+  const uint32_t count = stage_count + weight_count;
+  for (uint32_t k = 0; k < count; k++) {
+    items[k] = k < stage_count ? stages[k] : weights[k - stage_count];
+    sums[k] = items[k];
+    if (k > 0 && k < stage_count) {
+      sums[k].size += sums[k - 1].size;
+      sums[k].value += sums[k - 1].value;
+    }
+  }
+  return weft_min(knapsack_bound(items, count, room), knapsack_bound(sums, count, room));
+}
+
 /* The most time of F of the rank's first `stages` stages that fits into the room together. */
 static int64_t most_forward(const struct view *view, uint32_t stages, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
@@ -224,7 +242,7 @@ static int64_t most_forward(const struct view *view, uint32_t stages, int64_t ro
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
     items[k] = (struct item){stage->held, stage->time[WEFT_KIND_F], view->count};
   }
-  return knapsack_bound(items, stages, room);
+  return most_held(items, stages, NULL, 0, room);
 }
 
 /* Idle time before the first I, which belongs to the last stage: a trip passes, during which only
@@ -245,19 +263,20 @@ static int64_t head_of_many(const struct view *view) {
   return head;
 }
 
-/* The most time of I and W that can be left when the last F starts: those that are in the room. */
+/* The most time of I and W that can be left when the last F starts: those that are in the room. All
+ * other F are done, so who awaits I of a stage also awaits those of the stages before it. */
 static int64_t most_left(const struct view *view, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
-  struct item items[2 * WEFT_LOCAL_STAGES_MAX];
-  uint32_t count = 0;
-  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+  struct item stages[WEFT_LOCAL_STAGES_MAX], weights[WEFT_LOCAL_STAGES_MAX];
+  const uint32_t v = problem->stages_per_rank;
+  for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t w = weft_paths_weight(problem, s);
-    items[count++] = (struct item){stage->held, weft_paths_back(problem, s) + w, view->count};
-    items[count++] = (struct item){weft_paths_after(problem, s), w, view->count};
+    stages[k] =
+        (struct item){problem->stages[s].held, weft_paths_back(problem, s) + w, view->count};
+    weights[k] = (struct item){weft_paths_after(problem, s), w, view->count};
   }
-  return weft_min(knapsack_bound(items, count, room), view->count * (view->i + view->w));
+  return weft_min(most_held(stages, v, weights, v, room), view->count * (view->i + view->w));
 }
 
 /* The most time of W that can be left when the last I ends: those in memory beside the gradients of
