@@ -306,6 +306,7 @@ replicated() {
     env --default-signal=INT,TERM "$WEFT" plan -p 8 -m 64 -v 2 --placement loop --memory 6 \
       --effort 1000000 -o t.csv >out 2>err 3>&- &
     pid=$!
+    await_handlers "$pid"
     sleep 0.7
     kill -s "${signal%:*}" "$pid"
     await_end 60 "$pid" "weft plan"
@@ -325,6 +326,7 @@ replicated() {
   env --default-signal=INT,TERM "$WEFT" plan --ranks 8 --global-batch 128 --costs parts.json \
     --memory 14 --time-limit 1000 -o t.csv >out 2>err 3>&- &
   pid=$!
+  await_handlers "$pid"
   sleep 0.7
   kill -s INT "$pid"
   await_end 60 "$pid" "weft plan"

@@ -10,11 +10,13 @@ field() {
   "$WEFT" run --json "${@:2}" | jq -c "$1"
 }
 
-# ends SIGNAL STATUS SECONDS WORDS...: the command gets the signal after so long, ends with that status.
+# ends SIGNAL STATUS SECONDS WORDS...: the command gets the signal so long after it has begun, and
+# ends with that status.
 ends() {
   local pid
   env --default-signal=INT,TERM "$WEFT" run "${@:4}" >out 2>err &
   pid=$!
+  await_handlers "$pid"
   sleep "$3"
   kill -s "$1" "$pid"
   await_end 60 "$pid" "weft run ${*:4}"
@@ -177,6 +179,7 @@ ends() {
   "$WEFT" gen GPipe -p 1 -m 1 >t.csv
   env --default-signal=INT,TERM "$WEFT" run t.csv --f 60000 --b 0 >out 2>err &
   pid=$!
+  await_handlers "$pid"
   sleep 0.3
   kill -s TERM "$pid"
   sleep 0.1

@@ -18,6 +18,17 @@ has_ended() {
   ! kill -0 "$1" 2>/dev/null
 }
 
+# await_handlers PID: waits until the process catches SIGINT and SIGTERM. Before that they would
+# end it without a word, however long a busy machine takes to start it.
+await_handlers() {
+  await 60 "process $1 to catch SIGINT and SIGTERM" catches_signals "$1"
+}
+catches_signals() {
+  local caught
+  caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status") &&
+    (((16#${caught:-0} & 0x4002) == 0x4002))
+}
+
 # await_end SECONDS PID WHAT: waits for the end of a background process and sets $status; one
 # that takes too long is killed.
 await_end() {
