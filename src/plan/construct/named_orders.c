@@ -34,7 +34,8 @@ enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct w
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;
-  for (size_t n = 0; n < weft_schedule_count() && !weft_incumbent_is_done(incumbent); n++) {
+  for (size_t n = 0; n < weft_schedule_count() && !weft_search_control_poll(problem->control);
+       n++) {
     const struct weft_schedule_info *info = weft_schedule_at(n);
     if (info->trains && !info->fixed && v >= info->stages_per_rank_min &&
         v <= info->stages_per_rank_max && (v == 1 || info->placement == problem->placement)) {
