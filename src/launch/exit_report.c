@@ -55,7 +55,7 @@ const char *weft_launch_rank_activity(struct weft_transport *transport, char *bu
     (void)snprintf(peer, sizeof peer, ", for rank %" PRIu32, own->peer);
   }
   (void)snprintf(buffer, size, "%s%s in step %" PRIu64 "%s; ends with the others",
-                 phase_name(own->phase), place, own->step + 1, peer);
+                 phase_name(own->phase), place, own->step > 0 ? own->step : 1, peer);
   return buffer;
 }
 

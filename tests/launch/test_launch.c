@@ -113,7 +113,7 @@ static void test_activity(void **state) {
   char text[256];
   own->phase = WEFT_PHASE_RECEIVE;
   own->peer = 7;
-  own->step = 13;
+  own->step = 14;
   (transport->ops->fail)(transport, &failure);
   assert_string_equal(weft_launch_rank_activity(transport, text, sizeof text),
                       "waiting for a message in step 14, for rank 7; ends with the others");
