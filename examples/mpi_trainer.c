@@ -67,7 +67,7 @@ static enum weft_status train(struct weft_transport *transport, long steps,
   const struct weft_boundary boundary = {1, {{"x", shape, true}}};
   const uint32_t last = transport->rank_count - 1;
   struct weft_named_source schedule = {.schedule = "1F1B", .ranks = transport->rank_count};
-  struct layer layer = {{&layer_ops}, transport->rank == last ? -0.3f : 0.8f, 0};
+  struct layer layer = {.stage.ops = &layer_ops, .w = transport->rank == last ? -0.3f : 0.8f};
   struct weft_stage *stages[RANKS_MAX] = {NULL};
   stages[transport->rank] = &layer.stage;
 
