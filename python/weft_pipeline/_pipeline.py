@@ -411,15 +411,15 @@ def _boundaries(owner: Pipeline, x: Any, allgather: Callable[[bytes], list[bytes
                 failure = caught
                 mine = b"-" + bytes(size)
         found = allgather(mine or bytes(size + 1))
-        told = found[rank if len(found) > 1 else 0]
-        if told[:1] != b"+":
+        answer = found[rank if len(found) > 1 else 0]
+        if answer[:1] != b"+":
             reason = StageError(
                 f"rank {rank} cannot tell what stage {k} gives", "that rank's error says why"
             )
             if owner._rank is not None:
                 launch.is_failed(failure or reason)
             raise failure or reason
-        shape = c.weft_tensor_shape.from_buffer_copy(told[1:])
+        shape = c.weft_tensor_shape.from_buffer_copy(answer[1:])
         if k >= 0:
             boundaries[k].tensor_count = 1
             boundaries[k].tensors[0].largest = shape
