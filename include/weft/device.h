@@ -166,6 +166,7 @@ struct weft_device_ops {
 /* Base of every device: put it first. */
 struct weft_device {
   const struct weft_device_ops *ops;
+  uint32_t number; /* of the GPU, as CUDA counts them: for messages */
 };
 
 /* The host as a device: what NULL means. Operations are complete at return, and so

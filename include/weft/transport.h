@@ -139,6 +139,7 @@ struct weft_rank_status {
   int64_t since;   /* in this phase at this action, now()'s time */
   uint64_t flags;  /* WEFT_RANK_...; atomic: also written by refresh_status() and weft_comm_run() */
   uint64_t calls;  /* of stages' functions, and returns from them: odd while it is in one */
+  uint64_t gpu;    /* the number of the GPU that WEFT_RANK_ON_DEVICE is about */
   int64_t stall_limit; /* of its pipeline, now()'s time; 0: none */
   uint64_t recent_count;
   struct weft_recent_action recent[WEFT_STATUS_RECENT]; /* a ring: the newest is recent_count - 1 */

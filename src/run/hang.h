@@ -20,7 +20,8 @@ struct weft_rank_state {
   int64_t since;
   uint64_t flags; /* WEFT_RANK_STOPPED, _SILENT, _DEAD */
   bool has_acted; /* it has finished an action */
-  bool on_device; /* its device is at the action; its stages have enqueued all */
+  bool on_device; /* its GPU is at the action; its stages have enqueued all */
+  uint64_t gpu;   /* that GPU's number */
 };
 
 /* Reads it, one relaxed load per field. */

@@ -39,6 +39,7 @@ static void write_rank(struct weft_json *json, const struct weft_hang *hang, uin
   }
   if (state->on_device) {
     weft_json_boolean(json, "on_device", true);
+    write_count(json, "gpu", state->gpu);
   }
   write_count(json, "step", state->step);
   write_count(json, "cell", state->cell);

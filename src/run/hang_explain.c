@@ -13,6 +13,9 @@
 
 static void add_phase(struct weft_text *text, const struct weft_rank_state *state) {
   char word[WEFT_DIAGNOSIS_WORD];
+  if (state->on_device && state->phase != WEFT_PHASE_IDLE) {
+    weft_text_addf(text, "GPU %" PRIu64 " ", state->gpu);
+  }
   switch (state->phase) {
     case WEFT_PHASE_IDLE: weft_text_add(text, "is idle"); return;
     case WEFT_PHASE_DONE: weft_text_add(text, "has done its part"); return;
@@ -21,14 +24,12 @@ static void add_phase(struct weft_text *text, const struct weft_rank_state *stat
       if (state->wants.op != WEFT_OP_IDLE) { /* a collective */
         weft_text_addf(text, "waits for its %s", weft_diagnosis_action(state->wants, word));
       } else {
-        weft_text_addf(text, "%s in %s", state->on_device ? "its device is" : "is",
-                       weft_diagnosis_action(state->action, word));
+        weft_text_addf(text, "is in %s", weft_diagnosis_action(state->action, word));
       }
       return;
     default: break;
   }
-  weft_text_addf(text, "%s%s", state->on_device ? "its device waits" : "waits",
-                 weft_diagnosis_place(state, word));
+  weft_text_addf(text, "waits%s", weft_diagnosis_place(state, word));
   if (state->peer != NOBODY) {
     weft_text_addf(text, " for rank %" PRIu32, state->peer);
   }

@@ -302,6 +302,7 @@ static enum weft_status read_ranks(struct reader *reader, json_t *value, void *f
                                           {"phase", read_phase, STATE(phase), false},
                                           {"process", read_process, STATE(flags), true},
                                           {"on_device", read_flag, STATE(on_device), true},
+                                          {"gpu", read_count, STATE(gpu), true},
                                           {"step", read_count, STATE(step), false},
                                           {"cell", read_count, STATE(cell), false},
                                           {"action", read_action, STATE(action), false},

@@ -486,7 +486,10 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
   char time[WEFT_DIAGNOSIS_WORD];
   const uint64_t computed = weft_diagnosis_elapsed(graph->now, state->since);
   const struct weft_action doing = awaits_collective(state) ? state->wants : state->action;
-  const char *what = state->on_device ? "its device has not ended" : "it has not returned from";
+  char what[WEFT_DIAGNOSIS_WORD] = "it has not returned from";
+  if (state->on_device) {
+    (void)snprintf(what, sizeof what, "GPU %" PRIu64 " has not ended", state->gpu);
+  }
   if (computed < waited / 2) {
     add(hint,
         "rank %" PRIu32

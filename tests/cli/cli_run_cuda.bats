@@ -140,10 +140,18 @@ is_sound() {
   [ "$status" -eq 75 ]
   [[ $stderr == *"rank 0"*"0F0"* ]]
   # All has been enqueued: the stage's function has returned, and what it enqueued has not ended.
-  [[ $stderr == *"look at rank 0's stage 0: its device has not ended its forward"* ]]
+  [[ $stderr == *"look at rank 0's stage 0: GPU 0 has not ended its forward"* ]]
   weft explain-hang weft-hang.json
-  [[ ${lines[0]} == "rank 0: its device is in 0F0, since "*" s; step 1, cell "+([0-9]) ]]
+  [[ ${lines[0]} == "rank 0: GPU 0 is in 0F0, since "*" s; step 1, cell "+([0-9]) ]]
   [[ $output == *$'\nculprit: rank 0\n'* ]]
+  # The third one is rank 1's, on the second GPU.
+  ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0" \
+    on_gpus devices=2,hang=weft_spin:3 run t.csv --device cuda --stall-limit 0.3
+  [ "$status" -eq 75 ]
+  [[ $stderr == *"look at rank 1's stage 1: GPU 1 has not ended its forward"* ]]
+  weft explain-hang weft-hang.json
+  [[ ${lines[0]} == "rank 0: GPU 0 waits before 0B0 for rank 1, since "* ]]
+  [[ ${lines[1]} == "rank 1: GPU 1 is in 1F0, since "* ]]
 }
 
 @test "without a driver, GPUs are refused with what to install" {

@@ -93,7 +93,7 @@ static void test_upload(void **state) {
                                              .allocate = allocate,
                                              .free = release,
                                              .copy = count_copy};
-  struct weft_device counting = {&ops};
+  struct weft_device counting = {.ops = &ops};
   (void)state;
   for (uint32_t columns = COLUMNS; columns <= 16; columns += 16 - COLUMNS) {
     struct weft_batch_split split = {.allocator = NULL};

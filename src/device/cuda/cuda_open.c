@@ -210,6 +210,7 @@ static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t s
   rank->cuda = cuda->cuda;
   rank->of = cuda;
   rank->gpu = &cuda->gpus[place / parts];
+  rank->device.number = rank->gpu->number;
   rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
   name_place(cuda, rank, (uint32_t)(place % parts), sms_each);
   if (pthread_mutex_init(&rank->lock, NULL) != 0) {
