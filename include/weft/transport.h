@@ -57,6 +57,9 @@ struct weft_message_header {
   uint64_t checksum;         /* of header and shapes; last, weft_message_seal() writes it */
 };
 
+/* In `event_number`: the event of a copy, in a stream of its own. */
+#define WEFT_EVENT_COPY (UINT64_C(1) << 31)
+
 struct weft_message {
   struct weft_message_header header;
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX]; /* [header.tensor_count] */
@@ -66,7 +69,8 @@ struct weft_message {
   /* On a device with streams, the last work that was enqueued on `data`, handed over with it:
    * whoever enqueues more in another stream has that stream wait for the event. */
   struct weft_device_event *event; /* NULL: there is none to wait for */
-  uint64_t event_number;           /* of the rank's events: round x 2^32 + its place in the step */
+  uint64_t event_number;           /* round x 2^32 + the compute cell of that rank's row whose
+                                      event it is, or for which WEFT_EVENT_COPY was made */
   uint32_t event_rank;             /* whose work it is */
   int64_t begin;                   /* when the transfer began and ended, in now()'s time; */
   int64_t end;                     /* written by the transport before test() says WEFT_OK */
@@ -121,6 +125,8 @@ enum weft_rank_phase {
 #define WEFT_RANK_ASKS_EVENT 16u
 /* Likewise: its status shows what its device is doing, whose work has been enqueued. */
 #define WEFT_RANK_ON_DEVICE 32u
+/* Likewise: a device may be using memory of ranks on the host, as messages to and from them. */
+#define WEFT_RANK_IN_STEP 64u
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */

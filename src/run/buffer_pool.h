@@ -33,6 +33,10 @@ struct weft_buffer {
   struct weft_message message; /* message.data is the memory, on message.device */
   void *resident;              /* on the pool's device, with message.data a copy of it for the
                                 transport; NULL: there is only message.data */
+  /* In a streamed pool, the last work on `resident`, which is this rank's, as message.event is that
+   * on message.data. */
+  struct weft_device_event *last_use; /* NULL: there is none to wait for */
+  uint64_t last_use_number;
   struct weft_buffer *next;    /* in the pool's list of free buffers or of sends */
   struct weft_buffer *older;   /* in the list of all buffers */
   uint64_t sequence;           /* on its channel, as a receive expects it */

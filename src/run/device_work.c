@@ -1,8 +1,8 @@
 /* The work of a rank on a device: the host enqueues a whole row without waiting, and events carry
  * what the actions need of each other.
  *
- * A rank has one stream for its actions, so they run in the order of its row. After each compute
- * cell it records an event, and buffers carry that event to other ranks:
+ * A rank has one stream for its compute cells, so they run in the order of its row. After each of
+ * them it records an event, and buffers carry that event to other ranks:
  *
  *     rank 0, stream 0                      rank 1, stream 1
  *     0F0 writes a buffer, event 0.0
@@ -10,6 +10,8 @@
  *                                           wait for 0.0
  *                                           1F0 and 1B0 read the buffer, event 1.1
  *     0F4 takes it: wait for 1.1 ◀───────── it comes back with another message
+ *
+ * Copies of messages between devices have a stream per direction (executor_wire.c).
  *
  * A wait for what the stream already waits for is left out, so the second one seldom remains. A
  * wait is enqueued after the record that it is for, on every path: so the order in which the host
@@ -109,6 +111,12 @@ static void free_events(struct weft_executor *executor) {
     work->device->ops->event_destroy(work->device, allocator,
                                      work->begins != NULL ? work->begins[k] : NULL);
   }
+  for (uint32_t k = 0; work->copies != NULL && k < work->copy_room; k++) {
+    work->device->ops->event_destroy(work->device, allocator, work->copies[k]);
+  }
+  weft_array_free(allocator, work->copies, work->copy_room, sizeof(void *));
+  work->copies = NULL;
+  work->copy_room = 0;
   weft_array_free(allocator, work->events, work->event_room, sizeof(void *));
   weft_array_free(allocator, work->begins, work->event_room, sizeof(void *));
   weft_array_free(allocator, work->records, work->event_room, sizeof *work->records);
@@ -124,10 +132,13 @@ static void free_events(struct weft_executor *executor) {
   work->event_room = work->wait_room = 0;
 }
 
-static uint32_t count_cells(const struct weft_row *row) {
+static uint32_t count_cells(const struct weft_row *row, uint32_t *transfers) {
   uint32_t count = 0;
+  *transfers = 0;
   for (uint64_t i = row->begin; i < row->end; i += weft_cell_records(&row->program->actions[i])) {
-    count += is_compute(&row->program->actions[i]);
+    const struct weft_action *cell = &row->program->actions[i];
+    count += is_compute(cell);
+    *transfers += weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV);
   }
   return count;
 }
@@ -138,9 +149,11 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   if (work == NULL) {
     return WEFT_OK;
   }
-  const uint32_t count = count_cells(row);
+  uint32_t transfers;
+  const uint32_t count = count_cells(row, &transfers);
+  work->transfer_count = transfers > work->transfer_count ? transfers : work->transfer_count;
   if (count <= work->event_room) {
-    return WEFT_OK;
+    return weft_executor_fit_copies(executor, error);
   }
   free_events(executor);
   const struct weft_allocator *allocator = executor->allocator;
@@ -172,7 +185,7 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
       WEFT_TRY(ops->timed_event_create(work->device, allocator, &work->begins[k], error));
     }
   }
-  return WEFT_OK;
+  return weft_executor_fit_copies(executor, error);
 }
 
 void weft_executor_close_device(struct weft_executor *executor) {
@@ -190,6 +203,8 @@ void weft_executor_close_device(struct weft_executor *executor) {
   ops->event_destroy(work->device, allocator, work->base);
   ops->free_host(work->device, work->done);
   ops->stream_destroy(work->device, allocator, work->watch);
+  ops->stream_destroy(work->device, allocator, work->outgoing);
+  ops->stream_destroy(work->device, allocator, work->incoming);
   ops->stream_destroy(work->device, allocator, work->second);
   ops->stream_destroy(work->device, allocator, work->stream);
   weft_array_free(allocator, work->waited_for, executor->transport->rank_count,
@@ -203,7 +218,9 @@ void weft_executor_close_device(struct weft_executor *executor) {
 void weft_executor_begin_device(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   if (work != NULL) {
-    work->enqueued = work->seen = work->wait_count = 0;
+    work->enqueued = work->seen = work->wait_count = work->copy_count = 0;
+    work->cell_before[0] = work->cell_before[1] = 0;
+    work->departed = NULL;
     work->finishing = work->replaying = work->trails = false;
     work->held = work->has_unread_times = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
@@ -294,14 +311,14 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
   if (work == NULL) {
     return await_event(executor, message, error);
   }
-  if (message->event_number <= work->waited_for[message->event_rank] ||
+  const bool is_copy = (message->event_number & WEFT_EVENT_COPY) != 0;
+  if ((!is_copy && message->event_number <= work->waited_for[message->event_rank]) ||
       weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
-  work->waited_for[message->event_rank] = message->event_number;
-  if (work->wait_count < work->wait_room) {
-    work->waits[work->wait_count++] = (struct weft_device_wait){work->enqueued, message->event_rank,
-                                                                (uint32_t)message->event_number};
+  if (!is_copy) {
+    work->waited_for[message->event_rank] = message->event_number;
+    weft_executor_note_wait(work, message->event_rank, message->event_number);
   }
   return weft_executor_tolerate(
       executor, work->device->ops->event_wait(work->device, message->event, work->stream, error),
@@ -538,6 +555,7 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
     return WEFT_OK;
   }
   if (!work->finishing) {
+    WEFT_TRY(weft_executor_join_copies(executor, error));
     work->finishing = true;
     if (work->recording != NULL) {
       return WEFT_OK;
@@ -554,9 +572,9 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
 /* The end of all that the rank has enqueued: of its other streams, too. */
 static enum weft_status record_end(const struct weft_device_work *work, struct weft_error *error) {
   const struct weft_device_ops *ops = work->device->ops;
-  struct weft_stream *const others[] = {work->second, work->watch};
+  struct weft_stream *const others[] = {work->second, work->watch, work->incoming, work->outgoing};
   WEFT_TRY(ops->make_current(work->device, error));
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others) && others[k] != NULL; k++) {
     WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
     WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
   }

@@ -162,14 +162,26 @@ enum weft_status weft_executor_refit(struct weft_executor *executor, const struc
 /* After the handshake: gives the pools of boundaries to other ranks of the process the memory in
  * which both ends can take part. Once. WEFT_ERR_MEMORY. */
 enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error);
-/* A buffer that will be sent, written in the stream; and one that was received. */
+/* Streams and events for copies between devices, where there are any. */
+enum weft_status weft_executor_fit_copies(struct weft_executor *executor, struct weft_error *error);
+/* Copies a buffer that will be sent, and one that was received. */
 enum weft_status weft_executor_write_wire(struct weft_executor *executor,
                                           struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
-                                          struct weft_stream *stream, struct weft_error *error);
+                                          struct weft_error *error);
 enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
                                          const struct weft_buffer_pool *pool,
                                          struct weft_error *error);
+/* A buffer of a streamed pool is written again: after the copy that still reads it. */
+enum weft_status weft_executor_await_copy(struct weft_executor *executor,
+                                          const struct weft_buffer *buffer,
+                                          struct weft_error *error);
+/* What follows in the rank's stream comes after all copies that it sends. */
+enum weft_status weft_executor_join_copies(struct weft_executor *executor,
+                                           struct weft_error *error);
+/* On a rank on the host, after a failure: until no device uses its messages any more, at most so long
+ * (0: without limit). A device that still does is abandoned. */
+void weft_executor_await_devices(const struct weft_executor *executor, int64_t limit);
 
 /* ---- Work on a device with streams (device_work.c) ---- */
 
@@ -189,7 +201,9 @@ struct weft_recording {
 struct weft_device_work {
   struct weft_device *device;
   struct weft_stream *stream;     /* of everything that the stages enqueue, */
-  struct weft_stream *second;     /* but for the backward of an OVERLAP_F_B */
+  struct weft_stream *second;     /* but for the backward of an OVERLAP_F_B; */
+  struct weft_stream *incoming;   /* copies of messages from other devices, */
+  struct weft_stream *outgoing;   /* and to them: NULL where there are none */
   struct weft_stream *watch;      /* in a graph: notes how far the device is */
   struct weft_device_event *fork; /* from the stream to the second one, */
   struct weft_device_event *join; /* and back */
@@ -200,6 +214,14 @@ struct weft_device_work {
   uint32_t *records;                 /* [event_room]: the cell's first record */
   uint32_t event_room;
   uint32_t enqueued; /* cells of this step so far */
+
+  /* One event per copy of a message, recorded after it in `incoming` or `outgoing`. */
+  struct weft_device_event **copies;  /* [copy_room] */
+  uint32_t copy_room, copy_count;     /* copy_count: of this step so far */
+  uint32_t transfer_count;            /* SEND and RECV of the longest row so far */
+  uint64_t cell_before[2];            /* the last own cell that incoming, outgoing wait for, + 1 */
+  struct weft_device_event *departed; /* the last copy of `outgoing` that `stream` does not wait
+                                         for; NULL: it waits for all */
 
   /* When the cells ended, where times are wanted. A cell begins when the one before it and those
    * that it waits for have ended. Reading an event's time takes longer than anything else in a step,
@@ -260,16 +282,32 @@ static inline enum weft_status weft_executor_order(struct weft_executor *executo
              ? WEFT_OK
              : weft_executor_order_after(executor, &buffer->message, error);
 }
-/* Other ranks that get the buffer wait for the cell that is being enqueued; on the host it is
- * done. */
+/* Other ranks that get the buffer, or the copy of it, wait for the cell that is being enqueued; on
+ * the host it is done. */
 static inline void weft_executor_publish(const struct weft_executor *executor,
+                                         const struct weft_buffer_pool *pool,
                                          struct weft_buffer *buffer) {
   const struct weft_device_work *work = executor->device;
-  buffer->message.event = NULL;
-  if (work != NULL) {
+  if (work == NULL) {
+    buffer->message.event = NULL;
+    return;
+  }
+  const uint64_t number = (executor->round << 32) + work->enqueued;
+  if (pool->streamed) {
+    buffer->last_use = work->events[work->enqueued];
+    buffer->last_use_number = number;
+  } else {
     buffer->message.event = work->events[work->enqueued];
-    buffer->message.event_number = (executor->round << 32) + work->enqueued;
+    buffer->message.event_number = number;
     buffer->message.event_rank = executor->transport->rank;
+  }
+}
+/* The cell that is enqueued next waits for that cell of another rank. */
+static inline void weft_executor_note_wait(struct weft_device_work *work, uint32_t rank,
+                                           uint64_t number) {
+  if (work->wait_count < work->wait_room) {
+    work->waits[work->wait_count++] =
+        (struct weft_device_wait){work->enqueued, rank, (uint32_t)(number & (WEFT_EVENT_COPY - 1))};
   }
 }
 /* Before and after the functions of a compute cell, on a device with streams. */

@@ -91,7 +91,8 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_su
       status = weft_executor_take(executor, pool, peer, &sub->made, error);
     }
     if (status == WEFT_OK) {
-      status = weft_executor_order(executor, sub->made, error);
+      status = pool->streamed ? weft_executor_await_copy(executor, sub->made, error)
+                              : weft_executor_order(executor, sub->made, error);
     }
     if (status != WEFT_OK) {
       return status;
@@ -354,7 +355,7 @@ static enum weft_status call_all(struct weft_executor *executor, const struct we
 static void give_back(const struct weft_executor *executor, struct weft_buffer_pool *pool,
                       struct weft_buffer **buffer) {
   if (*buffer != NULL) {
-    weft_executor_publish(executor, *buffer);
+    weft_executor_publish(executor, pool, *buffer);
     weft_buffer_pool_give(pool, *buffer);
     *buffer = NULL;
   }
@@ -385,10 +386,7 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
   } else if (stage->above != NULL) {
     stage->above->held[mb].input = sub->made;
   } else {
-    if (stage->out->streamed) {
-      WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->out, sub->call.stream, error));
-    }
-    weft_executor_publish(executor, sub->made);
+    weft_executor_publish(executor, stage->out, sub->made);
     sub->held->output = sub->made;
   }
   if (!stage->needs->has_backward) {
@@ -407,11 +405,7 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
     if (stage->below != NULL) {
       stage->below->held[sub->action->microbatch].grad_in = sub->made;
     } else {
-      if (stage->grad_out->streamed) {
-        WEFT_TRY(weft_executor_write_wire(executor, sub->made, stage->grad_out, sub->call.stream,
-                                          error));
-      }
-      weft_executor_publish(executor, sub->made);
+      weft_executor_publish(executor, stage->grad_out, sub->made);
       sub->held->grad_out = sub->made;
     }
   }

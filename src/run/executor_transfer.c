@@ -175,8 +175,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
-  if (pool->staged && !pool->streamed) { /* else its cell has written it */
-    WEFT_TRY(weft_buffer_copy(buffer, pool, true, NULL, error));
+  if (pool->staged) {
+    WEFT_TRY(weft_executor_write_wire(executor, buffer, pool, error));
   }
   WEFT_TRY(write_header(executor, buffer, action,
                         forward ? stage->sent_forward : stage->sent_backward, error));

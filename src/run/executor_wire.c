@@ -4,15 +4,33 @@
  *     sender      receiver             messages are in                  copies
  *     host        host                 memory of the host               none: handed over
  *     GPU         the same GPU         its memory                       none: handed over
- *     GPU         GPU that reaches it  memory of the sender's GPU       the receiver's stream
- *     GPU         GPU                  pinned memory                    the streams of both
- *     host        GPU                  pinned memory                    the receiver's stream
- *     GPU         host                 pinned memory                    the sender's stream
+ *     GPU         GPU that reaches it  memory of the sender's GPU       the receiver
+ *     GPU         GPU                  pinned memory                    both
+ *     host        GPU                  pinned memory                    the receiver
+ *     GPU         host                 pinned memory                    the sender
  *
- * A copy to the message is part of the cell that made it, and so before its event; a copy from it
- * comes after that event in the receiver's stream. Buffers change hands as everywhere, and carry
- * the event of the last work on them: the copy, or what came after it. */
+ * A rank copies what it sends in one stream and what it receives in another, beside the stream
+ * that computes. Events order them:
+ *
+ *     compute        outgoing                    incoming of the receiver     its compute
+ *     cell, event
+ *                    wait for the cell
+ *                    wait for the message's
+ *                      last reader
+ *                    copy to the message, event
+ *                                                wait for that copy
+ *                                                wait for the last cell that
+ *                                                  used the tensors
+ *                                                copy from it, event
+ *                                                                             wait for that copy
+ *                                                                             cell
+ *     wait for the copy
+ *     another cell writes the tensors
+ *
+ * Messages change hands as everywhere, and carry the event of the last copy; tensors stay with
+ * their rank, and have the event of their last use beside them. */
 #include <assert.h>
+#include <sched.h>
 
 #include <weft/support.h>
 
@@ -24,6 +42,25 @@ static struct weft_device *device_of(const struct weft_executor *executor, uint3
   struct weft_transport *transport = executor->transport;
   const struct weft_handshake *of = transport->ops->exchanged(transport, rank);
   return (struct weft_device *)(uintptr_t)of->device; // NOLINT(performance-no-int-to-ptr)
+}
+
+void weft_executor_await_devices(const struct weft_executor *executor, int64_t limit) {
+  struct weft_transport *transport = executor->transport;
+  if (executor->device != NULL || !executor->connected) {
+    return;
+  }
+  const int64_t begin = weft_clock_ns();
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    while ((__atomic_fetch_or(&status->flags, 0, __ATOMIC_ACQ_REL) & WEFT_RANK_IN_STEP) != 0) {
+      if (limit > 0 && weft_clock_ns() - begin > limit) {
+        struct weft_device *device = device_of(executor, r);
+        device->ops->abandon(device);
+        break;
+      }
+      (void)sched_yield();
+    }
+  }
 }
 
 static enum weft_status connect(struct weft_executor *executor, struct weft_buffer_pool *pool,
@@ -64,25 +101,165 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
     }
   }
   executor->connected = true;
+  return weft_executor_fit_copies(executor, error);
+}
+
+/* ---- Copies ---- */
+
+static bool has_copies(const struct weft_executor *executor) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_executor_stage *stage = &executor->stages[k];
+    const struct weft_buffer_pool *pools[] = {stage->in, stage->out, stage->grad_in,
+                                              stage->grad_out};
+    for (size_t n = 0; n < WEFT_ARRAY_LENGTH(pools); n++) {
+      if (pools[n] != NULL && pools[n]->streamed) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
+                                          struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || !executor->connected || !has_copies(executor)) {
+    return WEFT_OK;
+  }
+  const struct weft_device_ops *ops = work->device->ops;
+  const struct weft_allocator *allocator = executor->allocator;
+  if (work->incoming == NULL) {
+    WEFT_TRY(ops->stream_create(work->device, allocator, &work->incoming, error));
+  }
+  if (work->outgoing == NULL) {
+    WEFT_TRY(ops->stream_create(work->device, allocator, &work->outgoing, error));
+  }
+  if (work->transfer_count <= work->copy_room) {
+    return WEFT_OK;
+  }
+  struct weft_device_event **copies =
+      weft_array_allocate_zero(allocator, work->transfer_count, sizeof(void *));
+  if (copies == NULL) {
+    return weft_fail_memory(error, work->transfer_count * sizeof(void *));
+  }
+  for (uint32_t k = 0; k < work->copy_room; k++) {
+    copies[k] = work->copies[k];
+  }
+  weft_array_free(allocator, work->copies, work->copy_room, sizeof(void *));
+  work->copies = copies;
+  const uint32_t before = work->copy_room;
+  work->copy_room = work->transfer_count;
+  for (uint32_t k = before; k < work->copy_room; k++) {
+    WEFT_TRY(ops->event_create(work->device, allocator, &work->copies[k], error));
+  }
   return WEFT_OK;
 }
 
-/* Where payloads are checked the host reads them, and so the copies must be complete. */
-static struct weft_stream *stream_for(const struct weft_executor *executor,
-                                      struct weft_stream *stream) {
-  return executor->options->check_payloads ? NULL : stream;
+/* One of the two streams waits for the last work of the rank's cells on the tensors, unless it
+ * does so already. */
+static enum weft_status await_cell(const struct weft_executor *executor,
+                                   const struct weft_buffer *buffer, bool outgoing,
+                                   struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  const uint64_t number = buffer->last_use_number;
+  if (buffer->last_use == NULL || number >> 32 != executor->round ||
+      number < work->cell_before[outgoing]) {
+    return WEFT_OK;
+  }
+  assert((number & WEFT_EVENT_COPY) == 0);
+  work->cell_before[outgoing] = number + 1;
+  return work->device->ops->event_wait(work->device, buffer->last_use,
+                                       outgoing ? work->outgoing : work->incoming, error);
+}
+
+/* It waits for the last work of another rank on the message. */
+static enum weft_status await_other(const struct weft_executor *executor,
+                                    const struct weft_buffer *buffer, struct weft_stream *stream,
+                                    struct weft_error *error) {
+  const struct weft_message *message = &buffer->message;
+  const struct weft_device_work *work = executor->device;
+  return message->event == NULL || message->event_rank == executor->transport->rank ||
+                 message->event_number >> 32 != executor->round
+             ? WEFT_OK
+             : work->device->ops->event_wait(work->device, message->event, stream, error);
+}
+
+/* Copies in the stream of its direction, between the waits and the event. The message then carries
+ * the event, for `cell`. Where payloads are checked the host reads them, so the copy is complete. */
+static enum weft_status enqueue_copy(struct weft_executor *executor, struct weft_buffer *buffer,
+                                     const struct weft_buffer_pool *pool, bool outgoing,
+                                     uint64_t cell, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  struct weft_stream *stream = outgoing ? work->outgoing : work->incoming;
+  assert(work->copy_count < work->copy_room);
+  struct weft_device_event *event = work->copies[work->copy_count++];
+  WEFT_TRY(await_cell(executor, buffer, outgoing, error));
+  WEFT_TRY(await_other(executor, buffer, stream, error));
+  WEFT_TRY(weft_buffer_copy(buffer, pool, outgoing,
+                            executor->options->check_payloads ? NULL : stream, error));
+  WEFT_TRY(work->device->ops->event_record(work->device, event, stream, error));
+  buffer->message.event = event;
+  buffer->message.event_number = (executor->round << 32) | WEFT_EVENT_COPY | cell;
+  buffer->message.event_rank = executor->transport->rank;
+  return WEFT_OK;
 }
 
 enum weft_status weft_executor_write_wire(struct weft_executor *executor,
                                           struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
-                                          struct weft_stream *stream, struct weft_error *error) {
-  assert(pool->streamed);
-  if (weft_executor_is_muted(executor)) {
+                                          struct weft_error *error) {
+  if (!pool->streamed) {
+    return weft_buffer_copy(buffer, pool, true, NULL, error);
+  }
+  assert(executor->device != NULL);
+  if ((buffer->last_use_number & WEFT_EVENT_COPY) != 0 || weft_executor_is_muted(executor)) {
+    return WEFT_OK; /* it is written; the transport did not take it at once */
+  }
+  const uint32_t cell = (uint32_t)buffer->last_use_number;
+  WEFT_TRY(weft_executor_tolerate(executor, enqueue_copy(executor, buffer, pool, true, cell, error),
+                                  error));
+  buffer->last_use = executor->device->departed = buffer->message.event;
+  buffer->last_use_number = buffer->message.event_number;
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_await_copy(struct weft_executor *executor,
+                                          const struct weft_buffer *buffer,
+                                          struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (buffer->last_use == NULL || buffer->last_use_number >> 32 != executor->round ||
+      weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
+  assert((buffer->last_use_number & WEFT_EVENT_COPY) != 0);
+  work->departed = work->departed == buffer->last_use ? NULL : work->departed;
   return weft_executor_tolerate(
-      executor, weft_buffer_copy(buffer, pool, true, stream_for(executor, stream), error), error);
+      executor, work->device->ops->event_wait(work->device, buffer->last_use, work->stream, error),
+      error);
+}
+
+enum weft_status weft_executor_join_copies(struct weft_executor *executor,
+                                           struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work->departed == NULL || weft_executor_is_muted(executor)) {
+    return WEFT_OK;
+  }
+  work->trails = true; /* behind the last cell */
+  return weft_executor_tolerate(
+      executor, work->device->ops->event_wait(work->device, work->departed, work->stream, error),
+      error);
+}
+
+/* The copy, and the wait of the next cell for it. */
+static enum weft_status enqueue_receive(struct weft_executor *executor, struct weft_buffer *buffer,
+                                        const struct weft_buffer_pool *pool,
+                                        struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (buffer->message.event != NULL && buffer->message.event_number >> 32 == executor->round) {
+    weft_executor_note_wait(work, buffer->message.event_rank, buffer->message.event_number);
+  }
+  WEFT_TRY(enqueue_copy(executor, buffer, pool, false, work->enqueued, error));
+  return work->device->ops->event_wait(work->device, buffer->message.event, work->stream, error);
 }
 
 enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
@@ -92,12 +269,8 @@ enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct 
     return weft_buffer_copy(buffer, pool, false, NULL, error);
   }
   assert(executor->device != NULL);
-  WEFT_TRY(weft_executor_order(executor, buffer, error));
-  if (weft_executor_is_muted(executor)) {
-    return WEFT_OK;
-  }
-  return weft_executor_tolerate(
-      executor,
-      weft_buffer_copy(buffer, pool, false, stream_for(executor, executor->device->stream), error),
-      error);
+  return weft_executor_is_muted(executor)
+             ? WEFT_OK
+             : weft_executor_tolerate(executor, enqueue_receive(executor, buffer, pool, error),
+                                      error);
 }

@@ -277,6 +277,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   if (!weft_executor_settle_device(&pipeline->executor, pipeline->options.stall_limit)) {
     weft_executor_abandon_device(&pipeline->executor);
   }
+  weft_executor_await_devices(&pipeline->executor, 2 * pipeline->options.stall_limit);
   weft_world_graph_destroy(pipeline->graph);
   free_losses(pipeline);
   weft_batch_upload_finish(&pipeline->uploaded_inputs, allocator);

@@ -615,6 +615,18 @@ static void settle(void *const *items, uint32_t count) {
   }
 }
 
+/* Ranks on the host keep their messages until the step has ended for the devices, too. */
+static void note_step(void *const *items, uint32_t count, bool begins) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_rank_status *status = ((struct weft_pipeline *)items[r])->executor.status;
+    if (begins) {
+      (void)__atomic_fetch_or(&status->flags, WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
+    } else {
+      (void)__atomic_fetch_and(&status->flags, ~(uint64_t)WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
+    }
+  }
+}
+
 static void drive(void *const *items, uint32_t count) {
   const struct weft_pipeline *first = items[0];
   const struct weft_allocator *allocator = first->allocator;
@@ -626,11 +638,17 @@ static void drive(void *const *items, uint32_t count) {
     ranks[pipeline->transport->rank] = &pipeline->executor;
   }
   introduce(items, count, ranks);
+  if (count < rank_count) {
+    note_step(items, count, true);
+  }
   drive_step(items, count);
   if (ranks != NULL && !first->options.no_events) {
     write_times(items, count, ranks);
   }
   settle(items, count);
+  if (count < rank_count) {
+    note_step(items, count, false);
+  }
   introduce(items, count, NULL);
   weft_array_free(allocator, ranks, rank_count, sizeof(void *));
 }
