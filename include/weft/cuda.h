@@ -45,6 +45,8 @@ struct weft_cuda_options {
   uint32_t gpu_count;
   uint32_t partitions; /* of each GPU: equal groups of its SMs, each like a small GPU of its own;
                           0: the whole GPU */
+  uint32_t first_rank; /* the ranks are first_rank, first_rank + 1, ...: where a rank is a process,
+                          its own number */
 };
 
 struct weft_cuda;
@@ -60,7 +62,8 @@ WEFT_API enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
 /* NULL is fine. What was allocated on its devices has been freed. */
 WEFT_API void weft_cuda_close(struct weft_cuda *cuda);
 
-/* The device of a rank: its memory, and where its work runs. `cuda` owns it. A rank whose pipeline
+/* The device of a rank: its memory, and where its work runs. `cuda` owns it. NULL: no rank that it
+ * was opened for. A rank whose pipeline
  * has no device is on the host, and exchanges messages with those on GPUs all the same. */
 WEFT_API struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank);
 

@@ -276,7 +276,8 @@ struct weft_pipeline_options {
    * all gradients; graphs have it, so it takes nothing from the host by value. Called after the
    * rows of all ranks are enqueued, by one thread, pass after pass (from 0) until none of the
    * ranks returns WEFT_IN_PROGRESS: what a pass enqueues comes after everything that the ranks on
-   * devices have enqueued before it. Not called on the host. May be NULL. */
+   * devices have enqueued before it. Not called on the host. Refused where ranks on devices do not
+   * end a step together, in several processes. May be NULL. */
   enum weft_status (*finish)(void *context, uint32_t pass, struct weft_stream *stream,
                              struct weft_error *error);
   void *finish_context;

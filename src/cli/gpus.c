@@ -26,8 +26,27 @@ static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
   return false;
 }
 
+/* Where each rank is a process: the one GPU of this rank. */
+static enum weft_status choose_gpu(const struct weft_cli_job *job, uint32_t *gpus,
+                                   struct weft_cuda_options *options, struct weft_error *error) {
+  struct weft_comm_facts facts;
+  struct weft_cuda_driver_info driver;
+  weft_comm_facts(job->comm, &facts);
+  if (options->gpus == NULL) {
+    WEFT_TRY(weft_cuda_driver_info(&driver, error));
+    gpus[0] = facts.rank_on_host % driver.gpu_count;
+  } else {
+    gpus[0] = gpus[facts.rank_on_host % options->gpu_count];
+  }
+  options->gpus = gpus;
+  options->gpu_count = 1;
+  options->first_rank = job->transport->rank;
+  return WEFT_OK;
+}
+
 int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       uint32_t rank_count, struct weft_cuda **out) {
+                       const struct weft_cli_job *job, uint32_t rank_count,
+                       struct weft_cuda **out) {
   uint32_t gpus[GPUS_MAX];
   struct weft_error error;
   struct weft_cuda_options options = {
@@ -35,6 +54,11 @@ int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_argumen
   *out = NULL;
   if (!weft_cli_is_on_gpus(arguments)) {
     return WEFT_CLI_OK;
+  }
+  if (job != NULL && options.partitions > 0) {
+    return weft_cli_usage(cli, "CUDA's MPS splits a GPU between processes, by its own settings",
+                          "--partitions splits GPUs between ranks of one process; here each rank "
+                          "is a process");
   }
   if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
     const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
@@ -46,7 +70,9 @@ int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_argumen
     }
     options.gpus = gpus;
   }
-  return weft_cuda_open(cli->allocator, &options, rank_count, out, &error) < 0
-             ? weft_cli_fail(cli, NULL, &error)
-             : WEFT_CLI_OK;
+  if ((job != NULL && choose_gpu(job, gpus, &options, &error) < 0) ||
+      weft_cuda_open(cli->allocator, &options, job != NULL ? 1 : rank_count, out, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  return WEFT_CLI_OK;
 }

@@ -94,7 +94,7 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
  * nobody begins to. */
 static void await_askers(const struct weft_executor *executor) {
   struct weft_transport *transport = executor->transport;
-  for (uint32_t r = 0; r < transport->rank_count; r++) {
+  for (uint32_t r = 0; transport->ops->together != NULL && r < transport->rank_count; r++) {
     struct weft_rank_status *status = transport->ops->rank_status(transport, r);
     while ((__atomic_fetch_or(&status->flags, 0, __ATOMIC_ACQ_REL) & WEFT_RANK_ASKS_EVENT) != 0) {
       (void)sched_yield();
@@ -235,7 +235,7 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
   if (work == NULL || work->ends == NULL) {
     return WEFT_OK;
   }
-  work->base_ns = weft_clock_ns();
+  work->base_ns = executor->transport->ops->now(executor->transport);
   return work->device->ops->event_record(work->device, work->base, work->stream, error);
 }
 
@@ -420,7 +420,10 @@ void weft_executor_write_times(const struct weft_executor *executor,
   if (work->ends == NULL || row->times == NULL) {
     return;
   }
-  int64_t now = work->base_ns; /* a transfer is a hand-over, which takes no time */
+  /* In one process a transfer is a hand-over, which takes no time; elsewhere the transport has
+   * measured it. */
+  const bool hands_over = executor->transport->ops->together != NULL;
+  int64_t now = work->base_ns;
   uint32_t w = 0, k = 0;
   for (uint64_t i = row->begin, next; i < row->end; i = next) {
     const struct weft_action *cell = &row->program->actions[i];
@@ -436,7 +439,9 @@ void weft_executor_write_times(const struct weft_executor *executor,
       begin = begin < now ? begin : now;
       k++;
     }
-    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE; part++) {
+    const bool is_measured =
+        !hands_over && weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD);
+    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE && !is_measured; part++) {
       row->times[part - row->begin] = (struct weft_row_time){begin, now};
     }
   }
@@ -566,6 +571,9 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
     return WEFT_IN_PROGRESS;
   }
   const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
+  if (status == WEFT_OK && executor->transport->ops->together == NULL) {
+    work->has_unread_times = work->ends != NULL; /* else write_times() of all ranks decides */
+  }
   return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;
 }
 

@@ -221,8 +221,21 @@ static enum weft_status copy_boundaries(struct weft_pipeline *pipeline, struct w
   return WEFT_OK;
 }
 
+static enum weft_status check_finish(const struct weft_pipeline *pipeline,
+                                     struct weft_error *error) {
+  const struct weft_pipeline_options *options = &pipeline->options;
+  return options->finish != NULL && options->device != NULL &&
+                 pipeline->transport->ops->together == NULL
+             ? weft_fail(error, WEFT_ERR_USAGE, "do what ends the step after weft_pipeline_step()",
+                         "options.finish is for ranks that end a step together, as those of the "
+                         "transport cuda do; the transport is %s",
+                         pipeline->transport->ops->name)
+             : WEFT_OK;
+}
+
 static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
+  WEFT_TRY(check_finish(pipeline, error));
   WEFT_TRY(copy_boundaries(pipeline, error));
   if (transport->ops->exchanged == NULL) {
     pipeline->handshakes = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
@@ -274,7 +287,10 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     return;
   }
   const struct weft_allocator *allocator = pipeline->allocator;
-  if (!weft_executor_settle_device(&pipeline->executor, pipeline->options.stall_limit)) {
+  /* A device that has stalled gets a moment more. */
+  const int64_t limit =
+      pipeline->options.stall_limit / (pipeline->failure.status == WEFT_ERR_STALLED ? 20 : 1);
+  if (!weft_executor_settle_device(&pipeline->executor, limit)) {
     weft_executor_abandon_device(&pipeline->executor);
   }
   weft_executor_await_devices(&pipeline->executor, 2 * pipeline->options.stall_limit);

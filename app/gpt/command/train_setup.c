@@ -35,10 +35,10 @@ uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup) {
   const uint32_t processes = processes_of(setup);
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
   const uint64_t parts = weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 1);
-  const uint64_t usual = weft_cli_is_on_gpus(arguments) ? parts
-                         : processes == 0               ? RANKS_DEFAULT
-                         : processes < replicas         ? 1
-                                                        : processes / replicas;
+  const uint64_t alone = weft_cli_is_on_gpus(arguments) ? parts : RANKS_DEFAULT;
+  const uint64_t usual = processes == 0         ? alone
+                         : processes < replicas ? 1
+                                                : processes / replicas;
   return (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, usual);
 }
 
@@ -273,8 +273,8 @@ int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_argu
   WEFT_CLI_TRY(weft_train_setup_read_split(setup));
   WEFT_CLI_TRY(read_data(setup));
   WEFT_CLI_TRY(weft_train_setup_check_data(setup));
-  WEFT_CLI_TRY(weft_cli_open_gpus(cli, arguments, setup->options.ranks * setup->options.replicas,
-                                  &setup->cuda));
+  WEFT_CLI_TRY(weft_cli_open_gpus(cli, arguments, job,
+                                  setup->options.ranks * setup->options.replicas, &setup->cuda));
   read_run(setup);
   weft_train_setup_read_memory(setup);
   return WEFT_CLI_OK;

@@ -111,6 +111,18 @@ static enum weft_status read_slices(struct weft_gpt_rank *rank, const struct wef
   return WEFT_OK;
 }
 
+/* The slice of this replica's device, at its place in a gather buffer. */
+static enum weft_status read_own_slice(const struct weft_gpt_rank *rank,
+                                       const struct weft_gpt_layer_shard *shard, const float *slice,
+                                       float *gathered, struct weft_error *error) {
+  return weft_copy(&(struct weft_copy){.to = gathered + shard->slice_begin,
+                                       .from = slice,
+                                       .from_device = rank->compute->device,
+                                       .row_bytes = shard->slice_floats * sizeof *slice,
+                                       .rows = 1},
+                   NULL, error);
+}
+
 enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
                                             bool moments, struct weft_gpt_layer_state *gathered,
                                             struct weft_error *error) {
@@ -124,12 +136,17 @@ enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t
   float **arrays[] = {&gathered->parameters, &gathered->first_moment, &gathered->second_moment};
   *gathered = stage->layers[k];
   for (uint32_t n = 0; n < (moments ? 3 : 1); n++) {
-    if (*arrays[n] == NULL && rank->compute->ops->enqueues) {
+    if (*arrays[n] == NULL && rank->compute->ops->enqueues && group == NULL) {
       WEFT_TRY(read_slices(rank, stage, k, n, arrays[n], error));
     } else if (*arrays[n] == NULL) { /* it is sharded */
       WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, arrays[n], error));
+      const float *slice = shards[n];
+      if (!weft_device_is_host(rank->compute->device)) {
+        WEFT_TRY(read_own_slice(rank, shard, slice, *arrays[n], error));
+        slice = *arrays[n] + shard->slice_begin;
+      }
       collectives[count] = (struct weft_collective){.kind = WEFT_ALL_GATHER,
-                                                    .from = shards[n],
+                                                    .from = slice,
                                                     .to = *arrays[n],
                                                     .bytes = shard->slice_floats * sizeof(float)};
       WEFT_TRY(group->ops->start(group, &collectives[count++], error));

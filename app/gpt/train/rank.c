@@ -62,11 +62,12 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   const uint32_t first = rank->replica * rows;
   const uint32_t pair[2] = {first + trainer->rank_of[0],
                             first + trainer->rank_of[trainer->stage_count - 1]};
-  if (replicas > 1 && trainer->options.cuda == NULL) {
+  const bool reach =
+      trainer->options.cuda != NULL && !trainer->gpus_apart; /* each other's memory */
+  if (replicas > 1 && !reach) {
     WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, &rank->replica_group, error));
   }
-  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last) &&
-      trainer->options.cuda == NULL) {
+  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last) && !reach) {
     WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
   }
   if (needs_pipeline_group(rank)) {
@@ -145,13 +146,13 @@ static void unshare_tie(const struct weft_gpt_rank *rank) {
   }
 }
 
-/* Rank 0 is the first that is made. */
+/* The first rank of the process is the first that is made. */
 static enum weft_status share_sums(const struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_device *device = rank->compute->device;
   const uint64_t bytes =
       (uint64_t)trainer->options.replicas * (trainer->layer_count + 1) * sizeof *trainer->sums;
-  if (rank->compute->ops->clip == NULL || rank->transport->rank > 0) {
+  if (rank->compute->ops->clip == NULL || rank->transport->rank > trainer->first_local) {
     return WEFT_OK;
   }
   trainer->sums = device->ops->allocate_host(device, bytes);
@@ -159,7 +160,8 @@ static enum weft_status share_sums(const struct weft_gpt_rank *rank, struct weft
 }
 
 static void unshare_sums(const struct weft_gpt_rank *rank) {
-  if (rank->compute != NULL && rank->compute->device != NULL && rank->transport->rank == 0) {
+  if (rank->compute != NULL && rank->compute->device != NULL &&
+      rank->transport->rank == rank->trainer->first_local) {
     rank->compute->device->ops->free_host(rank->compute->device, rank->trainer->sums);
   }
 }
@@ -181,7 +183,8 @@ static const struct weft_gpt_stage *find_peer(void *context, const struct weft_g
 static enum weft_status check_replicas(const struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_device *device = rank->compute->device;
-  for (uint32_t d = 0; trainer->options.cuda != NULL && d < rank->replica; d++) {
+  for (uint32_t d = 0; trainer->options.cuda != NULL && !trainer->gpus_apart && d < rank->replica;
+       d++) {
     struct weft_device *other =
         weft_gpt_trainer_local(trainer, d * trainer->options.ranks + rank->row)->compute->device;
     if (device->ops->reach(device, other) == WEFT_REACH_NONE ||
@@ -197,23 +200,25 @@ static enum weft_status check_replicas(const struct weft_gpt_rank *rank, struct 
 static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
-  rank->context = (struct weft_gpt_stage_context){
-      .allocator = trainer->allocator,
-      .config = &trainer->config,
-      .compute = rank->compute,
-      .sequences_max = trainer->sequences_max,
-      .sharding = {.mode = trainer->options.shard,
-                   .replicas = trainer->options.replicas,
-                   .replica = rank->replica},
-      .group = rank->replica_group,
-      .peer = find_peer,
-      .peer_context = trainer,
-      .memory = &rank->memory,
-      .tie = !ties                           ? NULL
-             : trainer->options.cuda != NULL ? &trainer->ties[rank->replica]
-                                             : &rank->tie,
-      .before_forward = trainer->options.before_forward,
-      .before_forward_context = trainer->options.context};
+  const bool shares = trainer->options.cuda != NULL && !trainer->gpus_apart;
+  rank->context =
+      (struct weft_gpt_stage_context){.allocator = trainer->allocator,
+                                      .config = &trainer->config,
+                                      .compute = rank->compute,
+                                      .sequences_max = trainer->sequences_max,
+                                      .sharding = {.mode = trainer->options.shard,
+                                                   .replicas = trainer->options.replicas,
+                                                   .replica = rank->replica},
+                                      .group = rank->replica_group,
+                                      .reduces_at_end = trainer->options.cuda != NULL,
+                                      .peer = find_peer,
+                                      .peer_context = trainer,
+                                      .memory = &rank->memory,
+                                      .tie = !ties    ? NULL
+                                             : shares ? &trainer->ties[rank->replica]
+                                                      : &rank->tie,
+                                      .before_forward = trainer->options.before_forward,
+                                      .before_forward_context = trainer->options.context};
   WEFT_TRY(init_pools(rank, error));
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const uint32_t s = rank->own_stages[n], first = trainer->first_layers[s];
@@ -224,7 +229,7 @@ static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_er
   rank->tie = (struct weft_gpt_tie){.first = rank->stages[0],
                                     .last = rank->stages[trainer->stage_count - 1],
                                     .group = rank->tie_group};
-  return trainer->options.cuda != NULL ? share_tie(rank, error) : WEFT_OK;
+  return shares ? share_tie(rank, error) : WEFT_OK;
 }
 
 /* ---- Resuming ---- */
@@ -333,7 +338,7 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.stall_limit = trainer->stall_limit;
   options.device = rank->compute->device;
   options.no_graph = trainer->options.no_graph;
-  if (rank->compute->ops->clip != NULL) {
+  if (rank->compute->ops->clip != NULL && !trainer->gpus_apart) {
     options.finish = weft_gpt_rank_finish_step;
     options.finish_context = rank;
   }
@@ -358,6 +363,7 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
   WEFT_TRY(check_replicas(rank, error));
   WEFT_TRY(join_groups(rank, error));
   WEFT_TRY(share_sums(rank, error));
+  WEFT_TRY(weft_gpt_exchange_init(rank, error));
   WEFT_TRY(allocate(rank, error));
   WEFT_TRY(allocate_model(rank, error));
   WEFT_TRY(weft_gpt_profile_init(rank, error));
@@ -389,6 +395,7 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   weft_gpt_pool_finish(&rank->memory.gradients);
   weft_gpt_profile_finish(rank);
   weft_gpt_rank_free_gather_buffers(rank);
+  weft_gpt_exchange_finish(rank);
   if (rank->compute != NULL && rank->compute != weft_gpt_compute_host()) {
     weft_gpt_compute_cuda_destroy(rank->compute);
   }

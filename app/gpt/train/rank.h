@@ -8,6 +8,7 @@
  *   rank.c             a rank's groups, stages, memory and pipeline
  *   step_stats.c       loss, gradient norm and times of a step, gathered from all ranks
  *   optimizer_step.c   AdamW on the rank's shards
+ *   optimizer_exchange.c  the same on GPUs of several processes
  *   gather_layer.c     layers gathered from their shards
  *   snapshot.c         checkpoints, and the hash, the model and the events at the end
  *   profile.c          times of stages and layers, and the costs made from them
@@ -124,6 +125,10 @@ struct weft_gpt_rank {
   struct weft_gpt_stage **stages; /* [stage_count]; NULL: another rank's */
   struct weft_stage **bases;
   struct weft_gpt_gather gather;
+  struct {
+    struct weft_stream *stream;
+    struct weft_device_event *event;
+  } exchange; /* of optimizer_exchange.c, with gpus_apart */
 
   char *inputs, *targets; /* [batch][context] */
   uint64_t step;          /* done */
@@ -165,13 +170,15 @@ struct weft_gpt_trainer {
   uint32_t *rank_of;             /* [stage_count] row */
   struct weft_gpt_tie *ties;     /* [replicas] of all ranks, where they compute on GPUs */
   double *sums; /* where work is enqueued: squares of gradients, [replicas][layers], and losses,
-                   [replicas]; memory of the host that all GPUs access. Rank 0 allocates it */
+                   [replicas]; memory of the host that all GPUs access. The first rank of the
+                   process allocates it */
   struct weft_gpt_ownership layers, stages;
   struct weft_boundary *boundaries;
   struct weft_comm *comm; /* opened here; NULL: options.endpoint */
   bool virtual_time;
   int64_t stall_limit;               /* 0: none, as in virtual time */
   uint32_t first_local, local_count; /* ranks of the world in this process */
+  bool gpus_apart;                   /* ranks compute on GPUs, each in a process of its own */
   struct weft_gpt_rank *ranks;       /* [local_count] */
 };
 
@@ -232,6 +239,13 @@ enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double
 void weft_gpt_rank_set_step(const struct weft_gpt_rank *rank, double learning_rate);
 enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct weft_stream *stream,
                                            struct weft_error *error);
+
+/* ---- optimizer_exchange.c ---- */
+
+/* The same where ranks with GPUs are processes: after the pipeline's step, in its place. Blocks. */
+enum weft_status weft_gpt_rank_finish_apart(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_exchange_init(struct weft_gpt_rank *rank, struct weft_error *error);
+void weft_gpt_exchange_finish(struct weft_gpt_rank *rank);
 
 /* The learning rate of step `step` (from 0): rises linearly to `rate` over the first `warmup` steps, then
  * falls along half a cosine to `rate_min` at `total`, and stays there. */

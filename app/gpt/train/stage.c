@@ -302,6 +302,14 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
   if (stage->collectives == NULL || stage->times == NULL) {
     return weft_fail_memory(error, stage->layer_count * sizeof *stage->collectives);
   }
+  if (context->group != NULL && context->compute->ops->enqueues &&
+      context->sharding.mode == WEFT_GPT_SHARD_FULL) {
+    const uint64_t count = stage->memory.unsharded_floats;
+    stage->gathered = weft_gpt_allocate(context->allocator, count, sizeof *stage->gathered);
+    if (stage->gathered == NULL) {
+      return weft_fail_memory(error, count * sizeof *stage->gathered);
+    }
+  }
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     const uint64_t scratch = context->compute->ops->scratch_bytes(
         stage->config, stage->first_layer + k, context->sequences_max, stage->config->context);
@@ -345,6 +353,7 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   weft_gpt_stage_memory_finish(&stage->memory);
   weft_gpt_free(allocator, stage->collectives);
   weft_gpt_free(allocator, stage->times);
+  weft_gpt_free(allocator, stage->gathered);
   weft_device_free(stage->context->compute->device, allocator, stage->scratch,
                    stage->scratch_bytes);
   weft_gpt_free(allocator, stage);

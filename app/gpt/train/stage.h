@@ -14,7 +14,9 @@ struct weft_gpt_stage_context {
   uint64_t sequences_max; /* of a microbatch */
   struct weft_gpt_sharding sharding;
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one, or below */
-  /* Where work is enqueued: the same stage of another replica, whose memory is in reach. */
+  bool reduces_at_end; /* gradients: after the pipeline's step, not by REDUCE_GRAD and TIE_GRAD */
+  /* Where work is enqueued, without a group: the same stage of another replica, whose memory is in
+   * reach. */
   const struct weft_gpt_stage *(*peer)(void *peer_context, const struct weft_gpt_stage *stage,
                                        uint32_t replica);
   void *peer_context;
@@ -45,6 +47,7 @@ struct weft_gpt_stage {
   const double *losses;                /* of the head: [microbatches] of the last forward's step */
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
+  uint16_t *gathered; /* on the host: rounded parameters, as they are unsharded between processes */
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
 };
 

@@ -48,6 +48,52 @@ static enum weft_status enqueue_unshard(const struct weft_gpt_stage *stage,
   return WEFT_OK;
 }
 
+/* A slice, or all of a layer's rounded parameters, between the GPU and the host. */
+static enum weft_status copy_rounded(const struct weft_gpt_stage *stage, uint16_t *device,
+                                     uint16_t *host, uint64_t count, bool to_host,
+                                     struct weft_error *error) {
+  struct weft_device *gpu = stage->context->compute->device;
+  return weft_copy(&(struct weft_copy){.to = to_host ? host : device,
+                                       .to_device = to_host ? NULL : gpu,
+                                       .from = to_host ? device : host,
+                                       .from_device = to_host ? gpu : NULL,
+                                       .row_bytes = count * sizeof *host,
+                                       .rows = 1},
+                   NULL, error);
+}
+
+/* The replicas are in other processes: their slices, rounded, through memory of the host. */
+static enum weft_status unshard_apart(struct weft_gpt_stage *stage, struct weft_stage_call *call,
+                                      struct weft_error *error) {
+  const struct weft_gpt_stage_memory *memory = &stage->memory;
+  struct weft_gpt_compute *compute = stage->context->compute;
+  for (uint32_t k = 0; !call->again && k < stage->layer_count; k++) {
+    const struct weft_gpt_layer_shard *shard = &memory->shards[k];
+    uint16_t *slice = (uint16_t *)shard->rounded + shard->slice_begin;
+    WEFT_TRY(compute->ops->enqueue_round(compute, shard->slice_floats, shard->parameters, slice,
+                                         call->stream, error));
+  }
+  stage->collectives_done = call->again ? stage->collectives_done : 0;
+  for (uint32_t k = 0; !call->again && k < stage->layer_count; k++) {
+    const struct weft_gpt_layer_shard *shard = &memory->shards[k];
+    uint16_t *host = stage->gathered + memory->offsets[k];
+    WEFT_TRY(copy_rounded(stage, (uint16_t *)shard->rounded + shard->slice_begin,
+                          host + shard->slice_begin, shard->slice_floats, true, error));
+    WEFT_TRY(start(stage, k,
+                   (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                            .from = host + shard->slice_begin,
+                                            .to = host,
+                                            .bytes = shard->slice_floats * sizeof *host},
+                   error));
+  }
+  const enum weft_status status = finish(stage, error);
+  for (uint32_t k = 0; status == WEFT_OK && k < stage->layer_count; k++) {
+    WEFT_TRY(copy_rounded(stage, memory->shards[k].rounded, stage->gathered + memory->offsets[k],
+                          memory->offsets[k + 1] - memory->offsets[k], false, error));
+  }
+  return status;
+}
+
 enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
@@ -56,9 +102,12 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
   }
   if (!call->again) {
     WEFT_TRY(weft_gpt_stage_memory_acquire_parameters(&stage->memory, error));
-    if (stage->context->compute->ops->enqueues) {
-      return enqueue_unshard(stage, call->stream, error);
-    }
+  }
+  if (stage->context->compute->ops->enqueues) {
+    return stage->gathered != NULL ? unshard_apart(stage, call, error)
+                                   : enqueue_unshard(stage, call->stream, error);
+  }
+  if (!call->again) {
     stage->collectives_done = 0;
     for (uint32_t k = 0; k < stage->layer_count; k++) {
       const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
@@ -95,7 +144,7 @@ static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft
 }
 
 static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct weft_error *error) {
-  if (stage->context->group == NULL) {
+  if (stage->context->group == NULL || stage->context->reduces_at_end) {
     return WEFT_OK;
   }
   if (!again) {
@@ -203,6 +252,9 @@ enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_st
   struct weft_gpt_stage *stage = stage_of(base);
   struct weft_gpt_tie *tie = stage->context->tie;
   if (tie == NULL || (stage != tie->first && stage != tie->last)) {
+    return WEFT_OK;
+  }
+  if (tie->group != NULL && stage->context->reduces_at_end) {
     return WEFT_OK;
   }
   return tie->group != NULL ? tie_with_peer(tie, call->again, error)

@@ -268,17 +268,18 @@ bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments) {
 }
 
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments) {
-  const bool launched = weft_launch_info().rank_count > 1;
+  const bool launched = weft_launch_info().rank_count > 1, on_gpus = weft_cli_is_on_gpus(arguments);
   const struct weft_comm_info *info = NULL;
   if (arguments->given[WEFT_CLI_OPTION_TRANSPORT]) {
     info = weft_comm_find(arguments->texts[WEFT_CLI_OPTION_TRANSPORT]);
-  } else if (weft_cli_is_on_gpus(arguments)) {
-    info = weft_comm_find("cuda");
   }
   for (uint32_t k = 0; info == NULL; k++) {
     info = weft_comm_transport(k);
     assert(info != NULL);
-    info = info->virtual_time || info->process_per_rank != launched ? NULL : info;
+    info = info->virtual_time || info->process_per_rank != launched ||
+                   (on_gpus ? !info->gpus : info->gpus_only)
+               ? NULL
+               : info;
   }
   return info;
 }
@@ -292,7 +293,7 @@ enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments
 int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                              const struct weft_comm_info *transport) {
   const bool on_gpus = weft_cli_is_on_gpus(arguments);
-  if (on_gpus != (strcmp(transport->name, "cuda") == 0)) {
+  if (on_gpus ? !transport->gpus : transport->gpus_only) {
     return weft_cli_usage(cli, "'--device cuda' without --transport has both",
                           "stages on %s and --transport %s do not go together",
                           on_gpus ? "GPUs" : "the host", transport->name);

@@ -346,8 +346,8 @@ static int prepare(struct subject *subject) {
   WEFT_CLI_TRY(read_costs(subject));
   WEFT_CLI_TRY(read_program(subject));
   WEFT_CLI_TRY(fit_job(subject));
-  WEFT_CLI_TRY(weft_cli_open_gpus(subject->cli, subject->arguments, subject->program->rank_count,
-                                  &subject->cuda));
+  WEFT_CLI_TRY(weft_cli_open_gpus(subject->cli, subject->arguments, subject->job,
+                                  subject->program->rank_count, &subject->cuda));
   WEFT_CLI_TRY(simulate(subject));
   return make_stages(subject);
 }

@@ -365,7 +365,8 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
     execution->makespans[step] = makespan_of(execution, step);
   }
   if (execution->cuda != NULL && !execution->no_graph && status == WEFT_OK) {
-    execution->graph_refusal = weft_pipeline_graph_refusal(execution->pipelines[0]);
+    execution->graph_refusal =
+        weft_pipeline_graph_refusal(execution->pipelines[execution->first->rank]);
   }
   return status;
 }

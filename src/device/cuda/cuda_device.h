@@ -52,14 +52,22 @@ struct weft_cuda {
   struct weft_cuda_gpu *gpus; /* [gpu_count] */
   uint32_t gpu_count;
   uint32_t partition_count;       /* of each; 0: none */
-  struct weft_cuda_device *ranks; /* [rank_count] */
-  uint32_t rank_count;
+  struct weft_cuda_device *ranks; /* [rank_count], from first_rank on */
+  uint32_t first_rank, rank_count;
   struct weft_cuda_pinned pinned;
 };
 
 enum { WEFT_CUDA_GPUS_MAX = 64 };
 
 void weft_cuda_pinned_init(struct weft_cuda *cuda);
+
+/* NULL: it was not opened for that rank, or is NULL. */
+static inline struct weft_cuda_device *weft_cuda_find_rank(const struct weft_cuda *cuda,
+                                                           uint32_t rank) {
+  return cuda != NULL && rank >= cuda->first_rank && rank - cuda->first_rank < cuda->rank_count
+             ? &cuda->ranks[rank - cuda->first_rank]
+             : NULL;
+}
 
 extern const struct weft_device_ops weft_cuda_device_ops;
 

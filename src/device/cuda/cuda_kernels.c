@@ -48,17 +48,17 @@ enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank, c
   WEFT_NEED(source, error);
   WEFT_NEED(names, error);
   WEFT_NEED(out, error);
-  if (rank >= cuda->rank_count || count == 0) {
+  if (weft_cuda_find_rank(cuda, rank) == NULL || count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "ranks are counted from 0, and a kernel has a name",
-                     "%" PRIu32 " kernels for rank %" PRIu32 " of %" PRIu32, count, rank,
-                     cuda->rank_count);
+                     "%" PRIu32 " kernels for rank %" PRIu32 " of %" PRIu32 " from %" PRIu32 " on",
+                     count, rank, cuda->rank_count, cuda->first_rank);
   }
   struct weft_cuda_kernels *kernels = weft_array_allocate_zero(cuda->allocator, 1, sizeof *kernels);
   if (kernels == NULL) {
     return weft_fail_memory(error, sizeof *kernels);
   }
   *kernels = (struct weft_cuda_kernels){
-      .allocator = cuda->allocator, .rank = &cuda->ranks[rank], .count = count};
+      .allocator = cuda->allocator, .rank = weft_cuda_find_rank(cuda, rank), .count = count};
   kernels->functions = weft_array_allocate_zero(cuda->allocator, count, sizeof(CUfunction));
   const enum weft_status status = kernels->functions != NULL
                                       ? load(kernels, source, names, error)

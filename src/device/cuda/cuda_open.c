@@ -281,6 +281,7 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
   cuda->cuda = api;
   cuda->gpu_count = gpu_count;
   cuda->partition_count = options->partitions;
+  cuda->first_rank = options->first_rank;
   cuda->rank_count = rank_count;
   cuda->gpus = weft_array_allocate_zero(allocator, cuda->gpu_count, sizeof *cuda->gpus);
   cuda->ranks = weft_array_allocate_zero(allocator, rank_count, sizeof *cuda->ranks);
@@ -311,16 +312,19 @@ void weft_cuda_close(struct weft_cuda *cuda) {
 }
 
 struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank) {
-  return cuda != NULL && rank < cuda->rank_count ? &cuda->ranks[rank].device : NULL;
+  struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);
+  return found != NULL ? &found->device : NULL;
 }
 
 const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank) {
-  return cuda != NULL && rank < cuda->rank_count ? cuda->ranks[rank].place : "?";
+  const struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);
+  return found != NULL ? found->place : "?";
 }
 
 void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint64_t *bytes,
                       uint64_t *allocations) {
-  assert(cuda != NULL && rank < cuda->rank_count && bytes != NULL && allocations != NULL);
-  *bytes = cuda->ranks[rank].arena.bytes;
-  *allocations = cuda->ranks[rank].arena.allocations;
+  const struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);
+  assert(found != NULL && bytes != NULL && allocations != NULL);
+  *bytes = found->arena.bytes;
+  *allocations = found->arena.allocations;
 }
