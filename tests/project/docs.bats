@@ -45,6 +45,8 @@ not_run=(
   'weft gen 1F1B -p 8 -m 8 -o 1f1b.csv'
   'weft run 1f1b.csv --device cuda --f 0.2 --i 0.2 --w 0.2 --steps 12'
   'weft run 1f1b.csv --device cuda --partitions 4 -o timeline.html'
+  'mpirun -n 4 weft run 1f1b.csv --device cuda'
+  'mpirun -n 8 weft train --device cuda --dp 2 --data notes.txt --checkpoint model'
   "nvcc -O2 -std=c++20 -forward-unknown-to-host-compiler trainer_cuda.cu \$(pkg-config --cflags --libs weft-run) -o trainer_cuda"
   './trainer_cuda 1F1B 4'
   './trainer_cuda ZBVZeroBubble 4 4'
