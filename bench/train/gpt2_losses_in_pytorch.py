@@ -106,7 +106,8 @@ text = open(a.file, "rb").read()
 a.weft, a.file = os.path.abspath(a.weft), os.path.abspath(a.file)
 with tempfile.TemporaryDirectory() as folder:
     # A step that changes nothing, for the initial weights.
-    weft(folder, "--steps", "1", "--lr", "0", "--lr-min", "0", "--weight-decay", "0", "--checkpoint", "initial")
+    weft(folder, "--steps", "1", "--lr", "0", "--lr-min", "0", "--weight-decay", "0", "--checkpoint", "initial",
+         "--device", a.device)
     weights = read_weights(os.path.join(folder, "initial"))
     ours = weft(folder, f"--steps={a.steps}", f"--lr={RATE}", f"--lr-min={LEAST}", f"--warmup={WARMUP}", f"--clip={CLIP}",
                 f"--weight-decay={DECAY}", "--device", a.device)

@@ -85,6 +85,26 @@ last_loss() {
   jq -es 'any(.[]; .tuning.before == "1F1B" and .tuning.memory_limit > 0)' <<<"$output"
 }
 
+@test "train on GPUs: layers are measured, for --split and --schedule auto" {
+  local hash small=(--data data.txt --layers 6 --dim 16 --heads 1 --context 8 --batch 4 -m 4 --eval-every 100)
+  on_gpus "${small[@]}" --ranks 2 --steps 3 --profile costs.json
+  succeeds
+  # Embedding, blocks and head; together they take as long as the stages.
+  jq -e 'def near($a; $b): ($a - $b) | fabs < 1e-6;
+         (.parts | length == 8 and all(.f > 0 and .w > 0) and all(.[1:][]; .i > 0)) and
+         near([.parts[].f] | add; [.stages[].f] | add) and
+         near([.parts[] | .i + .w] | add; [.stages[].b] | add)' costs.json
+  on_gpus "${small[@]}" --ranks 3 --steps 2 --split costs.json
+  succeeds
+  # A trial chooses the split; the bits are those of any other.
+  on_gpus "${small[@]}" --ranks 2 --steps 20
+  succeeds
+  hash=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
+  on_gpus "${small[@]}" --ranks 2 --steps 20 --schedule auto
+  succeeds
+  jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
+}
+
 @test "train on tokens of 16 bits: nanoGPT's files, and llm.c's" {
   local k
   for k in $(seq 1 2000); do

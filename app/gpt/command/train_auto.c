@@ -134,7 +134,7 @@ int weft_train_setup_read_auto(struct weft_train_setup *setup) {
   WEFT_SCOPED(weft_program) program = NULL;
   struct weft_error error;
   WEFT_CLI_TRY(check_placement(setup, v));
-  options->tunes = true;
+  options->tunes = options->times_layers = true;
   options->schedule = first_schedule(arguments, v);
   options->ranks = weft_train_setup_ranks(setup);
   options->stages_per_rank = (uint32_t)v;

@@ -230,6 +230,7 @@ static void read_run(struct weft_train_setup *setup) {
   options->cuda = setup->cuda;
   options->no_graph = arguments->given[WEFT_CLI_OPTION_NO_GRAPH];
   options->gather_events = arguments->given[WEFT_CLI_OPTION_OUTPUT];
+  options->times_layers |= arguments->given[WEFT_CLI_OPTION_PROFILE];
   options->gather_model =
       !arguments->given[WEFT_CLI_OPTION_JSON] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE] &&
       options->training.config.vocabulary == WEFT_GPT_VOCABULARY; /* else there are no letters */

@@ -132,11 +132,11 @@ static int split_by_costs(struct weft_train_setup *setup, const char *path) {
  * a warm-up. */
 enum { TRIAL_STEPS = 4, TRIALS_MIN = 5 };
 
-/* On mpi the ranks have one world, which has one pipeline; on GPUs layers are not measured. */
+/* On mpi the ranks have one world, which has one pipeline. */
 static bool is_worth_a_trial(const struct weft_train_setup *setup) {
   const struct weft_gpt_training *training = &setup->options.training;
   return setup->options.tunes && !setup->arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION] &&
-         setup->stage_count > 1 && setup->job == NULL && setup->cuda == NULL &&
+         setup->stage_count > 1 && setup->job == NULL &&
          training->total_steps >= training->step + TRIAL_STEPS * TRIALS_MIN;
 }
 

@@ -84,7 +84,11 @@ static void add_event(struct weft_gpt_profile *profile, const struct weft_action
   }
 }
 
+/* Where work is enqueued layers are measured once (layer_times.c). */
 static void reset_layer_times(const struct weft_gpt_rank *rank) {
+  if (rank->compute->ops->enqueues) {
+    return;
+  }
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
     memset(stage->times, 0, stage->layer_count * sizeof *stage->times);
@@ -146,15 +150,47 @@ struct weft_gpt_stage_means weft_gpt_profile_stage_means(const struct weft_gpt_r
              [WEFT_GPT_MEAN_REDUCE_GRAD] = shortest_ms(times, WEFT_OP_REDUCE_GRAD)}};
 }
 
+static double layer_ms(const struct weft_gpt_layer_times *times, int pass) {
+  return times->count[pass] > 0 ? (double)times->total_ns[pass] / (double)times->count[pass] * 1e-6
+                                : 0;
+}
+
+/* Layers that were measured by themselves together take as long as their stage does in steps. */
+static void scale_to_stage(const struct weft_gpt_rank *rank, const struct weft_gpt_stage *stage,
+                           uint32_t number, struct weft_gpt_layer_means *means) {
+  const struct weft_gpt_stage_means of_stage = weft_gpt_profile_stage_means(rank, number);
+  const double f = (double)of_stage.ms[WEFT_GPT_MEAN_F], b = (double)of_stage.ms[WEFT_GPT_MEAN_B];
+  const double i = (double)of_stage.ms[WEFT_GPT_MEAN_I], w = (double)of_stage.ms[WEFT_GPT_MEAN_W];
+  const bool splits = !isnan(i) && !isnan(w);
+  double sums[WEFT_GPT_PASS_COUNT] = {0};
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
+      sums[pass] += layer_ms(&stage->times[k], pass);
+    }
+  }
+  const double backward = b / (sums[WEFT_GPT_PASS_I] + sums[WEFT_GPT_PASS_W]);
+  const double factors[WEFT_GPT_PASS_COUNT] = {
+      [WEFT_GPT_PASS_F] = f / sums[WEFT_GPT_PASS_F],
+      [WEFT_GPT_PASS_I] = splits ? i / sums[WEFT_GPT_PASS_I] : backward,
+      [WEFT_GPT_PASS_W] = splits ? w / sums[WEFT_GPT_PASS_W] : backward};
+  for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
+    if (isfinite(factors[pass])) { /* else the stage was not measured, or has nothing to do */
+      means->ms[pass] *= (float)factors[pass];
+    }
+  }
+}
+
 struct weft_gpt_layer_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
                                                          uint32_t layer) {
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
-  const struct weft_gpt_layer_times *times = &stage->times[k];
   struct weft_gpt_layer_means means = {.ms = {0}};
   for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
-    if (times->count[pass] > 0) {
-      means.ms[pass] = (float)((double)times->total_ns[pass] / (double)times->count[pass] * 1e-6);
+    means.ms[pass] = (float)layer_ms(&stage->times[k], pass);
+  }
+  for (uint32_t n = 0; rank->compute->ops->enqueues && n < rank->own_stage_count; n++) {
+    if (rank->stages[rank->own_stages[n]] == stage) {
+      scale_to_stage(rank, stage, rank->own_stages[n], &means);
     }
   }
   return means;

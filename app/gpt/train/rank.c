@@ -369,6 +369,7 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
   WEFT_TRY(weft_gpt_profile_init(rank, error));
   WEFT_TRY(create_stages(rank, error));
   WEFT_TRY(load_layers(rank, error));
+  WEFT_TRY(weft_gpt_rank_time_layers(rank, error));
   weft_gpt_tuning_init(&rank->autotune.policy);
   rank->autotune.current.schedule =
       trainer->first.schedule != NULL ? trainer->first.schedule : trainer->options.schedule;

@@ -12,6 +12,7 @@
  *   gather_layer.c     layers gathered from their shards
  *   snapshot.c         checkpoints, and the hash, the model and the events at the end
  *   profile.c          times of stages and layers, and the costs made from them
+ *   layer_times.c      times of layers on GPUs
  *   schedule_search.c  requests to the planner
  *   autotune.c         the schedule replaced between two steps */
 #ifndef GPT_RANK_H
@@ -318,6 +319,13 @@ enum weft_status weft_gpt_profile_layer_costs(const struct weft_gpt_rank *rank,
 /* The costs of stages before anything is measured, from estimated work. */
 enum weft_status weft_gpt_trainer_estimate_costs(const struct weft_gpt_trainer *trainer,
                                                  struct weft_costs **out, struct weft_error *error);
+
+/* ---- layer_times.c ---- */
+
+/* Measures this rank's layers where work is enqueued, if the options ask for it. Its stages and
+ * their memory exist, and nothing runs. */
+enum weft_status weft_gpt_rank_time_layers(const struct weft_gpt_rank *rank,
+                                           struct weft_error *error);
 
 /* ---- schedule_search.c ---- */
 

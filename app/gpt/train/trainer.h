@@ -100,6 +100,9 @@ struct weft_gpt_trainer_options {
    * host computes. */
   struct weft_cuda *cuda;
   bool no_graph; /* on GPUs: enqueue every step anew */
+  bool
+      times_layers; /* on GPUs: layers are measured before the first step; the host measures them in
+                        every step */
 
   uint32_t replicas;         /* 0: 1. training.batch is divided among them; training.microbatches
                                 are those of each */
