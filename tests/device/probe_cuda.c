@@ -5,8 +5,9 @@
  *
  * Stages keep the GPU busy for so long (0: they do nothing). Flags: e no events, b with a batch, n
  * nothing notes how far the device is, s only every fourth cell does, i the notes are in the ranks'
- * own streams, x events are recorded there instead, y events on the streams of the notes. Prints
- * medians over the replayed steps, in microseconds:
+ * own streams, x events are recorded there instead, y events on the streams of the notes, h rank 1's
+ * GPU never ends its first cell in the replay after HANG_AT others, and the report is printed.
+ * Prints medians over the replayed steps, in microseconds:
  *
  *     back     the device is done -> the last rank calls weft_pipeline_step() again
  *     begin    from there to the launch
@@ -27,13 +28,23 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
-enum { RANKS_MAX = 64, STAGES_MAX = 128, STEPS = 200, ROWS = 2, WIDTH = 64, EVENTS_MAX = 40000 };
+enum {
+  RANKS_MAX = 64,
+  STAGES_MAX = 128,
+  STEPS = 200,
+  HANG_AT = 20,
+  ROWS = 2,
+  WIDTH = 64,
+  EVENTS_MAX = 40000
+};
+
+#define STALL_NS INT64_C(2000000000)
 
 struct probe {
   struct weft_named_source source;
   uint32_t microbatches, stage_count, first_rank, last_rank;
   double stage_us;
-  bool no_events, batch, no_notes, sparse_notes, inline_notes, notes_are_events;
+  bool no_events, batch, no_notes, sparse_notes, inline_notes, notes_are_events, hangs;
   struct weft_cuda *cuda;
   struct weft_cost_stage stages[STAGES_MAX];
   float data[2][RANKS_MAX * 4 * ROWS][WIDTH];
@@ -57,7 +68,10 @@ static int64_t launched_ns, done_ns, entered_ns;
 /* Of the driver: what the product has no need for. */
 static int (*create_event)(void **event, unsigned flags);
 static int (*record_event)(void *event, void *stream, unsigned flags);
+static int (*wait_value)(void *stream, uint64_t address, uint32_t value, unsigned flags);
 static void *events[EVENTS_MAX];
+static bool capturing;
+static volatile uint32_t *never; /* in memory of the host: 0, and the GPU goes on */
 static uint32_t event_count;
 
 static struct weft_device *real(struct weft_device *device) {
@@ -196,17 +210,22 @@ static enum weft_status note(struct weft_device *device, uint32_t *number, uint3
 
 static enum weft_status capture_begin(struct weft_device *device, struct weft_stream *stream,
                                       struct weft_error *error) {
+  capturing = probe.hangs;
   return real(device)->ops->capture_begin(real(device), stream, error);
 }
 
 static enum weft_status capture_end(struct weft_device *device, struct weft_stream *stream,
                                     struct weft_device_graph **out, struct weft_error *error) {
+  capturing = false;
   return real(device)->ops->capture_end(real(device), stream, out, error);
 }
 
 static enum weft_status graph_launch(struct weft_device *device, struct weft_device_graph *graph,
                                      struct weft_stream *stream, struct weft_error *error) {
   const int64_t begin = weft_clock_ns();
+  if (probe.hangs && step_count == HANG_AT) {
+    *never = 1;
+  }
   if (step_count < wanted && done_ns > 0) {
     times[0][step_count] = entered_ns - done_ns;
     times[1][step_count] = begin - entered_ns;
@@ -227,6 +246,13 @@ static void graph_destroy(struct weft_device *device, struct weft_device_graph *
 static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint64_t threads,
                                void *const *parameters, struct weft_stream *stream,
                                struct weft_error *error) {
+  if (capturing && device == &devices[1].device) {
+    capturing = false;
+    never = real(device)->ops->allocate_host(real(device), sizeof *never);
+    if (never == NULL || wait_value(stream, (uint64_t)(uintptr_t)never, 0, 1 /* equal */) != 0) {
+      return weft_fail(error, WEFT_ERR_DEVICE, "", "no wait for a value in a graph");
+    }
+  }
   return real(device)->ops->launch(real(device), kernel, threads, parameters, stream, error);
 }
 
@@ -306,6 +332,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   options.boundary_count = 1;
   options.no_events = probe.no_events;
   options.device = &devices[transport->rank].device;
+  options.stall_limit = probe.hangs ? STALL_NS : options.stall_limit;
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
   const enum weft_status status = run_steps(pipeline, transport->rank, error);
   weft_pipeline_destroy(pipeline);
@@ -381,6 +408,9 @@ static enum weft_status measure(struct weft_error *error) {
   }
   const enum weft_status status = run_world(error);
   weft_cuda_close(probe.cuda);
+  if (probe.hangs) {
+    printf("%.3f s after the launch: ", (double)(weft_clock_ns() - launched_ns) / 1e9);
+  }
   WEFT_TRY(status);
   const double back = median_us(times[0]), begin = median_us(times[1]);
   const double launched = median_us(times[2]), device = median_us(times[3]);
@@ -397,8 +427,10 @@ static void find_functions(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW);
   void *create = library != NULL ? dlsym(library, "cuEventCreate") : NULL;
   void *record = library != NULL ? dlsym(library, "cuEventRecordWithFlags") : NULL;
+  void *wait = library != NULL ? dlsym(library, "cuStreamWaitValue32_v2") : NULL;
   memcpy((void *)&create_event, (const void *)&create, sizeof create);
   memcpy((void *)&record_event, (const void *)&record, sizeof record);
+  memcpy((void *)&wait_value, (const void *)&wait, sizeof wait);
 }
 
 int main(int argc, char **argv) {
@@ -421,6 +453,7 @@ int main(int argc, char **argv) {
     probe.sparse_notes = strchr(flags, 's') != NULL;
     probe.notes_are_events = strchr(flags, 'x') != NULL || strchr(flags, 'y') != NULL;
     probe.inline_notes = strchr(flags, 'i') != NULL || strchr(flags, 'x') != NULL;
+    probe.hangs = strchr(flags, 'h') != NULL && wait_value != NULL && probe.source.ranks > 1;
     event_count = 0;
     printf("%-40s ", argv[k]);
     if (measure(&error) < 0) {
