@@ -13,7 +13,15 @@
 
 #include "cli/io/error_message.h"
 
-enum { COLUMNS_MAX = 8, ROWS_MAX = 40, PARTITIONS = 4, RANKS = 8, MICROBATCHES = 8, STEPS = 40 };
+enum {
+  COLUMNS_MAX = 8,
+  ROWS_MAX = 40,
+  PARTITIONS = 4,
+  RANKS = 8,
+  MICROBATCHES = 8,
+  STEPS = 40,
+  REPLAYS = 200
+};
 
 struct table {
   const char *key, *title, *note;
@@ -273,7 +281,7 @@ static int measure_replay(const struct bench *bench) {
         .ranks = ranks,
         .microbatches = number(bench, WEFT_CLI_OPTION_MICROBATCHES, MICROBATCHES),
         .partitions = k % 2 == 0 ? 0 : PARTITIONS,
-        .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS),
+        .steps = number(bench, WEFT_CLI_OPTION_REPEATS, REPLAYS),
         .noted = 5};
     if (strcmp(schedule, "DualPipeV") == 0 && at.microbatches < 2 * ranks) {
       at.microbatches = 2 * ranks; /* the fewest that it has */

@@ -248,8 +248,7 @@ static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint
                                struct weft_error *error) {
   if (capturing && device == &devices[1].device) {
     capturing = false;
-    never = real(device)->ops->allocate_host(real(device), sizeof *never);
-    if (never == NULL || wait_value(stream, (uint64_t)(uintptr_t)never, 0, 1 /* equal */) != 0) {
+    if (wait_value(stream, (uint64_t)(uintptr_t)never, 0, 1 /* equal */) != 0) {
       return weft_fail(error, WEFT_ERR_DEVICE, "", "no wait for a value in a graph");
     }
   }
@@ -406,12 +405,22 @@ static enum weft_status measure(struct weft_error *error) {
     devices[r] =
         (struct timed_device){.device = {&timed_ops}, .real = weft_cuda_device(probe.cuda, r)};
   }
+  if (probe.hangs) { /* not freed: the device may wait for it for ever */
+    struct weft_device *device = devices[1].real;
+    never = device->ops->allocate_host(device, sizeof *never);
+    if (never == NULL) {
+      return weft_device_fail_allocation(device, sizeof *never, error);
+    }
+  }
   const enum weft_status status = run_world(error);
   weft_cuda_close(probe.cuda);
   if (probe.hangs) {
     printf("%.3f s after the launch: ", (double)(weft_clock_ns() - launched_ns) / 1e9);
   }
   WEFT_TRY(status);
+  if (step_count == 0) {
+    return weft_fail(error, WEFT_ERR_DEVICE, "", "no step was a graph");
+  }
   const double back = median_us(times[0]), begin = median_us(times[1]);
   const double launched = median_us(times[2]), device = median_us(times[3]);
   printf("%8.1f %8.1f %8.1f %10.1f %8.1f %10.1f", back, begin, launched, device,
