@@ -111,6 +111,8 @@ struct weft_search_answer {
   uint64_t moves;     /* tried by local search */
   double move_ns;     /* mean processor time of a move */
   double check_ns;    /* time of the check */
+  /* Time of one order and of this answer with its check: no time limit makes a search shorter. */
+  double least_seconds;
   struct weft_simulation *simulation; /* of the table, without events */
   const struct weft_allocator *allocator;
 };

@@ -72,6 +72,11 @@ enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct w
 /* One microbatch after the other: fits whenever any order does. */
 enum weft_status weft_construct_serial(struct weft_incumbent *incumbent, struct weft_error *error);
 
+/* As many microbatches in flight as the memory allows, by a plain recipe: 1F1B with one stage per
+ * rank, else one group of microbatches after the other. Only for so many ops that any other order
+ * takes long. */
+enum weft_status weft_construct_limited(struct weft_incumbent *incumbent, struct weft_error *error);
+
 /* V placement from building blocks, for any memory; nothing on other placements. */
 enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
                                          struct weft_error *error);

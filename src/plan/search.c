@@ -4,6 +4,7 @@
 
 #include <weft/gen.h>
 #include <weft/search.h>
+#include <weft/sim.h>
 #include <weft/support.h>
 
 #include <inttypes.h>
@@ -62,6 +63,8 @@ static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_
     return construct_unmixed(incumbent, WEFT_BACKWARD_WHOLE, error);
   }
   WEFT_TRY(weft_construct_serial(incumbent, error));
+  WEFT_TRY(weft_construct_limited(incumbent, error));
+  weft_search_control_note_order(incumbent->problem->control);
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
     if (!weft_incumbent_is_done(incumbent)) {
       WEFT_TRY(constructors[n](incumbent, error));
@@ -113,7 +116,10 @@ struct search {
   struct attempt *attempts; /* [layouts.count] */
   uint32_t attempt_count;
   struct attempt *best;
-  uint32_t rung; /* the present one */
+  uint32_t rung;           /* the present one */
+  double answer_seconds;   /* for each op, to make a table, to check it and to write it */
+  bool is_answer_timed;    /* measured here */
+  bool leaves_layouts_out; /* there is no time for them */
   struct weft_search_control control;
 };
 
@@ -141,11 +147,10 @@ static double open_bound_of(const struct search *search) {
   return fmin(bound, bound_of(search->best));
 }
 
-/* Seconds of a typical core, for each op, to make a table, to check it and to write it. */
-#define ANSWER_SECONDS 2.5e-7
-
-static double answer_seconds(const struct attempt *attempt) {
-  return ANSWER_SECONDS * (double)weft_problem_op_count(&attempt->problem);
+static double answer_seconds(const struct search *search, const struct attempt *attempt) {
+  return attempt == NULL
+             ? 0
+             : search->answer_seconds * (double)weft_problem_op_count(&attempt->problem);
 }
 
 static void choose(struct search *search) {
@@ -155,21 +160,44 @@ static void choose(struct search *search) {
       search->best = attempt;
     }
   }
-  search->control.reserve = answer_seconds(search->best);
+  weft_search_control_set_reserve(&search->control, answer_seconds(search, search->best));
+}
+
+/* While an order of a layout is sought, which may become the best. */
+static void reserve_for(struct search *search, const struct attempt *attempt) {
+  weft_search_control_set_reserve(&search->control, fmax(answer_seconds(search, attempt),
+                                                         answer_seconds(search, search->best)));
+}
+
+static void time_answer(struct search *search, const struct attempt *attempt);
+
+/* Without an order, some layout has to do. Else a layout needs the time for its first orders, which
+ * is about that of an answer, and for its answer. */
+static bool has_time_for(struct search *search, const struct weft_plan_layout *layout) {
+  if (search->best == NULL || value_of(search->best) == INFINITY) {
+    return true;
+  }
+  const struct weft_shape *shape = &layout->shape;
+  const double ops = (double)shape->ranks * shape->stages_per_rank * shape->microbatches *
+                     (layout->whole_backward ? 2 : 3);
+  return !weft_search_control_poll(&search->control) &&
+         weft_search_control_has_time(&search->control, 2 * search->answer_seconds * ops);
 }
 
 /* Starts every new layout with its bound, and with the orders of the constructors if one of them may
  * be the best. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
   for (uint32_t n = search->attempt_count; n < search->layouts.count; n++) {
-    /* Without time, the first layout that fits has to do. */
-    if (n > 0 && value_of(search->best) < INFINITY && weft_search_control_poll(&search->control)) {
+    if (!has_time_for(search, &search->layouts.list[n])) {
+      search->leaves_layouts_out = true;
+      search->control.was_cut = true;
       break;
     }
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
                           search->request, &search->control, error));
     search->attempt_count++;
-    search->control.reserve = fmax(search->control.reserve, answer_seconds(&search->attempts[n]));
+    time_answer(search, &search->attempts[n]);
+    reserve_for(search, &search->attempts[n]);
     if (search->best == NULL || bound_of(&search->attempts[n]) < value_of(search->best)) {
       WEFT_TRY(construct(&search->attempts[n].incumbent, error));
     }
@@ -227,6 +255,7 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
       weft_search_control_is_cancelled(&search->control)) {
     return WEFT_OK;
   }
+  reserve_for(search, attempt);
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->layout->all_reduce;
   WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
@@ -285,7 +314,7 @@ static bool is_over(struct search *search) {
   struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
   return search->control.budget < 0 || weft_search_control_is_cancelled(&search->control) ||
          (list_open(search, list) == 0 &&
-          (search->layouts.rest >= value_of(search->best) ||
+          (search->leaves_layouts_out || search->layouts.rest >= value_of(search->best) ||
            weft_plan_layouts_are_complete(&search->layouts, search->request)));
 }
 
@@ -369,6 +398,7 @@ static enum weft_status make_table(const struct attempt *attempt, struct weft_pr
 static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
                                     struct weft_error *error) {
   struct attempt *best = search->best;
+  const int64_t made = weft_clock_ns();
   struct weft_search_answer *answer =
       weft_array_allocate_zero(search->allocator, 1, sizeof *answer);
   if (answer == NULL) {
@@ -391,7 +421,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .bound = bound_of(best),
       .open_bound = open_bound_of(search),
       .optimal = weft_incumbent_is_optimal(&best->incumbent),
-      .stopped = weft_search_control_is_cancelled(&search->control),
+      .stopped = search->control.was_cut,
       .evaluated = best->incumbent.evaluated,
       .moves = best->incumbent.moves,
       .move_ns = best->incumbent.moves > 0
@@ -407,6 +437,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
     const int64_t begin = weft_clock_ns();
     status = weft_plan_check(answer, search->request->memory_limit, error);
     answer->check_ns = (double)(weft_clock_ns() - begin);
+    answer->least_seconds = search->control.first_order + (double)(weft_clock_ns() - made) * 1e-9;
   }
   if (status != WEFT_OK) {
     weft_search_answer_destroy(answer);
@@ -430,6 +461,64 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
   weft_array_free(allocator, answer, 1, sizeof *answer);
 }
 
+/* ---- The time of an answer ---- */
+
+/* Seconds of a typical core for each op, where the time is too short to matter; and where it is
+ * measured: problems with more ops, and the share of the microbatches that the measurement has. */
+#define ANSWER_SECONDS 2.5e-7
+#define ANSWER_MARGIN 1.3 /* large tables do not stay in the caches, and go into files */
+enum { TIMED_OPS = 200000, TIMED_SHARE = 32, TIMES = 3 };
+
+/* What follows the search, with the answer of a smaller problem; the first order will do. */
+static enum weft_status answer_small(const struct search *search, struct attempt *small,
+                                     double *seconds) {
+  struct weft_plan_layout *layout = small->layout;
+  struct search own = {.allocator = search->allocator, .request = search->request, .best = small};
+  struct weft_search_answer *answer;
+  double period;
+  struct weft_text text = {.allocator = search->allocator};
+  const int64_t begin = weft_clock_ns();
+  WEFT_TRY(make_answer(&own, &answer, NULL));
+  const enum weft_status status =
+      weft_period(search->allocator, answer->table, answer->costs, NULL, &period, NULL);
+  weft_program_print(answer->table, &text);
+  *seconds = (double)(weft_clock_ns() - begin) * 1e-9;
+  weft_text_finish(&text);
+  layout->costs = answer->costs; /* back to the layout */
+  layout->stage_parts = answer->stage_parts;
+  answer->costs = NULL;
+  weft_search_answer_destroy(answer);
+  return status;
+}
+
+/* How long an answer takes is measured, because machines differ, and other programs run: the
+ * shortest of some times, which says most about the next one. */
+static void time_answer(struct search *search, const struct attempt *attempt) {
+  const size_t ops = weft_problem_op_count(&attempt->problem);
+  if (search->request->time_limit <= 0 || search->is_answer_timed || ops < TIMED_OPS) {
+    return;
+  }
+  struct weft_plan_layout layout = *attempt->layout;
+  struct attempt small = {.layout = &layout};
+  double shortest = INFINITY;
+  layout.shape.microbatches = (layout.shape.microbatches + TIMED_SHARE - 1) / TIMED_SHARE;
+  search->is_answer_timed = true;
+  if (attempt_init(&small, &layout, search->allocator, search->request, NULL, NULL) != WEFT_OK) {
+    return;
+  }
+  enum weft_status status = weft_construct_serial(&small.incumbent, NULL);
+  for (unsigned n = 0; n < TIMES && status == WEFT_OK && value_of(&small) < INFINITY; n++) {
+    double seconds = INFINITY;
+    status = answer_small(search, &small, &seconds);
+    shortest = fmin(shortest, seconds);
+  }
+  if (shortest < INFINITY) {
+    search->answer_seconds =
+        ANSWER_MARGIN * shortest / (double)weft_problem_op_count(&small.problem);
+  }
+  attempt_finish(&small);
+}
+
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
   WEFT_TRY(construct_all(search, error));
@@ -444,7 +533,8 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
   WEFT_NEED(request->costs, error);
-  struct search search = {.allocator = allocator, .request = request};
+  struct search search = {
+      .allocator = allocator, .request = request, .answer_seconds = ANSWER_SECONDS};
   weft_search_control_start(&search.control, request);
   WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, rung_effort(0),
                                   &search.control, error));

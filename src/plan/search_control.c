@@ -17,13 +17,21 @@ void weft_search_control_start(struct weft_search_control *control,
   control->request = request;
   control->started = seconds();
   atomic_init(&control->cancelled, false);
+  control->is_stopped = false;
+  control->was_cut = false;
   control->done = 0;
   control->share = 0;
   control->all_reduce = 0;
   control->budget = INFINITY;
   control->reserve = 0;
+  control->first_order = 0;
   control->reported = control->started;
   control->last = (struct weft_search_progress){.value = INFINITY};
+}
+
+bool weft_search_control_has_time(const struct weft_search_control *control, double needed) {
+  const double limit = control->request->time_limit;
+  return limit <= 0 || seconds() - control->started + needed < limit;
 }
 
 static void report(struct weft_search_control *control) {
@@ -32,10 +40,26 @@ static void report(struct weft_search_control *control) {
   if (request->report != NULL) {
     request->report(request->context, &control->last);
   }
-  if ((request->stop != NULL && request->stop(request->context)) ||
-      (request->time_limit > 0 &&
-       control->reported - control->started + control->reserve >= request->time_limit)) {
+  control->is_stopped =
+      control->is_stopped || (request->stop != NULL && request->stop(request->context));
+  if (control->is_stopped || !weft_search_control_has_time(control, control->reserve)) {
+    control->was_cut = true;
     atomic_store_explicit(&control->cancelled, true, memory_order_relaxed);
+  }
+}
+
+void weft_search_control_set_reserve(struct weft_search_control *control, double needed) {
+  assert(control != NULL && needed >= 0);
+  control->reserve = needed;
+  atomic_store_explicit(&control->cancelled,
+                        weft_search_control_is_cancelled(control) &&
+                            (control->is_stopped || !weft_search_control_has_time(control, needed)),
+                        memory_order_relaxed);
+}
+
+void weft_search_control_note_order(struct weft_search_control *control) {
+  if (control != NULL && control->first_order == 0) {
+    control->first_order = seconds() - control->started;
   }
 }
 

@@ -9,15 +9,18 @@
 
 struct weft_search_control {
   const struct weft_search_request *request;
-  double started;                   /* seconds */
-  atomic_bool cancelled;            /* polled by the workers */
-  double done;                      /* share of the search that is complete */
-  double share;                     /* share of the search that is running */
-  double all_reduce;                /* to be added to reported values */
-  double budget;                    /* work that may still be done, in nanoseconds of a typical
+  double started;        /* seconds */
+  atomic_bool cancelled; /* polled by the workers */
+  bool is_stopped;       /* by the caller */
+  bool was_cut;          /* some of the search had no time */
+  double done;           /* share of the search that is complete */
+  double share;          /* share of the search that is running */
+  double all_reduce;     /* to be added to reported values */
+  double budget;         /* work that may still be done, in nanoseconds of a typical
                                        core; negative: a step did not fit, and none may follow */
-  double reserve;                   /* of the time limit, for what follows the search */
-  double reported;                  /* when, in seconds */
+  double reserve;        /* of the time limit, for what follows the search, in seconds */
+  double first_order;    /* seconds from the start until there was an order; 0: none yet */
+  double reported;       /* when, in seconds */
   struct weft_search_progress last; /* what was reported */
 };
 
@@ -33,6 +36,16 @@ void weft_search_control_report(struct weft_search_control *control, double valu
  * cancelled. For long work between reports, on the thread that called weft_search(). NULL: never
  * cancelled. */
 bool weft_search_control_poll(struct weft_search_control *control);
+
+/* Sets the part of the time limit, in seconds, that is kept for what follows the search. A search that was
+ * cancelled for want of time goes on if a smaller reserve leaves some. Not while workers run. */
+void weft_search_control_set_reserve(struct weft_search_control *control, double needed);
+
+/* Whether the time limit leaves so many seconds. */
+bool weft_search_control_has_time(const struct weft_search_control *control, double needed);
+
+/* Notes when the first order was there. */
+void weft_search_control_note_order(struct weft_search_control *control);
 
 /* Takes the work of a step from the budget. False: it does not fit, so the search ends here. A step
  * does not depend on the budget: a search with a larger one does the same steps, and then more. */

@@ -169,9 +169,17 @@ holds() {
   jq -n '{schema: "weft-costs/1", stages: [{}],
           parts: [range(96) | {f: 1, i: 1, w: 1, activation: (if . < 2 then 12 else 1 end), parameters: 3}]}' >parts.json
   weft plan -p 16 -m 256 -v 2 --placement loop --memory 36 --costs parts.json --time-limit 0.001 -o t.csv
-  succeeds
+  [ "$status" -eq 0 ]
   weft plan --ranks 16 --global-batch 256 -v 2 --memory 36 --costs parts.json --time-limit 0.001 -o t.csv
-  succeeds
+  [ "$status" -eq 0 ]
+}
+
+@test "plan says when the time limit is too short for a single order" {
+  weft plan -p 512 -m 1024 --memory 256 --costs <(echo '{"schema": "weft-costs/1", "stages": [{"activation": 1}]}') \
+    --time-limit 0.001 -o t.csv --json
+  [ "$status" -eq 0 ]
+  [[ $stderr == "weft: note: --time-limit 0.001 is too short: one order of 1572864 actions, its check and its output took "*" s" ]]
+  jq -e .stopped <<<"$output" >/dev/null
 }
 
 @test "plan --for: flags of torchtitan by placement, lines for PyTorch" {

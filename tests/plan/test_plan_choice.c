@@ -298,11 +298,45 @@ static void the_least_memory_is_named_and_suffices(void **state) {
   model_finish(&model);
 }
 
+/* Twenty thousand layers on a thousand ranks: there is no time for most candidates. A slow or busy
+ * machine may need some tries, and more time. */
+static void the_time_limit_is_kept_for_many_layers(void **state) {
+  enum { TRIES = 10, PARTS = 20000 };
+  (void)state;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  skip(); /* these take several times as long to make one order */
+#endif
+  struct model model;
+  model_init(&model, PARTS, 1024, 4096);
+  for (uint32_t k = 0; k < PARTS; k++) {
+    model.costs->parts[k].f += 0.1 * (k % 7);
+  }
+  model.request.search.memory_limit = 8000;
+  model.request.search.use_time = true;
+  bool in_time = false;
+  for (uint32_t n = 0; n < TRIES && !in_time; n++) {
+    struct weft_choice *choice;
+    const double limit = 1U << n / 3;
+    model.request.search.time_limit = limit;
+    const int64_t begin = weft_clock_ns();
+    assert_int_equal(weft_choose(NULL, &model.request, &choice, NULL), WEFT_OK);
+    const double seconds = (double)(weft_clock_ns() - begin) * 1e-9;
+    print_message("%.3f s with a limit of %g s\n", seconds, limit);
+    in_time = seconds <= 1.1 * limit + 0.05;
+    assert_true(choice->stopped && !choice->optimal);
+    assert_true(choice->candidates[0].answer->peak_memory <= 8000);
+    weft_choice_destroy(choice);
+  }
+  assert_true(in_time);
+  model_finish(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_choice_is_the_best_of_everything),
       cmocka_unit_test(what_cannot_be_divided_is_refused),
       cmocka_unit_test(the_least_memory_is_named_and_suffices),
+      cmocka_unit_test(the_time_limit_is_kept_for_many_layers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* `weft plan`: searches for the best table and reports it with its lower bound; with --pareto the
  * best plans for a range of memory limits; with --global-batch the best use of all ranks. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -21,6 +22,10 @@
 
 /* Of --pareto and --global-batch, for all searches together. */
 #define MANY_EFFORT 2
+
+/* A time limit is kept to within so much, unless one order takes longer. */
+#define TIME_TOLERANCE 0.1
+#define TIME_TOLERANCE_SECONDS 0.05
 
 WEFT_SCOPED_TYPE(weft_choice)
 WEFT_SCOPED_TYPE(weft_search_answer)
@@ -79,6 +84,20 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
   return compose(cli, arguments, plan, &target);
 }
 
+/* Says when the time limit was too short even for one order, its check and what has followed the
+ * search since `ended_ns`. */
+static void note_least_time(const struct weft_cli *cli, const struct weft_search_request *request,
+                            const struct weft_search_answer *answer, int64_t ended_ns) {
+  const double limit = request->time_limit;
+  const double least = answer->least_seconds + (double)(weft_clock_ns() - ended_ns) * 1e-9;
+  if (limit > 0 && least > limit + TIME_TOLERANCE * limit + TIME_TOLERANCE_SECONDS) {
+    weft_cli_print(cli, NULL,
+                   "note: --time-limit %g is too short: one order of %" PRIu64
+                   " actions, its check and its output took %.2g s",
+                   limit, answer->table->action_count, least);
+  }
+}
+
 /* ---- One plan ---- */
 
 /* The exit status of a search that a signal has ended. */
@@ -118,9 +137,12 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
   struct weft_error error;
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
   const enum weft_status found = weft_search(cli->allocator, request, &answer, &error);
+  const int64_t ended_ns = weft_clock_ns();
   weft_cli_plan_progress_finish(&progress);
   WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
-  return write_answer(cli, arguments, request, answer);
+  const int status = write_answer(cli, arguments, request, answer);
+  note_least_time(cli, request, answer, ended_ns);
+  return status;
 }
 
 /* ---- The Pareto front ---- */
@@ -203,10 +225,12 @@ static int plan_choice(const struct weft_cli *cli, const struct weft_cli_argumen
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON],
                                &request.search);
   const enum weft_status found = weft_choose(cli->allocator, &request, &choice, &error);
+  const int64_t ended_ns = weft_clock_ns();
   weft_cli_plan_progress_finish(&progress);
   WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
   const struct weft_cli_choice report = {.request = &request, .choice = choice};
   WEFT_CLI_TRY(deliver_choice(cli, arguments, &report));
+  note_least_time(cli, search, choice->candidates[0].answer, ended_ns);
   return conclude(cli, choice->stopped);
 }
 

@@ -288,6 +288,9 @@ static int64_t value_of(const struct weft_priority_scheduler *scheduler) {
   return value;
 }
 
+/* Ops between two looks at whether the search is cancelled. */
+enum { POLL_INTERVAL = 1 << 14 };
+
 uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
                                 const struct weft_priority_rule *rules, int64_t cutoff,
                                 struct weft_order *order, int64_t *value) {
@@ -300,7 +303,11 @@ uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
   }
   clear_tree(scheduler);
   decide_again(scheduler, 0, rules);
-  for (uint64_t n = 0; n < ops;) {
+  for (uint64_t n = 0, acts = 1; n < ops; acts++) {
+    if (acts % POLL_INTERVAL == 0 && problem->control != NULL &&
+        weft_search_control_is_cancelled(problem->control)) {
+      return n + 1;
+    }
     const uint32_t r = soonest(scheduler);
     const uint32_t left = scheduler->ranks[r].left;
     if (scheduler->when[r] == NEVER || !act(scheduler, r, rules)) {
