@@ -560,7 +560,7 @@ int weft_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_argumen
   if (results == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  int status = weft_cli_job_begin(&job, cli, &options);
+  int status = weft_cli_job_begin(&job, cli, "mpi", &options);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_job_agree(&job, check_count(&job));
   }

@@ -4,6 +4,7 @@
  *   threads    all ranks in this process, a thread per rank
  *   cuda       all ranks in this process, on its GPUs; one thread drives the steps of all of them
  *   mpi        a process per rank, on one host or many
+ *   nccl       as mpi, with a GPU per rank, whose payloads travel by NCCL
  *
  *     struct weft_comm_options options = weft_comm_options_default();
  *     options.rank_count = 4;
@@ -26,7 +27,7 @@ extern "C" {
 
 /* All of them. A new one is an entry here and a folder src/comm/NAME, which defines
  * weft_NAME_kind (src/comm/comm_registry.h). */
-#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(cuda) X(mpi)
+#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(cuda) X(mpi) X(nccl)
 
 /* What a caller needs to know about a transport, instead of its name. */
 struct weft_comm_info {
@@ -89,6 +90,11 @@ WEFT_API enum weft_status weft_comm_open(const struct weft_allocator *allocator,
  * should end (weft_comm_abandon). */
 WEFT_API void weft_comm_close(struct weft_comm *comm);
 
+/* Ends its ranks' channels, and with them what they use of devices (nccl): before these are closed.
+ * Waits for the other processes, unless the world has failed. NULL is fine; weft_comm_close() does
+ * it, too. */
+WEFT_API void weft_comm_disconnect(struct weft_comm *comm);
+
 WEFT_API const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm);
 WEFT_API uint32_t weft_comm_rank_count(const struct weft_comm *comm);
 /* The endpoint of a rank; NULL when it is in another process, or does not exist. The world owns
@@ -103,7 +109,7 @@ WEFT_API struct weft_transport *weft_comm_local(struct weft_comm *comm);
  *   threads    a thread per rank
  *   cuda       a thread per rank; in weft_pipeline_step() the last one to call it does the step of
  *              all ranks
- *   mpi        this process's rank, in the caller's thread
+ *   mpi, nccl  this process's rank, in the caller's thread
  *   loopback   a thread per rank, of which one runs at a time; it runs until it waits, and then
  *              the rank with the next event in virtual time does
  *
@@ -171,6 +177,10 @@ WEFT_API enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank,
 WEFT_API void weft_comm_wake(struct weft_comm *comm, uint32_t rank);
 
 /* ---- For diagnosis and benchmarks ---- */
+
+/* The NCCL that is installed: 22807 for 2.28.7. WEFT_ERR_UNAVAILABLE: none, or older than 2.26; the
+ * hint says what to install. */
+WEFT_API enum weft_status weft_comm_nccl_version(int *version, struct weft_error *error);
 
 /* Where this process's rank is, and what carries its messages. Strings are valid until close, and
  * "" where the transport has nothing to say. */

@@ -72,9 +72,13 @@ struct weft_message {
   uint64_t event_number;           /* round x 2^32 + the compute cell of that rank's row whose
                                       event it is, or for which WEFT_EVENT_COPY was made */
   uint32_t event_rank;             /* whose work it is */
-  int64_t begin;                   /* when the transfer began and ended, in now()'s time; */
-  int64_t end;                     /* written by the transport before test() says WEFT_OK */
-  uint64_t state[2];               /* the transport's own while the message is */
+  /* Where a transport that enqueues (ops->enqueues) puts the transfer: after all that is in it,
+   * and before what comes later. NULL: a stream of its own, and test() waits for the transfer. */
+  struct weft_stream *stream;
+  bool recorded;     /* the stream is being recorded into a graph */
+  int64_t begin;     /* when the transfer began and ended, in now()'s time; */
+  int64_t end;       /* written by the transport before test() says WEFT_OK */
+  uint64_t state[2]; /* the transport's own while the message is */
 };
 
 /* Writes the checksum over header and shapes. */
@@ -95,6 +99,11 @@ struct weft_channel_end {
   bool rendezvous;     /* a send is done only when its receive is posted, whatever its size; both
                          ends say the same */
   const char *content; /* what it carries, for messages; NULL: not known. Read by open() only */
+  struct weft_device *device; /* where payloads are, for a transport that enqueues; NULL: host */
+  /* Channels with the same peer, direction and lane are sent and received in one order: the k-th
+   * send of all of them is for the k-th receive. So they can share a connection, which is the
+   * first in, first out of all of them. 0: no other channel has it. Both ends say the same. */
+  uint32_t lane;
 };
 
 #define WEFT_CONTENT_MAX 96 /* bytes of it that are kept */
@@ -211,6 +220,9 @@ struct weft_transport_ops {
   bool virtual_time;   /* now() counts ticks, not nanoseconds */
   bool async_progress; /* messages progress while a rank computes, without any call */
   bool device_memory;  /* payloads and collectives may be on any device; else only on the host */
+  /* Transfers of payloads on a device go into message->stream. test() then says WEFT_OK when the
+   * transfer is enqueued, and, for a receive, the header has arrived. */
+  bool enqueues;
 
   /* NULL is fine. An endpoint of a world belongs to the world, and this does nothing; it frees a
    * transport that wraps another one. */

@@ -204,11 +204,12 @@ void weft_cli_job_report_activity(const struct weft_cli_job *job) {
 /* ---- Beginning and end ---- */
 
 static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cli,
-                             const struct weft_comm_options *options, const char *refusal,
-                             int exit_status, struct weft_error *error) {
+                             const char *transport, const struct weft_comm_options *options,
+                             const char *refusal, int exit_status, struct weft_error *error) {
   *job = (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = -1, .input = -1};
   weft_launch_startup_begin(refusal, exit_status);
-  const enum weft_status status = weft_comm_open(cli->allocator, "mpi", options, &job->comm, error);
+  const enum weft_status status =
+      weft_comm_open(cli->allocator, transport, options, &job->comm, error);
   weft_launch_startup_end();
   if (status < 0) {
     return status;
@@ -221,14 +222,19 @@ static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cl
   return WEFT_OK;
 }
 
-int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
+int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, const char *transport,
                        const struct weft_comm_options *options) {
-  struct weft_error error;
-  if (join(job, cli, options, NULL, WEFT_CLI_PEER, &error) < 0) {
+  struct weft_error error, missing;
+  int version;
+  /* Without NCCL the ranks meet by MPI alone, for one report of all. */
+  const bool lacks =
+      strcmp(transport, "nccl") == 0 && weft_comm_nccl_version(&version, &missing) < 0;
+  if (join(job, cli, lacks ? "mpi" : transport, options, NULL, WEFT_CLI_PEER, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   /* A rank with a wrong command line takes part in this and in nothing else. */
-  const int status = weft_cli_job_agree(job, WEFT_CLI_OK);
+  const int status =
+      weft_cli_job_agree(job, lacks ? weft_cli_fail(&job->cli, NULL, &missing) : WEFT_CLI_OK);
   if (status == WEFT_CLI_OK) {
     hold_messages(job);
   }
@@ -265,7 +271,7 @@ int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusa
   struct weft_cli_job job;
   char named[4096];
   name_refusal(refusal, named, sizeof named);
-  if (join(&job, cli, &options, named, refusal->status, &error) < 0) {
+  if (join(&job, cli, "mpi", &options, named, refusal->status, &error) < 0) {
     return refuse_alone(cli, refusal, named);
   }
   weft_cli_print_as(&job.cli, "", refusal->text, refusal->size);

@@ -4,7 +4,7 @@
  * Every rank reads the same options and files, and finds the same mistakes. So messages are
  * held back until the ranks have compared them, and written once:
  *
- *     status = weft_cli_job_begin(&job, cli, &options);
+ *     status = weft_cli_job_begin(&job, cli, "mpi", &options);
  *     if (status == WEFT_CLI_OK) {
  *       status = weft_cli_job_agree(&job, read_all_that(&job.cli));
  *     }
@@ -38,9 +38,10 @@ struct weft_cli_refusal {
   size_t size;
 };
 
-/* Creates the world, waits for all processes (weft_launch_startup_begin) and compares their
- * builds. An exit status other than WEFT_CLI_OK has been reported. Call end() in any case. */
-int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
+/* Creates the world, on a transport with a process per rank, waits for all processes
+ * (weft_launch_startup_begin) and compares their builds. An exit status other than WEFT_CLI_OK has
+ * been reported. Call end() in any case. */
+int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, const char *transport,
                        const struct weft_comm_options *options);
 
 /* For a process whose command line is wrong. The others may have the same one, or wait for

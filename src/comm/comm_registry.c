@@ -94,6 +94,12 @@ void weft_comm_close(struct weft_comm *comm) {
   }
 }
 
+void weft_comm_disconnect(struct weft_comm *comm) {
+  if (comm != NULL && comm->kind->disconnect != NULL) {
+    comm->kind->disconnect(comm);
+  }
+}
+
 const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm) {
   assert(comm != NULL);
   return &comm->kind->info;

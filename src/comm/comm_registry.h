@@ -15,6 +15,7 @@ struct weft_comm_kind {
                            const struct weft_comm_options *options, struct weft_comm **out,
                            struct weft_error *error);
   void (*close)(struct weft_comm *comm);
+  void (*disconnect)(struct weft_comm *comm); /* NULL: it uses no devices */
   struct weft_transport *(*local)(struct weft_comm *comm);
   struct weft_transport *(*endpoint)(struct weft_comm *comm, uint32_t rank);
   /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. */

@@ -120,8 +120,7 @@ enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t c
     assert(buffer != NULL);
     buffer->older = pool->all;
     pool->all = buffer;
-    buffer->next = pool->free;
-    pool->free = buffer;
+    weft_buffer_pool_free(pool, buffer);
     pool->count++;
   }
   return WEFT_OK;
@@ -149,6 +148,14 @@ enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct wef
   return WEFT_OK;
 }
 
+void weft_buffer_pool_take_turns(struct weft_buffer_pool *pool) {
+  pool->in_turn = true;
+  pool->free_end = &pool->free;
+  while (*pool->free_end != NULL) {
+    pool->free_end = &(*pool->free_end)->next;
+  }
+}
+
 void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
   assert(pool->taken > 0 && !buffer->under_way);
   buffer->under_way = true;
@@ -166,8 +173,7 @@ void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer
   if (pool->sends_end == &buffer->next) {
     pool->sends_end = link;
   }
-  buffer->next = pool->free;
-  pool->free = buffer;
+  weft_buffer_pool_free(pool, buffer);
 }
 
 /* ---- Tensors in a buffer ---- */

@@ -52,11 +52,13 @@ struct weft_buffer_pool {
   struct weft_device *wire;   /* there; NULL: host */
   bool streamed;              /* copies between both are enqueued; else complete at return */
   struct weft_buffer_layout layout;
-  uint32_t count;            /* buffers in all */
-  uint32_t taken;            /* not in `free`, not under way as sends */
-  struct weft_buffer *all;   /* every buffer, newest first */
-  struct weft_buffer *free;  /* last in, first out: likely in the cache */
-  struct weft_buffer *sends; /* under way, oldest first */
+  uint32_t count;                /* buffers in all */
+  uint32_t taken;                /* not in `free`, not under way as sends */
+  struct weft_buffer *all;       /* every buffer, newest first */
+  struct weft_buffer *free;      /* last in, first out: likely in the cache; */
+  bool in_turn;                  /* or first in, first out, */
+  struct weft_buffer **free_end; /* where then the next one goes */
+  struct weft_buffer *sends;     /* under way, oldest first */
   struct weft_buffer **sends_end;
 };
 
@@ -72,6 +74,9 @@ enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct wef
 enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
                                        struct weft_error *error);
 
+/* From here on the buffer that has been free for longest is taken. */
+void weft_buffer_pool_take_turns(struct weft_buffer_pool *pool);
+
 /* NULL when all are in use. */
 static inline struct weft_buffer *weft_buffer_pool_take(struct weft_buffer_pool *pool) {
   struct weft_buffer *buffer = pool->free;
@@ -82,10 +87,23 @@ static inline struct weft_buffer *weft_buffer_pool_take(struct weft_buffer_pool 
   return buffer;
 }
 
-static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
+/* Puts a buffer among the free ones. */
+static inline void weft_buffer_pool_free(struct weft_buffer_pool *pool,
                                          struct weft_buffer *buffer) {
+  if (pool->in_turn) {
+    struct weft_buffer **end = pool->free != NULL ? pool->free_end : &pool->free;
+    buffer->next = NULL;
+    *end = buffer;
+    pool->free_end = &buffer->next;
+    return;
+  }
   buffer->next = pool->free;
   pool->free = buffer;
+}
+
+static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
+                                         struct weft_buffer *buffer) {
+  weft_buffer_pool_free(pool, buffer);
   pool->taken--;
 }
 

@@ -47,7 +47,8 @@ static enum weft_status check_stages(const struct weft_executor *executor,
           executor->stages[k].stage, ops->name != NULL ? ops->name : "unnamed", device->ops->name);
     }
   }
-  if (executor->transport->ops->device_memory && executor->transport->ops->together == NULL) {
+  if (executor->transport->ops->device_memory && executor->transport->ops->together == NULL &&
+      !executor->transport->ops->enqueues) {
     return weft_fail(error, WEFT_ERR_USAGE, "open the transport cuda",
                      "ranks on a %s device cannot use the transport %s: nothing keeps their steps "
                      "together",
@@ -481,6 +482,19 @@ static uint32_t cells_done(const struct weft_device_work *work) {
   return done;
 }
 
+/* Of the device's next cell, a message that has not arrived; NULL: none. */
+static const struct weft_device_wait *find_transfer(const struct weft_device_work *work) {
+  struct weft_error error;
+  for (uint32_t w = 0; !work->replaying && w < work->wait_count; w++) {
+    const struct weft_device_wait *wait = &work->waits[w];
+    if (wait->cell == work->seen && wait->transfer != NULL &&
+        work->device->ops->event_query(work->device, wait->transfer, &error) == WEFT_IN_PROGRESS) {
+      return wait;
+    }
+  }
+  return NULL;
+}
+
 /* The rank whose work the cell waits for that is the device's next; UINT32_MAX: it runs. */
 static uint32_t find_awaited(const struct weft_device_work *work) {
   for (uint32_t w = 0; work->ranks != NULL && w < work->wait_count; w++) {
@@ -507,10 +521,16 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
   }
   executor->at = done < work->enqueued ? work->records[done] : row->end; /* what it does now */
   executor->cell = executor->at - row->begin;
-  const uint32_t peer = find_awaited(work);
-  const enum weft_status status =
-      weft_executor_block(executor, peer == UINT32_MAX ? WEFT_PHASE_COMPUTE : WEFT_PHASE_RECEIVE,
-                          peer, weft_action_idle(), 0, error);
+  const struct weft_device_wait *transfer = find_transfer(work);
+  const uint32_t peer = transfer != NULL ? transfer->rank : find_awaited(work);
+  struct weft_action wants = weft_action_idle();
+  if (transfer != NULL) {
+    (void)weft_action_partner(row->program->actions[transfer->record], executor->stage_count,
+                              &wants);
+  }
+  const enum weft_status status = weft_executor_block(
+      executor, peer == UINT32_MAX ? WEFT_PHASE_COMPUTE : WEFT_PHASE_RECEIVE, peer, wants,
+      weft_executor_ask_at(executor, executor->last_progress), error);
   executor->at = row->end;
   return status;
 }

@@ -176,6 +176,17 @@ enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct 
 enum weft_status weft_executor_await_copy(struct weft_executor *executor,
                                           const struct weft_buffer *buffer,
                                           struct weft_error *error);
+/* Where the transport enqueues, around a send or a receive of a buffer: its stream waits for the last
+ * cell that used the buffer; the transfer's event is recorded; and the cell that is enqueued next
+ * waits for it. */
+enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
+                                              struct weft_buffer *buffer, bool outgoing,
+                                              struct weft_error *error);
+enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
+                                            struct weft_buffer *buffer, uint32_t peer,
+                                            bool outgoing, struct weft_error *error);
+enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
+                                              struct weft_buffer *buffer, struct weft_error *error);
 /* What follows in the rank's stream comes after all copies that it sends. */
 enum weft_status weft_executor_join_copies(struct weft_executor *executor,
                                            struct weft_error *error);
@@ -188,6 +199,8 @@ void weft_executor_await_devices(const struct weft_executor *executor, int64_t l
 /* A cell waits for a cell of another rank. */
 struct weft_device_wait {
   uint32_t cell, rank, for_cell;
+  uint32_t record;                    /* where the transport enqueues: the RECV */
+  struct weft_device_event *transfer; /* and its event; else NULL */
 };
 
 /* Rows that are recorded into a graph, and not run. After a failure their actions are gone through
@@ -262,6 +275,11 @@ void weft_executor_begin_device(struct weft_executor *executor);
 enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
                                            struct weft_error *error);
 
+/* The transport puts messages of this rank's device into streams. */
+static inline bool weft_executor_is_enqueued(const struct weft_executor *executor) {
+  return executor->device != NULL && executor->transport->ops->enqueues;
+}
+
 /* Whether the row is only gone through: a recording has failed. */
 static inline bool weft_executor_is_muted(const struct weft_executor *executor) {
   const struct weft_device_work *work = executor->device;
@@ -307,7 +325,9 @@ static inline void weft_executor_note_wait(struct weft_device_work *work, uint32
                                            uint64_t number) {
   if (work->wait_count < work->wait_room) {
     work->waits[work->wait_count++] =
-        (struct weft_device_wait){work->enqueued, rank, (uint32_t)(number & (WEFT_EVENT_COPY - 1))};
+        (struct weft_device_wait){.cell = work->enqueued,
+                                  .rank = rank,
+                                  .for_cell = (uint32_t)(number & (WEFT_EVENT_COPY - 1))};
   }
 }
 /* Before and after the functions of a compute cell, on a device with streams. */

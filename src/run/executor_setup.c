@@ -188,6 +188,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
   }
   for (uint32_t k = 0; k < ends.count; k++) {
     ends.items[k].rendezvous = executor->options->comm == WEFT_COMM_RENDEZVOUS;
+    ends.items[k].device = weft_executor_is_enqueued(executor) ? executor->options->device : NULL;
   }
   const enum weft_status status =
       executor->transport->ops->open(executor->transport, ends.items, ends.count, error);

@@ -136,6 +136,13 @@ enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
 
 /* ---- SEND ---- */
 
+/* A transport that enqueues may wait for the device, of which no message tells. */
+static int64_t poll_at(const struct weft_executor *executor) {
+  return weft_executor_is_enqueued(executor)
+             ? weft_executor_ask_at(executor, executor->last_progress)
+             : 0;
+}
+
 /* In rendezvous mode, waits until the message has been received. */
 static enum weft_status await_taken(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     const struct weft_action *action, uint32_t peer,
@@ -182,12 +189,20 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
                         forward ? stage->sent_forward : stage->sent_backward, error));
   const uint32_t channel = weft_executor_channel(
       executor, action->stage, forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
+  const bool enqueues = weft_executor_is_enqueued(executor);
+  if (enqueues) {
+    WEFT_TRY(weft_executor_begin_transfer(executor, buffer, true, error));
+  }
   const enum weft_status status =
       executor->transport->ops->send(executor->transport, channel, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
-    return weft_executor_block(executor, WEFT_PHASE_SEND, peer, weft_action_idle(), 0, error);
+    return weft_executor_block(executor, WEFT_PHASE_SEND, peer, weft_action_idle(),
+                               poll_at(executor), error);
   }
   WEFT_TRY(status);
+  if (enqueues) {
+    WEFT_TRY(weft_executor_end_transfer(executor, buffer, peer, true, error));
+  }
   buffer->record = (uint32_t)executor->at;
   weft_buffer_pool_note_send(pool, buffer);
   *made = NULL;
@@ -206,7 +221,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
                                      uint32_t microbatch, bool forward, struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
   const struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
-  assert(pool != NULL && buffer->under_way);
+  assert(pool != NULL && buffer != NULL && buffer->under_way);
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
   const struct weft_action receive =
       weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, stage->stage, microbatch);
@@ -224,7 +239,9 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   }
   WEFT_TRY(check_header(executor, peer, buffer, sender, error));
   WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
-  if (pool->staged) {
+  if (weft_executor_is_enqueued(executor)) {
+    WEFT_TRY(weft_executor_await_transfer(executor, buffer, error));
+  } else if (pool->staged) {
     WEFT_TRY(weft_executor_read_wire(executor, buffer, pool, error));
   }
   executor->blamed_rank = transport->rank;
@@ -245,13 +262,20 @@ static enum weft_status post(struct weft_executor *executor, struct weft_executo
   if (taken != WEFT_OK) {
     return taken;
   }
+  const bool enqueues = weft_executor_is_enqueued(executor);
+  if (enqueues) {
+    WEFT_TRY(weft_executor_begin_transfer(executor, buffer, false, error));
+  }
   const enum weft_status status =
       executor->transport->ops->receive(executor->transport, channel, &buffer->message, error);
   if (status != WEFT_OK) {
     weft_buffer_pool_give(pool, buffer);
     return status < 0 ? status
                       : weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, weft_action_idle(),
-                                            0, error);
+                                            poll_at(executor), error);
+  }
+  if (enqueues) {
+    WEFT_TRY(weft_executor_end_transfer(executor, buffer, peer, false, error));
   }
   uint64_t *received = forward ? &stage->received_forward : &stage->received_backward;
   buffer->under_way = true;

@@ -9,6 +9,9 @@
  *     host        GPU                  pinned memory                    the receiver
  *     GPU         host                 pinned memory                    the sender
  *
+ * Where a rank is a process and its transport enqueues (nccl), a message is in the memory of each
+ * rank's GPU, and what is a copy below is the transfer itself, from one to the other.
+ *
  * A rank copies what it sends in one stream and what it receives in another, beside the stream
  * that computes. Events order them:
  *
@@ -85,8 +88,38 @@ static enum weft_status connect(struct weft_executor *executor, struct weft_buff
                                true, error);
 }
 
+/* The transport moves what these pools hold, in the streams for copies. Buffers are used in turn:
+ * the one that was sent last is the last to be free. */
+static void stream_pool(const struct weft_executor *executor, struct weft_buffer_pool *pool,
+                        uint32_t peer) {
+  if (pool != NULL && peer != UINT32_MAX && peer != executor->transport->rank) {
+    pool->streamed = true;
+    weft_buffer_pool_take_turns(pool);
+  }
+}
+
+static enum weft_status stream_pools(struct weft_executor *executor, struct weft_error *error) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_executor_stage *stage = &executor->stages[k];
+    if (stage->above == NULL) {
+      stream_pool(executor, stage->out, stage->above_rank);
+      stream_pool(executor, stage->grad_in, stage->above_rank);
+    }
+    if (stage->below == NULL) {
+      stream_pool(executor, stage->in, stage->below_rank);
+      stream_pool(executor, stage->grad_out, stage->below_rank);
+    }
+  }
+  executor->connected = true;
+  return weft_executor_fit_copies(executor, error);
+}
+
 enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error) {
-  if (executor->connected || executor->transport->ops->together == NULL) {
+  const struct weft_transport_ops *ops = executor->transport->ops;
+  if (!executor->connected && ops->enqueues && executor->device != NULL) {
+    return stream_pools(executor, error);
+  }
+  if (executor->connected || ops->together == NULL) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
@@ -221,6 +254,60 @@ enum weft_status weft_executor_write_wire(struct weft_executor *executor,
   buffer->last_use = executor->device->departed = buffer->message.event;
   buffer->last_use_number = buffer->message.event_number;
   return WEFT_OK;
+}
+
+/* ---- Transfers that the transport enqueues ---- */
+
+enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
+                                              struct weft_buffer *buffer, bool outgoing,
+                                              struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  buffer->message.stream = outgoing ? work->outgoing : work->incoming;
+  buffer->message.recorded = work->recording != NULL;
+  return weft_executor_is_muted(executor)
+             ? WEFT_OK
+             : weft_executor_tolerate(executor, await_cell(executor, buffer, outgoing, error),
+                                      error);
+}
+
+enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
+                                            struct weft_buffer *buffer, uint32_t peer,
+                                            bool outgoing, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  assert(work->copy_count < work->copy_room);
+  struct weft_device_event *event = work->copies[work->copy_count++];
+  buffer->last_use = buffer->message.event = event;
+  buffer->last_use_number = (executor->round << 32) | WEFT_EVENT_COPY | work->enqueued;
+  buffer->message.event_number = buffer->last_use_number;
+  buffer->message.event_rank = peer;
+  if (outgoing) {
+    work->departed = event;
+  }
+  return weft_executor_is_muted(executor)
+             ? WEFT_OK
+             : weft_executor_tolerate(executor,
+                                      work->device->ops->event_record(
+                                          work->device, event, buffer->message.stream, error),
+                                      error);
+}
+
+enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
+                                              struct weft_buffer *buffer,
+                                              struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  struct weft_device_event *event = buffer->message.event;
+  assert(event != NULL && buffer->message.event_number >> 32 == executor->round);
+  buffer->message.event = NULL;
+  if (weft_executor_is_muted(executor)) {
+    return WEFT_OK;
+  }
+  weft_executor_note_wait(work, buffer->message.event_rank, 0);
+  if (work->wait_count > 0) {
+    work->waits[work->wait_count - 1].transfer = event;
+    work->waits[work->wait_count - 1].record = buffer->record;
+  }
+  return weft_executor_tolerate(
+      executor, work->device->ops->event_wait(work->device, event, work->stream, error), error);
 }
 
 enum weft_status weft_executor_await_copy(struct weft_executor *executor,

@@ -106,7 +106,8 @@ static uint32_t signs_of(const struct graph *graph, struct weft_action wanted) {
 }
 
 /* Whether the peer has already done what a rank waits for: the message is under way, or
- * the rank does not poll. Then no other rank is the cause. */
+ * the rank does not poll. Then no other rank is the cause, unless the peer's process is stopped or
+ * dead: threads of it may have to move the message (NCCL's do). */
 static bool waits_for_done_work(const struct graph *graph, const struct weft_rank_state *state) {
   struct weft_rank_state peer;
   if (graph->program == NULL || state->peer >= graph->rank_count ||
@@ -114,6 +115,9 @@ static bool waits_for_done_work(const struct graph *graph, const struct weft_ran
     return false;
   }
   read_state(graph, state->peer, &peer);
+  if (peer.flags != 0) {
+    return false;
+  }
   if (peer.phase == WEFT_PHASE_IDLE || peer.phase == WEFT_PHASE_HANDSHAKE ||
       peer.step != state->step) {
     return peer.step > state->step;

@@ -284,7 +284,7 @@ static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_argum
   struct weft_comm_options options = weft_comm_options_default();
   options.progress = weft_cli_chosen_progress(arguments);
   struct weft_cli_job job;
-  int status = weft_cli_job_begin(&job, cli, &options);
+  int status = weft_cli_job_begin(&job, cli, weft_cli_chosen_transport(arguments)->name, &options);
   if (status == WEFT_CLI_OK) {
     status = train_as(&job.cli, arguments, &job);
   }

@@ -36,9 +36,7 @@ uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup) {
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
   const uint64_t parts = weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 1);
   const uint64_t alone = weft_cli_is_on_gpus(arguments) ? parts : RANKS_DEFAULT;
-  const uint64_t usual = processes == 0         ? alone
-                         : processes < replicas ? 1
-                                                : processes / replicas;
+  const uint64_t usual = processes == 0 ? alone : processes < replicas ? 1 : processes / replicas;
   return (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, usual);
 }
 
@@ -284,6 +282,7 @@ int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_argu
 void weft_train_setup_finish(struct weft_train_setup *setup) {
   assert(setup != NULL);
   weft_gpt_checkpoint_unlock(setup->options.checkpoint_dir, &setup->lock);
+  weft_comm_disconnect(setup->job != NULL ? setup->job->comm : NULL); /* it uses the GPU */
   weft_cuda_close(setup->cuda);
   weft_gpt_dataset_finish(&setup->dataset);
   weft_gpt_checkpoint_close(setup->resume);

@@ -48,10 +48,12 @@ static enum weft_status enqueue_unshard(const struct weft_gpt_stage *stage,
   return WEFT_OK;
 }
 
-/* A slice, or all of a layer's rounded parameters, between the GPU and the host. */
+/* A slice, or all of a layer's rounded parameters, between the GPU and the host. In the stream: other
+ * streams may have transfers that wait for other ranks. A copy to the host is complete at return,
+ * because that memory is pageable. */
 static enum weft_status copy_rounded(const struct weft_gpt_stage *stage, uint16_t *device,
                                      uint16_t *host, uint64_t count, bool to_host,
-                                     struct weft_error *error) {
+                                     struct weft_stream *stream, struct weft_error *error) {
   struct weft_device *gpu = stage->context->compute->device;
   return weft_copy(&(struct weft_copy){.to = to_host ? host : device,
                                        .to_device = to_host ? NULL : gpu,
@@ -59,7 +61,7 @@ static enum weft_status copy_rounded(const struct weft_gpt_stage *stage, uint16_
                                        .from_device = to_host ? gpu : NULL,
                                        .row_bytes = count * sizeof *host,
                                        .rows = 1},
-                   NULL, error);
+                   stream, error);
 }
 
 /* The replicas are in other processes: their slices, rounded, through memory of the host. */
@@ -78,7 +80,8 @@ static enum weft_status unshard_apart(struct weft_gpt_stage *stage, struct weft_
     const struct weft_gpt_layer_shard *shard = &memory->shards[k];
     uint16_t *host = stage->gathered + memory->offsets[k];
     WEFT_TRY(copy_rounded(stage, (uint16_t *)shard->rounded + shard->slice_begin,
-                          host + shard->slice_begin, shard->slice_floats, true, error));
+                          host + shard->slice_begin, shard->slice_floats, true, call->stream,
+                          error));
     WEFT_TRY(start(stage, k,
                    (struct weft_collective){.kind = WEFT_ALL_GATHER,
                                             .from = host + shard->slice_begin,
@@ -89,7 +92,7 @@ static enum weft_status unshard_apart(struct weft_gpt_stage *stage, struct weft_
   const enum weft_status status = finish(stage, error);
   for (uint32_t k = 0; status == WEFT_OK && k < stage->layer_count; k++) {
     WEFT_TRY(copy_rounded(stage, memory->shards[k].rounded, stage->gathered + memory->offsets[k],
-                          memory->offsets[k + 1] - memory->offsets[k], false, error));
+                          memory->offsets[k + 1] - memory->offsets[k], false, call->stream, error));
   }
   return status;
 }

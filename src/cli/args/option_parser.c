@@ -270,8 +270,12 @@ bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments) {
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments) {
   const bool launched = weft_launch_info().rank_count > 1, on_gpus = weft_cli_is_on_gpus(arguments);
   const struct weft_comm_info *info = NULL;
+  struct weft_error error;
+  int version;
   if (arguments->given[WEFT_CLI_OPTION_TRANSPORT]) {
     info = weft_comm_find(arguments->texts[WEFT_CLI_OPTION_TRANSPORT]);
+  } else if (launched && on_gpus && weft_comm_nccl_version(&version, &error) == WEFT_OK) {
+    info = weft_comm_find("nccl");
   }
   for (uint32_t k = 0; info == NULL; k++) {
     info = weft_comm_transport(k);

@@ -48,7 +48,17 @@ static const char *blas(void) {
              : "none; 'weft train' needs libopenblas-dev when it is built";
 }
 
-/* "driver for CUDA 13.0, NVRTC 13.0; GPU 0: NVIDIA H200, 132 SMs, ..."; or why not. */
+static void add_nccl(struct weft_text *text) {
+  struct weft_error error;
+  int version = 0;
+  if (weft_comm_nccl_version(&version, &error) == WEFT_OK) {
+    weft_text_addf(text, ", NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+  } else {
+    weft_text_addf(text, ", no NCCL (%s)", error.message);
+  }
+}
+
+/* "driver for CUDA 13.0, NVRTC 13.0, NCCL 2.28.7; GPU 0: NVIDIA H200, 132 SMs, ..."; or why not. */
 static void add_cuda(struct weft_text *text) {
   struct weft_cuda_driver_info driver;
   struct weft_error error;
@@ -64,6 +74,7 @@ static void add_cuda(struct weft_text *text) {
   } else {
     weft_text_add(text, "no NVRTC, which the built-in stages need");
   }
+  add_nccl(text);
   for (uint32_t k = 0; k < driver.gpu_count; k++) {
     struct weft_cuda_gpu_info gpu;
     if (weft_cuda_gpu_info(k, &gpu, &error) == WEFT_OK) {
@@ -267,7 +278,7 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
   const struct weft_comm_options options = weft_comm_options_default();
   struct weft_cli_doctor_job found;
   struct weft_cli_job job;
-  int status = weft_cli_job_begin(&job, cli, &options);
+  int status = weft_cli_job_begin(&job, cli, "mpi", &options);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_job_agree(&job, WEFT_CLI_OK);
   }

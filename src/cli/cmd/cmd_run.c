@@ -364,6 +364,7 @@ static int run(struct subject *subject) {
     return status; /* a thread is still in a stage, and uses the rest too */
   }
   weft_cli_stages_finish(&subject->stages);
+  weft_comm_disconnect(subject->job != NULL ? subject->job->comm : NULL); /* it uses the GPU */
   weft_cuda_close(subject->cuda);
   weft_simulation_destroy(subject->simulation);
   weft_program_destroy(subject->lowered);
@@ -377,7 +378,7 @@ static int run_as_rank(const struct subject *given) {
   options.progress = weft_cli_chosen_progress(given->arguments);
   struct subject subject = *given;
   struct weft_cli_job job;
-  int status = weft_cli_job_begin(&job, given->cli, &options);
+  int status = weft_cli_job_begin(&job, given->cli, given->transport->name, &options);
   if (status == WEFT_CLI_OK) {
     subject.cli = &job.cli;
     subject.job = &job;

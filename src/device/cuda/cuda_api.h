@@ -98,6 +98,7 @@ typedef struct {
   X(REQUIRED, cuDeviceGetName, "cuDeviceGetName", (char *name, int size, CUdevice device))         \
   X(REQUIRED, cuDeviceGetAttribute, "cuDeviceGetAttribute",                                        \
     (int *value, int attribute, CUdevice device))                                                  \
+  X(OPTIONAL, cuDeviceGetUuid, "cuDeviceGetUuid_v2", (unsigned char *uuid, CUdevice device))       \
   X(REQUIRED, cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t * bytes, CUdevice device))          \
   X(REQUIRED, cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer",                                      \
     (int *can, CUdevice device, CUdevice peer))                                                    \

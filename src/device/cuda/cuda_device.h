@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_arena.h"
 
-enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 8, WEFT_CUDA_PLACE_SIZE = 256 };
+enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 64, WEFT_CUDA_PLACE_SIZE = 256 };
 
 /* A GPU that is open: its primary context is retained. */
 struct weft_cuda_gpu {
@@ -34,6 +34,7 @@ struct weft_cuda_device {
   pthread_mutex_t lock;                    /* over the streams */
   CUstream streams[WEFT_CUDA_STREAMS_MAX]; /* that exist; the first is for operations without */
   uint32_t stream_count;
+  uint32_t sm_count;   /* of the partition, or of the GPU */
   CUresult allocation; /* what the last one that failed ended with; atomic */
   char place[WEFT_CUDA_PLACE_SIZE];
 };
@@ -70,5 +71,15 @@ static inline struct weft_cuda_device *weft_cuda_find_rank(const struct weft_cud
 }
 
 extern const struct weft_device_ops weft_cuda_device_ops;
+
+/* Which GPU it is, the same for all processes that use it, and its multiprocessors; of a
+ * partition, the partition's. */
+struct weft_cuda_identity {
+  unsigned char uuid[16];
+  uint32_t sm_count;
+};
+/* WEFT_ERR_USAGE: it is no GPU. */
+enum weft_status weft_cuda_identify(struct weft_device *device, struct weft_cuda_identity *out,
+                                    struct weft_error *error);
 
 #endif

@@ -211,6 +211,7 @@ static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t s
   rank->of = cuda;
   rank->gpu = &cuda->gpus[place / parts];
   rank->device.number = rank->gpu->number;
+  rank->sm_count = sms_each;
   rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
   name_place(cuda, rank, (uint32_t)(place % parts), sms_each);
   if (pthread_mutex_init(&rank->lock, NULL) != 0) {
@@ -235,6 +236,23 @@ static void close_rank(struct weft_cuda_device *rank) {
   }
   weft_cuda_arena_finish(&rank->arena, rank->gpu->abandoned);
   pthread_mutex_destroy(&rank->lock);
+}
+
+enum weft_status weft_cuda_identify(struct weft_device *device, struct weft_cuda_identity *out,
+                                    struct weft_error *error) {
+  const struct weft_cuda_device *rank = (const struct weft_cuda_device *)device;
+  memset(out, 0, sizeof *out);
+  if (device->ops != &weft_cuda_device_ops) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use a device of weft_cuda_open()",
+                     "a %s device is no GPU", device->ops->name);
+  }
+  out->sm_count = rank->sm_count;
+  if (rank->cuda->cuDeviceGetUuid == NULL) {
+    out->uuid[0] = (unsigned char)rank->gpu->number;
+    return WEFT_OK;
+  }
+  WEFT_CUDA_TRY(rank->cuda, error, cuDeviceGetUuid, out->uuid, rank->gpu->device);
+  return WEFT_OK;
 }
 
 /* ---- Open and close ---- */

@@ -581,6 +581,7 @@ static bool needs_no_device(enum fake_call call) {
     case FAKE_CALL_cuDeviceGetCount:
     case FAKE_CALL_cuDeviceGet:
     case FAKE_CALL_cuDeviceGetName:
+    case FAKE_CALL_cuDeviceGetUuid:
     case FAKE_CALL_cuDeviceGetAttribute:
     case FAKE_CALL_cuDeviceTotalMem:
     case FAKE_CALL_cuDeviceCanAccessPeer:

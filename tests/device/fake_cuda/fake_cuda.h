@@ -162,6 +162,7 @@ struct fake_cuda_kernel {
   /* NULL: one microsecond. */
   uint64_t (*time_ns)(const uint64_t *values);
   bool tells_host; /* it writes a word that tells the host how far the stream is */
+  bool outside;    /* ready() depends on another process: to wait for it is no deadlock */
 };
 
 /* Borrowed until the end of the process. */

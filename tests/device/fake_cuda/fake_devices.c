@@ -253,6 +253,20 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device) {
                                  : CUDA_ERROR_INVALID_VALUE);
 }
 
+/* The same in all processes, as that of a card is. */
+static CUresult uuid_of(unsigned char *uuid, CUdevice device) {
+  if (!is_device(device)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  memset(uuid, 'w', 16);
+  uuid[0] = (unsigned char)device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(unsigned char *uuid, CUdevice device) {
+  FAKE_BODY(cuDeviceGetUuid, uuid_of(uuid, device));
+}
+
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   FAKE_BODY(cuDeviceGetAttribute, attribute_of(value, attribute, device));
 }

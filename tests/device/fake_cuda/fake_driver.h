@@ -156,6 +156,8 @@ struct fake_visitor {
 };
 CUresult fake_kernel_visit(const struct fake_work *work, struct fake_visitor *visitor);
 bool fake_kernel_is_ready(const struct fake_work *work);
+/* It waits for another process. */
+bool fake_work_is_outside(const struct fake_work *work);
 void fake_kernel_run(const struct fake_work *work);
 uint64_t fake_kernel_time_ns(const struct fake_work *work);
 
@@ -343,8 +345,9 @@ int fake_launch_device(const struct fake_launch *launch);
 void fake_launch_destroy(struct fake_launch *launch);
 /* Whether the launch of the same graph before it has ended. */
 bool fake_launch_may_begin(const struct fake_launch *launch);
-/* Whether a node of it hangs because a test wants it. */
+/* Whether a node of it hangs because a test wants it; and whether one waits for another process. */
 bool fake_launch_hangs(const struct fake_launch *launch);
+bool fake_launch_is_outside(const struct fake_launch *launch);
 
 /* Work on a stream that is being captured. */
 CUresult fake_capture_add(CUstream stream, const struct fake_work *work, CUevent records);

@@ -325,6 +325,15 @@ bool fake_launch_hangs(const struct fake_launch *launch) {
   return false;
 }
 
+bool fake_launch_is_outside(const struct fake_launch *launch) {
+  for (uint32_t k = 0; k < launch->ready_count; k++) {
+    if (fake_work_is_outside(&launch->executable->graph->nodes[launch->ready[k]].work)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* ---- Calls ---- */
 
 static CUresult get_nodes(CUgraph graph, void **nodes, size_t *count) {

@@ -203,6 +203,10 @@ void fake_kernel_run(const struct fake_work *work) {
   }
 }
 
+bool fake_work_is_outside(const struct fake_work *work) {
+  return work->kind == FAKE_WORK_KERNEL && work->of.launch.kernel->kernel->outside;
+}
+
 uint64_t fake_kernel_time_ns(const struct fake_work *work) {
   const struct fake_cuda_kernel *kernel = work->of.launch.kernel->kernel;
   return kernel->time_ns != NULL ? kernel->time_ns(work->of.launch.values) : 1000;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "fake_driver.h"
 
@@ -184,6 +185,27 @@ static bool something_hangs(void) {
   return false;
 }
 
+static bool waits_outside(void) {
+  for (uint32_t device = 0; device < FAKE_DEVICES_MAX; device++) {
+    for (uint32_t q = 0; q < FAKE_QUEUES_MAX; q++) {
+      const struct fake_node *head = fake.queues[device][q].first;
+      if (head != NULL && (head->kind == FAKE_NODE_GRAPH ? fake_launch_is_outside(head->launch)
+                                                         : head->kind == FAKE_NODE_WORK &&
+                                                               fake_work_is_outside(&head->work))) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* Gives the other process a moment. */
+static void wait_outside(void) {
+  pthread_mutex_unlock(&fake.lock);
+  (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL);
+  pthread_mutex_lock(&fake.lock);
+}
+
 static void describe(const struct fake_node *head, uint32_t device, uint32_t q, char *text,
                      size_t size) {
   char name[200];
@@ -227,6 +249,10 @@ static CUresult report_deadlock(void) {
 CUresult fake_run_until_done(const bool *done) {
   while (!*done) {
     if (!fake_step()) {
+      if (waits_outside()) {
+        wait_outside();
+        continue;
+      }
       return something_hangs() ? FAKE_LAUNCH_FAILED : report_deadlock();
     }
   }
@@ -236,6 +262,10 @@ CUresult fake_run_until_done(const bool *done) {
 CUresult fake_run_until_empty(CUstream stream) {
   while (stream->pending > 0) {
     if (!fake_step()) {
+      if (waits_outside()) {
+        wait_outside();
+        continue;
+      }
       return something_hangs() ? FAKE_LAUNCH_FAILED : report_deadlock();
     }
   }
@@ -246,7 +276,7 @@ CUresult fake_run_some(void) {
   const uint64_t count = fake_random() % (fake.options.query_nodes + 1);
   for (uint64_t k = 0; k < count && fake.pending > 0; k++) {
     if (!fake_step()) {
-      if (something_hangs()) {
+      if (something_hangs() || waits_outside()) {
         return CUDA_SUCCESS;
       }
       const CUresult result = report_deadlock();

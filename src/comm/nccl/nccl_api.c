@@ -1,0 +1,92 @@
+/* libnccl, loaded at run time; see nccl_api.h. */
+#include "comm/nccl/nccl_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include <weft/comm.h>
+#include <weft/support.h>
+
+static struct weft_nccl_api api;
+static struct weft_error load_error; /* WEFT_OK: loaded */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char install_hint[] =
+    "install libnccl2, or 'pip install nvidia-nccl-cu13' and have LD_LIBRARY_PATH name its folder; "
+    "--transport mpi works without it";
+
+static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
+                   "libnccl.so.2 has no %s: NCCL 2.26 or later is needed", symbol);
+}
+
+/* A pointer to a function out of dlsym() goes through memory: ISO C has no such cast. */
+static enum weft_status find_functions(void *library, struct weft_error *error) {
+  void *found;
+#define FIND(name, parameters)        \
+  found = dlsym(library, #name);      \
+  if (found == NULL) {                \
+    return fail_symbol(#name, error); \
+  }                                   \
+  memcpy((void *)&api.name, (const void *)&found, sizeof found);
+  WEFT_NCCL_FUNCTIONS(FIND)
+  FIND(ncclGetErrorString, )
+  FIND(ncclGetLastError, )
+#undef FIND
+  return WEFT_OK;
+}
+
+static enum weft_status check_version(struct weft_error *error) {
+  if (api.ncclGetVersion(&api.version) != ncclSuccess || api.version < WEFT_NCCL_VERSION_MIN) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
+                     "libnccl.so.2 is NCCL %d.%d.%d, and 2.26 or later is needed",
+                     api.version / 10000, api.version / 100 % 100, api.version % 100);
+  }
+  return WEFT_OK;
+}
+
+static void load(void) {
+  static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
+  void *library = NULL;
+  for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(names); k++) {
+    library = dlopen(names[k], RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == NULL) {
+    (void)weft_fail(&load_error, WEFT_ERR_UNAVAILABLE, install_hint,
+                    "there is no NCCL here: libnccl.so.2 is not found");
+    return;
+  }
+  if (find_functions(library, &load_error) == WEFT_OK) {
+    (void)check_version(&load_error);
+  }
+}
+
+enum weft_status weft_nccl_api_load(const struct weft_nccl_api **out, struct weft_error *error) {
+  (void)pthread_once(&once, load);
+  if (load_error.status < 0) {
+    if (error != NULL) {
+      *error = load_error;
+    }
+    return load_error.status;
+  }
+  *out = &api;
+  return WEFT_OK;
+}
+
+enum weft_status weft_comm_nccl_version(int *version, struct weft_error *error) {
+  const struct weft_nccl_api *nccl;
+  WEFT_NEED(version, error);
+  WEFT_TRY(weft_nccl_api_load(&nccl, error));
+  *version = nccl->version;
+  return WEFT_OK;
+}
+
+enum weft_status weft_nccl_fail(const struct weft_nccl_api *nccl, ncclResult_t result,
+                                const char *call, struct weft_error *error) {
+  const char *more = nccl->ncclGetLastError(NULL);
+  const bool has_more = more != NULL && more[0] != '\0';
+  return weft_fail(error, result == ncclRemoteError ? WEFT_ERR_PEER : WEFT_ERR_DEVICE,
+                   "NCCL_DEBUG=INFO has NCCL say more", "NCCL: %s failed: %s%s%.200s", call,
+                   nccl->ncclGetErrorString(result), has_more ? ": " : "", has_more ? more : "");
+}

@@ -1,0 +1,150 @@
+/* When NCCL fails. A communicator does not report errors by itself, so they are asked for; and
+ * transfers whose peer is gone spin on the GPU until their communicator is aborted. Aborting can
+ * take forever itself, so threads do it, and the rank waits for them for a moment only. */
+#include "comm/nccl/nccl_world.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <weft/support.h>
+
+enum { FINALIZE_MS = 5000 };
+
+/* ---- Errors ---- */
+
+static void note_trouble(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
+                         ncclResult_t result) {
+  const uint32_t rank = world->transport.rank;
+  const uint32_t peer = lane->from == rank ? lane->to : lane->from;
+  char name[WEFT_RANK_NAME_SIZE], own[WEFT_RANK_NAME_SIZE];
+  struct weft_error error;
+  const bool remote = result == ncclRemoteError || result == ncclSystemError;
+  (void)weft_nccl_fail(world->nccl, result, "a transfer", &error);
+  world->trouble.rank = remote ? peer : rank;
+  (void)weft_fail(&world->trouble.error, error.status, error.hint,
+                  "%s, GPU %" PRIu32 ": on the communicator with %s: %s",
+                  weft_rank_name(&world->transport, rank, own), world->device->number,
+                  weft_rank_name(&world->transport, peer, name), error.message);
+  world->trouble_at = weft_clock_ns();
+}
+
+static void look(struct weft_nccl_world *world) {
+  for (uint32_t k = 0; k < world->lane_count && world->trouble_at == 0; k++) {
+    const struct weft_nccl_lane *lane = &world->lanes[k];
+    ncclResult_t state = ncclSuccess;
+    if (lane->comm == NULL || lane->gone) {
+      continue;
+    }
+    const ncclResult_t result = world->nccl->ncclCommGetAsyncError(lane->comm, &state);
+    state = result != ncclSuccess ? result : state;
+    if (state != ncclSuccess && state != ncclInProgress) {
+      note_trouble(world, lane, state);
+    }
+  }
+}
+
+void weft_nccl_poll(struct weft_nccl_world *world) {
+  const int64_t now = weft_clock_ns();
+  if (now < world->next_poll) {
+    return;
+  }
+  world->next_poll = now + (int64_t)WEFT_NCCL_POLL_MS * WEFT_NCCL_NS_PER_MS;
+  if (world->trouble_at == 0) {
+    look(world);
+  } else if (now - world->trouble_at > (int64_t)WEFT_NCCL_SETTLE_MS * WEFT_NCCL_NS_PER_MS) {
+    world->inner->ops->fail(world->inner, &world->trouble);
+  }
+}
+
+/* ---- Aborting ---- */
+
+struct abort_one {
+  struct weft_nccl_world *world;
+  struct weft_nccl_lane *lane;
+};
+
+/* Freeing memory waits for all that runs on the GPU, and so for transfers of other communicators.
+ * So all are aborted at once. */
+static void *abort_lane(void *context) {
+  const struct abort_one *one = context;
+  struct weft_nccl_world *world = one->world;
+  struct weft_error error;
+  (void)world->device->ops->make_current(world->device, &error);
+  (void)world->nccl->ncclCommAbort(one->lane->comm);
+  (void)pthread_mutex_lock(&world->lock);
+  one->lane->gone = true;
+  world->aborts_left--;
+  (void)pthread_cond_broadcast(&world->ended);
+  (void)pthread_mutex_unlock(&world->lock);
+  free(context);
+  return NULL;
+}
+
+/* With the lock. */
+static void start_aborts(struct weft_nccl_world *world) {
+  world->aborting = true;
+  for (uint32_t k = 0; k < world->lane_count; k++) {
+    struct weft_nccl_lane *lane = &world->lanes[k];
+    struct abort_one *one = lane->comm != NULL && !lane->gone ? malloc(sizeof *one) : NULL;
+    pthread_t thread;
+    if (one == NULL) {
+      continue;
+    }
+    *one = (struct abort_one){.world = world, .lane = lane};
+    if (pthread_create(&thread, NULL, abort_lane, one) == 0) {
+      (void)pthread_detach(thread);
+      world->aborts_left++;
+    } else {
+      free(one);
+    }
+  }
+}
+
+bool weft_nccl_abort(struct weft_nccl_world *world) {
+  struct timespec until;
+  (void)clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_sec += WEFT_NCCL_ABORT_MS / 1000;
+  (void)pthread_mutex_lock(&world->lock);
+  if (!world->aborting) {
+    start_aborts(world);
+  }
+  while (world->aborts_left > 0 &&
+         pthread_cond_timedwait(&world->ended, &world->lock, &until) == 0) {
+  }
+  const bool ended = world->aborts_left == 0;
+  (void)pthread_mutex_unlock(&world->lock);
+  return ended;
+}
+
+/* ---- A good end ---- */
+
+static bool finalize_lane(const struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
+                          int64_t until) {
+  ncclResult_t state = world->nccl->ncclCommFinalize(lane->comm);
+  while (state == ncclInProgress && weft_clock_ns() < until) {
+    const struct timespec pause = {.tv_nsec = 100 * 1000};
+    (void)nanosleep(&pause, NULL);
+    if (world->nccl->ncclCommGetAsyncError(lane->comm, &state) != ncclSuccess) {
+      return false;
+    }
+  }
+  return state == ncclSuccess && world->nccl->ncclCommDestroy(lane->comm) == ncclSuccess;
+}
+
+void weft_nccl_finalize(struct weft_nccl_world *world) {
+  const int64_t until = weft_clock_ns() + (int64_t)FINALIZE_MS * WEFT_NCCL_NS_PER_MS;
+  struct weft_error error;
+  bool good =
+      world->device == NULL || world->device->ops->make_current(world->device, &error) == WEFT_OK;
+  for (uint32_t k = 0; k < world->lane_count && good; k++) {
+    struct weft_nccl_lane *lane = &world->lanes[k];
+    if (lane->comm != NULL && !lane->gone) {
+      good = finalize_lane(world, lane, until);
+      lane->gone = good;
+    }
+  }
+  if (!good) {
+    (void)weft_nccl_abort(world);
+  }
+}

@@ -1,0 +1,286 @@
+/* Messages whose payload is on a GPU. send() and receive() enqueue the transfer at once, in the
+ * order of the calls: the same order on both ranks, for each communicator, is what the caller
+ * guarantees by lanes (weft/transport.h). A payload always has the channel's largest size, so a
+ * receive needs no header to be enqueued. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "comm/nccl/nccl_world.h"
+
+/* ---- Starting ---- */
+
+static struct weft_nccl_end *find_end(const struct weft_nccl_world *world, uint32_t channel) {
+  const uint32_t index = weft_channel_ends_find(&world->by_channel, channel);
+  return index != UINT32_MAX ? &world->ends[index] : NULL;
+}
+
+/* Whether this channel's messages go by NCCL. */
+static bool is_ours(const struct weft_nccl_end *end) { return end != NULL && end->device != NULL; }
+
+static enum weft_status check_message(const struct weft_nccl_world *world,
+                                      const struct weft_nccl_end *end, bool sends,
+                                      const struct weft_message *message,
+                                      struct weft_error *error) {
+  WEFT_TRY(weft_channel_check_message(&world->transport, end->channel, &end->state, sends, message,
+                                      error));
+  if (message->device != end->device) {
+    return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
+                     "rank %" PRIu32 " opened channel %" PRIu32
+                     " for payloads on its GPU, and this one is on another device (%s)",
+                     world->transport.rank, end->channel, weft_device_name(message->device));
+  }
+  if (message->capacity < end->state.bytes_max) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give it the size of the channel's largest payload",
+                     "rank %" PRIu32 ", channel %" PRIu32 ": a buffer of %" PRIu64
+                     " bytes for payloads of up to %" PRIu64,
+                     world->transport.rank, end->channel, message->capacity, end->state.bytes_max);
+  }
+  return WEFT_OK;
+}
+
+/* A communicator whose transfers run too far ahead of the GPU waits; NCCL itself hangs after some
+ * thousand. */
+static enum weft_status check_ahead(const struct weft_nccl_world *world,
+                                    const struct weft_nccl_lane *lane, bool recorded,
+                                    struct weft_error *error) {
+  const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD;
+  if (recorded || lane->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
+    return WEFT_OK;
+  }
+  return world->device->ops->event_query(world->device, lane->marks[mark % WEFT_NCCL_MARKS], error);
+}
+
+static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft_nccl_end *end,
+                                struct weft_nccl_lane *lane, const struct weft_message *message,
+                                struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_nccl_api *nccl = world->nccl;
+  const uint64_t bytes = end->state.bytes_max;
+  const bool sends = end->state.sends;
+  if (bytes > 0) {
+    const ncclResult_t result =
+        sends ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, lane->comm, stream)
+              : nccl->ncclRecv(message->data, (size_t)bytes, ncclInt8, 0, lane->comm, stream);
+    if (result != ncclSuccess) {
+      WEFT_TRY(weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv",
+                               WEFT_TIME_NEVER, error));
+    }
+  }
+  lane->issued++;
+  if (!message->recorded && lane->issued % WEFT_NCCL_AHEAD == 0) {
+    const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD - 1;
+    return world->device->ops->event_record(world->device, lane->marks[mark % WEFT_NCCL_MARKS],
+                                            stream, error);
+  }
+  return WEFT_OK;
+}
+
+/* Without a stream of the caller's, test() asks for an event. */
+static enum weft_status note_event(struct weft_nccl_world *world, struct weft_nccl_slot *slot,
+                                   struct weft_stream *stream, struct weft_error *error) {
+  struct weft_device *device = world->device;
+  if (slot->event == NULL) {
+    WEFT_TRY(device->ops->event_create(device, world->allocator, &slot->event, error));
+  }
+  WEFT_TRY(device->ops->event_record(device, slot->event, stream, error));
+  slot->waits_for_event = true;
+  world->polled++;
+  return WEFT_OK;
+}
+
+static enum weft_status start_note(struct weft_nccl_world *world, const struct weft_nccl_end *end,
+                                   struct weft_nccl_slot *slot, const struct weft_message *message,
+                                   struct weft_error *error) {
+  struct weft_transport *inner = world->inner;
+  slot->header.data = &slot->note;
+  slot->header.capacity = sizeof slot->room;
+  slot->header.device = NULL;
+  if (!end->state.sends) {
+    return inner->ops->receive(inner, end->channel, &slot->header, error);
+  }
+  slot->header.header = message->header;
+  slot->header.header.bytes = sizeof slot->note;
+  for (uint32_t t = 0; t < message->header.tensor_count && t < WEFT_TENSORS_MAX; t++) {
+    slot->header.shapes[t] = message->shapes[t];
+  }
+  slot->note = (struct weft_nccl_note){
+      .bytes = message->header.bytes, .bytes_max = end->state.bytes_max, .number = slot->number};
+  return inner->ops->send(inner, end->channel, &slot->header, error);
+}
+
+/* The transport's own transfers use no memory of the caller's any more. */
+static void drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+  struct weft_device *device = world->device;
+  struct weft_error error;
+  if (weft_nccl_abort(world) && lane->stream != NULL &&
+      device->ops->make_current(device, &error) == WEFT_OK &&
+      device->ops->event_record(device, lane->marks[0], lane->stream, &error) == WEFT_OK) {
+    while (device->ops->event_query(device, lane->marks[0], &error) == WEFT_IN_PROGRESS) {
+    }
+  }
+}
+
+static enum weft_status start_transfer(struct weft_nccl_world *world, struct weft_nccl_end *end,
+                                       struct weft_nccl_slot *slot, struct weft_message *message,
+                                       struct weft_stream *stream, struct weft_error *error) {
+  WEFT_TRY(enqueue(world, end, &world->lanes[end->lane], message, stream, error));
+  if (message->stream == NULL) {
+    WEFT_TRY(note_event(world, slot, stream, error));
+  }
+  return start_note(world, end, slot, message, error);
+}
+
+static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_end *end, bool sends,
+                              struct weft_message *message, struct weft_error *error) {
+  WEFT_TRY(check_message(world, end, sends, message, error));
+  struct weft_nccl_lane *lane = &world->lanes[end->lane];
+  struct weft_nccl_slot *slot = &end->slots[end->posted % end->depth];
+  struct weft_device *device = world->device;
+  struct weft_stream *stream = message->stream;
+  if (end->posted - end->done >= end->depth) {
+    return WEFT_IN_PROGRESS;
+  }
+  if (stream == NULL) {
+    WEFT_TRY(device->ops->make_current(device, error));
+    if (lane->stream == NULL) {
+      WEFT_TRY(device->ops->stream_create(device, world->allocator, &lane->stream, error));
+    }
+    stream = lane->stream;
+  }
+  const enum weft_status status = check_ahead(world, lane, message->recorded, error);
+  if (status != WEFT_OK) {
+    return status;
+  }
+  slot->number = lane->issued;
+  slot->waits_for_event = slot->done = false;
+  message->begin = message->end = world->inner->ops->now(world->inner);
+  if (start_transfer(world, end, slot, message, stream, error) < 0) {
+    drain(world, lane); /* what was enqueued of it */
+    return error->status;
+  }
+  message->state[0] = (uint64_t)(end - world->ends) + 1;
+  message->state[1] = end->posted++;
+  return WEFT_OK;
+}
+
+enum weft_status weft_nccl_send(struct weft_transport *transport, uint32_t channel,
+                                struct weft_message *message, struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  struct weft_nccl_end *end = find_end(world, channel);
+  return is_ours(end) ? start(world, end, true, message, error)
+                      : world->inner->ops->send(world->inner, channel, message, error);
+}
+
+enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t channel,
+                                   struct weft_message *message, struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  struct weft_nccl_end *end = find_end(world, channel);
+  return is_ours(end) ? start(world, end, false, message, error)
+                      : world->inner->ops->receive(world->inner, channel, message, error);
+}
+
+/* ---- Ending ---- */
+
+static void end_slot(struct weft_nccl_end *end, struct weft_nccl_slot *slot,
+                     struct weft_message *message) {
+  message->state[0] = 0;
+  slot->done = true;
+  while (end->done < end->posted && end->slots[end->done % end->depth].done) {
+    end->done++;
+  }
+}
+
+static enum weft_status fail_note(const struct weft_nccl_world *world,
+                                  const struct weft_nccl_end *end, const char *what, uint64_t found,
+                                  uint64_t expected, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_PROTOCOL,
+                   "all ranks must run the same program, and describe "
+                   "the same boundaries",
+                   "channel %" PRIu32 " from rank %" PRIu32 " to rank %" PRIu32
+                   ": %s: found %" PRIu64 ", expected %" PRIu64,
+                   end->channel, end->peer, world->transport.rank, what, found, expected);
+}
+
+/* The header has arrived: it is the message's. */
+static enum weft_status take_header(const struct weft_nccl_world *world,
+                                    const struct weft_nccl_end *end,
+                                    const struct weft_nccl_slot *slot, struct weft_message *message,
+                                    struct weft_error *error) {
+  const struct weft_nccl_note *note = &slot->note;
+  if (slot->header.header.bytes != sizeof *note) {
+    return fail_note(world, end, "bytes that come with a header", slot->header.header.bytes,
+                     sizeof *note, error);
+  }
+  if (note->bytes_max != end->state.bytes_max) {
+    return fail_note(world, end, "largest payload that the sender and the receiver opened it for",
+                     note->bytes_max, end->state.bytes_max, error);
+  }
+  if (note->number != slot->number) {
+    return fail_note(world, end, "number of the transfer between the two ranks", note->number,
+                     slot->number, error);
+  }
+  message->header = slot->header.header;
+  message->header.bytes = note->bytes;
+  for (uint32_t t = 0; t < message->header.tensor_count && t < WEFT_TENSORS_MAX; t++) {
+    message->shapes[t] = slot->header.shapes[t];
+  }
+  message->begin = slot->header.begin;
+  return WEFT_OK;
+}
+
+enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
+                                struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  if (weft_device_is_host(message->device)) {
+    return world->inner->ops->test(world->inner, message, error);
+  }
+  if (message->state[0] == 0) {
+    return WEFT_OK;
+  }
+  assert(message->state[0] <= world->end_count);
+  struct weft_nccl_end *end = &world->ends[message->state[0] - 1];
+  struct weft_nccl_slot *slot = &end->slots[message->state[1] % end->depth];
+  enum weft_status status = world->inner->ops->test(world->inner, &slot->header, error);
+  if (status != WEFT_OK) {
+    return status;
+  }
+  if (slot->waits_for_event) {
+    status = world->device->ops->event_query(world->device, slot->event, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    slot->waits_for_event = false;
+    world->polled--;
+  }
+  if (!end->state.sends) {
+    WEFT_TRY(take_header(world, end, slot, message, error));
+  }
+  message->end = world->inner->ops->now(world->inner);
+  message->begin = message->begin < message->end ? message->begin : message->end;
+  end_slot(end, slot, message);
+  return WEFT_OK;
+}
+
+/* Transfers in a stream cannot be taken back one by one: their communicators end. */
+void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  if (weft_device_is_host(message->device)) {
+    world->inner->ops->cancel(world->inner, message);
+    return;
+  }
+  if (message->state[0] == 0) {
+    return;
+  }
+  struct weft_nccl_end *end = &world->ends[message->state[0] - 1];
+  struct weft_nccl_slot *slot = &end->slots[message->state[1] % end->depth];
+  world->cancelled = true;
+  end->state.closed = true;
+  world->inner->ops->cancel(world->inner, &slot->header);
+  drain(world, &world->lanes[end->lane]);
+  if (slot->waits_for_event) {
+    slot->waits_for_event = false;
+    world->polled--;
+  }
+  end_slot(end, slot, message);
+}

@@ -1,0 +1,260 @@
+/* Opening and closing a world, and what the mpi world does for it. */
+#include "comm/nccl/nccl_world.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+enum { WAIT_NS = 50 * 1000 }; /* between two looks at an event */
+
+/* ---- The endpoint ---- */
+
+static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
+
+static struct weft_transport *inner_of(struct weft_transport *transport) {
+  return weft_nccl_world_of(transport)->inner;
+}
+
+static enum weft_status endpoint_progress(struct weft_transport *transport,
+                                          struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  enum weft_status status = world->inner->ops->progress(world->inner, error);
+  if (status == WEFT_OK && world->lane_count > 0) {
+    weft_nccl_poll(world);
+  }
+  if (status < 0) {
+    (void)weft_nccl_abort(world);
+  }
+  return status;
+}
+
+static void progress_from_compute(struct weft_transport *transport) {
+  struct weft_transport *inner = inner_of(transport);
+  inner->ops->progress_from_compute(inner);
+}
+
+static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
+                                      struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  if (world->polled > 0) {
+    const int64_t soon = world->inner->ops->now(world->inner) + WAIT_NS;
+    until = soon < until ? soon : until;
+  }
+  return world->inner->ops->wait(world->inner, until, error);
+}
+
+static int64_t endpoint_now(struct weft_transport *transport) {
+  struct weft_transport *inner = inner_of(transport);
+  return inner->ops->now(inner);
+}
+
+static enum weft_status endpoint_exchange(struct weft_transport *transport, const void *mine,
+                                          void *all, size_t size, struct weft_error *error) {
+  struct weft_transport *inner = inner_of(transport);
+  return inner->ops->exchange(inner, mine, all, size, error);
+}
+
+/* Others learn of it first: aborting may take a moment. */
+static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  world->inner->ops->fail(world->inner, failure);
+  (void)weft_nccl_abort(world);
+}
+
+static bool get_failure(struct weft_transport *transport, struct weft_failure *failure) {
+  struct weft_transport *inner = inner_of(transport);
+  return inner->ops->get_failure(inner, failure);
+}
+
+static struct weft_rank_status *rank_status(struct weft_transport *transport, uint32_t rank) {
+  struct weft_transport *inner = inner_of(transport);
+  return inner->ops->rank_status(inner, rank);
+}
+
+static void refresh_status(struct weft_transport *transport, int64_t until) {
+  struct weft_transport *inner = inner_of(transport);
+  inner->ops->refresh_status(inner, until);
+}
+
+static void location(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
+  struct weft_transport *inner = inner_of(transport);
+  inner->ops->location(inner, rank, buffer, size);
+}
+
+static const struct weft_transport_ops nccl_ops = {
+    .name = "nccl",
+    .device_memory = true,
+    .enqueues = true,
+    .destroy = endpoint_destroy, /* it belongs to the world */
+    .open = weft_nccl_open,
+    .send = weft_nccl_send,
+    .receive = weft_nccl_receive,
+    .test = weft_nccl_test,
+    .cancel = weft_nccl_cancel,
+    .progress = endpoint_progress,
+    .progress_from_compute = progress_from_compute,
+    .wait = endpoint_wait,
+    .now = endpoint_now,
+    .exchange = endpoint_exchange,
+    .fail = endpoint_fail,
+    .get_failure = get_failure,
+    .rank_status = rank_status,
+    .refresh_status = refresh_status,
+    .location = location,
+    .group = weft_nccl_group,
+};
+
+/* ---- The world ---- */
+
+static struct weft_nccl_world *world_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_nccl_kind);
+  return (struct weft_nccl_world *)comm;
+}
+
+static enum weft_status make_world(const struct weft_allocator *allocator,
+                                   const struct weft_nccl_api *nccl, struct weft_comm *mpi,
+                                   struct weft_comm **out, struct weft_error *error) {
+  struct weft_nccl_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
+  pthread_condattr_t monotonic;
+  if (world == NULL) {
+    return weft_fail_memory(error, sizeof *world);
+  }
+  world->comm.kind = &weft_nccl_kind;
+  world->mpi = mpi;
+  world->inner = weft_comm_local(mpi);
+  world->allocator = world->arena.allocator = allocator;
+  world->nccl = nccl;
+  world->ops = nccl_ops;
+  world->ops.async_progress = world->inner->ops->async_progress;
+  world->transport = (struct weft_transport){
+      .ops = &world->ops, .rank = world->inner->rank, .rank_count = world->inner->rank_count};
+  (void)pthread_condattr_init(&monotonic);
+  (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  (void)pthread_mutex_init(&world->lock, NULL);
+  (void)pthread_cond_init(&world->ended, &monotonic);
+  (void)pthread_condattr_destroy(&monotonic);
+  *out = &world->comm;
+  return WEFT_OK;
+}
+
+/* NCCL first: without it nobody should start MPI. */
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  const struct weft_nccl_api *nccl = NULL;
+  struct weft_comm *mpi = NULL;
+  WEFT_TRY(weft_nccl_api_load(&nccl, error));
+  WEFT_TRY(weft_comm_open(allocator, "mpi", options, &mpi, error));
+  const enum weft_status status = make_world(allocator, nccl, mpi, out, error);
+  if (status < 0) {
+    weft_comm_close(mpi);
+  }
+  return status;
+}
+
+/* Whether no rank has a transfer that could still be under way, when all ranks are here. */
+static bool is_quiet(struct weft_nccl_world *world) {
+  const uint32_t count = world->transport.rank_count;
+  const unsigned char mine = world->cancelled;
+  unsigned char *all = weft_array_allocate_zero(world->allocator, count, 1);
+  struct weft_failure failure;
+  struct weft_error error;
+  bool quiet = all != NULL && !world->inner->ops->get_failure(world->inner, &failure) &&
+               weft_allgather(world->inner, &mine, all, 1, 0, &error) == WEFT_OK;
+  for (uint32_t r = 0; quiet && r < count; r++) {
+    quiet = all[r] == 0;
+  }
+  weft_array_free(world->allocator, all, count, 1);
+  return quiet;
+}
+
+/* After a failure communicators may still use what is the world's, and the process is about to
+ * end. */
+static void disconnect(struct weft_comm *comm) {
+  struct weft_nccl_world *world = world_of(comm);
+  if (world->any_lanes && is_quiet(world)) {
+    weft_nccl_finalize(world);
+  } else if (world->lane_count > 0) {
+    world->stuck = !weft_nccl_abort(world);
+  }
+  if (!world->stuck) {
+    weft_nccl_close_ends(world);
+  }
+}
+
+static void close_comm(struct weft_comm *comm) {
+  struct weft_nccl_world *world = world_of(comm);
+  struct weft_comm *mpi = world->mpi;
+  disconnect(comm);
+  if (!world->stuck) {
+    (void)pthread_mutex_destroy(&world->lock);
+    (void)pthread_cond_destroy(&world->ended);
+    weft_array_free(world->allocator, world, 1, sizeof *world);
+  }
+  weft_comm_close(mpi);
+}
+
+static struct weft_transport *comm_local(struct weft_comm *comm) {
+  return &world_of(comm)->transport;
+}
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  struct weft_transport *local = comm_local(comm);
+  return local->rank == rank ? local : NULL;
+}
+
+/* This process's rank, in the caller's thread. */
+static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                 weft_rank_main *rank_main, void *context,
+                                 struct weft_error *error) {
+  struct weft_nccl_world *world = world_of(comm);
+  struct weft_transport *own = &world->transport;
+  struct weft_transport *transport = endpoints != NULL ? endpoints[own->rank] : own;
+  struct weft_error reason = {.status = WEFT_OK};
+  struct weft_failure failure;
+  const enum weft_status status = rank_main(context, transport, &reason);
+  if (status < 0 && !own->ops->get_failure(own, &failure)) {
+    failure = (struct weft_failure){.rank = own->rank, .error = reason};
+    if (reason.status != status) { /* rank_main gave no reason */
+      (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
+                      "rank %" PRIu32 " failed: %s", own->rank, weft_status_name(status));
+    }
+    own->ops->fail(own, &failure);
+  }
+  return status < 0 ? own->ops->progress(own, error) : WEFT_OK;
+}
+
+static void abandon_comm(struct weft_comm *comm, int exit_status) {
+  struct weft_nccl_world *world = world_of(comm);
+  (void)weft_nccl_abort(world);
+  weft_comm_abandon(world->mpi, exit_status);
+}
+
+static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
+  weft_comm_facts(((const struct weft_nccl_world *)comm)->mpi, facts);
+}
+
+static enum weft_status pingpong_comm(struct weft_comm *comm,
+                                      const struct weft_comm_pingpong *pingpong,
+                                      struct weft_error *error) {
+  return weft_comm_pingpong(world_of(comm)->mpi, pingpong, error);
+}
+
+const struct weft_comm_kind weft_nccl_kind = {
+    .info = {.name = "nccl",
+             .summary = "a process per rank, on GPUs; payloads by NCCL, all else by MPI",
+             .process_per_rank = true,
+             .progress_thread = true,
+             .gpus = true,
+             .gpus_only = true},
+    .open = open_comm,
+    .close = close_comm,
+    .disconnect = disconnect,
+    .local = comm_local,
+    .endpoint = comm_endpoint,
+    .run = run_comm,
+    .abandon = abandon_comm,
+    .facts = comm_facts,
+    .pingpong = pingpong_comm,
+};

@@ -1,0 +1,851 @@
+/* A libnccl without a GPU, between real processes. A transfer is a kernel of the fake driver,
+ * which stays at the head of its queue until the other process has come as far: communicators are
+ * sockets without a name in the file system, so nothing is left behind by a process that dies.
+ *
+ *   - A communicator is first in, first out, and takes one operation at a time.
+ *   - A send is done when its receive runs, or before, if it is shorter than a threshold that is
+ *     drawn for each communicator.
+ *   - The first operation connects the two ranks: a non-blocking communicator is "in progress"
+ *     until the other rank has come to its first operation, too.
+ *   - An operation on a non-blocking communicator may be enqueued later, when its state is asked
+ *     for: until then nothing may rely on the stream.
+ *   - When a process dies, its peers find "remote error", and their kernels spin until the
+ *     communicator is aborted.
+ *
+ * Of more than two ranks, all are connected with the first, which passes on what collectives need.
+ *
+ *     WEFT_FAKE_NCCL="version=22809,seed=1,eager=8192,die=ncclSend:17,fail=ncclRecv:3:2,
+ *                     async=40:6,stuck_abort=1,blocking=1"
+ *
+ * die=FUNCTION:NTH kills this process in the nth call, fail=FUNCTION:NTH:RESULT has it return
+ * that, async=NTH:RESULT is an error that is found after the nth transfer; each may have @RANK
+ * behind it, for that rank of MPI's only. */
+#define _GNU_SOURCE /* accept4, struct ucred */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/nccl/nccl_api.h"
+#include "device/cuda/cuda_api.h"
+#include "fake_cuda.h"
+
+#define NCCL_API __attribute__((visibility("default")))
+
+#define DECLARE(name, parameters) NCCL_API ncclResult_t name parameters;
+WEFT_NCCL_FUNCTIONS(DECLARE)
+#undef DECLARE
+NCCL_API const char *ncclGetErrorString(ncclResult_t result);
+NCCL_API const char *ncclGetLastError(ncclComm_t comm);
+
+extern CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit_options,
+                                  void **jit_values, unsigned int jit_count, int *options,
+                                  void **values, unsigned int count);
+extern CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name);
+extern CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+                               unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                               unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                               void **parameters, void **extra);
+
+enum { RANKS_MAX = 8, MAGIC = 0x6e63636c };
+
+enum frame_kind { FRAME_HELLO = 1, FRAME_CONNECT, FRAME_READY, FRAME_DATA };
+struct frame {
+  uint32_t kind;
+  uint32_t rank;
+  uint64_t bytes;
+};
+
+/* A connection with another rank. */
+struct link {
+  int fd; /* -1: none */
+  bool said_connect, heard_connect;
+  uint64_t ready; /* receives that the other rank has reached, */
+  uint64_t begun; /* and sends to it that have begun */
+  bool has_frame; /* of data, whose content has not been read */
+  struct frame frame;
+  struct frame partial;
+  size_t partial_bytes;
+};
+
+enum op_kind { OP_SEND, OP_RECEIVE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE };
+
+/* An operation; a node of a graph runs it again and again. */
+struct op {
+  struct ncclComm *comm;
+  enum op_kind kind;
+  int peer;
+  uint64_t bytes; /* of what is sent, and of what is received by a peer */
+  /* How far it is. */
+  bool begun, sent_ready, complete;
+  uint32_t step;  /* of a collective: the rank it is at */
+  uint64_t moved; /* bytes of the frame */
+  size_t header_moved;
+  unsigned char *staging;
+  /* As it was called, until it is enqueued. */
+  uint64_t from, to;
+  CUstream stream;
+  struct op *next;
+};
+
+struct ncclComm {
+  uint32_t magic;
+  int rank, count;
+  bool blocking;
+  int listener; /* of rank 0, until all have come */
+  int joined;
+  struct link links[RANKS_MAX];
+  uint64_t eager;
+  ncclResult_t error;
+  bool aborted, connects;
+  struct op *active;  /* that runs */
+  struct op *waiting; /* has been called and is not enqueued */
+  struct op *all;     /* ever made */
+  char address[64];
+  pthread_mutex_t lock;
+  struct ncclComm *older;
+};
+
+static struct ncclComm *comms; /* all, so that a kernel that is left can look */
+static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
+static CUkernel kernel_of_transfers;
+static uint64_t transfers;
+
+/* ---- Options ---- */
+
+static const char *option(const char *name, size_t *size) {
+  const char *text = getenv("WEFT_FAKE_NCCL");
+  const size_t length = strlen(name);
+  while (text != NULL && *text != '\0') {
+    const char *end = strchrnul(text, ',');
+    if (strncmp(text, name, length) == 0 && text[length] == '=') {
+      *size = (size_t)(end - text) - length - 1;
+      return text + length + 1;
+    }
+    text = *end == ',' ? end + 1 : end;
+  }
+  return NULL;
+}
+
+static uint64_t number_option(const char *name, uint64_t otherwise) {
+  size_t size;
+  const char *text = option(name, &size);
+  return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/* "NTH[:RESULT][@RANK]" behind `text`; whether it is for this rank and call. */
+static bool is_planned(const char *text, uint64_t nth, int *result) {
+  char *end;
+  const uint64_t wanted = strtoull(text, &end, 10);
+  if (*end == ':') {
+    *result = (int)strtol(end + 1, &end, 10);
+  }
+  if (*end == '@') {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    rank = rank != NULL ? rank : getenv("PMI_RANK");
+    if (rank == NULL || strtol(rank, NULL, 10) != strtol(end + 1, NULL, 10)) {
+      return false;
+    }
+  }
+  return wanted == nth;
+}
+
+/* Every function begins with this. */
+static ncclResult_t enter(const char *function) {
+  static struct {
+    char name[32];
+    uint64_t calls;
+  } counts[32];
+  size_t size;
+  int result = ncclSuccess;
+  size_t at = 0;
+  (void)pthread_mutex_lock(&table);
+  while (counts[at].calls > 0 && strcmp(counts[at].name, function) != 0) {
+    at++;
+  }
+  (void)snprintf(counts[at].name, sizeof counts[at].name, "%s", function);
+  const uint64_t nth = ++counts[at].calls;
+  (void)pthread_mutex_unlock(&table);
+  const char *die = option("die", &size), *fail = option("fail", &size);
+  const size_t length = strlen(function);
+  if (die != NULL && strncmp(die, function, length) == 0 && die[length] == ':' &&
+      is_planned(die + length + 1, nth, &result)) {
+    (void)kill(getpid(), SIGKILL);
+  }
+  if (fail != NULL && strncmp(fail, function, length) == 0 && fail[length] == ':' &&
+      is_planned(fail + length + 1, nth, &result)) {
+    return result;
+  }
+  return ncclSuccess;
+}
+
+static uint64_t random_below(uint64_t bound) {
+  static uint64_t state;
+  (void)pthread_mutex_lock(&table);
+  if (state == 0) {
+    state = number_option("seed", 1) * UINT64_C(0x9e3779b97f4a7c15) + 1;
+  }
+  state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+  const uint64_t drawn = bound > 0 ? (state >> 33) % bound : 0;
+  (void)pthread_mutex_unlock(&table);
+  return drawn;
+}
+
+/* ---- Links ---- */
+
+static void set_error(struct ncclComm *comm, ncclResult_t error) {
+  if (comm->error == ncclSuccess && !comm->aborted) {
+    comm->error = error;
+  }
+}
+
+/* What could be moved; 0: nothing now, or the link is broken. */
+static size_t move(struct ncclComm *comm, struct link *link, unsigned char *data, size_t bytes,
+                   bool out) {
+  if (link->fd < 0 || bytes == 0) {
+    return 0;
+  }
+  const ssize_t moved = out ? send(link->fd, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL)
+                            : recv(link->fd, data, bytes, MSG_DONTWAIT);
+  if (moved > 0) {
+    return (size_t)moved;
+  }
+  if (moved == 0 || (errno != EAGAIN && errno != EINTR)) {
+    set_error(comm, ncclRemoteError);
+  }
+  return 0;
+}
+
+/* A short frame, which always fits: there are never many. */
+static void tell(struct ncclComm *comm, struct link *link, enum frame_kind kind) {
+  struct frame frame = {.kind = kind, .rank = (uint32_t)comm->rank};
+  size_t moved = 0;
+  while (moved < sizeof frame && comm->error == ncclSuccess && link->fd >= 0) {
+    moved += move(comm, link, (unsigned char *)&frame + moved, sizeof frame - moved, true);
+  }
+}
+
+/* Frames up to data, which stays where it is until somebody wants it. */
+static void listen_to(struct ncclComm *comm, struct link *link) {
+  while (!link->has_frame && link->fd >= 0) {
+    const size_t moved = move(comm, link, (unsigned char *)&link->partial + link->partial_bytes,
+                              sizeof link->partial - link->partial_bytes, false);
+    link->partial_bytes += moved;
+    if (moved == 0) {
+      return;
+    }
+    if (link->partial_bytes < sizeof link->partial) {
+      continue;
+    }
+    link->partial_bytes = 0;
+    link->heard_connect = link->heard_connect || link->partial.kind == FRAME_CONNECT;
+    link->ready += link->partial.kind == FRAME_READY;
+    if (link->partial.kind == FRAME_DATA) {
+      link->frame = link->partial;
+      link->has_frame = true;
+    }
+  }
+}
+
+/* ---- Joining ---- */
+
+static socklen_t address_of(const char *text, struct sockaddr_un *out) {
+  memset(out, 0, sizeof *out);
+  out->sun_family = AF_UNIX;
+  (void)snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "%.60s", text);
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(out->sun_path + 1));
+}
+
+static struct {
+  int fd;
+  char address[64];
+} listeners[256];
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
+  struct sockaddr_un address;
+  uint64_t random;
+  const ncclResult_t early = enter("ncclGetUniqueId");
+  if (early != ncclSuccess) {
+    return early;
+  }
+  memset(id, 0, sizeof *id);
+  if (getrandom(&random, sizeof random, 0) != sizeof random) {
+    return ncclSystemError;
+  }
+  (void)snprintf(id->internal, sizeof id->internal, "weft-fake-nccl-%d-%016llx", (int)getpid(),
+                 (unsigned long long)random);
+  const socklen_t size = address_of(id->internal, &address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0 || bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, 16) != 0) {
+    return ncclSystemError;
+  }
+  (void)pthread_mutex_lock(&table);
+  size_t at = 0;
+  while (at < sizeof listeners / sizeof listeners[0] && listeners[at].address[0] != '\0') {
+    at++;
+  }
+  if (at < sizeof listeners / sizeof listeners[0]) {
+    listeners[at].fd = fd;
+    (void)snprintf(listeners[at].address, sizeof listeners[at].address, "%.60s", id->internal);
+  }
+  (void)pthread_mutex_unlock(&table);
+  return at < sizeof listeners / sizeof listeners[0] ? ncclSuccess : ncclSystemError;
+}
+
+static int take_listener(const char *address) {
+  int fd = -1;
+  (void)pthread_mutex_lock(&table);
+  for (size_t k = 0; k < sizeof listeners / sizeof listeners[0]; k++) {
+    if (strcmp(listeners[k].address, address) == 0) {
+      fd = listeners[k].fd;
+      listeners[k].address[0] = '\0';
+    }
+  }
+  (void)pthread_mutex_unlock(&table);
+  return fd;
+}
+
+/* Rank 0 accepts the others, which say who they are. */
+static void accept_some(struct ncclComm *comm) {
+  while (comm->joined < comm->count - 1) {
+    const int fd = accept4(comm->listener, NULL, NULL, SOCK_CLOEXEC);
+    struct frame hello;
+    if (fd < 0) {
+      return;
+    }
+    if (recv(fd, &hello, sizeof hello, MSG_WAITALL) != sizeof hello || hello.rank >= RANKS_MAX) {
+      (void)close(fd);
+      continue;
+    }
+    comm->links[hello.rank].fd = fd;
+    comm->joined++;
+  }
+  if (comm->listener >= 0) {
+    (void)close(comm->listener);
+    comm->listener = -1;
+  }
+}
+
+static void join_first(struct ncclComm *comm) {
+  struct sockaddr_un address;
+  const struct frame hello = {.kind = FRAME_HELLO, .rank = (uint32_t)comm->rank};
+  const socklen_t size = address_of(comm->address, &address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || connect(fd, (const struct sockaddr *)&address, size) != 0 ||
+      send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+    set_error(comm, ncclRemoteError);
+    return;
+  }
+  comm->links[0].fd = fd;
+  comm->joined = 1;
+}
+
+static bool has_joined(struct ncclComm *comm) {
+  if (comm->rank == 0 && comm->listener >= 0) {
+    accept_some(comm);
+  }
+  return comm->rank == 0 ? comm->joined == comm->count - 1 : comm->joined == 1;
+}
+
+static void pause_a_moment(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int rank_count, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
+  const ncclResult_t early = enter("ncclCommInitRankConfig");
+  if (early != ncclSuccess) {
+    return early;
+  }
+  if (config->magic != NCCL_API_MAGIC || rank_count > RANKS_MAX || rank >= rank_count) {
+    return ncclInvalidArgument;
+  }
+  struct ncclComm *comm = calloc(1, sizeof *comm);
+  if (comm == NULL) {
+    return ncclSystemError;
+  }
+  comm->magic = MAGIC;
+  comm->rank = rank;
+  comm->count = rank_count;
+  comm->blocking = config->blocking != 0;
+  comm->eager = random_below(number_option("eager", 8192) + 1);
+  comm->listener = -1;
+  for (int r = 0; r < RANKS_MAX; r++) {
+    comm->links[r].fd = -1;
+  }
+  (void)snprintf(comm->address, sizeof comm->address, "%.60s", id.internal);
+  (void)pthread_mutex_init(&comm->lock, NULL);
+  if (rank == 0) {
+    comm->listener = take_listener(comm->address);
+  } else {
+    join_first(comm);
+  }
+  (void)pthread_mutex_lock(&table);
+  comm->older = comms;
+  comms = comm;
+  (void)pthread_mutex_unlock(&table);
+  *out = comm;
+  while (comm->blocking && !has_joined(comm) && comm->error == ncclSuccess) {
+    pause_a_moment();
+  }
+  return comm->blocking ? comm->error : ncclInProgress;
+}
+
+/* ---- Kernels ---- */
+
+static void reset(struct op *op) {
+  op->begun = op->sent_ready = op->complete = false;
+  op->step = 0;
+  op->moved = op->header_moved = 0;
+  op->comm->active = NULL;
+}
+
+/* Sends a frame of data; true when all of it is on its way. */
+static bool push(struct op *op, struct link *link, unsigned char *data, uint64_t bytes) {
+  struct frame frame = {.kind = FRAME_DATA, .rank = (uint32_t)op->comm->rank, .bytes = bytes};
+  while (op->header_moved < sizeof frame) {
+    const size_t moved = move(op->comm, link, (unsigned char *)&frame + op->header_moved,
+                              sizeof frame - op->header_moved, true);
+    if (moved == 0) {
+      return false;
+    }
+    op->header_moved += moved;
+  }
+  while (op->moved < bytes) {
+    const size_t moved = move(op->comm, link, data + op->moved, (size_t)(bytes - op->moved), true);
+    if (moved == 0) {
+      return false;
+    }
+    op->moved += moved;
+  }
+  op->moved = op->header_moved = 0;
+  return true;
+}
+
+/* Receives one of that size. */
+static bool pull(struct op *op, struct link *link, unsigned char *data, uint64_t bytes) {
+  listen_to(op->comm, link);
+  if (!link->has_frame) {
+    return false;
+  }
+  if (link->frame.bytes != bytes) { /* NCCL would hang, or overwrite memory */
+    fprintf(stderr, "fake NCCL: a receive of %llu bytes meets a send of %llu\n",
+            (unsigned long long)bytes, (unsigned long long)link->frame.bytes);
+    set_error(op->comm, ncclInvalidUsage);
+    return false;
+  }
+  while (op->moved < bytes) {
+    const size_t moved = move(op->comm, link, data + op->moved, (size_t)(bytes - op->moved), false);
+    if (moved == 0) {
+      return false;
+    }
+    op->moved += moved;
+  }
+  op->moved = 0;
+  link->has_frame = false;
+  return true;
+}
+
+static bool advance_send(struct op *op, unsigned char *from) {
+  struct link *link = &op->comm->links[op->peer];
+  listen_to(op->comm, link);
+  if (!op->begun && op->bytes >= op->comm->eager && link->ready <= link->begun) {
+    return false;
+  }
+  if (!op->begun) {
+    op->begun = true;
+    link->begun++;
+  }
+  return push(op, link, from, op->bytes);
+}
+
+static bool advance_receive(struct op *op) {
+  struct link *link = &op->comm->links[op->peer];
+  if (!op->sent_ready) {
+    op->sent_ready = true;
+    tell(op->comm, link, FRAME_READY);
+  }
+  return pull(op, link, op->staging, op->bytes);
+}
+
+/* All go to rank 0 in the order of ranks, and come back. Sums are taken in an order that is not
+ * that of the members, as NCCL's may be: from the last to the first. */
+static void add_up(float *to, const float *from, uint64_t bytes) {
+  for (uint64_t k = 0; k < bytes / sizeof(float); k++) {
+    to[k] = from[k] + to[k];
+  }
+}
+
+static bool gather(struct op *op, const unsigned char *from) {
+  struct ncclComm *comm = op->comm;
+  const bool sums = op->kind != OP_ALL_GATHER;
+  const uint64_t all = op->bytes * (sums ? 1 : (uint64_t)comm->count);
+  unsigned char *incoming = op->staging + all;
+  while (op->step < (uint32_t)comm->count - 1) {
+    const uint32_t r = (uint32_t)comm->count - 1 - op->step;
+    if (!pull(op, &comm->links[r], sums ? incoming : op->staging + r * op->bytes, op->bytes)) {
+      return false;
+    }
+    if (sums && op->step == 0) {
+      memcpy(op->staging, incoming, (size_t)op->bytes);
+    } else if (sums) {
+      add_up((float *)(void *)op->staging, (const float *)(const void *)incoming, op->bytes);
+    }
+    op->step++;
+  }
+  if (op->step == (uint32_t)comm->count - 1) {
+    if (!sums || comm->count == 1) {
+      memcpy(op->staging, from, (size_t)op->bytes);
+    } else {
+      add_up((float *)(void *)op->staging, (const float *)(const void *)from, op->bytes);
+    }
+    op->step++;
+  }
+  while (op->step < 2 * (uint32_t)comm->count - 1) {
+    const uint32_t r = op->step - (uint32_t)comm->count + 1;
+    if (!push(op, &comm->links[r], op->staging, all)) {
+      return false;
+    }
+    op->step++;
+  }
+  return true;
+}
+
+static bool advance_collective(struct op *op, unsigned char *from) {
+  struct ncclComm *comm = op->comm;
+  const uint64_t all = op->bytes * (op->kind == OP_ALL_GATHER ? (uint64_t)comm->count : 1);
+  if (comm->rank == 0) {
+    return gather(op, from);
+  }
+  if (op->step == 0) {
+    if (!push(op, &comm->links[0], from, op->bytes)) {
+      return false;
+    }
+    op->step = 1;
+  }
+  return pull(op, &comm->links[0], op->staging, all);
+}
+
+static struct op *op_of(void *const *parameters) { return *(struct op *const *)parameters[2]; }
+
+/* Aborted ones end at once. Broken ones spin. */
+static bool is_ready(void *const *parameters) {
+  struct op *op = op_of(parameters);
+  struct ncclComm *comm = op->comm;
+  unsigned char *from = *(unsigned char *const *)parameters[0];
+  bool done = false;
+  (void)pthread_mutex_lock(&comm->lock);
+  if (comm->aborted) {
+    done = true;
+  } else if (op->complete) {
+    done = true;
+  } else if (comm->error == ncclSuccess && (comm->active == NULL || comm->active == op)) {
+    comm->active = op;
+    done = op->kind == OP_SEND      ? advance_send(op, from)
+           : op->kind == OP_RECEIVE ? advance_receive(op)
+                                    : advance_collective(op, from);
+    op->complete = done;
+  }
+  (void)pthread_mutex_unlock(&comm->lock);
+  return done;
+}
+
+static void run(void *const *parameters, uint64_t threads) {
+  struct op *op = op_of(parameters);
+  struct ncclComm *comm = op->comm;
+  unsigned char *to = *(unsigned char *const *)parameters[1];
+  size_t size;
+  int result = ncclSystemError;
+  (void)threads;
+  (void)pthread_mutex_lock(&comm->lock);
+  if (!comm->aborted && op->kind != OP_SEND) {
+    const uint64_t shares = op->kind == OP_ALL_GATHER ? (uint64_t)comm->count : 1;
+    const uint64_t part = op->kind == OP_REDUCE_SCATTER ? op->bytes / (uint64_t)comm->count : 0;
+    memcpy(to, op->staging + part * (uint64_t)comm->rank,
+           (size_t)(part > 0 ? part : shares * op->bytes));
+  }
+  reset(op);
+  const char *async = option("async", &size);
+  if (async != NULL &&
+      is_planned(async, __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED), &result)) {
+    set_error(comm, result);
+  }
+  (void)pthread_mutex_unlock(&comm->lock);
+}
+
+static uint32_t accesses(const uint64_t *values, struct fake_cuda_access *out) {
+  const struct op *op =
+      (const struct op *)(uintptr_t)values[2]; // NOLINT(performance-no-int-to-ptr)
+  const uint64_t count = (uint64_t)op->comm->count;
+  const uint64_t to_bytes = op->kind == OP_ALL_GATHER       ? count * op->bytes
+                            : op->kind == OP_REDUCE_SCATTER ? op->bytes / count
+                                                            : op->bytes;
+  uint32_t n = 0;
+  if (op->kind != OP_RECEIVE) {
+    out[n++] = (struct fake_cuda_access){.data = values[0], .bytes = op->bytes, .reads = true};
+  }
+  if (op->kind != OP_SEND) {
+    out[n++] = (struct fake_cuda_access){.data = values[1], .bytes = to_bytes, .writes = true};
+  }
+  return n;
+}
+
+static const struct fake_cuda_kernel kernel = {.name = "fake_nccl_transfer",
+                                               .parameter_count = 3,
+                                               .addresses = 3,
+                                               .run = run,
+                                               .accesses = accesses,
+                                               .ready = is_ready,
+                                               .outside = true};
+
+static ncclResult_t launch(struct op *op) {
+  void *parameters[] = {&op->from, &op->to, &op};
+  if (kernel_of_transfers == NULL) {
+    CUlibrary library;
+    fake_cuda_register(&kernel);
+    if (cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0) != 0 ||
+        cuLibraryGetKernel(&kernel_of_transfers, library, kernel.name) != 0) {
+      return ncclUnhandledCudaError;
+    }
+  }
+  return cuLaunchKernel((CUfunction)kernel_of_transfers, 1, 1, 1, 1, 1, 1, 0, op->stream,
+                        parameters, NULL) == CUDA_SUCCESS
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+
+/* ---- Operations ---- */
+
+/* Whether the ranks of an operation are connected; the first one does that. */
+static bool has_connected(struct ncclComm *comm) {
+  bool all = true;
+  for (int r = 0; r < comm->count; r++) {
+    struct link *link = &comm->links[r];
+    if (link->fd < 0) {
+      continue;
+    }
+    if (!link->said_connect) {
+      link->said_connect = true;
+      tell(comm, link, FRAME_CONNECT);
+    }
+    if (!link->heard_connect) {
+      listen_to(comm, link);
+    }
+    all = all && link->heard_connect;
+  }
+  return all;
+}
+
+/* With the lock. */
+static ncclResult_t settle(struct ncclComm *comm) {
+  if (comm->error != ncclSuccess) {
+    return comm->error;
+  }
+  if (!has_joined(comm)) {
+    return ncclInProgress;
+  }
+  while (comm->waiting != NULL) {
+    struct op *op = comm->waiting;
+    if (!has_connected(comm)) {
+      return comm->error != ncclSuccess ? comm->error : ncclInProgress;
+    }
+    comm->waiting = op->next;
+    (void)pthread_mutex_unlock(&comm->lock); /* the driver may run kernels, which take it */
+    const ncclResult_t result = launch(op);
+    (void)pthread_mutex_lock(&comm->lock);
+    if (result != ncclSuccess) {
+      set_error(comm, result);
+    }
+  }
+  for (int r = 0; r < comm->count; r++) { /* a peer that dies is noticed */
+    listen_to(comm, &comm->links[r]);
+  }
+  return comm->error;
+}
+
+static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
+  struct op *op = calloc(1, sizeof *op);
+  if (op == NULL) {
+    return ncclSystemError;
+  }
+  *op = *made;
+  op->comm = comm;
+  const uint64_t room = op->bytes * (op->kind == OP_ALL_GATHER ? (uint64_t)comm->count : 2);
+  op->staging = calloc(1, (size_t)room + 1);
+  if (op->staging == NULL) {
+    free(op);
+    return ncclSystemError;
+  }
+  (void)pthread_mutex_lock(&comm->lock);
+  struct op **end = &comm->waiting;
+  while (*end != NULL) {
+    end = &(*end)->next;
+  }
+  *end = op;
+  ncclResult_t result = ncclInProgress;
+  bool connected = true;
+  for (int r = 0; r < comm->count; r++) {
+    connected = connected && (comm->links[r].fd < 0 || comm->links[r].said_connect);
+  }
+  if (comm->blocking || (connected && random_below(2) == 0)) {
+    while ((result = settle(comm)) == ncclInProgress && comm->blocking) {
+      (void)pthread_mutex_unlock(&comm->lock);
+      pause_a_moment();
+      (void)pthread_mutex_lock(&comm->lock);
+    }
+  }
+  (void)pthread_mutex_unlock(&comm->lock);
+  return result;
+}
+
+static uint64_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : 1; }
+
+#define BEGIN(name, comm)                           \
+  do {                                              \
+    const ncclResult_t early_ = enter(name);        \
+    if (early_ != ncclSuccess) {                    \
+      return early_;                                \
+    }                                               \
+    if ((comm) == NULL || (comm)->magic != MAGIC) { \
+      return ncclInvalidArgument;                   \
+    }                                               \
+  } while (0)
+
+ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, void *stream) {
+  BEGIN("ncclSend", comm);
+  return submit(comm, &(struct op){.kind = OP_SEND,
+                                   .peer = peer,
+                                   .bytes = count * size_of(type),
+                                   .from = (uintptr_t)data,
+                                   .to = (uintptr_t)data,
+                                   .stream = stream});
+}
+
+ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      void *stream) {
+  BEGIN("ncclRecv", comm);
+  return submit(comm, &(struct op){.kind = OP_RECEIVE,
+                                   .peer = peer,
+                                   .bytes = count * size_of(type),
+                                   .from = (uintptr_t)data,
+                                   .to = (uintptr_t)data,
+                                   .stream = stream});
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, void *stream) {
+  BEGIN("ncclAllGather", comm);
+  return submit(comm, &(struct op){.kind = OP_ALL_GATHER,
+                                   .bytes = count * size_of(type),
+                                   .from = (uintptr_t)from,
+                                   .to = (uintptr_t)to,
+                                   .stream = stream});
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, void *stream) {
+  BEGIN("ncclReduceScatter", comm);
+  (void)op;
+  return submit(comm, &(struct op){.kind = OP_REDUCE_SCATTER,
+                                   .bytes = count * size_of(type) * (uint64_t)comm->count,
+                                   .from = (uintptr_t)from,
+                                   .to = (uintptr_t)to,
+                                   .stream = stream});
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, void *stream) {
+  BEGIN("ncclAllReduce", comm);
+  (void)op;
+  return submit(comm, &(struct op){.kind = OP_ALL_REDUCE,
+                                   .bytes = count * size_of(type),
+                                   .from = (uintptr_t)from,
+                                   .to = (uintptr_t)to,
+                                   .stream = stream});
+}
+
+/* Operations in a group begin one after the other, which is all that tests need. */
+ncclResult_t ncclGroupStart(void) { return enter("ncclGroupStart"); }
+ncclResult_t ncclGroupEnd(void) { return enter("ncclGroupEnd"); }
+
+/* ---- States and ends ---- */
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
+  BEGIN("ncclCommGetAsyncError", comm);
+  (void)pthread_mutex_lock(&comm->lock);
+  *state = settle(comm);
+  (void)pthread_mutex_unlock(&comm->lock);
+  return ncclSuccess;
+}
+
+static void close_links(struct ncclComm *comm) {
+  for (int r = 0; r < RANKS_MAX; r++) {
+    if (comm->links[r].fd >= 0) {
+      (void)close(comm->links[r].fd);
+      comm->links[r].fd = -1;
+    }
+  }
+  if (comm->listener >= 0) {
+    (void)close(comm->listener);
+    comm->listener = -1;
+  }
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  BEGIN("ncclCommFinalize", comm);
+  return comm->blocking ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  BEGIN("ncclCommDestroy", comm);
+  (void)pthread_mutex_lock(&comm->lock);
+  close_links(comm);
+  (void)pthread_mutex_unlock(&comm->lock);
+  return ncclSuccess;
+}
+
+/* The object stays: kernels may still look at it. */
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  BEGIN("ncclCommAbort", comm);
+  while (number_option("stuck_abort", 0) != 0) {
+    (void)sleep(1);
+  }
+  (void)pthread_mutex_lock(&comm->lock);
+  comm->aborted = true;
+  close_links(comm);
+  (void)pthread_mutex_unlock(&comm->lock);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetVersion(int *version) {
+  *version = (int)number_option("version", 22809);
+  return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result) {
+  static const char *const names[] = {"no error",
+                                      "unhandled cuda error",
+                                      "unhandled system error",
+                                      "internal error",
+                                      "invalid argument",
+                                      "invalid usage",
+                                      "remote process exited or there was a network error",
+                                      "in progress"};
+  return result >= 0 && (size_t)result < sizeof names / sizeof names[0] ? names[result] : "unknown";
+}
+
+const char *ncclGetLastError(ncclComm_t comm) {
+  (void)comm;
+  return "";
+}
