@@ -9,6 +9,7 @@
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
 #   make uninstall    the same PREFIX and DESTDIR
 #   make wheel        the Python package, in build/wheel; MANYLINUX=1: for any Linux since 2018
+#   make playground   Weft in the browser: one HTML file, build/share/weft/playground.html
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
@@ -22,9 +23,9 @@ WERROR ?=
 CONFIGURE = cmake --log-level=WARNING -DWEFT_WERROR=$(if $(WERROR),ON,OFF) --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-command deps-test deps-lint test test-long test-command bench lint install uninstall wheel train clean
+.PHONY: build deps-build deps-command deps-test deps-lint deps-playground test test-long test-command bench lint install uninstall wheel playground train clean
 
-deps-build deps-command deps-test deps-lint: deps-%:
+deps-build deps-command deps-test deps-lint deps-playground: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
@@ -70,6 +71,11 @@ install uninstall: build
 
 wheel: build
 	@tools/build-wheel.sh $(if $(MANYLINUX),--manylinux)
+
+playground: deps-build deps-playground
+	@$(CONFIGURE) release >/dev/null
+	@cmake --build --preset release --target playground
+	@echo build/share/weft/playground.html
 
 # TRAIN: further options. The folder is for one training, so the last one's goes.
 TRAIN ?=

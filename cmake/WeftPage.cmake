@@ -2,7 +2,7 @@
 #
 # Included, it adds the step to the build. Run as a script, it is that step:
 #
-#     cmake -D OUTPUT=timeline_page.c -D CC=cc -P cmake/WeftPage.cmake
+#     cmake -D OUTPUT=timeline_page.c -D CC=cc [-D HASHES=hashes.cmake] -P cmake/WeftPage.cmake
 #
 # The parts become one page that allows no script and no style but its own: the
 # policy in its head names them by hash. It is cut where the data goes in. Its table
@@ -10,6 +10,7 @@
 
 set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/render/html/page)
 set(op_table ${CMAKE_CURRENT_LIST_DIR}/../src/ir/ops.def)
+set(page_functions ${CMAKE_CURRENT_LIST_DIR}/WeftPageParts.cmake)
 set(page_scripts codec.js model.js words.js view.js paint.js coverage.js lanes.js margins.js draw.js panels.js
   controls.js pointer.js keyboard.js files.js start.js)
 
@@ -18,28 +19,14 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   list(TRANSFORM page_scripts PREPEND ${page_folder}/ OUTPUT_VARIABLE page_parts)
   add_custom_command(OUTPUT ${page_source}
     COMMAND ${CMAKE_COMMAND} -D OUTPUT=${page_source} -D CC=${CMAKE_C_COMPILER} -P ${CMAKE_CURRENT_LIST_FILE}
-    DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${page_folder}/timeline.html ${page_folder}/timeline.css
+    DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${page_functions} ${page_folder}/timeline.html ${page_folder}/timeline.css
       ${page_folder}/ops.js.in ${op_table} ${page_parts}
     COMMENT "Writing timeline_page.c" VERBATIM)
   target_sources(weft_render PRIVATE ${page_source})
   return()
 endif()
 
-# Base64 of 64 hex digits, as content security policies want their hashes.
-function(base64_of_hash hex result)
-  set(digits "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
-  set(text "")
-  foreach(at RANGE 0 60 6) # three bytes, four digits
-    string(SUBSTRING "${hex}0000" ${at} 6 group)
-    foreach(shift 18 12 6 0)
-      math(EXPR digit "(0x${group} >> ${shift}) & 63")
-      string(SUBSTRING "${digits}" ${digit} 1 digit)
-      string(APPEND text "${digit}")
-    endforeach()
-  endforeach()
-  string(SUBSTRING "${text}" 0 43 text) # 32 bytes are 42 digits and two thirds
-  set(${result} "${text}=" PARENT_SCOPE)
-endfunction()
+include(${page_functions})
 
 function(c_array name text result)
   string(HEX "${text}" hex)
@@ -50,22 +37,19 @@ function(c_array name text result)
 endfunction()
 
 file(READ ${page_folder}/timeline.css style)
-execute_process(COMMAND ${CC} -E -P -x c -I ${CMAKE_CURRENT_LIST_DIR}/../src ${page_folder}/ops.js.in
-  OUTPUT_VARIABLE ops COMMAND_ERROR_IS_FATAL ANY)
+weft_page_ops(${CC} ops)
 set(script "\n(function () {\n'use strict';\n\n${ops}")
 foreach(part IN LISTS page_scripts)
   file(READ ${page_folder}/${part} text)
   string(APPEND script "\n${text}")
 endforeach()
 string(APPEND script "})();\n")
-if("${script}${style}" MATCHES "</(script|style)|<!--")
-  message(FATAL_ERROR "the page's script or style would end its own element: ${CMAKE_MATCH_0}")
+weft_page_check("${script}${style}")
+weft_page_hash("${style}" style_hash)
+weft_page_hash("${script}" script_hash)
+if(HASHES) # for a page around this one
+  file(WRITE ${HASHES} "set(TIMELINE_STYLE_HASH \"${style_hash}\")\nset(TIMELINE_SCRIPT_HASH \"${script_hash}\")\n")
 endif()
-
-string(SHA256 style_hash "${style}")
-string(SHA256 script_hash "${script}")
-base64_of_hash(${style_hash} style_hash)
-base64_of_hash(${script_hash} script_hash)
 
 file(READ ${page_folder}/timeline.html html)
 string(REPLACE "@STYLE_HASH@" "${style_hash}" html "${html}")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs, through apt-get, what is missing for a purpose:
 #
-#     tools/install-deps.sh build|command|test|lint
+#     tools/install-deps.sh build|command|test|lint|playground
 #
 # command: what `make test-command` needs; test: what `make test` needs.
 # Silent, and touches nothing, when all is there.
@@ -11,13 +11,16 @@ purpose=${1:-build}
 build=(cmake ninja gcc libc jansson pkg-config openblas) # an MPI is used where there is one
 mpis=(openmpi-run openmpi mpich-run mpich)
 command=("${build[@]}" "${mpis[@]}" g++ cmocka bats git jq ip ps strace python3)
+playground=(clang gzip wasm-ld wasm-libc wasm-rt) # C to WebAssembly
 case $purpose in
   build) wanted=("${build[@]}") ;;
   command) wanted=("${command[@]}") ;;
-  test)  wanted=("${command[@]}" clang clang-rt python3-venv chromium chromedriver) ;; # a browser, for the HTML timeline: the largest by far
+  # Browsers, for the HTML timeline and the playground: the largest by far.
+  test)  wanted=("${command[@]}" clang clang-rt python3-venv "${playground[@]}" chromium chromedriver firefox-esr node) ;;
+  playground) wanted=("${playground[@]}") ;;
   lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
-    echo "usage: $0 build|command|test|lint" >&2
+    echo "usage: $0 build|command|test|lint|playground" >&2
     exit 2
     ;;
 esac
@@ -27,7 +30,7 @@ esac
 clang_runtime_package() {
   local version
   version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p' | head -n 1)
-  echo "libclang-rt-${version:-14}-dev"
+  echo "libclang-rt-${version:-14}-dev${1:-}"
 }
 
 is_there() {
@@ -42,6 +45,8 @@ is_there() {
     mpich-run) command -v mpirun.mpich >/dev/null ;;
     clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
                 <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
+    wasm-libc) [[ -e /usr/include/wasm32-wasi/stdio.h ]] ;;
+    wasm-rt)  clang --target=wasm32-wasi -x c - -o /dev/null 2>/dev/null <<<'int main(void) { return 0; }' ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *)        command -v "$1" >/dev/null ;;
   esac
@@ -62,6 +67,10 @@ package_of() {
     ps)       echo procps ;;
     chromedriver) echo chromium-driver ;;
     clang-rt) clang_runtime_package ;;
+    wasm-ld)  echo lld ;;
+    wasm-libc) echo wasi-libc ;;
+    wasm-rt)  clang_runtime_package -wasm32 ;;
+    node)     echo nodejs ;;
     *)        echo "$1" ;;
   esac
 }

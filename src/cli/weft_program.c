@@ -24,7 +24,8 @@ static const struct weft_cli_handler handlers[] = {
     {"train", start_trainer},          {"sample", start_trainer},
     {"explain", weft_cli_cmd_explain}, {"explain-hang", weft_cli_cmd_explain_hang},
     {"diff", weft_cli_cmd_diff},       {"bench", start_benchmarks},
-    {"doctor", weft_cli_cmd_doctor},   {"help", weft_cli_cmd_help},
+    {"doctor", weft_cli_cmd_doctor},   {"playground", weft_cli_cmd_playground},
+    {"help", weft_cli_cmd_help},
 };
 
 const struct weft_cli_program weft_program = {

@@ -179,7 +179,9 @@ class Timeline(unittest.TestCase):
         self.page.hover(box["left"] - 20, (box["top"] + box["bottom"]) / 2)
         self.assertEqual(self.tooltip(), [
             "idle · rank 0", "2 – 5 ms: 3 ms waiting for a gradient",
-            "0B0 waited for 1B0 on rank 1, which ended at 4.5 ms; its gradient arrived at 5 ms"])
+            "0B0 needs the gradient that 1B0 on rank 1 finished only at 4.5 ms.",
+            "Splitting the backward hands the gradient on earlier, and leaves weight gradients to fill the gap; "
+            "another microbatch in flight fills it too, at the price of its memory."])
         self.page.hover(box["left"] + 20, box["bottom"] + 30)
         self.assertEqual(self.tooltip()[0], "activations · rank 0")
         self.assertEqual(self.tooltip()[2], "peak 2 at 1 ms")

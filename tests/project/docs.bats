@@ -14,6 +14,8 @@ not_run=(
   'tools/in-debian.sh --with test trixie make test'
   'ctest --preset release -R verify'
   'make wheel'
+  'make playground'
+  'build/weft playground'
   'NGPU=4 ./run_train.sh --parallelism.pipeline_parallel_schedule_csv plan.csv ...'
   'export TORCH_NCCL_TRACE_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1'
   'export TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dumps/nccl_trace_rank_'

@@ -49,6 +49,8 @@ ROW(shard_window, WINDOW, '\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UI
     UINT32_MAX, "stages of a rank unsharded at once with --shard full; default 3");
 ROW(trained, CHECKPOINT, '\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
     "folder of checkpoints; the newest one is the model");
+ROW(page_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+    "write a copy of the page to FILE, completely or not at all");
 ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
     "write a line of JSON per step, and one at the end");
 
@@ -65,7 +67,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "schedule",
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(PLACEMENT), OPTION(LIST),
-      OUTPUT_JSON_HELP},
+      OPTION(FOR), OUTPUT_JSON_HELP},
      "write the table of a named schedule",
      "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
      "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
@@ -390,6 +392,18 @@ static const struct weft_cli_command commands[] = {
      "Under mpirun rank 0 reports the hosts of all ranks and the speed of messages between the "
      "first two.",
      "weft doctor"},
+    {"playground",
+     "",
+     0,
+     "",
+     {OPTION(PATH), &page_output, OPTION(JSON), OPTION(HELP)},
+     "open Weft in the browser: lessons, exploring, checking",
+     "Opens a page in which the whole planning half of Weft runs as WebAssembly: lessons about "
+     "pipeline schedules, all schedules and their timelines while one types, and a check of "
+     "pasted CSV files that steps through a deadlock. It is one file, needs no network and no "
+     "server, and sends nothing anywhere.\n"
+     "Where no browser can be started it prints the path of the page, with exit status 69.",
+     "weft playground --path"},
     {"help",
      "[COMMAND]",
      1,

@@ -5,6 +5,7 @@
 #include <weft/gen.h>
 
 #include "cli/cmd/commands.h"
+#include "cli/cmd/plan_target.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
@@ -140,7 +141,37 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
     return weft_cli_usage(cli, "leave -v out", "%s is a fixed table (%s)", info->name,
                           info->limits);
   }
-  return WEFT_CLI_OK;
+  const bool has_target = arguments->given[WEFT_CLI_OPTION_FOR];
+  if (has_target && (info->fixed || !info->trains)) {
+    return weft_cli_usage(cli, "choose a schedule that trains, for any shape",
+                          "%s is %s, and --for tells how to train with a schedule", info->name,
+                          info->fixed ? "a fixed table" : "for evaluation");
+  }
+  return has_target && arguments->given[WEFT_CLI_OPTION_JSON]
+             ? weft_cli_usage(cli, "leave one of them out", "--for and --json do not go together")
+             : WEFT_CLI_OK;
+}
+
+/* --for: the table, and what another program needs to run it: on standard output where the table
+ * is in a file, else with the messages. */
+static int write_for_target(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                            const struct weft_schedule_info *info, struct weft_program *table) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const bool in_file = path != NULL && strcmp(path, "-") != 0;
+  const struct weft_cli_target target = {
+      .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
+      .file = in_file ? path : "table.csv"};
+  const struct weft_search_answer answer = {
+      .table = table,
+      .schedule = info->name,
+      .placement = info->placement,
+      .stages_per_rank = table->stage_count / table->rank_count};
+  WEFT_SCOPED_TEXT needs = {.allocator = cli->allocator};
+  WEFT_CLI_TRY(weft_cli_target_check(cli, &target, &answer));
+  weft_cli_target_add(&needs, &target, &answer);
+  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, table));
+  return weft_cli_write_descriptor(cli, in_file ? cli->output : cli->messages,
+                                   in_file ? "standard output" : "standard error", &needs);
 }
 
 static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
@@ -161,7 +192,8 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
                                                                       : WEFT_PLACEMENT_LOOP};
   WEFT_CLI_TRY(weft_cli_result(
       cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error), &error));
-  return weft_cli_write_program(cli, arguments, table);
+  return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, info, table)
+                                               : weft_cli_write_program(cli, arguments, table);
 }
 
 int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

@@ -17,6 +17,7 @@ int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
                               const struct weft_cli_arguments *arguments);
 int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+int weft_cli_cmd_playground(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_cmd_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 
 #endif

@@ -1,9 +1,15 @@
 // The event in focus, the selection, the buttons; and the listeners.
 
-function select(app, modelIndex, id) {
+function select(app, modelIndex, id, keepsGap) {
+  if (!keepsGap) app.gap = null;
   app.selected = id === NONE ? null : { modelIndex, id, chain: chainOf(app.models[modelIndex], id) };
   showSelection(app);
   redraw(app);
+}
+
+function selectGap(app, modelIndex, rank, stretch) {
+  app.gap = { modelIndex, rank, stretch };
+  select(app, 0, NONE, true);
 }
 
 function focusOn(app, modelIndex, id) {

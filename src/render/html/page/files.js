@@ -11,6 +11,18 @@ function addModels(app, data) {
   return units.size > 1 ? `; units differ: ${Array.from(units).map((unit) => unit || 'none').join(', ')}` : '';
 }
 
+// Other schedules instead of these, from buildModel(). The view stays where it is when they take
+// as long as the ones before.
+function replaceModels(app, models) {
+  const before = extentOf(app);
+  app.models = models;
+  app.selected = app.focus = app.hover = app.gap = null;
+  app.opsShown = opsShown(app);
+  modelsChanged(app);
+  const after = extentOf(app);
+  if (after.first !== before.first || after.last !== before.last) fit(app);
+}
+
 function removeModel(app, index) {
   app.models.splice(index, 1);
   app.selected = app.focus = app.hover = null;

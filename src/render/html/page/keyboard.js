@@ -67,7 +67,7 @@ function onEnter(app) {
 
 function onEscape(app) {
   hideTooltip();
-  if (app.selected) {
+  if (app.selected || app.gap) {
     select(app, 0, NONE);
   } else if (app.showPath) {
     togglePath(app);

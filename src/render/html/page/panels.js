@@ -171,7 +171,7 @@ function chainList(app, modelIndex, title, ids) {
 
 function nothingSelected() {
   return [element('h2', { text: 'No action selected' }),
-    element('p', { text: 'Click an action, or press Enter on one, to see what it needs and what needs it. ? shows all keys.' })];
+    element('p', { text: 'Click an action, or press Enter on one, to see what it needs and what needs it. Click idle time to see why it is there. ? shows all keys.' })];
 }
 
 function selectedParts(app, { modelIndex, id, chain }) {
@@ -186,6 +186,16 @@ function selectedParts(app, { modelIndex, id, chain }) {
   if (isCompute(events.op[id])) facts.push(...term('idle before', idleWords(model, id)));
   return [heading, element('p', { text: describe(model, id) }), element('dl', {}, facts),
     ...chainList(app, modelIndex, 'Needs', chain.before), ...chainList(app, modelIndex, 'Needed by', chain.after)];
+}
+
+// The chosen idle gap.
+function gapParts(app, { modelIndex, rank, stretch }) {
+  const model = app.models[modelIndex];
+  const [why, remedy] = gapWords(model, rank, stretch);
+  return [element('h2', { text: `Idle, rank ${rank}` }),
+    element('p', { text: `${rangeText(model.picture, stretch.begin, stretch.end)}: ${stretchWords(model, stretch)}` }),
+    element('h3', { text: 'Why' }), element('p', { text: why }),
+    element('h3', { text: 'What would remove it' }), element('p', { text: remedy || 'Nothing in this schedule.' })];
 }
 
 // How the time of a critical path is spent.
@@ -217,8 +227,10 @@ function pathParts(app) {
 }
 
 function showSelection(app) {
-  const shown = app.selected ? selectedParts(app, app.selected) : app.showPath ? pathParts(app) : nothingSelected();
+  const shown = app.selected ? selectedParts(app, app.selected) : app.gap ? gapParts(app, app.gap)
+    : app.showPath ? pathParts(app) : nothingSelected();
   fill(byId('selection'), shown);
+  window.dispatchEvent(new CustomEvent('weft-select', { detail: { gap: Boolean(app.gap) } })); // for a page around this one
 }
 
 // ---- Idle by cause ----
@@ -273,7 +285,7 @@ function showSummary(app) {
 function tooltipLines(app, place) {
   const { model, rank } = place.row;
   if (place.kind === 'event') return eventLines(model, place.id);
-  if (place.kind === 'idle') return idleLines(model, rank, place.stretch);
+  if (place.kind === 'idle') return gapLines(model, rank, place.stretch);
   const curve = model.picture.memory[rank];
   const i = firstAbove(curve.at, place.time) - 1;
   return memoryLines(model, rank, i >= 0 ? curve.size[i] : 0, place.time);

@@ -34,7 +34,8 @@ function clickAt(app, event) {
     select(app, place.row.modelIndex, place.id);
   } else {
     app.focus = null;
-    select(app, 0, NONE);
+    if (place && place.kind === 'idle') selectGap(app, place.row.modelIndex, place.row.rank, place.stretch);
+    else select(app, 0, NONE);
   }
 }
 

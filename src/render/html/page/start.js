@@ -73,6 +73,14 @@ function handleOf(app) {
     startTime: () => app.startTime,
     window: () => [app.from, app.to],
     plot: () => ({ left: app.gutter, width: plotWidth(app), ratio: app.ratio }),
+    // For a page around this one, which has a title, files and a theme of its own.
+    embed: () => { document.documentElement.dataset.embedded = ''; resize(app); },
+    setTheme: (dark) => setTheme(app, dark),
+    replace: (models) => replaceModels(app, models),
+    select: (modelIndex, action) => search(app, action),
+    showGap: (modelIndex, rank, number) => selectGap(app, modelIndex, rank, app.models[modelIndex].idle[rank].stretches[number]),
+    gapsOf: (modelIndex) => joined(app.models[modelIndex].idle.map((idle, rank) => idle.stretches.map((stretch, number) =>
+      ({ rank, number, lines: gapLines(app.models[modelIndex], rank, stretch) })))),
   });
 }
 
@@ -82,7 +90,7 @@ function start() {
     overlay: byId('overlay').getContext('2d'), scroller: byId('scroller'),
     models: [], rows: [], titles: [], patterns: {}, strips: makeStripCanvas(), pointers: new Map(),
     showMemory: true, showTransfers: true, showPath: false, densityShift: 0, alpha: 1,
-    focus: null, selected: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
+    focus: null, selected: null, gap: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
   };
   const begin = performance.now();
   const data = decodeData(byId('weft-data').textContent);

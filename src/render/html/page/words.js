@@ -120,16 +120,74 @@ function eventLines(model, id) {
   return lines;
 }
 
-// The lines of the tooltip over an idle stretch.
-function idleLines(model, rank, stretch) {
-  const lines = [
-    `idle · rank ${rank}`,
-    `${rangeText(model.picture, stretch.begin, stretch.end)}: ${stretchWords(model, stretch)}`,
+// ---- Why a gap is there, and what would remove it ----
+
+// How long before the gap's end its data was made, as far as the gap reaches: its transfer.
+function transferShare(model, stretch, arrival) {
+  return Math.max(0, stretch.end - Math.max(stretch.begin, arrival.made));
+}
+
+const splitsBackward = (model) => model.picture.events.op.includes(OP.I);
+
+function startWords(model, rank, stretch) {
+  if (stretch.before === NONE) return ['This rank has nothing to do.', 'Give it a stage.'];
+  const stage = model.picture.events.stage[stretch.before];
+  if (stage === 0) return [`${labelOf(model, stretch.before)} begins later than the first action of another rank.`, ''];
+  return [
+    `The first microbatch has to pass ${stage === 1 ? 'stage 0' : `stages 0 to ${stage - 1}`} before ${labelOf(model, stretch.before)} can begin: the pipeline fills.`,
+    'More microbatches make this a smaller share of the step; more, smaller stages per rank make it shorter.',
   ];
-  if (stretch.before !== NONE) {
-    lines.push(`${cellLabel(model, stretch.before)} waited for ${waitWords(model, stretch.before)}`);
+}
+
+function endWords(model) {
+  const [last, rank] = [model.origin + model.picture.makespan, model.picture.rankTimes.findIndex((times) =>
+    times.lastEnd === Math.max(...model.picture.rankTimes.map((other) => other.lastEnd)))];
+  return [
+    `This rank is done; rank ${rank} works until ${formatTime(model.picture, last)}: the pipeline drains.`,
+    splitsBackward(model) ? 'Only weight gradients saved for the end would fill it, or the next step, if steps follow without a barrier.'
+      : 'Splitting the backward into I and W lets weight gradients run here; steps that follow without a barrier fill it too.',
+  ];
+}
+
+function dataWords(model, rank, stretch) {
+  const { picture } = model;
+  const arrival = bindingOf(model, stretch.before);
+  if (arrival === null) return [`${labelOf(model, stretch.before)} could not begin earlier.`, ''];
+  const what = stretch.cause === CAUSE.FORWARD ? 'activation' : 'gradient';
+  const transfer = transferShare(model, stretch, arrival);
+  const made = arrival.producer === NONE ? labelOf(model, arrival.need) : whereOf(model, arrival.producer);
+  if (transfer >= 0.999 * (stretch.end - stretch.begin)) {
+    return [`The ${what} for ${labelOf(model, arrival.by)} was made in time, by ${made}, and was still under way: a transfer takes ${formatTime(picture, arrival.there - arrival.sent)}.`,
+      'A faster link, or one more microbatch in flight on this rank, hides the transfer.'];
   }
-  return lines;
+  const why = `${labelOf(model, arrival.by)} needs the ${what} that ${made} finished only at ${formatTime(picture, arrival.made)}.`;
+  if (stretch.cause === CAUSE.FORWARD) {
+    return [why, 'It goes away when that rank runs its forward earlier, or when this rank has a backward to do meanwhile.'];
+  }
+  return [why, splitsBackward(model)
+    ? 'A weight gradient kept for this moment would fill it, or another microbatch in flight, at the price of its memory.'
+    : 'Splitting the backward hands the gradient on earlier, and leaves weight gradients to fill the gap; another microbatch in flight fills it too, at the price of its memory.'];
+}
+
+// A sentence why the gap is there, and one about what would remove it.
+function gapWords(model, rank, stretch) {
+  switch (stretch.cause) {
+    case CAUSE.START: return startWords(model, rank, stretch);
+    case CAUSE.END: return endWords(model);
+    case CAUSE.CHANNEL:
+      return [`The message for ${labelOf(model, stretch.before)} waited behind others on the same channel.`,
+        'A channel for each stage boundary and direction (edge) lets it pass.'];
+    case CAUSE.UNSHARD:
+      return [`The parameters for ${labelOf(model, stretch.before)} were being gathered.`,
+        'A larger window (weft lower --window) gathers them earlier.'];
+    default: return dataWords(model, rank, stretch);
+  }
+}
+
+// The lines of the tooltip over an idle gap.
+function gapLines(model, rank, stretch) {
+  return [`idle · rank ${rank}`, `${rangeText(model.picture, stretch.begin, stretch.end)}: ${stretchWords(model, stretch)}`,
+    ...gapWords(model, rank, stretch).filter((text) => text !== '')];
 }
 
 function memoryLines(model, rank, size, time) {

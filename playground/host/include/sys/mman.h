@@ -1,0 +1,1 @@
+/* src/base/memory.c asks for huge pages where there are any; here are none. */

@@ -1,0 +1,102 @@
+// Putting it together: the views, the theme, and the start.
+
+const systemDark = window.matchMedia('(prefers-color-scheme: dark)');
+let chosenTheme = null; // 'dark' or 'light', when someone chose
+
+const isDark = () => (chosenTheme === null ? systemDark.matches : chosenTheme === 'dark');
+
+function showTheme() {
+  document.documentElement.dataset.theme = isDark() ? 'dark' : 'light';
+  byId('theme').textContent = isDark() ? 'Light' : 'Dark';
+  Object.values(timelines).forEach((timeline) => timeline.setTheme());
+}
+
+// Learn shows a lesson beside the panel that it is about.
+function panelShown() {
+  return state.view === 'learn' ? pageAt().panel : state.view;
+}
+
+function showView() {
+  const panel = panelShown();
+  document.body.dataset.view = state.view;
+  byId('learn').hidden = state.view !== 'learn';
+  byId('explore').hidden = panel !== 'explore';
+  byId('check').hidden = panel !== 'check';
+  for (const view of VIEWS) byId(`go-${view}`).setAttribute('aria-current', view === state.view ? 'page' : 'false');
+  explored.gap = null;
+  if (state.view === 'learn') showLesson();
+  if (panel === 'explore') exploreAll(); else stopPlan();
+  if (panel === 'check') check();
+}
+
+function goToView(view) {
+  if (view === 'learn' && state.view !== 'learn') {
+    goToPage(lessonAt().id, lessonAt().pages.indexOf(pageAt()));
+    return;
+  }
+  state.view = view;
+  showView();
+  writeLink();
+}
+
+async function followLink() {
+  if (!await readLink(location.hash)) {
+    if (location.hash.length > 1) announce('The link is not one of this page, or damaged.');
+    return;
+  }
+  showView();
+}
+
+function listenToViews() {
+  for (const view of VIEWS) byId(`go-${view}`).addEventListener('click', () => goToView(view));
+  byId('theme').addEventListener('click', () => {
+    chosenTheme = isDark() ? 'light' : 'dark';
+    showTheme();
+  });
+  systemDark.addEventListener('change', showTheme);
+  window.addEventListener('hashchange', followLink);
+}
+
+// The timeline says when something in it was chosen.
+function listenToTimeline() {
+  byId('explore-timeline').addEventListener('load', (event) => {
+    event.target.contentWindow.addEventListener('weft-select', (selection) => {
+      explored.gap = selection.detail.gap;
+      lessonChanged();
+    });
+  });
+}
+
+// What a test asks for.
+window.weftPlayground = Object.freeze({
+  state: () => ({ ...state }),
+  explored: () => ({ table: explored.result && textOf(explored.result.table), sim: explored.result && explored.result.sim,
+    took: explored.result && explored.result.took, plan: explored.plan && explored.plan.report, planning: Boolean(engines && engines.plan.busy) }),
+  checked: () => ({ verdict: checked.result && checked.result.verdict,
+    stepper: checked.stepper && { moves: checked.stepper.moves, stuck: checked.stepper.stuck(), finished: checked.stepper.finished() } }),
+  done: () => Array.from(progress.done),
+  lessons: () => LESSONS.map((lesson) => ({ id: lesson.id, pages: lesson.pages.length })),
+  run: async (words, files) => (await engines.tools.ask('command', { words, files })).result,
+});
+
+async function start() {
+  listenToViews();
+  listenToForm();
+  listenToCheck();
+  listenToLessons();
+  listenToShare();
+  listenToTimeline();
+  showTheme();
+  engines = await startEngines();
+  schedules = (await engines.tools.ask('list', {})).result;
+  buildScheduleList();
+  if (!await readLink(location.hash)) Object.assign(state, baseOf(state));
+  showView();
+  document.body.dataset.started = '';
+}
+
+start().catch((error) => {
+  fill(byId('explore-message'), failureParts({ message: `This page cannot start: ${error.message}`,
+    hint: 'it needs a browser with WebAssembly, workers and DecompressionStream: Firefox 113, Chrome 80, Safari 16.4 or later' }));
+  byId('explore').hidden = false;
+});

@@ -1,0 +1,327 @@
+"""The playground in real browsers, Chromium and Firefox: its lessons, controls, links, the check of
+a pasted deadlock, what it exports. playground.bats runs this in a folder of its own; screenshots are
+left there."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+from firefox import Firefox
+from webdriver import Browser
+
+PAGE = os.environ["PLAYGROUND"]
+WEFT = os.environ["WEFT"]
+
+CROSSED = ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+           "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n")
+
+# What a reader does on each page of the lessons: fields to set, or the name of a method.
+LESSONS = {
+    "bubble": [{"set-m": "16"}, {"set-p": "8", "set-m": "32"}],
+    "memory": [{"schedule": "1F1B"}, {"set-m": "64"}],
+    "interleaving": [{"set-v": "4"}, {"set-hop": "0.5"}],
+    "split": [{"schedule": "ZBH1"}, "click_gap"],
+    "v": [{"schedule": "ZBVZeroBubble"}, {"set-i": "2"}],
+    "hang": ["step_to_the_end", {"comm": "slots:1"}, {"scope": "edge"}],
+    "planning": [{"set-memory": "3"}, {"set-memory": "1"}],
+    "bound": [{}, {"set-m": "32"}],
+}
+
+
+class Chromium(Browser):
+    def open_url(self, url):
+        self._ask("POST", "/url", {"url": url})
+
+    def run(self, script, *arguments):
+        return self._ask("POST", "/execute/async", {"args": list(arguments), "script":
+                         "const done = arguments[arguments.length - 1];"
+                         "(async function () {" + script + "}).apply(null, arguments)"
+                         ".then(done, (error) => done({ failed: String(error) }))"})
+
+
+class Scenarios:
+    """What every browser has to pass; subclasses have `make`."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.page = cls.make()
+        cls.addClassCleanup(cls.page.close)
+
+    def setUp(self):
+        begin = time.monotonic()
+        self.addCleanup(lambda: print(f"{self.id()} {time.monotonic() - begin:.1f} s", file=sys.stderr))
+
+    def start(self, fragment=""):
+        self.page.open_url("about:blank")  # a fragment alone would not load it again
+        self.page.open_url("file://" + PAGE + fragment)
+        self.wait("document.body.dataset.started !== undefined")
+
+    def wait(self, condition, seconds=60):
+        for _ in range(seconds * 5):
+            done = self.page.run(
+                "for (let k = 0; k < 20; k++) {"
+                f"  if ({condition}) return true;"
+                "  await new Promise((next) => setTimeout(next, 10));"
+                "} return false")
+            if done is True:
+                return
+        self.fail(f"never: {condition}; state {self.page.run('return weftPlayground.state()')}, "
+                  f"message {self.page.text('#explore-message')!r}, verdict {self.page.text('#verdict')!r}")
+
+    def set(self, fields):
+        self.page.run("""
+            for (const [id, value] of Object.entries(arguments[0])) {
+              const field = document.getElementById(id);
+              field.value = value;
+              field.dispatchEvent(new Event(field.tagName === 'SELECT' ? 'change' : 'input', { bubbles: true }));
+            }""", fields)
+
+    def settled(self, line):
+        """Waits until the numbers are those of these settings."""
+        self.wait(f"document.getElementById('explore').dataset.ready === {json.dumps(line)} && weftPlayground.explored().sim")
+
+    def push(self, element):
+        self.page.run("document.getElementById(arguments[0]).click()", element)
+
+    def expect_quiet(self):
+        self.assertEqual(self.page.log_entries(), [])
+
+    def shot(self, name):
+        self.page.screenshot(f"playground_{self.name}_{name}.png")
+
+    # ---- Learn ----
+
+    def click_gap(self):
+        """A real click beside an action of the timeline, where its rank waits."""
+        frame = "document.getElementById('explore-timeline')"
+        self.wait(f"{frame}.contentWindow.weftTimeline && {frame}.contentWindow.weftTimeline.boxOf(0, '0W0')")
+        x, y = self.page.run(f"""
+            const frame = {frame};
+            frame.scrollIntoView({{ block: 'center' }});
+            await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+            const box = frame.contentWindow.weftTimeline.boxOf(0, '1F0');
+            const place = frame.getBoundingClientRect();
+            return [place.left + box.left - 8, place.top + (box.top + box.bottom) / 2];""")
+        self.page.click(x, y)
+
+    def step_to_the_end(self):
+        self.wait("weftPlayground.checked().stepper && !document.getElementById('step-next').disabled")
+        for _ in range(3):
+            self.push("step-next")
+        self.push("step-last")
+
+    def test_lessons(self):
+        self.start()
+        self.assertEqual([(lesson["id"], lesson["pages"]) for lesson in self.page.run("return weftPlayground.lessons()")],
+                         [(name, len(pages)) for name, pages in LESSONS.items()])
+        for name, pages in LESSONS.items():
+            for k, action in enumerate(pages):
+                key = json.dumps(f"{name}/{k}")
+                self.assertEqual(self.page.run("const s = weftPlayground.state(); return [s.lesson, s.page]"), [name, str(k)])
+                self.assertNotIn(f"{name}/{k}", self.page.run("return weftPlayground.done()") if action else [])
+                getattr(self, action)() if isinstance(action, str) else self.set(action)
+                self.wait(f"weftPlayground.done().includes({key})")
+                self.assertIn("Done", self.page.text("#task"))
+                if k == 0:
+                    self.shot(f"lesson_{name}")
+                if (name, k) != ("bound", 1):
+                    self.push("lesson-next")
+        self.expect_quiet()
+
+    # ---- Explore ----
+
+    def test_controls_and_link(self):
+        self.start("#explore")
+        self.settled("1F1B -p 4 -m 8")
+        facts = self.page.text("#facts").replace("\n", " ")
+        self.assertIn("makespan 33", facts)
+        self.assertIn("cannot hang", facts)
+        self.set({"settings": "zbv-zero_bubble -p 4 -m 8 --hop 0.5 --memory 3 --slow 1=1.5"})
+        self.settled("zbv-zero_bubble -p 4 -m 8 --hop 0.5 --memory 3 --slow 1=1.5")
+        self.assertEqual(self.page.run("return ['schedule', 'set-hop', 'set-slow', 'set-factor'].map((id) => document.getElementById(id).value)"),
+                         ["ZBVZeroBubble", "0.5", "1", "1.5"])
+        self.assertIn("over 3", self.page.text("#facts"))
+        sim = self.page.run("return weftPlayground.explored().sim")
+        self.wait("location.hash.includes('hop=0.5')")
+        link = self.page.run("return location.hash")
+        self.start(link)
+        self.settled("zbv-zero_bubble -p 4 -m 8 --hop 0.5 --memory 3 --slow 1=1.5")
+        self.assertEqual(self.page.run("return weftPlayground.explored().sim"), sim)
+        self.wait("document.querySelectorAll('#comparison tbody tr').length > 10")
+        self.page.run("document.querySelector('#comparison tbody button').click()")
+        self.wait("document.querySelector('#comparison tr[aria-current]')")
+        self.wait("weftPlayground.explored().plan")
+        self.assertIn("bound", self.page.text("#plan"))
+        self.expect_quiet()
+
+    def test_errors_are_the_commands(self):
+        self.start("#explore")
+        self.settled("1F1B -p 4 -m 8")
+        for line in ["1f1 -p 4 -m 8", "DualPipeV -p 4 -m 2", "1F1B -p 0 -m 8", "1F1B -p 4 -m x"]:
+            told = subprocess.run([WEFT, "gen", *line.split()], capture_output=True, text=True).stderr.split("\n")
+            self.set({"settings": line})
+            message = json.dumps(told[0].replace("weft: ", ""))
+            self.wait(f"document.getElementById('explore-message').textContent.startsWith({message})")
+            self.assertIn(told[1].replace("  hint: ", ""), self.page.text("#explore-message"))
+        self.set({"settings": "1F1B -p 4 -m 8 --f x"})
+        self.assertIn("expected a number", self.page.text("#explore-message"))
+        self.set({"settings": "1F1B -p 4 --nonsense 3"})
+        self.assertIn("unknown option '--nonsense'", self.page.text("#explore-message"))
+        self.expect_quiet()
+
+    def test_planner_can_be_stopped(self):
+        self.start("#explore?p=12&m=48&hop=0.3&memory=9&i=1.3")
+        self.wait("weftPlayground.explored().planning")
+        self.push("plan-stop")
+        self.assertFalse(self.page.run("return weftPlayground.explored().planning"))
+        self.push("plan-longer")
+        self.wait("weftPlayground.explored().planning")
+        self.assertEqual(self.page.run("return document.getElementById('plan-stop').hidden"), False)
+        self.push("plan-stop")
+        self.assertFalse(self.page.run("return weftPlayground.explored().planning"))
+        self.set({"set-m": "8", "set-p": "4", "set-memory": "3", "set-hop": "0", "set-i": "1"})
+        self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.makespan === 25.75")
+        self.expect_quiet()
+
+    # ---- Check ----
+
+    def test_pasted_deadlock(self):
+        self.start("#check")
+        self.assertIn("Nothing to check yet", self.page.text("#verdict"))
+        self.page.run("""
+            const field = document.getElementById('program');
+            field.focus();
+            field.select();
+            document.execCommand('insertText', false, arguments[0]);""", CROSSED)  # as a paste does
+        self.wait("weftPlayground.checked().verdict && !weftPlayground.checked().verdict.ok")
+        verdict = self.page.text("#verdict")
+        self.assertIn("deadlock", verdict)
+        self.assertIn("rank 0 step 3 0SEND_F1", verdict)
+        self.assertEqual(self.page.run("return document.querySelectorAll('#cycle .ring-node').length"), 2)
+        self.assertIn("waits for rank 1 to do 1RECV_F1", self.page.text("#cycle"))
+        self.page.run("document.getElementById('stepper').focus()")
+        for move in range(1, 5):
+            self.page.press("Right")
+            self.assertEqual(self.page.run("return weftPlayground.checked().stepper.moves"), move)
+        self.page.press("Left")
+        self.assertEqual(self.page.run("return weftPlayground.checked().stepper.moves"), 3)
+        self.push("step-last")
+        self.assertTrue(self.page.run("return weftPlayground.checked().stepper.stuck"))
+        self.assertIn("Nothing can move any more: 2 ranks wait forever", self.page.text("#step-words"))
+        self.assertEqual(self.page.run("return Array.from(document.querySelectorAll('.steps td.cycle'), (cell) => cell.innerText.trim())"),
+                         ["0SEND_F1", "1SEND_B0"])
+        self.shot("deadlock")
+        self.wait("location.hash.includes('at=')")
+        self.start(self.page.run("return location.hash"))
+        self.wait("weftPlayground.checked().stepper && weftPlayground.checked().stepper.stuck")
+        self.set({"comm": "slots:1"})
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
+        self.push("step-last")
+        self.assertTrue(self.page.run("return weftPlayground.checked().stepper.finished"))
+        self.expect_quiet()
+
+    def test_tools_and_wrong_programs(self):
+        self.start("#check")
+        self.set({"program": "0F0,nonsense\n"})
+        self.wait("document.getElementById('verdict').textContent.includes('pasted.csv:1:')")
+        self.set({"program": "0F0,0B0\n1F0,1B0\n"})
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
+        self.push("use-lower")
+        self.wait("document.getElementById('tool-output').textContent.includes('0SEND_F0')")
+        self.push("tool-use")
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.level === 'comms'")
+        self.push("use-explain")
+        self.wait("document.getElementById('tool-output').textContent.includes('from rank 0')")
+        self.set({"other": "0F0,0B0\n1F0\n"})
+        self.wait("document.getElementById('tool-output').textContent.includes('differences')")
+        self.page.run("""
+            const carried = new DataTransfer();
+            carried.items.add(new File([arguments[0]], 'dropped.csv'));
+            document.getElementById('check').dispatchEvent(new DragEvent('drop', { dataTransfer: carried, bubbles: true, cancelable: true }));""", CROSSED)
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.cycle")
+        self.expect_quiet()
+
+    # ---- Share ----
+
+    def exported(self, name):
+        """The bytes that a button of the dialog would save."""
+        return self.page.run("""
+            const made = new Promise((done) => { URL.createObjectURL = (blob) => { done(blob); return 'about:blank'; }; });
+            HTMLAnchorElement.prototype.click = () => {};
+            Array.from(document.querySelectorAll('#exports button')).find((button) => button.textContent === arguments[0]).click();
+            const blob = await made;
+            return Array.from(new Uint8Array(await blob.arrayBuffer()));""", name)
+
+    def test_exports_and_commands(self):
+        self.start("#explore?schedule=ZBH1&p=3&m=5&hop=0.25&slow=1&factor=2&memory=3&f=0.7")
+        self.settled("ZBH1 -p 3 -m 5 --f 0.7 --hop 0.25 --memory 3 --slow 1=2")
+        sim = self.page.run("return weftPlayground.explored().sim")
+        self.push("share-button")
+        self.wait("document.getElementById('for-torchtitan').textContent.includes('pipeline_parallel_degree 3')")
+        self.assertIn("_load_csv", self.page.text("#for-pytorch"))
+        lines = self.page.run("return document.getElementById('commands').textContent")
+        environment = dict(os.environ, PATH=os.path.dirname(WEFT) + ":" + os.environ["PATH"])
+        ran = subprocess.run(["bash", "-c", lines.replace("weft sim", "weft sim --json")], env=environment,
+                             capture_output=True, text=True)
+        native = next(json.loads(line) for line in ran.stdout.split("\n") if line.startswith('{"schema":"weft-sim/1"'))
+        self.assertEqual(native, sim)
+        self.assertTrue(bytes(self.exported("Picture (PNG)")).startswith(b"\x89PNG"))
+        for name, file in [("Table (CSV)", "table.csv"), ("Program (CSV)", "program.csv"), ("Costs (JSON)", "costs.json"),
+                           ("Timeline (HTML)", "timeline.html")]:
+            with open(file, "rb") as made:
+                self.assertEqual(bytes(self.exported(name)).strip(), made.read().strip(), name)
+        self.assertIn(b"<svg", bytes(self.exported("Picture (SVG)")))
+        self.assertEqual(json.loads(bytes(self.exported("Prediction (JSON)"))), sim)
+        self.expect_quiet()
+
+    # ---- Everyone ----
+
+    def test_names_for_screen_readers(self):
+        self.start("#explore")
+        self.settled("1F1B -p 4 -m 8")
+        nameless = self.page.run("""
+            return Array.from(document.querySelectorAll('button, input, select, textarea, iframe, [role=group]'))
+              .filter((field) => !(field.textContent.trim() || field.getAttribute('aria-label') || field.title || (field.labels && field.labels.length)))
+              .map((field) => field.outerHTML)""")
+        self.assertEqual(nameless, [])
+
+
+class InChromium(Scenarios, unittest.TestCase):
+    name = "chromium"
+
+    @staticmethod
+    def make():
+        return Chromium(1400, 1000)
+
+    def test_dark_and_narrow(self):
+        for dark in (True, False):
+            self.page.emulate_dark(dark)
+            self.start("#explore?schedule=ZBVZeroBubble&hop=0.1")
+            self.settled("ZBVZeroBubble -p 4 -m 8 --hop 0.1")
+            self.assertEqual(self.page.run("return document.documentElement.dataset.theme"), "dark" if dark else "light")
+            self.shot("dark" if dark else "light")
+        self.page.emulate_screen(2, 390, 844)
+        for view in ("explore", "check", "learn"):
+            self.start(f"#{view}")
+            self.assertLessEqual(self.page.run("return document.documentElement.scrollWidth"), 390, view)
+            self.shot(f"narrow_{view}")
+        self.page.emulate_screen(0)
+        self.expect_quiet()
+
+
+class InFirefox(Scenarios, unittest.TestCase):
+    name = "firefox"
+
+    @staticmethod
+    def make():
+        return Firefox(1400, 1000)
+
+
+if __name__ == "__main__":
+    begin = time.monotonic()
+    program = unittest.main(exit=False)
+    print(f"{time.monotonic() - begin:.1f} s", file=sys.stderr)
+    sys.exit(not program.result.wasSuccessful())

@@ -1,0 +1,88 @@
+"""How fast the playground is, for 64 ranks with two stages each and 256 microbatches: its commands
+beside the native ones, and frames while one types. Prints what it measures."""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from playground_test import PAGE, WEFT, Chromium
+
+RATIO_MOST = 3
+FRAME_MS_MOST = 50
+ROUNDS = 7
+SHAPE = "Interleaved1F1B -p 64 -v 2 -m 256"
+
+
+def native():
+    """Generate, lower, verify, simulate, as the page's worker does: the fastest of some rounds, s."""
+    with open("costs.json", "w", encoding="utf-8") as file:
+        file.write('{"schema": "weft-costs/1", "stages": [{"f": 0.5, "i": 0.5, "w": 0.5, "activation": 0.5}]}')
+    commands = [["gen", *SHAPE.split(), "-o", "table.csv"],
+                ["lower", "table.csv", "--no-unshard", "--no-reduce-grad", "-o", "program.csv"],
+                ["verify", "program.csv", "--json"], ["sim", "program.csv", "--costs", "costs.json", "--json"]]
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.monotonic()
+        for command in commands:
+            subprocess.run([WEFT, *command], check=True, capture_output=True)
+        times.append(time.monotonic() - begin)
+    return min(times)
+
+
+def wait(page, condition):
+    for _ in range(600):
+        if page.run(f"return Boolean({condition})"):
+            return
+        time.sleep(0.05)
+    sys.exit(f"never: {condition}")
+
+
+def browser(page):
+    """The same in the page, s."""
+    times = []
+    for k in range(ROUNDS + 3):  # the first ones compile
+        page.run("""const field = document.getElementById('settings'); field.value = arguments[0];
+                    field.dispatchEvent(new Event('input'))""", f"{SHAPE} --hop 0.{k + 1}")
+        wait(page, f"document.getElementById('explore').dataset.ready === '{SHAPE} --hop 0.{k + 1}' && weftPlayground.explored().sim")
+        times.append(page.run("return weftPlayground.explored().took") / 1000)
+    return min(times)
+
+
+def frames(page):
+    """Between frames while m changes every 100 ms, ms: all of them, sorted."""
+    return sorted(page.run("""
+        const field = document.getElementById('set-m');
+        const gaps = [];
+        let last = performance.now();
+        let typing = true;
+        const frame = (now) => { gaps.push(now - last); last = now; if (typing) requestAnimationFrame(frame); };
+        requestAnimationFrame(frame);
+        for (let k = 0; k < 30; k++) {
+          field.value = String(256 + k % 3);
+          field.dispatchEvent(new Event('input', { bubbles: true }));
+          await new Promise((next) => setTimeout(next, 100));
+        }
+        typing = false;
+        return gaps;"""))
+
+
+def main():
+    with Chromium(1400, 1000) as page:
+        page.open_url("file://" + os.path.abspath(PAGE) + "#explore")
+        wait(page, "document.body.dataset.started !== undefined")
+        here, there = native(), browser(page)
+        ratio = there / here
+        gaps = frames(page)
+        middle, most = statistics.median(gaps), gaps[int(0.95 * len(gaps))]
+        print(f"{SHAPE}: native {1000 * here:.0f} ms, in the browser {1000 * there:.0f} ms: {ratio:.2f} times")
+        print(f"frames while typing: median {middle:.0f} ms, 19 of 20 within {most:.0f} ms, the longest {gaps[-1]:.0f} ms")
+        if ratio > RATIO_MOST:
+            sys.exit(f"more than {RATIO_MOST} times as slow")
+        if most > FRAME_MS_MOST:
+            sys.exit(f"1 of 20 frames took more than {FRAME_MS_MOST} ms")
+
+
+if __name__ == "__main__":
+    main()
