@@ -3,7 +3,7 @@
 //
 // `done` gets {sim, plan, comparison, check, gap} as they are known, and `state`.
 
-const sharing = (value, limit) => value !== undefined && value < limit;
+const sharing = (value, limit) => typeof value === 'number' && value < limit;
 const named = (...names) => names.includes(state.schedule);
 const whole = (text) => Number(text) || 0;
 
