@@ -78,7 +78,7 @@ struct weft_sim_options {
 WEFT_API struct weft_sim_options weft_sim_options_default(void);
 
 /* Simulates a table (data crosses ranks as it is made) or a program. Shared
- * channels (pair, rank) need a program with SEND and RECV. WEFT_ERR_INVALID,
+ * channels (all but edge) need a program with SEND and RECV. WEFT_ERR_INVALID,
  * naming who waits for what, when it cannot finish. */
 WEFT_API enum weft_status weft_simulate(const struct weft_allocator *allocator,
                                         const struct weft_program *program,

@@ -393,7 +393,10 @@ class Program(Immutable):
         `comm` is when a send ends: "rendezvous" (when it is received; the strictest), "slots:K"
         or K (when fewer than K older messages wait), "eager" (at once). `channel` is what shares
         a channel: "edge" (one directed stage boundary), "pair" (of ranks), or "rank" (all that a
-        rank sends). `stages` and `microbatches` are those expected; 0 takes the program's own.
+        rank sends); or, with ranks that do not wait for their transfers, what shares an NCCL
+        communicator: "nccl-directed" (one rank's sends to one other), "nccl-pair" (two ranks,
+        both directions), "nccl-world" (all ranks). `stages` and `microbatches` are those
+        expected; 0 takes the program's own.
         """
         return _report.verify(self, comm, channel, stages, microbatches, max_findings)
 

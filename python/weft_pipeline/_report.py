@@ -13,7 +13,7 @@ from ._program import Action, Program, action_at
 
 _ReportPointer = ctypes.POINTER(c.weft_report)
 _default = default_of(lib.weft_verify_options_default)
-_CHANNELS = ("edge", "pair", "rank")
+_CHANNELS = ("edge", "pair", "rank", "nccl-directed", "nccl-pair", "nccl-world")
 
 # What to do about a finding, by the first word of its rule.
 _HINTS = {

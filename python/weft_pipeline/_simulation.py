@@ -34,7 +34,7 @@ from ._program import Action, Program, Table, action_at
 
 _SimulationPointer = ctypes.POINTER(c.weft_simulation)
 _default = default_of(lib.weft_sim_options_default)
-_CHANNELS = ("edge", "pair", "rank")
+_CHANNELS = ("edge", "pair", "rank", "nccl-directed", "nccl-pair", "nccl-world")
 _COLOURS = ("op", "stage")
 _EVENT = struct.Struct("=IIqq")  # struct weft_event
 _SVG_EVENTS_MAX = 20000  # in a notebook

@@ -1,7 +1,8 @@
 /* Shared channels: all transfers of a rank (or of a rank with one other) go
  * through one queue, in program order, whether sent or received. A transfer
  * starts when both its ends are at the head of their queues and its data is
- * made: so a receive that comes early holds up the sends behind it. */
+ * made: so a receive that comes early holds up the sends behind it. With the NCCL
+ * models it also waits, at both ends, for the compute before it in the row. */
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -12,7 +13,7 @@
 
 /* An end of a boundary: the rank whose queue it goes through, and the other. */
 struct edge_end {
-  uint64_t key; /* own rank × 2^32 + other rank; per rank: own rank alone */
+  uint64_t key; /* own rank × 2^32 + other rank, and direction; per rank: own rank alone */
   uint32_t *queue;
 };
 
@@ -21,8 +22,13 @@ static int compare_ends(const void *a, const void *b) {
   return (x->key > y->key) - (x->key < y->key);
 }
 
-static uint64_t key_of(const struct weft_sim_run *run, uint32_t own, uint32_t other) {
-  return (uint64_t)own << 32 | (run->options->channel == WEFT_CHANNEL_PAIR ? other : 0);
+static uint64_t key_of(const struct weft_sim_run *run, uint32_t own, uint32_t other, bool sends) {
+  const enum weft_channel_model channel = run->options->channel;
+  const uint32_t peer = (other & UINT32_C(0x7fffffff)) << 1;
+  return (uint64_t)own << 32 |
+         (channel == WEFT_CHANNEL_NCCL_DIRECTED                               ? peer | sends
+          : channel == WEFT_CHANNEL_PAIR || channel == WEFT_CHANNEL_NCCL_PAIR ? peer
+                                                                              : 0);
 }
 
 /* Ends with the same key share a queue. */
@@ -33,8 +39,9 @@ static void number_queues(struct weft_sim_run *run, struct edge_end *ends) {
     const uint32_t stage = edge / 2, next = edge % 2 == 0 ? stage + 1 : stage - 1;
     const uint32_t from = run->rank_of[stage];
     const uint32_t to = next < n ? run->rank_of[next] : WEFT_RANK_NONE;
-    ends[2 * edge] = (struct edge_end){key_of(run, from, to), &run->queue_of_sender[edge]};
-    ends[2 * edge + 1] = (struct edge_end){key_of(run, to, from), &run->queue_of_receiver[edge]};
+    ends[2 * edge] = (struct edge_end){key_of(run, from, to, true), &run->queue_of_sender[edge]};
+    ends[2 * edge + 1] =
+        (struct edge_end){key_of(run, to, from, false), &run->queue_of_receiver[edge]};
   }
   qsort(ends, 4 * (size_t)n, sizeof *ends, compare_ends);
   for (uint32_t k = 0; k < 4 * n; k++) {
@@ -102,6 +109,9 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
   /* A try pushes at most the queues of the transfer it starts. */
   run->queue_work =
       weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
+  if (run->options->channel >= WEFT_CHANNEL_NCCL_DIRECTED) {
+    run->issued = weft_arena_allocate(arena, run->program->action_count, sizeof *run->issued);
+  }
   WEFT_TRY(weft_arena_status(arena, error));
   number_queues(run, ends);
   fill_queues(run);
@@ -116,6 +126,9 @@ void weft_sim_queues_reset(struct weft_sim_run *run) {
     begin = run->queues[q].end;
   }
   run->queue_work_count = 0;
+  for (uint64_t i = 0; run->issued != NULL && i < run->program->action_count; i++) {
+    run->issued[i] = WEFT_TIME_UNKNOWN;
+  }
 }
 
 /* ---- Running ---- */
@@ -145,7 +158,15 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
   if (made >= 0 || made == WEFT_TIME_UNKNOWN) {
     return false;
   }
-  const int64_t start = later(~made, later(queue->free, other->free));
+  int64_t start = later(~made, later(queue->free, other->free));
+  if (run->issued != NULL) {
+    const int64_t here = run->issued[run->entries[queue->head]];
+    const int64_t there = run->issued[run->entries[other->head]];
+    if (here == WEFT_TIME_UNKNOWN || there == WEFT_TIME_UNKNOWN) {
+      return false;
+    }
+    start = later(start, later(here, there));
+  }
   queue->free = other->free = start + run->ticks.occupancy;
   queue->head++;
   other->head++;
@@ -155,9 +176,21 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
   return true;
 }
 
-void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge) {
-  run->queue_work[run->queue_work_count++] = run->queue_of_sender[edge];
+static void try_queue(struct weft_sim_run *run, uint32_t number) {
+  run->queue_work[run->queue_work_count++] = number;
   while (run->queue_work_count > 0) {
     (void)try_head(run, run->queue_work[--run->queue_work_count]);
+  }
+}
+
+void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge) {
+  try_queue(run, run->queue_of_sender[edge]);
+}
+
+void weft_sim_queues_issue(struct weft_sim_run *run, const struct weft_action *transfer,
+                           int64_t time) {
+  if (is_on_boundary(run, *transfer)) {
+    run->issued[transfer - run->program->actions] = time;
+    try_queue(run, queue_of(run, *transfer));
   }
 }

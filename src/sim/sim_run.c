@@ -290,8 +290,14 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
                            : work->duration);
       at += hand_over(run, rank, work, at, at + 1 == end, clock, plain);
     } else if (weft_op_in(at->op, WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_IDLE))) {
+      if (!plain && run->issued != NULL) {
+        weft_sim_queues_issue(run, at, clock);
+      }
       at++;
     } else if (weft_op_in(at->op, WEFT_OPS_SEND)) {
+      if (!plain && run->issued != NULL) {
+        weft_sim_queues_issue(run, at, clock);
+      }
       send(run, *at);
       at++;
     } else {
@@ -503,7 +509,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                        weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
-  if ((uint32_t)options->channel > WEFT_CHANNEL_RANK) {
+  if ((uint32_t)options->channel >= WEFT_CHANNEL_COUNT) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->channel);
   }

@@ -75,6 +75,7 @@ struct weft_sim_run {
   uint32_t *queue_of_receiver; /* [edge] */
   uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
   uint32_t queue_work_count;
+  int64_t *issued; /* NCCL models only, [record]: when the compute before a transfer was done */
 
   /* Where causes are asked for. */
   bool keeps_waits;
@@ -110,6 +111,9 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
 void weft_sim_queues_reset(struct weft_sim_run *run);
 /* An action has made what goes over `edge`. */
 void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge);
+/* NCCL models: a rank has come to a transfer of its row. */
+void weft_sim_queues_issue(struct weft_sim_run *run, const struct weft_action *transfer,
+                           int64_t time);
 
 /* The transfer of input number `input` starts: writes its arrival down and wakes
  * the rank that may wait for it. */

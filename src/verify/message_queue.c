@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "verify/agents.h"
+
 /* A directed stage boundary with its two ranks, for numbering pairs. */
 struct edge {
   uint64_t ranks; /* sender × 2^32 + receiver */
@@ -45,8 +47,8 @@ static bool number_pairs(struct weft_message_queue *queue,
 static bool number_channels(struct weft_message_queue *queue,
                             const struct weft_verify_context *context,
                             enum weft_channel_model channel) {
-  if (channel == WEFT_CHANNEL_PAIR) {
-    return number_pairs(queue, context);
+  if (channel == WEFT_CHANNEL_PAIR || weft_channel_has_queues(channel)) {
+    return number_pairs(queue, context); /* NCCL matches by order, for each pair of ranks */
   }
   for (uint32_t e = 0; e < queue->edge_count; e++) {
     const uint32_t owner = context->owner[e / 2];

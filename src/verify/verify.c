@@ -265,7 +265,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
   WEFT_NEED(out, error);
   const struct weft_verify_options standard = weft_verify_options_default();
   options = options != NULL ? options : &standard;
-  if ((uint32_t)options->model.channel > WEFT_CHANNEL_RANK) {
+  if ((uint32_t)options->model.channel >= WEFT_CHANNEL_COUNT) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->model.channel);
   }

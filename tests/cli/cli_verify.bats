@@ -11,6 +11,9 @@ load ../setup/cli_setup
   weft verify p.csv --comm eager --channel rank
   succeeds
   [[ $output == *"(eager sends, one channel per sending rank)" ]]
+  weft verify p.csv --comm slots:2 --channel nccl-world
+  succeeds
+  [[ $output == *"(slots:2 sends, one NCCL communicator for all ranks)" ]]
   weft verify p.csv --comm slots:2 --channel pair
   succeeds
   [[ $output == *"(slots:2 sends, one channel per pair of ranks)" ]]
@@ -174,4 +177,28 @@ load ../setup/cli_setup
   [[ $output == ok:* ]]
   run -0 env TERM=dumb script -qec "'$WEFT' verify t.csv" /dev/null
   [[ $output == ok:* ]]
+}
+
+@test "verify --channel nccl-*: queues of sends and receives, on the communicators" {
+  # The last send of both ranks comes before the receive that the other one's send is for.
+  printf '%s\n' 0F0,2RECV_F0,0SEND_F0,2F0 1RECV_F0,1F0,1SEND_F0 >early.csv
+  weft verify early.csv
+  [ "$status" -eq 1 ]
+  weft verify early.csv --channel nccl-directed
+  succeeds
+  for kind in nccl-pair nccl-world; do
+    weft verify early.csv --channel $kind --comm eager --json
+    [ "$status" -eq 1 ]
+    [ "$(jq -c '[.model.channel, .smallest_slots, .findings[0].rule]' <<<"$output")" = "[\"$kind\",null,\"deadlock\"]" ]
+    jq -e '.findings[0].cycle | map(.action) | index("2RECV_F0") != null and index("1RECV_F0") != null' <<<"$output"
+    jq -e '.findings[0].cycle[1].waits_for | endswith("on its communicator 2RECV_F0 comes first")' <<<"$output"
+  done
+  # The simulator's transfers begin when both ends have come: it needs buffers on fewer.
+  printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,2RECV_F0,2F0,2RECV_F1,2F1 \
+    1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1 >ahead.csv
+  weft sim ahead.csv --channel nccl-directed
+  succeeds
+  weft sim ahead.csv --channel nccl-pair
+  [ "$status" -eq 1 ]
+  [[ $stderr == *"it never finishes: 2 of 2 ranks wait for an input that does not come"* ]]
 }

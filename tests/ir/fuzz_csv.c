@@ -137,6 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const bool weakly_valid = verify(program, WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_EDGE);
   require(!valid || weakly_valid, "valid with rendezvous, invalid with buffers");
   verify(program, 1, WEFT_CHANNEL_RANK);
+  verify(program, 0, WEFT_CHANNEL_NCCL_PAIR);
   draw(program);
   dry_run(program);
   lower(program, false, valid);

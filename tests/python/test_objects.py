@@ -162,6 +162,9 @@ def test_simulation():
     slow = TABLE.simulate(costs, rank_factors=[1, 1, 2, 1])
     assert slow.makespan > sim.makespan
     assert TABLE.simulate(costs, channel="rank").makespan >= sim.makespan
+    world = TABLE.simulate(costs, channel="nccl-world").makespan
+    assert world >= TABLE.simulate(costs, channel="nccl-directed").makespan >= sim.makespan
+    assert TABLE.lower().verify(channel="nccl-pair").channel == "nccl-pair"
     assert "makespan 34.6" in str(sim)
     assert sim.to_svg(dark=True).startswith("<svg")
     assert "<html" in sim.to_html()[:200]

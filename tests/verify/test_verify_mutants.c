@@ -17,6 +17,7 @@
 #include "support_csv.h"
 #include "support_mutants.h"
 #include "support_oracle.h"
+#include "support_oracle_nccl.h"
 #include "support_random_program.h"
 
 /* --- Subjects: valid programs ------------------------------------------------- */
@@ -108,11 +109,23 @@ static int drop_subjects(void **state) {
   return 0;
 }
 
+/* All models: the oracle's, then those of NCCL's communicators. */
+#define MODELS (ORACLE_MODELS + ORACLE_NCCL_MODELS)
+
+static struct weft_comm_model model_at(uint32_t model) {
+  return model < ORACLE_MODELS ? oracle_model(model) : oracle_nccl_model(model - ORACLE_MODELS);
+}
+
+static const char *model_name(uint32_t model) {
+  return model < ORACLE_MODELS ? oracle_model_name(model)
+                               : oracle_nccl_model_name(model - ORACLE_MODELS);
+}
+
 static struct weft_report *verify(const struct weft_program *program, uint32_t model) {
   struct weft_verify_options options = weft_verify_options_default();
   struct weft_report *report = NULL;
   struct weft_error error = {0};
-  options.model = oracle_model(model);
+  options.model = model_at(model);
   options.findings_max = 100000;
   if (weft_verify(NULL, program, &options, &report, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
@@ -141,11 +154,11 @@ static void complain(const struct subject *subject, const char *kind, const char
 static void subjects_are_valid(void **state) {
   (void)state;
   for (size_t k = 0; k < subject_count; k++) {
-    for (uint32_t model = 0; model < ORACLE_MODELS; model++) {
+    for (uint32_t model = 0; model < MODELS; model++) {
       struct weft_report *report = verify(subjects[k].program, model);
       const bool reordered = strncmp(subjects[k].name, "ReorderedB", 10) == 0;
       if (!report->ok && !(reordered && model < 3)) {
-        complain(&subjects[k], "valid", oracle_model_name(model), subjects[k].program, report);
+        complain(&subjects[k], "valid", model_name(model), subjects[k].program, report);
       }
       weft_report_destroy(report);
     }
@@ -169,11 +182,12 @@ static bool found_all(const struct mutant *mutant, const struct weft_report *rep
   return true;
 }
 
-/* The mutant under the weakest model: what is wrong must be wrong there too. */
+/* The mutant under the weakest model, of ranks that block and of those that do not: what is wrong
+ * must be wrong there too. */
 static void check_mutant(const struct subject *subject, const struct mutant_kind *kind,
-                         const struct mutant *mutant) {
+                         const struct mutant *mutant, uint32_t model) {
   struct weft_program *program = draft_build(&mutant->draft);
-  struct weft_report *report = verify(program, ORACLE_MODELS - 3);
+  struct weft_report *report = verify(program, model);
   const struct expected *missing = NULL;
   assert_true(mutant->expected_count > 0);
   if (report->ok || !found_all(mutant, report, &missing)) {
@@ -207,7 +221,8 @@ static void every_mutant_is_rejected(void **state) {
       mutant.microbatch_count = subject->program->microbatch_count;
       mutant.expected_count = 0;
       if (kind->make(&mutant)) {
-        check_mutant(subject, kind, &mutant);
+        check_mutant(subject, kind, &mutant, ORACLE_MODELS - 3);
+        check_mutant(subject, kind, &mutant, MODELS - 3);
         made++;
       }
     }
@@ -251,6 +266,33 @@ static const char *judge_stuck(const struct weft_program *program, const struct 
                                              : "gets stuck, and something else is reported";
 }
 
+/* The same with the oracle of NCCL's communicators. */
+static const char *judge_nccl(const struct weft_program *program, const struct oracle *oracle,
+                              uint32_t model, const struct weft_report *report,
+                              struct tally *tally) {
+  const struct weft_finding *finding = report->finding_count > 0 ? &report->findings[0] : NULL;
+  struct oracle_nccl nccl;
+  struct oracle_nccl_run run;
+  const char *complaint = NULL;
+  oracle_nccl_init(&nccl, oracle, program, model_at(model));
+  oracle_nccl_run(&nccl, &run);
+  if (run.complete) {
+    tally->harmless++;
+    complaint = report->ok ? NULL : "is harmless, and is rejected";
+  } else if (finding == NULL) {
+    complaint = "gets stuck, and is accepted";
+  } else {
+    tally->stuck++;
+    complaint = finding->rule == WEFT_RULE_DEADLOCK ? oracle_nccl_replay(&nccl, &run, finding)
+                : finding->rule == WEFT_RULE_CHANNEL_ORDER
+                    ? NULL
+                    : "gets stuck, and something else is reported";
+  }
+  oracle_nccl_run_finish(&run);
+  oracle_nccl_finish(&nccl);
+  return complaint;
+}
+
 static const char *judge(const struct weft_program *program, uint32_t model,
                          const struct weft_report *report, struct tally *tally) {
   struct oracle_place place;
@@ -262,7 +304,12 @@ static const char *judge(const struct weft_program *program, uint32_t model,
                       : (finding_at(report, place) ? NULL : "the fault is reported elsewhere");
   }
   assert_true(oracle_init(&oracle, program));
-  oracle_run(&oracle, oracle_model(model), &run);
+  if (model >= ORACLE_MODELS && program->level == WEFT_LEVEL_COMMS) {
+    const char *complaint = judge_nccl(program, &oracle, model, report, tally);
+    oracle_finish(&oracle);
+    return complaint;
+  }
+  oracle_run(&oracle, oracle_model(model % ORACLE_MODELS), &run);
   const char *complaint = NULL;
   if (run.complete) {
     tally->harmless++;
@@ -311,7 +358,7 @@ static bool move_some_cell(struct weft_random *random, struct draft *draft, bool
 
 static void check_order(const struct subject *subject, struct weft_random *random,
                         struct draft *draft, uint32_t moves, struct tally *tally) {
-  const uint32_t model = weft_random_below(random, ORACLE_MODELS);
+  const uint32_t model = weft_random_below(random, ORACLE_MODELS + 3);
   draft_copy(draft, subject->program);
   for (uint32_t move = 0; move < moves; move++) {
     if (!move_some_cell(random, draft, moves > 1 || random_chance(random, 60))) {
@@ -322,7 +369,7 @@ static void check_order(const struct subject *subject, struct weft_random *rando
   struct weft_report *report = verify(program, model);
   const char *complaint = judge(program, model, report, tally);
   if (complaint != NULL) {
-    complain(subject, oracle_model_name(model), complaint, program, report);
+    complain(subject, model_name(model), complaint, program, report);
   }
   weft_report_destroy(report);
   weft_program_destroy(program);

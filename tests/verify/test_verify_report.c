@@ -19,6 +19,7 @@
 #include "support_memory.h"
 #include "support_mutants.h"
 #include "support_oracle.h"
+#include "support_oracle_nccl.h"
 #include "support_random_program.h"
 
 #define TRIALS 20000u
@@ -80,7 +81,8 @@ static struct weft_report *verify(const struct weft_program *program, uint32_t m
   struct weft_verify_options options = weft_verify_options_default();
   struct weft_report *report = NULL;
   struct weft_error error = {0};
-  options.model = oracle_model(model);
+  options.model =
+      model < ORACLE_MODELS ? oracle_model(model) : oracle_nccl_model(model - ORACLE_MODELS);
   options.findings_max = max;
   const enum weft_status status = weft_verify(NULL, program, &options, &report, &error);
   if (status != WEFT_OK) {
@@ -170,7 +172,7 @@ static void reports_are_well_formed(void **state) {
   uint64_t rules = 0;
   for (uint32_t trial = 0; trial < TRIALS; trial++) {
     struct weft_program *program = random_wrong(&random, &draft);
-    const uint32_t model = weft_random_below(&random, ORACLE_MODELS);
+    const uint32_t model = weft_random_below(&random, ORACLE_MODELS + ORACLE_NCCL_MODELS);
     struct weft_report *report = verify(program, model, 1000000);
     if (report != NULL) {
       check_report(program, report);

@@ -102,8 +102,9 @@ static int read_stragglers(const struct weft_cli *cli, const struct weft_cli_arg
 static void read_sim_options(const struct weft_cli_arguments *arguments,
                              struct weft_sim_options *options) {
   /* In the order of the option's choices. */
-  static const enum weft_channel_model channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
-                                                     WEFT_CHANNEL_RANK};
+  static const enum weft_channel_model channels[] = {
+      WEFT_CHANNEL_EDGE,          WEFT_CHANNEL_PAIR,      WEFT_CHANNEL_RANK,
+      WEFT_CHANNEL_NCCL_DIRECTED, WEFT_CHANNEL_NCCL_PAIR, WEFT_CHANNEL_NCCL_WORLD};
   *options = weft_sim_options_default();
   options->channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
   options->jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);

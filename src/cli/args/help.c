@@ -54,8 +54,11 @@ static void add_option(struct weft_text *text, const struct weft_cli_option *opt
   const size_t blanks = width + 2 <= SUMMARY_COLUMN ? SUMMARY_COLUMN - width : 2;
   weft_text_addf(text, "%*s", (int)blanks, "");
   wrap(text, option->summary, SUMMARY_COLUMN, width + blanks);
-  if (option->choices != NULL) {
-    weft_text_addf(text, "%*sone of %s\n", SUMMARY_COLUMN, "", option->choices);
+  if (option->choices != NULL) { /* a word, which cannot be broken: further left if it is long */
+    const size_t size = strlen("one of ") + strlen(option->choices);
+    const size_t most = LINE_COLUMNS > size ? LINE_COLUMNS - size : 0;
+    weft_text_addf(text, "%*sone of %s\n", (int)(most < SUMMARY_COLUMN ? most : SUMMARY_COLUMN), "",
+                   option->choices);
   }
 }
 

@@ -60,8 +60,9 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->findings_max =
       (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_FINDINGS, options->findings_max);
   /* In the order of the option's choices. */
-  static const enum weft_channel_model channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
-                                                     WEFT_CHANNEL_RANK};
+  static const enum weft_channel_model channels[] = {
+      WEFT_CHANNEL_EDGE,          WEFT_CHANNEL_PAIR,      WEFT_CHANNEL_RANK,
+      WEFT_CHANNEL_NCCL_DIRECTED, WEFT_CHANNEL_NCCL_PAIR, WEFT_CHANNEL_NCCL_WORLD};
   options->model.channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
   if (!arguments->given[WEFT_CLI_OPTION_COMM]) {
     return WEFT_CLI_OK;

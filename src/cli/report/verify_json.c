@@ -5,7 +5,8 @@
 #include "cli/report/verify_report.h"
 
 static const char *channel_name(enum weft_channel_model channel) {
-  static const char *const names[] = {"edge", "pair", "rank"};
+  static const char *const names[] = {"edge",          "pair",      "rank",
+                                      "nccl-directed", "nccl-pair", "nccl-world"};
   return names[channel];
 }
 

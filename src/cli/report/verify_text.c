@@ -21,7 +21,10 @@ void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
 static const char *channel_words(enum weft_channel_model channel) {
   static const char *const words[] = {"one channel per stage boundary",
                                       "one channel per pair of ranks",
-                                      "one channel per sending rank"};
+                                      "one channel per sending rank",
+                                      "one NCCL communicator per directed pair of ranks",
+                                      "one NCCL communicator per pair of ranks",
+                                      "one NCCL communicator for all ranks"};
   return words[channel];
 }
 

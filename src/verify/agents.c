@@ -1,0 +1,153 @@
+/* Ranks and their queues; see agents.h. */
+#include "verify/agents.h"
+
+#include <stdlib.h>
+
+#include <weft/support.h>
+
+/* One end of a stage boundary: which queue of which rank its transfers are in. */
+struct edge_end {
+  uint32_t rank;
+  uint64_t queue; /* of the rank: ends with the same number share it */
+  uint32_t *agent;
+};
+
+static int compare_ends(const void *a, const void *b) {
+  const struct edge_end *x = a, *y = b;
+  if (x->rank != y->rank) {
+    return x->rank < y->rank ? -1 : 1;
+  }
+  return (x->queue > y->queue) - (x->queue < y->queue);
+}
+
+/* At `own`, whose peer is `other`. */
+static uint64_t queue_number(enum weft_channel_model channel, uint32_t other, bool sends) {
+  return channel == WEFT_CHANNEL_NCCL_WORLD  ? 0
+         : channel == WEFT_CHANNEL_NCCL_PAIR ? other
+                                             : 2 * (uint64_t)other + sends;
+}
+
+static uint32_t owner_of(const struct weft_verify_context *context, uint32_t stage) {
+  return stage < context->stage_count ? context->owner[stage] : WEFT_RANK_NONE;
+}
+
+/* Numbers the queues that some boundary has, rank by rank. */
+static void number_queues(struct weft_agents *agents, const struct weft_verify_context *context,
+                          enum weft_channel_model channel, struct edge_end *ends) {
+  const uint32_t p = context->program->rank_count;
+  uint32_t count = 0;
+  for (uint32_t edge = 0; edge < agents->edge_count; edge++) {
+    const uint32_t stage = edge / 2, next = edge % 2 == 0 ? stage + 1 : stage - 1;
+    const uint32_t from = owner_of(context, stage), to = owner_of(context, next);
+    if (from != to && from != WEFT_RANK_NONE && to != WEFT_RANK_NONE) {
+      ends[count++] =
+          (struct edge_end){from, queue_number(channel, to, true), &agents->of_sender[edge]};
+      ends[count++] =
+          (struct edge_end){to, queue_number(channel, from, false), &agents->of_receiver[edge]};
+    }
+  }
+  qsort(ends, count, sizeof *ends, compare_ends);
+  agents->count = p;
+  for (uint32_t r = 0; r < p; r++) {
+    agents->ranks[r] = r;
+  }
+  uint32_t k = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    agents->first_queue[r] = agents->count;
+    for (const uint32_t first = k; k < count && ends[k].rank == r; k++) {
+      if (k == first || ends[k].queue != ends[k - 1].queue) {
+        agents->ranks[agents->count++] = r;
+      }
+      *ends[k].agent = agents->count - 1;
+    }
+  }
+  agents->first_queue[p] = agents->count;
+}
+
+static uint32_t agent_of(const struct weft_agents *agents,
+                         const struct weft_verify_context *context, uint32_t rank,
+                         struct weft_action action) {
+  struct weft_action send = action;
+  if (weft_op_in(action.op, WEFT_OPS_SEND)) {
+    return agents->of_sender[weft_edge_of_send(action)];
+  }
+  if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
+    return rank;
+  }
+  (void)weft_action_partner(action, context->stage_count, &send);
+  return agents->of_receiver[weft_edge_of_send(send)];
+}
+
+/* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its
+ * place while the list is filled. */
+static void list_cells(struct weft_agents *agents, const struct weft_verify_context *context,
+                       bool count) {
+  const struct weft_program *program = context->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1];
+         i += weft_cell_records(&program->actions[i])) {
+      const uint32_t agent = agent_of(agents, context, r, program->actions[i]);
+      if (count) {
+        agents->begin[agent + 2]++;
+        agents->record_count++;
+      } else {
+        agents->records[agents->begin[agent + 1]++] = (uint32_t)i;
+      }
+    }
+  }
+}
+
+static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **ends) {
+  const struct weft_allocator *allocator = agents->allocator;
+  const size_t edges = agents->edge_count, most = p + 2 * edges;
+  agents->of_sender = weft_array_allocate_zero(allocator, edges, sizeof(uint32_t));
+  agents->of_receiver = weft_array_allocate_zero(allocator, edges, sizeof(uint32_t));
+  agents->ranks = weft_array_allocate_zero(allocator, most, sizeof(uint32_t));
+  agents->first_queue = weft_array_allocate_zero(allocator, p + (size_t)1, sizeof(uint32_t));
+  agents->begin = weft_array_allocate_zero(allocator, most + 2, sizeof(uint64_t));
+  *ends = weft_array_allocate(allocator, 2 * edges, sizeof **ends);
+  return agents->of_sender != NULL && agents->of_receiver != NULL && agents->ranks != NULL &&
+         agents->first_queue != NULL && agents->begin != NULL && *ends != NULL;
+}
+
+bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_context *context,
+                      enum weft_channel_model channel) {
+  const uint32_t p = context->program->rank_count;
+  struct edge_end *ends = NULL;
+  *agents = (struct weft_agents){.allocator = context->allocator,
+                                 .count = p,
+                                 .rank_count = p,
+                                 .edge_count = 2 * context->stage_count,
+                                 .of_rows = context->program->row_begin};
+  if (!weft_channel_has_queues(channel)) {
+    return true;
+  }
+  bool enough = allocate(agents, p, &ends);
+  if (enough) {
+    number_queues(agents, context, channel, ends);
+    list_cells(agents, context, true);
+    agents->records =
+        weft_array_allocate(agents->allocator, agents->record_count, sizeof *agents->records);
+    enough = agents->records != NULL;
+  }
+  for (uint32_t a = 2; enough && a < agents->count + 2u; a++) {
+    agents->begin[a] += agents->begin[a - 1];
+  }
+  if (enough) {
+    list_cells(agents, context, false);
+  }
+  weft_array_free(agents->allocator, ends, 2 * (size_t)agents->edge_count, sizeof *ends);
+  return enough;
+}
+
+void weft_agents_finish(struct weft_agents *agents) {
+  const struct weft_allocator *allocator = agents->allocator;
+  const size_t edges = agents->edge_count, most = agents->rank_count + 2 * edges;
+  weft_array_free(allocator, agents->of_sender, edges, sizeof(uint32_t));
+  weft_array_free(allocator, agents->of_receiver, edges, sizeof(uint32_t));
+  weft_array_free(allocator, agents->ranks, most, sizeof(uint32_t));
+  weft_array_free(allocator, agents->first_queue, agents->rank_count + (size_t)1, sizeof(uint32_t));
+  weft_array_free(allocator, agents->begin, most + 2, sizeof(uint64_t));
+  weft_array_free(allocator, agents->records, agents->record_count, sizeof *agents->records);
+  *agents = (struct weft_agents){.allocator = allocator};
+}
