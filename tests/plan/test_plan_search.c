@@ -196,6 +196,33 @@ static void plans_with_actions_of_no_time_can_run(void **state) {
   }
 }
 
+/* Periods of no length, scaled orders of no work. */
+static void plans_of_transfers_alone_can_run(void **state) {
+  (void)state;
+  for (uint32_t v = 1; v <= 4; v++) {
+    struct weft_costs *costs = NULL;
+    assert_int_equal(weft_costs_create(NULL, 1, &costs, NULL), WEFT_OK);
+    costs->stages[0].f = costs->stages[0].i = costs->stages[0].w = costs->stages[0].b = 0;
+    costs->hop.latency = 0.125;
+    for (uint32_t split = 0; split < 2; split++) {
+      struct weft_search_request request = weft_search_request_default();
+      request.ranks = 5;
+      request.microbatches = 4;
+      request.stages_per_rank = v;
+      request.any_placement = true;
+      request.whole_backward = split == 0;
+      request.costs = costs;
+      request.effort = 0.01;
+      request.threads = 1;
+      struct weft_search_answer *answer = search(&request);
+      expect_simulated(answer, INFINITY);
+      expect_verified(answer->table);
+      weft_search_answer_destroy(answer);
+    }
+    weft_costs_destroy(costs);
+  }
+}
+
 /* ---- Seeds, cancellation, limits ---- */
 
 static void draw_unequal(struct planning *planning, uint64_t seed) {
@@ -363,6 +390,7 @@ int main(void) {
       cmocka_unit_test(small_problems_are_solved),
       cmocka_unit_test(no_named_schedule_is_better),
       cmocka_unit_test(plans_with_actions_of_no_time_can_run),
+      cmocka_unit_test(plans_of_transfers_alone_can_run),
       cmocka_unit_test(the_same_seed_gives_the_same_table),
       cmocka_unit_test(a_search_that_is_stopped_has_the_best_so_far),
       cmocka_unit_test(a_time_limit_is_kept_and_used_up),

@@ -616,7 +616,9 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
           WEFT_OK) {
     if (allocate(&periodic)) {
       prepare(&periodic);
-      search(&periodic);
+      if (periodic.least > 0) { /* work that takes no time has no period */
+        search(&periodic);
+      }
     }
     weft_list_scheduler_finish(&periodic.scheduler);
   }

@@ -29,7 +29,8 @@ struct block {
   uint8_t slope[PASSES]; /* ticks from rank to rank */
   uint8_t gap[PASSES];   /* ticks between each pass and the previous one; [F0] is 0 */
   uint32_t period;
-  int64_t value; /* of the best order so far */
+  uint32_t number; /* in which they were collected */
+  int64_t value;   /* of the best order so far */
 };
 
 /* Ops to schedule in all: about 7 ms of a typical core. */
@@ -115,7 +116,9 @@ static uint32_t units_of(const struct weft_problem *problem) {
 
 static void keep(struct blocks *blocks, const struct block *block) {
   if (blocks->count < BLOCKS_MAX) {
-    blocks->all[blocks->count++] = *block;
+    blocks->all[blocks->count] = *block;
+    blocks->all[blocks->count].number = blocks->count;
+    blocks->count++;
   }
 }
 
@@ -249,9 +252,11 @@ static void try_other_rules(struct blocks *blocks, struct block *block) {
   }
 }
 
+/* A total order, so that the plan does not depend on the C library's qsort(). */
 static int by_value(const void *a, const void *b) {
   const struct block *x = a, *y = b;
-  return (x->value > y->value) - (x->value < y->value);
+  return x->value != y->value ? (x->value > y->value) - (x->value < y->value)
+                              : (x->number > y->number) - (x->number < y->number);
 }
 
 static void try_blocks(struct blocks *blocks) {
