@@ -72,6 +72,7 @@ bool weft_findings_any(const struct weft_findings *findings, enum weft_rule firs
   return false;
 }
 
+/* A total order, so that the result does not depend on the C library's qsort(). */
 static int compare(const void *a, const void *b) {
   const struct weft_finding *x = a, *y = b;
   if (x->rule != y->rule) {
@@ -80,7 +81,13 @@ static int compare(const void *a, const void *b) {
   if (x->place.rank != y->place.rank) {
     return x->place.rank < y->place.rank ? -1 : 1;
   }
-  return (x->place.step > y->place.step) - (x->place.step < y->place.step);
+  if (x->place.step != y->place.step) {
+    return x->place.step < y->place.step ? -1 : 1;
+  }
+  if (x->place.action != y->place.action) { /* parts of an overlap */
+    return x->place.action < y->place.action ? -1 : 1;
+  }
+  return strcmp(x->message, y->message);
 }
 
 /* Keeps the list's order. A finding stays if there is room for it besides one
