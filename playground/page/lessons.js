@@ -73,8 +73,8 @@ const LESSONS = [
     { panel: 'explore', set: { schedule: 'ZBH1', p: '4', m: '8' },
       text: [
         'What is left has a reason, gap by gap. Choose one in the timeline: the panel beside it says why the rank is idle and what would remove it.',
-        'With the keyboard: Tab to the timeline, Enter, then the arrow keys; the reason stands with the action after the gap.'],
-      task: 'Click an idle gap of the timeline and read why it is there.',
+        'With the keyboard: Tab to the timeline, Enter, then the arrow keys; Enter on the action after a gap shows the reason.'],
+      task: 'Choose an idle gap of the timeline, and read why it is there.',
       done: ({ gap }) => Boolean(gap),
       after: 'Most gaps end with the same advice: another microbatch in flight, at the price of its memory. That trade is what the planner is for.' },
   ] },

@@ -29,6 +29,12 @@ need() {
     "$WEFT_SOURCE_DIR/playground/page" 500 21 "$PWD/native"
 }
 
+@test "the stepper gets stuck where verify finds a deadlock, and nowhere else" {
+  need node
+  node "$WEFT_SOURCE_DIR/tests/playground/stepper_agrees.js" "$MODULE" \
+    "$WEFT_SOURCE_DIR/playground/page" 60 21
+}
+
 @test "in Chromium and Firefox: lessons, controls, links, a deadlock stepped through, exports" {
   need chromium chromedriver firefox-esr python3
   export PYTHONPATH=$WEFT_SOURCE_DIR/tests/browser PYTHONDONTWRITEBYTECODE=1

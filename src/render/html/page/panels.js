@@ -183,7 +183,12 @@ function selectedParts(app, { modelIndex, id, chain }) {
   const facts = [...term('rank', `${events.rank[id]}${schedule}`), ...term('from – to', spanOf(model, id)),
     ...term('takes', formatTime(picture, events.end[id] - events.begin[id])),
     ...term('waited for', waitWords(model, id))];
+  const idle = isCompute(events.op[id]) ? idleBefore(model, id) : [];
   if (isCompute(events.op[id])) facts.push(...term('idle before', idleWords(model, id)));
+  if (idle.length > 0) {
+    const [why, remedy] = gapWords(model, events.rank[id], idle[idle.length - 1]);
+    facts.push(...term('why', why), ...term('remedy', remedy || 'none in this schedule'));
+  }
   return [heading, element('p', { text: describe(model, id) }), element('dl', {}, facts),
     ...chainList(app, modelIndex, 'Needs', chain.before), ...chainList(app, modelIndex, 'Needed by', chain.after)];
 }
@@ -230,7 +235,9 @@ function showSelection(app) {
   const shown = app.selected ? selectedParts(app, app.selected) : app.gap ? gapParts(app, app.gap)
     : app.showPath ? pathParts(app) : nothingSelected();
   fill(byId('selection'), shown);
-  window.dispatchEvent(new CustomEvent('weft-select', { detail: { gap: Boolean(app.gap) } })); // for a page around this one
+  // For a page around this one: whether an idle gap is explained now.
+  const afterGap = app.selected && idleBefore(app.models[app.selected.modelIndex], app.selected.id).length > 0;
+  window.dispatchEvent(new CustomEvent('weft-select', { detail: { gap: Boolean(app.gap || afterGap) } }));
 }
 
 // ---- Idle by cause ----
