@@ -13,15 +13,20 @@
  *
  *      0        1        2               4                              8
  *      +--------+--------+---------------+------------------------------+
- *      |   op   | parts  |     stage     |          microbatch          |
+ *      |   op   | parts, |     stage     |          microbatch          |
+ *      |        | skip   |               |                              |
  *      +--------+--------+---------------+------------------------------+
  *
  * An OVERLAP_F_B is a header record with `parts` set, followed by that many
- * records, its parts; header and parts together are one cell, one step. */
+ * records, its parts; header and parts together are one cell, one step.
+ *
+ * The other end of a SEND or RECV is the neighbour stage, or, with `skip`, the
+ * one that many stages beyond it: 2SEND_F0>5 has a skip of 2. Only pipelines
+ * with a graph (weft/graph.h) have such transfers. */
 #ifndef WEFT_IR_H
 #define WEFT_IR_H
 
-#include <weft/base.h>
+#include <weft/graph.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +34,6 @@ extern "C" {
 
 /* Limits. Whatever goes beyond is refused with both numbers named. */
 #define WEFT_RANKS_MAX UINT32_C(65536)
-#define WEFT_STAGES_MAX UINT32_C(65536)
 #define WEFT_MICROBATCHES_MAX UINT32_C(16777216)
 #define WEFT_ACTIONS_MAX UINT64_C(268435456) /* records of one program, 2^28 */
 
@@ -83,8 +87,11 @@ struct weft_op_info {
 WEFT_API const struct weft_op_info *weft_op_info(enum weft_op op);
 
 struct weft_action {
-  uint8_t op;          /* enum weft_op */
-  uint8_t parts;       /* of an OVERLAP_F_B header; else 0 */
+  uint8_t op; /* enum weft_op */
+  union {
+    uint8_t parts; /* of an OVERLAP_F_B header; else 0 */
+    uint8_t skip;  /* of a SEND or RECV: stages between its ends */
+  };
   uint16_t stage;      /* 0 for IDLE and OVERLAP_F_B */
   uint32_t microbatch; /* 0 where the op has none */
 };
@@ -111,6 +118,7 @@ struct weft_program {
   uint32_t *slots;     /* [action_count], or NULL before slot assignment (weft/lower.h) */
   uint32_t *receive_slots;    /* [rank_count] buffers each rank needs, or NULL */
   uint32_t *activation_slots; /* [rank_count], or NULL */
+  struct weft_graph *graph;   /* of the stages, held by the program; NULL: a chain */
   const struct weft_allocator *allocator;
   size_t allocated_bytes;      /* held by this program, all arrays together */
   uint64_t known_hash;         /* weft_program_hash(), once it has been stored here; 0: not yet */
@@ -123,10 +131,16 @@ WEFT_API void weft_program_destroy(struct weft_program *program);
 /* Number of cells (steps) in rank's row: an overlap counts once. */
 WEFT_API uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t rank);
 
-/* Same rows, action for action; slots are not compared. */
+/* Gives the program a graph, in place of the one it holds; NULL: a chain.
+ * WEFT_ERR_USAGE where the program has more stages than the graph. */
+WEFT_API enum weft_status weft_program_set_graph(struct weft_program *program,
+                                                 const struct weft_graph *graph,
+                                                 struct weft_error *error);
+
+/* Same rows, action for action, and the same edges; slots are not compared. */
 WEFT_API bool weft_program_equal(const struct weft_program *a, const struct weft_program *b);
 
-/* 64-bit hash of the rows (FNV-1a over op, parts, stage, microbatch and row
+/* 64-bit hash of the rows and edges (FNV-1a over op, parts, stage, microbatch and row
  * ends): equal programs hash equal on every machine. */
 WEFT_API uint64_t weft_program_hash(const struct weft_program *program);
 

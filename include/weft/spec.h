@@ -1,5 +1,5 @@
-/* Weft spec: the pipeline that a schedule is for: its shape and its placement
- * of stages on ranks. */
+/* Weft spec: the pipeline that a schedule is for: its shape, its placement of
+ * stages on ranks, and the graph of its stages. */
 #ifndef WEFT_SPEC_H
 #define WEFT_SPEC_H
 
@@ -37,6 +37,20 @@ WEFT_API uint32_t weft_shape_stage_of(const struct weft_shape *shape, uint32_t r
  * WEFT_RANK_NONE. Returns what kind it is. */
 WEFT_API enum weft_placement_kind weft_placement_infer(const struct weft_program *program,
                                                        uint32_t *rank_of);
+
+/* ---- Graphs (weft/graph.h) ---- */
+
+/* Reads {"schema": "weft-graph/1", "stages": [...], "edges": [...]} (docs/graphs.md).
+ * WEFT_ERR_FORMAT names the field and what was expected; else as weft_graph_create(). */
+WEFT_API enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const char *text,
+                                           size_t size, const char *name, struct weft_graph **out,
+                                           struct weft_error *error);
+
+/* Writes what weft_graph_parse() reads, as a member `key` of another object or with NULL by
+ * itself. */
+struct weft_json;
+WEFT_API void weft_graph_print(const struct weft_graph *graph, struct weft_json *json,
+                               const char *key);
 
 #ifdef __cplusplus
 }

@@ -181,7 +181,7 @@ static void name_call(const struct weft_rank_status *status, char *out, size_t s
   memcpy(&action, &packed, sizeof action);
   if (action.op == WEFT_OP_IDLE || action.op >= WEFT_OP_COUNT) {
     (void)snprintf(out, size, "zero_grad, prepare or the program source");
-  } else if (action.parts > 0) {
+  } else if (action.op == WEFT_OP_OVERLAP_F_B) {
     (void)snprintf(out, size, "%s", weft_op_info((enum weft_op)action.op)->text);
   } else {
     const bool has_microbatch = weft_op_info((enum weft_op)action.op)->kind == WEFT_KIND_COMPUTE;

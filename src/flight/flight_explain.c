@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "flight/flight_verdict.h"
+#include "ir/program.h"
 
 #define NOBODY UINT32_MAX
 
@@ -321,6 +322,7 @@ enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
                                      bool json, struct weft_text *text, struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(text, error);
+  WEFT_TRY(weft_program_require_chain(program, "the diagnosis of PyTorch jobs", error));
   if (dump_count > 0) {
     WEFT_NEED(dumps, error);
   }

@@ -424,6 +424,7 @@ enum weft_status weft_dry_run(const struct weft_allocator *allocator, const stru
                               struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(in, error);
   WEFT_NEED(out, error);
+  WEFT_TRY(weft_program_require_chain(in, "the dry run", error));
   struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
   const enum weft_status status = run_and_write(&run, allocator, out, error);
   weft_arena_finish(&run.arena);

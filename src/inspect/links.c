@@ -9,6 +9,7 @@
 #include "inspect/match.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
+#include "ir/program.h"
 
 /* First record of each kind for a (stage, microbatch), or WEFT_MATCH_NONE. */
 struct producers {
@@ -80,6 +81,7 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
                                    struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(out, error);
+  WEFT_TRY(weft_program_require_chain(program, "the listing of links", error));
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);

@@ -52,71 +52,172 @@ static inline uint32_t weft_ops_of_kind(enum weft_op_kind kind) {
 
 static inline bool weft_op_in(uint32_t op, uint32_t set) { return (set >> op) & 1u; }
 
-/* Records of the cell that starts at `action`. */
-static inline uint32_t weft_cell_records(const struct weft_action *action) {
-  return 1u + action->parts;
+/* Parts of the cell that starts at `action`: 0, unless it is an overlap. */
+static inline uint32_t weft_cell_parts(const struct weft_action *action) {
+  return action->op == WEFT_OP_OVERLAP_F_B ? action->parts : 0u;
 }
 
-/* Whether an action consumes what a neighbour stage made, and which stage that
- * is: F of stage s consumes the activation of s-1, B and I the gradient of s+1. */
+/* Its records. */
+static inline uint32_t weft_cell_records(const struct weft_action *action) {
+  return 1u + weft_cell_parts(action);
+}
+
+/* ---- Data dependencies ----
+ *
+ * F of a stage consumes the activations of the stages before it, B and I the gradients of those
+ * behind it: in a chain (graph NULL) of s-1 and of s+1, else those at the other ends of its edges.
+ * `stage_count` is that of the chain. */
+
+/* The edges that bring an action its input, or take its output away; NULL: it has none. */
+static inline const struct weft_edge_list *weft_action_edges(const struct weft_graph *graph,
+                                                             struct weft_action action,
+                                                             bool input) {
+  if (action.stage >= graph->stage_count) {
+    return NULL;
+  }
+  if (action.op == WEFT_OP_F) {
+    return input ? &graph->in : &graph->out;
+  }
+  return !weft_op_in(action.op, WEFT_OPS_GRADIENT) ? NULL
+         : input                                   ? &graph->gradient_in
+                                                   : &graph->gradient_out;
+}
+
+static inline uint32_t weft_edge_list_count(const struct weft_edge_list *list, uint32_t stage) {
+  return list != NULL ? list->begin[stage + 1] - list->begin[stage] : 0;
+}
+
+/* How many stages make what an action consumes. */
+static inline uint32_t weft_action_input_count(const struct weft_graph *graph,
+                                               struct weft_action action, uint32_t stage_count) {
+  if (graph == NULL) {
+    return (action.op == WEFT_OP_F && action.stage > 0) ||
+           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage + 1u < stage_count);
+  }
+  return weft_edge_list_count(weft_action_edges(graph, action, true), action.stage);
+}
+
+/* Those stages, ascending. */
+static inline uint32_t weft_action_input_at(const struct weft_graph *graph,
+                                            struct weft_action action, uint32_t k) {
+  const bool forward = action.op == WEFT_OP_F;
+  if (graph == NULL) {
+    return forward ? action.stage - 1u : action.stage + 1u;
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, true);
+  const struct weft_edge *edge = &graph->edges[list->edges[list->begin[action.stage] + k]];
+  return forward ? edge->from : edge->to;
+}
+
+/* How many stages consume what an action makes. */
+static inline uint32_t weft_action_output_count(const struct weft_graph *graph,
+                                                struct weft_action action, uint32_t stage_count) {
+  if (graph == NULL) {
+    return (action.op == WEFT_OP_F && action.stage + 1u < stage_count) ||
+           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage > 0);
+  }
+  return weft_edge_list_count(weft_action_edges(graph, action, false), action.stage);
+}
+
+/* Those stages, ascending. */
+static inline uint32_t weft_action_output_at(const struct weft_graph *graph,
+                                             struct weft_action action, uint32_t k) {
+  const bool forward = action.op == WEFT_OP_F;
+  if (graph == NULL) {
+    return forward ? action.stage + 1u : action.stage - 1u;
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, false);
+  const struct weft_edge *edge = &graph->edges[list->edges[list->begin[action.stage] + k]];
+  return forward ? edge->to : edge->from;
+}
+
+/* The stage that makes an action's input, in a chain. */
 static inline bool weft_action_input(struct weft_action action, uint32_t stage_count,
                                      uint32_t *producer_stage) {
-  if (action.op == WEFT_OP_F && action.stage > 0) {
-    *producer_stage = action.stage - 1u;
-    return true;
-  }
-  if (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage + 1u < stage_count) {
-    *producer_stage = action.stage + 1u;
-    return true;
-  }
-  return false;
+  *producer_stage = weft_action_input_at(NULL, action, 0);
+  return weft_action_input_count(NULL, action, stage_count) > 0;
 }
 
 /* The stage that consumes what the action made, likewise. */
 static inline bool weft_action_output(struct weft_action action, uint32_t stage_count,
                                       uint32_t *consumer_stage) {
-  if (action.op == WEFT_OP_F && action.stage + 1u < stage_count) {
-    *consumer_stage = action.stage + 1u;
-    return true;
-  }
-  if (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage > 0) {
-    *consumer_stage = action.stage - 1u;
-    return true;
-  }
-  return false;
+  *consumer_stage = weft_action_output_at(NULL, action, 0);
+  return weft_action_output_count(NULL, action, stage_count) > 0;
+}
+
+/* ---- Transfers ---- */
+
+/* A SEND or RECV of `stage` whose other end is `other`, at most WEFT_SKIP_MAX stages beyond the
+ * neighbour. */
+static inline struct weft_action weft_action_transfer(enum weft_op op, uint32_t stage,
+                                                      uint32_t other, uint32_t microbatch) {
+  struct weft_action action = weft_action_make(op, stage, microbatch);
+  action.skip = (uint8_t)((other > stage ? other - stage : stage - other) - 1u);
+  return action;
+}
+
+/* The stage at the other end of a SEND or RECV; beyond all stages where there is none. */
+static inline uint32_t weft_transfer_other(struct weft_action action) {
+  const bool up = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
+  return up ? action.stage + 1u + action.skip : action.stage - 1u - action.skip;
 }
 
 /* The other end of a transfer: SEND_F of s <-> RECV_F of s+1, SEND_B of s <->
  * RECV_B of s-1. False where that stage does not exist. */
 static inline bool weft_action_partner(struct weft_action action, uint32_t stage_count,
                                        struct weft_action *partner) {
-  uint32_t stage = action.stage;
   uint8_t op;
   switch (action.op) {
-    case WEFT_OP_SEND_F:
-      stage = stage + 1u;
-      op = WEFT_OP_RECV_F;
-      break;
-    case WEFT_OP_RECV_F:
-      stage = stage - 1u;
-      op = WEFT_OP_SEND_F;
-      break;
-    case WEFT_OP_SEND_B:
-      stage = stage - 1u;
-      op = WEFT_OP_RECV_B;
-      break;
-    case WEFT_OP_RECV_B:
-      stage = stage + 1u;
-      op = WEFT_OP_SEND_B;
-      break;
+    case WEFT_OP_SEND_F: op = WEFT_OP_RECV_F; break;
+    case WEFT_OP_RECV_F: op = WEFT_OP_SEND_F; break;
+    case WEFT_OP_SEND_B: op = WEFT_OP_RECV_B; break;
+    case WEFT_OP_RECV_B: op = WEFT_OP_SEND_B; break;
     default: return false;
   }
+  const uint32_t stage = weft_transfer_other(action);
   if (stage >= stage_count) { /* also "stage -1" */
     return false;
   }
-  *partner =
-      (struct weft_action){.op = op, .stage = (uint16_t)stage, .microbatch = action.microbatch};
+  *partner = (struct weft_action){
+      .op = op, .skip = action.skip, .stage = (uint16_t)stage, .microbatch = action.microbatch};
   return true;
+}
+
+/* ---- Channels ----
+ *
+ * Both directions of an edge have a number: activations of edge e are 2e, gradients 2e + 1. In a
+ * chain, activations that stage s sends are 2s, gradients that it sends 2s + 1. */
+
+static inline uint32_t weft_channel_count(const struct weft_graph *graph, uint32_t stage_count) {
+  return 2 * (graph != NULL ? graph->edge_count : stage_count);
+}
+
+/* Of a SEND; WEFT_EDGE_NONE where its stages have no edge, or it carries no gradient. */
+static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
+                                            struct weft_action send) {
+  const bool forward = send.op == WEFT_OP_SEND_F;
+  if (graph == NULL) {
+    return send.skip > 0 ? WEFT_EDGE_NONE : 2u * send.stage + !forward;
+  }
+  const uint32_t other = weft_transfer_other(send);
+  const uint32_t edge = forward ? weft_graph_find(graph, send.stage, other)
+                                : weft_graph_find(graph, other, send.stage);
+  const bool exists = edge != WEFT_EDGE_NONE && (forward || graph->edges[edge].gradient);
+  return exists ? 2u * edge + !forward : WEFT_EDGE_NONE;
+}
+
+/* The stages at its ends; one beyond all stages where a chain ends. */
+static inline void weft_channel_ends(const struct weft_graph *graph, uint32_t channel,
+                                     uint32_t *from, uint32_t *to) {
+  const bool forward = channel % 2 == 0;
+  if (graph == NULL) {
+    *from = channel / 2;
+    *to = forward ? *from + 1u : *from - 1u;
+  } else {
+    const struct weft_edge *edge = &graph->edges[channel / 2];
+    *from = forward ? edge->from : edge->to;
+    *to = forward ? edge->to : edge->from;
+  }
 }
 
 #endif

@@ -21,6 +21,7 @@ struct reader {
   const char *name;
   uint64_t line;
   struct weft_program_builder builder;
+  struct weft_graph *graph; /* of the row "#graph", if there is one */
   struct weft_error *error;
 };
 
@@ -61,6 +62,12 @@ static enum weft_status fault(struct reader *reader, const char *where, enum wef
 }
 
 #define HINT_LANGUAGE "actions look like 0F1, 2SEND_F0, 3UNSHARD or (0F8;7B0)OVERLAP_F_B"
+#define HINT_EDGE                                                                               \
+  "a transfer that skips stages names its other end: 2SEND_F0>5, 5RECV_F0<2, 5SEND_B0>2, "      \
+  "2RECV_B0<5"
+#define HINT_GRAPH                                                                              \
+  "the first row may list the edges between stages, from lower to higher: #graph,0>1,1>2,0>2; " \
+  "0>2F is an edge without gradients"
 
 /* ---- Pieces of a cell ---- */
 
@@ -147,7 +154,33 @@ static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
   return fault(reader, begin, WEFT_ERR_FORMAT, list_ops(expected, sizeof expected), HINT_LANGUAGE);
 }
 
-/* Today's spelling: stage op [microbatch]. */
+/* The other stage of a SEND or RECV that is not between neighbours: ">5" or "<2". */
+static enum weft_status read_other(struct reader *reader, struct weft_action *action) {
+  const bool is_send = weft_op_info((enum weft_op)action->op)->kind == WEFT_KIND_SEND;
+  const bool up = action->op == WEFT_OP_SEND_F || action->op == WEFT_OP_RECV_B;
+  const char *begin = reader->at;
+  if (*begin != (is_send ? '>' : '<')) {
+    return fault(reader, begin, WEFT_ERR_FORMAT,
+                 is_send ? "'>' before the stage that a SEND goes to"
+                         : "'<' before the stage that a RECV comes from",
+                 HINT_EDGE);
+  }
+  reader->at++;
+  uint32_t other;
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &other));
+  if (up ? other <= action->stage : other >= action->stage) {
+    return fault(reader, begin + 1, WEFT_ERR_FORMAT,
+                 up ? "a higher stage than its own" : "a lower stage than its own", HINT_EDGE);
+  }
+  const uint32_t distance = up ? other - action->stage : action->stage - other;
+  if (distance - 1 > WEFT_SKIP_MAX) {
+    return fault(reader, begin + 1, WEFT_ERR_LIMIT, "a stage at most 256 from its own", HINT_EDGE);
+  }
+  action->skip = (uint8_t)(distance - 1);
+  return WEFT_OK;
+}
+
+/* Today's spelling: stage op [microbatch [arrow stage]]. */
 static enum weft_status read_plain(struct reader *reader, struct weft_action *action) {
   uint32_t stage, microbatch = 0;
   enum weft_op op = WEFT_OP_IDLE;
@@ -157,6 +190,10 @@ static enum weft_status read_plain(struct reader *reader, struct weft_action *ac
     WEFT_TRY(read_number(reader, "microbatch", WEFT_MICROBATCHES_MAX, &microbatch));
   }
   *action = weft_action_make(op, stage, microbatch);
+  const bool is_transfer = weft_op_in(op, WEFT_OPS_SEND | WEFT_OPS_RECV);
+  if (is_transfer && reader->at < reader->end && (*reader->at == '>' || *reader->at == '<')) {
+    return read_other(reader, action);
+  }
   return WEFT_OK;
 }
 
@@ -291,12 +328,94 @@ static enum weft_status read_row(struct reader *reader) {
   return WEFT_OK;
 }
 
+/* ---- The row "#graph" ---- */
+
+static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge) {
+  uint32_t from, to;
+  reader->cell_begin = reader->at;
+  skip_blanks(reader);
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &from));
+  if (reader->at == reader->end || *reader->at != '>') {
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, "'>' and the stage that uses it", HINT_GRAPH);
+  }
+  reader->at++;
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &to));
+  *edge = weft_edge_make(from, to);
+  if (reader->at < reader->end && *reader->at == 'F') {
+    edge->gradient = false;
+    reader->at++;
+  }
+  skip_blanks(reader);
+  return at_cell_end(reader) ? WEFT_OK
+                             : fault(reader, reader->at, WEFT_ERR_FORMAT,
+                                     "',' or the end of the line", HINT_GRAPH);
+}
+
+static enum weft_status make_graph(struct reader *reader, const struct weft_edge *edges,
+                                   uint32_t count) {
+  uint32_t stages = 1;
+  for (uint32_t e = 0; e < count; e++) {
+    const uint32_t higher = edges[e].from > edges[e].to ? edges[e].from : edges[e].to;
+    stages = higher + 1 > stages ? higher + 1 : stages;
+  }
+  struct weft_error why;
+  const enum weft_status status = weft_graph_create(reader->builder.allocator, stages, edges, count,
+                                                    NULL, &reader->graph, &why);
+  if (status < 0) {
+    char name[128];
+    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ": %s",
+                    weft_escape(name, sizeof name, reader->name, strlen(reader->name)),
+                    reader->line, why.message);
+  }
+  return status;
+}
+
+static enum weft_status read_edges(struct reader *reader) {
+  const struct weft_allocator *allocator = reader->builder.allocator;
+  uint32_t room = 1, count = 0;
+  for (const char *at = reader->at; at < reader->end && *at != '\n'; at++) {
+    room += *at == ',' && room <= WEFT_EDGES_MAX;
+  }
+  struct weft_edge *edges = weft_array_allocate(allocator, room, sizeof *edges);
+  if (edges == NULL) {
+    return weft_fail_memory(reader->error, room * sizeof *edges);
+  }
+  enum weft_status status = WEFT_OK;
+  while (status == WEFT_OK && reader->at < reader->end && *reader->at == ',') {
+    reader->at++;
+    status = count == room
+                 ? fault(reader, reader->at, WEFT_ERR_LIMIT, "at most 1048576 edges", HINT_GRAPH)
+                 : read_edge(reader, &edges[count]);
+    count++;
+  }
+  if (status == WEFT_OK && !at_cell_end(reader)) {
+    status = fault(reader, reader->at, WEFT_ERR_FORMAT, "',' and an edge", HINT_GRAPH);
+  }
+  if (status == WEFT_OK) {
+    status = make_graph(reader, edges, count);
+  }
+  weft_array_free(allocator, edges, room, sizeof *edges);
+  return status;
+}
+
+static enum weft_status read_graph(struct reader *reader) {
+  if (reader->at == reader->end || *reader->at != '#') {
+    return WEFT_OK;
+  }
+  reader->cell_begin = reader->at;
+  WEFT_TRY(expect(reader, "#graph"));
+  WEFT_TRY(read_edges(reader));
+  end_line(reader);
+  return WEFT_OK;
+}
+
 static enum weft_status read_rows(struct reader *reader) {
   static const char byte_order_mark[] = "\xef\xbb\xbf";
   if (reader->end - reader->at >= 3 && memcmp(reader->at, byte_order_mark, 3) == 0) {
     reader->at += 3;
     reader->line_begin = reader->at;
   }
+  WEFT_TRY(read_graph(reader));
   if (reader->at == reader->end) {
     char name[128];
     return weft_fail(reader->error, WEFT_ERR_FORMAT,
@@ -326,10 +445,21 @@ enum weft_status weft_program_parse(const struct weft_allocator *allocator, cons
                           .error = error};
   /* A cell takes about six bytes; the builder grows or shrinks from there. */
   weft_program_builder_init(&reader.builder, allocator, size / 6 + 1, 16);
-  const enum weft_status status = read_rows(&reader);
+  enum weft_status status = read_rows(&reader);
+  struct weft_program *program = NULL;
   if (status < 0) {
     weft_program_builder_abandon(&reader.builder);
+  } else {
+    status = weft_program_builder_finish(&reader.builder, &program, error);
+  }
+  if (status == WEFT_OK) {
+    status = weft_program_set_graph(program, reader.graph, error);
+  }
+  weft_graph_destroy(reader.graph);
+  if (status < 0) {
+    weft_program_destroy(program);
     return status;
   }
-  return weft_program_builder_finish(&reader.builder, out, error);
+  *out = program;
+  return WEFT_OK;
 }

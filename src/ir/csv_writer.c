@@ -7,12 +7,25 @@
 
 #include "ir/action.h"
 
+static bool is_skip(const struct weft_action *action) {
+  return action->skip > 0 && weft_op_in(action->op, WEFT_OPS_SEND | WEFT_OPS_RECV);
+}
+
+/* The way of the data. */
+static const char *arrow(const struct weft_action *action) {
+  return weft_op_in(action->op, WEFT_OPS_SEND) ? ">" : "<";
+}
+
 static void print_record(const struct weft_action *action, struct weft_text *text) {
   const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
   weft_text_add_number(text, action->stage);
   weft_text_add(text, info->text);
   if (info->has_microbatch) {
     weft_text_add_number(text, action->microbatch);
+  }
+  if (is_skip(action)) {
+    weft_text_append(text, arrow(action), 1);
+    weft_text_add_number(text, weft_transfer_other(*action));
   }
 }
 
@@ -38,6 +51,10 @@ void weft_action_print(const struct weft_action *action, struct weft_text *text)
 
 static int format_record(const struct weft_action *action, char *buffer, size_t size) {
   const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
+  if (is_skip(action)) {
+    return snprintf(buffer, size, "%u%s%u%s%u", action->stage, info->text, action->microbatch,
+                    arrow(action), weft_transfer_other(*action));
+  }
   return info->has_microbatch
              ? snprintf(buffer, size, "%u%s%u", action->stage, info->text, action->microbatch)
              : snprintf(buffer, size, "%u%s", action->stage, info->text);
@@ -45,7 +62,7 @@ static int format_record(const struct weft_action *action, char *buffer, size_t 
 
 char *weft_action_format(const struct weft_action *action, char *buffer, size_t size) {
   assert(size > 0);
-  /* Largest record: 5 digits, 11 letters, 8 digits. */
+  /* Largest record: 5 digits, 11 letters, 8 digits, an arrow, 5 digits. */
   char piece[32];
   size_t used = 0;
   buffer[0] = '\0';
@@ -82,8 +99,26 @@ static void print_row(const struct weft_program *program, uint32_t rank, struct 
   weft_text_append(text, "\n", 1);
 }
 
+/* "#graph,0>1,0>2F": the edges; an F where no gradient comes back. */
+static void print_graph(const struct weft_graph *graph, struct weft_text *text) {
+  weft_text_add(text, "#graph");
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    weft_text_append(text, ",", 1);
+    weft_text_add_number(text, graph->edges[e].from);
+    weft_text_append(text, ">", 1);
+    weft_text_add_number(text, graph->edges[e].to);
+    if (!graph->edges[e].gradient) {
+      weft_text_append(text, "F", 1);
+    }
+  }
+  weft_text_append(text, "\n", 1);
+}
+
 void weft_program_print(const struct weft_program *program, struct weft_text *text) {
   assert(program != NULL && text != NULL);
+  if (!weft_graph_is_chain(program->graph)) {
+    print_graph(program->graph, text);
+  }
   for (uint32_t r = 0; r < program->rank_count; r++) {
     print_row(program, r, text);
   }

@@ -22,6 +22,7 @@ void weft_program_destroy(struct weft_program *program) {
                   sizeof *program->receive_slots);
   weft_array_free(allocator, program->activation_slots, program->rank_count,
                   sizeof *program->activation_slots);
+  weft_graph_destroy(program->graph);
   weft_array_free(allocator, program, 1, sizeof *program);
 }
 
@@ -79,6 +80,16 @@ bool weft_program_has(const struct weft_program *program, uint32_t ops) {
   return false;
 }
 
+enum weft_status weft_program_require_chain(const struct weft_program *program, const char *what,
+                                            struct weft_error *error) {
+  if (weft_graph_is_chain(program->graph)) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "docs/graphs.md lists what graphs are supported by",
+                   "%s does not support stages that form a graph (%" PRIu32 " edges)", what,
+                   program->graph->edge_count);
+}
+
 void weft_program_seal(struct weft_program *program) {
   uint32_t stage_max = 0, microbatch_max = 0, ops = 0;
   /* One pass over flat records: a bubble or an overlap header has stage and
@@ -102,6 +113,22 @@ void weft_program_seal_like(struct weft_program *program, const struct weft_prog
   program->level = level;
   program->stage_count = like->stage_count;
   program->microbatch_count = like->microbatch_count;
+  program->graph = weft_graph_hold(like->graph);
+}
+
+enum weft_status weft_program_set_graph(struct weft_program *program,
+                                        const struct weft_graph *graph, struct weft_error *error) {
+  WEFT_NEED(program, error);
+  if (graph != NULL && program->stage_count > graph->stage_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use the graph that the table was made for",
+                     "%" PRIu32 " stages, and a graph of %" PRIu32, program->stage_count,
+                     graph->stage_count);
+  }
+  struct weft_graph *old = program->graph;
+  program->graph = weft_graph_hold(graph);
+  program->known_hash = 0;
+  weft_graph_destroy(old);
+  return WEFT_OK;
 }
 
 enum weft_status weft_program_widen(struct weft_program *program, const uint64_t *row_sizes,
@@ -161,6 +188,7 @@ uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t ran
 bool weft_program_equal(const struct weft_program *a, const struct weft_program *b) {
   assert(a != NULL && b != NULL);
   return a->rank_count == b->rank_count && a->action_count == b->action_count &&
+         weft_graph_equal(a->graph, b->graph) &&
          memcmp(a->row_begin, b->row_begin, (a->rank_count + 1u) * sizeof *a->row_begin) == 0 &&
          memcmp(a->actions, b->actions, a->action_count * sizeof *a->actions) == 0;
 }
@@ -186,6 +214,12 @@ uint64_t weft_program_hash(const struct weft_program *program) {
   for (uint32_t r = 0; r <= program->rank_count; r++) {
     hash = hash_number(hash, program->row_begin[r]);
   }
+  const uint32_t edges = weft_graph_is_chain(program->graph) ? 0 : program->graph->edge_count;
+  for (uint32_t e = 0; e < edges; e++) {
+    const struct weft_edge *edge = &program->graph->edges[e];
+    hash = hash_number(hash, (uint64_t)edge->from | (uint64_t)edge->to << 16 |
+                                 (uint64_t)edge->gradient << 32);
+  }
   return hash;
 }
 
@@ -206,7 +240,7 @@ static const char *record_fault(const struct weft_action *action, uint64_t left)
         return "a bubble, an overlap or an unknown op inside an overlap";
       }
     }
-  } else if (action->parts != 0) {
+  } else if (action->parts != 0 && info->kind != WEFT_KIND_SEND && info->kind != WEFT_KIND_RECV) {
     return "parts on an action that is no overlap";
   }
   if (info->kind == WEFT_KIND_IDLE || info->kind == WEFT_KIND_GROUP) {

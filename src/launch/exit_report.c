@@ -48,7 +48,8 @@ const char *weft_launch_rank_activity(struct weft_transport *transport, char *bu
     return buffer;
   }
   memcpy(&action, &own->action, sizeof action);
-  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT && action.parts == 0) {
+  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT &&
+      action.op != WEFT_OP_OVERLAP_F_B) {
     (void)snprintf(place, sizeof place, " at %s", weft_action_format(&action, cell, sizeof cell));
   }
   if (own->peer < transport->rank_count) {

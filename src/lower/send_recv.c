@@ -31,8 +31,8 @@ struct walker {
   struct weft_action *out;
 };
 
-/* Where a stage lives, how many results of each kind it makes, and which rank
- * takes them: WEFT_RANK_NONE where they stay on the rank or no rank does. */
+/* Where a stage lives, how many results of each kind it makes, and, in a chain,
+ * which rank takes them: WEFT_RANK_NONE where they stay on the rank or no rank does. */
 struct stage {
   uint32_t rank;
   uint32_t activation_to;
@@ -43,6 +43,7 @@ struct stage {
 
 struct transfer_pass {
   const struct weft_pass_input *input;
+  const struct weft_graph *graph; /* NULL: a chain */
   uint32_t stage_count;
   uint32_t microbatch_count;
   uint64_t stage_words;      /* words per stage in the bit maps */
@@ -94,22 +95,29 @@ static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pas
                    pass->split_stage, pass->stages[pass->split_stage].rank);
 }
 
-/* The rank that an op's result goes to. A transfer is one more action here and
- * one more there, which makes the sizes of the rows to come exact. */
+/* The other rank that the result of a stage goes to for a consumer, or WEFT_RANK_NONE. */
+static inline uint32_t rank_to(const struct transfer_pass *pass, uint32_t stage,
+                               uint32_t consumer) {
+  const uint32_t from = pass->stages[stage].rank;
+  const uint32_t to = consumer < pass->stage_count ? pass->stages[consumer].rank : WEFT_RANK_NONE;
+  return from == WEFT_RANK_NONE || from == to ? WEFT_RANK_NONE : to;
+}
+
+/* The rank that an op's result goes to; with several consumers, the last one's. A transfer is one
+ * more action here and one more there, which makes the sizes of the rows to come exact. */
 static uint32_t link_stage(struct transfer_pass *pass, enum weft_op op, uint32_t stage,
                            uint64_t results) {
-  const uint32_t from = pass->stages[stage].rank;
-  uint32_t consumer;
-  if (!weft_action_output(weft_action_make(op, stage, 0), pass->stage_count, &consumer)) {
-    return WEFT_RANK_NONE;
+  const struct weft_action action = weft_action_make(op, stage, 0);
+  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
+  uint32_t to = WEFT_RANK_NONE;
+  for (uint32_t k = 0; k < count; k++) {
+    to = rank_to(pass, stage, weft_action_output_at(pass->graph, action, k));
+    if (to != WEFT_RANK_NONE) {
+      pass->row_sizes[pass->stages[stage].rank] += results;
+      pass->row_sizes[to] += results;
+      pass->transfers += results;
+    }
   }
-  const uint32_t to = pass->stages[consumer].rank;
-  if (from == WEFT_RANK_NONE || to == WEFT_RANK_NONE || from == to) {
-    return WEFT_RANK_NONE;
-  }
-  pass->row_sizes[from] += results;
-  pass->row_sizes[to] += results;
-  pass->transfers += results;
   return to;
 }
 
@@ -127,16 +135,24 @@ static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
 
+static inline bool is_made(const struct transfer_pass *pass, struct weft_action action,
+                           uint32_t producer) {
+  return producer < pass->stage_count &&
+         ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
+}
+
 static inline bool is_ready(const struct transfer_pass *pass, struct weft_action action) {
-  uint32_t producer;
-  if (!weft_action_input(action, pass->stage_count, &producer)) {
-    return true;
+  const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+  for (uint32_t k = 0; k < count; k++) {
+    if (!is_made(pass, action, weft_action_input_at(pass->graph, action, k))) {
+      return false;
+    }
   }
-  return (*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1;
+  return true;
 }
 
 static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_action *cell) {
-  for (uint32_t k = 1; k <= cell->parts; k++) {
+  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
     if (!is_ready(pass, cell[k])) {
       return false;
     }
@@ -144,27 +160,50 @@ static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_
   return true;
 }
 
-/* Marks what an action made; sends it if it is needed elsewhere, and wakes
- * the rank that may have waited for it. */
+/* Sends what an action made to a stage of another rank, and wakes that rank, which may have waited
+ * for it. */
+static inline void send_to(struct transfer_pass *pass, struct walker *from,
+                           struct weft_action action, uint32_t consumer, uint32_t rank) {
+  struct walker *to = &pass->walkers[rank];
+  const bool forward = action.op == WEFT_OP_F;
+  *from->out++ = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage,
+                                      consumer, action.microbatch);
+  *to->out++ = weft_action_transfer(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, consumer,
+                                    action.stage, action.microbatch);
+  if (to->next < to->end) {
+    weft_bits_insert(&pass->running, rank);
+  }
+}
+
+/* Over all edges, ascending. */
+static void publish_in_graph(struct transfer_pass *pass, struct walker *from,
+                             struct weft_action action) {
+  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t consumer = weft_action_output_at(pass->graph, action, k);
+    const uint32_t rank = rank_to(pass, action.stage, consumer);
+    if (rank != WEFT_RANK_NONE) {
+      send_to(pass, from, action, consumer, rank);
+    }
+  }
+}
+
+/* Marks what an action made, and sends it where it is needed on another rank. */
 static inline void publish(struct transfer_pass *pass, struct walker *from,
                            struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
   *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
+  if (pass->graph != NULL) {
+    publish_in_graph(pass, from, action);
+    return;
+  }
   const bool forward = action.op == WEFT_OP_F;
   const struct stage *stage = &pass->stages[action.stage];
   const uint32_t rank = forward ? stage->activation_to : stage->gradient_to;
-  if (rank == WEFT_RANK_NONE) {
-    return;
-  }
-  struct walker *to = &pass->walkers[rank];
-  *from->out++ =
-      weft_action_make(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage, action.microbatch);
-  *to->out++ = weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
-                                forward ? action.stage + 1u : action.stage - 1u, action.microbatch);
-  if (to->next < to->end) {
-    weft_bits_insert(&pass->running, rank);
+  if (rank != WEFT_RANK_NONE) {
+    send_to(pass, from, action, forward ? action.stage + 1u : action.stage - 1u, rank);
   }
 }
 
@@ -176,10 +215,10 @@ static bool take_overlap(struct transfer_pass *pass, struct walker *walker) {
     return false;
   }
   walker->next = cell + weft_cell_records(cell);
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     *walker->out++ = cell[k];
   }
-  for (uint32_t k = 1; k <= cell->parts; k++) {
+  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
     publish(pass, walker, cell[k]);
   }
   return true;
@@ -191,7 +230,7 @@ static inline bool take_cell(struct transfer_pass *pass, struct walker *walker) 
   /* Two streams per rank are more than the hardware follows by itself. */
   __builtin_prefetch(cell + PREFETCH_RECORDS);
   __builtin_prefetch(walker->out + PREFETCH_RECORDS, 1);
-  if (cell->parts > 0) {
+  if (weft_cell_parts(cell) > 0) {
     return take_overlap(pass, walker);
   }
   if (!is_ready(pass, *cell)) {
@@ -229,13 +268,10 @@ static void go_round(struct transfer_pass *pass) {
 
 /* ---- A table that cannot be executed ---- */
 
-static void add_wait(const struct transfer_pass *pass, struct weft_action action, char *buffer,
-                     size_t size, size_t *used) {
-  uint32_t producer;
-  if (is_ready(pass, action) || !weft_action_input(action, pass->stage_count, &producer)) {
-    return;
-  }
-  const uint32_t rank = pass->stages[producer].rank;
+static void add_wait(const struct transfer_pass *pass, struct weft_action action, uint32_t producer,
+                     char *buffer, size_t size, size_t *used) {
+  const uint32_t rank =
+      producer < pass->stage_count ? pass->stages[producer].rank : WEFT_RANK_NONE;
   int added;
   if (rank == WEFT_RANK_NONE) {
     added =
@@ -251,6 +287,17 @@ static void add_wait(const struct transfer_pass *pass, struct weft_action action
   }
   *used += added > 0 ? (size_t)added : 0;
   *used = *used < size ? *used : size - 1;
+}
+
+static void add_waits(const struct transfer_pass *pass, struct weft_action action, char *buffer,
+                      size_t size, size_t *used) {
+  const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t producer = weft_action_input_at(pass->graph, action, k);
+    if (!is_made(pass, action, producer)) {
+      add_wait(pass, action, producer, buffer, size, used);
+    }
+  }
 }
 
 static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft_error *error) {
@@ -271,8 +318,8 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
                    weft_action_format(walker->next, cell, sizeof cell));
       used += added > 0 ? (size_t)added : 0;
       used = used < sizeof waits ? used : sizeof waits - 1;
-      for (uint32_t k = 0; k <= walker->next->parts; k++) {
-        add_wait(pass, walker->next[k], waits, sizeof waits, &used);
+      for (uint32_t k = 0; k <= weft_cell_parts(walker->next); k++) {
+        add_waits(pass, walker->next[k], waits, sizeof waits, &used);
       }
     }
   }
@@ -337,6 +384,7 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
   const uint64_t stage_words = (program->microbatch_count + 63u) / 64u;
   struct transfer_pass pass = {
       .input = input,
+      .graph = program->graph,
       .stage_count = n,
       .microbatch_count = program->microbatch_count,
       .stage_words = stage_words,

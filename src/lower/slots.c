@@ -32,7 +32,8 @@ struct held {
 struct assignment {
   struct weft_program *program;
   bool has_backward;
-  struct held *held; /* [stage][microbatch] */
+  struct held *held;  /* [stage][microbatch] */
+  uint32_t *received; /* [channel][microbatch] the slot of a message; NULL: a chain, held has them */
   struct pool activations;
   struct pool receives;
 };
@@ -61,8 +62,37 @@ static struct held *held_by(const struct assignment *a, struct weft_action actio
   return &a->held[(uint64_t)action.stage * a->program->microbatch_count + action.microbatch];
 }
 
+static inline uint32_t *message_on(const struct assignment *a, uint32_t channel,
+                                   uint32_t microbatch) {
+  return &a->received[(uint64_t)channel * a->program->microbatch_count + microbatch];
+}
+
+/* Where the slot of a RECV's message is noted in a graph; NULL: there is no such edge. */
+static uint32_t *message_of(const struct assignment *a, struct weft_action recv) {
+  struct weft_action send;
+  const struct weft_graph *graph = a->program->graph;
+  const uint32_t channel = weft_action_partner(recv, graph->stage_count, &send)
+                               ? weft_channel_of_send(graph, send)
+                               : WEFT_EDGE_NONE;
+  return channel != WEFT_EDGE_NONE ? message_on(a, channel, recv.microbatch) : NULL;
+}
+
+/* The messages that an action of a graph's stage has consumed. */
+static void end_messages(struct assignment *a, struct weft_action action) {
+  const struct weft_edge_list *list = weft_action_edges(a->program->graph, action, true);
+  const uint32_t gradient = action.op != WEFT_OP_F;
+  for (uint32_t k = 0; k < weft_edge_list_count(list, action.stage); k++) {
+    const uint32_t edge = list->edges[list->begin[action.stage] + k];
+    pool_give(&a->receives, message_on(a, 2 * edge + gradient, action.microbatch));
+  }
+}
+
 static inline uint32_t begin_action(struct assignment *a, struct weft_action action,
                                     struct held *held) {
+  if (a->received != NULL && weft_op_in(action.op, WEFT_OPS_RECV)) {
+    uint32_t *message = message_of(a, action);
+    return message != NULL ? begin_life(&a->receives, message) : WEFT_SLOT_NONE;
+  }
   switch (action.op) {
     case WEFT_OP_RECV_F: return begin_life(&a->receives, &held->received_activation);
     case WEFT_OP_RECV_B: return begin_life(&a->receives, &held->received_gradient);
@@ -73,14 +103,17 @@ static inline uint32_t begin_action(struct assignment *a, struct weft_action act
 
 /* What is free again when the action is done. */
 static inline void end_action(struct assignment *a, struct weft_action action, struct held *held) {
-  if (action.op == WEFT_OP_F) {
+  bool has_backward = a->has_backward;
+  if (a->received != NULL) {
+    end_messages(a, action);
+    has_backward = has_backward && weft_graph_has_backward(a->program->graph, action.stage);
+  } else if (action.op == WEFT_OP_F) {
     pool_give(&a->receives, &held->received_activation);
-  }
-  if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
+  } else if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
     pool_give(&a->receives, &held->received_gradient);
   }
   if (action.op == WEFT_OP_B || action.op == WEFT_OP_W ||
-      (action.op == WEFT_OP_F && !a->has_backward)) {
+      (action.op == WEFT_OP_F && !has_backward)) {
     pool_give(&a->activations, &held->activation);
   }
 }
@@ -183,23 +216,36 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
   const struct weft_allocator *allocator = program->allocator;
   const uint64_t row = longest_row(program);
   size_t pairs;
+  uint64_t messages = 0; /* of a graph */
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  if (program->graph != NULL) {
+    const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
+    WEFT_TRY(weft_pairs_check(channels, program->microbatch_count, program->action_count, error));
+    messages = (uint64_t)channels * program->microbatch_count;
+  }
   struct assignment a = {.program = program,
                          .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
                          .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
                          .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
                          .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
   enum weft_status status = WEFT_OK;
+  if (program->graph != NULL) {
+    a.received = weft_array_allocate(allocator, messages, sizeof *a.received);
+  }
   if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
-      !allocate_results(program, spent)) {
+      (program->graph != NULL && a.received == NULL) || !allocate_results(program, spent)) {
     status = weft_fail_memory(error, pairs * sizeof(struct held));
   } else {
     memset(a.held, 0xff, pairs * sizeof(struct held)); /* WEFT_SLOT_NONE */
+    if (a.received != NULL) {
+      memset(a.received, 0xff, messages * sizeof *a.received);
+    }
     for (uint32_t r = 0; r < program->rank_count; r++) {
       assign_row(&a, r);
     }
   }
   weft_array_free(allocator, a.held, pairs, sizeof(struct held));
+  weft_array_free(allocator, a.received, messages, sizeof *a.received);
   weft_array_free(allocator, a.activations.free, row, sizeof(uint32_t));
   weft_array_free(allocator, a.receives.free, row, sizeof(uint32_t));
   return status;

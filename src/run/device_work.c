@@ -346,7 +346,7 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
       WEFT_TRY(work->device->ops->event_record(work->device, work->begins[k], work->stream, error));
     }
   }
-  if (cell->parts == 0 || weft_executor_is_muted(executor)) {
+  if (weft_cell_parts(cell) == 0 || weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
@@ -384,7 +384,7 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
   assert(work->enqueued < work->event_room);
   work->records[work->enqueued++] = (uint32_t)executor->at;
   work->trails = false;
-  return weft_executor_tolerate(executor, enqueue_end(work, cell->parts > 0, error), error);
+  return weft_executor_tolerate(executor, enqueue_end(work, weft_cell_parts(cell) > 0, error), error);
 }
 
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,

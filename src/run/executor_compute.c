@@ -195,8 +195,8 @@ static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_
 
 static enum weft_status find_sub_actions(struct weft_executor *executor,
                                          const struct weft_action *cell, struct weft_error *error) {
-  const uint32_t first = cell->parts > 0 ? 1 : 0; /* an overlap's are behind it */
-  const uint32_t count = cell->parts > 0 ? cell->parts : 1;
+  const uint32_t first = weft_cell_parts(cell) > 0 ? 1 : 0; /* an overlap's are behind it */
+  const uint32_t count = weft_cell_parts(cell) > 0 ? weft_cell_parts(cell) : 1;
   executor->sub_action_at = 0;
   executor->sub_action_count = count;
   assert(count <= executor->sub_action_capacity);
@@ -333,7 +333,7 @@ static bool overlap_is_called(const struct weft_executor *executor) {
 static enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
                                  struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[cell->op];
-  if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
+  if (weft_cell_parts(cell) > 0 && custom->function != NULL && !overlap_is_called(executor)) {
     const enum weft_status status =
         call_custom(executor, cell, custom, 0, executor->sub_action_count, error);
     if (status != WEFT_OK) {
@@ -425,7 +425,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
     sub->held->done |= WEFT_OP_BIT(sub->action->op);
     WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, error)
                                           : finish_backward(executor, sub, error));
-    if (cell->parts > 0) {
+    if (weft_cell_parts(cell) > 0) {
       weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
     }
   }

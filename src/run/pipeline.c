@@ -82,6 +82,10 @@ static enum weft_status check_program(const struct weft_pipeline *pipeline,
                                       const struct weft_program *program, uint32_t microbatch_count,
                                       struct weft_error *error) {
   WEFT_TRY(check_ranks(pipeline, program, error));
+  if (!weft_graph_is_chain(program->graph)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "docs/graphs.md lists what graphs are supported by",
+                     "the runtime does not support stages that form a graph");
+  }
   if (program->stage_count != pipeline->options.stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE, "options.stage_count must be the program's",
                      "the program has %" PRIu32 " stages, and options.stage_count is %" PRIu32,

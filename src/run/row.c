@@ -152,7 +152,7 @@ static void note_ops(struct weft_row *row) {
   for (uint64_t i = row->begin; i < row->end; i++) {
     const struct weft_action action = row->program->actions[i];
     uint32_t k;
-    row->sub_actions_max = larger(row->sub_actions_max, action.parts);
+    row->sub_actions_max = larger(row->sub_actions_max, weft_cell_parts(&action));
     if (!weft_row_find_stage(row, action.stage, &k)) {
       continue; /* IDLE, or the head of an overlap */
     }

@@ -55,7 +55,7 @@ static uint64_t before_on_rank(const struct path *path, uint64_t event) {
 static uint64_t latest_need(const struct path *path, uint64_t event) {
   const struct weft_simulation *simulation = path->simulation;
   const uint32_t record = simulation->events[event].record;
-  const uint32_t parts = simulation->program->actions[record].parts;
+  const uint32_t parts = weft_cell_parts(&simulation->program->actions[record]);
   uint64_t latest = NO_EVENT;
   for (uint32_t k = 0; k <= parts; k++) {
     uint64_t needs[WEFT_NEEDS_MAX + 1];

@@ -115,7 +115,7 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
     gap.cause = WEFT_IDLE_START;
     return gap;
   }
-  const unsigned parts = action->parts;
+  const unsigned parts = weft_cell_parts(action);
   const unsigned first_part = parts > 0 ? 1 : 0;
   for (unsigned i = first_part; i <= parts; i++) {
     offer_inputs(simulation, links, here->record + i, &gap.awaited);

@@ -227,7 +227,7 @@ static int64_t held_up(const struct measured *measured, const struct weft_event 
 static const struct weft_event *latest_input(const struct measured *measured,
                                              const struct weft_action *cell, uint64_t record) {
   const struct weft_event *latest = NULL;
-  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+  for (uint32_t k = weft_cell_parts(cell) > 0; k <= weft_cell_parts(cell); k++) {
     const struct weft_event *input = input_of(measured, record + k);
     if (input != NULL && (latest == NULL || input->end > latest->end)) {
       latest = input;
@@ -238,7 +238,7 @@ static const struct weft_event *latest_input(const struct measured *measured,
 
 static int64_t latest_unshard(const struct measured *measured, const struct weft_action *cell) {
   int64_t latest = INT64_MIN;
-  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+  for (uint32_t k = weft_cell_parts(cell) > 0; k <= weft_cell_parts(cell); k++) {
     const int64_t at = measured->unsharded_at[cell[k].stage];
     latest = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) && at > latest ? at : latest;
   }
@@ -251,7 +251,7 @@ static enum weft_idle_cause direction_of(const struct measured *measured,
                                          const struct weft_action *cell,
                                          const struct weft_event *input) {
   const struct weft_action action =
-      input != NULL ? measured->program->actions[input->record] : cell[cell->parts > 0];
+      input != NULL ? measured->program->actions[input->record] : cell[weft_cell_parts(cell) > 0];
   return action.op == WEFT_OP_F || action.op == WEFT_OP_RECV_F ? WEFT_IDLE_FORWARD
                                                                : WEFT_IDLE_GRADIENT;
 }
@@ -317,12 +317,12 @@ static void account_compute(const struct measured *measured, struct weft_rank_re
   const int64_t from = event->begin > rank->clock ? event->begin : rank->clock;
   rank->busy += event->end > from ? event->end - from : 0;
   rank->clock = event->end > rank->clock ? event->end : rank->clock;
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       hold_from_begin(measured, rank, cell[k], event->begin);
     }
   }
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       release(measured, rank, cell[k], event->end);
     }
@@ -445,6 +445,7 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
                                           double ticks_per_unit, struct weft_simulation **out,
                                           struct weft_error *error) {
   WEFT_NEED(program, error);
+  WEFT_TRY(weft_program_require_chain(program, "the measured timeline", error));
   WEFT_NEED(costs, error);
   WEFT_NEED(out, error);
   if (event_count > 0) {

@@ -73,7 +73,7 @@ int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t 
 
 static int64_t overlap_ticks(const struct weft_sim_run *run, const struct weft_action *cell) {
   int64_t sum = 0;
-  for (uint32_t k = 1; k <= cell->parts; k++) {
+  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
     const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, cell[k].stage);
     if (cell[k].op == WEFT_OP_F && ticks->overlap >= 0) {
       return ticks->overlap;
@@ -184,7 +184,7 @@ int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *stat
 /* Moves `begin` on to where all inputs are there; false if one is unknown. */
 static bool await_parts(const struct weft_sim_run *run, struct weft_rank_run *state,
                         const struct weft_action *cell, int64_t *begin) {
-  for (uint32_t k = 1; k <= cell->parts; k++) {
+  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
@@ -212,12 +212,12 @@ static bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_ran
     return false;
   }
   state->clock = begin + weft_sim_overlap_duration(run, rank, cell);
-  for (uint32_t k = 1; k <= cell->parts; k++) {
+  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       publish(run, rank, cell[k], state->clock);
     }
   }
-  state->at += 1 + cell->parts;
+  state->at += 1 + weft_cell_parts(cell);
   return true;
 }
 
@@ -509,6 +509,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                        weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
+  WEFT_TRY(weft_program_require_chain(program, "the simulation", error));
   if ((uint32_t)options->channel >= WEFT_CHANNEL_COUNT) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->channel);

@@ -160,6 +160,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
                                           struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(like, error);
   WEFT_NEED(out, error);
+  WEFT_TRY(weft_program_require_chain(like, "evaluation", error));
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = options.assign_slots = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;

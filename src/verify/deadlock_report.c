@@ -61,7 +61,7 @@ static struct wait wait_for_receive(const struct weft_liveness_run *run,
 static struct wait wait_for_data(const struct weft_liveness_run *run, uint32_t rank,
                                  const struct weft_action *cell) {
   struct wait wait = {.agent = WEFT_RANK_NONE};
-  for (uint32_t k = 0; k <= cell->parts && wait.agent == WEFT_RANK_NONE; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell) && wait.agent == WEFT_RANK_NONE; k++) {
     uint32_t producer = 0;
     wait.agent = weft_run_missing_input(run, cell[k], rank);
     if (wait.agent == WEFT_RANK_NONE) {

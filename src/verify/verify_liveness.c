@@ -95,12 +95,12 @@ static void make(struct weft_liveness_run *run, struct weft_action action) {
 
 static bool try_compute(struct weft_liveness_run *run, uint32_t rank,
                         const struct weft_action *cell) {
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     if (weft_run_missing_input(run, cell[k], rank) != WEFT_RANK_NONE) {
       return false;
     }
   }
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     make(run, cell[k]);
   }
   return true;
@@ -110,7 +110,7 @@ static bool try_compute(struct weft_liveness_run *run, uint32_t rank,
 
 static bool try_stream(const struct weft_liveness_run *run, uint32_t rank,
                        const struct weft_action *cell) {
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     if (weft_run_lacks_receive(run, cell[k], rank)) {
       return false;
     }

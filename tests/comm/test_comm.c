@@ -48,7 +48,7 @@ static void the_table(void **state) {
     assert_ptr_equal(weft_comm_find(info->name), info);
     assert_true(strlen(info->summary) > 10);
   }
-  assert_int_equal(count, 4);
+  assert_int_equal(count, 5);
   assert_true(weft_comm_find("loopback")->virtual_time);
   assert_true(weft_comm_find("mpi")->process_per_rank);
   assert_null(weft_comm_find("pigeons"));
@@ -73,7 +73,8 @@ static void refusals(void **state) {
   struct weft_error error;
   assert_int_equal(weft_comm_open(NULL, "pigeons", NULL, &comm, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message,
-                      "no transport is called 'pigeons'; there are loopback, threads, cuda, mpi");
+                      "no transport is called 'pigeons'; there are loopback, threads, cuda, mpi, "
+                      "nccl");
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(in_process); k++) {
     assert_int_equal(weft_comm_open(NULL, in_process[k], NULL, &comm, &error), WEFT_ERR_USAGE);
     comm = open_world(in_process[k], 2, 1);

@@ -1,0 +1,270 @@
+/* Graphs of stages: made once from a list of edges, checked, and indexed by stage. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/graph.h>
+#include <weft/support.h>
+
+struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
+  return (struct weft_edge){.from = (uint16_t)from,
+                            .to = (uint16_t)to,
+                            .gradient = true,
+                            .bytes = -1,
+                            .gradient_bytes = -1};
+}
+
+/* ---- What can be wrong ---- */
+
+/* "stage 3", or "stage 3 'encoder'". */
+static const char *name_stage(const char *const *names, uint32_t stage, char *buffer, size_t size) {
+  char escaped[64];
+  if (names == NULL || names[stage] == NULL) {
+    (void)snprintf(buffer, size, "stage %" PRIu32, stage);
+  } else {
+    (void)snprintf(buffer, size, "stage %" PRIu32 " '%s'", stage,
+                   weft_escape(escaped, sizeof escaped, names[stage], strlen(names[stage])));
+  }
+  return buffer;
+}
+
+static enum weft_status check_ends(const struct weft_edge *edge, uint32_t stage_count,
+                                   const char *const *names, struct weft_error *error) {
+  char from[96], to[96];
+  if (edge->from >= stage_count || edge->to >= stage_count) {
+    return weft_fail(error, WEFT_ERR_INVALID, "stages count from 0",
+                     "the edge %u>%u: there are %" PRIu32 " stages", edge->from, edge->to,
+                     stage_count);
+  }
+  (void)name_stage(names, edge->from, from, sizeof from);
+  (void)name_stage(names, edge->to, to, sizeof to);
+  if (edge->from == edge->to) {
+    return weft_fail(error, WEFT_ERR_INVALID, "what a stage feeds itself stays inside the stage",
+                     "%s has an edge to itself", from);
+  }
+  if (edge->from > edge->to) {
+    return weft_fail(error, WEFT_ERR_INVALID,
+                     "number stages so that every edge goes from a lower to a higher one; a cycle "
+                     "of edges can never begin",
+                     "the edge %u>%u goes back, from %s to %s", edge->from, edge->to, from, to);
+  }
+  if (edge->to - edge->from - 1u > WEFT_SKIP_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "pass the tensor on through a stage in between",
+                     "the edge %u>%u skips %u stages; the limit is %" PRIu32, edge->from, edge->to,
+                     edge->to - edge->from - 1u, WEFT_SKIP_MAX);
+  }
+  return WEFT_OK;
+}
+
+static int compare_edges(const void *a, const void *b) {
+  const struct weft_edge *x = a, *y = b;
+  return x->from != y->from ? (x->from > y->from) - (x->from < y->from)
+                            : (x->to > y->to) - (x->to < y->to);
+}
+
+static enum weft_status check_sorted(const struct weft_graph *graph, const char *const *names,
+                                     struct weft_error *error) {
+  char from[96], to[96];
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    if (e > 0 && compare_edges(edge - 1, edge) == 0) {
+      return weft_fail(error, WEFT_ERR_INVALID,
+                       "several tensors between two stages are one edge, and one message",
+                       "two edges %u>%u, from %s to %s", edge->from, edge->to,
+                       name_stage(names, edge->from, from, sizeof from),
+                       name_stage(names, edge->to, to, sizeof to));
+    }
+    if (edge->gradient && !weft_graph_has_backward(graph, edge->to)) {
+      return weft_fail(error, WEFT_ERR_INVALID,
+                       "let an edge from it carry gradients, or none of those to it",
+                       "no gradient comes to %s, so it cannot send one over the edge %u>%u to %s",
+                       name_stage(names, edge->to, to, sizeof to), edge->from, edge->to,
+                       name_stage(names, edge->from, from, sizeof from));
+    }
+  }
+  for (uint32_t s = 0; graph->stage_count > 1 && s < graph->stage_count; s++) {
+    if (graph->in.begin[s] == graph->in.begin[s + 1] &&
+        graph->out.begin[s] == graph->out.begin[s + 1]) {
+      return weft_fail(error, WEFT_ERR_INVALID, "connect it, or take it out",
+                       "%s has no edge: nobody feeds it, and nobody uses what it makes",
+                       name_stage(names, s, from, sizeof from));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- Making ---- */
+
+enum end { FROM, TO };
+
+static uint32_t stage_at(const struct weft_edge *edge, enum end end) {
+  return end == FROM ? edge->from : edge->to;
+}
+
+/* Edges by one of their ends, in their order: a counting sort. */
+static void index_edges(const struct weft_graph *graph, enum end end, bool gradients_only,
+                        struct weft_edge_list *list) {
+  for (uint32_t pass = 0; pass < 2; pass++) {
+    for (uint32_t e = 0; e < graph->edge_count; e++) {
+      const struct weft_edge *edge = &graph->edges[e];
+      if (gradients_only && !edge->gradient) {
+        continue;
+      }
+      if (pass == 0) {
+        list->begin[stage_at(edge, end) + 1]++;
+      } else {
+        list->edges[list->begin[stage_at(edge, end)]++] = e;
+      }
+    }
+    for (uint32_t s = 0; pass == 0 && s < graph->stage_count; s++) {
+      list->begin[s + 1] += list->begin[s];
+    }
+  }
+  for (uint32_t s = graph->stage_count; s > 0; s--) { /* the second pass has moved them on */
+    list->begin[s] = list->begin[s - 1];
+  }
+  list->begin[0] = 0;
+}
+
+static struct weft_edge_list make_list(struct weft_arena *arena, const struct weft_graph *graph) {
+  return (struct weft_edge_list){
+      weft_arena_allocate(arena, graph->stage_count + (size_t)1, sizeof(uint32_t)),
+      weft_arena_allocate(arena, graph->edge_count, sizeof(uint32_t))};
+}
+
+static void copy_names(struct weft_arena *arena, struct weft_graph *graph,
+                       const char *const *names) {
+  if (names == NULL) {
+    return;
+  }
+  graph->names = weft_arena_allocate(arena, graph->stage_count, sizeof *graph->names);
+  for (uint32_t s = 0; graph->names != NULL && s < graph->stage_count; s++) {
+    graph->names[s] =
+        names[s] != NULL ? weft_arena_copy_text(arena, names[s], strlen(names[s])) : NULL;
+  }
+}
+
+static enum weft_status fill(struct weft_arena *arena, struct weft_graph *graph,
+                             const struct weft_edge *edges, const char *const *names,
+                             struct weft_error *error) {
+  graph->edges = weft_arena_allocate(arena, graph->edge_count, sizeof *graph->edges);
+  struct weft_edge_list *const lists[] = {&graph->in, &graph->out, &graph->gradient_in,
+                                          &graph->gradient_out};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(lists); k++) {
+    *lists[k] = make_list(arena, graph);
+  }
+  copy_names(arena, graph, names);
+  WEFT_TRY(weft_arena_status(arena, error));
+  if (graph->edge_count > 0) {
+    memcpy(graph->edges, edges, graph->edge_count * sizeof *edges);
+    qsort(graph->edges, graph->edge_count, sizeof *edges, compare_edges);
+  }
+  index_edges(graph, TO, false, &graph->in);
+  index_edges(graph, FROM, false, &graph->out);
+  index_edges(graph, FROM, true, &graph->gradient_in);
+  index_edges(graph, TO, true, &graph->gradient_out);
+  return check_sorted(graph, names, error);
+}
+
+enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint32_t stage_count,
+                                   const struct weft_edge *edges, uint32_t edge_count,
+                                   const char *const *names, struct weft_graph **out,
+                                   struct weft_error *error) {
+  WEFT_NEED(out, error);
+  if (edge_count > 0) {
+    WEFT_NEED(edges, error);
+  }
+  if (stage_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give at least one stage", "a graph without stages");
+  }
+  if (stage_count > WEFT_STAGES_MAX || edge_count > WEFT_EDGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "use fewer",
+                     "%" PRIu32 " stages and %" PRIu32 " edges; the limits are %" PRIu32
+                     " and %" PRIu32,
+                     stage_count, edge_count, WEFT_STAGES_MAX, WEFT_EDGES_MAX);
+  }
+  for (uint32_t e = 0; e < edge_count; e++) {
+    WEFT_TRY(check_ends(&edges[e], stage_count, names, error));
+  }
+  struct weft_arena arena = {.allocator = allocator};
+  struct weft_graph *graph = weft_arena_allocate(&arena, 1, sizeof *graph);
+  enum weft_status status = weft_arena_status(&arena, error);
+  if (graph != NULL) {
+    *graph = (struct weft_graph){.stage_count = stage_count,
+                                 .edge_count = edge_count,
+                                 .allocator = allocator,
+                                 .holders = 1};
+    status = fill(&arena, graph, edges, names, error);
+  }
+  if (status < 0) {
+    weft_arena_finish(&arena);
+    return status;
+  }
+  graph->memory = arena.chunks;
+  *out = graph;
+  return WEFT_OK;
+}
+
+struct weft_graph *weft_graph_hold(const struct weft_graph *graph) {
+  struct weft_graph *held = (struct weft_graph *)graph; /* only the number of holders changes */
+  if (held != NULL) {
+    (void)__atomic_add_fetch(&held->holders, 1, __ATOMIC_RELAXED);
+  }
+  return held;
+}
+
+void weft_graph_destroy(struct weft_graph *graph) {
+  if (graph != NULL && __atomic_sub_fetch(&graph->holders, 1, __ATOMIC_ACQ_REL) == 0) {
+    struct weft_arena arena = {.allocator = graph->allocator, .chunks = graph->memory};
+    weft_arena_finish(&arena); /* the graph itself is in it */
+  }
+}
+
+/* ---- Asking ---- */
+
+uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t to) {
+  assert(graph != NULL);
+  if (from >= graph->stage_count) {
+    return WEFT_EDGE_NONE;
+  }
+  uint32_t low = graph->out.begin[from], high = graph->out.begin[from + 1];
+  while (low < high) { /* out.edges are in the order of edges */
+    const uint32_t middle = low + (high - low) / 2;
+    if (graph->edges[middle].to < to) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < graph->out.begin[from + 1] && graph->edges[low].to == to ? low : WEFT_EDGE_NONE;
+}
+
+bool weft_graph_is_chain(const struct weft_graph *graph) {
+  if (graph == NULL) {
+    return true;
+  }
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    if (graph->edges[e].from != e || graph->edges[e].to != e + 1 || !graph->edges[e].gradient) {
+      return false;
+    }
+  }
+  return graph->edge_count + 1 == graph->stage_count;
+}
+
+bool weft_graph_equal(const struct weft_graph *a, const struct weft_graph *b) {
+  if (a == NULL || b == NULL || a == b) {
+    return weft_graph_is_chain(a) == weft_graph_is_chain(b);
+  }
+  if (a->stage_count != b->stage_count || a->edge_count != b->edge_count) {
+    return false;
+  }
+  for (uint32_t e = 0; e < a->edge_count; e++) {
+    if (compare_edges(&a->edges[e], &b->edges[e]) != 0 ||
+        a->edges[e].gradient != b->edges[e].gradient) {
+      return false;
+    }
+  }
+  return true;
+}

@@ -1,0 +1,320 @@
+/* The graph file: JSON to struct weft_graph, strictly. Stages are named by number or by name. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/spec.h>
+#include <weft/support.h>
+
+#include "spec/json_document.h"
+
+#define SCHEMA "weft-graph/1"
+#define TEXT_BYTES_MAX ((size_t)64 << 20)
+#define COMMAS_MAX (WEFT_EDGES_MAX * UINT32_C(8))
+
+#define HINT_EXAMPLE                                                                      \
+  "for example: {\"schema\": \"weft-graph/1\", \"stages\": [\"encoder\", \"decoder\", "   \
+  "\"head\"], \"edges\": [{\"from\": \"encoder\", \"to\": \"decoder\"}, {\"from\": 1, "   \
+  "\"to\": 2}, {\"from\": 0, \"to\": 2, \"gradient\": false}]}"
+#define HINT_STAGE "a stage is its number, counted from 0, or its name in the list 'stages'"
+#define HINT_BYTES "sizes are numbers from 0 to 1e12"
+
+struct graph_reader {
+  struct weft_json_document document;
+  struct weft_arena arena;
+  uint32_t stage_count;
+  uint32_t edge_count;
+  const char **names; /* [stage_count] NULL where a stage has none */
+  struct weft_edge *edges;
+};
+
+static enum weft_status unexpected(const struct graph_reader *reader, const char *hint,
+                                   const char *expected) {
+  return weft_json_document_unexpected(&reader->document, hint, expected);
+}
+
+/* The ordinal of the level that begins here. */
+static uint64_t *enter(struct graph_reader *reader) {
+  uint64_t *ordinal = &reader->document.path.ordinals[reader->document.path.depth++];
+  *ordinal = 0;
+  return ordinal;
+}
+
+static void leave(struct graph_reader *reader) { reader->document.path.depth--; }
+
+static enum weft_status unknown_field(const struct graph_reader *reader, const char *known) {
+  struct weft_json_place place = weft_json_document_here(&reader->document);
+  weft_json_point(&place, reader->document.text, place.key);
+  return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
+                                 "take it out; docs/graphs.md has the format",
+                                 "unknown field; expected %s", known);
+}
+
+/* ---- Stages ---- */
+
+static enum weft_status check_length(const struct graph_reader *reader, size_t count,
+                                     uint32_t limit) {
+  if (count > 0 && count <= limit) {
+    return WEFT_OK;
+  }
+  const struct weft_json_place place = weft_json_document_here(&reader->document);
+  return count == 0
+             ? weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                                       "expected at least one entry, found an empty list")
+             : weft_json_document_fail(&reader->document, &place, WEFT_ERR_LIMIT, HINT_EXAMPLE,
+                                       "%zu entries; the limit is %" PRIu32, count, limit);
+}
+
+static enum weft_status read_name(struct graph_reader *reader, const json_t *value,
+                                  uint32_t stage) {
+  if (!json_is_string(value) || json_string_length(value) == 0) {
+    return unexpected(reader, HINT_EXAMPLE, "a name");
+  }
+  for (uint32_t s = 0; s < stage; s++) {
+    if (strcmp(reader->names[s], json_string_value(value)) == 0) {
+      const struct weft_json_place place = weft_json_document_here(&reader->document);
+      return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
+                                     "give every stage a name of its own",
+                                     "stage %" PRIu32 " has this name already", s);
+    }
+  }
+  reader->names[stage] = json_string_value(value);
+  return WEFT_OK;
+}
+
+/* A list of names, or a number of stages without names. */
+static enum weft_status read_stages(struct graph_reader *reader, const json_t *value) {
+  if (json_is_integer(value) && json_integer_value(value) > 0 &&
+      json_integer_value(value) <= WEFT_STAGES_MAX) {
+    reader->stage_count = (uint32_t)json_integer_value(value);
+    return WEFT_OK;
+  }
+  if (!json_is_array(value)) {
+    return unexpected(reader, HINT_EXAMPLE, "a list of names, or the number of stages");
+  }
+  enum { NAMES_MAX = 4096 }; /* they are compared with each other */
+  WEFT_TRY(check_length(reader, json_array_size(value), NAMES_MAX));
+  reader->stage_count = (uint32_t)json_array_size(value);
+  reader->names = weft_arena_allocate(&reader->arena, reader->stage_count, sizeof *reader->names);
+  WEFT_TRY(weft_arena_status(&reader->arena, reader->document.error));
+  uint64_t *ordinal = enter(reader);
+  for (; *ordinal < reader->stage_count; ++*ordinal) {
+    WEFT_TRY(read_name(reader, json_array_get(value, (size_t)*ordinal), (uint32_t)*ordinal));
+  }
+  leave(reader);
+  return WEFT_OK;
+}
+
+/* ---- Edges ---- */
+
+static enum weft_status read_stage(const struct graph_reader *reader, const json_t *value,
+                                   uint16_t *stage) {
+  if (json_is_integer(value) && json_integer_value(value) >= 0 &&
+      json_integer_value(value) < reader->stage_count) {
+    *stage = (uint16_t)json_integer_value(value);
+    return WEFT_OK;
+  }
+  for (uint32_t s = 0; json_is_string(value) && reader->names != NULL && s < reader->stage_count;
+       s++) {
+    if (strcmp(reader->names[s], json_string_value(value)) == 0) {
+      *stage = (uint16_t)s;
+      return WEFT_OK;
+    }
+  }
+  return unexpected(reader, HINT_STAGE, "a stage of the list 'stages'");
+}
+
+static enum weft_status read_bytes(const struct graph_reader *reader, const json_t *value,
+                                   double *bytes) {
+  if (!json_is_number(value) || json_number_value(value) < 0 || json_number_value(value) > 1e12) {
+    return unexpected(reader, HINT_BYTES, "a size of at least 0");
+  }
+  *bytes = json_number_value(value);
+  return WEFT_OK;
+}
+
+static enum weft_status read_edge_field(const struct graph_reader *reader, const char *key,
+                                        const json_t *value, struct weft_edge *edge) {
+  if (strcmp(key, "from") == 0) {
+    return read_stage(reader, value, &edge->from);
+  }
+  if (strcmp(key, "to") == 0) {
+    return read_stage(reader, value, &edge->to);
+  }
+  if (strcmp(key, "bytes") == 0) {
+    return read_bytes(reader, value, &edge->bytes);
+  }
+  if (strcmp(key, "gradient_bytes") == 0) {
+    return read_bytes(reader, value, &edge->gradient_bytes);
+  }
+  if (strcmp(key, "gradient") == 0) {
+    if (!json_is_boolean(value)) {
+      return unexpected(reader, HINT_EXAMPLE, "true or false");
+    }
+    edge->gradient = json_is_true(value);
+    return WEFT_OK;
+  }
+  return unknown_field(reader, "from, to, gradient, bytes, gradient_bytes");
+}
+
+static enum weft_status read_edge(struct graph_reader *reader, json_t *object,
+                                  struct weft_edge *edge) {
+  const char *key;
+  json_t *value;
+  if (!json_is_object(object) || json_object_get(object, "from") == NULL ||
+      json_object_get(object, "to") == NULL) {
+    return unexpected(reader, HINT_EXAMPLE, "an object with 'from' and 'to'");
+  }
+  *edge = weft_edge_make(0, 0);
+  uint64_t *ordinal = enter(reader);
+  json_object_foreach(object, key, value) {
+    const enum weft_status status = read_edge_field(reader, key, value, edge);
+    if (status < 0) {
+      return status;
+    }
+    ++*ordinal;
+  }
+  leave(reader);
+  if (edge->gradient_bytes < 0) {
+    edge->gradient_bytes = edge->bytes;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_edges(struct graph_reader *reader, const json_t *list) {
+  if (!json_is_array(list)) {
+    return unexpected(reader, HINT_EXAMPLE, "a list of edges");
+  }
+  const size_t count = json_array_size(list);
+  if (count > WEFT_EDGES_MAX) {
+    return check_length(reader, count, WEFT_EDGES_MAX);
+  }
+  reader->edge_count = (uint32_t)count;
+  reader->edges = weft_arena_allocate(&reader->arena, count, sizeof *reader->edges);
+  WEFT_TRY(weft_arena_status(&reader->arena, reader->document.error));
+  uint64_t *ordinal = enter(reader);
+  for (; *ordinal < count; ++*ordinal) {
+    WEFT_TRY(read_edge(reader, json_array_get(list, (size_t)*ordinal), &reader->edges[*ordinal]));
+  }
+  leave(reader);
+  return WEFT_OK;
+}
+
+/* ---- The document ---- */
+
+static enum weft_status check_document(struct graph_reader *reader, json_t *root) {
+  if (!json_is_object(root)) {
+    return unexpected(reader, HINT_EXAMPLE, "an object");
+  }
+  const char *schema = json_string_value(json_object_get(root, "schema"));
+  if (schema == NULL || strcmp(schema, SCHEMA) != 0) {
+    const struct weft_json_place place = weft_json_document_here(&reader->document);
+    return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                                   "expected \"schema\": \"" SCHEMA "\"%s",
+                                   schema != NULL ? ", found another one" : "");
+  }
+  if (json_object_get(root, "stages") == NULL || json_object_get(root, "edges") == NULL) {
+    return unexpected(reader, HINT_EXAMPLE, "an object with 'stages' and 'edges'");
+  }
+  return WEFT_OK;
+}
+
+/* Edges name stages, so these are read first, wherever they are. */
+static enum weft_status read_fields(struct graph_reader *reader, json_t *root, bool edges) {
+  const char *key;
+  json_t *value;
+  uint64_t *ordinal = enter(reader);
+  json_object_foreach(root, key, value) {
+    enum weft_status status = WEFT_OK;
+    if (strcmp(key, "stages") == 0) {
+      status = edges ? WEFT_OK : read_stages(reader, value);
+    } else if (strcmp(key, "edges") == 0) {
+      status = edges ? read_edges(reader, value) : WEFT_OK;
+    } else if (strcmp(key, "schema") != 0) {
+      status = unknown_field(reader, "schema, stages, edges");
+    }
+    if (status < 0) {
+      return status;
+    }
+    ++*ordinal;
+  }
+  leave(reader);
+  return WEFT_OK;
+}
+
+static enum weft_status read_root(struct graph_reader *reader, json_t *root,
+                                  const struct weft_allocator *allocator, struct weft_graph **out) {
+  struct weft_error why;
+  char name[128];
+  WEFT_TRY(check_document(reader, root));
+  WEFT_TRY(read_fields(reader, root, false));
+  WEFT_TRY(read_fields(reader, root, true));
+  const enum weft_status status =
+      weft_graph_create(allocator, reader->stage_count, reader->edges, reader->edge_count,
+                        (const char *const *)reader->names, out, &why);
+  if (status < 0) {
+    (void)weft_fail(reader->document.error, status, why.hint, "%s: %s",
+                    weft_escape(name, sizeof name, reader->document.name,
+                                strlen(reader->document.name)),
+                    why.message);
+  }
+  return status;
+}
+
+enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const char *text,
+                                  size_t size, const char *name, struct weft_graph **out,
+                                  struct weft_error *error) {
+  WEFT_NEED(out, error);
+  if (size > 0) {
+    WEFT_NEED(text, error);
+  }
+  struct graph_reader reader = {
+      .document = {.text = text,
+                   .size = size,
+                   .name = name != NULL ? name : "input",
+                   .what = "graph",
+                   .hint = HINT_EXAMPLE,
+                   .syntax_hint = "JSON has no comments, and no comma after the last element",
+                   .error = error},
+      .arena = {.allocator = allocator}};
+  json_t *root = NULL;
+  WEFT_TRY(weft_json_document_load(&reader.document, TEXT_BYTES_MAX, COMMAS_MAX,
+                                   JSON_REJECT_DUPLICATES, &root));
+  const enum weft_status status = read_root(&reader, root, allocator, out);
+  weft_arena_finish(&reader.arena);
+  json_decref(root);
+  return status;
+}
+
+void weft_graph_print(const struct weft_graph *graph, struct weft_json *json, const char *key) {
+  weft_json_open(json, key, '{');
+  weft_json_string(json, "schema", SCHEMA);
+  if (graph->names != NULL) {
+    weft_json_open(json, "stages", '[');
+    for (uint32_t s = 0; s < graph->stage_count; s++) {
+      weft_json_string(json, NULL, graph->names[s]);
+    }
+    weft_json_close(json, ']');
+  } else {
+    weft_json_number(json, "stages", graph->stage_count);
+  }
+  weft_json_open(json, "edges", '[');
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    weft_json_open(json, NULL, '{');
+    weft_json_number(json, "from", edge->from);
+    weft_json_number(json, "to", edge->to);
+    if (!edge->gradient) {
+      weft_json_boolean(json, "gradient", false);
+    }
+    if (edge->bytes >= 0) {
+      weft_json_exact(json, "bytes", edge->bytes);
+    }
+    if (edge->gradient_bytes >= 0) {
+      weft_json_exact(json, "gradient_bytes", edge->gradient_bytes);
+    }
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
+}
