@@ -112,9 +112,19 @@ class Layout:
             if kind.name not in self.structs:
                 self.opaque.add(kind.name)
             return
-        fields = [(field.name, self.type(field.type)) for field in kind.decls]
+        fields = []
+        for field in kind.decls:
+            if isinstance(field.type, c_ast.Union) and field.name is None:
+                field = self.one_name(kind.name, field.type)
+            fields.append((field.name, self.type(field.type)))
         self.opaque.discard(kind.name)
         self.structs[kind.name] = fields
+
+    def one_name(self, struct, union):
+        """Of a field with several names for the same type, the first name."""
+        if len({self.type(member.type) for member in union.decls}) > 1:
+            raise SystemExit(f"generate_layout.py: a union of several types in {struct}")
+        return union.decls[0]
 
     def constant(self, node):
         if node is None:

@@ -58,27 +58,36 @@ class Action(NamedTuple):
     """One action of a rank: what it does (`op`), for which stage and microbatch.
 
     `microbatch` is None where the op has none. An OVERLAP_F_B has no stage (None) and runs its
-    `parts` together. The text form is PyTorch's: str(Action("F", 2, 0)) is "2F0".
+    `parts` together. `peer` is the stage at the other end of a SEND or RECV that skips stages.
+    The text form is PyTorch's: str(Action("F", 2, 0)) is "2F0".
     """
 
     op: str
     stage: Optional[int]
     microbatch: Optional[int] = None
     parts: tuple[Action, ...] = ()
+    peer: Optional[int] = None
 
     def __str__(self) -> str:
         """Give the text form."""
         if self.parts:
             return f"({';'.join(map(str, self.parts))}){self.op}"
-        return f"{self.stage}{self.op}{'' if self.microbatch is None else self.microbatch}"
+        text = f"{self.stage}{self.op}{'' if self.microbatch is None else self.microbatch}"
+        if self.peer is None:
+            return text
+        return f"{text}{'>' if self.op.startswith('SEND') else '<'}{self.peer}"
 
 
 Cell = Union[Action, str, None]
 
 
-def _action(op: int, stage: int, microbatch: int) -> Action:
+_UP = (c.WEFT_OP_SEND_F, c.WEFT_OP_RECV_B)  # their other end is a higher stage
+
+
+def _action(op: int, skip: int, stage: int, microbatch: int) -> Action:
     info = _OPS[op]
-    return Action(info.text, stage, microbatch if info.has_microbatch else None)
+    peer = (stage + 1 + skip if op in _UP else stage - 1 - skip) if skip else None
+    return Action(info.text, stage, microbatch if info.has_microbatch else None, (), peer)
 
 
 def _cells(view: memoryview) -> Iterator[Optional[Action]]:
@@ -90,18 +99,18 @@ def _cells(view: memoryview) -> Iterator[Optional[Action]]:
         elif op == c.WEFT_OP_OVERLAP_F_B:
             inside = []
             for _ in range(parts):
-                part, _, part_stage, part_microbatch = next(rows)
-                inside.append(_action(part, part_stage, part_microbatch))
+                inside.append(_action(*next(rows)))
             yield Action(_OPS[op].text, None, None, tuple(inside))
         else:
-            yield _action(op, stage, microbatch)
+            yield _action(op, parts, stage, microbatch)
 
 
 def action_at(pointer: Any) -> Optional[Action]:
     """Read the cell whose first record a pointer of the library names; None where it is NULL."""
     if not pointer:
         return None
-    count = 1 + pointer[0].parts
+    first = pointer[0]
+    count = 1 + (first.parts if first.op == c.WEFT_OP_OVERLAP_F_B else 0)
     return next(_cells(records(pointer, c.weft_action, count, None)))
 
 
