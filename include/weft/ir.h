@@ -109,7 +109,7 @@ enum weft_level {
 struct weft_program {
   enum weft_level level;
   uint32_t rank_count;
-  uint32_t stage_count;        /* largest stage + 1 */
+  uint32_t stage_count;        /* largest stage + 1; with a graph, the graph's */
   uint32_t microbatch_count;   /* largest microbatch + 1 */
   uint64_t action_count;       /* records in `actions` */
   uint64_t action_capacity;    /* records allocated */

@@ -206,6 +206,17 @@ static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
   return exists ? 2u * edge + !forward : WEFT_EDGE_NONE;
 }
 
+/* Of a SEND or RECV, likewise. */
+static inline uint32_t weft_channel_of_transfer(const struct weft_graph *graph,
+                                                struct weft_action transfer) {
+  struct weft_action send = transfer;
+  if (weft_op_in(transfer.op, WEFT_OPS_RECV) &&
+      !weft_action_partner(transfer, WEFT_STAGES_MAX, &send)) {
+    return WEFT_EDGE_NONE;
+  }
+  return weft_channel_of_send(graph, send);
+}
+
 /* The stages at its ends; one beyond all stages where a chain ends. */
 static inline void weft_channel_ends(const struct weft_graph *graph, uint32_t channel,
                                      uint32_t *from, uint32_t *to) {

@@ -22,6 +22,7 @@ struct reader {
   uint64_t line;
   struct weft_program_builder builder;
   struct weft_graph *graph; /* of the row "#graph", if there is one */
+  uint32_t stage_limit;     /* its stages, or all that there may be */
   struct weft_error *error;
 };
 
@@ -62,8 +63,8 @@ static enum weft_status fault(struct reader *reader, const char *where, enum wef
 }
 
 #define HINT_LANGUAGE "actions look like 0F1, 2SEND_F0, 3UNSHARD or (0F8;7B0)OVERLAP_F_B"
-#define HINT_EDGE                                                                               \
-  "a transfer that skips stages names its other end: 2SEND_F0>5, 5RECV_F0<2, 5SEND_B0>2, "      \
+#define HINT_EDGE                                                                          \
+  "a transfer that skips stages names its other end: 2SEND_F0>5, 5RECV_F0<2, 5SEND_B0>2, " \
   "2RECV_B0<5"
 #define HINT_GRAPH                                                                              \
   "the first row may list the edges between stages, from lower to higher: #graph,0>1,1>2,0>2; " \
@@ -117,6 +118,18 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
   return WEFT_OK;
 }
 
+static enum weft_status read_stage(struct reader *reader, uint32_t *stage) {
+  const char *begin = reader->at;
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, stage));
+  if (*stage < reader->stage_limit) {
+    return WEFT_OK;
+  }
+  char expected[64];
+  (void)snprintf(expected, sizeof expected, "a stage of the graph, at most %" PRIu32,
+                 reader->stage_limit - 1);
+  return fault(reader, begin, WEFT_ERR_FORMAT, expected, HINT_GRAPH);
+}
+
 /* What may come between a stage and a microbatch. */
 static bool is_plain(unsigned op) {
   const enum weft_op_kind kind = weft_op_info((enum weft_op)op)->kind;
@@ -167,7 +180,7 @@ static enum weft_status read_other(struct reader *reader, struct weft_action *ac
   }
   reader->at++;
   uint32_t other;
-  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &other));
+  WEFT_TRY(read_stage(reader, &other));
   if (up ? other <= action->stage : other >= action->stage) {
     return fault(reader, begin + 1, WEFT_ERR_FORMAT,
                  up ? "a higher stage than its own" : "a lower stage than its own", HINT_EDGE);
@@ -184,7 +197,7 @@ static enum weft_status read_other(struct reader *reader, struct weft_action *ac
 static enum weft_status read_plain(struct reader *reader, struct weft_action *action) {
   uint32_t stage, microbatch = 0;
   enum weft_op op = WEFT_OP_IDLE;
-  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
+  WEFT_TRY(read_stage(reader, &stage));
   WEFT_TRY(read_op(reader, &op));
   if (weft_op_info(op)->has_microbatch) {
     WEFT_TRY(read_number(reader, "microbatch", WEFT_MICROBATCHES_MAX, &microbatch));
@@ -217,7 +230,7 @@ static enum weft_status read_old(struct reader *reader, struct weft_action *acti
                  HINT_LANGUAGE);
   }
   reader->at += 2;
-  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
+  WEFT_TRY(read_stage(reader, &stage));
   *action = weft_action_make(op, stage, microbatch);
   return WEFT_OK;
 }
@@ -346,9 +359,9 @@ static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge)
     reader->at++;
   }
   skip_blanks(reader);
-  return at_cell_end(reader) ? WEFT_OK
-                             : fault(reader, reader->at, WEFT_ERR_FORMAT,
-                                     "',' or the end of the line", HINT_GRAPH);
+  return at_cell_end(reader)
+             ? WEFT_OK
+             : fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line", HINT_GRAPH);
 }
 
 static enum weft_status make_graph(struct reader *reader, const struct weft_edge *edges,
@@ -363,11 +376,17 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
                                                     NULL, &reader->graph, &why);
   if (status < 0) {
     char name[128];
-    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ": %s",
+    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ":1: %s",
                     weft_escape(name, sizeof name, reader->name, strlen(reader->name)),
                     reader->line, why.message);
+    if (reader->error != NULL) {
+      reader->error->line = reader->line;
+      reader->error->column = 1; /* the row as a whole */
+    }
+    return status;
   }
-  return status;
+  reader->stage_limit = stages;
+  return WEFT_OK;
 }
 
 static enum weft_status read_edges(struct reader *reader) {
@@ -442,6 +461,7 @@ enum weft_status weft_program_parse(const struct weft_allocator *allocator, cons
                           .cell_begin = text,
                           .name = name != NULL ? name : "input",
                           .line = 1,
+                          .stage_limit = WEFT_STAGES_MAX,
                           .error = error};
   /* A cell takes about six bytes; the builder grows or shrinks from there. */
   weft_program_builder_init(&reader.builder, allocator, size / 6 + 1, 16);

@@ -116,16 +116,31 @@ void weft_program_seal_like(struct weft_program *program, const struct weft_prog
   program->graph = weft_graph_hold(like->graph);
 }
 
+/* Largest stage that occurs + 1. */
+static uint32_t count_stages(const struct weft_program *program) {
+  if (program->graph == NULL) {
+    return program->stage_count;
+  }
+  uint32_t count = 0;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    const bool has_stage = action.op != WEFT_OP_IDLE && action.op != WEFT_OP_OVERLAP_F_B;
+    count = has_stage && action.stage >= count ? action.stage + 1u : count;
+  }
+  return count;
+}
+
 enum weft_status weft_program_set_graph(struct weft_program *program,
                                         const struct weft_graph *graph, struct weft_error *error) {
   WEFT_NEED(program, error);
-  if (graph != NULL && program->stage_count > graph->stage_count) {
+  const uint32_t stages = count_stages(program);
+  if (graph != NULL && stages > graph->stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE, "use the graph that the table was made for",
-                     "%" PRIu32 " stages, and a graph of %" PRIu32, program->stage_count,
-                     graph->stage_count);
+                     "%" PRIu32 " stages, and a graph of %" PRIu32, stages, graph->stage_count);
   }
   struct weft_graph *old = program->graph;
   program->graph = weft_graph_hold(graph);
+  program->stage_count = graph != NULL ? graph->stage_count : stages;
   program->known_hash = 0;
   weft_graph_destroy(old);
   return WEFT_OK;
@@ -176,7 +191,6 @@ void weft_program_shrink(struct weft_program *program) {
 
 uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t rank) {
   assert(rank < program->rank_count);
-  assert(rank < program->rank_count);
   uint64_t steps = 0;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];
        i += weft_cell_records(&program->actions[i])) {
@@ -217,8 +231,8 @@ uint64_t weft_program_hash(const struct weft_program *program) {
   const uint32_t edges = weft_graph_is_chain(program->graph) ? 0 : program->graph->edge_count;
   for (uint32_t e = 0; e < edges; e++) {
     const struct weft_edge *edge = &program->graph->edges[e];
-    hash = hash_number(hash, (uint64_t)edge->from | (uint64_t)edge->to << 16 |
-                                 (uint64_t)edge->gradient << 32);
+    hash = hash_number(
+        hash, (uint64_t)edge->from | (uint64_t)edge->to << 16 | (uint64_t)edge->gradient << 32);
   }
   return hash;
 }
@@ -250,6 +264,9 @@ static const char *record_fault(const struct weft_action *action, uint64_t left)
   }
   if (!info->has_microbatch && action->microbatch != 0) {
     return "a microbatch on an op that has none";
+  }
+  if (action->skip > 0 && weft_transfer_other(*action) >= WEFT_STAGES_MAX) {
+    return "a SEND or RECV that skips beyond all stages";
   }
   return action->microbatch >= WEFT_MICROBATCHES_MAX ? "a microbatch beyond the limit" : NULL;
 }

@@ -10,7 +10,7 @@
 
 #include <weft/support.h>
 
-#include "ir/action.h"
+#include "ir/message_table.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 #include "lower/passes.h"
@@ -32,8 +32,9 @@ struct held {
 struct assignment {
   struct weft_program *program;
   bool has_backward;
-  struct held *held;  /* [stage][microbatch] */
-  uint32_t *received; /* [channel][microbatch] the slot of a message; NULL: a chain, held has them */
+  struct held *held; /* [stage][microbatch] */
+  struct weft_message_table messages;
+  uint32_t *received; /* [message] its slot; NULL: a chain, held has them */
   struct pool activations;
   struct pool receives;
 };
@@ -62,19 +63,10 @@ static struct held *held_by(const struct assignment *a, struct weft_action actio
   return &a->held[(uint64_t)action.stage * a->program->microbatch_count + action.microbatch];
 }
 
-static inline uint32_t *message_on(const struct assignment *a, uint32_t channel,
-                                   uint32_t microbatch) {
-  return &a->received[(uint64_t)channel * a->program->microbatch_count + microbatch];
-}
-
-/* Where the slot of a RECV's message is noted in a graph; NULL: there is no such edge. */
-static uint32_t *message_of(const struct assignment *a, struct weft_action recv) {
-  struct weft_action send;
-  const struct weft_graph *graph = a->program->graph;
-  const uint32_t channel = weft_action_partner(recv, graph->stage_count, &send)
-                               ? weft_channel_of_send(graph, send)
-                               : WEFT_EDGE_NONE;
-  return channel != WEFT_EDGE_NONE ? message_on(a, channel, recv.microbatch) : NULL;
+/* Where the slot of a message is noted in a graph; NULL: there is no such message. */
+static uint32_t *message_on(const struct assignment *a, uint32_t channel, uint32_t microbatch) {
+  const uint64_t number = weft_message_number(&a->messages, channel, microbatch);
+  return number != WEFT_MESSAGE_NONE ? &a->received[number] : NULL;
 }
 
 /* The messages that an action of a graph's stage has consumed. */
@@ -83,14 +75,18 @@ static void end_messages(struct assignment *a, struct weft_action action) {
   const uint32_t gradient = action.op != WEFT_OP_F;
   for (uint32_t k = 0; k < weft_edge_list_count(list, action.stage); k++) {
     const uint32_t edge = list->edges[list->begin[action.stage] + k];
-    pool_give(&a->receives, message_on(a, 2 * edge + gradient, action.microbatch));
+    uint32_t *message = message_on(a, 2 * edge + gradient, action.microbatch);
+    if (message != NULL) {
+      pool_give(&a->receives, message);
+    }
   }
 }
 
 static inline uint32_t begin_action(struct assignment *a, struct weft_action action,
                                     struct held *held) {
   if (a->received != NULL && weft_op_in(action.op, WEFT_OPS_RECV)) {
-    uint32_t *message = message_of(a, action);
+    uint32_t *message =
+        message_on(a, weft_channel_of_transfer(a->program->graph, action), action.microbatch);
     return message != NULL ? begin_life(&a->receives, message) : WEFT_SLOT_NONE;
   }
   switch (action.op) {
@@ -215,38 +211,38 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
   assert(program != NULL && program != spent);
   const struct weft_allocator *allocator = program->allocator;
   const uint64_t row = longest_row(program);
-  size_t pairs;
-  uint64_t messages = 0; /* of a graph */
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
-  if (program->graph != NULL) {
-    const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
-    WEFT_TRY(weft_pairs_check(channels, program->microbatch_count, program->action_count, error));
-    messages = (uint64_t)channels * program->microbatch_count;
-  }
+  const bool has_graph = program->graph != NULL;
   struct assignment a = {.program = program,
-                         .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
-                         .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
-                         .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
-                         .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
-  enum weft_status status = WEFT_OK;
-  if (program->graph != NULL) {
-    a.received = weft_array_allocate(allocator, messages, sizeof *a.received);
+                         .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD)};
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  if (has_graph) {
+    WEFT_TRY(
+        weft_message_table_init(&a.messages, allocator, program, program->microbatch_count, error));
+    a.received = weft_array_allocate(allocator, weft_message_count(&a.messages), sizeof(uint32_t));
   }
+  a.held = weft_array_allocate(allocator, pairs, sizeof(struct held));
+  a.activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t));
+  a.receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t));
+  enum weft_status status = WEFT_OK;
   if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
-      (program->graph != NULL && a.received == NULL) || !allocate_results(program, spent)) {
+      (has_graph && a.received == NULL) || !allocate_results(program, spent)) {
     status = weft_fail_memory(error, pairs * sizeof(struct held));
   } else {
     memset(a.held, 0xff, pairs * sizeof(struct held)); /* WEFT_SLOT_NONE */
-    if (a.received != NULL) {
-      memset(a.received, 0xff, messages * sizeof *a.received);
+    if (has_graph) {
+      memset(a.received, 0xff, weft_message_count(&a.messages) * sizeof(uint32_t));
     }
     for (uint32_t r = 0; r < program->rank_count; r++) {
       assign_row(&a, r);
     }
   }
   weft_array_free(allocator, a.held, pairs, sizeof(struct held));
-  weft_array_free(allocator, a.received, messages, sizeof *a.received);
   weft_array_free(allocator, a.activations.free, row, sizeof(uint32_t));
   weft_array_free(allocator, a.receives.free, row, sizeof(uint32_t));
+  if (has_graph) {
+    weft_array_free(allocator, a.received, weft_message_count(&a.messages), sizeof(uint32_t));
+    weft_message_table_finish(&a.messages);
+  }
   return status;
 }

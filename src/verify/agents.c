@@ -27,18 +27,14 @@ static uint64_t queue_number(enum weft_channel_model channel, uint32_t other, bo
                                              : 2 * (uint64_t)other + sends;
 }
 
-static uint32_t owner_of(const struct weft_verify_context *context, uint32_t stage) {
-  return stage < context->stage_count ? context->owner[stage] : WEFT_RANK_NONE;
-}
-
 /* Numbers the queues that some boundary has, rank by rank. */
 static void number_queues(struct weft_agents *agents, const struct weft_verify_context *context,
                           enum weft_channel_model channel, struct edge_end *ends) {
   const uint32_t p = context->program->rank_count;
   uint32_t count = 0;
   for (uint32_t edge = 0; edge < agents->edge_count; edge++) {
-    const uint32_t stage = edge / 2, next = edge % 2 == 0 ? stage + 1 : stage - 1;
-    const uint32_t from = owner_of(context, stage), to = owner_of(context, next);
+    uint32_t from, to;
+    weft_edge_ranks(context, edge, &from, &to);
     if (from != to && from != WEFT_RANK_NONE && to != WEFT_RANK_NONE) {
       ends[count++] =
           (struct edge_end){from, queue_number(channel, to, true), &agents->of_sender[edge]};
@@ -69,13 +65,13 @@ static uint32_t agent_of(const struct weft_agents *agents,
                          struct weft_action action) {
   struct weft_action send = action;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-    return agents->of_sender[weft_edge_of_send(action)];
+    return agents->of_sender[weft_edge_of_send(context, action)];
   }
   if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
     return rank;
   }
   (void)weft_action_partner(action, context->stage_count, &send);
-  return agents->of_receiver[weft_edge_of_send(send)];
+  return agents->of_receiver[weft_edge_of_send(context, send)];
 }
 
 /* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its
@@ -117,7 +113,7 @@ bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_conte
   *agents = (struct weft_agents){.allocator = context->allocator,
                                  .count = p,
                                  .rank_count = p,
-                                 .edge_count = 2 * context->stage_count,
+                                 .edge_count = weft_edge_count(context),
                                  .of_rows = context->program->row_begin};
   if (!weft_channel_has_queues(channel)) {
     return true;

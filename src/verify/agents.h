@@ -13,7 +13,7 @@
 struct weft_agents {
   const struct weft_allocator *allocator;
   uint32_t count, rank_count;
-  uint32_t edge_count;     /* 2n */
+  uint32_t edge_count;     /* weft_edge_count() */
   const uint64_t *of_rows; /* [count + 1] without queues: the program's row_begin */
   uint64_t *begin;         /* [count + 1] with queues: into records; else NULL */
   uint32_t *records;       /* cells, agent after agent, in the order of the row */

@@ -1,5 +1,5 @@
-/* The run that decides liveness: what its parts share. verify_liveness.c runs it, and
- * deadlock_report.c says who waits for whom where it gets stuck. */
+/* The run that decides liveness: what its parts share. verify_liveness.c runs it; where it gets
+ * stuck, wait_graph.c finds who waits for whom, and deadlock_report.c says so. */
 #ifndef VERIFY_LIVENESS_RUN_H
 #define VERIFY_LIVENESS_RUN_H
 
@@ -23,8 +23,8 @@ struct weft_liveness_run {
   struct weft_agents agents;
   uint32_t *sent;  /* [channel] messages put in */
   uint32_t *taken; /* [channel] messages received */
-  uint8_t *made;   /* [n][m] bit 0 activation, bit 1 gradient. Tables: made; with queues: received
-                      by the stage */
+  uint8_t *made;   /* Tables: [n][m] made, bit 0 activation, bit 1 gradient. With queues: received
+                      by the stage, likewise; in a graph [message], bit 0 */
   struct weft_agent_state *states; /* [agent] */
   uint32_t *work;                  /* agents to look at, a stack */
   uint32_t work_count;
@@ -49,7 +49,7 @@ static inline const struct weft_action *weft_run_next(const struct weft_liveness
 
 static inline uint32_t weft_run_channel(const struct weft_liveness_run *run,
                                         struct weft_action send) {
-  return run->queue.channel_of[weft_edge_of_send(send)];
+  return run->queue.channel_of[weft_edge_of_send(run->context, send)];
 }
 
 /* The oldest message of a channel, or NULL. */
@@ -66,7 +66,7 @@ static inline uint32_t weft_run_receiver(const struct weft_liveness_run *run,
                                          struct weft_action send) {
   struct weft_action recv;
   if (run->has_queues) {
-    return run->agents.of_receiver[weft_edge_of_send(send)];
+    return run->agents.of_receiver[weft_edge_of_send(run->context, send)];
   }
   return weft_action_partner(send, run->context->stage_count, &recv)
              ? run->context->owner[recv.stage]
@@ -75,42 +75,69 @@ static inline uint32_t weft_run_receiver(const struct weft_liveness_run *run,
 
 static inline uint32_t weft_run_sender(const struct weft_liveness_run *run,
                                        struct weft_action send) {
-  return run->has_queues ? run->agents.of_sender[weft_edge_of_send(send)]
+  return run->has_queues ? run->agents.of_sender[weft_edge_of_send(run->context, send)]
                          : run->context->owner[send.stage];
 }
 
-/* ---- Tables ---- */
+/* ---- Inputs ---- */
 
 static inline uint8_t weft_run_made_bit(struct weft_action action) {
   return action.op == WEFT_OP_F ? 1 : 2;
 }
 
-/* The rank an action waits for, or WEFT_RANK_NONE if its input is there. */
-static inline uint32_t weft_run_missing_input(const struct weft_liveness_run *run,
-                                              struct weft_action action, uint32_t rank) {
-  uint32_t producer;
-  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
-      !weft_action_input(action, run->context->stage_count, &producer)) {
-    return WEFT_RANK_NONE;
+/* The RECV of an input that a stage of another rank makes. */
+static inline struct weft_action weft_run_receive_of(struct weft_action action, uint32_t producer) {
+  return weft_action_transfer(action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                              action.stage, producer, action.microbatch);
+}
+
+/* With queues: where it is noted that a message has been received, and the bit for it; NULL: the
+ * program has no such message. */
+static inline uint8_t *weft_run_received(const struct weft_liveness_run *run,
+                                         struct weft_action recv, uint8_t *bit) {
+  const struct weft_verify_context *context = run->context;
+  if (context->graph == NULL) {
+    *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
+    return &run->made[weft_pair_index(context, recv.stage, recv.microbatch)];
   }
-  const uint32_t from = run->context->owner[producer];
-  const uint64_t pair = weft_pair_index(run->context, producer, action.microbatch);
-  /* Order on the rank itself is the order check's business. */
-  return from == rank || (run->made[pair] & weft_run_made_bit(action)) != 0 ? WEFT_RANK_NONE : from;
+  const uint64_t message = weft_transfer_message(context, recv);
+  *bit = 1;
+  return message != WEFT_MESSAGE_NONE ? &run->made[message] : NULL;
+}
+
+/* Whether an action waits for what a stage makes: in a table until it is made, with queues until
+ * it has been received. Order on the rank itself is the order check's business. */
+static inline bool weft_run_lacks(const struct weft_liveness_run *run, struct weft_action action,
+                                  uint32_t rank, uint32_t producer) {
+  if (run->context->owner[producer] == rank) {
+    return false;
+  }
+  if (!run->has_queues) {
+    const uint64_t pair = weft_pair_index(run->context, producer, action.microbatch);
+    return (run->made[pair] & weft_run_made_bit(action)) == 0;
+  }
+  uint8_t bit;
+  const uint8_t *received = weft_run_received(run, weft_run_receive_of(action, producer), &bit);
+  return received != NULL && (*received & bit) == 0;
+}
+
+/* The first stage from input number *k on whose result an action lacks; false: none. *k is then
+ * behind it. */
+static inline bool weft_run_next_lacking(const struct weft_liveness_run *run,
+                                         struct weft_action action, uint32_t rank, uint32_t *k,
+                                         uint32_t *producer) {
+  const struct weft_graph *graph = run->context->graph;
+  const uint32_t inputs = weft_action_input_count(graph, action, run->context->stage_count);
+  while (*k < inputs) {
+    *producer = weft_action_input_at(graph, action, (*k)++);
+    if (weft_run_lacks(run, action, rank, *producer)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 /* ---- Queues ---- */
-
-/* Whether a compute action waits for the RECV of its input from another rank. */
-static inline bool weft_run_lacks_receive(const struct weft_liveness_run *run,
-                                          struct weft_action action, uint32_t rank) {
-  uint32_t producer;
-  return weft_op_in(action.op, WEFT_OPS_COMPUTE) &&
-         weft_action_input(action, run->context->stage_count, &producer) &&
-         run->context->owner[producer] != rank &&
-         (run->made[weft_pair_index(run->context, action.stage, action.microbatch)] &
-          weft_run_made_bit(action)) == 0;
-}
 
 /* Whether the compute before a transfer in its row is done. */
 static inline bool weft_run_is_issued(const struct weft_liveness_run *run, uint32_t rank,

@@ -5,7 +5,7 @@
 
 #include "verify/agents.h"
 
-/* A directed stage boundary with its two ranks, for numbering pairs. */
+/* A directed stage boundary, or edge, with its two ranks, for numbering pairs. */
 struct edge {
   uint64_t ranks; /* sender × 2^32 + receiver */
   uint32_t number;
@@ -17,10 +17,9 @@ static int compare_edges(const void *a, const void *b) {
 }
 
 static uint64_t edge_ranks(const struct weft_verify_context *context, uint32_t number) {
-  const uint32_t stage = number / 2;
-  const uint32_t to = number % 2 == 0 ? stage + 1 : stage - 1;
-  const uint32_t receiver = to < context->stage_count ? context->owner[to] : WEFT_RANK_NONE;
-  return (uint64_t)context->owner[stage] << 32 | receiver;
+  uint32_t from, to;
+  weft_edge_ranks(context, number, &from, &to);
+  return (uint64_t)from << 32 | to;
 }
 
 /* Edges between the same two ranks in the same direction share a number. */
@@ -51,7 +50,8 @@ static bool number_channels(struct weft_message_queue *queue,
     return number_pairs(queue, context); /* NCCL matches by order, for each pair of ranks */
   }
   for (uint32_t e = 0; e < queue->edge_count; e++) {
-    const uint32_t owner = context->owner[e / 2];
+    uint32_t owner, receiver;
+    weft_edge_ranks(context, e, &owner, &receiver);
     queue->channel_of[e] = channel == WEFT_CHANNEL_EDGE ? e : owner == WEFT_RANK_NONE ? 0 : owner;
   }
   queue->channel_count =
@@ -61,7 +61,9 @@ static bool number_channels(struct weft_message_queue *queue,
 
 /* Counting sort of the SENDs by channel. `first` is used one place ahead, and
  * moves to the right place while the list is filled. */
-static bool list_messages(struct weft_message_queue *queue, const struct weft_program *program) {
+static bool list_messages(struct weft_message_queue *queue,
+                          const struct weft_verify_context *context) {
+  const struct weft_program *program = context->program;
   queue->first =
       weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u, sizeof *queue->first);
   if (queue->first == NULL) {
@@ -69,7 +71,7 @@ static bool list_messages(struct weft_message_queue *queue, const struct weft_pr
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
-      queue->first[queue->channel_of[weft_edge_of_send(program->actions[i])] + 2]++;
+      queue->first[queue->channel_of[weft_edge_of_send(context, program->actions[i])] + 2]++;
       queue->message_count++;
     }
   }
@@ -83,7 +85,7 @@ static bool list_messages(struct weft_message_queue *queue, const struct weft_pr
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
-      const uint32_t channel = queue->channel_of[weft_edge_of_send(program->actions[i])];
+      const uint32_t channel = queue->channel_of[weft_edge_of_send(context, program->actions[i])];
       queue->messages[queue->first[channel + 1]++] = (uint32_t)i;
     }
   }
@@ -94,11 +96,11 @@ bool weft_message_queue_init(struct weft_message_queue *queue,
                              const struct weft_verify_context *context,
                              enum weft_channel_model channel) {
   *queue = (struct weft_message_queue){.allocator = context->allocator,
-                                       .edge_count = 2 * context->stage_count};
+                                       .edge_count = weft_edge_count(context)};
   queue->channel_of =
       weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
   if (queue->channel_of == NULL || !number_channels(queue, context, channel) ||
-      !list_messages(queue, context->program)) {
+      !list_messages(queue, context)) {
     weft_message_queue_finish(queue);
     return false;
   }

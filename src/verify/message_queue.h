@@ -10,7 +10,7 @@
 
 struct weft_message_queue {
   const struct weft_allocator *allocator;
-  uint32_t edge_count; /* 2n */
+  uint32_t edge_count; /* weft_edge_count() */
   uint32_t channel_count;
   uint64_t message_count;
   uint32_t *channel_of; /* [edge] */

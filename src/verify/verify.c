@@ -1,5 +1,6 @@
 /* weft_verify(): infers the program's shape, runs the checks from the
  * most basic to the least, and makes the report. */
+#include <inttypes.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -135,8 +136,14 @@ static uint64_t count_compute(struct weft_verify_context *context) {
 static enum weft_status infer_shape(struct weft_verify_context *context,
                                     const struct weft_verify_options *options, uint64_t compute) {
   const struct weft_program *program = context->program;
-  context->stage_count = options->stage_count;
+  const struct weft_graph *graph = context->graph;
+  context->stage_count = graph != NULL ? graph->stage_count : options->stage_count;
   context->microbatch_count = options->microbatch_count;
+  if (graph != NULL && options->stage_count != 0 && options->stage_count != graph->stage_count) {
+    return weft_fail(context->error, WEFT_ERR_USAGE, "leave the number of stages out",
+                     "%" PRIu32 " stages are asked for, and the graph has %" PRIu32,
+                     options->stage_count, graph->stage_count);
+  }
   if (context->stage_count == 0) {
     WEFT_TRY(infer_count(context, true, program->stage_count, &context->stage_count));
   }
@@ -223,6 +230,38 @@ static enum weft_status run_checks(struct weft_verify_context *context,
   return WEFT_OK;
 }
 
+/* What the checks note, before them. */
+static enum weft_status allocate_sets(struct weft_verify_context *context) {
+  const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
+  context->owner =
+      weft_array_allocate(context->allocator, context->stage_count, sizeof *context->owner);
+  context->exists = weft_array_allocate_zero(context->allocator, pairs, 1);
+  if (context->owner == NULL || context->exists == NULL) {
+    return weft_fail_memory(context->error, pairs);
+  }
+  if (context->graph != NULL) {
+    WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
+                                     context->microbatch_count, context->error));
+    const uint64_t messages = weft_message_count(&context->messages);
+    context->transfers = weft_array_allocate_zero(context->allocator, messages, 1);
+    if (context->transfers == NULL) {
+      return weft_fail_memory(context->error, messages);
+    }
+  }
+  return WEFT_OK;
+}
+
+static void release_sets(struct weft_verify_context *context) {
+  weft_array_free(context->allocator, context->owner, context->stage_count, sizeof *context->owner);
+  weft_array_free(context->allocator, context->exists,
+                  weft_pair_index(context, context->stage_count, 0), 1);
+  if (context->graph != NULL) {
+    weft_array_free(context->allocator, context->transfers, weft_message_count(&context->messages),
+                    1);
+    weft_message_table_finish(&context->messages);
+  }
+}
+
 static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
                                              const struct weft_verify_options *options,
                                              struct weft_report *report) {
@@ -234,19 +273,15 @@ static enum weft_status check_shape_and_rows(struct weft_verify_context *context
     return WEFT_OK;
   }
   WEFT_TRY(infer_shape(context, options, compute));
-  const uint32_t n = context->stage_count;
-  const uint64_t pairs = weft_pair_index(context, n, 0);
-  context->owner = weft_array_allocate(context->allocator, n, sizeof *context->owner);
-  context->exists = weft_array_allocate_zero(context->allocator, pairs, 1);
-  enum weft_status status = context->owner != NULL && context->exists != NULL
-                                ? find_owners(context)
-                                : weft_fail_memory(context->error, pairs);
+  enum weft_status status = allocate_sets(context);
+  if (status == WEFT_OK) {
+    status = find_owners(context);
+  }
   if (status == WEFT_OK) {
     status = run_checks(context, report);
   }
-  weft_array_free(context->allocator, context->owner, n, sizeof *context->owner);
-  weft_array_free(context->allocator, context->exists, pairs, 1);
-  report->stage_count = n;
+  release_sets(context);
+  report->stage_count = context->stage_count;
   report->microbatch_count = context->microbatch_count;
   return status;
 }
@@ -277,7 +312,9 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
   struct weft_verify_context context = {
       .allocator = allocator,
       .program = program,
+      .graph = program->graph,
       .model = options->model,
+      .messages = {.allocator = allocator},
       .findings = {.arena = &owned->arena,
                    .max = options->findings_max > 0 ? options->findings_max : 1},
       .error = error};

@@ -1,4 +1,4 @@
-/* Verify, structure: the order on each directed stage boundary. Messages are
+/* Verify, structure: the order on each directed stage boundary or edge. Messages are
  * matched by order, so the k-th receive must be for what the k-th send sent.
  * Where it is not, the program hangs or mixes data up under every model. */
 #include <assert.h>
@@ -21,7 +21,7 @@ static void check_receive(struct channel_check *check, const struct weft_visit *
   if (!weft_action_partner(at->action, check->context->stage_count, &send)) {
     return;
   }
-  const uint32_t edge = weft_edge_of_send(send);
+  const uint32_t edge = weft_edge_of_send(check->context, send);
   const uint32_t position = check->received[edge]++;
   const struct weft_action sent =
       program->actions[check->queue.messages[check->queue.first[edge] + position]];
@@ -57,7 +57,7 @@ static void check_rows(struct channel_check *check) {
 enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   assert(context->program != NULL);
   struct channel_check check = {.context = context};
-  const uint32_t edges = 2 * context->stage_count;
+  const uint32_t edges = weft_edge_count(context);
   if (!weft_message_queue_init(&check.queue, context, WEFT_CHANNEL_EDGE)) {
     return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
   }

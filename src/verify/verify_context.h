@@ -4,12 +4,13 @@
 
 #include <weft/spec.h>
 
-#include "ir/action.h"
+#include "ir/message_table.h"
 #include "verify/findings.h"
 
 struct weft_verify_context {
   const struct weft_allocator *allocator;
   const struct weft_program *program;
+  const struct weft_graph *graph; /* the program's; NULL: a chain */
   struct weft_comm_model model;
   struct weft_findings findings;
   struct weft_error *error;
@@ -19,6 +20,11 @@ struct weft_verify_context {
   uint32_t microbatch_count; /* m */
   uint32_t *owner;           /* [n] the rank that computes most of the stage, or WEFT_RANK_NONE */
   uint8_t *exists;           /* [n][m] set of ops F ... RECV_B, see weft_pair_bit() */
+
+  /* In a graph a stage has several messages per microbatch, so that SEND and RECV are not in
+   * `exists`, but here. */
+  struct weft_message_table messages;
+  uint8_t *transfers; /* [message] see weft_transfer_bit() */
 };
 
 /* An action while a row is walked. */
@@ -60,10 +66,68 @@ static inline bool weft_has_backward(const struct weft_verify_context *context) 
   return (context->ops & WEFT_OPS_BACKWARD) != 0;
 }
 
-/* Number of the directed stage boundary that a SEND sends over: activations of
- * stage s are 2s, gradients 2s+1. */
-static inline uint32_t weft_edge_of_send(struct weft_action send) {
-  return 2u * send.stage + (send.op == WEFT_OP_SEND_B);
+static inline uint8_t weft_transfer_bit(uint32_t op) {
+  return weft_op_in(op, WEFT_OPS_SEND) ? 1 : 2;
+}
+
+/* Of a SEND or RECV of a graph in range; WEFT_MESSAGE_NONE: the stages have no such edge, or
+ * nothing at all is sent over it. */
+static inline uint64_t weft_transfer_message(const struct weft_verify_context *context,
+                                             struct weft_action transfer) {
+  return weft_message_number(&context->messages, weft_channel_of_transfer(context->graph, transfer),
+                             transfer.microbatch);
+}
+
+/* Whether a SEND or RECV is over a boundary of the chain, or an edge of the graph, that exists. */
+static inline bool weft_transfer_has_edge(const struct weft_verify_context *context,
+                                          struct weft_action transfer) {
+  return context->graph == NULL
+             ? transfer.skip == 0 && weft_transfer_other(transfer) < context->stage_count
+             : weft_channel_of_transfer(context->graph, transfer) != WEFT_EDGE_NONE;
+}
+
+/* Where a set holds an action of the kinds F ... RECV_B, and its bit there; NULL: nowhere. The set
+ * is `exists` with `transfers`, or one like it. */
+static inline uint8_t *weft_set_entry(const struct weft_verify_context *context, uint8_t *pairs,
+                                      uint8_t *transfers, struct weft_action action, uint8_t *bit) {
+  *bit = weft_pair_bit(action.op);
+  if (context->graph == NULL || weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+    return action.skip == 0 ? &pairs[weft_pair_index(context, action.stage, action.microbatch)]
+                            : NULL;
+  }
+  const uint64_t message = weft_transfer_message(context, action);
+  *bit = weft_transfer_bit(action.op);
+  return message != WEFT_MESSAGE_NONE ? &transfers[message] : NULL;
+}
+
+/* Whether a SEND or RECV occurs. */
+static inline bool weft_transfer_exists(const struct weft_verify_context *context,
+                                        struct weft_action transfer) {
+  uint8_t bit;
+  const uint8_t *entry =
+      weft_set_entry(context, context->exists, context->transfers, transfer, &bit);
+  return entry != NULL && (*entry & bit) != 0;
+}
+
+/* Number of the directed boundary, or edge, that a SEND goes over (ir/action.h: channels; here a
+ * channel is what the model makes one of). */
+static inline uint32_t weft_edge_of_send(const struct weft_verify_context *context,
+                                         struct weft_action send) {
+  return context->graph == NULL ? 2u * send.stage + (send.op == WEFT_OP_SEND_B)
+                                : weft_channel_of_send(context->graph, send);
+}
+
+static inline uint32_t weft_edge_count(const struct weft_verify_context *context) {
+  return weft_channel_count(context->graph, context->stage_count);
+}
+
+/* The ranks of the stages at its ends, WEFT_RANK_NONE where a stage is not there. */
+static inline void weft_edge_ranks(const struct weft_verify_context *context, uint32_t edge,
+                                   uint32_t *from, uint32_t *to) {
+  uint32_t sender, receiver;
+  weft_channel_ends(context->graph, edge, &sender, &receiver);
+  *from = context->owner[sender];
+  *to = receiver < context->stage_count ? context->owner[receiver] : WEFT_RANK_NONE;
 }
 
 /* Place of a record: walks the row, so only for what is reported. */

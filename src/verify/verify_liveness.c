@@ -82,23 +82,33 @@ static bool try_receive(struct weft_liveness_run *run, struct weft_action recv) 
 /* ---- Tables: data ---- */
 
 static void make(struct weft_liveness_run *run, struct weft_action action) {
-  uint32_t consumer;
+  const struct weft_verify_context *context = run->context;
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
-  run->made[weft_pair_index(run->context, action.stage, action.microbatch)] |=
-      weft_run_made_bit(action);
-  if (weft_action_output(action, run->context->stage_count, &consumer)) {
-    wake(run, run->context->owner[consumer]);
+  run->made[weft_pair_index(context, action.stage, action.microbatch)] |= weft_run_made_bit(action);
+  const uint32_t outputs = weft_action_output_count(context->graph, action, context->stage_count);
+  for (uint32_t k = 0; k < outputs; k++) {
+    wake(run, context->owner[weft_action_output_at(context->graph, action, k)]);
   }
+}
+
+/* Whether all inputs of a cell from other ranks are there. */
+static bool has_inputs(const struct weft_liveness_run *run, uint32_t rank,
+                       const struct weft_action *cell) {
+  for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
+    uint32_t k = 0, producer;
+    if (weft_run_next_lacking(run, cell[part], rank, &k, &producer)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 static bool try_compute(struct weft_liveness_run *run, uint32_t rank,
                         const struct weft_action *cell) {
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
-    if (weft_run_missing_input(run, cell[k], rank) != WEFT_RANK_NONE) {
-      return false;
-    }
+  if (!has_inputs(run, rank, cell)) {
+    return false;
   }
   for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     make(run, cell[k]);
@@ -107,16 +117,6 @@ static bool try_compute(struct weft_liveness_run *run, uint32_t rank,
 }
 
 /* ---- Queues: compute and transfers beside each other ---- */
-
-static bool try_stream(const struct weft_liveness_run *run, uint32_t rank,
-                       const struct weft_action *cell) {
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
-    if (weft_run_lacks_receive(run, cell[k], rank)) {
-      return false;
-    }
-  }
-  return true;
-}
 
 static bool try_queue(struct weft_liveness_run *run, uint32_t agent,
                       const struct weft_action *transfer) {
@@ -130,8 +130,8 @@ static bool try_queue(struct weft_liveness_run *run, uint32_t agent,
   if (!try_receive(run, *transfer)) {
     return false;
   }
-  run->made[weft_pair_index(run->context, transfer->stage, transfer->microbatch)] |=
-      transfer->op == WEFT_OP_RECV_F ? 1 : 2;
+  uint8_t bit, *received = weft_run_received(run, *transfer, &bit);
+  *received |= bit; /* there is one: this is it */
   wake(run, rank);
   return true;
 }
@@ -144,16 +144,24 @@ static void wake_queues(struct weft_liveness_run *run, uint32_t rank) {
 
 /* Compute that stands before its RECV does not wait for it: that is the order check's business. */
 static void note_early(struct weft_liveness_run *run) {
-  const struct weft_program *program = run->context->program;
+  enum { BEHIND = 2 }; /* a shift: the RECV is behind us */
+  const struct weft_verify_context *context = run->context;
+  const struct weft_program *program = context->program;
+  uint8_t bit, *received;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_RECV)) {
-      run->made[weft_pair_index(run->context, action.stage, action.microbatch)] |=
-          action.op == WEFT_OP_RECV_F ? 4 : 8; /* it is behind us */
-    } else if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-      uint8_t *made = &run->made[weft_pair_index(run->context, action.stage, action.microbatch)];
-      const uint8_t bit = weft_run_made_bit(action);
-      *made |= action.op != WEFT_OP_W && (*made & (bit << 2)) == 0 ? bit : 0;
+      received = weft_run_received(run, action, &bit);
+      *received |= (uint8_t)(bit << BEHIND);
+      continue;
+    }
+    const uint32_t inputs = weft_action_input_count(context->graph, action, context->stage_count);
+    for (uint32_t k = 0; k < inputs; k++) {
+      const uint32_t producer = weft_action_input_at(context->graph, action, k);
+      received = weft_run_received(run, weft_run_receive_of(action, producer), &bit);
+      if (received != NULL && (*received & (bit << BEHIND)) == 0) {
+        *received |= bit;
+      }
     }
   }
 }
@@ -166,7 +174,7 @@ static bool try_cell(struct weft_liveness_run *run, uint32_t agent,
     return try_compute(run, agent, cell);
   }
   if (run->has_queues) {
-    return agent < run->agents.rank_count ? try_stream(run, agent, cell)
+    return agent < run->agents.rank_count ? has_inputs(run, agent, cell)
                                           : try_queue(run, agent, cell);
   }
   if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
@@ -245,7 +253,9 @@ static uint32_t find_capacity(struct weft_liveness_run *run) {
 /* ---- Setting up ---- */
 
 static uint64_t made_size(const struct weft_liveness_run *run) {
-  return weft_pair_index(run->context, run->context->stage_count, 0);
+  return run->has_queues && run->context->graph != NULL
+             ? weft_message_count(&run->context->messages)
+             : weft_pair_index(run->context, run->context->stage_count, 0);
 }
 
 static bool allocate(struct weft_liveness_run *run) {

@@ -1,5 +1,5 @@
 /* Verify, structure: the order on each rank. What an action needs from its own
- * rank (its F, its I, the neighbour stage's result, its RECV) must come
+ * rank (its F, its I, the results of stages that feed it, its RECVs) must come
  * before it. Rows are walked with the set of what has been done so far; an
  * overlap's parts run together, so none may need another. */
 #include <assert.h>
@@ -11,28 +11,40 @@
 
 struct order_check {
   struct weft_verify_context *context;
-  uint8_t *done; /* [n][m], as context->exists */
+  uint8_t *done;        /* [n][m], as context->exists */
+  uint8_t *transferred; /* [message], as context->transfers */
 };
 
-/* The op is somewhere on the rank, but not done yet. What is nowhere has been
+static uint8_t *done_entry(const struct order_check *check, struct weft_action action,
+                           uint8_t *bit) {
+  return weft_set_entry(check->context, check->done, check->transferred, action, bit);
+}
+
+/* The action is somewhere on the rank, but not done yet. What is nowhere has been
  * reported as missing. */
-static bool comes_later(const struct order_check *check, uint32_t op, uint32_t stage,
-                        uint32_t microbatch) {
-  const uint64_t pair = weft_pair_index(check->context, stage, microbatch);
-  const uint8_t bit = weft_pair_bit(op);
-  return (check->context->exists[pair] & bit) != 0 && (check->done[pair] & bit) == 0;
+static bool comes_later(const struct order_check *check, struct weft_action action) {
+  const struct weft_verify_context *context = check->context;
+  uint8_t bit;
+  const uint8_t *exists =
+      weft_set_entry(context, context->exists, context->transfers, action, &bit);
+  const uint8_t *done = done_entry(check, action, &bit);
+  return exists != NULL && (*exists & bit) != 0 && (*done & bit) == 0;
+}
+
+static bool comes_later_here(const struct order_check *check, enum weft_op op,
+                             struct weft_action action) {
+  return comes_later(check, weft_action_make(op, action.stage, action.microbatch));
 }
 
 static void check_own_stage(const struct order_check *check, const struct weft_visit *at) {
   const struct weft_action action = at->action;
   struct weft_findings *findings = &check->context->findings;
-  if (weft_op_in(action.op, WEFT_OPS_BACKWARD) &&
-      comes_later(check, WEFT_OP_F, action.stage, action.microbatch)) {
+  if (weft_op_in(action.op, WEFT_OPS_BACKWARD) && comes_later_here(check, WEFT_OP_F, action)) {
     weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, at->place,
                       "precedes %uF%" PRIu32 ", whose activations it needs", action.stage,
                       action.microbatch);
   }
-  if (action.op == WEFT_OP_W && comes_later(check, WEFT_OP_I, action.stage, action.microbatch)) {
+  if (action.op == WEFT_OP_W && comes_later_here(check, WEFT_OP_I, action)) {
     weft_findings_add(findings, WEFT_RULE_ORDER_WEIGHT, at->place,
                       "precedes %uI%" PRIu32 "; the input gradient comes first", action.stage,
                       action.microbatch);
@@ -60,15 +72,17 @@ static void check_receive(const struct order_check *check, const struct weft_vis
                           uint32_t producer) {
   const struct weft_action action = at->action;
   const bool forward = action.op == WEFT_OP_F;
-  const enum weft_op recv = forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
-  const enum weft_op send = forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  const struct weft_action recv = weft_action_transfer(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                                       action.stage, producer, action.microbatch);
+  const struct weft_action send = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
+                                                       producer, action.stage, action.microbatch);
   struct weft_verify_context *context = check->context;
-  if (comes_later(check, recv, action.stage, action.microbatch)) {
+  if (comes_later(check, recv)) {
+    char text[32];
     weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, at->place,
-                      "precedes %u%s%" PRIu32 ", which receives its input", action.stage,
-                      weft_op_info(recv)->text, action.microbatch);
-  } else if (!weft_pair_has(context, recv, action.stage, action.microbatch) &&
-             !weft_pair_has(context, send, producer, action.microbatch)) {
+                      "precedes %s, which receives its input",
+                      weft_action_format(&recv, text, sizeof text));
+  } else if (!weft_transfer_exists(context, recv) && !weft_transfer_exists(context, send)) {
     weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
                       "its input comes from stage %" PRIu32 " on rank %" PRIu32
                       ", and no SEND and RECV transfer it; take out those that are there and let "
@@ -93,7 +107,6 @@ static void check_send(const struct order_check *check, const struct weft_visit 
 static void check_action(const struct order_check *check, const struct weft_visit *at) {
   const struct weft_action action = at->action;
   const struct weft_verify_context *context = check->context;
-  uint32_t producer;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
     check_send(check, at);
     return;
@@ -102,13 +115,14 @@ static void check_action(const struct order_check *check, const struct weft_visi
     return;
   }
   check_own_stage(check, at);
-  if (!weft_action_input(action, context->stage_count, &producer)) {
-    return;
-  }
-  if (context->owner[producer] == at->place.rank) {
-    check_neighbour(check, at, producer);
-  } else if (weft_has_transfers(context) && context->owner[producer] != WEFT_RANK_NONE) {
-    check_receive(check, at, producer);
+  const uint32_t inputs = weft_action_input_count(context->graph, action, context->stage_count);
+  for (uint32_t k = 0; k < inputs; k++) {
+    const uint32_t producer = weft_action_input_at(context->graph, action, k);
+    if (context->owner[producer] == at->place.rank) {
+      check_neighbour(check, at, producer);
+    } else if (weft_has_transfers(context) && context->owner[producer] != WEFT_RANK_NONE) {
+      check_receive(check, at, producer);
+    }
   }
 }
 
@@ -135,8 +149,10 @@ static void check_row(const struct order_check *check, uint32_t rank) {
     for (uint32_t k = 0; k < records; k++) {
       at.action = program->actions[i + k];
       if (is_judged(check->context, &at)) {
-        check->done[weft_pair_index(check->context, at.action.stage, at.action.microbatch)] |=
-            weft_pair_bit(at.action.op);
+        uint8_t bit, *done = done_entry(check, at.action, &bit);
+        if (done != NULL) {
+          *done |= bit;
+        }
       }
     }
     i += records;
@@ -146,14 +162,16 @@ static void check_row(const struct order_check *check, uint32_t rank) {
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   assert(context->owner != NULL);
   const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
-  struct order_check check = {.context = context,
-                              .done = weft_array_allocate_zero(context->allocator, pairs, 1)};
-  if (check.done == NULL) {
-    return weft_fail_memory(context->error, pairs);
-  }
-  for (uint32_t r = 0; r < context->program->rank_count; r++) {
+  const uint64_t messages = weft_message_count(&context->messages); /* of a graph, else 0 */
+  struct order_check check = {
+      .context = context,
+      .done = weft_array_allocate_zero(context->allocator, pairs, 1),
+      .transferred = weft_array_allocate_zero(context->allocator, messages, 1)};
+  const bool allocated = check.done != NULL && check.transferred != NULL;
+  for (uint32_t r = 0; allocated && r < context->program->rank_count; r++) {
     check_row(&check, r);
   }
   weft_array_free(context->allocator, check.done, pairs, 1);
-  return WEFT_OK;
+  weft_array_free(context->allocator, check.transferred, messages, 1);
+  return allocated ? WEFT_OK : weft_fail_memory(context->error, pairs + messages);
 }

@@ -59,12 +59,16 @@ static void check_placement(struct weft_verify_context *context, const struct we
 
 static void check_once(struct weft_verify_context *context, const struct weft_visit *visit) {
   const struct weft_action action = visit->action;
-  uint8_t *seen = &context->exists[weft_pair_index(context, action.stage, action.microbatch)];
-  if ((*seen & weft_pair_bit(action.op)) != 0) {
+  uint8_t bit;
+  uint8_t *seen = weft_set_entry(context, context->exists, context->transfers, action, &bit);
+  if (seen == NULL) { /* over an edge that does not exist */
+    return;
+  }
+  if ((*seen & bit) != 0) {
     weft_findings_add(&context->findings, WEFT_RULE_DUPLICATE, visit->place,
                       "this action is in the program already; take one of them out");
   }
-  *seen |= weft_pair_bit(action.op);
+  *seen |= bit;
 }
 
 static void visit(struct weft_verify_context *context, const struct weft_visit *at) {
@@ -99,8 +103,8 @@ static void visit_rows(struct weft_verify_context *context) {
 enum { HAS_F = 1 << 0, HAS_B = 1 << 1, HAS_I = 1 << 2, HAS_W = 1 << 3 };
 
 /* An action of this (stage, microbatch) to point at, or the owner's row. */
-static struct weft_place place_of_pair(const struct weft_verify_context *context, uint32_t stage,
-                                       uint32_t microbatch) {
+static struct weft_place place_of_pair(const struct weft_verify_context *context, uint32_t ops,
+                                       uint32_t stage, uint32_t microbatch) {
   const struct weft_program *program = context->program;
   const uint32_t owner = context->owner[stage];
   if (owner == WEFT_RANK_NONE) {
@@ -108,8 +112,7 @@ static struct weft_place place_of_pair(const struct weft_verify_context *context
   }
   for (uint64_t i = program->row_begin[owner]; i < program->row_begin[owner + 1]; i++) {
     const struct weft_action action = program->actions[i];
-    if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && action.stage == stage &&
-        action.microbatch == microbatch) {
+    if (weft_op_in(action.op, ops) && action.stage == stage && action.microbatch == microbatch) {
       return weft_place_of(program, owner, i);
     }
   }
@@ -119,8 +122,9 @@ static struct weft_place place_of_pair(const struct weft_verify_context *context
 /* Finding the place costs a walk over the row: only for what is kept. */
 static struct weft_place place_if_kept(const struct weft_verify_context *context,
                                        enum weft_rule rule, uint32_t stage, uint32_t microbatch) {
+  const uint32_t ops = rule == WEFT_RULE_COVERAGE_FROZEN ? WEFT_OPS_BACKWARD : WEFT_OPS_COMPUTE;
   return context->findings.count[rule] < context->findings.max
-             ? place_of_pair(context, stage, microbatch)
+             ? place_of_pair(context, ops, stage, microbatch)
              : (struct weft_place){0};
 }
 
@@ -146,8 +150,24 @@ static void check_backward(struct weft_verify_context *context, uint32_t stage, 
   }
 }
 
+/* A stage that no gradient comes to: whatever is there of a backward is wrong. */
+static void check_frozen(struct weft_verify_context *context, uint32_t stage, uint32_t mb,
+                         unsigned has) {
+  if ((has & (HAS_B | HAS_I | HAS_W)) != 0) {
+    weft_findings_add(&context->findings, WEFT_RULE_COVERAGE_FROZEN,
+                      place_if_kept(context, WEFT_RULE_COVERAGE_FROZEN, stage, mb),
+                      "stage %" PRIu32
+                      " is frozen: none of its edges brings it a gradient, so that "
+                      "microbatch %" PRIu32
+                      " has no backward there; take it out, or let an edge "
+                      "from stage %" PRIu32 " carry gradients",
+                      stage, mb, stage);
+  }
+}
+
 static void check_stage_coverage(struct weft_verify_context *context, uint32_t stage) {
   const unsigned full_split = HAS_F | HAS_I | HAS_W, full = HAS_F | HAS_B;
+  const bool frozen = !weft_graph_has_backward(context->graph, stage);
   const uint8_t *exists = &context->exists[weft_pair_index(context, stage, 0)];
   if (context->owner[stage] == WEFT_RANK_NONE) {
     weft_findings_add(&context->findings, WEFT_RULE_COVERAGE_FORWARD, (struct weft_place){0},
@@ -156,7 +176,7 @@ static void check_stage_coverage(struct weft_verify_context *context, uint32_t s
   }
   for (uint32_t mb = 0; mb < context->microbatch_count; mb++) {
     const unsigned has = exists[mb] & 0xfu;
-    if (has == full || has == full_split) {
+    if (!frozen && (has == full || has == full_split)) {
       continue;
     }
     if ((has & HAS_F) == 0) {
@@ -164,7 +184,9 @@ static void check_stage_coverage(struct weft_verify_context *context, uint32_t s
                         place_if_kept(context, WEFT_RULE_COVERAGE_FORWARD, stage, mb),
                         "stage %" PRIu32 ", microbatch %" PRIu32 " has no F", stage, mb);
     }
-    if (weft_has_backward(context)) {
+    if (frozen) {
+      check_frozen(context, stage, mb, has);
+    } else if (weft_has_backward(context)) {
       check_backward(context, stage, mb, has);
     }
   }
@@ -172,16 +194,46 @@ static void check_stage_coverage(struct weft_verify_context *context, uint32_t s
 
 /* ---- Pairing of sends and receives ---- */
 
+/* No boundary of the chain, or edge of the graph, goes where a transfer does. */
+static void report_boundary(struct weft_verify_context *context, const struct weft_visit *at) {
+  const struct weft_action action = at->action;
+  const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
+  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
+  const bool up = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
+  const uint32_t other = weft_transfer_other(action);
+  const uint32_t from = up ? action.stage : other, to = up ? other : action.stage;
+  struct weft_findings *findings = &context->findings;
+  if (action.skip == 0 && other >= context->stage_count) {
+    weft_findings_add(findings, WEFT_RULE_COMM_BOUNDARY, at->place,
+                      "stage %u has no %s stage to %s", action.stage, up ? "next" : "previous",
+                      is_send ? "send to" : "receive from");
+  } else if (context->graph == NULL) {
+    weft_findings_add(findings, WEFT_RULE_COMM_BOUNDARY, at->place,
+                      "no edge goes from stage %" PRIu32 " to stage %" PRIu32
+                      ": without a graph the pipeline is a chain, where every stage feeds the next "
+                      "one alone; a first row such as #graph,0>1,1>2,0>2 lists other edges",
+                      from, to);
+  } else if (!forward && weft_graph_find(context->graph, from, to) != WEFT_EDGE_NONE) {
+    weft_findings_add(findings, WEFT_RULE_COMM_BOUNDARY, at->place,
+                      "the edge from stage %" PRIu32 " to stage %" PRIu32
+                      " carries no gradient; take this out, or write %" PRIu32 ">%" PRIu32
+                      " without an F in the row #graph",
+                      from, to, from, to);
+  } else {
+    weft_findings_add(findings, WEFT_RULE_COMM_BOUNDARY, at->place,
+                      "the graph has no edge from stage %" PRIu32 " to stage %" PRIu32
+                      "; take this out, or add %" PRIu32 ">%" PRIu32 " to the row #graph",
+                      from, to, from, to);
+  }
+}
+
 static void check_transfer(struct weft_verify_context *context, const struct weft_visit *at) {
   const struct weft_action action = at->action;
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
-  if (!weft_action_partner(action, context->stage_count, &partner)) {
-    weft_findings_add(
-        &context->findings, WEFT_RULE_COMM_BOUNDARY, at->place, "stage %u has no %s stage to %s",
-        action.stage,
-        action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B ? "next" : "previous",
-        is_send ? "send to" : "receive from");
+  if (!weft_transfer_has_edge(context, action) ||
+      !weft_action_partner(action, context->stage_count, &partner)) {
+    report_boundary(context, at);
     return;
   }
   const uint32_t other = context->owner[partner.stage];
@@ -192,7 +244,7 @@ static void check_transfer(struct weft_verify_context *context, const struct wef
                       action.stage, partner.stage, other, is_send ? "a send" : "a receive");
     return;
   }
-  if (!weft_pair_has(context, partner.op, partner.stage, partner.microbatch)) {
+  if (!weft_transfer_exists(context, partner)) {
     char text[32];
     weft_findings_add(&context->findings, is_send ? WEFT_RULE_PAIR_RECV : WEFT_RULE_PAIR_SEND,
                       at->place, "its %s on rank %" PRIu32 " is missing: %s",

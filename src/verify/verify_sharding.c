@@ -56,9 +56,23 @@ static void check_reshard(const struct shard_check *check, const struct weft_vis
   stage->unsharded = false;
 }
 
+/* A stage of a graph that no gradient comes to has none to reduce or to sum. */
+static bool check_frozen(const struct shard_check *check, const struct weft_visit *at) {
+  if (weft_graph_has_backward(check->context->graph, at->action.stage)) {
+    return false;
+  }
+  weft_findings_add(&check->context->findings, WEFT_RULE_COVERAGE_FROZEN, at->place,
+                    "stage %u is frozen: none of its edges brings it a gradient; take this out",
+                    at->action.stage);
+  return true;
+}
+
 static void check_reduce(const struct shard_check *check, const struct weft_visit *at,
                          struct shard_state *stage) {
   const uint32_t all = check->context->microbatch_count;
+  if (check_frozen(check, at)) {
+    return;
+  }
   if (stage->reduced) {
     weft_findings_add(&check->context->findings, WEFT_RULE_DUPLICATE, at->place,
                       "the gradients of stage %u are reduced already", at->action.stage);
@@ -75,6 +89,9 @@ static void check_tie(const struct shard_check *check, const struct weft_visit *
                       struct shard_state *stage) {
   struct weft_findings *findings = &check->context->findings;
   const uint32_t all = check->context->microbatch_count, last = check->context->stage_count - 1;
+  if (check_frozen(check, at)) {
+    return;
+  }
   if (at->action.stage != 0 && at->action.stage != last) {
     weft_findings_add(findings, WEFT_RULE_TIE_STAGE, at->place,
                       "stage %u shares no weights: only the first stage, 0, and the last, %" PRIu32

@@ -1,0 +1,56 @@
+/* Who waits for whom where a run got stuck, and the cycles among them. */
+#ifndef VERIFY_WAIT_GRAPH_H
+#define VERIFY_WAIT_GRAPH_H
+
+#include "verify/liveness_run.h"
+
+enum weft_wait_reason {
+  WEFT_WAIT_NOT_RECEIVED, /* a SEND: its message has not been received */
+  WEFT_WAIT_FULL,         /* a SEND: its channel is full */
+  WEFT_WAIT_NOT_SENT,     /* a RECV: its message has not been sent */
+  WEFT_WAIT_BEHIND,       /* a RECV: its message is on the channel behind another */
+  WEFT_WAIT_NOT_MADE,     /* compute of a table: its input has not been made */
+  WEFT_WAIT_INPUT,        /* compute beside queues: its input has not been received */
+  WEFT_WAIT_ENQUEUED      /* a transfer in a queue: the compute before it is not done */
+};
+
+/* What a stuck agent needs: another one to do something. */
+struct weft_wait {
+  uint32_t agent;
+  struct weft_action action; /* what that one must do */
+  enum weft_wait_reason reason;
+  struct weft_action older; /* WEFT_WAIT_BEHIND: the SEND of the message before it */
+};
+
+/* Goes through the waits of an agent; begins as {0}. */
+struct weft_wait_cursor {
+  uint32_t part, input;
+  bool past; /* the only one has been told */
+};
+
+/* The next wait of a stuck agent; false: no more. There is at least one, and only compute with
+ * several inputs has more. */
+bool weft_wait_next(const struct weft_liveness_run *run, uint32_t agent,
+                    struct weft_wait_cursor *cursor, struct weft_wait *wait);
+
+/* Cycles of agents, each of which waits for the next, no agent in two of them: the shortest there
+ * is, the shortest of what is left without its agents, and so on until none is left. */
+struct weft_wait_cycle {
+  uint32_t begin; /* in agents */
+  uint32_t length;
+  uint32_t lowest; /* agent: the cycle begins with it */
+};
+
+struct weft_wait_cycles {
+  const struct weft_allocator *allocator;
+  uint32_t agent_count;
+  uint32_t count;
+  struct weft_wait_cycle *cycles; /* [count] the shortest first, then by their lowest agent */
+  uint32_t *agents;               /* of all cycles */
+};
+
+/* False when out of memory. */
+bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found);
+void weft_wait_cycles_finish(struct weft_wait_cycles *found);
+
+#endif
