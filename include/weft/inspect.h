@@ -44,10 +44,11 @@ WEFT_API void weft_links_destroy(struct weft_links *links);
 WEFT_API uint32_t weft_links_peer(const struct weft_links *links, uint64_t record);
 
 /* The records that a record waits for, other than its peer; returns how many.
- * F, B and I wait for the RECV of their input, else for the action of the
- * neighbour stage that makes it; B, I also for their F; W for its I; a SEND for
- * what makes its data; REDUCE_GRAD and TIE_GRAD for the stage's last backward. */
-#define WEFT_NEEDS_MAX 2
+ * F, B and I wait for the RECV of each of their inputs, else for the action of the
+ * stage at the other end that makes it; B, I also, and first, for their F; W for its
+ * I; a SEND for what makes its data; REDUCE_GRAD and TIE_GRAD for the stage's last
+ * backward. A stage has at most WEFT_SKIP_MAX + 1 edges in one direction. */
+#define WEFT_NEEDS_MAX 257
 WEFT_API unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
                                    uint64_t needs[WEFT_NEEDS_MAX]);
 

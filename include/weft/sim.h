@@ -64,6 +64,9 @@ struct weft_simulation {
   struct weft_event *events; /* [event_count], rank after rank, each in program order, or NULL */
   uint64_t event_count;
   const uint64_t *event_begin; /* [rank_count + 1] into events */
+  int64_t *arrivals; /* of a table with a graph, which has no RECVs: [channel][microbatch] when
+                        messages arrive, activations over edge e on channel 2e, gradients on
+                        2e + 1. Else, and without events, NULL */
 };
 
 struct weft_sim_options {

@@ -11,12 +11,12 @@
 #include "ir/pairs.h"
 #include "ir/program.h"
 
+_Static_assert(WEFT_NEEDS_MAX == WEFT_SKIP_MAX + 2, "an input per edge, and the stage's own F");
+
 /* First record of each kind for a (stage, microbatch), or WEFT_MATCH_NONE. */
 struct producers {
-  uint32_t activation;          /* F */
-  uint32_t gradient;            /* B or I */
-  uint32_t received_activation; /* RECV_F */
-  uint32_t received_gradient;   /* RECV_B */
+  uint32_t activation; /* F */
+  uint32_t gradient;   /* B or I */
 };
 
 struct weft_links {
@@ -26,6 +26,7 @@ struct weft_links {
   uint32_t *rank_of;           /* [stage] */
   uint32_t *last_backward;     /* [stage] record of the last B or W */
   struct producers *producers; /* [stage][microbatch] */
+  uint32_t *received;          /* [channel][microbatch] first RECV, or WEFT_MATCH_NONE */
 };
 
 static struct producers *producers_of(const struct weft_links *links, uint32_t stage,
@@ -33,8 +34,25 @@ static struct producers *producers_of(const struct weft_links *links, uint32_t s
   return &links->producers[(uint64_t)stage * links->program->microbatch_count + microbatch];
 }
 
+/* Where the RECV of what goes over a channel is noted. */
+static uint32_t *received_over(const struct weft_links *links, uint32_t channel,
+                               uint32_t microbatch) {
+  return &links->received[(uint64_t)channel * links->program->microbatch_count + microbatch];
+}
+
 static void note_first(uint32_t *first, uint64_t record) {
   *first = *first == WEFT_MATCH_NONE ? (uint32_t)record : *first;
+}
+
+static void note_recv(struct weft_links *links, struct weft_action recv, uint64_t record) {
+  const struct weft_program *program = links->program;
+  struct weft_action send;
+  const uint32_t channel = weft_action_partner(recv, weft_program_stages(program), &send)
+                               ? weft_channel_of_send(program->graph, send)
+                               : WEFT_EDGE_NONE;
+  if (channel != WEFT_EDGE_NONE) {
+    note_first(received_over(links, channel, recv.microbatch), record);
+  }
 }
 
 static void note_producers(struct weft_links *links) {
@@ -50,11 +68,7 @@ static void note_producers(struct weft_links *links) {
         note_first(&producers_of(links, action.stage, action.microbatch)->gradient, i);
         break;
       case WEFT_OP_RECV_F:
-        note_first(&producers_of(links, action.stage, action.microbatch)->received_activation, i);
-        break;
-      case WEFT_OP_RECV_B:
-        note_first(&producers_of(links, action.stage, action.microbatch)->received_gradient, i);
-        break;
+      case WEFT_OP_RECV_B: note_recv(links, action, i); break;
       default: break;
     }
     if (action.op == WEFT_OP_B || action.op == WEFT_OP_W) {
@@ -63,16 +77,21 @@ static void note_producers(struct weft_links *links) {
   }
 }
 
-static enum weft_status allocate(struct weft_links *links, size_t pairs, struct weft_error *error) {
+static enum weft_status allocate(struct weft_links *links, struct weft_error *error) {
   const struct weft_program *program = links->program;
+  size_t pairs, messages;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  WEFT_TRY(weft_messages_count(program, &messages, error));
   links->matches =
       weft_arena_allocate(&links->arena, program->action_count, sizeof *links->matches);
   links->rank_of = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
   links->last_backward = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
   links->producers = weft_arena_allocate(&links->arena, pairs, sizeof *links->producers);
+  links->received = weft_arena_allocate(&links->arena, messages, sizeof *links->received);
   WEFT_TRY(weft_arena_status(&links->arena, error));
   memset(links->last_backward, 0xff, program->stage_count * sizeof(uint32_t));
   memset(links->producers, 0xff, pairs * sizeof *links->producers); /* WEFT_MATCH_NONE */
+  memset(links->received, 0xff, messages * sizeof *links->received);
   return weft_program_match(program, links->matches, error);
 }
 
@@ -81,16 +100,13 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
                                    struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(out, error);
-  WEFT_TRY(weft_program_require_chain(program, "the listing of links", error));
-  size_t pairs;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);
   if (links == NULL) {
     return weft_fail_memory(error, sizeof *links);
   }
   links->program = program;
   links->arena.allocator = allocator;
-  const enum weft_status status = allocate(links, pairs, error);
+  const enum weft_status status = allocate(links, error);
   if (status < 0) {
     weft_links_destroy(links);
     return status;
@@ -126,21 +142,24 @@ static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
   return count;
 }
 
-/* What a RECV brings, else what the neighbour stage makes. */
-static unsigned add_input(const struct weft_links *links, struct weft_action action,
-                          uint64_t *needs, unsigned count) {
-  const bool forward = action.op == WEFT_OP_F;
-  const struct producers *own = producers_of(links, action.stage, action.microbatch);
-  const uint32_t received = forward ? own->received_activation : own->received_gradient;
-  uint32_t stage;
-  if (received != WEFT_MATCH_NONE) {
-    return add_need(received, needs, count);
+/* What the RECV of each input brings, else what the stage at the other end makes. */
+static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
+                           uint64_t *needs, unsigned count) {
+  const struct weft_program *program = links->program;
+  const enum weft_op send = action.op == WEFT_OP_F ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  const uint32_t inputs = weft_action_input_count(program->graph, action, program->stage_count);
+  for (uint32_t k = 0; k < inputs; k++) {
+    const uint32_t stage = weft_action_input_at(program->graph, action, k);
+    const uint32_t channel = weft_channel_of_send(
+        program->graph, weft_action_transfer(send, stage, action.stage, action.microbatch));
+    uint32_t need = *received_over(links, channel, action.microbatch);
+    if (need == WEFT_MATCH_NONE && stage < program->stage_count) {
+      const struct producers *other = producers_of(links, stage, action.microbatch);
+      need = send == WEFT_OP_SEND_F ? other->activation : other->gradient;
+    }
+    count = add_need(need, needs, count);
   }
-  if (!weft_action_input(action, links->program->stage_count, &stage)) {
-    return count;
-  }
-  const struct producers *other = producers_of(links, stage, action.microbatch);
-  return add_need(forward ? other->activation : other->gradient, needs, count);
+  return count;
 }
 
 unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
@@ -155,9 +174,9 @@ unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
   }
   const struct producers *own = producers_of(links, action.stage, action.microbatch);
   switch (action.op) {
-    case WEFT_OP_F: return add_input(links, action, needs, 0);
+    case WEFT_OP_F: return add_inputs(links, action, needs, 0);
     case WEFT_OP_B:
-    case WEFT_OP_I: return add_input(links, action, needs, add_need(own->activation, needs, 0));
+    case WEFT_OP_I: return add_inputs(links, action, needs, add_need(own->activation, needs, 0));
     case WEFT_OP_SEND_F: return add_need(own->activation, needs, 0);
     default: return add_need(own->gradient, needs, 0); /* SEND_B, W */
   }

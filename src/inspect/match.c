@@ -1,7 +1,7 @@
 /* Finds, for each SEND and RECV of a program, the instruction at the other end
- * of the transfer, and for a TIE_GRAD the one of the other stage. Transfers are identified by direction, sending stage and
- * microbatch; one table slot per possible transfer holds the first SEND, which
- * the first RECV then takes. */
+ * of the transfer, and for a TIE_GRAD the one of the other stage. Transfers are
+ * identified by channel and microbatch; one table slot per possible transfer holds
+ * the first SEND, which the first RECV then takes. */
 #include "inspect/match.h"
 
 #include <assert.h>
@@ -14,17 +14,21 @@
 /* Indices into program->actions fit, NONE apart. */
 _Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");
 
-static size_t send_slot(const struct weft_program *program, struct weft_action send) {
-  const size_t pair = (size_t)send.stage * program->microbatch_count + send.microbatch;
-  return 2 * pair + (send.op == WEFT_OP_SEND_B);
+/* NULL: there is no such edge. */
+static uint32_t *send_slot(const struct weft_program *program, struct weft_action send,
+                           uint32_t *first_send) {
+  const uint32_t channel = weft_channel_of_send(program->graph, send);
+  return channel != WEFT_EDGE_NONE
+             ? &first_send[(size_t)channel * program->microbatch_count + send.microbatch]
+             : NULL;
 }
 
 static void note_sends(const struct weft_program *program, uint32_t *first_send) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-      uint32_t *slot = &first_send[send_slot(program, action)];
-      if (*slot == WEFT_MATCH_NONE) {
+      uint32_t *slot = send_slot(program, action, first_send);
+      if (slot != NULL && *slot == WEFT_MATCH_NONE) {
         *slot = (uint32_t)i;
       }
     }
@@ -38,11 +42,11 @@ static void take_sends(const struct weft_program *program, uint32_t *first_send,
     const struct weft_action action = program->actions[i];
     struct weft_action send;
     if (!weft_op_in(action.op, WEFT_OPS_RECV) ||
-        !weft_action_partner(action, program->stage_count, &send)) {
+        !weft_action_partner(action, weft_program_stages(program), &send)) {
       continue;
     }
-    uint32_t *slot = &first_send[send_slot(program, send)];
-    if (*slot != WEFT_MATCH_NONE) {
+    uint32_t *slot = send_slot(program, send, first_send);
+    if (slot != NULL && *slot != WEFT_MATCH_NONE) {
       matches[i] = *slot;
       matches[*slot] = (uint32_t)i;
       *slot = WEFT_MATCH_NONE;
@@ -74,13 +78,13 @@ static void pair_ties(const struct weft_program *program, uint32_t *matches) {
 enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
                                     struct weft_error *error) {
   assert(matches != NULL || program->action_count == 0);
-  size_t pairs;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
-  uint32_t *first_send = weft_array_allocate(program->allocator, 2 * pairs, sizeof *first_send);
+  size_t messages;
+  WEFT_TRY(weft_messages_count(program, &messages, error));
+  uint32_t *first_send = weft_array_allocate(program->allocator, messages, sizeof *first_send);
   if (first_send == NULL) {
-    return weft_fail_memory(error, 2 * pairs * sizeof *first_send);
+    return weft_fail_memory(error, messages * sizeof *first_send);
   }
-  for (size_t i = 0; i < 2 * pairs; i++) {
+  for (size_t i = 0; i < messages; i++) {
     first_send[i] = WEFT_MATCH_NONE;
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
@@ -89,6 +93,6 @@ enum weft_status weft_program_match(const struct weft_program *program, uint32_t
   note_sends(program, first_send);
   take_sends(program, first_send, matches);
   pair_ties(program, matches);
-  weft_array_free(program->allocator, first_send, 2 * pairs, sizeof *first_send);
+  weft_array_free(program->allocator, first_send, messages, sizeof *first_send);
   return WEFT_OK;
 }

@@ -183,6 +183,11 @@ static inline bool weft_action_partner(struct weft_action action, uint32_t stage
   return true;
 }
 
+/* Stages that transfers may have ends at: all of a graph, also those that a row is missing for. */
+static inline uint32_t weft_program_stages(const struct weft_program *program) {
+  return program->graph != NULL ? program->graph->stage_count : program->stage_count;
+}
+
 /* ---- Channels ----
  *
  * Both directions of an edge have a number: activations of edge e are 2e, gradients 2e + 1. In a

@@ -15,4 +15,9 @@ enum weft_status weft_pairs_check(uint32_t stages, uint32_t microbatches, uint64
 enum weft_status weft_pairs_count(const struct weft_program *program, size_t *count,
                                   struct weft_error *error);
 
+/* The same for channels: *count = weft_channel_count() x microbatch_count. In a
+ * table an action may have as many messages as its stage has edges. */
+enum weft_status weft_messages_count(const struct weft_program *program, size_t *count,
+                                     struct weft_error *error);
+
 #endif

@@ -42,7 +42,7 @@ static uint64_t before_on_rank(const struct path *path, uint64_t event) {
     const struct weft_event *other = &simulation->events[e];
     const uint32_t op = simulation->program->actions[other->record].op;
     if (weft_op_in(op, WEFT_OPS_SEND | WEFT_OPS_RECV) || !is_work(path, e) ||
-        other->begin == at->begin) { /* a part of the same overlap */
+        (other->begin == at->begin && other->end > at->begin)) { /* a part of the same overlap */
       continue;
     }
     return other->end == at->begin ? e : NO_EVENT;
@@ -50,13 +50,14 @@ static uint64_t before_on_rank(const struct path *path, uint64_t event) {
   return NO_EVENT;
 }
 
-/* The latest of what a record needs. A table's transfer time lies between the
+/* What a record needs that is there last. A table's transfer time lies between the
  * two, so the need may end before the event begins. */
 static uint64_t latest_need(const struct path *path, uint64_t event) {
   const struct weft_simulation *simulation = path->simulation;
   const uint32_t record = simulation->events[event].record;
   const uint32_t parts = weft_cell_parts(&simulation->program->actions[record]);
   uint64_t latest = NO_EVENT;
+  int64_t latest_at = INT64_MIN;
   for (uint32_t k = 0; k <= parts; k++) {
     uint64_t needs[WEFT_NEEDS_MAX + 1];
     unsigned count = weft_links_needs(path->links, record + k, needs);
@@ -67,18 +68,37 @@ static uint64_t latest_need(const struct path *path, uint64_t event) {
     }
     for (unsigned j = 0; j < count; j++) {
       const uint32_t e = path->event_of[needs[j]];
-      if (e != UINT32_MAX &&
-          (latest == NO_EVENT || simulation->events[e].end > simulation->events[latest].end)) {
+      const int64_t at = e != UINT32_MAX ? weft_arrival_of(simulation, e, record + k) : 0;
+      if (e != UINT32_MAX && (latest == NO_EVENT || at > latest_at)) {
         latest = e;
+        latest_at = at;
       }
     }
   }
   return latest;
 }
 
+/* Of a part: its overlap, which waits for what any of its parts needs. */
+static uint64_t cell_of(const struct path *path, uint64_t event) {
+  const struct weft_simulation *simulation = path->simulation;
+  const struct weft_event *at = &simulation->events[event];
+  for (uint64_t e = event; e-- > simulation->event_begin[at->rank];) {
+    const struct weft_event *other = &simulation->events[e];
+    if (other->begin != at->begin || other->end != at->end) {
+      break;
+    }
+    const struct weft_action *action = &simulation->program->actions[other->record];
+    if (action->op == WEFT_OP_OVERLAP_F_B) {
+      return other->record + weft_cell_parts(action) >= at->record ? e : event;
+    }
+  }
+  return event;
+}
+
 static uint64_t before(const struct path *path, uint64_t event) {
-  const uint64_t on_rank = before_on_rank(path, event);
-  return on_rank != NO_EVENT ? on_rank : latest_need(path, event);
+  const uint64_t cell = cell_of(path, event);
+  const uint64_t on_rank = before_on_rank(path, cell);
+  return on_rank != NO_EVENT ? on_rank : latest_need(path, cell);
 }
 
 /* A SEND and its RECV are one transfer: the path shows its RECV once. */

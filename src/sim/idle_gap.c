@@ -23,35 +23,60 @@ uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record
   return found ? low : WEFT_EVENT_NONE;
 }
 
-/* Takes an event that had to end first, if none before it ended later. */
-static void offer(const struct weft_simulation *simulation, uint64_t event, uint64_t *latest) {
-  if (event != WEFT_EVENT_NONE &&
-      (*latest == WEFT_EVENT_NONE ||
-       simulation->events[event].end > simulation->events[*latest].end)) {
-    *latest = event;
+int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record) {
+  const struct weft_program *program = simulation->program;
+  const struct weft_event *maker = &simulation->events[event];
+  const struct weft_action made = program->actions[maker->record];
+  const struct weft_action taker = program->actions[record];
+  if (simulation->arrivals == NULL || made.stage == taker.stage ||
+      !weft_op_in(made.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+    return maker->end;
+  }
+  const bool forward = made.op == WEFT_OP_F;
+  const uint32_t edge = forward ? weft_graph_find(program->graph, made.stage, taker.stage)
+                                : weft_graph_find(program->graph, taker.stage, made.stage);
+  return edge == WEFT_EDGE_NONE
+             ? maker->end
+             : simulation->arrivals[(2 * (uint64_t)edge + !forward) * program->microbatch_count +
+                                    made.microbatch];
+}
+
+/* What ended a gap, so far. */
+struct awaited {
+  uint64_t event; /* WEFT_EVENT_NONE: nothing */
+  int64_t at;
+};
+
+/* Takes an event that had to end first, if none before it was there later. */
+static void offer(struct awaited *latest, uint64_t event, int64_t at) {
+  if (latest->event == WEFT_EVENT_NONE || at > latest->at) {
+    *latest = (struct awaited){event, at};
   }
 }
 
 /* What the action's input came from last. Its own F or I, on the same rank,
  * cannot keep a free rank waiting. */
 static void offer_inputs(const struct weft_simulation *simulation, const struct weft_links *links,
-                         uint64_t record, uint64_t *latest) {
+                         uint64_t record, struct awaited *latest) {
   uint64_t needs[WEFT_NEEDS_MAX];
   const unsigned count = weft_links_needs(links, record, needs);
   for (unsigned i = 0; i < count; i++) {
-    offer(simulation, weft_event_of(simulation, needs[i]), latest);
+    const uint64_t event = weft_event_of(simulation, needs[i]);
+    if (event != WEFT_EVENT_NONE) {
+      offer(latest, event, weft_arrival_of(simulation, event, record));
+    }
   }
 }
 
 /* The UNSHARD of the stage that precedes the action in its row. */
 static void offer_unshard(const struct weft_simulation *simulation, uint64_t event, uint16_t stage,
-                          uint64_t *latest) {
+                          struct awaited *latest) {
   const uint64_t row_begin = simulation->event_begin[simulation->events[event].rank];
   for (uint64_t i = event; i > row_begin; i--) {
     const struct weft_action action =
         simulation->program->actions[simulation->events[i - 1].record];
     if (action.op == WEFT_OP_UNSHARD && action.stage == stage) {
-      offer(simulation, i - 1, latest);
+      offer(latest, i - 1, simulation->events[i - 1].end);
       return;
     }
     /* Beyond another action of the stage it was there already. */
@@ -98,11 +123,6 @@ static enum weft_idle_cause cause_of(const struct weft_simulation *simulation,
   }
 }
 
-static bool explains(const struct weft_simulation *simulation, uint64_t awaited,
-                     const struct weft_event *here) {
-  return awaited != WEFT_EVENT_NONE && simulation->events[awaited].end == here->begin;
-}
-
 struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
                                           const struct weft_links *links, uint64_t event,
                                           int64_t idle_from, bool first) {
@@ -115,15 +135,17 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
     gap.cause = WEFT_IDLE_START;
     return gap;
   }
+  struct awaited latest = {.event = WEFT_EVENT_NONE, .at = INT64_MIN};
   const unsigned parts = weft_cell_parts(action);
   const unsigned first_part = parts > 0 ? 1 : 0;
   for (unsigned i = first_part; i <= parts; i++) {
-    offer_inputs(simulation, links, here->record + i, &gap.awaited);
+    offer_inputs(simulation, links, here->record + i, &latest);
   }
   /* A walk along the row, so only where the inputs do not explain it. */
-  for (unsigned i = first_part; i <= parts && !explains(simulation, gap.awaited, here); i++) {
-    offer_unshard(simulation, event, action[i].stage, &gap.awaited);
+  for (unsigned i = first_part; i <= parts && latest.at != here->begin; i++) {
+    offer_unshard(simulation, event, action[i].stage, &latest);
   }
+  gap.awaited = latest.event;
   gap.cause = gap.awaited == WEFT_EVENT_NONE
                   ? WEFT_IDLE_FORWARD
                   : cause_of(simulation, links, &simulation->events[gap.awaited], idle_from);

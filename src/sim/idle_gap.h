@@ -11,11 +11,19 @@
 /* The event of a record, WEFT_EVENT_NONE where it has none. */
 uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record);
 
+/* When what an event made is there for a record that needs it: at its end, and in a table with a
+ * graph after its transfer. */
+int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record);
+
+/* For measured timelines, whose tables have no transfers. */
+void weft_simulation_drop_arrivals(struct weft_simulation *simulation);
+
 struct weft_idle_gap {
   int64_t ticks;              /* 0: no gap */
   enum weft_idle_cause cause; /* of its larger part; meaningless without a gap */
-  uint64_t awaited;           /* the event whose end ended it: a compute action, a RECV or an
-                                 UNSHARD; WEFT_EVENT_NONE at the start */
+  uint64_t awaited;           /* the event whose end, or in a table whose message, ended it: a
+                                 compute action, a RECV or an UNSHARD; WEFT_EVENT_NONE at the
+                                 start */
 };
 
 /* The gap before a compute event or an overlap's header. `idle_from` is when the

@@ -16,6 +16,7 @@
 
 #include "ir/action.h"
 #include "ir/program.h"
+#include "sim/idle_gap.h"
 #include "sim/rank_record.h"
 
 #define NONE UINT32_MAX
@@ -37,15 +38,15 @@ struct measured {
   uint32_t *event_of;    /* [action_count] NONE: a bubble */
   uint32_t *previous;    /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
-  uint32_t *last_send;   /* [2 x stage] the same for the channel, while rows are read */
+  uint32_t *last_send;   /* [channel] the same, while rows are read */
   int64_t *unsharded_at; /* [stage] */
   bool *has_gradients;   /* [stage] its first backward has begun */
   uint32_t *rank_of;     /* [stage] */
   struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
   struct weft_rank_record *ranks;     /* [rank_count] */
-  struct buffer_time *buffers;        /* [longest row] */
-  int64_t *times;                     /* [2 x longest row] */
-  uint64_t longest;
+  struct buffer_time *buffers;        /* [buffers_max] */
+  int64_t *times;                     /* [2 x buffers_max] */
+  size_t buffers_max;                 /* inputs of a rank */
 };
 
 static bool is_compute(struct weft_action action) {
@@ -162,17 +163,19 @@ static void index_events(struct measured *measured) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     measured->event_of[i] = measured->previous[i] = NONE;
   }
-  for (uint32_t edge = 0; edge < 2 * program->stage_count; edge++) {
-    measured->last_send[edge] = NONE;
+  for (uint32_t k = 0; k < weft_channel_count(program->graph, program->stage_count); k++) {
+    measured->last_send[k] = NONE;
   }
   for (uint64_t i = 0; i < simulation->event_count; i++) {
     const uint32_t record = simulation->events[i].record;
     const struct weft_action action = program->actions[record];
     measured->event_of[record] = (uint32_t)i;
-    if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-      uint32_t *last = &measured->last_send[2u * action.stage + (action.op == WEFT_OP_SEND_B)];
-      measured->previous[record] = *last;
-      *last = (uint32_t)i;
+    const uint32_t channel = weft_op_in(action.op, WEFT_OPS_SEND)
+                                 ? weft_channel_of_send(program->graph, action)
+                                 : WEFT_EDGE_NONE;
+    if (channel != WEFT_EDGE_NONE) {
+      measured->previous[record] = measured->last_send[channel];
+      measured->last_send[channel] = (uint32_t)i;
     }
   }
 }
@@ -183,24 +186,27 @@ static const struct weft_event *event_at(const struct measured *measured, uint64
              : NULL;
 }
 
-/* The event that brings an action's input: a RECV, or the action of the neighbour
- * stage that makes it; NULL: it needs none. Its own F or I, which it also waits
- * for, precedes it in the row. */
-static const struct weft_event *input_of(const struct measured *measured, uint64_t record) {
+/* The events that bring an action's inputs: RECVs, or actions of other stages that
+ * make them; returns how many. Its own F or I, which it also waits for, precedes
+ * it in the row. */
+static unsigned inputs_of(const struct measured *measured, uint64_t record,
+                          const struct weft_event *inputs[WEFT_NEEDS_MAX]) {
   uint64_t needs[WEFT_NEEDS_MAX];
   const struct weft_action *actions = measured->program->actions;
-  uint32_t producer;
-  if (!weft_action_input(actions[record], measured->program->stage_count, &producer)) {
-    return NULL;
+  unsigned found = 0;
+  if (!weft_op_in(actions[record].op, WEFT_OPS_COMPUTE)) {
+    return 0;
   }
   const unsigned count = weft_links_needs(measured->links, record, needs);
   for (unsigned k = 0; k < count; k++) {
     const struct weft_action need = actions[needs[k]];
-    if (weft_op_in(need.op, WEFT_OPS_RECV) || need.stage != actions[record].stage) {
-      return event_at(measured, needs[k]);
+    const struct weft_event *event = event_at(measured, needs[k]);
+    if (event != NULL &&
+        (weft_op_in(need.op, WEFT_OPS_RECV) || need.stage != actions[record].stage)) {
+      inputs[found++] = event;
     }
   }
-  return NULL;
+  return found;
 }
 
 /* How long a message waited behind the one before it on its channel: from when it
@@ -228,9 +234,10 @@ static const struct weft_event *latest_input(const struct measured *measured,
                                              const struct weft_action *cell, uint64_t record) {
   const struct weft_event *latest = NULL;
   for (uint32_t k = weft_cell_parts(cell) > 0; k <= weft_cell_parts(cell); k++) {
-    const struct weft_event *input = input_of(measured, record + k);
-    if (input != NULL && (latest == NULL || input->end > latest->end)) {
-      latest = input;
+    const struct weft_event *inputs[WEFT_NEEDS_MAX];
+    const unsigned count = inputs_of(measured, record + k, inputs);
+    for (unsigned j = 0; j < count; j++) {
+      latest = latest == NULL || inputs[j]->end > latest->end ? inputs[j] : latest;
     }
   }
   return latest;
@@ -295,12 +302,16 @@ static void hold_from_begin(const struct measured *measured, struct weft_rank_re
   }
 }
 
+static bool keeps_activations(const struct measured *measured, uint32_t stage) {
+  return measured->has_backward && weft_graph_has_backward(measured->program->graph, stage);
+}
+
 static void release(const struct measured *measured, struct weft_rank_record *rank,
                     struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
   double held = 0;
   switch (action.op) {
-    case WEFT_OP_F: held = measured->has_backward ? 0 : -costs->activation; break;
+    case WEFT_OP_F: held = keeps_activations(measured, action.stage) ? 0 : -costs->activation; break;
     case WEFT_OP_B: held = -costs->activation; break;
     case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
     default: held = -costs->activation_after_i; break;
@@ -347,7 +358,7 @@ static void account_collective(const struct measured *measured, struct weft_rank
 /* A buffer is taken from the start of a transfer to the end of the action that
  * consumes it. */
 static uint32_t peak_buffers(const struct measured *measured, size_t count) {
-  int64_t *taken = measured->times, *freed = measured->times + measured->longest;
+  int64_t *taken = measured->times, *freed = measured->times + measured->buffers_max;
   for (size_t k = 0; k < count; k++) {
     taken[k] = measured->buffers[k].taken;
     freed[k] = measured->buffers[k].freed;
@@ -357,21 +368,22 @@ static uint32_t peak_buffers(const struct measured *measured, size_t count) {
   return weft_buffers_peak(taken, freed, count);
 }
 
-/* The buffer of an action whose input comes from another rank. In a table it is
- * taken as soon as the data is made. */
-static bool buffer_of(const struct measured *measured, const struct weft_event *event,
-                      struct buffer_time *buffer) {
-  if (!weft_op_in(measured->program->actions[event->record].op, WEFT_OPS_COMPUTE)) {
-    return false;
+/* The buffers of an action's inputs from other ranks; returns how many. In a table
+ * they are taken as soon as the data is made. */
+static size_t add_buffers(const struct measured *measured, const struct weft_event *event,
+                          struct buffer_time *buffers) {
+  const struct weft_event *inputs[WEFT_NEEDS_MAX];
+  const unsigned count = inputs_of(measured, event->record, inputs);
+  size_t added = 0;
+  for (unsigned k = 0; k < count; k++) {
+    const struct weft_event *input = inputs[k];
+    const bool received = weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV);
+    if (received || input->rank != event->rank) {
+      buffers[added++] = (struct buffer_time){.taken = received ? input->begin : input->end,
+                                              .freed = event->end};
+    }
   }
-  const struct weft_event *input = input_of(measured, event->record);
-  if (input == NULL) {
-    return false;
-  }
-  const bool received = weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV);
-  *buffer =
-      (struct buffer_time){.taken = received ? input->begin : input->end, .freed = event->end};
-  return received || input->rank != event->rank;
+  return added;
 }
 
 static void account_rank(const struct measured *measured, uint32_t number) {
@@ -382,7 +394,7 @@ static void account_rank(const struct measured *measured, uint32_t number) {
   for (uint64_t i = simulation->event_begin[number]; i < simulation->event_begin[number + 1]; i++) {
     const struct weft_event *event = &simulation->events[i];
     const struct weft_action action = measured->program->actions[event->record];
-    buffers += buffer_of(measured, event, &measured->buffers[buffers]);
+    buffers += add_buffers(measured, event, &measured->buffers[buffers]);
     if (is_compute(action) && i >= parts_end) {
       account_compute(measured, rank, event);
       parts_end = i + weft_cell_records(&action);
@@ -396,28 +408,42 @@ static void account_rank(const struct measured *measured, uint32_t number) {
 
 /* ---- weft_simulation_measured() ---- */
 
+/* The most that a rank's actions consume together. */
+static size_t count_inputs(const struct weft_program *program) {
+  size_t most = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    size_t count = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      count += weft_action_input_count(program->graph, program->actions[i], program->stage_count);
+    }
+    most = count > most ? count : most;
+  }
+  return most;
+}
+
 static enum weft_status allocate(struct measured *measured, struct weft_arena *arena,
                                  struct weft_error *error) {
   const struct weft_program *program = measured->program;
+  const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
   const uint64_t *begin = measured->simulation->event_begin;
+  uint64_t longest = 0;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     const uint64_t size = begin[r + 1] - begin[r];
-    measured->longest = size > measured->longest ? size : measured->longest;
+    longest = size > longest ? size : longest;
   }
-  const size_t records = (size_t)program->action_count, longest = (size_t)measured->longest;
-  const size_t stages = program->stage_count;
+  measured->buffers_max = count_inputs(program);
+  const size_t records = (size_t)program->action_count, stages = program->stage_count;
   measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
-  measured->last_send = weft_arena_allocate(arena, 2 * stages, sizeof *measured->last_send);
+  measured->last_send = weft_arena_allocate(arena, channels, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
   measured->has_gradients = weft_arena_allocate(arena, stages, sizeof *measured->has_gradients);
   measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
   measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
-  /* One more: a candidate is written before it is known to be a buffer. */
-  measured->buffers = weft_arena_allocate(arena, longest + 1, sizeof *measured->buffers);
-  measured->times = weft_arena_allocate(arena, 2 * longest, sizeof *measured->times);
+  measured->buffers = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->buffers);
+  measured->times = weft_arena_allocate(arena, 2 * measured->buffers_max, sizeof *measured->times);
   if (weft_memory_exceeds_activations(measured->costs)) {
-    measured->changes = weft_arena_allocate(arena, longest + 1, sizeof *measured->changes);
+    measured->changes = weft_arena_allocate(arena, (size_t)longest + 1, sizeof *measured->changes);
   }
   return weft_arena_status(arena, error);
 }
@@ -445,7 +471,6 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
                                           double ticks_per_unit, struct weft_simulation **out,
                                           struct weft_error *error) {
   WEFT_NEED(program, error);
-  WEFT_TRY(weft_program_require_chain(program, "the measured timeline", error));
   WEFT_NEED(costs, error);
   WEFT_NEED(out, error);
   if (event_count > 0) {
@@ -461,6 +486,7 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
                      "there are %g ticks to a unit; expected more than 0", ticks_per_unit);
   }
   WEFT_TRY(weft_simulate(allocator, program, costs, NULL, &measured.simulation, error));
+  weft_simulation_drop_arrivals(measured.simulation);
   enum weft_status status = take_events(&measured, events, event_count, error);
   if (status == WEFT_OK) {
     status = account(&measured, &arena, ticks_per_unit, error);

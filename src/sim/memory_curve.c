@@ -46,7 +46,7 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   const struct weft_program *program = simulation->program;
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;
-  /* Without any backward nothing is kept after F. */
+  /* Without any backward nothing is kept after F, nor is it by a frozen stage. */
   const bool trains = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
     /* An overlap's parts begin together, then end together. */
@@ -61,7 +61,8 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
     for (uint32_t k = 0; k < records; k++) {
       if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
         change(&curve, (double)simulation->events[e].end / unit,
-               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage), trains));
+               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage),
+                           trains && weft_graph_has_backward(program->graph, cell[k].stage)));
       }
     }
     e += records;

@@ -103,7 +103,7 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (rank_of[s] != WEFT_RANK_NONE) {
       weft_rank_memory_add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
-                                 has_backward);
+                                 has_backward && weft_graph_has_backward(program->graph, s));
     }
   }
 }

@@ -30,6 +30,7 @@ static const struct weft_sim_options *or_default(const struct weft_sim_options *
 struct owned_simulation {
   struct weft_simulation simulation;
   struct weft_arena arena;
+  size_t arrival_count;
 };
 
 /* Events: one per record that is no bubble. */
@@ -92,6 +93,12 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
                                 &owned->simulation);
   }
   weft_sim_recorder_finish(&recorder);
+  /* What RECVs have as their ends; the simulation keeps it. */
+  if (status == WEFT_OK && run->graph != NULL && !run->has_transfers && !run->options->no_events) {
+    owned->simulation.arrivals = run->inputs;
+    owned->arrival_count = run->input_count;
+    run->inputs = NULL;
+  }
   return status;
 }
 
@@ -131,8 +138,17 @@ void weft_simulation_destroy(struct weft_simulation *simulation) {
   struct weft_arena arena = owned->arena;
   weft_array_free(arena.allocator, simulation->events, simulation->event_count,
                   sizeof *simulation->events);
+  weft_array_free(arena.allocator, simulation->arrivals, owned->arrival_count,
+                  sizeof *simulation->arrivals);
   weft_array_free(arena.allocator, owned, 1, sizeof *owned);
   weft_arena_finish(&arena);
+}
+
+void weft_simulation_drop_arrivals(struct weft_simulation *simulation) {
+  struct owned_simulation *owned = (struct owned_simulation *)simulation;
+  weft_array_free(owned->arena.allocator, simulation->arrivals, owned->arrival_count,
+                  sizeof *simulation->arrivals);
+  simulation->arrivals = NULL;
 }
 
 enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,

@@ -11,14 +11,14 @@
 
 /* ---- Numbering the queues ---- */
 
-/* An end of a boundary: the rank whose queue it goes through, and the other. */
-struct edge_end {
+/* An end of a channel: the rank whose queue it goes through, and the other. */
+struct channel_end {
   uint64_t key; /* own rank × 2^32 + other rank, and direction; per rank: own rank alone */
   uint32_t *queue;
 };
 
 static int compare_ends(const void *a, const void *b) {
-  const struct edge_end *x = a, *y = b;
+  const struct channel_end *x = a, *y = b;
   return (x->key > y->key) - (x->key < y->key);
 }
 
@@ -32,19 +32,16 @@ static uint64_t key_of(const struct weft_sim_run *run, uint32_t own, uint32_t ot
 }
 
 /* Ends with the same key share a queue. */
-static void number_queues(struct weft_sim_run *run, struct edge_end *ends) {
-  const uint32_t n = run->program->stage_count;
+static void number_queues(struct weft_sim_run *run, struct channel_end *ends, uint32_t channels) {
   uint32_t count = 0;
-  for (uint32_t edge = 0; edge < 2 * n; edge++) {
-    const uint32_t stage = edge / 2, next = edge % 2 == 0 ? stage + 1 : stage - 1;
-    const uint32_t from = run->rank_of[stage];
-    const uint32_t to = next < n ? run->rank_of[next] : WEFT_RANK_NONE;
-    ends[2 * edge] = (struct edge_end){key_of(run, from, to, true), &run->queue_of_sender[edge]};
-    ends[2 * edge + 1] =
-        (struct edge_end){key_of(run, to, from, false), &run->queue_of_receiver[edge]};
+  for (uint32_t k = 0; k < channels; k++) {
+    const uint32_t from = run->channels[k].from, to = run->channels[k].to;
+    ends[2 * k] = (struct channel_end){key_of(run, from, to, true), &run->queue_of_sender[k]};
+    ends[2 * k + 1] =
+        (struct channel_end){key_of(run, to, from, false), &run->queue_of_receiver[k]};
   }
-  qsort(ends, 4 * (size_t)n, sizeof *ends, compare_ends);
-  for (uint32_t k = 0; k < 4 * n; k++) {
+  qsort(ends, 2 * (size_t)channels, sizeof *ends, compare_ends);
+  for (uint32_t k = 0; k < 2 * channels; k++) {
     count += k > 0 && ends[k].key != ends[k - 1].key;
     *ends[k].queue = count;
   }
@@ -53,27 +50,19 @@ static void number_queues(struct weft_sim_run *run, struct edge_end *ends) {
 
 /* ---- Filling them ---- */
 
-static bool is_transfer(struct weft_action action) {
-  return weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV);
-}
+#define QUEUE_NONE UINT32_MAX
 
-static uint32_t edge_of(struct weft_action action) {
-  switch (action.op) {
-    case WEFT_OP_SEND_F: return 2u * action.stage;
-    case WEFT_OP_SEND_B: return 2u * action.stage + 1u;
-    case WEFT_OP_RECV_F: return 2u * (action.stage - 1u);
-    default: return 2u * (action.stage + 1u) + 1u;
-  }
-}
-
-static bool is_on_boundary(const struct weft_sim_run *run, struct weft_action action) {
-  struct weft_action partner;
-  return is_transfer(action) && weft_action_partner(action, run->program->stage_count, &partner);
-}
-
+/* Of a transfer; QUEUE_NONE for all else, and for one that leads nowhere. */
 static uint32_t queue_of(const struct weft_sim_run *run, struct weft_action action) {
-  return weft_op_in(action.op, WEFT_OPS_SEND) ? run->queue_of_sender[edge_of(action)]
-                                              : run->queue_of_receiver[edge_of(action)];
+  if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    return QUEUE_NONE;
+  }
+  const struct weft_sim_channel *channel = weft_sim_channel_of(run, action);
+  if (channel == NULL) {
+    return QUEUE_NONE;
+  }
+  return weft_op_in(action.op, WEFT_OPS_SEND) ? run->queue_of_sender[channel - run->channels]
+                                              : run->queue_of_receiver[channel - run->channels];
 }
 
 /* Counting sort of the transfers by queue. Queue ends double as cursors. */
@@ -81,8 +70,9 @@ static void fill_queues(struct weft_sim_run *run) {
   const struct weft_program *program = run->program;
   uint32_t total = 0;
   for (uint64_t i = 0; i < program->action_count; i++) {
-    if (is_on_boundary(run, program->actions[i])) {
-      run->queues[queue_of(run, program->actions[i])].end++;
+    const uint32_t queue = queue_of(run, program->actions[i]);
+    if (queue != QUEUE_NONE) {
+      run->queues[queue].end++;
     }
   }
   for (uint32_t q = 0; q < run->queue_count; q++) {
@@ -91,20 +81,21 @@ static void fill_queues(struct weft_sim_run *run) {
     total += size;
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
-    if (is_on_boundary(run, program->actions[i])) {
-      run->entries[run->queues[queue_of(run, program->actions[i])].end++] = (uint32_t)i;
+    const uint32_t queue = queue_of(run, program->actions[i]);
+    if (queue != QUEUE_NONE) {
+      run->entries[run->queues[queue].end++] = (uint32_t)i;
     }
   }
 }
 
 enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_error *error) {
-  const uint32_t n = run->program->stage_count;
   struct weft_arena *arena = &run->arena;
-  const size_t edges = 2 * (size_t)n;
-  struct edge_end *ends = weft_arena_allocate(arena, 2 * edges, sizeof *ends);
-  run->queue_of_sender = weft_arena_allocate(arena, edges, sizeof(uint32_t));
-  run->queue_of_receiver = weft_arena_allocate(arena, edges, sizeof(uint32_t));
-  run->queues = weft_arena_allocate(arena, 2 * edges + 1, sizeof *run->queues);
+  const uint32_t channels = weft_channel_count(run->graph, run->program->stage_count);
+  const size_t ends_count = 2 * (size_t)channels;
+  struct channel_end *ends = weft_arena_allocate(arena, ends_count, sizeof *ends);
+  run->queue_of_sender = weft_arena_allocate(arena, channels, sizeof(uint32_t));
+  run->queue_of_receiver = weft_arena_allocate(arena, channels, sizeof(uint32_t));
+  run->queues = weft_arena_allocate(arena, ends_count + 1, sizeof *run->queues);
   run->entries = weft_arena_allocate(arena, run->program->action_count, sizeof(uint32_t));
   /* A try pushes at most the queues of the transfer it starts. */
   run->queue_work =
@@ -113,7 +104,7 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
     run->issued = weft_arena_allocate(arena, run->program->action_count, sizeof *run->issued);
   }
   WEFT_TRY(weft_arena_status(arena, error));
-  number_queues(run, ends);
+  number_queues(run, ends, channels);
   fill_queues(run);
   return WEFT_OK;
 }
@@ -143,18 +134,19 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
     return false;
   }
   const struct weft_action action = run->program->actions[run->entries[queue->head]];
-  const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
+  const struct weft_sim_channel *channel = weft_sim_channel_of(run, action);
   struct weft_action partner;
-  (void)weft_action_partner(action, run->program->stage_count, &partner);
-  const uint32_t other_number = queue_of(run, partner);
+  (void)weft_action_partner(action, WEFT_STAGES_MAX, &partner); /* it has a channel */
+  const uint32_t other_number = weft_op_in(action.op, WEFT_OPS_SEND)
+                                    ? run->queue_of_receiver[channel - run->channels]
+                                    : run->queue_of_sender[channel - run->channels];
   struct weft_transfer_queue *other = &run->queues[other_number];
   if (other->head == other->end ||
       !weft_action_equal(run->program->actions[run->entries[other->head]], partner)) {
     return false;
   }
-  const struct weft_action recv = is_send ? partner : action;
-  const size_t input = weft_sim_input(run, recv.op == WEFT_OP_RECV_F, recv.stage, recv.microbatch);
-  const int64_t made = run->inputs[input];
+  int64_t *input = &channel->inputs[action.microbatch];
+  const int64_t made = *input;
   if (made >= 0 || made == WEFT_TIME_UNKNOWN) {
     return false;
   }
@@ -167,12 +159,12 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
     }
     start = later(start, later(here, there));
   }
-  queue->free = other->free = start + run->ticks.occupancy;
+  queue->free = other->free = start + channel->occupancy;
   queue->head++;
   other->head++;
   run->queue_work[run->queue_work_count++] = number;
   run->queue_work[run->queue_work_count++] = other_number;
-  weft_sim_deliver(run, input, run->rank_of[recv.stage], ~made, start);
+  weft_sim_deliver(run, channel, input, ~made, start);
   return true;
 }
 
@@ -183,14 +175,15 @@ static void try_queue(struct weft_sim_run *run, uint32_t number) {
   }
 }
 
-void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge) {
-  try_queue(run, run->queue_of_sender[edge]);
+void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t channel) {
+  try_queue(run, run->queue_of_sender[channel]);
 }
 
 void weft_sim_queues_issue(struct weft_sim_run *run, const struct weft_action *transfer,
                            int64_t time) {
-  if (is_on_boundary(run, *transfer)) {
+  const uint32_t queue = queue_of(run, *transfer);
+  if (queue != QUEUE_NONE) {
     run->issued[transfer - run->program->actions] = time;
-    try_queue(run, queue_of(run, *transfer));
+    try_queue(run, queue);
   }
 }

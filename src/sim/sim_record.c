@@ -13,7 +13,7 @@
 
 #include "ir/program.h"
 
-/* For what is made twice: with events and without. */
+/* For what is made several times: with events and without, for chains and for graphs. */
 #define ROW_INLINE static inline __attribute__((always_inline))
 
 enum { AHEAD_RECORDS = 32, MOVES_PER_BUFFER = 16 };
@@ -63,11 +63,8 @@ static size_t insert_last(int64_t *times, size_t last) {
  * in the order of their arrival, so that to keep them in order is nearly free;
  * where it is not, they are sorted at the end. */
 ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct row *row,
-                                struct weft_action action, int64_t end) {
-  const struct weft_work *work = weft_sim_work(recorder->run, action);
-  if (work->inputs != NULL && work->from != row->rank &&
-      row->buffer_count < recorder->buffers_max) {
-    const int64_t taken = work->inputs[action.microbatch] - work->hop;
+                                int64_t taken, int64_t end) {
+  if (row->buffer_count < recorder->buffers_max) {
     recorder->freed[row->buffer_count] = end;
     recorder->taken[row->buffer_count] = taken;
     if (taken >= row->taken_last) {
@@ -78,6 +75,23 @@ ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct
       row->is_unsorted = true;
     }
     row->buffer_count++;
+  }
+}
+
+ROW_INLINE void remember_buffers(const struct weft_sim_recorder *recorder, struct row *row,
+                                 struct weft_action action, int64_t end, bool graph) {
+  const struct weft_sim_run *run = recorder->run;
+  const struct weft_work *work = weft_sim_work(run, action);
+  if (!graph && work->inputs != NULL && work->from != row->rank) {
+    remember_buffer(recorder, row, work->inputs[action.microbatch] - work->hop, end);
+  }
+  const uint32_t count = graph ? weft_sim_input_count(run, action) : 0;
+  for (uint32_t k = 0; k < count; k++) {
+    const struct weft_sim_channel *channel;
+    const int64_t *input = weft_sim_edge_input(run, action, k, &channel);
+    if (channel->from != row->rank) {
+      remember_buffer(recorder, row, *input - channel->hop, end);
+    }
   }
 }
 
@@ -105,7 +119,8 @@ ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
   const int64_t wait = run->waits != NULL ? run->waits[number] : 0;
   const int64_t channel = wait < gap ? wait : gap;
   record->idle[WEFT_IDLE_CHANNEL] += channel;
-  record->idle[number < run->pairs ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
+  record->idle[weft_sim_is_forward(run, number) ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] +=
+      gap - channel;
 }
 
 /* ---- Events ---- */
@@ -136,10 +151,14 @@ ROW_INLINE void write_event(const struct weft_sim_run *run, struct row *row,
 
 /* A SEND and its RECV have the times of their transfer; 0 if it never starts. */
 ROW_INLINE void write_transfer(const struct weft_sim_run *run, struct row *row,
-                               const struct weft_action *action) {
-  const int64_t *input = carried_by(run, *action);
+                               const struct weft_action *action, bool graph) {
+  const struct weft_sim_channel *channel = graph ? weft_sim_channel_of(run, *action) : NULL;
+  const int64_t *input = !graph            ? carried_by(run, *action)
+                         : channel != NULL ? &channel->inputs[action->microbatch]
+                                           : NULL;
   const bool arrives = input != NULL && *input >= 0;
-  write_event(run, row, action, arrives ? *input - hop_of(run, *action) : 0, arrives ? *input : 0);
+  const int64_t hop = !arrives ? 0 : graph ? channel->hop : hop_of(run, *action);
+  write_event(run, row, action, arrives ? *input - hop : 0, arrives ? *input : 0);
 }
 
 /* ---- Rows ---- */
@@ -147,7 +166,7 @@ ROW_INLINE void write_transfer(const struct weft_sim_run *run, struct row *row,
 /* When a cell begins, and the input that comes last, or NULL. */
 ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *row,
                               const struct weft_action *cell, uint32_t first, uint32_t parts,
-                              const int64_t **latest, int64_t *unsharded) {
+                              bool graph, const int64_t **latest, int64_t *unsharded) {
   *latest = NULL;
   *unsharded = INT64_MIN;
   for (uint32_t k = first; k <= parts; k++) {
@@ -157,8 +176,14 @@ ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *
     const struct weft_work *work = weft_sim_work(run, cell[k]);
     const int64_t there = run->unsharded_at[cell[k].stage];
     *unsharded = there > *unsharded ? there : *unsharded;
-    if (work->inputs != NULL) {
+    if (!graph && work->inputs != NULL) {
       const int64_t *input = &work->inputs[cell[k].microbatch];
+      *latest = *latest == NULL || *input > **latest ? input : *latest;
+    }
+    const uint32_t count = graph ? weft_sim_input_count(run, cell[k]) : 0;
+    for (uint32_t j = 0; j < count; j++) {
+      const struct weft_sim_channel *channel;
+      const int64_t *input = weft_sim_edge_input(run, cell[k], j, &channel);
       *latest = *latest == NULL || *input > **latest ? input : *latest;
     }
   }
@@ -168,12 +193,13 @@ ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *
 
 /* A compute action is one part, number 0; those of an overlap count from 1. */
 ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row *row,
-                            const struct weft_action *cell, bool overlap, bool events) {
+                            const struct weft_action *cell, bool overlap, bool events,
+                            bool graph) {
   const struct weft_sim_run *run = recorder->run;
   const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
   const int64_t *latest;
   int64_t unsharded;
-  const int64_t begin = find_begin(run, row, cell, first, parts, &latest, &unsharded);
+  const int64_t begin = find_begin(run, row, cell, first, parts, graph, &latest, &unsharded);
   int64_t duration = overlap ? weft_sim_overlap_duration(run, row->rank, cell)
                              : weft_sim_work(run, *cell)->duration;
   if (!overlap && run->adjusts) {
@@ -195,7 +221,7 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       weft_rank_memory_activation(&row->record.memory, weft_sim_work(run, cell[k])->held_from_end,
                                   end);
-      remember_buffer(recorder, row, cell[k], end);
+      remember_buffers(recorder, row, cell[k], end, graph);
     }
   }
 }
@@ -218,7 +244,8 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
                               state->stream);
 }
 
-ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events) {
+ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events,
+                           bool graph) {
   const struct weft_program *program = recorder->run->program;
   struct weft_rank_run *state = &recorder->run->ranks[rank];
   const struct weft_action *at = &program->actions[program->row_begin[rank]];
@@ -231,13 +258,13 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
   while (at < end) {
     if (weft_op_in(at->op, WEFT_OPS_COMPUTE)) {
       __builtin_prefetch(at + AHEAD_RECORDS);
-      record_cell(recorder, &row, at, false, events);
+      record_cell(recorder, &row, at, false, events, graph);
     } else if (weft_op_in(at->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       if (events) {
-        write_transfer(recorder->run, &row, at);
+        write_transfer(recorder->run, &row, at, graph);
       }
     } else if (at->op == WEFT_OP_OVERLAP_F_B) {
-      record_cell(recorder, &row, at, true, events);
+      record_cell(recorder, &row, at, true, events, graph);
       at += at->parts;
     } else if (weft_op_in(at->op, WEFT_OPS_SHARD)) {
       record_collective(recorder, &row, at, events);
@@ -256,11 +283,15 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
 }
 
 static void record_with_events(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, true);
+  record_row(recorder, rank, true, false);
 }
 
 static void record_numbers(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, false);
+  record_row(recorder, rank, false, false);
+}
+
+static void record_graph(const struct weft_sim_recorder *recorder, uint32_t rank) {
+  record_row(recorder, rank, recorder->events != NULL, true);
 }
 
 void weft_sim_record_all(struct weft_sim_recorder *recorder) {
@@ -270,7 +301,9 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   weft_rank_records_init(recorder->records, program, recorder->run->costs, recorder->run->rank_of,
                          recorder->changes);
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    if (recorder->events != NULL) {
+    if (recorder->run->graph != NULL) {
+      record_graph(recorder, r);
+    } else if (recorder->events != NULL) {
       record_with_events(recorder, r);
     } else {
       record_numbers(recorder, r);
@@ -284,8 +317,13 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
  * consumes an input twice is no valid one; it has one buffer all the same.) */
 static bool count_buffers(struct weft_sim_run *run, size_t *most) {
   const struct weft_program *program = run->program;
-  size_t *counts = weft_arena_allocate(&run->arena, program->rank_count, sizeof *counts);
-  for (uint32_t s = 0; counts != NULL && s < program->stage_count; s++) {
+  size_t *counts = weft_arena_allocate(&run->arena, program->rank_count + 1u, sizeof *counts);
+  for (uint32_t k = 0; counts != NULL && run->graph != NULL && k < 2 * run->graph->edge_count; k++) {
+    const struct weft_sim_channel *channel = &run->channels[k];
+    counts[channel->to] += channel->from != channel->to ? program->microbatch_count : 0;
+    *most = counts[channel->to] > *most ? counts[channel->to] : *most;
+  }
+  for (uint32_t s = 0; counts != NULL && run->graph == NULL && s < program->stage_count; s++) {
     const uint32_t rank = run->rank_of[s];
     for (unsigned op = 0; op < 2 && rank != WEFT_RANK_NONE; op++) {
       const struct weft_work *work = &run->stages[s].works[op];

@@ -97,7 +97,7 @@ int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
 /* Most programs never wait for a channel, and need no memory for it. */
 static void remember_wait(struct weft_sim_run *run, const int64_t *input, int64_t wait) {
   if (run->waits == NULL) {
-    run->waits = weft_array_allocate_zero(run->allocator, 2 * run->pairs, sizeof *run->waits);
+    run->waits = weft_array_allocate_zero(run->allocator, run->input_count, sizeof *run->waits);
   }
   if (run->waits == NULL) {
     run->lacks_memory = true;
@@ -107,29 +107,29 @@ static void remember_wait(struct weft_sim_run *run, const int64_t *input, int64_
 }
 
 WALK_INLINE void deliver(struct weft_sim_run *run, int64_t *input, uint32_t to, int64_t produced,
-                         int64_t start) {
+                         int64_t start, int64_t hop) {
   __builtin_prefetch(input + AHEAD_NUMBERS, 1);
-  *input = start + run->ticks.occupancy + run->ticks.latency;
+  *input = start + hop;
   if (start > produced && run->keeps_waits) {
     remember_wait(run, input, start - produced);
   }
   wake(run, to, input);
 }
 
-void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
-                      int64_t start) {
-  deliver(run, &run->inputs[input], rank_or_nobody(run, to), produced, start);
+void weft_sim_deliver(struct weft_sim_run *run, const struct weft_sim_channel *channel,
+                      int64_t *input, int64_t produced, int64_t start) {
+  deliver(run, input, channel->to, produced, start, channel->hop);
 }
 
 WALK_INLINE void send_over(struct weft_sim_run *run, const struct weft_work *work, int64_t *input,
                            int64_t produced) {
   const int64_t start = produced > *work->channel ? produced : *work->channel;
   *work->channel = start + run->ticks.occupancy;
-  deliver(run, input, work->to, produced, start);
+  deliver(run, input, work->to, produced, start, run->ticks.occupancy + run->ticks.latency);
 }
 
-/* An action has made something: hand it over on the rank, send it, or leave it
- * for its SEND. */
+/* An action of a chain has made something: hand it over on the rank, send it, or
+ * leave it for its SEND. */
 WALK_INLINE void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
                          int64_t end) {
   const struct weft_work *work = weft_sim_work(run, action);
@@ -191,15 +191,16 @@ static bool await_parts(const struct weft_sim_run *run, struct weft_rank_run *st
     const struct weft_work *work = weft_sim_work(run, cell[k]);
     const int64_t unsharded = run->unsharded_at[cell[k].stage];
     *begin = unsharded > *begin ? unsharded : *begin;
-    if (work->inputs == NULL) {
-      continue;
+    if (run->graph != NULL) {
+      state->waits_for = weft_sim_await_edges(run, cell[k], begin);
+    } else if (work->inputs != NULL) {
+      const int64_t *input = &work->inputs[cell[k].microbatch];
+      state->waits_for = *input < 0 ? input : NULL;
+      *begin = *input > *begin ? *input : *begin;
     }
-    const int64_t *input = &work->inputs[cell[k].microbatch];
-    if (*input < 0) {
-      state->waits_for = input;
+    if (state->waits_for != NULL) {
       return false;
     }
-    *begin = *input > *begin ? *input : *begin;
   }
   return true;
 }
@@ -213,7 +214,12 @@ static bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_ran
   }
   state->clock = begin + weft_sim_overlap_duration(run, rank, cell);
   for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
-    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+    if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      continue;
+    }
+    if (run->graph != NULL) {
+      weft_sim_publish_edges(run, rank, cell[k], state->clock);
+    } else {
       publish(run, rank, cell[k], state->clock);
     }
   }
@@ -262,8 +268,8 @@ WALK_INLINE uint64_t hand_over(struct weft_sim_run *run, uint32_t rank,
 
 /* Place and clock are in variables: as far as the compiler knows, stores to
  * inputs might change them in the state. Plain: actions take the times of the
- * costs, and no channel is shared. */
-WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) {
+ * costs, and no channel is shared. Graph: stages have any number of inputs. */
+WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain, bool graph) {
   struct weft_rank_run *state = &run->ranks[rank];
   const struct weft_action *const actions = run->program->actions;
   const struct weft_action *at = actions + state->at, *const end = actions + state->end;
@@ -276,7 +282,12 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
       const int64_t unsharded = unsharded_at[at->stage];
       int64_t begin = clock > unsharded ? clock : unsharded;
       __builtin_prefetch(at + AHEAD_RECORDS);
-      if (work->inputs != NULL) {
+      if (graph) {
+        state->waits_for = weft_sim_await_edges(run, *at, &begin);
+        if (state->waits_for != NULL) {
+          break;
+        }
+      } else if (work->inputs != NULL) {
         const int64_t *input = &work->inputs[at->microbatch];
         __builtin_prefetch(input + AHEAD_NUMBERS);
         if (*input < 0) {
@@ -288,7 +299,11 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
       clock = begin + (!plain && run->adjusts
                            ? weft_sim_adjust(run, rank, (uint64_t)(at - actions), work->duration)
                            : work->duration);
-      at += hand_over(run, rank, work, at, at + 1 == end, clock, plain);
+      if (graph) {
+        weft_sim_publish_edges(run, rank, *at++, clock);
+      } else {
+        at += hand_over(run, rank, work, at, at + 1 == end, clock, plain);
+      }
     } else if (weft_op_in(at->op, WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_IDLE))) {
       if (!plain && run->issued != NULL) {
         weft_sim_queues_issue(run, at, clock);
@@ -298,7 +313,11 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
       if (!plain && run->issued != NULL) {
         weft_sim_queues_issue(run, at, clock);
       }
-      send(run, *at);
+      if (graph) {
+        weft_sim_send_edge(run, *at);
+      } else {
+        send(run, *at);
+      }
       at++;
     } else {
       state->at = (uint64_t)(at - actions);
@@ -314,9 +333,17 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
   state->clock = clock;
 }
 
-static void walk_plain(struct weft_sim_run *run, uint32_t rank) { walk_rank(run, rank, true); }
+static void walk_plain(struct weft_sim_run *run, uint32_t rank) {
+  walk_rank(run, rank, true, false);
+}
 
-static void walk_any(struct weft_sim_run *run, uint32_t rank) { walk_rank(run, rank, false); }
+static void walk_any(struct weft_sim_run *run, uint32_t rank) {
+  walk_rank(run, rank, false, false);
+}
+
+static void walk_graph(struct weft_sim_run *run, uint32_t rank) {
+  walk_rank(run, rank, false, true);
+}
 
 /* ---- A rank that cannot finish ---- */
 
@@ -348,12 +375,15 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
 static void reset(struct weft_sim_run *run, const int64_t *starts) {
   const struct weft_program *program = run->program;
   int64_t *const inputs = run->inputs;
-  const size_t input_count = 2 * run->pairs;
+  const size_t input_count = run->input_count;
+  const uint32_t channels = weft_channel_count(run->graph, program->stage_count);
   for (size_t k = 0; k < input_count; k++) {
     inputs[k] = WEFT_TIME_UNKNOWN;
   }
+  for (uint32_t k = 0; k < channels; k++) {
+    run->channel_free[k] = 0;
+  }
   for (uint32_t s = 0; s < program->stage_count; s++) {
-    run->edge_free[2 * s] = run->edge_free[2 * s + 1] = 0;
     run->unsharded_at[s] = 0;
   }
   run->work_count = 0;
@@ -375,7 +405,9 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
   reset(run, starts);
   while (run->work_count > 0) {
     const uint32_t rank = run->work[--run->work_count];
-    if (run->adjusts || run->queues != NULL) {
+    if (run->graph != NULL) {
+      walk_graph(run, rank);
+    } else if (run->adjusts || run->queues != NULL) {
       walk_any(run, rank);
     } else {
       walk_plain(run, rank);
@@ -386,7 +418,8 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
       return fail_stuck(run, error);
     }
   }
-  return run->lacks_memory ? weft_fail_memory(error, 2 * run->pairs * sizeof *run->waits) : WEFT_OK;
+  return run->lacks_memory ? weft_fail_memory(error, run->input_count * sizeof *run->waits)
+                           : WEFT_OK;
 }
 
 /* Records `from` to `to` of a row; returns how many stages are new. */
@@ -433,16 +466,13 @@ static int64_t hop_between(const struct weft_sim_run *run, uint32_t stage, uint3
 /* F takes what the stage before it made, and feeds the one after it. */
 static struct weft_work forward_work(const struct weft_sim_run *run, uint32_t s) {
   const bool is_first = s == 0, is_last = s + 1 == run->program->stage_count;
-  const double activation = weft_costs_of(run->costs, s)->activation;
   return (struct weft_work){
       .inputs = is_first ? NULL : &run->inputs[weft_sim_input(run, true, s, 0)],
       .outputs = is_last ? NULL : &run->inputs[weft_sim_input(run, true, s + 1, 0)],
-      .channel = &run->edge_free[2 * s],
+      .channel = &run->channel_free[2 * s],
       .hop = is_first ? 0 : hop_between(run, s - 1, s),
       .from = is_first ? WEFT_RANK_NONE : run->rank_of[s - 1],
-      .to = rank_or_nobody(run, is_last ? WEFT_RANK_NONE : run->rank_of[s + 1]),
-      .held_from_begin = activation,
-      .held_from_end = run->has_backward ? 0 : -activation};
+      .to = rank_or_nobody(run, is_last ? WEFT_RANK_NONE : run->rank_of[s + 1])};
 }
 
 /* B and I take what the stage after it made, and feed the one before it. */
@@ -451,7 +481,7 @@ static struct weft_work gradient_work(const struct weft_sim_run *run, uint32_t s
   return (struct weft_work){
       .inputs = is_last ? NULL : &run->inputs[weft_sim_input(run, false, s, 0)],
       .outputs = is_first ? NULL : &run->inputs[weft_sim_input(run, false, s - 1, 0)],
-      .channel = &run->edge_free[2 * s + 1],
+      .channel = &run->channel_free[2 * s + 1],
       .hop = is_last ? 0 : hop_between(run, s, s + 1),
       .from = is_last ? WEFT_RANK_NONE : run->rank_of[s + 1],
       .to = rank_or_nobody(run, is_first ? WEFT_RANK_NONE : run->rank_of[s - 1])};
@@ -461,8 +491,10 @@ static void link_stages(struct weft_sim_run *run) {
   for (uint32_t s = 0; s < run->program->stage_count; s++) {
     const struct weft_stage_costs *costs = weft_costs_of(run->costs, s);
     struct weft_work *works = run->stages[s].works;
-    works[0] = forward_work(run, s);
-    works[1] = works[2] = gradient_work(run, s);
+    works[0] = run->graph == NULL ? forward_work(run, s) : (struct weft_work){0};
+    works[1] = works[2] = run->graph == NULL ? gradient_work(run, s) : (struct weft_work){0};
+    works[0].held_from_begin = costs->activation;
+    works[0].held_from_end = weft_sim_holds_after_f(run, s) ? 0 : -costs->activation;
     works[1].held_from_end = -costs->activation;
     works[2].held_from_end = costs->activation_after_i - costs->activation;
     works[3] = (struct weft_work){.held_from_end = -costs->activation_after_i};
@@ -475,22 +507,31 @@ static void link_stages(struct weft_sim_run *run) {
 static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *error) {
   const struct weft_program *program = run->program;
   const uint32_t n = program->stage_count, p = program->rank_count;
+  const uint32_t channels = weft_channel_count(run->graph, n);
   struct weft_arena *arena = &run->arena;
   WEFT_TRY(weft_pairs_count(program, &run->pairs, error));
+  run->input_count = 2 * run->pairs;
+  if (run->graph != NULL) {
+    WEFT_TRY(weft_messages_count(program, &run->input_count, error));
+  }
   run->rank_of = weft_arena_allocate(arena, n, sizeof *run->rank_of);
-  run->inputs = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->inputs);
-  run->edge_free = weft_arena_allocate(arena, 2 * (size_t)n, sizeof *run->edge_free);
+  run->inputs = weft_array_allocate(run->allocator, run->input_count, sizeof *run->inputs);
+  run->channel_free = weft_arena_allocate(arena, channels, sizeof *run->channel_free);
   run->unsharded_at = weft_arena_allocate(arena, n, sizeof *run->unsharded_at);
   run->stages = weft_arena_allocate(arena, n, sizeof *run->stages);
   run->ranks = weft_arena_allocate(arena, p + 1u, sizeof *run->ranks);
   run->work = weft_arena_allocate(arena, p, sizeof *run->work);
   if (run->inputs == NULL) {
-    return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
+    return weft_fail_memory(error, run->input_count * sizeof *run->inputs);
   }
   WEFT_TRY(weft_arena_status(arena, error));
   place_stages(program, run->rank_of);
   link_stages(run);
-  return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);
+  const bool shared = run->options->channel != WEFT_CHANNEL_EDGE;
+  if (run->graph != NULL || shared) {
+    WEFT_TRY(weft_sim_channels_init(run, error));
+  }
+  return shared ? weft_sim_queues_init(run, error) : WEFT_OK;
 }
 
 enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
@@ -502,6 +543,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
   *run = (struct weft_sim_run){
       .allocator = allocator,
       .program = program,
+      .graph = program->graph,
       .costs = costs,
       .options = options,
       .arena = {.allocator = allocator},
@@ -509,7 +551,6 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                        weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
-  WEFT_TRY(weft_program_require_chain(program, "the simulation", error));
   if ((uint32_t)options->channel >= WEFT_CHANNEL_COUNT) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->channel);
@@ -528,7 +569,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
 
 void weft_sim_run_finish(struct weft_sim_run *run) {
   weft_ticks_finish(&run->ticks);
-  weft_array_free(run->allocator, run->inputs, 2 * run->pairs, sizeof *run->inputs);
-  weft_array_free(run->allocator, run->waits, 2 * run->pairs, sizeof *run->waits);
+  weft_array_free(run->allocator, run->inputs, run->input_count, sizeof *run->inputs);
+  weft_array_free(run->allocator, run->waits, run->input_count, sizeof *run->waits);
   weft_arena_finish(&run->arena);
 }

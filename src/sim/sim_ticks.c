@@ -28,8 +28,8 @@ static void refine(double *per_unit, double time) {
   *per_unit = PER_UNIT_MAX;
 }
 
-static double hop_occupancy(const struct weft_hop_costs *hop) {
-  return hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+static double hop_occupancy(const struct weft_hop_costs *hop, double bytes) {
+  return hop->bytes_per_unit > 0 ? (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit : 0;
 }
 
 struct scale {
@@ -52,6 +52,23 @@ static void consider_stage(struct scale *scale, const struct weft_stage_costs *s
   }
 }
 
+static void consider_edges(struct scale *scale, const struct weft_graph *graph,
+                           const struct weft_hop_costs *hop) {
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    consider(scale, hop_occupancy(hop, graph->edges[e].bytes));
+    consider(scale, hop_occupancy(hop, graph->edges[e].gradient_bytes));
+  }
+}
+
+/* How many times are added up at most: an action and its transfer are two of the four that the
+ * limit leaves room for. */
+static double count_times(const struct weft_program *program) {
+  const double messages = program->graph == NULL ? 0
+                                                 : (double)weft_channel_count(program->graph, 0) *
+                                                       program->microbatch_count;
+  return (double)program->action_count + messages + 1;
+}
+
 /* A rank's factor multiplies times, and so the denominators. */
 static void consider_factors(struct scale *scale, const struct weft_program *program,
                              const struct weft_sim_options *options) {
@@ -71,14 +88,17 @@ static struct scale scale_of(const struct weft_program *program, const struct we
     consider_stage(&scale, &costs->stages[s]);
   }
   consider(&scale, costs->hop.latency);
-  consider(&scale, hop_occupancy(&costs->hop));
+  consider(&scale, hop_occupancy(&costs->hop, -1));
+  if (program->graph != NULL) {
+    consider_edges(&scale, program->graph, &costs->hop);
+  }
   consider_factors(&scale, program, options);
   /* Jittered times are no fractions of anything. */
   if (options->jitter > 0) {
     scale.per_unit = PER_UNIT_MAX;
   }
   /* No sum of times may overflow; coarser ticks if need be. */
-  const double sum_max = scale.largest * ((double)program->action_count + 1);
+  const double sum_max = scale.largest * count_times(program);
   if (sum_max * scale.per_unit > (double)(INT64_MAX / 4)) {
     scale.per_unit = (double)(INT64_MAX / 4) / sum_max;
   }
@@ -110,8 +130,13 @@ enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_all
     ticks->stages[s] = stage_ticks(&costs->stages[s], per_unit);
   }
   ticks->latency = llrint(costs->hop.latency * per_unit);
-  ticks->occupancy = llrint(hop_occupancy(&costs->hop) * per_unit);
+  ticks->occupancy = weft_ticks_occupancy(ticks, &costs->hop, -1);
   return WEFT_OK;
+}
+
+int64_t weft_ticks_occupancy(const struct weft_ticks *ticks, const struct weft_hop_costs *hop,
+                             double bytes) {
+  return llrint(hop_occupancy(hop, bytes) * ticks->per_unit);
 }
 
 void weft_ticks_finish(struct weft_ticks *ticks) {

@@ -29,6 +29,11 @@ enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_all
                                  const struct weft_sim_options *options, struct weft_error *error);
 void weft_ticks_finish(struct weft_ticks *ticks);
 
+/* How long a message of an edge occupies its channel. `bytes` as in struct weft_edge: negative,
+ * those of the hop. */
+int64_t weft_ticks_occupancy(const struct weft_ticks *ticks, const struct weft_hop_costs *hop,
+                             double bytes);
+
 static inline const struct weft_stage_ticks *weft_ticks_of(const struct weft_ticks *ticks,
                                                            uint32_t stage) {
   return &ticks->stages[ticks->stage_count == 1 ? 0 : stage];
