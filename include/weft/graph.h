@@ -44,12 +44,12 @@ struct weft_edge_list {
 struct weft_graph {
   uint32_t stage_count;
   uint32_t edge_count;
-  struct weft_edge *edges;             /* ascending by `from`, then `to` */
-  struct weft_edge_list in;            /* edges to a stage, ascending by `from` */
-  struct weft_edge_list out;           /* edges from a stage, ascending by `to` */
-  struct weft_edge_list gradient_in;   /* of `out`, those that bring a gradient to the stage */
-  struct weft_edge_list gradient_out;  /* of `in`, those that the stage sends a gradient over */
-  const char **names;                  /* [stage_count] of the stages, or NULL */
+  struct weft_edge *edges;            /* ascending by `from`, then `to` */
+  struct weft_edge_list in;           /* edges to a stage, ascending by `from` */
+  struct weft_edge_list out;          /* edges from a stage, ascending by `to` */
+  struct weft_edge_list gradient_in;  /* of `out`, those that bring a gradient to the stage */
+  struct weft_edge_list gradient_out; /* of `in`, those that the stage sends a gradient over */
+  const char **names;                 /* [stage_count] of the stages, or NULL */
   const struct weft_allocator *allocator;
   struct weft_arena_chunk *memory;
   uint32_t holders; /* weft_graph_hold() and the maker */

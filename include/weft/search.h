@@ -51,8 +51,12 @@ struct weft_search_request {
   /* Of the pipeline. More than one sum up their gradients after the last backward, which takes the
    * time of the costs' all_reduce for the rank with the most: it is part of the objective. 0: 1. */
   uint32_t replicas;
-  uint32_t stages_per_rank;           /* v; 0: the search chooses */
-  bool any_placement;                 /* true: the search chooses; false: `placement` */
+  uint32_t stages_per_rank; /* v; 0: the search chooses */
+  /* Of stages that form a graph (weft/graph.h); NULL: a chain. The costs then have one entry per
+   * stage of the graph, or one for all; stages_per_rank does not matter. Borrowed. */
+  const struct weft_graph *graph;
+  const uint32_t *rank_of; /* [stages of the graph] their ranks; NULL: as the placement says */
+  bool any_placement;      /* true: the search chooses; false: `placement` */
   enum weft_placement_kind placement; /* LOOP or V; the same for v = 1 */
 
   /* Borrowed for the call.

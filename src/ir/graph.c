@@ -192,10 +192,8 @@ enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint3
   struct weft_graph *graph = weft_arena_allocate(&arena, 1, sizeof *graph);
   enum weft_status status = weft_arena_status(&arena, error);
   if (graph != NULL) {
-    *graph = (struct weft_graph){.stage_count = stage_count,
-                                 .edge_count = edge_count,
-                                 .allocator = allocator,
-                                 .holders = 1};
+    *graph = (struct weft_graph){
+        .stage_count = stage_count, .edge_count = edge_count, .allocator = allocator, .holders = 1};
     status = fill(&arena, graph, edges, names, error);
   }
   if (status < 0) {

@@ -270,8 +270,7 @@ static void go_round(struct transfer_pass *pass) {
 
 static void add_wait(const struct transfer_pass *pass, struct weft_action action, uint32_t producer,
                      char *buffer, size_t size, size_t *used) {
-  const uint32_t rank =
-      producer < pass->stage_count ? pass->stages[producer].rank : WEFT_RANK_NONE;
+  const uint32_t rank = producer < pass->stage_count ? pass->stages[producer].rank : WEFT_RANK_NONE;
   int added;
   if (rank == WEFT_RANK_NONE) {
     added =

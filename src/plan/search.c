@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "plan/graph/graph_problem.h"
 #include "plan/improve/worker_pool.h"
 #include "plan/incumbent.h"
 #include "plan/layout/layout.h"
@@ -533,6 +534,9 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
   WEFT_NEED(request->costs, error);
+  if (request->graph != NULL) {
+    return weft_graph_search(allocator, request, out, error);
+  }
   struct search search = {
       .allocator = allocator, .request = request, .answer_seconds = ANSWER_SECONDS};
   weft_search_control_start(&search.control, request);

@@ -12,9 +12,9 @@
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
 #define COMMAS_MAX (WEFT_EDGES_MAX * UINT32_C(8))
 
-#define HINT_EXAMPLE                                                                      \
-  "for example: {\"schema\": \"weft-graph/1\", \"stages\": [\"encoder\", \"decoder\", "   \
-  "\"head\"], \"edges\": [{\"from\": \"encoder\", \"to\": \"decoder\"}, {\"from\": 1, "   \
+#define HINT_EXAMPLE                                                                    \
+  "for example: {\"schema\": \"weft-graph/1\", \"stages\": [\"encoder\", \"decoder\", " \
+  "\"head\"], \"edges\": [{\"from\": \"encoder\", \"to\": \"decoder\"}, {\"from\": 1, " \
   "\"to\": 2}, {\"from\": 0, \"to\": 2, \"gradient\": false}]}"
 #define HINT_STAGE "a stage is its number, counted from 0, or its name in the list 'stages'"
 #define HINT_BYTES "sizes are numbers from 0 to 1e12"
@@ -253,10 +253,10 @@ static enum weft_status read_root(struct graph_reader *reader, json_t *root,
       weft_graph_create(allocator, reader->stage_count, reader->edges, reader->edge_count,
                         (const char *const *)reader->names, out, &why);
   if (status < 0) {
-    (void)weft_fail(reader->document.error, status, why.hint, "%s: %s",
-                    weft_escape(name, sizeof name, reader->document.name,
-                                strlen(reader->document.name)),
-                    why.message);
+    (void)weft_fail(
+        reader->document.error, status, why.hint, "%s: %s",
+        weft_escape(name, sizeof name, reader->document.name, strlen(reader->document.name)),
+        why.message);
   }
   return status;
 }

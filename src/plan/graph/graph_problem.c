@@ -1,0 +1,453 @@
+/* Graph problems: from costs to integers, the time of an order, its memory, its table. */
+#include "plan/graph/graph_problem.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "ir/program_builder.h"
+#include "sim/sim_ticks.h"
+
+#define SIZES_PER_UNIT 1e9
+enum { OPS_MAX = 1 << 24 };
+
+/* ---- Making a problem ---- */
+
+static enum weft_status check(const struct weft_search_request *request, const uint32_t *rank_of,
+                              struct weft_error *error) {
+  const struct weft_graph *graph = request->graph;
+  if (request->ranks == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
+                     request->ranks, request->microbatches);
+  }
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    if (rank_of[s] >= request->ranks) {
+      return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
+                       "stage %" PRIu32 " is placed on rank %" PRIu32 ", and there are %" PRIu32
+                       " ranks",
+                       s, rank_of[s], request->ranks);
+    }
+  }
+  const uint64_t channels = (uint64_t)graph->edge_count * 2 + graph->stage_count * UINT64_C(3);
+  if (channels * request->microbatches > OPS_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
+                     "%" PRIu32 " stages, %" PRIu32 " edges and %" PRIu32
+                     " microbatches are more than a plan may have",
+                     graph->stage_count, graph->edge_count, request->microbatches);
+  }
+  return WEFT_OK;
+}
+
+static bool allocate(struct weft_graph_problem *problem) {
+  struct weft_arena *arena = &problem->arena;
+  const uint32_t n = problem->stage_count, p = problem->rank_count;
+  const size_t channels = 2 * (size_t)problem->graph->edge_count;
+  problem->occupancy = weft_arena_allocate(arena, channels, sizeof(int64_t));
+  problem->crosses = weft_arena_allocate(arena, channels, sizeof(bool));
+  problem->limit = weft_arena_allocate(arena, p, sizeof(int64_t));
+  problem->stages = weft_arena_allocate(arena, n, sizeof *problem->stages);
+  problem->begin = weft_arena_allocate(arena, p + (size_t)1, sizeof(uint32_t));
+  problem->stage_of = weft_arena_allocate(arena, n, sizeof(uint32_t));
+  problem->first_of = weft_arena_allocate(arena, p + (size_t)1, sizeof(uint32_t));
+  problem->height = weft_arena_allocate(arena, n, sizeof(uint32_t));
+  return arena->failed_bytes == 0;
+}
+
+static void place(struct weft_graph_problem *problem, const uint32_t *rank_of) {
+  const struct weft_graph *graph = problem->graph;
+  uint32_t listed = 0, ops = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    problem->first_of[r] = listed;
+    problem->begin[r] = ops;
+    for (uint32_t s = 0; s < problem->stage_count; s++) {
+      if (rank_of[s] == r) {
+        struct weft_graph_stage *stage = &problem->stages[s];
+        stage->rank = r;
+        stage->trains = weft_graph_has_backward(graph, s);
+        problem->stage_of[listed++] = s;
+        ops += problem->microbatch_count * (stage->trains ? WEFT_GRAPH_KINDS : 1);
+      }
+    }
+  }
+  problem->first_of[problem->rank_count] = listed;
+  problem->begin[problem->rank_count] = ops;
+  for (uint32_t e = graph->edge_count; e-- > 0;) {
+    const struct weft_edge *edge = &graph->edges[e];
+    const uint32_t height = problem->height[edge->to] + 1;
+    uint32_t *own = &problem->height[edge->from];
+    *own = height > *own ? height : *own;
+    problem->crosses[2 * e] = problem->crosses[2 * e + 1] =
+        rank_of[edge->from] != rank_of[edge->to];
+  }
+}
+
+/* Takes the simulator's ticks, so that both compute with the same numbers. */
+static enum weft_status set_times(struct weft_graph_problem *problem,
+                                  const struct weft_search_request *request,
+                                  struct weft_error *error) {
+  const struct weft_program like = {.rank_count = problem->rank_count,
+                                    .stage_count = problem->stage_count,
+                                    .action_count = weft_graph_op_count(problem),
+                                    .graph = (struct weft_graph *)problem->graph};
+  const struct weft_sim_options options = weft_sim_options_default();
+  struct weft_ticks ticks;
+  WEFT_TRY(weft_ticks_init(&ticks, problem->allocator, &like, request->costs, &options, error));
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const int64_t *compute = weft_ticks_of(&ticks, s)->compute;
+    struct weft_graph_stage *stage = &problem->stages[s];
+    stage->f = compute[0];
+    stage->b = compute[WEFT_OP_B - WEFT_OP_F];
+    stage->i = compute[WEFT_OP_I - WEFT_OP_F];
+    stage->w = compute[WEFT_OP_W - WEFT_OP_F];
+    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
+    problem->may_join =
+        problem->may_join || (stage->trains && (stage->b < stage->i + stage->w ||
+                                                costs->activation_after_i > costs->activation));
+  }
+  for (uint32_t c = 0; c < 2 * problem->graph->edge_count; c++) {
+    const struct weft_edge *edge = &problem->graph->edges[c / 2];
+    problem->occupancy[c] = weft_ticks_occupancy(&ticks, &request->costs->hop,
+                                                 c % 2 == 0 ? edge->bytes : edge->gradient_bytes);
+  }
+  problem->latency = ticks.latency;
+  problem->ticks_per_unit = ticks.per_unit;
+  weft_ticks_finish(&ticks);
+  return WEFT_OK;
+}
+
+static void set_sizes(struct weft_graph_problem *problem,
+                      const struct weft_search_request *request) {
+  double sum = 1;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
+    sum += (costs->activation + costs->activation_after_i) * problem->microbatch_count +
+           costs->parameters + costs->gradients + costs->gradients_sharded;
+  }
+  problem->sizes_per_unit = fmin(SIZES_PER_UNIT, (double)(INT64_MAX / 8) / sum);
+  const double most = sum * problem->sizes_per_unit;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    double left = request->memory_limit * (1 + 1e-9); /* plan_check.c has the same tolerance */
+    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
+      const uint32_t s = problem->stage_of[k];
+      const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
+      struct weft_graph_stage *stage = &problem->stages[s];
+      left -= costs->parameters + costs->gradients_sharded;
+      stage->held = llrint(costs->activation * problem->sizes_per_unit);
+      stage->held_after = llrint(costs->activation_after_i * problem->sizes_per_unit);
+      stage->gradients =
+          llrint(fmax(0, costs->gradients - costs->gradients_sharded) * problem->sizes_per_unit);
+    }
+    const double size = left * problem->sizes_per_unit;
+    problem->limit[r] = size >= most ? (int64_t)most : (int64_t)floor(size);
+  }
+}
+
+enum weft_status weft_graph_problem_init(struct weft_graph_problem *problem,
+                                         const struct weft_allocator *allocator,
+                                         const struct weft_search_request *request,
+                                         const uint32_t *rank_of, struct weft_error *error) {
+  assert(request->graph != NULL && rank_of != NULL);
+  WEFT_TRY(check(request, rank_of, error));
+  WEFT_TRY(weft_costs_check(request->costs, request->graph->stage_count, error));
+  *problem = (struct weft_graph_problem){.allocator = allocator,
+                                         .arena = {.allocator = allocator},
+                                         .graph = request->graph,
+                                         .rank_count = request->ranks,
+                                         .stage_count = request->graph->stage_count,
+                                         .microbatch_count = request->microbatches,
+                                         .objective = request->objective,
+                                         .may_split = !request->whole_backward,
+                                         .may_join = request->whole_backward};
+  enum weft_status status = WEFT_OK;
+  if (!allocate(problem)) {
+    status = weft_arena_status(&problem->arena, error);
+  } else {
+    place(problem, rank_of);
+    status = set_times(problem, request, error);
+  }
+  if (status < 0) {
+    weft_graph_problem_finish(problem);
+    return status;
+  }
+  problem->may_join = problem->may_join && (request->whole_backward || !request->uniform_backward);
+  set_sizes(problem, request);
+  return WEFT_OK;
+}
+
+void weft_graph_problem_finish(struct weft_graph_problem *problem) {
+  weft_arena_finish(&problem->arena);
+}
+
+/* ---- Time ---- */
+
+enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
+                                       struct weft_graph_problem *problem,
+                                       struct weft_error *error) {
+  struct weft_arena *arena = &problem->arena;
+  const uint32_t n = problem->stage_count, p = problem->rank_count;
+  const size_t channels = 2 * (size_t)problem->graph->edge_count;
+  *clock = (struct weft_graph_clock){
+      .arrivals = weft_arena_allocate(arena, channels * problem->microbatch_count, sizeof(int64_t)),
+      .free = weft_arena_allocate(arena, channels, sizeof(int64_t)),
+      .done = weft_arena_allocate(arena, (size_t)n * WEFT_GRAPH_KINDS, sizeof(uint32_t)),
+      .at = weft_arena_allocate(arena, p, sizeof(uint32_t)),
+      .time = weft_arena_allocate(arena, p, sizeof(int64_t)),
+      .first = weft_arena_allocate(arena, p, sizeof(int64_t)),
+      .work = weft_arena_allocate(arena, p, sizeof(uint32_t)),
+      .is_waiting = weft_arena_allocate(arena, p, sizeof(bool))};
+  return weft_arena_status(arena, error);
+}
+
+void weft_graph_clock_reset(const struct weft_graph_problem *problem,
+                            struct weft_graph_clock *clock) {
+  const uint32_t p = problem->rank_count;
+  memset(clock->free, 0, 2 * (size_t)problem->graph->edge_count * sizeof *clock->free);
+  memset(clock->done, 0, (size_t)problem->stage_count * WEFT_GRAPH_KINDS * sizeof *clock->done);
+  memset(clock->time, 0, p * sizeof *clock->time);
+  for (uint32_t r = 0; r < p; r++) {
+    clock->at[r] = problem->begin[r];
+    clock->first[r] = -1;
+  }
+}
+
+/* The latest of what comes over a list of edges, in one of their directions. */
+static int64_t latest(const struct weft_graph_problem *problem,
+                      const struct weft_graph_clock *clock, const struct weft_edge_list *list,
+                      uint32_t stage, bool gradient, uint32_t k) {
+  int64_t time = 0;
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
+    const uint32_t maker = gradient ? edge->to * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_D
+                                    : edge->from * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_F;
+    if (clock->done[maker] <= k) {
+      return WEFT_GRAPH_NEVER;
+    }
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    const int64_t arrival = clock->arrivals[channel * problem->microbatch_count + k];
+    time = arrival > time ? arrival : time;
+  }
+  return time;
+}
+
+int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
+                           const struct weft_graph_clock *clock, uint32_t stage,
+                           enum weft_graph_kind kind) {
+  const uint32_t *done = &clock->done[(size_t)stage * WEFT_GRAPH_KINDS];
+  const uint32_t k = done[kind];
+  if (k == problem->microbatch_count || (kind > WEFT_GRAPH_F && done[kind - 1] <= k)) {
+    return WEFT_GRAPH_NEVER;
+  }
+  switch (kind) {
+    case WEFT_GRAPH_F: return latest(problem, clock, &problem->graph->in, stage, false, k);
+    case WEFT_GRAPH_D: return latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
+    default: return 0;
+  }
+}
+
+static void deliver(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                    const struct weft_edge_list *list, uint32_t stage, bool gradient, uint32_t k,
+                    int64_t end) {
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    int64_t arrival = end;
+    if (problem->crosses[channel]) {
+      const int64_t start = clock->free[channel] > end ? clock->free[channel] : end;
+      clock->free[channel] = start + problem->occupancy[channel];
+      arrival = clock->free[channel] + problem->latency;
+    }
+    clock->arrivals[channel * problem->microbatch_count + k] = arrival;
+  }
+}
+
+static int64_t duration(const struct weft_graph_stage *stage, enum weft_graph_kind kind,
+                        bool is_whole) {
+  switch (kind) {
+    case WEFT_GRAPH_F: return stage->f;
+    case WEFT_GRAPH_D: return is_whole ? stage->b : stage->i;
+    default: return is_whole ? 0 : stage->w;
+  }
+}
+
+void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                        uint32_t op, bool is_whole, int64_t start) {
+  const uint32_t s = op / WEFT_GRAPH_KINDS;
+  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const uint32_t k = clock->done[op]++;
+  if (kind == WEFT_GRAPH_W && is_whole) {
+    return;
+  }
+  const int64_t end = start + duration(stage, kind, is_whole);
+  clock->time[stage->rank] = end;
+  clock->first[stage->rank] = clock->first[stage->rank] < 0 ? start : clock->first[stage->rank];
+  if (kind == WEFT_GRAPH_F) {
+    deliver(problem, clock, &problem->graph->out, s, false, k, end);
+  } else if (kind == WEFT_GRAPH_D) {
+    deliver(problem, clock, &problem->graph->gradient_out, s, true, k, end);
+  }
+}
+
+/* Wakes the ranks that get what an op has made. */
+static uint32_t wake(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                     uint32_t op, uint32_t count) {
+  const bool gradient = op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D;
+  const struct weft_edge_list *list =
+      gradient ? &problem->graph->gradient_out : &problem->graph->out;
+  const uint32_t s = op / WEFT_GRAPH_KINDS;
+  if (op % WEFT_GRAPH_KINDS == WEFT_GRAPH_W) {
+    return count;
+  }
+  for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
+    const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
+    const uint32_t rank = problem->stages[gradient ? edge->from : edge->to].rank;
+    if (!clock->is_waiting[rank] && rank != problem->stages[s].rank) {
+      clock->is_waiting[rank] = true;
+      clock->work[count++] = rank;
+    }
+  }
+  return count;
+}
+
+static int64_t summarise(const struct weft_graph_problem *problem, struct weft_graph_clock *clock) {
+  int64_t first = INT64_MAX, last = 0;
+  clock->span = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    if (clock->at[r] < problem->begin[r + 1]) {
+      return WEFT_GRAPH_NEVER;
+    }
+    if (clock->first[r] >= 0) {
+      const int64_t span = clock->time[r] - clock->first[r];
+      first = clock->first[r] < first ? clock->first[r] : first;
+      last = clock->time[r] > last ? clock->time[r] : last;
+      clock->span = span > clock->span ? span : clock->span;
+    }
+  }
+  clock->makespan = last - (first < INT64_MAX ? first : 0);
+  return problem->objective == WEFT_OBJECTIVE_SPAN ? clock->span : clock->makespan;
+}
+
+int64_t weft_graph_evaluate(const struct weft_graph_problem *problem,
+                            struct weft_graph_clock *clock, const struct weft_graph_order *order) {
+  const uint32_t m = problem->microbatch_count;
+  uint32_t count = 0;
+  weft_graph_clock_reset(problem, clock);
+  for (uint32_t r = problem->rank_count; r-- > 0;) {
+    clock->work[count++] = r;
+    clock->is_waiting[r] = true;
+  }
+  while (count > 0) {
+    const uint32_t rank = clock->work[--count];
+    clock->is_waiting[rank] = false;
+    while (clock->at[rank] < problem->begin[rank + 1]) {
+      const uint32_t op = order->ops[clock->at[rank]], s = op / WEFT_GRAPH_KINDS;
+      const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
+      const int64_t arrival = weft_graph_arrival(problem, clock, s, kind);
+      if (arrival == WEFT_GRAPH_NEVER) {
+        break;
+      }
+      const int64_t start = arrival > clock->time[rank] ? arrival : clock->time[rank];
+      const bool is_whole = order->whole[(size_t)s * m + clock->done[op]] != 0;
+      weft_graph_advance(problem, clock, op, is_whole, start);
+      clock->at[rank]++;
+      count = wake(problem, clock, op, count);
+    }
+  }
+  return summarise(problem, clock);
+}
+
+/* ---- Memory ---- */
+
+int64_t weft_graph_peak(const struct weft_graph_problem *problem,
+                        const struct weft_graph_order *order, uint32_t rank, uint32_t *done) {
+  int64_t held = 0, peak = 0;
+  for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
+    memset(&done[(size_t)problem->stage_of[k] * WEFT_GRAPH_KINDS], 0,
+           WEFT_GRAPH_KINDS * sizeof *done);
+  }
+  for (uint32_t n = problem->begin[rank]; n < problem->begin[rank + 1]; n++) {
+    const uint32_t op = order->ops[n], s = op / WEFT_GRAPH_KINDS, kind = op % WEFT_GRAPH_KINDS;
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    const uint32_t k = done[op]++;
+    if (kind != WEFT_GRAPH_F && done[op - 1] <= k) {
+      return -1;
+    }
+    const bool is_whole = order->whole[(size_t)s * problem->microbatch_count + k] != 0;
+    held += kind == WEFT_GRAPH_F             ? stage->held
+            : kind == WEFT_GRAPH_D && k == 0 ? stage->gradients
+                                             : 0;
+    peak = held > peak ? held : peak;
+    if (!stage->trains) {
+      held -= stage->held;
+    } else if (kind == WEFT_GRAPH_D) {
+      held += (is_whole ? 0 : stage->held_after) - stage->held;
+    } else if (kind == WEFT_GRAPH_W) {
+      held -= is_whole ? 0 : stage->held_after;
+    }
+    peak = held > peak ? held : peak;
+  }
+  return peak;
+}
+
+/* A stage holds its activation until its backward, which comes after those of all stages that send
+ * it gradients: so along any way of gradients, all stages of the rank hold theirs at once. */
+int64_t weft_graph_least_memory(const struct weft_graph_problem *problem, uint32_t rank,
+                                int64_t *scratch) {
+  const struct weft_graph *graph = problem->graph;
+  int64_t least = 0;
+  for (uint32_t s = problem->stage_count; s-- > 0;) {
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    int64_t behind = 0;
+    for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
+      const int64_t other = scratch[graph->edges[graph->gradient_in.edges[n]].to];
+      behind = other > behind ? other : behind;
+    }
+    scratch[s] = behind + (stage->rank == rank && stage->trains ? stage->held : 0);
+    least = scratch[s] > least ? scratch[s] : least;
+  }
+  return least;
+}
+
+/* ---- Tables ---- */
+
+enum weft_status weft_graph_order_table(const struct weft_graph_problem *problem,
+                                        const struct weft_graph_order *order,
+                                        struct weft_program **out, struct weft_error *error) {
+  struct weft_program_builder rows;
+  const size_t counters = (size_t)problem->stage_count * WEFT_GRAPH_KINDS;
+  uint32_t *done = weft_array_allocate_zero(problem->allocator, counters, sizeof *done);
+  if (done == NULL) {
+    return weft_fail_memory(error, counters * sizeof *done);
+  }
+  weft_program_builder_init(&rows, problem->allocator, weft_graph_op_count(problem),
+                            problem->rank_count);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    for (uint32_t n = problem->begin[r]; n < problem->begin[r + 1]; n++) {
+      const uint32_t op = order->ops[n], s = op / WEFT_GRAPH_KINDS;
+      const uint32_t k = done[op]++;
+      const bool is_whole = order->whole[(size_t)s * problem->microbatch_count + k] != 0;
+      switch ((enum weft_graph_kind)(op % WEFT_GRAPH_KINDS)) {
+        case WEFT_GRAPH_F: weft_program_builder_put(&rows, WEFT_OP_F, s, k); break;
+        case WEFT_GRAPH_D:
+          weft_program_builder_put(&rows, is_whole ? WEFT_OP_B : WEFT_OP_I, s, k);
+          break;
+        default:
+          if (!is_whole) {
+            weft_program_builder_put(&rows, WEFT_OP_W, s, k);
+          }
+      }
+    }
+    weft_program_builder_end_row(&rows);
+  }
+  weft_array_free(problem->allocator, done, counters, sizeof *done);
+  struct weft_program *table;
+  WEFT_TRY(weft_program_builder_finish(&rows, &table, error));
+  const enum weft_status status = weft_program_set_graph(table, problem->graph, error);
+  if (status < 0) {
+    weft_program_destroy(table);
+    return status;
+  }
+  *out = table;
+  return WEFT_OK;
+}
