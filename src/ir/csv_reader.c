@@ -422,7 +422,12 @@ static enum weft_status read_graph(struct reader *reader) {
     return WEFT_OK;
   }
   reader->cell_begin = reader->at;
-  WEFT_TRY(expect(reader, "#graph"));
+  static const char name[] = "#graph";
+  if ((size_t)(reader->end - reader->at) < strlen(name) ||
+      memcmp(reader->at, name, strlen(name)) != 0) {
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_GRAPH);
+  }
+  reader->at += strlen(name);
   WEFT_TRY(read_edges(reader));
   end_line(reader);
   return WEFT_OK;

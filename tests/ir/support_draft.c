@@ -12,9 +12,42 @@ struct weft_action draft_action(enum weft_op op, uint32_t stage, uint32_t microb
       .op = (uint8_t)op, .parts = 0, .stage = (uint16_t)stage, .microbatch = microbatch};
 }
 
+static bool goes_up(struct weft_action transfer) {
+  return transfer.op == WEFT_OP_SEND_F || transfer.op == WEFT_OP_RECV_B;
+}
+
+struct weft_action draft_transfer(enum weft_op op, uint32_t stage, uint32_t other,
+                                  uint32_t microbatch) {
+  struct weft_action action = draft_action(op, stage, microbatch);
+  assert(goes_up(action) ? other > stage : other < stage);
+  action.skip = (uint8_t)(goes_up(action) ? other - stage - 1 : stage - other - 1);
+  return action;
+}
+
+uint32_t draft_other(struct weft_action transfer) {
+  return goes_up(transfer) ? transfer.stage + 1u + transfer.skip
+                           : transfer.stage - 1u - transfer.skip;
+}
+
+struct weft_action draft_partner(struct weft_action transfer) {
+  static const uint8_t partners[WEFT_OP_COUNT] = {[WEFT_OP_SEND_F] = WEFT_OP_RECV_F,
+                                                  [WEFT_OP_RECV_F] = WEFT_OP_SEND_F,
+                                                  [WEFT_OP_SEND_B] = WEFT_OP_RECV_B,
+                                                  [WEFT_OP_RECV_B] = WEFT_OP_SEND_B};
+  return draft_transfer((enum weft_op)partners[transfer.op], draft_other(transfer), transfer.stage,
+                        transfer.microbatch);
+}
+
+void draft_set_graph(struct draft *draft, const struct weft_graph *graph) {
+  struct weft_graph *old = draft->graph;
+  draft->graph = weft_graph_hold(graph);
+  weft_graph_destroy(old);
+}
+
 void draft_reset(struct draft *draft, uint32_t rank_count) {
   assert(rank_count <= DRAFT_RANKS_MAX);
   draft->rank_count = rank_count;
+  draft_set_graph(draft, NULL);
   for (uint32_t rank = 0; rank < DRAFT_RANKS_MAX; rank++) {
     draft->rows[rank].count = 0;
   }
@@ -24,6 +57,7 @@ void draft_finish(struct draft *draft) {
   for (uint32_t rank = 0; rank < DRAFT_RANKS_MAX; rank++) {
     free(draft->rows[rank].records);
   }
+  weft_graph_destroy(draft->graph);
   memset(draft, 0, sizeof *draft);
 }
 
@@ -76,6 +110,7 @@ void draft_move(struct draft *draft, uint32_t rank, size_t from, size_t count, s
 
 void draft_copy(struct draft *draft, const struct weft_program *program) {
   draft_reset(draft, program->rank_count);
+  draft_set_graph(draft, program->graph);
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     const uint64_t begin = program->row_begin[rank];
     draft_insert(draft, rank, 0, program->actions + begin,
@@ -102,7 +137,8 @@ struct weft_program *draft_build(const struct draft *draft) {
   }
   struct weft_program *program = NULL;
   struct weft_error error = {0};
-  if (weft_program_create(NULL, draft->rank_count, sizes, actions, &program, &error) != WEFT_OK) {
+  if (weft_program_create(NULL, draft->rank_count, sizes, actions, &program, &error) != WEFT_OK ||
+      weft_program_set_graph(program, draft->graph, &error) != WEFT_OK) {
     fprintf(stderr, "draft_build: %s\n", error.message);
     abort();
   }
@@ -111,7 +147,7 @@ struct weft_program *draft_build(const struct draft *draft) {
 }
 
 size_t draft_cell_records(const struct draft *draft, uint32_t rank, size_t index) {
-  return 1u + draft->rows[rank].records[index].parts;
+  return draft_records(&draft->rows[rank].records[index]);
 }
 
 uint64_t draft_step(const struct draft *draft, struct draft_site site) {
@@ -138,7 +174,7 @@ bool draft_find(const struct draft *draft, struct weft_action action, struct dra
     for (size_t index = 0; index < row->count; index++) {
       const struct weft_action *record = &row->records[index];
       if (record->op == action.op && record->stage == action.stage &&
-          record->microbatch == action.microbatch) {
+          record->microbatch == action.microbatch && record->skip == action.skip) {
         *site = (struct draft_site){.rank = rank, .index = index};
         return true;
       }

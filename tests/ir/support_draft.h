@@ -16,6 +16,7 @@ struct draft_row {
 /* Zero-initialise; rows keep their memory between resets. */
 struct draft {
   uint32_t rank_count;
+  struct weft_graph *graph; /* held; NULL: a chain */
   struct draft_row rows[DRAFT_RANKS_MAX];
 };
 
@@ -26,6 +27,19 @@ struct draft_site {
 };
 
 struct weft_action draft_action(enum weft_op op, uint32_t stage, uint32_t microbatch);
+/* A SEND or RECV of `stage` whose other end is `other`, and the other end of one. */
+struct weft_action draft_transfer(enum weft_op op, uint32_t stage, uint32_t other,
+                                  uint32_t microbatch);
+uint32_t draft_other(struct weft_action transfer);
+struct weft_action draft_partner(struct weft_action transfer);
+
+/* Parts of the cell that begins at a record, and its records. */
+static inline uint32_t draft_parts(const struct weft_action *cell) {
+  return cell->op == WEFT_OP_OVERLAP_F_B ? cell->parts : 0;
+}
+static inline uint32_t draft_records(const struct weft_action *cell) {
+  return 1u + draft_parts(cell);
+}
 
 void draft_reset(struct draft *draft, uint32_t rank_count);
 void draft_finish(struct draft *draft);
@@ -48,7 +62,10 @@ size_t draft_cell_records(const struct draft *draft, uint32_t rank, size_t index
 uint64_t draft_step(const struct draft *draft, struct draft_site site);
 size_t draft_cell_begin(const struct draft *draft, struct draft_site site);
 
-/* First record of that op, stage and microbatch, overlap parts included. */
+/* Takes hold of a graph, in place of the one before. */
+void draft_set_graph(struct draft *draft, const struct weft_graph *graph);
+
+/* First record like `action`, overlap parts included. */
 bool draft_find(const struct draft *draft, struct weft_action action, struct draft_site *site);
 const struct weft_action *draft_at(const struct draft *draft, struct draft_site site);
 

@@ -13,11 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support_random_graph.h"
+
 #define RANKS_MAX 3u
 #define STAGES_MAX 9u
 #define MICROBATCHES_MAX 6u
 #define TASKS_MAX (STAGES_MAX * MICROBATCHES_MAX * 3u)
-#define EVENTS_MAX (TASKS_MAX * 3u)
+#define EDGES_MAX (STAGES_MAX * (STAGES_MAX - 1u) / 2u)
+#define TRANSFERS_MAX (EDGES_MAX * MICROBATCHES_MAX * 2u)
+#define EVENTS_MAX (TASKS_MAX + 2u * TRANSFERS_MAX)
+#define NEEDS_MAX STAGES_MAX
 #define TIME_STEP 1000
 #define NONE UINT32_MAX
 
@@ -25,9 +30,10 @@ struct task {
   struct weft_action action;
   uint32_t rank;
   int64_t time;
-  uint32_t needs[2]; /* tasks, or NONE */
-  uint32_t fused;    /* the B that runs together with this F, or NONE */
-  bool hidden;       /* is the B of such a pair */
+  uint32_t needs[NEEDS_MAX]; /* tasks */
+  uint32_t need_count;
+  uint32_t fused; /* the B that runs together with this F, or NONE */
+  bool hidden;    /* is the B of such a pair */
   bool placed;
 };
 
@@ -42,13 +48,16 @@ struct plan {
   struct weft_random *random;
   uint32_t ranks, stages, microbatches;
   uint32_t rank_of[STAGES_MAX];
+  struct weft_graph *graph; /* NULL: a chain, whose edges are these too */
+  uint32_t edge_count;
+  struct weft_edge edges[EDGES_MAX];
   uint32_t task_count;
   struct task tasks[TASKS_MAX];
   uint32_t forward[STAGES_MAX][MICROBATCHES_MAX];  /* task numbers */
   uint32_t backward[STAGES_MAX][MICROBATCHES_MAX]; /* the B or I, or NONE */
   uint32_t favour[WEFT_OP_W + 1][STAGES_MAX];
   uint32_t transfer_count;
-  struct transfer transfers[TASKS_MAX];
+  struct transfer transfers[TRANSFERS_MAX];
 };
 
 struct event {
@@ -69,15 +78,29 @@ bool random_chance(struct weft_random *random, uint32_t percent) {
 
 /* --- Computations --------------------------------------------------------- */
 
-static uint32_t add_task(struct plan *plan, enum weft_op op, uint32_t stage, uint32_t microbatch,
-                         uint32_t need_a, uint32_t need_b) {
+static uint32_t add_task(struct plan *plan, enum weft_op op, uint32_t stage, uint32_t microbatch) {
   plan->tasks[plan->task_count] = (struct task){
       .action = draft_action(op, stage, microbatch),
       .rank = plan->rank_of[stage],
-      .needs = {need_a, need_b},
       .fused = NONE,
   };
   return plan->task_count++;
+}
+
+static void add_need(struct plan *plan, uint32_t task, uint32_t need) {
+  struct task *waiting = &plan->tasks[task];
+  assert(waiting->need_count < NEEDS_MAX && need != NONE);
+  waiting->needs[waiting->need_count++] = need;
+}
+
+/* It is a loss, or a gradient comes to it. */
+static bool has_backward(const struct plan *plan, uint32_t stage) {
+  bool is_loss = true, trains = false;
+  for (uint32_t e = 0; e < plan->edge_count; e++) {
+    is_loss = is_loss && plan->edges[e].from != stage;
+    trains = trains || (plan->edges[e].from == stage && plan->edges[e].gradient);
+  }
+  return is_loss || trains;
 }
 
 enum backward { BACKWARD_NONE, BACKWARD_FULL, BACKWARD_SPLIT, BACKWARD_MIXED };
@@ -85,9 +108,13 @@ enum backward { BACKWARD_NONE, BACKWARD_FULL, BACKWARD_SPLIT, BACKWARD_MIXED };
 static void add_forwards(struct plan *plan) {
   for (uint32_t mb = 0; mb < plan->microbatches; mb++) {
     for (uint32_t stage = 0; stage < plan->stages; stage++) {
-      const uint32_t before = stage > 0 ? plan->forward[stage - 1][mb] : NONE;
-      plan->forward[stage][mb] = add_task(plan, WEFT_OP_F, stage, mb, before, NONE);
+      plan->forward[stage][mb] = add_task(plan, WEFT_OP_F, stage, mb);
       plan->backward[stage][mb] = NONE;
+      for (uint32_t e = 0; e < plan->edge_count; e++) {
+        if (plan->edges[e].to == stage) {
+          add_need(plan, plan->forward[stage][mb], plan->forward[plan->edges[e].from][mb]);
+        }
+      }
     }
   }
 }
@@ -97,11 +124,19 @@ static void add_backwards(struct plan *plan, enum backward backward) {
     for (uint32_t stage = plan->stages; stage-- > 0;) {
       const bool split = backward == BACKWARD_SPLIT ||
                          (backward == BACKWARD_MIXED && random_chance(plan->random, 50));
-      const uint32_t after = stage + 1 < plan->stages ? plan->backward[stage + 1][mb] : NONE;
-      plan->backward[stage][mb] =
-          add_task(plan, split ? WEFT_OP_I : WEFT_OP_B, stage, mb, plan->forward[stage][mb], after);
+      if (!has_backward(plan, stage)) {
+        continue;
+      }
+      const uint32_t backwards = add_task(plan, split ? WEFT_OP_I : WEFT_OP_B, stage, mb);
+      plan->backward[stage][mb] = backwards;
+      add_need(plan, backwards, plan->forward[stage][mb]);
+      for (uint32_t e = 0; e < plan->edge_count; e++) {
+        if (plan->edges[e].from == stage && plan->edges[e].gradient) {
+          add_need(plan, backwards, plan->backward[plan->edges[e].to][mb]);
+        }
+      }
       if (split) {
-        add_task(plan, WEFT_OP_W, stage, mb, plan->backward[stage][mb], NONE);
+        add_need(plan, add_task(plan, WEFT_OP_W, stage, mb), backwards);
       }
     }
   }
@@ -110,10 +145,7 @@ static void add_backwards(struct plan *plan, enum backward backward) {
 /* Can the task be placed next, when only what lies on its rank counts (local)
  * or everything? */
 static bool is_free(const struct plan *plan, const struct task *task, bool local) {
-  for (uint32_t need = 0; need < 2; need++) {
-    if (task->needs[need] == NONE) {
-      continue;
-    }
+  for (uint32_t need = 0; need < task->need_count; need++) {
     const struct task *other = &plan->tasks[task->needs[need]];
     if (!other->placed && (!local || other->rank == task->rank)) {
       return false;
@@ -200,11 +232,11 @@ static void add_transfer(struct plan *plan, uint32_t producer, uint32_t consumer
 
 static void add_transfers(struct plan *plan) {
   for (uint32_t mb = 0; mb < plan->microbatches; mb++) {
-    for (uint32_t stage = 0; stage + 1 < plan->stages; stage++) {
-      add_transfer(plan, plan->forward[stage][mb], plan->forward[stage + 1][mb], stage);
-      if (plan->backward[stage][mb] != NONE) {
-        add_transfer(plan, plan->backward[stage + 1][mb], plan->backward[stage][mb],
-                     STAGES_MAX + stage);
+    for (uint32_t e = 0; e < plan->edge_count; e++) {
+      const uint32_t from = plan->edges[e].from, to = plan->edges[e].to;
+      add_transfer(plan, plan->forward[from][mb], plan->forward[to][mb], e);
+      if (plan->edges[e].gradient && plan->backward[from][mb] != NONE) {
+        add_transfer(plan, plan->backward[to][mb], plan->backward[from][mb], EDGES_MAX + e);
       }
     }
   }
@@ -294,6 +326,7 @@ static struct event task_event(const struct plan *plan, uint32_t number) {
 static struct event transfer_event(const struct plan *plan, uint32_t number, bool send) {
   const struct transfer *transfer = &plan->transfers[number];
   const struct task *task = &plan->tasks[send ? transfer->producer : transfer->consumer];
+  const struct task *other = &plan->tasks[send ? transfer->consumer : transfer->producer];
   const bool forward = task->action.op == WEFT_OP_F;
   const enum weft_op op = send ? (forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B)
                                : (forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B);
@@ -302,7 +335,8 @@ static struct event transfer_event(const struct plan *plan, uint32_t number, boo
       .order = TASKS_MAX + number,
       .rank = task->rank,
       .record_count = 1,
-      .records = {draft_action(op, task->action.stage, task->action.microbatch)},
+      .records = {draft_transfer(op, task->action.stage, other->action.stage,
+                                 task->action.microbatch)},
   };
 }
 
@@ -324,7 +358,7 @@ static uint32_t collect_events(const struct plan *plan, struct event *events) {
 /* UNSHARD first, RESHARD and (after a backward) REDUCE_GRAD last; before those, in
  * some programs, TIE_GRAD. */
 static void wrap_shards(const struct plan *plan, struct draft *draft, bool trains) {
-  if (trains && (plan->stages + plan->microbatches) % 2 == 0) {
+  if (trains && has_backward(plan, 0) && (plan->stages + plan->microbatches) % 2 == 0) {
     const uint32_t last = plan->stages - 1;
     draft_append(draft, plan->rank_of[0], draft_action(WEFT_OP_TIE_GRAD, 0, 0));
     if (last > 0) {
@@ -335,7 +369,7 @@ static void wrap_shards(const struct plan *plan, struct draft *draft, bool train
     const struct weft_action gather = draft_action(WEFT_OP_UNSHARD, stage, 0);
     draft_insert(draft, plan->rank_of[stage], 0, &gather, 1);
     draft_append(draft, plan->rank_of[stage], draft_action(WEFT_OP_RESHARD, stage, 0));
-    if (trains) {
+    if (trains && has_backward(plan, stage)) {
       draft_append(draft, plan->rank_of[stage], draft_action(WEFT_OP_REDUCE_GRAD, stage, 0));
     }
   }
@@ -345,6 +379,7 @@ static void write_rows(struct plan *plan, struct draft *draft, uint32_t idle_per
   static struct event events[EVENTS_MAX];
   const uint32_t count = collect_events(plan, events);
   draft_reset(draft, plan->ranks);
+  draft_set_graph(draft, plan->graph);
   for (uint32_t number = 0; number < count; number++) {
     const struct event *event = &events[number];
     if (random_chance(plan->random, idle_percent)) {
@@ -392,6 +427,20 @@ static enum backward choose_shape(struct plan *plan) {
   return family == 2 ? BACKWARD_NONE : (enum backward)below(plan->random, 4);
 }
 
+/* Who feeds whom. */
+static void choose_edges(struct plan *plan, bool graph) {
+  plan->edge_count = plan->stages - 1;
+  for (uint32_t e = 0; e < plan->edge_count; e++) {
+    plan->edges[e] = weft_edge_make(e, e + 1);
+  }
+  if (graph) {
+    const struct random_graph_shape shape = random_graph_shape(plan->random, plan->stages);
+    plan->graph = random_graph(plan->random, &shape);
+    plan->edge_count = plan->graph->edge_count;
+    memcpy(plan->edges, plan->graph->edges, plan->edge_count * sizeof plan->edges[0]);
+  }
+}
+
 static bool fits(const struct draft *draft, const struct random_limits *limits) {
   const uint32_t limit = draft->rank_count == 2 ? limits->cells_two : limits->cells_three;
   for (uint32_t rank = 0; rank < draft->rank_count; rank++) {
@@ -417,6 +466,7 @@ void random_program(struct weft_random *random, const struct random_limits *limi
   struct plan plan = {.random = random};
   do {
     const enum backward backward = choose_shape(&plan);
+    choose_edges(&plan, limits->graph);
     add_forwards(&plan);
     if (backward != BACKWARD_NONE) {
       add_backwards(&plan, backward);
@@ -431,6 +481,8 @@ void random_program(struct weft_random *random, const struct random_limits *limi
     if (limits->communicate && random_chance(random, 10)) {
       wrap_shards(&plan, draft, backward != BACKWARD_NONE);
     }
+    weft_graph_destroy(plan.graph); /* the draft holds it */
+    plan.graph = NULL;
   } while (!fits(draft, limits) || (limits->communicate && plan.transfer_count == 0));
 }
 

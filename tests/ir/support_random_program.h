@@ -12,6 +12,7 @@
 /* What the random program may look like. */
 struct random_limits {
   bool communicate;     /* SEND and RECV, or a compute-only table */
+  bool graph;           /* stages that form a random graph, or a chain */
   uint32_t cells_two;   /* cells per row when there are 2 ranks */
   uint32_t cells_three; /* ... and 3 ranks */
 };

@@ -11,11 +11,13 @@ struct campaign {
   uint64_t seed;
   uint32_t programs;
   bool communicate; /* programs with SEND and RECV, or compute-only tables */
+  bool graph;       /* stages that form a random graph, or a chain */
   /* out: counts of (program, model) pairs, and of programs */
   uint64_t complete;  /* pairs that complete */
   uint64_t stuck;     /* pairs that get stuck */
   uint64_t cycles;    /* reported cycles that were replayed */
   uint64_t states;    /* states explored */
+  uint64_t skips;     /* transfers between stages that are no neighbours */
   uint64_t grown;     /* stuck pairs that complete with more than one slot and not with fewer */
   uint32_t differing; /* programs whose verdict depends on the model */
   /* programs whose verdict depends on: */

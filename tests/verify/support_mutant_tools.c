@@ -111,13 +111,13 @@ struct draft_site mutant_put(struct mutant *mutant, uint32_t rank, size_t index,
 size_t mutant_some_gap(struct mutant *mutant, uint32_t rank, size_t from) {
   const struct draft_row *row = &mutant->draft.rows[rank];
   size_t gaps = 1;
-  for (size_t at = from; at < row->count; at += 1u + row->records[at].parts) {
+  for (size_t at = from; at < row->count; at += draft_records(&row->records[at])) {
     gaps++;
   }
   size_t skip = weft_random_below(mutant->random, (uint32_t)gaps);
   size_t at = from;
   while (skip-- > 0) {
-    at += 1u + row->records[at].parts;
+    at += draft_records(&row->records[at]);
   }
   return at;
 }
@@ -129,15 +129,6 @@ struct draft_site mutant_move_to(struct mutant *mutant, struct draft_site site, 
   const size_t size = draft_cell_records(&mutant->draft, site.rank, begin);
   draft_move(&mutant->draft, site.rank, begin, size, to);
   return (struct draft_site){site.rank, to > begin ? to - size : to};
-}
-
-struct weft_action mutant_partner(struct weft_action action) {
-  switch (action.op) {
-    case WEFT_OP_SEND_F: return draft_action(WEFT_OP_RECV_F, action.stage + 1u, action.microbatch);
-    case WEFT_OP_RECV_F: return draft_action(WEFT_OP_SEND_F, action.stage - 1u, action.microbatch);
-    case WEFT_OP_SEND_B: return draft_action(WEFT_OP_RECV_B, action.stage - 1u, action.microbatch);
-    default: return draft_action(WEFT_OP_SEND_B, action.stage + 1u, action.microbatch);
-  }
 }
 
 /* What consumes a RECV, or makes what a SEND sends. */

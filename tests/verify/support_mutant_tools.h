@@ -44,10 +44,9 @@ bool mutant_is_of_a_busy_stage(const struct mutant *mutant, struct draft_site si
 uint32_t mutant_other_rank(struct mutant *mutant, uint32_t rank);
 uint32_t mutant_count_ops(const struct mutant *mutant, uint32_t ops, uint32_t stage);
 
-/* The other end of a SEND or RECV; what makes or consumes its data; the next
+/* What makes or consumes its data; the next
  * record of those ops for the stage in the row, from an index on; the last of
  * several equal records. */
-struct weft_action mutant_partner(struct weft_action action);
 bool mutant_find_compute(const struct mutant *mutant, struct weft_action transfer,
                          struct draft_site *site);
 bool mutant_find_next(const struct mutant *mutant, uint32_t rank, size_t from, uint32_t ops,

@@ -109,12 +109,12 @@ static bool renumber_backward(struct mutant *mutant) {
 static bool renumber_send(struct mutant *mutant) {
   struct weft_action old;
   return renumber(mutant, SEND, &old) &&
-         mutant_expect_action(mutant, WEFT_RULE_PAIR_SEND, mutant_partner(old));
+         mutant_expect_action(mutant, WEFT_RULE_PAIR_SEND, draft_partner(old));
 }
 static bool renumber_recv(struct mutant *mutant) {
   struct weft_action old;
   return renumber(mutant, RECV, &old) &&
-         mutant_expect_action(mutant, WEFT_RULE_PAIR_RECV, mutant_partner(old));
+         mutant_expect_action(mutant, WEFT_RULE_PAIR_RECV, draft_partner(old));
 }
 
 static bool renumber_beyond(struct mutant *mutant) {
@@ -178,7 +178,7 @@ static bool send_becomes_recv(struct mutant *mutant) {
     return false;
   }
   struct weft_action *action = &mutant->draft.rows[site.rank].records[site.index];
-  const struct weft_action other = mutant_partner(*action);
+  const struct weft_action other = draft_partner(*action);
   action->op = action->op == WEFT_OP_SEND_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
   return mutant_expect_action(mutant, WEFT_RULE_PAIR_SEND, other);
 }

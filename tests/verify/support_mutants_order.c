@@ -218,7 +218,7 @@ static bool swap_on_edge(struct mutant *mutant, uint32_t ops) {
   row[second.index] = earlier;
   return mutant_op_in(&earlier, RECV)
              ? mutant_expect_at(mutant, WEFT_RULE_CHANNEL_ORDER, first)
-             : mutant_expect_action(mutant, WEFT_RULE_CHANNEL_ORDER, mutant_partner(earlier));
+             : mutant_expect_action(mutant, WEFT_RULE_CHANNEL_ORDER, draft_partner(earlier));
 }
 
 static bool swap_sends(struct mutant *mutant) { return swap_on_edge(mutant, SEND); }

@@ -46,7 +46,7 @@ static bool drop_transfer(struct mutant *mutant, uint32_t ops, enum weft_rule ru
   if (!mutant_choose(mutant, ops, NULL, &site)) {
     return false;
   }
-  const struct weft_action other = mutant_partner(*draft_at(&mutant->draft, site));
+  const struct weft_action other = draft_partner(*draft_at(&mutant->draft, site));
   mutant_drop(mutant, site);
   return mutant_expect_action(mutant, rule, other);
 }
@@ -67,7 +67,7 @@ static bool drop_send_and_recv(struct mutant *mutant) {
   }
   const struct weft_action recv = *draft_at(&mutant->draft, site);
   mutant_drop(mutant, site);
-  if (!draft_find(&mutant->draft, mutant_partner(recv), &other)) {
+  if (!draft_find(&mutant->draft, draft_partner(recv), &other)) {
     return false;
   }
   mutant_drop(mutant, other);

@@ -24,7 +24,7 @@ struct weft_comm_model oracle_model(uint32_t index);
 /* "rendezvous/edge", "slots:2/rank", "eager/pair", ...; static storage. */
 const char *oracle_model_name(uint32_t index);
 
-#define ORACLE_NEEDS_MAX 4u
+#define ORACLE_NEEDS_MAX 24u
 
 enum oracle_kind { ORACLE_COMPUTE, ORACLE_SEND, ORACLE_RECV };
 
@@ -43,10 +43,33 @@ struct oracle_cell {
                                                 * TIE_GRAD: the cell before the other one */
 };
 
+/* The edges of a program, of its graph or of the chain that it is without one. */
+struct oracle_edge {
+  uint32_t from, to;
+  bool gradient;
+};
+struct oracle_edges {
+  uint32_t count;
+  struct oracle_edge *edges;
+};
+void oracle_edges_init(struct oracle_edges *edges, const struct weft_program *program);
+void oracle_edges_finish(struct oracle_edges *edges);
+/* Number of the edge of a SEND or RECV, or ORACLE_NONE. */
+uint32_t oracle_edge_of(const struct oracle_edges *edges, const struct weft_action *transfer);
+/* Whether an action consumes what comes over an edge, and from which stage. */
+bool oracle_consumes(const struct oracle_edge *edge, const struct weft_action *action,
+                     uint32_t *stage);
+#define ORACLE_NONE UINT32_MAX
+
+/* Records of the cell that begins here. */
+static inline uint32_t oracle_cell_records(const struct weft_action *cell) {
+  return cell->op == WEFT_OP_OVERLAP_F_B ? 1u + cell->parts : 1u;
+}
+
 /* What one SEND hands to one RECV. */
 struct oracle_message {
   uint32_t from, to; /* ranks */
-  uint32_t edge;     /* the directed stage boundary, numbered */
+  uint32_t edge;     /* the directed stage boundary or edge, numbered */
 };
 
 /* A program made ready to run; refers to no memory of the program. */
@@ -97,7 +120,6 @@ struct oracle_run {
   uint32_t *newest;  /* [channels] */
   uint32_t *waiting; /* [channels] messages on it */
 };
-#define ORACLE_NONE UINT32_MAX
 
 void oracle_run(const struct oracle *oracle, struct weft_comm_model model, struct oracle_run *run);
 void oracle_run_finish(struct oracle_run *run);
@@ -106,6 +128,9 @@ void oracle_run_finish(struct oracle_run *run);
  * can do (or `rank` itself, when other == rank). */
 bool oracle_waits_for(const struct oracle *oracle, const struct oracle_run *run, uint32_t rank,
                       uint32_t other);
+
+/* Length of the shortest cycle of ranks that wait for each other; 0: there is none. */
+uint32_t oracle_shortest_cycle(const struct oracle *oracle, const struct oracle_run *run);
 
 /* Checks a deadlock finding against a run under its model: every member of the
  * cycle is where its rank is stuck, and waits for the next member's rank.

@@ -7,17 +7,17 @@
 #include "support_oracle.h"
 
 enum fact {
-  FACT_F = 1,       /* forward computed on this rank */
-  FACT_BACK = 2,    /* B or I computed on this rank */
-  FACT_I = 4,       /* I computed on this rank */
-  FACT_RECV_F = 8,  /* input of F received */
-  FACT_RECV_B = 16, /* input of B or I received */
+  FACT_F = 1,    /* forward computed on this rank */
+  FACT_BACK = 2, /* B or I computed on this rank */
+  FACT_I = 4,    /* I computed on this rank */
 };
 
 struct walk {
   const struct weft_program *program;
-  uint32_t *owner;     /* [stages] rank that computes it */
-  uint8_t *facts;      /* [stages × microbatches] */
+  uint32_t *owner; /* [stages] rank that computes it */
+  uint8_t *facts;  /* [stages × microbatches] */
+  struct oracle_edges edges;
+  uint8_t *received;   /* [2 × edges × microbatches] activations, then gradients */
   uint32_t *gradients; /* [stages] B and W so far */
   uint8_t *unsharded;  /* [stages] */
   uint8_t *finished;   /* [stages] TIE_GRAD or REDUCE_GRAD done */
@@ -42,7 +42,10 @@ static void walk_init(struct walk *walk, const struct weft_program *program) {
   walk->unsharded = calloc(stages + 1, 1);
   walk->finished = calloc(stages + 1, 1);
   walk->shards = false;
-  assert(walk->owner && walk->facts && walk->gradients && walk->unsharded && walk->finished);
+  oracle_edges_init(&walk->edges, program);
+  walk->received = calloc(2 * (size_t)walk->edges.count * program->microbatch_count + 1, 1);
+  assert(walk->received && walk->owner && walk->facts && walk->gradients && walk->unsharded &&
+         walk->finished);
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     for (uint64_t at = program->row_begin[rank]; at < program->row_begin[rank + 1]; at++) {
       const struct weft_action *action = &program->actions[at];
@@ -60,22 +63,32 @@ static void walk_finish(struct walk *walk) {
   free(walk->gradients);
   free(walk->unsharded);
   free(walk->finished);
+  free(walk->received);
+  oracle_edges_finish(&walk->edges);
 }
 
-/* The input of an F (or of a B or I) is there: made on this rank, or received.
+static uint8_t *received_over(struct walk *walk, uint32_t edge, bool forward, uint32_t microbatch) {
+  const size_t channel = (forward ? 0 : walk->edges.count) + (size_t)edge;
+  return &walk->received[channel * walk->program->microbatch_count + microbatch];
+}
+
+/* All inputs of an F (or of a B or I) are there: made on this rank, or received.
  * In a table what another rank makes comes by itself. */
-static bool input_there(struct walk *walk, const struct weft_action *action) {
+static bool inputs_there(struct walk *walk, const struct weft_action *action) {
   const bool forward = action->op == WEFT_OP_F;
-  const uint32_t stage = action->stage, microbatch = action->microbatch;
-  if (forward ? stage == 0 : stage + 1u == walk->program->stage_count) {
-    return true;
+  for (uint32_t e = 0; e < walk->edges.count; e++) {
+    uint32_t source;
+    if (!oracle_consumes(&walk->edges.edges[e], action, &source)) {
+      continue;
+    }
+    const bool own = walk->owner[source] == walk->owner[action->stage];
+    if (own ? !has(walk, source, action->microbatch, forward ? FACT_F : FACT_BACK)
+            : walk->program->level != WEFT_LEVEL_COMPUTE &&
+                  !*received_over(walk, e, forward, action->microbatch)) {
+      return false;
+    }
   }
-  const uint32_t source = forward ? stage - 1u : stage + 1u;
-  if (walk->owner[source] == walk->owner[stage]) {
-    return has(walk, source, microbatch, forward ? FACT_F : FACT_BACK);
-  }
-  return walk->program->level == WEFT_LEVEL_COMPUTE ||
-         has(walk, stage, microbatch, forward ? FACT_RECV_F : FACT_RECV_B);
+  return true;
 }
 
 static bool may_compute(struct walk *walk, const struct weft_action *action) {
@@ -84,9 +97,9 @@ static bool may_compute(struct walk *walk, const struct weft_action *action) {
     return false;
   }
   switch (action->op) {
-    case WEFT_OP_F: return input_there(walk, action);
+    case WEFT_OP_F: return inputs_there(walk, action);
     case WEFT_OP_W: return has(walk, stage, microbatch, FACT_I);
-    default: return has(walk, stage, microbatch, FACT_F) && input_there(walk, action);
+    default: return has(walk, stage, microbatch, FACT_F) && inputs_there(walk, action);
   }
 }
 
@@ -136,8 +149,11 @@ static void apply(struct walk *walk, const struct weft_action *action) {
       break;
     case WEFT_OP_I: *facts |= FACT_BACK | FACT_I; break;
     case WEFT_OP_W: walk->gradients[stage]++; break;
-    case WEFT_OP_RECV_F: *facts |= FACT_RECV_F; break;
-    case WEFT_OP_RECV_B: *facts |= FACT_RECV_B; break;
+    case WEFT_OP_RECV_F:
+    case WEFT_OP_RECV_B:
+      *received_over(walk, oracle_edge_of(&walk->edges, action), action->op == WEFT_OP_RECV_F,
+                     action->microbatch) = 1;
+      break;
     case WEFT_OP_UNSHARD: walk->unsharded[stage] = 1; break;
     case WEFT_OP_RESHARD: walk->unsharded[stage] = 0; break;
     case WEFT_OP_REDUCE_GRAD: walk->finished[stage] = 1; break;
@@ -155,7 +171,7 @@ static bool walk_row(struct walk *walk, uint32_t rank, uint32_t *cell) {
   *cell = 0;
   walk->ties = false;
   for (uint64_t at = program->row_begin[rank]; at < program->row_begin[rank + 1]; (*cell)++) {
-    const uint64_t end = at + 1u + program->actions[at].parts;
+    const uint64_t end = at + oracle_cell_records(&program->actions[at]);
     for (uint64_t part = at; part < end; part++) {
       if (!may(walk, &program->actions[part])) {
         return false;

@@ -31,7 +31,7 @@ static void *allocate(size_t count, size_t size) {
 
 /* Whether one of the cell's actions takes what the RECV brings. */
 static bool takes(const struct weft_action *cell, const struct weft_action *recv) {
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k < oracle_cell_records(cell); k++) {
     const bool forward = recv->op == WEFT_OP_RECV_F;
     const bool fits =
         forward ? cell[k].op == WEFT_OP_F : cell[k].op == WEFT_OP_B || cell[k].op == WEFT_OP_I;
@@ -62,14 +62,14 @@ static void find_receives(struct oracle_nccl *nccl, const struct weft_program *p
   uint32_t number = 0;
   for (uint64_t at = program->row_begin[rank]; at < program->row_begin[rank + 1]; number++) {
     const struct weft_action *recv = &program->actions[at];
-    at += 1u + recv->parts;
+    at += oracle_cell_records(recv);
     if (recv->op != WEFT_OP_RECV_F && recv->op != WEFT_OP_RECV_B) {
       continue;
     }
     uint32_t later = number + 1;
     for (uint64_t next = at; next < program->row_begin[rank + 1]; later++) {
       const struct weft_action *cell = &program->actions[next];
-      next += 1u + cell->parts;
+      next += oracle_cell_records(cell);
       if (takes(cell, recv)) {
         uint32_t *of = &nccl->receives[(size_t)(begin + later) * ORACLE_NEEDS_MAX];
         while (*of != 0) {

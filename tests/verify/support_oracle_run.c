@@ -205,15 +205,38 @@ bool oracle_waits_for(const struct oracle *oracle, const struct oracle_run *run,
   return false;
 }
 
+/* By paths of growing length: reach[] are the ranks that some number of waits leads to. */
+uint32_t oracle_shortest_cycle(const struct oracle *oracle, const struct oracle_run *run) {
+  for (uint32_t length = 1; length <= oracle->rank_count; length++) {
+    for (uint32_t start = 0; start < oracle->rank_count; start++) {
+      uint64_t reach = UINT64_C(1) << start;
+      for (uint32_t k = 0; k < length; k++) {
+        uint64_t next = 0;
+        for (uint32_t pair = 0; pair < oracle->rank_count * oracle->rank_count; pair++) {
+          const uint32_t rank = pair / oracle->rank_count, other = pair % oracle->rank_count;
+          if ((reach >> rank & 1) != 0 && oracle_waits_for(oracle, run, rank, other)) {
+            next |= UINT64_C(1) << other;
+          }
+        }
+        reach = next;
+      }
+      if ((reach >> start & 1) != 0) {
+        return length;
+      }
+    }
+  }
+  return 0;
+}
+
 /* Is `action` a record of the cell? */
 static bool in_cell(const struct weft_program *program, uint32_t rank, uint32_t cell,
                     const struct weft_action *action) {
   uint64_t at = program->row_begin[rank];
   for (uint32_t number = 0; number < cell; number++) {
-    at += 1u + program->actions[at].parts;
+    at += oracle_cell_records(&program->actions[at]);
   }
   const struct weft_action *first = &program->actions[at];
-  return action >= first && action <= first + first->parts;
+  return action >= first && action < first + oracle_cell_records(first);
 }
 
 static const char *replay_member(const struct weft_program *program, const struct oracle *oracle,

@@ -1,6 +1,7 @@
 /* The verifier against every interleaving of 20,000 random small programs under
- * all twelve communication models, and of 20,000 random compute-only tables;
- * what is compared is written in support_campaign.c. */
+ * all twelve communication models, and of 20,000 random compute-only tables; and of 4,000 of each
+ * whose stages form a random graph (test_long_brute_force.c has more). What is compared is written
+ * in support_campaign.c. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,8 +21,10 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 #define PROGRAMS 5000u /* about memory; what is right the other build asks all of them */
+#define GRAPHS 1000u
 #else
 #define PROGRAMS 20000u
+#define GRAPHS 4000u
 #endif
 #define OFTEN (PROGRAMS / 100)
 #define SOMETIMES (PROGRAMS / 2000)
@@ -53,6 +56,30 @@ static void programs_under_every_model(void **state) {
   assert_true(campaign.one_two > OFTEN && campaign.two_eager > SOMETIMES);
   assert_true(campaign.misordered > OFTEN);
   assert_true(campaign.grown > OFTEN);
+}
+
+static void graphs_under_every_model(void **state) {
+  (void)state;
+  struct campaign campaign = {
+      .seed = 20261117, .programs = GRAPHS, .communicate = true, .graph = true};
+  if (!campaign_run(&campaign)) {
+    fail_msg("%s", campaign.complaint);
+  }
+  report("programs of graphs", &campaign);
+  const uint64_t pairs = campaign.complete + campaign.stuck;
+  assert_true(campaign.complete * 10 > pairs && campaign.stuck * 10 > pairs);
+  assert_true(campaign.differing * 10 > GRAPHS && campaign.edge_pair * 100 > GRAPHS);
+  assert_true(campaign.misordered * 200 > GRAPHS && campaign.skips > GRAPHS);
+}
+
+static void tables_of_graphs(void **state) {
+  (void)state;
+  struct campaign campaign = {.seed = 20261118, .programs = GRAPHS, .graph = true};
+  if (!campaign_run(&campaign)) {
+    fail_msg("%s", campaign.complaint);
+  }
+  report("tables of graphs", &campaign);
+  assert_true(campaign.complete * 10 > GRAPHS && campaign.stuck * 10 > GRAPHS);
 }
 
 static void tables(void **state) {
@@ -100,13 +127,12 @@ static void check_lowering(const struct weft_program *table, uint32_t *lowered) 
   weft_program_destroy(program);
 }
 
-static void tables_are_lowered_if_executable(void **state) {
-  (void)state;
-  const struct random_limits limits = {.cells_two = 26, .cells_three = 18};
-  struct weft_random random = {.state = 20240603};
+static void lower_tables(uint64_t seed, uint32_t count, bool graph) {
+  const struct random_limits limits = {.graph = graph, .cells_two = 26, .cells_three = 18};
+  struct weft_random random = {.state = seed};
   struct draft draft = {0};
   uint32_t lowered = 0;
-  for (uint32_t k = 0; k < PROGRAMS; k++) {
+  for (uint32_t k = 0; k < count; k++) {
     bool misordered;
     random_program(&random, &limits, &draft, &misordered);
     struct weft_program *table = draft_build(&draft);
@@ -114,8 +140,18 @@ static void tables_are_lowered_if_executable(void **state) {
     weft_program_destroy(table);
   }
   draft_finish(&draft);
-  printf("tables: %" PRIu32 " of %u lowered\n", lowered, PROGRAMS);
-  assert_in_range(lowered, PROGRAMS / 10, PROGRAMS - PROGRAMS / 10);
+  printf("tables: %" PRIu32 " of %" PRIu32 " lowered\n", lowered, count);
+  assert_in_range(lowered, count / 10, count - count / 10);
+}
+
+static void tables_are_lowered_if_executable(void **state) {
+  (void)state;
+  lower_tables(20240603, PROGRAMS, false);
+}
+
+static void graphs_are_lowered_if_executable(void **state) {
+  (void)state;
+  lower_tables(20261119, GRAPHS, true);
 }
 
 /* The explorer itself, on programs small enough to be done in one's head. */
@@ -169,6 +205,9 @@ int main(void) {
       cmocka_unit_test(programs_under_every_model),
       cmocka_unit_test(tables),
       cmocka_unit_test(tables_are_lowered_if_executable),
+      cmocka_unit_test(graphs_under_every_model),
+      cmocka_unit_test(tables_of_graphs),
+      cmocka_unit_test(graphs_are_lowered_if_executable),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

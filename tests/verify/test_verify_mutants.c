@@ -326,11 +326,11 @@ static const char *judge(const struct weft_program *program, uint32_t model,
 /* Begin of a random cell; the row must have one. */
 static size_t random_cell(struct weft_random *random, const struct draft_row *row) {
   size_t cells = 0, at = 0;
-  for (size_t k = 0; k < row->count; k += 1u + row->records[k].parts) {
+  for (size_t k = 0; k < row->count; k += draft_records(&row->records[k])) {
     cells++;
   }
   for (size_t skip = weft_random_below(random, (uint32_t)cells); skip > 0; skip--) {
-    at += 1u + row->records[at].parts;
+    at += draft_records(&row->records[at]);
   }
   return at;
 }
@@ -343,14 +343,14 @@ static bool move_some_cell(struct weft_random *random, struct draft *draft, bool
   if (row->count == 0) {
     return false;
   }
-  const size_t from = random_cell(random, row), size = 1u + row->records[from].parts;
+  const size_t from = random_cell(random, row), size = draft_records(&row->records[from]);
   size_t to = random_cell(random, row);
   if (near) {
     to = from + size;
     if (to == row->count) {
       return false;
     }
-    to += 1u + row->records[to].parts;
+    to += draft_records(&row->records[to]);
   }
   draft_move(draft, rank, from, size, to);
   return true;

@@ -103,11 +103,11 @@ static void check_place(const struct weft_program *program, const struct weft_pl
   }
   uint64_t record = program->row_begin[place->rank];
   for (uint64_t step = 0; step < place->step; step++) {
-    record += 1u + program->actions[record].parts;
+    record += draft_records(&program->actions[record]);
   }
   const struct weft_action *cell = &program->actions[record];
   assert_true(place->step < steps);
-  assert_true(place->action >= cell && place->action <= cell + cell->parts);
+  assert_true(place->action >= cell && place->action < cell + draft_records(cell));
 }
 
 static int compare(const struct weft_finding *a, const struct weft_finding *b) {
