@@ -1,0 +1,218 @@
+/* The NCCL channel models of the verifier and of the simulator against every interleaving of random
+ * small programs (support_nccl_campaign.h). For each program and model:
+ *   - all interleavings end in the same state, which is also where one maximal run ends;
+ *   - the verifier reports a deadlock exactly where not everything is done there, with a cycle of
+ *     actions that wait for each other, and the smallest capacity without one;
+ *   - under rendezvous the simulator finishes exactly where that run does;
+ *   - what completes with blocking rendezvous sends completes under every NCCL model, and so does
+ *     what completes with blocking sends over one channel per pair of ranks, with no more slots
+ *     (docs/gpu.md has the proof); more slots and finer communicators never make it hang. */
+#include "support_nccl_campaign.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "support_draft.h"
+#include "support_oracle_nccl.h"
+#include "support_random_program.h"
+
+static void complain(const struct weft_program *program, const char *model, const char *what,
+                     const struct weft_report *report) {
+  struct weft_text text = {0};
+  weft_program_print(program, &text);
+  fail_msg("%s (%s)\n%s%s", what, model, text.data,
+           report != NULL && report->finding_count > 0 ? report->findings[0].message : "");
+}
+
+static uint32_t least_capacity(const struct oracle *oracle, const struct weft_program *program,
+                               struct weft_comm_model model) {
+  for (uint64_t capacity = model.capacity; capacity <= program->action_count; capacity++) {
+    struct oracle_nccl nccl;
+    struct oracle_nccl_run run;
+    model.capacity = (uint32_t)capacity;
+    oracle_nccl_init(&nccl, oracle, program, model);
+    oracle_nccl_run(&nccl, &run);
+    const bool complete = run.complete;
+    oracle_nccl_run_finish(&run);
+    oracle_nccl_finish(&nccl);
+    if (complete) {
+      return (uint32_t)capacity;
+    }
+  }
+  return WEFT_CAPACITY_UNLIMITED;
+}
+
+/* What is wrong with a report; NULL: nothing. */
+static const char *judge(const struct weft_program *program, const struct oracle_nccl *nccl,
+                         const struct oracle_nccl_run *run, const struct weft_report *report,
+                         struct nccl_counts *counts) {
+  if (report->finding_count > 0 && report->findings[0].rule == WEFT_RULE_CHANNEL_ORDER) {
+    return run->complete ? "brute force completes a program with a misordered boundary" : NULL;
+  }
+  if (!report->liveness_checked) {
+    return "liveness was not checked";
+  }
+  if (report->ok != run->complete) {
+    return report->ok ? "a deadlock is not reported" : "a deadlock is reported, and there is none";
+  }
+  if (report->least_capacity != least_capacity(nccl->oracle, program, nccl->model)) {
+    return "the smallest capacity is another one";
+  }
+  for (size_t k = 0; k < report->finding_count; k++) {
+    if (report->findings[k].rule != WEFT_RULE_DEADLOCK) {
+      return "a finding other than a deadlock for a sound program";
+    }
+    const char *complaint = oracle_nccl_replay(nccl, run, &report->findings[k]);
+    if (complaint != NULL) {
+      return complaint;
+    }
+    counts->cycles++;
+  }
+  return NULL;
+}
+
+/* The simulator knows no buffers: its transfers begin when both ends have come. */
+static bool simulates(const struct weft_program *program, enum weft_channel_model channel) {
+  struct weft_sim_options options = weft_sim_options_default();
+  struct weft_costs *costs = NULL;
+  struct weft_simulation *simulation = NULL;
+  struct weft_error error = {0};
+  options.channel = channel;
+  options.no_events = true;
+  assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  const enum weft_status status =
+      weft_simulate(NULL, program, costs, &options, &simulation, &error);
+  weft_simulation_destroy(simulation);
+  weft_costs_destroy(costs);
+  assert_true(status == WEFT_OK || status == WEFT_ERR_INVALID);
+  return status == WEFT_OK;
+}
+
+bool nccl_check_model(const struct weft_program *program, const struct oracle *oracle,
+                      uint32_t number, struct nccl_counts *counts) {
+  struct weft_verify_options options = weft_verify_options_default();
+  struct weft_report *report = NULL;
+  struct weft_error error = {0};
+  struct oracle_nccl nccl;
+  struct oracle_nccl_run run;
+  const char *complaint = NULL;
+  options.model = oracle_nccl_model(number);
+  oracle_nccl_init(&nccl, oracle, program, options.model);
+  oracle_nccl_run(&nccl, &run);
+  const struct oracle_nccl_exploration found = oracle_nccl_explore(&nccl, &run);
+  counts->states += found.states;
+  counts->unexplored += found.states == 0;
+  if (found.states > 0 && (found.ends != 1 || !found.agrees)) {
+    complaint = "interleavings and one run end in different states";
+  }
+  assert_int_equal(weft_verify(NULL, program, &options, &report, &error), WEFT_OK);
+  if (complaint == NULL) {
+    complaint = judge(program, &nccl, &run, report, counts);
+  }
+  /* The simulator takes chains only. */
+  if (complaint == NULL && options.model.capacity == 0 && program->graph == NULL &&
+      simulates(program, options.model.channel) != run.complete) {
+    complaint = "the simulator finishes, or does not, where the run does the opposite";
+  }
+  if (complaint != NULL) {
+    complain(program, oracle_nccl_model_name(number), complaint, report);
+  }
+  const bool complete = run.complete;
+  weft_report_destroy(report);
+  oracle_nccl_run_finish(&run);
+  oracle_nccl_finish(&nccl);
+  return complete;
+}
+
+/* What follows from one verdict for another; see the beginning. */
+static const char *compare(const bool *blocking, const bool *nccl) {
+  for (uint32_t strong = 0; strong < ORACLE_MODELS + ORACLE_NCCL_MODELS; strong++) {
+    const bool blocks = strong < ORACLE_MODELS;
+    const struct weft_comm_model a =
+        blocks ? oracle_model(strong) : oracle_nccl_model(strong - ORACLE_MODELS);
+    for (uint32_t weak = 0; weak < ORACLE_NCCL_MODELS; weak++) {
+      const struct weft_comm_model b = oracle_nccl_model(weak);
+      const bool implied =
+          blocks ? a.capacity == 0 || (a.capacity <= b.capacity && a.channel != WEFT_CHANNEL_EDGE)
+                 : a.capacity <= b.capacity && a.channel >= b.channel;
+      if (implied && (blocks ? blocking[strong] : nccl[strong - ORACLE_MODELS]) && !nccl[weak]) {
+        return "completes under a strong model and not under a weaker one";
+      }
+    }
+  }
+  return NULL;
+}
+
+static void count(const bool *blocking, const bool *nccl, struct nccl_counts *counts) {
+  bool directed_pair = false, pair_world = false, slots = false;
+  for (uint32_t row = 0; row < ORACLE_NCCL_MODELS; row += 3) {
+    directed_pair = directed_pair || nccl[row] != nccl[row + 1];
+    pair_world = pair_world || nccl[row + 1] != nccl[row + 2];
+    for (uint32_t k = 0; k < 3; k++) {
+      slots = slots || nccl[k] != nccl[row + k];
+    }
+  }
+  counts->directed_pair += directed_pair;
+  counts->pair_world += pair_world;
+  counts->slots += slots;
+  counts->blocking += blocking[0] != nccl[0];
+}
+
+static void check_program(const struct weft_program *program, struct nccl_counts *counts) {
+  bool blocking[ORACLE_MODELS], nccl[ORACLE_NCCL_MODELS];
+  struct oracle oracle;
+  assert_true(oracle_init(&oracle, program));
+  for (uint32_t model = 0; model < ORACLE_MODELS; model++) {
+    struct oracle_run run;
+    oracle_run(&oracle, oracle_model(model), &run);
+    blocking[model] = run.complete;
+    oracle_run_finish(&run);
+  }
+  for (uint32_t model = 0; model < ORACLE_NCCL_MODELS; model++) {
+    nccl[model] = nccl_check_model(program, &oracle, model, counts);
+    counts->complete += nccl[model];
+    counts->stuck += !nccl[model];
+  }
+  const char *complaint = compare(blocking, nccl);
+  if (complaint != NULL) {
+    complain(program, "-", complaint, NULL);
+  }
+  count(blocking, nccl, counts);
+  oracle_finish(&oracle);
+}
+
+void nccl_campaign(uint64_t seed, uint32_t programs, bool graph, struct nccl_counts *counts) {
+  const struct random_limits limits = {
+      .communicate = true, .graph = graph, .cells_two = 20, .cells_three = 14};
+  struct weft_random random = {.state = seed};
+  struct draft draft = {0};
+  *counts = (struct nccl_counts){0};
+  for (uint32_t k = 0; k < programs; k++) {
+    bool misordered;
+    random_program(&random, &limits, &draft, &misordered);
+    struct weft_program *program = draft_build(&draft);
+    check_program(program, counts);
+    weft_program_destroy(program);
+  }
+  draft_finish(&draft);
+  printf(
+      "%" PRIu32 " programs, %" PRIu64 " complete, %" PRIu64 " stuck, %" PRIu64 " cycles, %" PRIu64
+      " states, %" PRIu64 " with too many states; by model: directed/pair %" PRIu32
+      ", pair/world %" PRIu32 ", slots %" PRIu32 ", blocking/not %" PRIu32 "\n",
+      programs, counts->complete, counts->stuck, counts->cycles, counts->states, counts->unexplored,
+      counts->directed_pair, counts->pair_world, counts->slots, counts->blocking);
+  /* The trial is worth something only if both verdicts are common, and models are told apart. */
+  assert_true(counts->complete * 10 > counts->complete + counts->stuck);
+  assert_true(counts->stuck * 10 > counts->complete + counts->stuck);
+  assert_true(counts->directed_pair > programs / 100 && counts->pair_world > programs / 300);
+  assert_true(counts->slots > programs / 100 && counts->blocking > programs / 100);
+  assert_true(counts->unexplored * 20 < counts->complete + counts->stuck);
+}
