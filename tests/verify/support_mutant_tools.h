@@ -23,6 +23,7 @@ struct mutant_group {
 extern const struct mutant_group mutant_group_presence;
 extern const struct mutant_group mutant_group_change;
 extern const struct mutant_group mutant_group_order;
+extern const struct mutant_group mutant_group_edge;
 
 /* --- Choosing ------------------------------------------------------------------- */
 

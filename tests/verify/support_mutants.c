@@ -7,7 +7,7 @@
 #include "support_mutant_tools.h"
 
 static const struct mutant_group *const groups[] = {&mutant_group_presence, &mutant_group_change,
-                                                    &mutant_group_order};
+                                                    &mutant_group_order, &mutant_group_edge};
 enum { GROUP_COUNT = sizeof groups / sizeof groups[0] };
 
 size_t mutant_kind_count(void) {

@@ -37,10 +37,14 @@ struct mutant {
   uint32_t expected_count;
 };
 
+/* Which programs a kind is for. */
+enum mutant_shape { MUTANT_OF_ANY, MUTANT_OF_CHAIN, MUTANT_OF_GRAPH };
+
 struct mutant_kind {
   const char *name;
   /* False when the program has no place for it. */
   bool (*make)(struct mutant *mutant);
+  enum mutant_shape shape;
 };
 
 size_t mutant_kind_count(void);

@@ -129,25 +129,41 @@ static bool weight_before_input(struct mutant *mutant) {
   return invert(mutant, BIT(WEFT_OP_I), BIT(WEFT_OP_W), WEFT_RULE_ORDER_WEIGHT);
 }
 
-static bool has_neighbour(const struct mutant *mutant, struct draft_site site) {
+/* A stage of the same rank that makes an input of the action. */
+static bool find_neighbour(const struct mutant *mutant, struct draft_site site, uint32_t *stage) {
   const struct weft_action *action = draft_at(&mutant->draft, site);
+  const struct weft_graph *graph = mutant->draft.graph;
   const bool forward = action->op == WEFT_OP_F;
-  if (forward ? action->stage == 0 : action->stage + 1u == mutant->stage_count) {
-    return false;
+  if (graph == NULL) {
+    *stage = forward ? action->stage - 1u : action->stage + 1u;
+    return *stage < mutant->stage_count && mutant->rank_of[*stage] == site.rank;
   }
-  return mutant_is_single(mutant, site) &&
-         mutant->rank_of[forward ? action->stage - 1u : action->stage + 1u] == site.rank;
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    *stage = forward ? edge->from : edge->to;
+    if ((forward ? edge->to : edge->from) == action->stage && (forward || edge->gradient) &&
+        mutant->rank_of[*stage] == site.rank) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool has_neighbour(const struct mutant *mutant, struct draft_site site) {
+  uint32_t stage;
+  return mutant_is_single(mutant, site) && find_neighbour(mutant, site, &stage);
 }
 
 static bool before_neighbour(struct mutant *mutant) {
   struct draft_site site, producer;
-  if (!mutant_choose(mutant, BIT(WEFT_OP_F) | GRADIENT, has_neighbour, &site)) {
+  uint32_t stage;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_F) | GRADIENT, has_neighbour, &site) ||
+      !find_neighbour(mutant, site, &stage)) {
     return false;
   }
   struct weft_action source = *draft_at(&mutant->draft, site);
-  const bool forward = source.op == WEFT_OP_F;
-  source.op = forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
-  source.stage = (uint16_t)(forward ? source.stage - 1u : source.stage + 1u);
+  source.op = source.op == WEFT_OP_F ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  source.stage = (uint16_t)stage;
   if (!mutant_find_compute(mutant, source, &producer)) {
     return false;
   }
@@ -196,7 +212,14 @@ static bool unshard_late(struct mutant *mutant) {
 static bool next_on_edge(const struct mutant *mutant, struct draft_site site,
                          struct draft_site *next) {
   const struct weft_action *action = draft_at(&mutant->draft, site);
-  return mutant_find_next(mutant, site.rank, site.index + 1, BIT(action->op), action->stage, next);
+  for (size_t from = site.index + 1;
+       mutant_find_next(mutant, site.rank, from, BIT(action->op), action->stage, next);
+       from = next->index + 1) {
+    if (draft_at(&mutant->draft, *next)->skip == action->skip) {
+      return true;
+    }
+  }
+  return false;
 }
 
 static bool has_next_on_edge(const struct mutant *mutant, struct draft_site site) {
@@ -224,9 +247,22 @@ static bool swap_on_edge(struct mutant *mutant, uint32_t ops) {
 static bool swap_sends(struct mutant *mutant) { return swap_on_edge(mutant, SEND); }
 static bool swap_recvs(struct mutant *mutant) { return swap_on_edge(mutant, RECV); }
 
-static bool stages_of_one_rank(const struct mutant *mutant, uint32_t *stage) {
+/* Two stages of one rank, of which the first feeds the second. */
+static bool stages_of_one_rank(const struct mutant *mutant, uint32_t *stage, uint32_t *next) {
+  const struct weft_graph *graph = mutant->draft.graph;
+  for (uint32_t e = 0; graph != NULL && e < graph->edge_count; e++) {
+    *stage = graph->edges[e].from;
+    *next = graph->edges[e].to;
+    if (mutant->rank_of[*stage] == mutant->rank_of[*next]) {
+      return true;
+    }
+  }
+  if (graph != NULL) {
+    return false;
+  }
   for (*stage = 0; *stage + 1 < mutant->stage_count; ++*stage) {
-    if (mutant->rank_of[*stage] == mutant->rank_of[*stage + 1]) {
+    *next = *stage + 1;
+    if (mutant->rank_of[*stage] == mutant->rank_of[*next]) {
       return true;
     }
   }
@@ -235,12 +271,12 @@ static bool stages_of_one_rank(const struct mutant *mutant, uint32_t *stage) {
 
 static bool send_to_oneself(struct mutant *mutant) {
   struct draft_site site, any;
-  uint32_t stage;
-  if (!stages_of_one_rank(mutant, &stage) || !mutant_choose(mutant, SEND, NULL, &any) ||
+  uint32_t stage, next;
+  if (!stages_of_one_rank(mutant, &stage, &next) || !mutant_choose(mutant, SEND, NULL, &any) ||
       !draft_find(&mutant->draft, draft_action(WEFT_OP_F, stage, 0), &site)) {
     return false;
   }
-  const struct weft_action send = draft_action(WEFT_OP_SEND_F, stage, 0);
+  const struct weft_action send = draft_transfer(WEFT_OP_SEND_F, stage, next, 0);
   return mutant_expect_at(mutant, WEFT_RULE_COMM_SELF,
                           mutant_put(mutant, site.rank, mutant_behind(mutant, site), send));
 }
@@ -323,26 +359,26 @@ static bool overlap_part_becomes_i(struct mutant *mutant) {
 /* --- The kinds ---------------------------------------------------------------- */
 
 static const struct mutant_kind kinds[] = {
-    {"recv_after_consumer", recv_after_consumer},
-    {"send_before_producer", send_before_producer},
-    {"reduce_early", reduce_early},
-    {"tie_early", tie_early},
-    {"tie_after_reduce", tie_after_reduce},
-    {"tie_blocks", tie_blocks},
-    {"unshard_behind_tie", unshard_behind_tie},
-    {"backward_before_forward", backward_before_forward},
-    {"weight_before_input", weight_before_input},
-    {"before_neighbour", before_neighbour},
-    {"reshard_early", reshard_early},
-    {"unshard_late", unshard_late},
-    {"swap_sends", swap_sends},
-    {"swap_recvs", swap_recvs},
-    {"send_to_oneself", send_to_oneself},
-    {"transfer_over_the_end", transfer_over_the_end},
-    {"overlap_of_one", overlap_of_one},
-    {"overlap_of_others", overlap_of_others},
-    {"overlap_of_three", overlap_of_three},
-    {"overlap_part_becomes_i", overlap_part_becomes_i},
+    {"recv_after_consumer", recv_after_consumer, MUTANT_OF_ANY},
+    {"send_before_producer", send_before_producer, MUTANT_OF_ANY},
+    {"reduce_early", reduce_early, MUTANT_OF_ANY},
+    {"tie_early", tie_early, MUTANT_OF_ANY},
+    {"tie_after_reduce", tie_after_reduce, MUTANT_OF_ANY},
+    {"tie_blocks", tie_blocks, MUTANT_OF_ANY},
+    {"unshard_behind_tie", unshard_behind_tie, MUTANT_OF_ANY},
+    {"backward_before_forward", backward_before_forward, MUTANT_OF_ANY},
+    {"weight_before_input", weight_before_input, MUTANT_OF_ANY},
+    {"before_neighbour", before_neighbour, MUTANT_OF_ANY},
+    {"reshard_early", reshard_early, MUTANT_OF_ANY},
+    {"unshard_late", unshard_late, MUTANT_OF_ANY},
+    {"swap_sends", swap_sends, MUTANT_OF_ANY},
+    {"swap_recvs", swap_recvs, MUTANT_OF_ANY},
+    {"send_to_oneself", send_to_oneself, MUTANT_OF_ANY},
+    {"transfer_over_the_end", transfer_over_the_end, MUTANT_OF_ANY},
+    {"overlap_of_one", overlap_of_one, MUTANT_OF_ANY},
+    {"overlap_of_others", overlap_of_others, MUTANT_OF_ANY},
+    {"overlap_of_three", overlap_of_three, MUTANT_OF_ANY},
+    {"overlap_part_becomes_i", overlap_part_becomes_i, MUTANT_OF_ANY},
 };
 
 const struct mutant_group mutant_group_order = {kinds, sizeof kinds / sizeof kinds[0]};

@@ -1,4 +1,4 @@
-/* Mutants of every schedule's table and program. Each kind of mutant breaks one
+/* Mutants of every schedule's table and program, and of those of random graphs of stages. Each kind of mutant breaks one
  * thing, and the verifier must report it with the right rule at the right place
  * (support_mutants.c). Where a mutation may be harmless (cells that change
  * places) the oracle decides, and the verifier must agree both ways. */
@@ -18,6 +18,7 @@
 #include "support_mutants.h"
 #include "support_oracle.h"
 #include "support_oracle_nccl.h"
+#include "support_random_graph.h"
 #include "support_random_program.h"
 
 /* --- Subjects: valid programs ------------------------------------------------- */
@@ -29,6 +30,7 @@
 #define MUTANTS_PER_KIND 5u
 #endif
 #define SWAPS 4u
+#define GRAPHS 24u
 
 struct subject {
   char name[96];
@@ -39,12 +41,9 @@ struct subject {
 static struct subject subjects[SUBJECTS_MAX];
 static size_t subject_count;
 
-static void add_subject(const char *schedule, const struct weft_shape *shape, const char *level,
-                        struct weft_program *program) {
+static void put_subject(struct weft_program *program) {
   assert_in_range(subject_count, 0, SUBJECTS_MAX - 1);
   struct subject *subject = &subjects[subject_count++];
-  (void)snprintf(subject->name, sizeof subject->name, "%s p=%u v=%u m=%u %s", schedule,
-                 shape->ranks, shape->stages_per_rank, shape->microbatches, level);
   subject->program = program;
   subject->rank_of = calloc(program->stage_count, sizeof *subject->rank_of);
   assert_non_null(subject->rank_of);
@@ -55,6 +54,36 @@ static void add_subject(const char *schedule, const struct weft_shape *shape, co
       }
     }
   }
+}
+
+static void add_subject(const char *schedule, const struct weft_shape *shape, const char *level,
+                        struct weft_program *program) {
+  put_subject(program);
+  struct subject *subject = &subjects[subject_count - 1];
+  (void)snprintf(subject->name, sizeof subject->name, "%s p=%u v=%u m=%u %s", schedule,
+                 shape->ranks, shape->stages_per_rank, shape->microbatches, level);
+}
+
+/* A table of a random graph, and its program. */
+static void add_graph(struct weft_random *random, uint32_t number, struct draft *draft) {
+  uint32_t rank_of[16];
+  const uint32_t stages = 4 + weft_random_below(random, 8), ranks = 2 + number % 4;
+  const struct random_graph_shape shape = random_graph_shape(random, stages);
+  struct weft_graph *graph = random_graph(random, &shape);
+  struct weft_lower_options options = weft_lower_options_default();
+  struct weft_error error = {0};
+  random_graph_table(random, graph, ranks, 2 + number % 3, number % 2 == 1, rank_of, draft);
+  put_subject(draft_build(draft));
+  struct weft_program *program = NULL, *table = subjects[subject_count - 1].program;
+  (void)snprintf(subjects[subject_count - 1].name, sizeof subjects[0].name,
+                 "graph %" PRIu32 " table", number);
+  options.tie_grad = number % 3 == 0 && weft_graph_has_backward(graph, 0);
+  options.merge_bw = number % 5 == 0;
+  assert_int_equal(weft_lower(NULL, table, &options, &program, &error), WEFT_OK);
+  put_subject(program);
+  (void)snprintf(subjects[subject_count - 1].name, sizeof subjects[0].name,
+                 "graph %" PRIu32 " program", number);
+  weft_graph_destroy(graph);
 }
 
 static void add_schedule(const struct weft_schedule_info *info, const struct weft_shape *shape) {
@@ -97,6 +126,12 @@ static int make_subjects(void **state) {
       }
     }
   }
+  struct weft_random random = {.state = 1917};
+  struct draft draft = {0};
+  for (uint32_t number = 0; number < GRAPHS; number++) {
+    add_graph(&random, number, &draft);
+  }
+  draft_finish(&draft);
   return subject_count > 100 ? 0 : -1;
 }
 
@@ -215,6 +250,10 @@ static void every_mutant_is_rejected(void **state) {
     uint32_t made = 0;
     for (size_t s = 0; s < subject_count * MUTANTS_PER_KIND; s++) {
       const struct subject *subject = &subjects[s / MUTANTS_PER_KIND];
+      if (kind->shape != MUTANT_OF_ANY &&
+          (kind->shape == MUTANT_OF_GRAPH) != (subject->program->graph != NULL)) {
+        continue;
+      }
       draft_copy(&mutant.draft, subject->program);
       mutant.rank_of = subject->rank_of;
       mutant.stage_count = subject->program->stage_count;

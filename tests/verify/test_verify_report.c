@@ -44,8 +44,10 @@ static void small_rows(struct weft_random *random, struct draft *draft) {
 
 /* A program with communication and, on top, up to six things broken. */
 static void broken_program(struct weft_random *random, struct draft *draft) {
-  const struct random_limits limits = {
-      .communicate = random_chance(random, 70), .cells_two = 26, .cells_three = 18};
+  const struct random_limits limits = {.communicate = random_chance(random, 70),
+                                       .graph = random_chance(random, 30),
+                                       .cells_two = 26,
+                                       .cells_three = 18};
   bool misordered;
   random_program(random, &limits, draft, &misordered);
   for (uint32_t broken = weft_random_below(random, 6); broken > 0; broken--) {
@@ -57,11 +59,18 @@ static void broken_program(struct weft_random *random, struct draft *draft) {
     const size_t index = weft_random_below(random, (uint32_t)row->count);
     struct weft_action *action = &row->records[index];
     const bool plain = action->op != WEFT_OP_IDLE && action->op != WEFT_OP_OVERLAP_F_B;
+    const uint32_t stages = draft->graph != NULL ? draft->graph->stage_count : 6;
     if (plain && random_chance(random, 40)) {
-      action->stage = (uint16_t)weft_random_below(random, 6);
+      action->stage = (uint16_t)weft_random_below(random, stages);
+      action->skip = 0;
     } else if (plain && action->op <= WEFT_OP_RECV_B) {
       action->microbatch = weft_random_below(random, 4);
       action->op = (uint8_t)(1 + weft_random_below(random, WEFT_OP_RECV_B));
+      action->skip = 0;
+      if ((action->op == WEFT_OP_SEND_F || action->op == WEFT_OP_RECV_B) &&
+          random_chance(random, 30)) {
+        action->skip = (uint8_t)weft_random_below(random, 4); /* also beyond all stages */
+      }
     }
   }
 }
