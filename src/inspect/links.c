@@ -45,11 +45,7 @@ static void note_first(uint32_t *first, uint64_t record) {
 }
 
 static void note_recv(struct weft_links *links, struct weft_action recv, uint64_t record) {
-  const struct weft_program *program = links->program;
-  struct weft_action send;
-  const uint32_t channel = weft_action_partner(recv, weft_program_stages(program), &send)
-                               ? weft_channel_of_send(program->graph, send)
-                               : WEFT_EDGE_NONE;
+  const uint32_t channel = weft_channel_of(links->program, recv);
   if (channel != WEFT_EDGE_NONE) {
     note_first(received_over(links, channel, recv.microbatch), record);
   }
@@ -146,16 +142,16 @@ static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
 static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
                            uint64_t *needs, unsigned count) {
   const struct weft_program *program = links->program;
-  const enum weft_op send = action.op == WEFT_OP_F ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  const enum weft_op recv = action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
   const uint32_t inputs = weft_action_input_count(program->graph, action, program->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
     const uint32_t stage = weft_action_input_at(program->graph, action, k);
-    const uint32_t channel = weft_channel_of_send(
-        program->graph, weft_action_transfer(send, stage, action.stage, action.microbatch));
+    const uint32_t channel =
+        weft_channel_of(program, weft_action_transfer(recv, action.stage, stage, 0));
     uint32_t need = *received_over(links, channel, action.microbatch);
     if (need == WEFT_MATCH_NONE && stage < program->stage_count) {
       const struct producers *other = producers_of(links, stage, action.microbatch);
-      need = send == WEFT_OP_SEND_F ? other->activation : other->gradient;
+      need = recv == WEFT_OP_RECV_F ? other->activation : other->gradient;
     }
     count = add_need(need, needs, count);
   }

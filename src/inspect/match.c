@@ -14,12 +14,12 @@
 /* Indices into program->actions fit, NONE apart. */
 _Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");
 
-/* NULL: there is no such edge. */
-static uint32_t *send_slot(const struct weft_program *program, struct weft_action send,
-                           uint32_t *first_send) {
-  const uint32_t channel = weft_channel_of_send(program->graph, send);
+/* Of a SEND or RECV; NULL: there is no such edge. */
+static uint32_t *slot_of(const struct weft_program *program, struct weft_action transfer,
+                         uint32_t *first_send) {
+  const uint32_t channel = weft_channel_of(program, transfer);
   return channel != WEFT_EDGE_NONE
-             ? &first_send[(size_t)channel * program->microbatch_count + send.microbatch]
+             ? &first_send[(size_t)channel * program->microbatch_count + transfer.microbatch]
              : NULL;
 }
 
@@ -27,7 +27,7 @@ static void note_sends(const struct weft_program *program, uint32_t *first_send)
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-      uint32_t *slot = send_slot(program, action, first_send);
+      uint32_t *slot = slot_of(program, action, first_send);
       if (slot != NULL && *slot == WEFT_MATCH_NONE) {
         *slot = (uint32_t)i;
       }
@@ -40,12 +40,10 @@ static void take_sends(const struct weft_program *program, uint32_t *first_send,
                        uint32_t *matches) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
-    struct weft_action send;
-    if (!weft_op_in(action.op, WEFT_OPS_RECV) ||
-        !weft_action_partner(action, weft_program_stages(program), &send)) {
+    if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
       continue;
     }
-    uint32_t *slot = send_slot(program, send, first_send);
+    uint32_t *slot = slot_of(program, action, first_send);
     if (slot != NULL && *slot != WEFT_MATCH_NONE) {
       matches[i] = *slot;
       matches[*slot] = (uint32_t)i;

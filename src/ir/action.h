@@ -183,11 +183,6 @@ static inline bool weft_action_partner(struct weft_action action, uint32_t stage
   return true;
 }
 
-/* Stages that transfers may have ends at: all of a graph, also those that a row is missing for. */
-static inline uint32_t weft_program_stages(const struct weft_program *program) {
-  return program->graph != NULL ? program->graph->stage_count : program->stage_count;
-}
-
 /* ---- Channels ----
  *
  * Both directions of an edge have a number: activations of edge e are 2e, gradients 2e + 1. In a
@@ -220,6 +215,26 @@ static inline uint32_t weft_channel_of_transfer(const struct weft_graph *graph,
     return WEFT_EDGE_NONE;
   }
   return weft_channel_of_send(graph, send);
+}
+
+/* Of a SEND or RECV; WEFT_EDGE_NONE where its ends have no edge, or the other one no stage. */
+static inline uint32_t weft_channel_of(const struct weft_program *program,
+                                       struct weft_action transfer) {
+  const uint32_t gradients = WEFT_OP_BIT(WEFT_OP_SEND_B) | WEFT_OP_BIT(WEFT_OP_RECV_B);
+  const bool gradient = weft_op_in(transfer.op, gradients);
+  const bool sends = weft_op_in(transfer.op, WEFT_OPS_SEND);
+  const uint32_t stage = transfer.stage;
+  if (program->graph == NULL) {
+    const uint32_t other = sends == gradient ? stage - 1 : stage + 1;
+    const bool exists = other < program->stage_count && transfer.skip == 0;
+    return exists ? 2 * (sends ? stage : other) + gradient : WEFT_EDGE_NONE;
+  }
+  const struct weft_graph *graph = program->graph;
+  const uint32_t other = weft_transfer_other(transfer);
+  const uint32_t edge = weft_graph_find(graph, stage < other ? stage : other,
+                                        stage < other ? other : stage);
+  const bool exists = edge != WEFT_EDGE_NONE && (!gradient || graph->edges[edge].gradient);
+  return exists ? 2 * edge + gradient : WEFT_EDGE_NONE;
 }
 
 /* The stages at its ends; one beyond all stages where a chain ends. */

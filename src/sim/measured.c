@@ -171,7 +171,7 @@ static void index_events(struct measured *measured) {
     const struct weft_action action = program->actions[record];
     measured->event_of[record] = (uint32_t)i;
     const uint32_t channel = weft_op_in(action.op, WEFT_OPS_SEND)
-                                 ? weft_channel_of_send(program->graph, action)
+                                 ? weft_channel_of(program, action)
                                  : WEFT_EDGE_NONE;
     if (channel != WEFT_EDGE_NONE) {
       measured->previous[record] = measured->last_send[channel];

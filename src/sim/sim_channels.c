@@ -52,18 +52,6 @@ enum weft_status weft_sim_channels_init(struct weft_sim_run *run, struct weft_er
 
 /* ---- Looking up ---- */
 
-struct weft_sim_channel *weft_sim_channel_of(const struct weft_sim_run *run,
-                                             struct weft_action transfer) {
-  struct weft_action send = transfer;
-  if (weft_op_in(transfer.op, WEFT_OPS_RECV) &&
-      !weft_action_partner(transfer, weft_program_stages(run->program), &send)) {
-    return NULL;
-  }
-  const uint32_t number = weft_channel_of_send(run->graph, send);
-  struct weft_sim_channel *channel = number != WEFT_EDGE_NONE ? &run->channels[number] : NULL;
-  return channel != NULL && channel->inputs != NULL ? channel : NULL;
-}
-
 /* Numbered by the edges that bring an action's input, or take its output away. */
 static inline struct weft_sim_channel *channel_at(const struct weft_sim_run *run,
                                                   struct weft_action action, bool input,

@@ -57,20 +57,23 @@ static uint32_t queue_of(const struct weft_sim_run *run, struct weft_action acti
   if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     return QUEUE_NONE;
   }
-  const struct weft_sim_channel *channel = weft_sim_channel_of(run, action);
-  if (channel == NULL) {
+  const uint32_t channel = weft_channel_of(run->program, action);
+  if (channel == WEFT_EDGE_NONE) {
     return QUEUE_NONE;
   }
-  return weft_op_in(action.op, WEFT_OPS_SEND) ? run->queue_of_sender[channel - run->channels]
-                                              : run->queue_of_receiver[channel - run->channels];
+  return weft_op_in(action.op, WEFT_OPS_SEND) ? run->queue_of_sender[channel]
+                                              : run->queue_of_receiver[channel];
 }
 
-/* Counting sort of the transfers by queue. Queue ends double as cursors. */
+/* Counting sort of the transfers by queue. Queue ends double as cursors, and the stack of queues,
+ * which is empty still, remembers each record's. */
 static void fill_queues(struct weft_sim_run *run) {
   const struct weft_program *program = run->program;
+  uint32_t *const queue_of_record = run->queue_work;
   uint32_t total = 0;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const uint32_t queue = queue_of(run, program->actions[i]);
+    queue_of_record[i] = queue;
     if (queue != QUEUE_NONE) {
       run->queues[queue].end++;
     }
@@ -81,7 +84,7 @@ static void fill_queues(struct weft_sim_run *run) {
     total += size;
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
-    const uint32_t queue = queue_of(run, program->actions[i]);
+    const uint32_t queue = queue_of_record[i];
     if (queue != QUEUE_NONE) {
       run->entries[run->queues[queue].end++] = (uint32_t)i;
     }
@@ -134,17 +137,18 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
     return false;
   }
   const struct weft_action action = run->program->actions[run->entries[queue->head]];
-  const struct weft_sim_channel *channel = weft_sim_channel_of(run, action);
+  const uint32_t channel_number = weft_channel_of(run->program, action);
   struct weft_action partner;
   (void)weft_action_partner(action, WEFT_STAGES_MAX, &partner); /* it has a channel */
   const uint32_t other_number = weft_op_in(action.op, WEFT_OPS_SEND)
-                                    ? run->queue_of_receiver[channel - run->channels]
-                                    : run->queue_of_sender[channel - run->channels];
+                                    ? run->queue_of_receiver[channel_number]
+                                    : run->queue_of_sender[channel_number];
   struct weft_transfer_queue *other = &run->queues[other_number];
   if (other->head == other->end ||
       !weft_action_equal(run->program->actions[run->entries[other->head]], partner)) {
     return false;
   }
+  const struct weft_sim_channel *channel = &run->channels[channel_number];
   int64_t *input = &channel->inputs[action.microbatch];
   const int64_t made = *input;
   if (made >= 0 || made == WEFT_TIME_UNKNOWN) {

@@ -124,9 +124,6 @@ int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
 
 /* sim_channels.c: what goes over channels. */
 enum weft_status weft_sim_channels_init(struct weft_sim_run *run, struct weft_error *error);
-/* Of a SEND or RECV; NULL: there is no such edge. */
-struct weft_sim_channel *weft_sim_channel_of(const struct weft_sim_run *run,
-                                             struct weft_action transfer);
 /* In a graph: the message of an action's input edge number k, < weft_sim_input_count(). */
 const int64_t *weft_sim_edge_input(const struct weft_sim_run *run, struct weft_action action,
                                    uint32_t k, const struct weft_sim_channel **channel);
@@ -161,6 +158,13 @@ static inline const struct weft_work *weft_sim_work(const struct weft_sim_run *r
 /* Whether a stage keeps its activations for a backward. */
 static inline bool weft_sim_holds_after_f(const struct weft_sim_run *run, uint32_t stage) {
   return run->has_backward && weft_graph_has_backward(run->graph, stage);
+}
+
+/* Of a SEND or RECV; NULL: there is no such edge. */
+static inline struct weft_sim_channel *weft_sim_channel_of(const struct weft_sim_run *run,
+                                                           struct weft_action transfer) {
+  const uint32_t number = weft_channel_of(run->program, transfer);
+  return number != WEFT_EDGE_NONE ? &run->channels[number] : NULL;
 }
 
 /* How many messages an action of a graph's stage consumes. */
