@@ -65,16 +65,26 @@ struct weft_stage_call {
   bool last_backward;  /* the stage's last B or W of this step */
   bool again;          /* a poll: the previous call returned WEFT_IN_PROGRESS */
 
-  const struct weft_tensors *inputs; /* from stage - 1; of stage 0: the microbatch */
-  struct weft_tensors *outputs;      /* forward writes them. Shapes are the boundary's largest; make
+  /* In a chain there is one of each. In a graph (weft/graph.h) these are arrays: inputs[k] and
+   * input_grads[k] are of the k-th in-edge, outputs[k] and output_grads[k] of the k-th output, both
+   * in ascending order of the stages at the other ends. Out-edges with shared boundaries
+   * (struct weft_boundary) are one output: if all of a stage are, it has one, as in a chain. */
+  uint32_t input_count;  /* of inputs and input_grads: at least 1 */
+  uint32_t output_count; /* of outputs and output_grads: at least 1 */
+  const struct weft_tensors
+      *inputs;                  /* from stage - 1, or over the in-edges; of a stage without any:
+                                        the microbatch */
+  struct weft_tensors *outputs; /* forward writes them. Shapes are the boundary's largest; make
                                         them smaller where this microbatch is */
-  const struct weft_tensors *targets;      /* of the last stage, in training or eval; else empty */
+  const struct weft_tensors *targets;      /* of a loss (the last stage, or one without out-edges),
+                                              in training or eval; else empty */
   const struct weft_tensors *output_grads; /* backward reads them: gradients of `outputs`, those
-                                              tensors that need one */
+                                              tensors that need one; empty for an edge without
+                                              gradients */
   struct weft_tensors *input_grads;        /* backward writes them, likewise of `inputs` and with
                                               their shapes; empty for stage 0 and where none is
                                               needed */
-  double *loss;      /* of this microbatch; forward or loss of the last stage adds to it. On a
+  double *loss;      /* of this microbatch; forward or loss of a loss stage adds to it. On a
                         device with streams the device may access it */
   double grad_scale; /* for scale_grads: 1 / microbatch_count */
 
@@ -124,7 +134,7 @@ struct weft_stage_ops {
                                       struct weft_error *error);
 
   /* All of these may be NULL. */
-  /* Last stage, after each forward: computes *loss and, in training, output_grads (writable
+  /* Of a loss, after each forward: computes *loss and, in training, output_grads (writable
    * here) from outputs and targets. Without it forward computes the loss, and backward
    * starts from what it kept. */
   enum weft_status (*loss)(struct weft_stage *stage, struct weft_stage_call *call,
@@ -164,10 +174,15 @@ struct weft_stage {
   uint64_t saved_bytes;
 };
 
-/* What one stage passes to the next: up to WEFT_TENSORS_MAX tensors, each up to a largest
- * shape; microbatches may be smaller. `needs_grad` false: the next stage sends no gradient
- * for it. A boundary on which no tensor needs a gradient carries none: its SEND_B and RECV_B
- * do nothing, and the backward of the stage in front of it is not called (it is frozen). */
+/* What one stage passes to the next, or over an edge of a graph: up to WEFT_TENSORS_MAX tensors,
+ * each up to a largest shape; microbatches may be smaller. `needs_grad` false: the next stage sends
+ * no gradient for it. A boundary on which no tensor needs a gradient carries none: its SEND_B and
+ * RECV_B do nothing, and the backward of a stage that gets no gradient is not called (it is frozen).
+ *
+ * In a graph, all out-edges of a stage whose boundaries are `shared` carry the same tensors: the
+ * stage writes them once, and the runtime copies them to the other edges. It adds up the gradients
+ * that come back, in ascending order of the stages that they come from: ((a + b) + c), with the same
+ * bits on every transport and number of ranks; in f32 and f64, on the host and on GPUs. */
 struct weft_boundary_tensor {
   const char *name; /* may be NULL */
   struct weft_tensor_shape largest;
@@ -177,6 +192,7 @@ struct weft_boundary_tensor {
 struct weft_boundary {
   uint32_t tensor_count;
   struct weft_boundary_tensor tensors[WEFT_TENSORS_MAX];
+  bool shared; /* default false: the stage has an output for this edge alone */
 };
 
 /* ---- Batches ---- */
@@ -197,9 +213,25 @@ struct weft_merge {
   uint32_t dim;
 };
 
+/* In a graph: data of one stage, instead of the batch's. Of inputs and targets those are read that
+ * the stage has: a stage without in-edges reads inputs, one without out-edges targets. */
+struct weft_stage_batch {
+  uint32_t stage;
+  const struct weft_tensor *inputs; /* these as in struct weft_batch */
+  uint32_t input_count;
+  const struct weft_chunk *input_chunks;
+  const struct weft_tensor *targets;
+  uint32_t target_count;
+  const struct weft_chunk *target_chunks;
+  const struct weft_tensors *microbatch_inputs;
+  const struct weft_tensors *microbatch_targets;
+  const struct weft_merge *merges;
+};
+
 /* The data of one step. Inputs are read on the rank with stage 0, targets on the rank with
- * the last stage; other ranks may leave them out. Either a batch to be split, or ready-made
- * microbatches. Data is borrowed until the step ends. */
+ * the last stage; in a graph on the ranks with stages without in-edges, and without out-edges.
+ * Other ranks may leave them out. Either a batch to be split, or ready-made microbatches. Data is
+ * borrowed until the step ends. */
 struct weft_batch {
   uint32_t microbatch_count; /* the same on all ranks */
 
@@ -213,16 +245,33 @@ struct weft_batch {
   const struct weft_tensors *microbatch_inputs;  /* [microbatch_count], instead of inputs */
   const struct weft_tensors *microbatch_targets; /* [microbatch_count], instead of targets */
 
-  bool want_losses;                /* refused on a rank without the last stage */
-  bool want_outputs;               /* of the last stage; likewise */
+  bool want_losses;                /* refused on a rank without the last stage, or any loss */
+  bool want_outputs;               /* of the last stage, or of all losses of the rank; likewise */
   const struct weft_merge *merges; /* [tensors of the last boundary]; NULL: all along dimension 0 */
+
+  /* Stages with data of their own, such as a second encoder's input or another head's targets: in
+   * ascending order. Stages that are not listed use the fields above. NULL and 0: none. */
+  const struct weft_stage_batch *stages; /* [stage_count]; other ranks' are not read */
+  uint32_t stage_count;
 };
 
-/* The result of a step; the pipeline owns it, and it is valid until the next step. */
-struct weft_step_result {
-  uint32_t loss_count;         /* microbatch_count, or 0 */
-  const double *losses;        /* by microbatch */
+/* What a loss of the rank has made: the last stage of a chain, in a graph a stage without
+ * out-edges. */
+struct weft_head_result {
+  uint32_t stage;
+  const double *losses;        /* [loss_count] by microbatch; NULL when not wanted */
   struct weft_tensors outputs; /* merged, on the host; count 0 when not wanted */
+};
+
+/* The result of a step; the pipeline owns it, and it is valid until the next step. The loss of a
+ * microbatch is the sum over all losses in ascending order of their stages. Where one rank has all
+ * of them it is in `losses`; else the caller adds up heads[].losses in that order. */
+struct weft_step_result {
+  uint32_t loss_count;                  /* microbatch_count, or 0 */
+  const double *losses;                 /* by microbatch: the sum over heads */
+  struct weft_tensors outputs;          /* of heads[0] */
+  uint32_t head_count;                  /* losses on this rank; 0 when nothing was wanted */
+  const struct weft_head_result *heads; /* ascending by stage */
 };
 
 /* ---- Pipelines ---- */
@@ -248,8 +297,11 @@ struct weft_pipeline_options {
 
   struct weft_stage *const *stages; /* [stage_count]; only this rank's are read */
   uint32_t stage_count;
-  const struct weft_boundary *boundaries; /* of stage s to s+1; the last: the outputs. Copied. */
-  uint32_t boundary_count;                /* 1: serves all; or stage_count */
+  /* Of stage s to s+1; the last: the outputs. If the program has a graph: of its edges, as they are
+   * numbered there, ascending by `from`, then `to`; then of the outputs of its losses, ascending by
+   * stage. Copied. */
+  const struct weft_boundary *boundaries;
+  uint32_t boundary_count; /* 1: serves all; or stage_count, or edges and losses of the graph */
 
   struct weft_device *device; /* where this rank's boundary tensors are, inputs and outputs of its
                                  stages; must outlive the pipeline. NULL: host, which on the
@@ -257,7 +309,7 @@ struct weft_pipeline_options {
 
   /* Replicas: several pipelines on one transport. Row r of the program runs on the
    * transport's rank first_rank + r, and its channels are numbered from first_channel, which
-   * differs by at least 2 x stage_count. All ranks of the transport take part in the
+   * differs by at least 2 x stage_count, in a graph 2 x its edges. All ranks of the transport take part in the
    * handshake. Default 0. */
   uint32_t first_rank;
   uint32_t first_channel;
@@ -431,9 +483,10 @@ struct weft_cost_stage {
 };
 WEFT_API void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode);
 
-/* y = x w', a matrix product without a library, for tests and examples; the loss of the last
- * stage is half the sum of squared differences to the target. Tensors are f32: inputs
- * [rows][in], outputs and targets [rows][out]. It has the same bits on every device. */
+/* y = x w', a matrix product without a library, for tests and examples; the loss of a stage
+ * that is one is half the sum of squared differences to the target. Tensors are f32: inputs
+ * [rows][in], outputs and targets [rows][out]. In a graph x is the sum of the inputs, in their
+ * order, and all outputs are y. It has the same bits on every device. */
 struct weft_linear_stage {
   struct weft_stage stage;
   struct weft_device *device; /* of the pipeline */

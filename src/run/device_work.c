@@ -26,7 +26,18 @@
 
 #include "run/executor.h"
 
+/* For its inputs, and for the last use of its buffers; of a stage in a chain. */
 enum { WAITS_PER_CELL = 4 };
+
+/* A cell of a graph may have more of both. */
+static uint32_t waits_per_cell(const struct weft_executor *executor) {
+  uint32_t most = WAITS_PER_CELL;
+  for (uint32_t k = 0; executor->graph != NULL && k < executor->own_count; k++) {
+    const uint32_t waits = WAITS_PER_CELL + 2 * executor->stages[k].port_count;
+    most = waits > most ? waits : most;
+  }
+  return most;
+}
 
 static bool is_compute(const struct weft_action *cell) {
   return weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
@@ -160,7 +171,7 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   const struct weft_allocator *allocator = executor->allocator;
   const bool timed = row->times != NULL;
   work->event_room = count;
-  work->wait_room = WAITS_PER_CELL * count;
+  work->wait_room = waits_per_cell(executor) * count;
   work->events = weft_array_allocate_zero(allocator, count, sizeof(void *));
   work->records = weft_array_allocate_zero(allocator, count, sizeof *work->records);
   work->clocks =
@@ -384,7 +395,8 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
   assert(work->enqueued < work->event_room);
   work->records[work->enqueued++] = (uint32_t)executor->at;
   work->trails = false;
-  return weft_executor_tolerate(executor, enqueue_end(work, weft_cell_parts(cell) > 0, error), error);
+  return weft_executor_tolerate(executor, enqueue_end(work, weft_cell_parts(cell) > 0, error),
+                                error);
 }
 
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,

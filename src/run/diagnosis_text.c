@@ -33,7 +33,10 @@ char *weft_diagnosis_action(struct weft_action action, char buffer[WEFT_DIAGNOSI
   } else if (action.op == WEFT_OP_OVERLAP_F_B) {
     (void)snprintf(buffer, WEFT_DIAGNOSIS_WORD, "%s", weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
   } else {
-    action.parts = 0; /* no sub-actions follow it in memory */
+    if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV) ||
+        weft_transfer_other(action) >= WEFT_STAGES_MAX) {
+      action.parts = 0; /* no sub-actions follow it in memory, and there is no such stage */
+    }
     (void)weft_action_format(&action, buffer, WEFT_DIAGNOSIS_WORD);
   }
   return buffer;

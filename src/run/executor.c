@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -108,7 +109,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->needs = &row->stages[k];
-    stage->held = &row->held[(uint64_t)k * row->program->microbatch_count];
+    stage->held = row->held + stage->needs->held_at;
     stage->saved_at = row->saved_at != NULL && stage->impl->saved_bytes > 0
                           ? &row->saved_at[(uint64_t)k * row->program->microbatch_count]
                           : NULL;
@@ -116,7 +117,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
     stage->unsharded_ticket = 0;
     stage->reduced = stage->tied = false;
   }
-  memset(row->held, 0, row->held_count * sizeof *row->held);
+  memset(row->held, 0, row->held_bytes);
   if (row->times != NULL) {
     memset(row->times, 0xff, (row->end - row->begin) * sizeof *row->times);
   }
@@ -157,9 +158,10 @@ static enum weft_status zero_gradients(struct weft_executor *executor, struct we
 
 /* ---- The end ---- */
 
-static enum weft_status drain_pool(struct weft_executor *executor, struct weft_buffer_pool *pool,
-                                   uint32_t peer, enum weft_op op, uint32_t stage,
-                                   struct weft_error *error) {
+/* `op` is the RECV of the other end. */
+static enum weft_status drain_pool(struct weft_executor *executor, uint32_t stage,
+                                   const struct weft_port *port, struct weft_buffer_pool *pool,
+                                   enum weft_op op, struct weft_error *error) {
   if (pool == NULL || pool->sends == NULL) {
     return WEFT_OK;
   }
@@ -168,24 +170,24 @@ static enum weft_status drain_pool(struct weft_executor *executor, struct weft_b
     return WEFT_OK;
   }
   const struct weft_action wants =
-      weft_action_make(op, stage, pool->sends->message.header.microbatch);
-  return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
+      weft_action_transfer(op, port->other, stage, pool->sends->message.header.microbatch);
+  return weft_executor_block(executor, WEFT_PHASE_SEND, port->rank, wants, 0, error);
 }
 
 static enum weft_status drain(struct weft_executor *executor, struct weft_error *error) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
-    enum weft_status status = WEFT_OK;
-    if (stage->above == NULL) {
-      status = drain_pool(executor, stage->out, stage->above_rank, WEFT_OP_RECV_F, stage->stage + 1,
-                          error);
-    }
-    if (status == WEFT_OK && stage->below == NULL) {
-      status = drain_pool(executor, stage->grad_out, stage->below_rank, WEFT_OP_RECV_B,
-                          stage->stage - 1, error);
-    }
-    if (status != WEFT_OK) {
-      return status;
+    for (uint32_t n = 0; n < stage->port_count; n++) {
+      const struct weft_port *port = &stage->ports[n];
+      const bool in = n < stage->in_count;
+      const enum weft_status status =
+          port->near != NULL
+              ? WEFT_OK
+              : drain_pool(executor, stage->stage, port, in ? port->gradients : port->activations,
+                           in ? WEFT_OP_RECV_B : WEFT_OP_RECV_F, error);
+      if (status != WEFT_OK) {
+        return status;
+      }
     }
   }
   if (executor->collective_done < executor->collective_count) {
@@ -194,12 +196,38 @@ static enum weft_status drain(struct weft_executor *executor, struct weft_error 
   return WEFT_OK;
 }
 
-static const char *name_leftover(const struct weft_held *held) {
-  return held->output != NULL     ? "an activation that was computed and not sent"
-         : held->grad_out != NULL ? "a gradient that was computed and not sent"
-         : held->grad_in != NULL  ? "a gradient that no weight gradient was taken from"
-         : held->input != NULL    ? "an activation without a backward"
-                                  : "a microbatch without its last backward";
+static const char *name_leftover(const struct weft_port_held *held, bool in) {
+  if (held->activation != NULL) {
+    return in ? "an activation without a backward" : "an activation that was computed and not sent";
+  }
+  return in ? "a gradient that was computed and not sent"
+            : "a gradient that no weight gradient was taken from";
+}
+
+/* Names what a stage still holds of a microbatch. In a graph it also names the edge. */
+static enum weft_status find_held(const struct weft_executor *executor,
+                                  const struct weft_executor_stage *stage, uint32_t microbatch,
+                                  struct weft_error *error) {
+  const struct weft_held *held = weft_executor_held(stage, microbatch);
+  for (uint32_t n = stage->port_count; n-- > 0;) {
+    const struct weft_port *port = &stage->ports[n];
+    const bool in = n < stage->in_count;
+    char edge[48] = "";
+    if (held->ports[n].activation == NULL && held->ports[n].gradient == NULL) {
+      continue;
+    }
+    if (executor->graph != NULL && port->other != WEFT_STAGE_NONE) {
+      (void)snprintf(edge, sizeof edge, ", edge %" PRIu32 ">%" PRIu32,
+                     in ? port->other : stage->stage, in ? stage->stage : port->other);
+    }
+    return weft_fail(error, WEFT_ERR_INVALID,
+                     "'weft verify' lists everything that is missing in a program",
+                     "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
+                     ", microbatch %" PRIu32 "%s",
+                     executor->transport->rank, name_leftover(&held->ports[n], in), stage->stage,
+                     microbatch, edge);
+  }
+  return WEFT_OK;
 }
 
 /* Names what the step still holds when its row is done. */
@@ -209,15 +237,7 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
     for (uint32_t mb = 0; mb < microbatches; mb++) {
-      const struct weft_held *held = &stage->held[mb];
-      if (held->input != NULL || held->output != NULL || held->grad_in != NULL ||
-          held->grad_out != NULL) {
-        return weft_fail(
-            error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
-            "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
-            ", microbatch %" PRIu32,
-            executor->transport->rank, name_leftover(held), stage->stage, mb);
-      }
+      WEFT_TRY(find_held(executor, stage, mb, error));
     }
     if (stage->free_slot_count != stage->slot_count) {
       return weft_fail(
@@ -231,16 +251,15 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
 }
 
 static bool has_leftovers(const struct weft_executor *executor) {
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_executor_stage *stage = &executor->stages[k];
-    const struct weft_buffer_pool *pools[] = {stage->in, stage->out, stage->grad_in,
-                                              stage->grad_out};
-    for (unsigned n = 0; n < 4; n++) {
-      if (pools[n] != NULL && pools[n]->taken > 0) {
-        return true;
-      }
+  for (uint32_t n = 0; n < executor->port_count; n++) {
+    const struct weft_port *port = &executor->ports[n];
+    if ((port->activations != NULL && port->activations->taken > 0) ||
+        (port->gradients != NULL && port->gradients->taken > 0)) {
+      return true;
     }
-    if (stage->free_slot_count != stage->slot_count) {
+  }
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    if (executor->stages[k].free_slot_count != executor->stages[k].slot_count) {
       return true;
     }
   }

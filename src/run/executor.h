@@ -4,6 +4,7 @@
  *
  *   executor.c             the loop, waits, failures, the end of a step
  *   executor_compute.c     F B I W and OVERLAP_F_B
+ *   executor_shared.c      outputs that several edges of a graph share
  *   executor_transfer.c    SEND and RECV
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
  *   executor_setup.c       stages, pools and channels of a rank
@@ -29,25 +30,44 @@ struct weft_stage_functions {
   uint32_t op_count, count;
 };
 
+/* An edge at one of its ends, a stage of this rank. A chain has one in front of each stage but the
+ * first, and one behind each stage. */
+struct weft_port {
+  uint32_t other; /* the stage at the other end; WEFT_STAGE_NONE: a loss's output */
+  uint32_t rank;  /* the transport's that runs it; UINT32_MAX: none */
+  struct weft_executor_stage *near; /* it, on this rank, */
+  uint32_t near_port;               /* and the edge's port there; NULL: it is elsewhere */
+  uint32_t output; /* of an out-edge: which of call->outputs; edges that share one have the same */
+  /* Where buffers come from; `gradients` NULL where none cross. The two ports of an edge inside the
+   * rank share them. */
+  struct weft_buffer_pool *activations, *gradients;
+  uint32_t send_channel, receive_channel; /* of the transport */
+  uint64_t sent, received;                /* messages so far */
+  uint32_t boundary;                      /* of options.boundaries, if there are several */
+  struct weft_buffer_pool own_pools[2];
+};
+
 /* One of the rank's stages. */
 struct weft_executor_stage {
   uint32_t stage;
-  bool is_first, is_last; /* of the pipeline */
-  bool wants_backward;    /* false: frozen, because the stage above sends no gradient */
+  bool is_source, is_loss; /* no edge leads to it, or from it */
+  bool wants_backward;     /* false: frozen, because no gradient comes to it */
+  bool shares;             /* several out-edges share an output */
   struct weft_stage *impl;
   struct weft_stage_functions functions[WEFT_OP_COUNT];
-  const struct weft_row_stage *needs;        /* of the row that runs */
-  struct weft_held *held;                    /* [microbatch] of the row that runs */
-  const uint64_t *saved_at;                  /* likewise; NULL: the stage saves nothing */
-  struct weft_executor_stage *below, *above; /* neighbour stages on this rank; NULL: elsewhere */
-  uint32_t below_rank, above_rank;
+  const struct weft_row_stage *needs; /* of the row that runs */
+  unsigned char *held;                /* likewise: weft_executor_held() */
+  const uint64_t *saved_at;           /* [microbatch], likewise; NULL: the stage saves nothing */
 
-  /* Where buffers come from; NULL where nothing crosses. Neighbours on this rank
-   * share them: `out` is above->in, `grad_in` is above->grad_out. */
-  struct weft_buffer_pool *in, *out, *grad_in, *grad_out;
-  struct weft_buffer_pool own_pools[4];
-  /* Messages so far on the four channels. */
-  uint64_t sent_forward, sent_backward, received_forward, received_backward;
+  struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
+  uint32_t in_count, port_count;
+  uint32_t output_count; /* of call->outputs */
+
+  /* Of the step that runs, [microbatch] each. */
+  const struct weft_tensors *inputs;  /* of a source */
+  const struct weft_tensors *targets; /* of a loss, like the next two; NULL: none */
+  double *losses;
+  struct weft_batch_merge *outputs; /* NULL: not wanted */
 
   uint32_t *free_slots; /* a stack */
   uint32_t free_slot_count;
@@ -64,8 +84,7 @@ struct weft_sub_action {
   uint32_t record;
   struct weft_executor_stage *stage;
   struct weft_held *held;
-  struct weft_buffer *made;      /* output of F, gradient of B and I */
-  struct weft_buffer *loss_grad; /* the last stage's F */
+  struct weft_tensors *views; /* of the call, where a stage has several inputs or outputs */
   struct weft_stage_call call;
   const struct weft_stage_functions *functions;
   uint32_t function_count, function_at;
@@ -91,12 +110,17 @@ struct weft_executor {
   struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_own_stage() */
   uint32_t own_count;
   uint32_t stage_count;
+  struct weft_graph *graph; /* held; NULL: a chain */
+  struct weft_port *ports;  /* [port_count]: of all own stages */
+  uint32_t port_count;
+  uint32_t view_count;     /* tensors of a sub-action's views: 0 where no stage needs any */
   uint64_t placement_hash; /* as a row's */
 
   char *saved; /* on the device: what the stages save for backwards (saved_layout.c) */
   uint64_t saved_bytes;
 
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
+  struct weft_tensors *views;          /* [sub_action_capacity][view_count] */
   uint32_t sub_action_capacity;
   /* The same as pointers, for custom functions. */
   const struct weft_action **custom_actions;
@@ -106,16 +130,12 @@ struct weft_executor {
   /* The step that runs. */
   struct weft_row *row;
   uint64_t step;
-  uint64_t round;                     /* counts beginnings of a row; the same on all ranks */
-  bool connected;                     /* its pools have the memory that messages travel in */
-  struct weft_stage_call call;        /* what each call of the step begins with */
-  const struct weft_tensors *inputs;  /* [microbatch], on the rank with stage 0 */
-  const struct weft_tensors *targets; /* [microbatch] or NULL, with the last stage */
-  double *losses;                     /* [microbatch], with the last stage */
-  struct weft_batch_merge *outputs;   /* NULL: not wanted */
-  uint64_t at;                        /* record */
-  uint64_t cell;                      /* number of the cell in the row, for messages */
-  uint32_t zeroed;                    /* stages whose gradients have been zeroed */
+  uint64_t round;              /* counts beginnings of a row; the same on all ranks */
+  bool connected;              /* its pools have the memory that messages travel in */
+  struct weft_stage_call call; /* what each call of the step begins with */
+  uint64_t at;                 /* record */
+  uint64_t cell;               /* number of the cell in the row, for messages */
+  uint32_t zeroed;             /* stages whose gradients have been zeroed */
   enum weft_cell_step cell_step;
   uint32_t sub_action_at, sub_action_count;
   bool custom_again;
@@ -395,10 +415,23 @@ static inline struct weft_executor_stage *weft_executor_find_stage(
   return executor->own_count > 0 && found->stage == stage ? found : NULL;
 }
 
-/* The transport's channel for what a stage sends. */
-static inline uint32_t weft_executor_channel(const struct weft_executor *executor, uint32_t sender,
-                                             enum weft_message_kind kind) {
-  return executor->options->first_channel + 2 * sender + (uint32_t)kind;
+/* What the rank holds of a microbatch. */
+static inline struct weft_held *weft_executor_held(const struct weft_executor_stage *stage,
+                                                   uint32_t microbatch) {
+  return (void *)(stage->held + microbatch * stage->needs->held_bytes);
+}
+
+/* The port that a SEND or RECV is about; NULL: the stage has no such edge. */
+static inline struct weft_port *weft_executor_port(const struct weft_executor_stage *stage,
+                                                   struct weft_action transfer) {
+  const bool in = transfer.op == WEFT_OP_RECV_F || transfer.op == WEFT_OP_SEND_B;
+  const uint32_t other = weft_transfer_other(transfer);
+  struct weft_port *port = stage->ports + (in ? 0 : stage->in_count);
+  const struct weft_port *end = stage->ports + (in ? stage->in_count : stage->port_count);
+  while (port < end && port->other != other) {
+    port++;
+  }
+  return port < end ? port : NULL;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,
@@ -444,25 +477,44 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error);
 
-/* Completes a posted receive: WEFT_OK once it has arrived, is checked and unpacked.
+/* Completes a posted receive of a port: WEFT_OK once it has arrived, is checked and unpacked.
  * `forward`: an activation. */
 enum weft_status weft_executor_await(struct weft_executor *executor,
-                                     struct weft_executor_stage *stage, struct weft_buffer *buffer,
+                                     const struct weft_executor_stage *stage,
+                                     const struct weft_port *port, struct weft_buffer *buffer,
                                      uint32_t microbatch, bool forward, struct weft_error *error);
-/* Takes a free buffer, after waiting for a send if there is none. */
-enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
-                                            struct weft_buffer_pool *pool, uint32_t peer,
-                                            struct weft_buffer **out, struct weft_error *error);
-static inline enum weft_status weft_executor_take(struct weft_executor *executor,
-                                                  struct weft_buffer_pool *pool, uint32_t peer,
+/* Takes a free buffer of a port of that stage, after waiting for a send if there is none. */
+enum weft_status weft_executor_await_buffer(struct weft_executor *executor, uint32_t stage,
+                                            const struct weft_port *port,
+                                            struct weft_buffer_pool *pool, struct weft_buffer **out,
+                                            struct weft_error *error);
+static inline enum weft_status weft_executor_take(struct weft_executor *executor, uint32_t stage,
+                                                  const struct weft_port *port,
+                                                  struct weft_buffer_pool *pool,
                                                   struct weft_buffer **out,
                                                   struct weft_error *error) {
   *out = weft_buffer_pool_take(pool);
-  return *out != NULL ? WEFT_OK : weft_executor_await_buffer(executor, pool, peer, out, error);
+  return *out != NULL ? WEFT_OK
+                      : weft_executor_await_buffer(executor, stage, port, pool, out, error);
 }
 /* Returns the buffers of completed sends to the pool. */
 enum weft_status weft_executor_collect(struct weft_executor *executor,
                                        struct weft_buffer_pool *pool, struct weft_error *error);
+
+/* Outputs that several out-edges share (executor_shared.c). Before a forward's outputs are passed
+ * on: copies them to the other edges. */
+enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
+                                            const struct weft_sub_action *sub,
+                                            struct weft_error *error);
+/* Before a backward: adds up their gradients, in ascending order of the stages that they come
+ * from. */
+enum weft_status weft_executor_sum_gradients(struct weft_executor *executor,
+                                             const struct weft_sub_action *sub,
+                                             struct weft_error *error);
+/* Whether a stage's edges can: WEFT_ERR_USAGE says why not. */
+enum weft_status weft_executor_check_shared(const struct weft_executor *executor,
+                                            const struct weft_executor_stage *stage,
+                                            struct weft_error *error);
 
 /* Adds a collective to the queue; polls the queue. */
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,

@@ -51,15 +51,12 @@ static enum weft_status await_parameters(struct weft_executor *executor,
   return weft_executor_await_collective(executor, error);
 }
 
-static enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
-                                    struct weft_error *error) {
-  struct weft_executor_stage *stage = sub->stage;
-  const bool forward = sub->action->op == WEFT_OP_F;
-  struct weft_buffer *buffer = forward ? sub->held->input : sub->held->grad_in;
-  const bool needed = forward ? stage->in != NULL : stage->grad_in != NULL && !stage->is_last;
-  if (sub->action->op == WEFT_OP_W || !needed) {
-    return WEFT_OK;
-  }
+/* The message of one edge: an activation for F, a gradient for B and I. */
+static inline enum weft_status await_message(struct weft_executor *executor,
+                                             struct weft_sub_action *sub,
+                                             const struct weft_port *port,
+                                             struct weft_buffer *buffer, bool forward,
+                                             struct weft_error *error) {
   if (buffer == NULL) {
     return weft_executor_fail_action(executor, sub->action,
                                      forward ? "its input has not been received or computed"
@@ -67,8 +64,8 @@ static enum weft_status await_input(struct weft_executor *executor, struct weft_
                                      error);
   }
   if (buffer->under_way) {
-    const enum weft_status status =
-        weft_executor_await(executor, stage, buffer, sub->action->microbatch, forward, error);
+    const enum weft_status status = weft_executor_await(executor, sub->stage, port, buffer,
+                                                        sub->action->microbatch, forward, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -76,71 +73,217 @@ static enum weft_status await_input(struct weft_executor *executor, struct weft_
   return weft_executor_order(executor, buffer, error);
 }
 
-/* Takes a buffer for the output. */
+static inline enum weft_status await_input(struct weft_executor *executor,
+                                           struct weft_sub_action *sub, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool forward = sub->action->op == WEFT_OP_F;
+  enum weft_status status = WEFT_OK;
+  if (forward) {
+    for (uint32_t n = 0; n < stage->in_count && status == WEFT_OK; n++) {
+      status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation, true,
+                             error);
+    }
+  } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
+    for (uint32_t n = stage->in_count; n < stage->port_count && status == WEFT_OK; n++) {
+      if (stage->ports[n].gradients != NULL) {
+        status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient, false,
+                               error);
+      }
+    }
+  }
+  return status;
+}
+
+/* Takes a buffer for what goes out at one port, unless it is taken. */
+static inline enum weft_status take_buffer(struct weft_executor *executor,
+                                           const struct weft_executor_stage *stage,
+                                           const struct weft_port *port,
+                                           struct weft_buffer_pool *pool,
+                                           struct weft_buffer **buffer, struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  if (*buffer == NULL) {
+    status = weft_executor_take(executor, stage->stage, port, pool, buffer, error);
+  }
+  if (status == WEFT_OK) {
+    status = pool->streamed ? weft_executor_await_copy(executor, *buffer, error)
+                            : weft_executor_order(executor, *buffer, error);
+  }
+  if (status == WEFT_OK) {
+    weft_buffer_offer(*buffer, pool);
+  }
+  return status;
+}
+
+/* Takes buffers for the outputs. */
 static enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
                                   struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
-  struct weft_buffer_pool *pool = forward                                          ? stage->out
-                                  : weft_op_in(sub->action->op, WEFT_OPS_GRADIENT) ? stage->grad_out
-                                                                                   : NULL;
-  if (pool != NULL) {
-    const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
-    enum weft_status status = WEFT_OK;
-    if (sub->made == NULL) {
-      status = weft_executor_take(executor, pool, peer, &sub->made, error);
-    }
-    if (status == WEFT_OK) {
-      status = pool->streamed ? weft_executor_await_copy(executor, sub->made, error)
-                              : weft_executor_order(executor, sub->made, error);
-    }
-    if (status != WEFT_OK) {
-      return status;
-    }
-    weft_buffer_offer(sub->made, pool);
+  if (sub->action->op == WEFT_OP_W) {
+    return WEFT_OK;
   }
-  if (forward && stage->is_last && stage->grad_in != NULL && stage->needs->has_backward &&
-      sub->loss_grad == NULL) {
+  for (uint32_t n = forward ? stage->in_count : 0;
+       n < (forward ? stage->port_count : stage->in_count); n++) {
+    const struct weft_port *port = &stage->ports[n];
+    struct weft_port_held *held = &sub->held->ports[n];
+    struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
     const enum weft_status status =
-        weft_executor_take(executor, stage->grad_in, UINT32_MAX, &sub->loss_grad, error);
+        pool == NULL ? WEFT_OK
+                     : take_buffer(executor, stage, port, pool,
+                                   forward ? &held->activation : &held->gradient, error);
     if (status != WEFT_OK) {
       return status;
     }
-    weft_buffer_offer(sub->loss_grad, stage->grad_in);
+  }
+  if (forward && stage->is_loss && stage->needs->has_backward) {
+    const struct weft_port *port = &stage->ports[stage->in_count];
+    struct weft_buffer **made = &sub->held->ports[stage->in_count].gradient;
+    if (port->gradients != NULL && *made == NULL) {
+      const enum weft_status status =
+          weft_executor_take(executor, stage->stage, port, port->gradients, made, error);
+      if (status != WEFT_OK) {
+        return status;
+      }
+      weft_buffer_offer(*made, port->gradients);
+    }
   }
   return WEFT_OK;
 }
 
-static void fill_forward(const struct weft_executor *executor, struct weft_sub_action *sub) {
+/* ---- The call's tensors ----
+ *
+ * One input is the buffer's own list of tensors. Several are copies of these lists, one after the
+ * other; shapes that a stage sets there are written back. The views of a call are, in this order,
+ * its inputs, input_grads, outputs and output_grads. */
+
+static void fill_inputs(struct weft_sub_action *sub) {
+  const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
-  const uint32_t mb = sub->action->microbatch;
-  call->outputs = &sub->made->tensors;
-  if (sub->stage->is_last) {
-    if (executor->targets != NULL) {
-      call->targets = &executor->targets[mb];
+  const struct weft_held *held = sub->held;
+  if (stage->is_source) {
+    call->inputs = &stage->inputs[sub->action->microbatch];
+    return;
+  }
+  call->input_count = stage->in_count;
+  if (stage->in_count == 1) {
+    if (held->ports[0].activation != NULL) {
+      call->inputs = &held->ports[0].activation->tensors;
     }
-    call->loss = &executor->losses[mb];
-    if (sub->loss_grad != NULL) {
-      call->output_grads = &sub->loss_grad->tensors;
+    return;
+  }
+  for (uint32_t n = 0; n < stage->in_count; n++) {
+    const struct weft_buffer *buffer = held->ports[n].activation;
+    sub->views[n].count = 0;
+    if (buffer != NULL) {
+      sub->views[n] = buffer->tensors;
+    }
+  }
+  call->inputs = sub->views;
+}
+
+/* The views of several outputs, or of their gradients. */
+static struct weft_tensors *output_views(const struct weft_sub_action *sub, bool gradients) {
+  const struct weft_executor_stage *stage = sub->stage;
+  return sub->views + 2 * (size_t)stage->in_count + (gradients ? stage->output_count : 0);
+}
+
+/* Ports that share an output have it in the buffer of the first. */
+static void fill_outputs(struct weft_sub_action *sub) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const struct weft_held *held = sub->held;
+  sub->call.output_count = stage->output_count;
+  if (stage->output_count == 1) {
+    sub->call.outputs = &held->ports[stage->in_count].activation->tensors;
+    return;
+  }
+  struct weft_tensors *views = output_views(sub, false);
+  for (uint32_t n = stage->port_count; n-- > stage->in_count;) {
+    views[stage->ports[n].output] = held->ports[n].activation->tensors;
+  }
+  sub->call.outputs = views;
+}
+
+/* Those that share an output have their sum in the first that has a gradient. */
+static void fill_output_grads(struct weft_sub_action *sub) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const struct weft_held *held = sub->held;
+  sub->call.output_count = stage->output_count;
+  if (stage->output_count > 1) {
+    struct weft_tensors *views = output_views(sub, true);
+    for (uint32_t k = 0; k < stage->output_count; k++) {
+      views[k].count = 0;
+    }
+    for (uint32_t n = stage->port_count; n-- > stage->in_count;) {
+      if (held->ports[n].gradient != NULL) {
+        views[stage->ports[n].output] = held->ports[n].gradient->tensors;
+      }
+    }
+    sub->call.output_grads = views;
+    return;
+  }
+  for (uint32_t n = stage->port_count; n-- > stage->in_count;) {
+    if (held->ports[n].gradient != NULL) {
+      sub->call.output_grads = &held->ports[n].gradient->tensors;
     }
   }
 }
 
-static void fill_backward(const struct weft_executor *executor, struct weft_sub_action *sub) {
+static void fill_input_grads(struct weft_sub_action *sub) {
+  const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
-  const struct weft_held *held = sub->held;
-  if (held->grad_in != NULL) {
-    call->output_grads = &held->grad_in->tensors;
+  for (uint32_t n = 0; n < stage->in_count; n++) {
+    struct weft_buffer *buffer = sub->held->ports[n].gradient;
+    if (buffer != NULL) {
+      weft_buffer_match(buffer, stage->ports[n].gradients, &call->inputs[n]);
+    }
+    if (stage->in_count > 1) {
+      struct weft_tensors *views = sub->views + stage->in_count;
+      views[n].count = 0;
+      if (buffer != NULL) {
+        views[n] = buffer->tensors;
+      }
+      call->input_grads = views;
+    } else if (buffer != NULL) {
+      call->input_grads = &buffer->tensors;
+    }
   }
-  if (sub->made != NULL) {
-    weft_buffer_match(sub->made, sub->stage->grad_out, call->inputs);
-    call->input_grads = &sub->made->tensors;
+}
+
+static void take_shapes(struct weft_buffer *buffer, const struct weft_tensors *from) {
+  for (uint32_t k = 0; k < buffer->tensors.count; k++) {
+    buffer->tensors.items[k].shape = from->items[k].shape;
   }
-  if (sub->stage->is_last && executor->targets != NULL) {
-    call->targets = &executor->targets[sub->action->microbatch];
+}
+
+static void fill_forward(struct weft_sub_action *sub) {
+  struct weft_stage_call *call = &sub->call;
+  const struct weft_executor_stage *stage = sub->stage;
+  const uint32_t mb = sub->action->microbatch;
+  fill_outputs(sub);
+  if (stage->is_loss) {
+    const struct weft_buffer *made = sub->held->ports[stage->in_count].gradient;
+    if (stage->targets != NULL) {
+      call->targets = &stage->targets[mb];
+    }
+    call->loss = &stage->losses[mb];
+    if (made != NULL) {
+      call->output_grads = &made->tensors;
+    }
   }
-  call->first_backward = sub->record == sub->stage->needs->first_backward;
-  call->last_backward = sub->record == sub->stage->needs->last_backward;
+}
+
+static void fill_backward(struct weft_sub_action *sub) {
+  struct weft_stage_call *call = &sub->call;
+  const struct weft_executor_stage *stage = sub->stage;
+  fill_output_grads(sub);
+  if (sub->action->op != WEFT_OP_W) {
+    fill_input_grads(sub);
+  }
+  if (stage->is_loss && stage->targets != NULL) {
+    call->targets = &stage->targets[sub->action->microbatch];
+  }
+  call->first_backward = sub->record == stage->needs->first_backward;
+  call->last_backward = sub->record == stage->needs->last_backward;
 }
 
 static void fill_call(struct weft_executor *executor, struct weft_sub_action *sub) {
@@ -151,15 +294,11 @@ static void fill_call(struct weft_executor *executor, struct weft_sub_action *su
   if (sub->stage->saved_at != NULL) {
     call->saved = executor->saved + sub->stage->saved_at[sub->action->microbatch];
   }
-  if (sub->stage->is_first) {
-    call->inputs = &executor->inputs[sub->action->microbatch];
-  } else if (held->input != NULL) {
-    call->inputs = &held->input->tensors;
-  }
+  fill_inputs(sub);
   if (sub->action->op == WEFT_OP_F) {
-    fill_forward(executor, sub);
+    fill_forward(sub);
   } else {
-    fill_backward(executor, sub);
+    fill_backward(sub);
   }
   sub->functions = &sub->stage->functions[sub->action->op];
   sub->function_at = 0;
@@ -204,14 +343,14 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->action = &cell[first + k];
     sub->record = (uint32_t)executor->at + first + k;
-    sub->made = sub->loss_grad = NULL;
+    sub->views = &executor->views[(size_t)k * executor->view_count];
     if (!weft_op_in(sub->action->op, WEFT_OPS_COMPUTE)) {
       return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
                                        error);
     }
     sub->stage = weft_executor_own_stage(executor, sub->action->stage);
     assert(sub->stage->stage == sub->action->stage); /* a row has only stages of its rank */
-    sub->held = &sub->stage->held[sub->action->microbatch];
+    sub->held = weft_executor_held(sub->stage, sub->action->microbatch);
   }
   return WEFT_OK;
 }
@@ -253,12 +392,21 @@ static inline enum weft_status settle(struct weft_executor *executor,
                                       error);
 }
 
+/* The loss's gradients get the shapes that its forward has given the outputs. */
+static void match_loss(struct weft_sub_action *sub) {
+  const struct weft_executor_stage *stage = sub->stage;
+  struct weft_buffer *made = sub->held->ports[stage->in_count].gradient;
+  if (stage->is_loss && made != NULL) {
+    weft_buffer_match(made, stage->ports[stage->in_count].gradients, sub->call.outputs);
+  }
+}
+
 static enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
                                        struct weft_error *error) {
   while (sub->function_at < sub->function_count) {
     struct weft_stage_call *call = &sub->call;
-    if (sub->loss_grad != NULL && sub->function_at == sub->functions->op_count) {
-      weft_buffer_match(sub->loss_grad, sub->stage->grad_in, call->outputs);
+    if (sub->action->op == WEFT_OP_F && sub->function_at == sub->functions->op_count) {
+      match_loss(sub);
     }
     call->now = executor->now;
     call->ready_at = 0;
@@ -364,30 +512,55 @@ static void give_back(const struct weft_executor *executor, struct weft_buffer_p
 static void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub) {
   struct weft_executor_stage *stage = sub->stage;
   assert(stage->free_slot_count < stage->slot_count);
-  give_back(executor, stage->in, &sub->held->input);
-  give_back(executor, stage->grad_in, &sub->held->grad_in);
+  for (uint32_t n = 0; n < stage->port_count; n++) {
+    struct weft_port_held *held = &sub->held->ports[n];
+    if (n < stage->in_count) {
+      give_back(executor, stage->ports[n].activations, &held->activation);
+    } else {
+      give_back(executor, stage->ports[n].gradients, &held->gradient);
+    }
+  }
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
+}
+
+/* A loss's output stays here: it is kept for the result, if that is wanted. */
+static enum weft_status keep_output(struct weft_sub_action *sub, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  struct weft_buffer **made = &sub->held->ports[stage->in_count].activation;
+  if (stage->outputs != NULL) {
+    WEFT_TRY(weft_batch_merge_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
+                                   sub->call.stream, error));
+  }
+  weft_buffer_pool_give(stage->ports[stage->in_count].activations, *made);
+  *made = NULL;
+  return WEFT_OK;
 }
 
 static enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
                                        struct weft_error *error) {
   struct weft_executor_stage *stage = sub->stage;
-  const uint32_t mb = sub->action->microbatch;
-  if (weft_buffer_pack(sub->made, stage->out, error) < 0) {
-    return weft_executor_fail_stage(executor, sub->action, error);
+  for (uint32_t n = stage->in_count; stage->output_count > 1 && n < stage->port_count; n++) {
+    take_shapes(sub->held->ports[n].activation, &sub->call.outputs[stage->ports[n].output]);
   }
-  if (stage->is_last) {
-    if (executor->outputs != NULL) {
-      WEFT_TRY(weft_batch_merge_keep(executor->outputs, mb, &sub->made->tensors, sub->call.stream,
-                                     error));
+  if (stage->shares) {
+    WEFT_TRY(weft_executor_copy_outputs(executor, sub, error));
+  }
+  for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+    const struct weft_port *port = &stage->ports[n];
+    struct weft_buffer **made = &sub->held->ports[n].activation;
+    if (weft_buffer_pack(*made, port->activations, error) < 0) {
+      return weft_executor_fail_stage(executor, sub->action, error);
     }
-    weft_buffer_pool_give(stage->out, sub->made);
-    sub->held->grad_in = sub->loss_grad;
-  } else if (stage->above != NULL) {
-    stage->above->held[mb].input = sub->made;
-  } else {
-    weft_executor_publish(executor, stage->out, sub->made);
-    sub->held->output = sub->made;
+    if (port->near != NULL) {
+      weft_executor_held(port->near, sub->action->microbatch)->ports[port->near_port].activation =
+          *made;
+      *made = NULL;
+    } else if (!stage->is_loss) {
+      weft_executor_publish(executor, port->activations, *made);
+    }
+  }
+  if (stage->is_loss) {
+    WEFT_TRY(keep_output(sub, error));
   }
   if (!stage->needs->has_backward) {
     end_microbatch(executor, sub);
@@ -397,16 +570,26 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
 
 static enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
                                         struct weft_error *error) {
-  struct weft_executor_stage *stage = sub->stage;
-  if (sub->made != NULL) {
-    if (weft_buffer_pack(sub->made, stage->grad_out, error) < 0) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool made_gradients = sub->action->op != WEFT_OP_W;
+  for (uint32_t n = 0; made_gradients && n < stage->in_count; n++) {
+    const struct weft_port *port = &stage->ports[n];
+    struct weft_buffer **made = &sub->held->ports[n].gradient;
+    if (port->gradients == NULL) {
+      continue;
+    }
+    if (stage->in_count > 1) {
+      take_shapes(*made, &sub->call.input_grads[n]);
+    }
+    if (weft_buffer_pack(*made, port->gradients, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error);
     }
-    if (stage->below != NULL) {
-      stage->below->held[sub->action->microbatch].grad_in = sub->made;
+    if (port->near != NULL) {
+      weft_executor_held(port->near, sub->action->microbatch)->ports[port->near_port].gradient =
+          *made;
+      *made = NULL;
     } else {
-      weft_executor_publish(executor, stage->grad_out, sub->made);
-      sub->held->grad_out = sub->made;
+      weft_executor_publish(executor, port->gradients, *made);
     }
   }
   if (sub->action->op != WEFT_OP_I) {
@@ -455,6 +638,9 @@ enum weft_status weft_executor_compute(struct weft_executor *executor,
     show_compute(executor, cell);
     if (executor->device != NULL) {
       WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
+    }
+    for (uint32_t k = 0; executor->graph != NULL && k < executor->sub_action_count; k++) {
+      WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
     }
   }
   const enum weft_status status = call_all(executor, cell, error);

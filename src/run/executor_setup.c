@@ -13,9 +13,9 @@
  * programs may need more. */
 enum { DEPTH_MIN = 64 };
 
-static const struct weft_boundary *boundary_behind(const struct weft_pipeline_options *options,
-                                                   uint32_t stage) {
-  return &options->boundaries[options->boundary_count == 1 ? 0 : stage];
+static const struct weft_boundary *boundary_at(const struct weft_pipeline_options *options,
+                                               uint32_t boundary) {
+  return &options->boundaries[options->boundary_count == 1 ? 0 : boundary];
 }
 
 static bool needs_gradients(const struct weft_boundary *boundary) {
@@ -61,7 +61,7 @@ static void find_functions(const struct weft_executor *executor,
   struct weft_stage_functions *of = stage->functions;
   const bool whole = ops->backward != NULL;
   weft_stage_function *scale = executor->options->scale_grads ? ops->scale_grads : NULL;
-  of[WEFT_OP_F] = list_functions(ops->forward, NULL, stage->is_last ? ops->loss : NULL);
+  of[WEFT_OP_F] = list_functions(ops->forward, NULL, stage->is_loss ? ops->loss : NULL);
   if (stage->wants_backward) {
     of[WEFT_OP_B] = list_functions(whole ? ops->backward : ops->backward_input,
                                    whole ? NULL : ops->backward_weight, scale);
@@ -74,59 +74,132 @@ static void find_functions(const struct weft_executor *executor,
   of[WEFT_OP_TIE_GRAD] = list_functions(ops->tie_grad, NULL, NULL);
 }
 
+/* ---- Ports ---- */
+
+/* The transport's channels of an edge, seen from the stage `from`, and `to` it. */
+static void number_channels(const struct weft_executor *executor, uint32_t stage, bool in,
+                            struct weft_port *port) {
+  const uint32_t first = executor->options->first_channel;
+  if (port->other == WEFT_STAGE_NONE) {
+    return;
+  }
+  const struct weft_action mine =
+      weft_action_transfer(in ? WEFT_OP_SEND_B : WEFT_OP_SEND_F, stage, port->other, 0);
+  const struct weft_action theirs =
+      weft_action_transfer(in ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, port->other, stage, 0);
+  port->send_channel = first + weft_channel_of_send(executor->graph, mine);
+  port->receive_channel = first + weft_channel_of_send(executor->graph, theirs);
+}
+
+static void link_port(const struct weft_executor *executor, const struct weft_row *first,
+                      const struct weft_executor_stage *stage, uint32_t n, struct weft_port *port) {
+  const struct weft_row_port *of = &first->ports[stage->needs->first_port + n];
+  const bool in = n < stage->in_count;
+  port->other = of->other;
+  port->boundary = of->boundary;
+  port->rank = UINT32_MAX;
+  number_channels(executor, stage->stage, in, port);
+  if (port->other == WEFT_STAGE_NONE) {
+    return;
+  }
+  port->rank = weft_executor_rank_of(executor, first, port->other);
+  port->near = weft_executor_find_stage(executor, port->other);
+  if (port->near == NULL) {
+    return;
+  }
+  const struct weft_row_stage *near = &first->stages[port->near - executor->stages];
+  const struct weft_row_port *ports = &first->ports[near->first_port];
+  port->near_port = in ? near->in_count : 0; /* in-edges and out-edges, each ascending */
+  while (ports[port->near_port].other != stage->stage) {
+    port->near_port++;
+  }
+}
+
+/* Out-edges whose boundaries are shared have one output, the others one each; outputs are in the
+ * order of their first edges. */
+static void number_outputs(const struct weft_executor *executor,
+                           struct weft_executor_stage *stage) {
+  uint32_t shared = UINT32_MAX;
+  for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+    struct weft_port *port = &stage->ports[n];
+    const bool shares = boundary_at(executor->options, port->boundary)->shared;
+    if (shares && shared != UINT32_MAX) {
+      port->output = shared;
+      stage->shares = true;
+      continue;
+    }
+    port->output = stage->output_count++;
+    shared = shares ? port->output : shared;
+  }
+}
+
+static bool has_gradients(const struct weft_executor *executor, const struct weft_row *first,
+                          const struct weft_executor_stage *stage, uint32_t n) {
+  const struct weft_row_port *of = &first->ports[stage->needs->first_port + n];
+  return of->gradient && needs_gradients(boundary_at(executor->options, of->boundary));
+}
+
 static void link_stage(struct weft_executor *executor, const struct weft_row *first,
                        struct weft_executor_stage *stage) {
-  const struct weft_pipeline_options *options = executor->options;
-  const uint32_t s = stage->stage;
-  stage->is_first = s == 0;
-  stage->is_last = s + 1 == executor->stage_count;
-  stage->impl = options->stages[s];
-  stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
+  stage->impl = executor->options->stages[stage->stage];
+  for (uint32_t n = 0; n < stage->port_count; n++) {
+    link_port(executor, first, stage, n, &stage->ports[n]);
+  }
+  stage->is_source = stage->in_count == 0;
+  stage->is_loss = stage->ports[stage->in_count].other == WEFT_STAGE_NONE;
+  stage->wants_backward = stage->is_loss;
+  for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+    stage->wants_backward = stage->wants_backward || has_gradients(executor, first, stage, n);
+  }
+  number_outputs(executor, stage);
   find_functions(executor, stage);
-  stage->below = stage->is_first ? NULL : weft_executor_find_stage(executor, s - 1);
-  stage->above = stage->is_last ? NULL : weft_executor_find_stage(executor, s + 1);
-  stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, first, s - 1);
-  stage->above_rank = stage->is_last ? UINT32_MAX : weft_executor_rank_of(executor, first, s + 1);
 }
 
-enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
-
-static enum weft_status open_pool(struct weft_executor *executor, struct weft_executor_stage *stage,
-                                  unsigned which, uint32_t boundary, bool gradients, bool crosses,
-                                  struct weft_buffer_pool **pool, struct weft_error *error) {
-  *pool = &stage->own_pools[which];
-  (*pool)->staged = crosses && !weft_device_is_host(executor->options->device) &&
-                    !executor->transport->ops->device_memory;
-  return weft_buffer_layout_init(&(*pool)->layout, boundary_behind(executor->options, boundary),
-                                 gradients, boundary, error);
+static enum weft_status open_pool(const struct weft_executor *executor, struct weft_port *port,
+                                  bool gradients, struct weft_error *error) {
+  const bool crosses = port->other != WEFT_STAGE_NONE && port->near == NULL;
+  struct weft_buffer_pool *pool = &port->own_pools[gradients];
+  pool->staged = crosses && !weft_device_is_host(executor->options->device) &&
+                 !executor->transport->ops->device_memory;
+  *(gradients ? &port->gradients : &port->activations) = pool;
+  return weft_buffer_layout_init(&pool->layout, boundary_at(executor->options, port->boundary),
+                                 gradients, port->boundary, error);
 }
 
-/* Pools for boundaries to other ranks, or to the stage above on this rank. */
-static enum weft_status open_pools(struct weft_executor *executor,
+/* An edge inside the rank has the pools of its out-port. */
+static enum weft_status open_pools(struct weft_executor *executor, const struct weft_row *first,
                                    struct weft_executor_stage *stage, struct weft_error *error) {
-  const uint32_t s = stage->stage;
-  const struct weft_boundary *above = boundary_behind(executor->options, s);
-  const bool crosses = !stage->is_last && stage->above == NULL;
-  WEFT_TRY(open_pool(executor, stage, POOL_OUT, s, false, crosses, &stage->out, error));
-  if (needs_gradients(above) && (!stage->is_last || stage->impl->ops->loss != NULL)) {
-    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_IN, s, true, crosses, &stage->grad_in, error));
+  for (uint32_t n = 0; n < stage->port_count; n++) {
+    struct weft_port *port = &stage->ports[n];
+    if (n < stage->in_count && port->near != NULL) { /* stages ascend: it has its pools */
+      port->activations = port->near->ports[port->near_port].activations;
+      port->gradients = port->near->ports[port->near_port].gradients;
+      continue;
+    }
+    WEFT_TRY(open_pool(executor, port, false, error));
+    if (has_gradients(executor, first, stage, n) &&
+        (port->other != WEFT_STAGE_NONE || stage->impl->ops->loss != NULL)) {
+      WEFT_TRY(open_pool(executor, port, true, error));
+    }
   }
-  if (stage->is_first || stage->below != NULL) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(open_pool(executor, stage, POOL_IN, s - 1, false, true, &stage->in, error));
-  if (needs_gradients(boundary_behind(executor->options, s - 1))) {
-    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_OUT, s - 1, true, true, &stage->grad_out, error));
+  return stage->shares ? weft_executor_check_shared(executor, stage, error) : WEFT_OK;
+}
+
+/* In a graph: a stage that gets no gradient must not owe one. */
+static enum weft_status check_frozen(const struct weft_executor *executor,
+                                     const struct weft_executor_stage *stage,
+                                     struct weft_error *error) {
+  for (uint32_t n = 0; executor->graph != NULL && !stage->wants_backward && n < stage->in_count;
+       n++) {
+    if (stage->ports[n].gradients != NULL) {
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "let a boundary behind it need gradients, or none in front of it",
+                       "no gradient comes to stage %" PRIu32 ", and the edge %" PRIu32 ">%" PRIu32
+                       " needs one from it",
+                       stage->stage, stage->ports[n].other, stage->stage);
+    }
   }
   return WEFT_OK;
-}
-
-/* Neighbour stages on one rank share pools. */
-static void share_pools(struct weft_executor_stage *stage) {
-  if (stage->below != NULL) {
-    stage->in = stage->below->out;
-    stage->grad_out = stage->below->grad_in;
-  }
 }
 
 /* ---- Channels ---- */
@@ -138,15 +211,15 @@ struct ends {
   uint32_t count;
 };
 
-static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sends,
-                    const struct weft_buffer_pool *pool, uint32_t buffers, uint32_t boundary,
-                    bool gradients) {
+static void add_end(struct ends *ends, const struct weft_port *port, bool sends, bool gradients,
+                    uint32_t buffers) {
+  const struct weft_buffer_pool *pool = gradients ? port->gradients : port->activations;
   if (pool != NULL) {
     const char *content = weft_boundary_text(ends->contents[ends->count], WEFT_CONTENT_MAX,
-                                             boundary_behind(ends->options, boundary), gradients);
+                                             boundary_at(ends->options, port->boundary), gradients);
     ends->items[ends->count++] =
-        (struct weft_channel_end){.channel = channel,
-                                  .peer = peer,
+        (struct weft_channel_end){.channel = sends ? port->send_channel : port->receive_channel,
+                                  .peer = port->rank,
                                   .sends = sends,
                                   .depth = buffers > DEPTH_MIN ? buffers : DEPTH_MIN,
                                   .bytes_max = pool->layout.capacity,
@@ -154,26 +227,21 @@ static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sen
   }
 }
 
-static void add_ends(const struct weft_executor *executor, struct ends *ends,
-                     const struct weft_executor_stage *stage, const struct weft_row_stage *needs) {
-  const uint32_t s = stage->stage;
-  if (!stage->is_last && stage->above == NULL) {
-    add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_ACTIVATION), stage->above_rank,
-            true, stage->out, needs->outputs, s, false);
-    add_end(ends, weft_executor_channel(executor, s + 1, WEFT_MESSAGE_GRADIENT), stage->above_rank,
-            false, stage->grad_in, needs->grads_in, s, true);
-  }
-  if (!stage->is_first && stage->below == NULL) {
-    add_end(ends, weft_executor_channel(executor, s - 1, WEFT_MESSAGE_ACTIVATION),
-            stage->below_rank, false, stage->in, needs->inputs, s - 1, false);
-    add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_GRADIENT), stage->below_rank,
-            true, stage->grad_out, needs->grads_out, s - 1, true);
+static void add_ends(struct ends *ends, const struct weft_executor_stage *stage,
+                     const struct weft_row_port *needs) {
+  for (uint32_t n = stage->port_count; n-- > 0;) { /* out-edges first */
+    const struct weft_port *port = &stage->ports[n];
+    const bool in = n < stage->in_count;
+    if (port->other != WEFT_STAGE_NONE && port->near == NULL) {
+      add_end(ends, port, !in, false, needs[n].activations);
+      add_end(ends, port, in, true, needs[n].gradients);
+    }
   }
 }
 
 static enum weft_status open_channels(struct weft_executor *executor, const struct weft_row *row,
                                       struct weft_error *error) {
-  const size_t room = 4 * (size_t)executor->own_count + 1;
+  const size_t room = 2 * (size_t)executor->port_count + 1;
   struct ends ends = {.options = executor->options};
   ends.items = weft_array_allocate(executor->allocator, room, sizeof *ends.items);
   ends.contents = weft_array_allocate(executor->allocator, room, sizeof *ends.contents);
@@ -183,8 +251,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
     return weft_fail_memory(error, room * sizeof *ends.contents);
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_executor_stage *stage = &executor->stages[k];
-    add_ends(executor, &ends, stage, &row->stages[k]);
+    add_ends(&ends, &executor->stages[k], &row->ports[row->stages[k].first_port]);
   }
   for (uint32_t k = 0; k < ends.count; k++) {
     ends.items[k].rendezvous = executor->options->comm == WEFT_COMM_RENDEZVOUS;
@@ -199,31 +266,56 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
 
 /* ---- Making ---- */
 
-static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
-                                    struct weft_error *error) {
+static enum weft_status allocate_stages(struct weft_executor *executor,
+                                        const struct weft_row *first, struct weft_error *error) {
   executor->stage_count = first->program->stage_count;
   executor->placement_hash = first->placement_hash;
+  executor->graph = weft_graph_hold(first->program->graph);
   executor->stages =
       weft_array_allocate_zero(executor->allocator, first->own_count, sizeof *executor->stages);
   if (executor->stages == NULL) {
     return weft_fail_memory(error, first->own_count * sizeof *executor->stages);
   }
   executor->own_count = first->own_count;
-  for (uint32_t k = 0; k < first->own_count; k++) {
-    struct weft_executor_stage *stage = &executor->stages[k];
-    stage->stage = first->own_stages[k];
-    for (unsigned n = 0; n < 4; n++) {
-      weft_buffer_pool_init(&stage->own_pools[n], executor->allocator, executor->options->device);
+  executor->ports =
+      weft_array_allocate_zero(executor->allocator, first->port_count, sizeof *executor->ports);
+  if (executor->ports == NULL) {
+    return weft_fail_memory(error, first->port_count * sizeof *executor->ports);
+  }
+  executor->port_count = first->port_count;
+  for (uint32_t n = 0; n < executor->port_count; n++) {
+    for (unsigned kind = 0; kind < 2; kind++) {
+      weft_buffer_pool_init(&executor->ports[n].own_pools[kind], executor->allocator,
+                            executor->options->device);
     }
   }
+  return WEFT_OK;
+}
+
+static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
+                                    struct weft_error *error) {
+  WEFT_TRY(allocate_stages(executor, first, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    WEFT_TRY(check_stage(executor, executor->stages[k].stage, error));
-    link_stage(executor, first, &executor->stages[k]);
+    struct weft_executor_stage *stage = &executor->stages[k];
+    stage->stage = first->own_stages[k];
+    stage->needs = &first->stages[k];
+    stage->ports = &executor->ports[stage->needs->first_port];
+    stage->in_count = stage->needs->in_count;
+    stage->port_count = stage->needs->port_count;
+  }
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_executor_stage *stage = &executor->stages[k];
+    WEFT_TRY(check_stage(executor, stage->stage, error));
+    link_stage(executor, first, stage);
+    if (stage->in_count > 1 || stage->output_count > 1) {
+      const uint32_t views = 2 * (stage->in_count + stage->output_count);
+      executor->view_count = views > executor->view_count ? views : executor->view_count;
+    }
   }
   WEFT_TRY(weft_executor_open_device(executor, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    WEFT_TRY(open_pools(executor, &executor->stages[k], error));
-    share_pools(&executor->stages[k]); /* stages ascend, so the one below exists */
+    WEFT_TRY(open_pools(executor, first, &executor->stages[k], error));
+    WEFT_TRY(check_frozen(executor, &executor->stages[k], error));
   }
   return WEFT_OK;
 }
@@ -253,7 +345,9 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
       .transport = transport,
       .options = options,
       .status = transport->ops->rank_status(transport, transport->rank),
-      .call = {.inputs = &none,
+      .call = {.input_count = 1,
+               .output_count = 1,
+               .inputs = &none,
                .outputs = &none,
                .targets = &none,
                .output_grads = &none,
@@ -312,15 +406,18 @@ static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
   return pool != NULL ? weft_buffer_pool_grow(pool, count, error) : WEFT_OK;
 }
 
-static enum weft_status fit_pools(struct weft_executor_stage *stage,
-                                  const struct weft_row_stage *needs, struct weft_error *error) {
-  if (stage->above == NULL) { /* else the stage above counts them as its inputs */
-    WEFT_TRY(fit_pool(stage->out, needs->outputs, error));
-  }
-  WEFT_TRY(fit_pool(stage->grad_in, needs->grads_in, error));
-  WEFT_TRY(fit_pool(stage->in, needs->inputs, error));
-  if (stage->below == NULL) {
-    WEFT_TRY(fit_pool(stage->grad_out, needs->grads_out, error));
+/* Of an edge inside the rank, the stage that holds a message counts it. */
+static enum weft_status fit_pools(const struct weft_executor_stage *stage,
+                                  const struct weft_row_port *needs, struct weft_error *error) {
+  for (uint32_t n = 0; n < stage->port_count; n++) {
+    const struct weft_port *port = &stage->ports[n];
+    const bool in = n < stage->in_count;
+    if (port->near == NULL || in) {
+      WEFT_TRY(fit_pool(port->activations, needs[n].activations, error));
+    }
+    if (port->near == NULL || !in) {
+      WEFT_TRY(fit_pool(port->gradients, needs[n].gradients, error));
+    }
   }
   return WEFT_OK;
 }
@@ -373,10 +470,13 @@ static void free_sub_actions(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
   const uint32_t count = executor->sub_action_capacity;
   weft_array_free(allocator, executor->sub_actions, count, sizeof *executor->sub_actions);
+  weft_array_free(allocator, executor->views, (size_t)count * executor->view_count + 1,
+                  sizeof *executor->views);
   weft_array_free(allocator, executor->custom_actions, count, sizeof(void *));
   weft_array_free(allocator, executor->custom_stages, count, sizeof(void *));
   weft_array_free(allocator, executor->custom_calls, count, sizeof(void *));
   executor->sub_actions = NULL;
+  executor->views = NULL;
   executor->custom_actions = NULL;
   executor->custom_stages = NULL;
   executor->custom_calls = NULL;
@@ -392,11 +492,14 @@ static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t
   free_sub_actions(executor);
   executor->sub_action_capacity = count;
   executor->sub_actions = weft_array_allocate_zero(allocator, count, sizeof *executor->sub_actions);
+  executor->views = weft_array_allocate(allocator, (size_t)count * executor->view_count + 1,
+                                        sizeof *executor->views);
   executor->custom_actions = weft_array_allocate(allocator, count, sizeof(void *));
   executor->custom_stages = weft_array_allocate(allocator, count, sizeof(void *));
   executor->custom_calls = weft_array_allocate(allocator, count, sizeof(void *));
-  if (executor->sub_actions == NULL || executor->custom_actions == NULL ||
-      executor->custom_stages == NULL || executor->custom_calls == NULL) {
+  if (executor->sub_actions == NULL || executor->views == NULL ||
+      executor->custom_actions == NULL || executor->custom_stages == NULL ||
+      executor->custom_calls == NULL) {
     return weft_fail_memory(error, count * sizeof *executor->sub_actions);
   }
   return WEFT_OK;
@@ -428,6 +531,12 @@ static enum weft_status check_same_stages(const struct weft_executor *executor,
                      "first program did",
                      row->program->microbatch_count);
   }
+  if (!weft_graph_equal(row->program->graph, executor->graph)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a pipeline keeps its graph",
+                     "the program for %" PRIu32
+                     " microbatches has other edges between its stages than the first program has",
+                     row->program->microbatch_count);
+  }
   return WEFT_OK;
 }
 
@@ -441,7 +550,7 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
     struct weft_executor_stage *stage = &executor->stages[k];
     const struct weft_row_stage *needs = &row->stages[k];
     WEFT_TRY(check_ops(executor, stage, needs, error));
-    WEFT_TRY(fit_pools(stage, needs, error));
+    WEFT_TRY(fit_pools(stage, &row->ports[needs->first_port], error));
     WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
   }
   return row->saved_bytes > executor->saved_bytes ? set_saved(executor, row->saved_bytes, error)
@@ -491,12 +600,13 @@ static void cancel_pool(struct weft_executor *executor, struct weft_buffer_pool 
 void weft_executor_finish(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
   for (uint32_t k = 0; executor->stages != NULL && k < executor->own_count; k++) {
-    struct weft_executor_stage *stage = &executor->stages[k];
-    for (unsigned n = 0; n < 4; n++) {
-      cancel_pool(executor, &stage->own_pools[n]);
-      weft_buffer_pool_finish(&stage->own_pools[n]);
-    }
+    const struct weft_executor_stage *stage = &executor->stages[k];
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
+  }
+  for (uint32_t n = 0; n < 2 * executor->port_count; n++) {
+    struct weft_buffer_pool *pool = &executor->ports[n / 2].own_pools[n % 2];
+    cancel_pool(executor, pool);
+    weft_buffer_pool_finish(pool);
   }
   if (executor->saved != NULL) {
     weft_device_free(executor->options->device, allocator, executor->saved, executor->saved_bytes);
@@ -506,4 +616,6 @@ void weft_executor_finish(struct weft_executor *executor) {
   weft_array_free(allocator, executor->collectives, executor->collective_capacity,
                   sizeof *executor->collectives);
   weft_array_free(allocator, executor->stages, executor->own_count, sizeof *executor->stages);
+  weft_array_free(allocator, executor->ports, executor->port_count, sizeof *executor->ports);
+  weft_graph_destroy(executor->graph);
 }

@@ -4,6 +4,7 @@
  * here. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -35,20 +36,29 @@ static enum weft_status write_header(struct weft_executor *executor, struct weft
 }
 
 static enum weft_status fail_field(const struct weft_executor *executor, uint32_t from,
-                                   const char *name, uint64_t found, uint64_t expected,
-                                   struct weft_error *error) {
+                                   struct weft_action sender, const char *name, uint64_t found,
+                                   uint64_t expected, struct weft_error *error) {
+  char edge[64] = "";
+  if (executor->graph != NULL) {
+    const bool forward = sender.op == WEFT_OP_SEND_F;
+    const uint32_t other = weft_transfer_other(sender);
+    (void)snprintf(edge, sizeof edge, " over the edge %" PRIu32 ">%" PRIu32,
+                   forward ? sender.stage : other, forward ? other : sender.stage);
+  }
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "the two ranks do not run the same program, step and number of microbatches, "
                    "or one of them is damaged",
-                   "rank %" PRIu32 " got a message from rank %" PRIu32 " with %s %" PRIu64
+                   "rank %" PRIu32 " got a message from rank %" PRIu32 "%s with %s %" PRIu64
                    " where %" PRIu64 " is expected",
-                   executor->transport->rank, from, name, found, expected);
+                   executor->transport->rank, from, edge, name, found, expected);
 }
 
 static inline enum weft_status check_field(const struct weft_executor *executor, uint32_t from,
-                                           const char *name, uint64_t found, uint64_t expected,
+                                           struct weft_action sender, const char *name,
+                                           uint64_t found, uint64_t expected,
                                            struct weft_error *error) {
-  return found == expected ? WEFT_OK : fail_field(executor, from, name, found, expected, error);
+  return found == expected ? WEFT_OK
+                           : fail_field(executor, from, sender, name, found, expected, error);
 }
 
 static enum weft_status check_header(const struct weft_executor *executor, uint32_t from,
@@ -58,12 +68,14 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
   const uint32_t program = (uint32_t)executor->row->hash;
   const uint64_t kind =
       sender.op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT;
-  WEFT_TRY(check_field(executor, from, "program", header->program, program, error));
-  WEFT_TRY(check_field(executor, from, "step", header->step, executor->step, error));
-  WEFT_TRY(check_field(executor, from, "kind", header->kind, kind, error));
-  WEFT_TRY(check_field(executor, from, "stage", header->stage, sender.stage, error));
-  WEFT_TRY(check_field(executor, from, "microbatch", header->microbatch, sender.microbatch, error));
-  WEFT_TRY(check_field(executor, from, "sequence", header->sequence, buffer->sequence, error));
+  WEFT_TRY(check_field(executor, from, sender, "program", header->program, program, error));
+  WEFT_TRY(check_field(executor, from, sender, "step", header->step, executor->step, error));
+  WEFT_TRY(check_field(executor, from, sender, "kind", header->kind, kind, error));
+  WEFT_TRY(check_field(executor, from, sender, "stage", header->stage, sender.stage, error));
+  WEFT_TRY(check_field(executor, from, sender, "microbatch", header->microbatch, sender.microbatch,
+                       error));
+  WEFT_TRY(
+      check_field(executor, from, sender, "sequence", header->sequence, buffer->sequence, error));
   uint64_t checksum = 0;
   if (header->payload_checksum != 0) {
     WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
@@ -111,9 +123,10 @@ enum weft_status weft_executor_collect(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
-                                            struct weft_buffer_pool *pool, uint32_t peer,
-                                            struct weft_buffer **out, struct weft_error *error) {
+enum weft_status weft_executor_await_buffer(struct weft_executor *executor, uint32_t stage,
+                                            const struct weft_port *port,
+                                            struct weft_buffer_pool *pool, struct weft_buffer **out,
+                                            struct weft_error *error) {
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   *out = weft_buffer_pool_take(pool);
   if (*out != NULL) {
@@ -125,13 +138,10 @@ enum weft_status weft_executor_await_buffer(struct weft_executor *executor,
                      " messages of one boundary at once, more than its row can have",
                      executor->transport->rank, pool->count);
   }
-  const struct weft_message_header *oldest = &pool->sends->message.header;
-  const struct weft_action sent =
-      weft_action_make(oldest->kind == WEFT_MESSAGE_ACTIVATION ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
-                       oldest->stage, oldest->microbatch);
-  struct weft_action wants = weft_action_idle();
-  (void)weft_action_partner(sent, executor->stage_count, &wants);
-  return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
+  const struct weft_action wants =
+      weft_action_transfer(pool == port->activations ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, port->other,
+                           stage, pool->sends->message.header.microbatch);
+  return weft_executor_block(executor, WEFT_PHASE_SEND, port->rank, wants, 0, error);
 }
 
 /* ---- SEND ---- */
@@ -161,20 +171,22 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
                                     const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
-  struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_SEND_F;
-  struct weft_buffer_pool *pool = forward ? stage->out : stage->grad_out;
-  const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
-  struct weft_buffer **made = forward ? &held->output : &held->grad_out;
+  struct weft_port *port = weft_executor_port(stage, *action);
+  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
+    return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
+                                     error);
+  }
+  struct weft_port_held *held =
+      &weft_executor_held(stage, action->microbatch)->ports[port - stage->ports];
+  struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
+  const uint32_t peer = port->rank;
+  struct weft_buffer **made = forward ? &held->activation : &held->gradient;
   if (executor->cell_step == WEFT_CELL_CALLING) {
     return await_taken(executor, pool, action, peer, error);
   }
-  if (pool == NULL && !forward && !stage->is_first) {
+  if (pool == NULL) {
     return WEFT_OK; /* the boundary carries no gradients */
-  }
-  if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
-    return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
-                                     error);
   }
   if (*made == NULL) {
     return weft_executor_fail_action(executor, action,
@@ -185,16 +197,13 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   if (pool->staged) {
     WEFT_TRY(weft_executor_write_wire(executor, buffer, pool, error));
   }
-  WEFT_TRY(write_header(executor, buffer, action,
-                        forward ? stage->sent_forward : stage->sent_backward, error));
-  const uint32_t channel = weft_executor_channel(
-      executor, action->stage, forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
+  WEFT_TRY(write_header(executor, buffer, action, port->sent, error));
   const bool enqueues = weft_executor_is_enqueued(executor);
   if (enqueues) {
     WEFT_TRY(weft_executor_begin_transfer(executor, buffer, true, error));
   }
-  const enum weft_status status =
-      executor->transport->ops->send(executor->transport, channel, &buffer->message, error);
+  const enum weft_status status = executor->transport->ops->send(
+      executor->transport, port->send_channel, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_SEND, peer, weft_action_idle(),
                                poll_at(executor), error);
@@ -206,7 +215,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   buffer->record = (uint32_t)executor->at;
   weft_buffer_pool_note_send(pool, buffer);
   *made = NULL;
-  *(forward ? &stage->sent_forward : &stage->sent_backward) += 1;
+  port->sent++;
   if (executor->options->comm == WEFT_COMM_RENDEZVOUS) {
     executor->cell_step = WEFT_CELL_CALLING;
     return await_taken(executor, pool, action, peer, error);
@@ -217,27 +226,25 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
 /* ---- RECV ---- */
 
 enum weft_status weft_executor_await(struct weft_executor *executor,
-                                     struct weft_executor_stage *stage, struct weft_buffer *buffer,
+                                     const struct weft_executor_stage *stage,
+                                     const struct weft_port *port, struct weft_buffer *buffer,
                                      uint32_t microbatch, bool forward, struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
-  const struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
+  const struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
   assert(pool != NULL && buffer != NULL && buffer->under_way);
-  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
-  const struct weft_action receive =
-      weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, stage->stage, microbatch);
-  struct weft_action sender = weft_action_idle();
-  (void)weft_action_partner(receive, executor->stage_count, &sender);
+  const struct weft_action sender = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
+                                                         port->other, stage->stage, microbatch);
   const enum weft_status status = transport->ops->test(transport, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
-    return weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, sender, 0, error);
+    return weft_executor_block(executor, WEFT_PHASE_RECEIVE, port->rank, sender, 0, error);
   }
   WEFT_TRY(status);
   buffer->under_way = false;
-  executor->blamed_rank = peer;
+  executor->blamed_rank = port->rank;
   if (weft_message_check(&buffer->message, error) < 0) {
-    return name_sender(executor, peer, error);
+    return name_sender(executor, port->rank, error);
   }
-  WEFT_TRY(check_header(executor, peer, buffer, sender, error));
+  WEFT_TRY(check_header(executor, port->rank, buffer, sender, error));
   WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
   if (weft_executor_is_enqueued(executor)) {
     WEFT_TRY(weft_executor_await_transfer(executor, buffer, error));
@@ -249,16 +256,11 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-static enum weft_status post(struct weft_executor *executor, struct weft_executor_stage *stage,
-                             struct weft_buffer_pool *pool, const struct weft_action *action,
-                             struct weft_buffer **posted, struct weft_error *error) {
-  const bool forward = action->op == WEFT_OP_RECV_F;
-  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
-  const uint32_t channel =
-      forward ? weft_executor_channel(executor, action->stage - 1u, WEFT_MESSAGE_ACTIVATION)
-              : weft_executor_channel(executor, action->stage + 1u, WEFT_MESSAGE_GRADIENT);
+static enum weft_status post(struct weft_executor *executor, uint32_t stage, struct weft_port *port,
+                             struct weft_buffer_pool *pool, struct weft_buffer **posted,
+                             struct weft_error *error) {
   struct weft_buffer *buffer;
-  const enum weft_status taken = weft_executor_take(executor, pool, peer, &buffer, error);
+  const enum weft_status taken = weft_executor_take(executor, stage, port, pool, &buffer, error);
   if (taken != WEFT_OK) {
     return taken;
   }
@@ -266,21 +268,20 @@ static enum weft_status post(struct weft_executor *executor, struct weft_executo
   if (enqueues) {
     WEFT_TRY(weft_executor_begin_transfer(executor, buffer, false, error));
   }
-  const enum weft_status status =
-      executor->transport->ops->receive(executor->transport, channel, &buffer->message, error);
+  const enum weft_status status = executor->transport->ops->receive(
+      executor->transport, port->receive_channel, &buffer->message, error);
   if (status != WEFT_OK) {
     weft_buffer_pool_give(pool, buffer);
     return status < 0 ? status
-                      : weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, weft_action_idle(),
-                                            poll_at(executor), error);
+                      : weft_executor_block(executor, WEFT_PHASE_RECEIVE, port->rank,
+                                            weft_action_idle(), poll_at(executor), error);
   }
   if (enqueues) {
-    WEFT_TRY(weft_executor_end_transfer(executor, buffer, peer, false, error));
+    WEFT_TRY(weft_executor_end_transfer(executor, buffer, port->rank, false, error));
   }
-  uint64_t *received = forward ? &stage->received_forward : &stage->received_backward;
   buffer->under_way = true;
   buffer->record = (uint32_t)executor->at;
-  buffer->sequence = (*received)++;
+  buffer->sequence = port->received++;
   *posted = buffer;
   return WEFT_OK;
 }
@@ -289,23 +290,24 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
-  struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_RECV_F;
-  struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
-  struct weft_buffer **buffer = forward ? &held->input : &held->grad_in;
-  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
-  if (pool == NULL && !forward && !stage->is_last) {
-    return WEFT_OK; /* the boundary carries no gradients */
-  }
-  if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
+  struct weft_port *port = weft_executor_port(stage, *action);
+  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);
+  }
+  struct weft_port_held *held =
+      &weft_executor_held(stage, action->microbatch)->ports[port - stage->ports];
+  struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
+  struct weft_buffer **buffer = forward ? &held->activation : &held->gradient;
+  if (pool == NULL) {
+    return WEFT_OK; /* the boundary carries no gradients */
   }
   if (executor->cell_step == WEFT_CELL_NEW) {
     if (*buffer != NULL) {
       return weft_executor_fail_action(executor, action, "it has been received before", error);
     }
-    const enum weft_status status = post(executor, stage, pool, action, buffer, error);
+    const enum weft_status status = post(executor, stage->stage, port, pool, buffer, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -316,7 +318,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   executor->cell_step = WEFT_CELL_CALLING;
   assert(*buffer != NULL);
   const enum weft_status status =
-      weft_executor_await(executor, stage, *buffer, action->microbatch, forward, error);
+      weft_executor_await(executor, stage, port, *buffer, action->microbatch, forward, error);
   if (status == WEFT_OK) {
     executor->cell_step = WEFT_CELL_NEW;
   }

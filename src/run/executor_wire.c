@@ -99,15 +99,11 @@ static void stream_pool(const struct weft_executor *executor, struct weft_buffer
 }
 
 static enum weft_status stream_pools(struct weft_executor *executor, struct weft_error *error) {
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_executor_stage *stage = &executor->stages[k];
-    if (stage->above == NULL) {
-      stream_pool(executor, stage->out, stage->above_rank);
-      stream_pool(executor, stage->grad_in, stage->above_rank);
-    }
-    if (stage->below == NULL) {
-      stream_pool(executor, stage->in, stage->below_rank);
-      stream_pool(executor, stage->grad_out, stage->below_rank);
+  for (uint32_t n = 0; n < executor->port_count; n++) {
+    const struct weft_port *port = &executor->ports[n];
+    if (port->near == NULL) {
+      stream_pool(executor, port->activations, port->rank);
+      stream_pool(executor, port->gradients, port->rank);
     }
   }
   executor->connected = true;
@@ -124,13 +120,13 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
-    if (stage->above == NULL) {
-      WEFT_TRY(connect(executor, stage->out, stage->above_rank, true, error));
-      WEFT_TRY(connect(executor, stage->grad_in, stage->above_rank, false, error));
-    }
-    if (stage->below == NULL) {
-      WEFT_TRY(connect(executor, stage->in, stage->below_rank, false, error));
-      WEFT_TRY(connect(executor, stage->grad_out, stage->below_rank, true, error));
+    for (uint32_t n = 0; n < stage->port_count; n++) {
+      const struct weft_port *port = &stage->ports[n];
+      const bool in = n < stage->in_count;
+      if (port->near == NULL) {
+        WEFT_TRY(connect(executor, port->activations, port->rank, !in, error));
+        WEFT_TRY(connect(executor, port->gradients, port->rank, in, error));
+      }
     }
   }
   executor->connected = true;
@@ -139,15 +135,14 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
 
 /* ---- Copies ---- */
 
+static bool is_streamed(const struct weft_buffer_pool *pool) {
+  return pool != NULL && pool->streamed;
+}
+
 static bool has_copies(const struct weft_executor *executor) {
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_executor_stage *stage = &executor->stages[k];
-    const struct weft_buffer_pool *pools[] = {stage->in, stage->out, stage->grad_in,
-                                              stage->grad_out};
-    for (size_t n = 0; n < WEFT_ARRAY_LENGTH(pools); n++) {
-      if (pools[n] != NULL && pools[n]->streamed) {
-        return true;
-      }
+  for (uint32_t n = 0; n < executor->port_count; n++) {
+    if (is_streamed(executor->ports[n].activations) || is_streamed(executor->ports[n].gradients)) {
+      return true;
     }
   }
   return false;

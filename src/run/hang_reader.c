@@ -196,6 +196,22 @@ static enum weft_op find_op(const char *name, size_t size) {
   return WEFT_OP_IDLE;
 }
 
+/* The other end of a transfer over an edge that skips stages: ">5". */
+static bool parse_other(const char *text, struct weft_action *action) {
+  const bool sends = weft_op_in(action->op, WEFT_OPS_SEND);
+  uint64_t other = 0;
+  if ((!sends && !weft_op_in(action->op, WEFT_OPS_RECV)) || *text++ != (sends ? '>' : '<') ||
+      !take_digits(&text, WEFT_STAGES_MAX - 1, &other) || *text != '\0') {
+    return false;
+  }
+  const uint64_t apart = other > action->stage ? other - action->stage : action->stage - other;
+  if (apart < 2 || apart - 1 > WEFT_SKIP_MAX) {
+    return false;
+  }
+  action->skip = (uint8_t)(apart - 1);
+  return weft_transfer_other(*action) == other;
+}
+
 /* What weft_diagnosis_action() writes. */
 static bool parse_action(const char *text, struct weft_action *action) {
   uint64_t stage = 0, microbatch = 0;
@@ -214,7 +230,7 @@ static bool parse_action(const char *text, struct weft_action *action) {
     return false;
   }
   *action = weft_action_make(op, (uint32_t)stage, (uint32_t)microbatch);
-  return *text == '\0';
+  return *text == '\0' || parse_other(text, action);
 }
 
 static enum weft_status read_action(struct reader *reader, json_t *value, void *field) {

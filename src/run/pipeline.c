@@ -22,28 +22,8 @@ static void say(const struct weft_pipeline *pipeline, const char *line) {
   }
 }
 
-static bool has_stage(const struct weft_pipeline *pipeline, uint32_t stage) {
-  return weft_executor_find_stage(&pipeline->executor, stage) != NULL;
-}
-
-static bool has_first_stage(const struct weft_pipeline *pipeline) { return has_stage(pipeline, 0); }
-
-static bool has_last_stage(const struct weft_pipeline *pipeline) {
-  return has_stage(pipeline, pipeline->executor.stage_count - 1);
-}
-
 static bool has_streams(const struct weft_pipeline *pipeline) {
   return pipeline->executor.device != NULL;
-}
-
-static void free_losses(struct weft_pipeline *pipeline) {
-  struct weft_device *device = pipeline->options.device;
-  if (has_streams(pipeline)) {
-    device->ops->free_host(device, pipeline->losses);
-  } else {
-    weft_array_free(pipeline->allocator, pipeline->losses, pipeline->loss_room,
-                    sizeof *pipeline->losses);
-  }
 }
 
 /* What a device says does not name the rank. */
@@ -78,19 +58,45 @@ static enum weft_status check_ranks(const struct weft_pipeline *pipeline,
   return WEFT_OK;
 }
 
+/* One for all, or one for each edge and for the output of each loss. */
+static enum weft_status check_boundaries(const struct weft_pipeline_options *options,
+                                         const struct weft_graph *graph, struct weft_error *error) {
+  if (graph == NULL || weft_graph_is_chain(graph)) {
+    return options->boundary_count == 1 || options->boundary_count == options->stage_count
+               ? WEFT_OK
+               : weft_fail(error, WEFT_ERR_USAGE, "give one boundary for all, or one per stage",
+                           "%" PRIu32 " boundaries for %" PRIu32 " stages", options->boundary_count,
+                           options->stage_count);
+  }
+  uint32_t losses = 0;
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    losses += weft_edge_list_count(&graph->out, s) == 0;
+  }
+  if (options->boundary_count != 1 && options->boundary_count != graph->edge_count + losses) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "give one boundary for all, or one per edge and per loss's output",
+        "%" PRIu32 " boundaries for a graph with %" PRIu32 " edges and %" PRIu32 " losses",
+        options->boundary_count, graph->edge_count, losses);
+  }
+  if (graph->edge_count > (UINT32_MAX - options->first_channel) / 2) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "number channels from 2 x edges x replica on",
+                     "channels of %" PRIu32 " edges from channel %" PRIu32
+                     " on; there are %" PRIu32,
+                     graph->edge_count, options->first_channel, UINT32_MAX);
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status check_program(const struct weft_pipeline *pipeline,
                                       const struct weft_program *program, uint32_t microbatch_count,
                                       struct weft_error *error) {
   WEFT_TRY(check_ranks(pipeline, program, error));
-  if (!weft_graph_is_chain(program->graph)) {
-    return weft_fail(error, WEFT_ERR_USAGE, "docs/graphs.md lists what graphs are supported by",
-                     "the runtime does not support stages that form a graph");
-  }
   if (program->stage_count != pipeline->options.stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE, "options.stage_count must be the program's",
                      "the program has %" PRIu32 " stages, and options.stage_count is %" PRIu32,
                      program->stage_count, pipeline->options.stage_count);
   }
+  WEFT_TRY(check_boundaries(&pipeline->options, program->graph, error));
   if (program->microbatch_count != microbatch_count) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "options.source must make the program that it is asked for",
@@ -186,12 +192,9 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
                      "a pipeline needs %s",
                      options->source == NULL ? "a program source" : "stages");
   }
-  if (options->boundaries == NULL ||
-      (options->boundary_count != 1 && options->boundary_count != options->stage_count)) {
+  if (options->boundaries == NULL || options->boundary_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give one boundary for all, or one per stage",
-                     "%" PRIu32 " boundaries for %" PRIu32 " stages",
-                     options->boundaries == NULL ? 0 : options->boundary_count,
-                     options->stage_count);
+                     "0 boundaries for %" PRIu32 " stages", options->stage_count);
   }
   if (options->stage_count > (UINT32_MAX - options->first_channel) / 2) {
     return weft_fail(error, WEFT_ERR_LIMIT, "number channels from 2 x stage_count x replica on",
@@ -253,8 +256,9 @@ static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error 
   assert(row != NULL);
   keep_row(pipeline, row);
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
-  return weft_executor_init(&pipeline->executor, pipeline->allocator, transport, &pipeline->options,
-                            row, error);
+  WEFT_TRY(weft_executor_init(&pipeline->executor, pipeline->allocator, transport,
+                              &pipeline->options, row, error));
+  return weft_stage_feeds_init(&pipeline->feeds, pipeline->allocator, &pipeline->executor, error);
 }
 
 enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
@@ -273,8 +277,6 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
   pipeline->transport = transport;
   pipeline->options = *options;
   pipeline->step = 1;
-  pipeline->inputs.allocator = pipeline->targets.allocator = allocator;
-  pipeline->outputs.allocator = allocator;
   pipeline->executor.allocator = allocator;
   const enum weft_status status = build(pipeline, error);
   if (status < 0) {
@@ -299,14 +301,9 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   }
   weft_executor_await_devices(&pipeline->executor, 2 * pipeline->options.stall_limit);
   weft_world_graph_destroy(pipeline->graph);
-  free_losses(pipeline);
-  weft_batch_upload_finish(&pipeline->uploaded_inputs, allocator);
-  weft_batch_upload_finish(&pipeline->uploaded_targets, allocator);
+  weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
-  weft_batch_split_finish(&pipeline->inputs);
-  weft_batch_split_finish(&pipeline->targets);
-  weft_batch_merge_finish(&pipeline->outputs);
   weft_array_free(allocator, pipeline->handshakes, pipeline->transport->rank_count,
                   sizeof *pipeline->handshakes);
   weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,
@@ -396,110 +393,13 @@ enum weft_status weft_pipeline_set_source(
 
 /* ---- Beginning a step ---- */
 
-static enum weft_status take_microbatches(struct weft_batch_split *mb,
-                                          const struct weft_tensors *ready,
-                                          const struct weft_tensor *tensors, uint32_t count,
-                                          const struct weft_chunk *chunks,
-                                          uint32_t microbatch_count, const char *what,
-                                          struct weft_error *error) {
-  if (count > 0 && tensors == NULL && ready == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "set batch.inputs and batch.targets, or their counts",
-                     "batch.%s_count is %" PRIu32 ", and batch.%ss is NULL", what, count, what);
-  }
-  if (ready != NULL && tensors != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
-                     "%ss are given both whole and as microbatches", what);
-  }
-  return ready != NULL
-             ? weft_batch_split_borrow(mb, ready, microbatch_count, what, error)
-             : weft_batch_split_make(mb, tensors, count, chunks, microbatch_count, what, error);
-}
-
-static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct weft_batch *batch,
-                                   struct weft_error *error) {
-  const uint32_t m = batch->microbatch_count;
-  if (has_first_stage(pipeline)) {
-    WEFT_TRY(take_microbatches(&pipeline->inputs, batch->microbatch_inputs, batch->inputs,
-                               batch->input_count, batch->input_chunks, m, "input", error));
-  }
-  if (has_last_stage(pipeline)) {
-    WEFT_TRY(take_microbatches(&pipeline->targets, batch->microbatch_targets, batch->targets,
-                               batch->target_count, batch->target_chunks, m, "target", error));
-  } else if (batch->want_losses || batch->want_outputs) {
-    const uint32_t last = pipeline->executor.stage_count - 1;
-    return weft_fail(error, WEFT_ERR_USAGE, "ask the rank with the last stage",
-                     "rank %" PRIu32 " is asked for %s, and the last stage (%" PRIu32
-                     ") is on rank %" PRIu32,
-                     pipeline->transport->rank, batch->want_losses ? "losses" : "outputs", last,
-                     weft_executor_rank_of(&pipeline->executor, pipeline->rows, last));
-  }
-  return WEFT_OK;
-}
-
-static double *allocate_losses(const struct weft_pipeline *pipeline, uint32_t count) {
-  struct weft_device *device = pipeline->options.device;
-  return has_streams(pipeline)
-             ? device->ops->allocate_host(device, count * sizeof *pipeline->losses)
-             : weft_array_allocate(pipeline->allocator, count, sizeof *pipeline->losses);
-}
-
-static enum weft_status make_room(struct weft_pipeline *pipeline, const struct weft_batch *batch,
-                                  struct weft_error *error) {
-  const uint32_t m = batch->microbatch_count;
-  if (!has_last_stage(pipeline)) {
-    return WEFT_OK;
-  }
-  if (m > pipeline->loss_room) {
-    double *losses = allocate_losses(pipeline, m);
-    if (losses == NULL) {
-      return weft_device_fail_allocation(has_streams(pipeline) ? pipeline->options.device : NULL,
-                                         m * sizeof *losses, error);
-    }
-    free_losses(pipeline);
-    pipeline->losses = losses;
-    pipeline->loss_room = m;
-  }
-  memset(pipeline->losses, 0, m * sizeof *pipeline->losses);
-  if (!batch->want_outputs) {
-    return WEFT_OK;
-  }
-  const struct weft_pipeline_options *options = &pipeline->options;
-  return weft_batch_merge_begin(
-      &pipeline->outputs,
-      &options->boundaries[options->boundary_count == 1 ? 0 : options->stage_count - 1], m, error);
-}
-
-/* On a device with streams the stages find the batch there, at the same place in every step. */
-static enum weft_status upload(struct weft_pipeline *pipeline, const struct weft_tensors **inputs,
-                               const struct weft_tensors **targets, struct weft_error *error) {
-  struct weft_device *device = pipeline->options.device;
-  *inputs = pipeline->inputs.items;
-  *targets = has_last_stage(pipeline) ? pipeline->targets.items : NULL;
-  if (!has_streams(pipeline)) {
-    return WEFT_OK;
-  }
-  struct weft_stream *stream = pipeline->executor.device->stream;
-  WEFT_TRY(device->ops->make_current(device, error));
-  if (has_first_stage(pipeline)) {
-    WEFT_TRY(weft_batch_upload_run(&pipeline->uploaded_inputs, pipeline->allocator,
-                                   &pipeline->inputs, device, stream, inputs, error));
-  }
-  return *targets != NULL
-             ? weft_batch_upload_run(&pipeline->uploaded_targets, pipeline->allocator,
-                                     &pipeline->targets, device, stream, targets, error)
-             : WEFT_OK;
-}
-
 static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
                               struct weft_row *row, struct weft_error *error) {
   struct weft_executor *executor = &pipeline->executor;
-  WEFT_TRY(upload(pipeline, &executor->inputs, &executor->targets, error));
+  WEFT_TRY(weft_stage_feeds_begin(&pipeline->feeds, batch, row, error));
   pipeline->want_losses = batch->want_losses;
   pipeline->want_outputs = batch->want_outputs;
-  pipeline->merges = batch->merges;
   pipeline->last_row = row;
-  executor->losses = pipeline->losses;
-  executor->outputs = batch->want_outputs ? &pipeline->outputs : NULL;
   weft_executor_begin(executor, row, pipeline->step);
   pipeline->state = WEFT_PIPELINE_RUNNING;
   return pipeline->transport->ops->together == NULL ? weft_executor_begin_times(executor, error)
@@ -519,8 +419,6 @@ static enum weft_status begin_step(struct weft_pipeline *pipeline, bool training
   }
   pipeline->result = (struct weft_step_result){.loss_count = 0};
   WEFT_TRY(find_row(pipeline, batch->microbatch_count, training, &row, error));
-  WEFT_TRY(take_batch(pipeline, batch, error));
-  WEFT_TRY(make_room(pipeline, batch, error));
   return start(pipeline, batch, row, error);
 }
 
@@ -581,14 +479,10 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
 }
 
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_step_result *result = &pipeline->result;
-  if (pipeline->want_outputs &&
-      weft_batch_merge_run(&pipeline->outputs, pipeline->merges, &result->outputs, error) < 0) {
+  if (weft_stage_feeds_end(&pipeline->feeds, pipeline->want_losses, pipeline->want_outputs,
+                           pipeline->last_row->program->microbatch_count, &pipeline->result,
+                           error) < 0) {
     return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
-  }
-  if (pipeline->want_losses) {
-    result->loss_count = pipeline->last_row->program->microbatch_count;
-    result->losses = pipeline->losses;
   }
   pipeline->state = WEFT_PIPELINE_READY;
   pipeline->step++;

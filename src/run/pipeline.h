@@ -4,11 +4,9 @@
 
 #include <weft/run.h>
 
-#include "run/batch_merge.h"
-#include "run/batch_split.h"
-#include "run/batch_upload.h"
 #include "run/executor.h"
 #include "run/handshake.h"
+#include "run/stage_feed.h"
 
 struct weft_world_graph;
 
@@ -30,13 +28,8 @@ struct weft_pipeline {
 
   uint64_t step;
   struct weft_row *last_row;
-  struct weft_batch_split inputs, targets;
-  struct weft_batch_merge outputs;
-  struct weft_batch_upload uploaded_inputs, uploaded_targets; /* on a device with streams */
-  double *losses; /* [loss_room]; such a device accesses them */
-  uint32_t loss_room;
+  struct weft_stage_feeds feeds; /* what stages get of a batch, and the results */
   bool want_losses, want_outputs;
-  const struct weft_merge *merges;
   struct weft_step_result result;
 
   /* Where one thread drives all ranks of the process (step_together.c). */

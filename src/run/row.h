@@ -12,27 +12,41 @@ struct weft_stage;
 
 #define WEFT_RECORD_NONE UINT32_MAX
 
-/* What a rank holds now for a (stage, microbatch). */
-struct weft_held {
-  struct weft_buffer *input;    /* activation from below; posted or arrived */
-  struct weft_buffer *output;   /* computed, not yet sent */
-  struct weft_buffer *grad_in;  /* gradient from above */
-  struct weft_buffer *grad_out; /* computed, not yet sent */
-  uint32_t slot;
-  uint32_t done; /* WEFT_OP_BIT of F, B, I, W */
+/* What a rank holds now of an edge of one of its stages, for a microbatch. */
+struct weft_port_held {
+  struct weft_buffer
+      *activation;              /* of an in-edge: posted or arrived; of an out-edge: not yet sent */
+  struct weft_buffer *gradient; /* the other way round */
 };
 
-/* What a row needs of one stage. */
+/* What it holds for a (stage, microbatch). */
+struct weft_held {
+  uint32_t slot;
+  uint32_t done;                 /* WEFT_OP_BIT of F, B, I, W */
+  struct weft_port_held ports[]; /* [port_count of the stage] */
+};
+
+/* An edge at one of its ends: a port of the stage there. */
+struct weft_row_port {
+  uint32_t other;    /* the stage at the other end; WEFT_STAGE_NONE: the output of a loss */
+  uint32_t boundary; /* of options.boundaries, if it has one for each */
+  bool gradient;     /* the graph has gradients on it */
+  uint32_t activations, gradients; /* buffers of each kind, at most */
+};
+#define WEFT_STAGE_NONE UINT32_MAX
+
+/* What a row needs of one stage. Its ports are first the in-edges, ascending by stage, then the
+ * out-edges, likewise; a loss has one port more than edges, for its output. */
 struct weft_row_stage {
   uint32_t first_backward, last_backward; /* records, or WEFT_RECORD_NONE */
   bool has_backward;
-  bool splits;     /* has I or W */
-  bool shards;     /* has UNSHARD */
-  uint32_t slots;  /* microbatches between forward and last backward, at most */
-  uint32_t inputs; /* buffers of each kind, at most */
-  uint32_t outputs;
-  uint32_t grads_in;
-  uint32_t grads_out;
+  bool splits;    /* has I or W */
+  bool shards;    /* has UNSHARD */
+  uint32_t slots; /* microbatches between forward and last backward, at most */
+  uint32_t in_count, port_count;
+  uint32_t first_port; /* of row->ports */
+  uint64_t held_at;    /* where its struct weft_held are in row->held, */
+  uint64_t held_bytes; /* and how large each is */
 };
 
 /* When a record ran; begin < 0: it has not. */
@@ -51,8 +65,11 @@ struct weft_row {
   uint32_t sub_actions_max;      /* of a cell, at least 1 */
   uint32_t collectives;          /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD in the row */
   struct weft_row_stage *stages; /* [own stage, ascending] */
-  struct weft_held *held;        /* [own stage, ascending][microbatch] */
-  uint64_t held_count;
+  struct weft_row_port *ports;   /* [port_count]: of all own stages */
+  uint32_t port_count;
+  unsigned char *held;  /* [own stage, ascending][microbatch]: a struct weft_held each */
+  uint64_t held_bytes;  /* of all */
+  uint64_t held_count;  /* of (own stage, microbatch) */
   uint32_t *own_stages; /* ascending */
   uint32_t own_count;
   const uint32_t *rank_of;     /* [program->stage_count] */

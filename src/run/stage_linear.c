@@ -1,5 +1,7 @@
 /* The linear stage: see weft/run.h. It keeps nothing of its own between forward and backward: the
- * input stays where it is until the last backward, and the gradient between I and W. */
+ * input stays where it is until the last backward, and the gradient between I and W. In a graph it
+ * adds its inputs up in the memory of the first, and its output gradients likewise: nobody else
+ * reads what a stage has received. */
 #include <assert.h>
 #include <inttypes.h>
 
@@ -41,47 +43,124 @@ static enum weft_status multiply(const struct weft_linear_stage *linear,
              : WEFT_OK;
 }
 
+/* ---- Several edges ---- */
+
+/* Whether a tensor has another shape than [rows][columns] in f32. */
+static bool differs(const struct weft_tensors *tensors, uint64_t rows, uint64_t columns) {
+  return rows_of(tensors, columns) != rows;
+}
+
+/* Adds the tensors of all edges up in the first, in their order; those without one are left out.
+ * Returns the first in *sum, NULL: there is none. */
+static enum weft_status add_up(const struct weft_linear_stage *linear,
+                               const struct weft_stage_call *call,
+                               const struct weft_tensors *tensors, uint32_t count, uint64_t columns,
+                               const char *what, const struct weft_tensors **sum,
+                               struct weft_error *error) {
+  *sum = NULL;
+  for (uint32_t k = 0; k < count; k++) {
+    if (tensors[k].count == 0 && count > 1) {
+      continue;
+    }
+    const uint64_t rows = rows_of(*sum != NULL ? *sum : &tensors[k], columns);
+    if (rows == UINT64_MAX || differs(&tensors[k], rows, columns)) {
+      return fail_shape(call, what, columns, error);
+    }
+    if (*sum == NULL) {
+      *sum = &tensors[k];
+      continue;
+    }
+    uint64_t numbers = rows * columns;
+    void *to = (*sum)->items[0].data;
+    const void *more = tensors[k].items[0].data;
+    void *const parameters[] = {&to, &more, &numbers};
+    if (numbers > 0) {
+      WEFT_TRY(weft_kernel_launch(linear->device, weft_kernel_add(), numbers, parameters,
+                                  call->stream, error));
+    }
+  }
+  return *sum != NULL ? WEFT_OK : fail_shape(call, what, columns, error);
+}
+
+/* Of the backward of the weights: what add_up() has found before. */
+static const struct weft_tensors *first_of(const struct weft_tensors *tensors, uint32_t count) {
+  uint32_t k = 0;
+  while (k + 1 < count && tensors[k].count == 0) {
+    k++;
+  }
+  return &tensors[k];
+}
+
+/* The same to all edges that need it, from the one that has it. */
+static enum weft_status copy_to_others(const struct weft_stage_call *call,
+                                       struct weft_tensors *tensors, uint32_t count,
+                                       const struct weft_tensors *made, struct weft_error *error) {
+  for (uint32_t k = 0; k < count; k++) {
+    uint64_t bytes;
+    if (&tensors[k] == made || tensors[k].count == 0 ||
+        !weft_shape_bytes(&made->items[0].shape, &bytes)) {
+      continue;
+    }
+    const struct weft_copy copy = {.to = tensors[k].items[0].data,
+                                   .to_device = tensors[k].items[0].device,
+                                   .from = made->items[0].data,
+                                   .from_device = made->items[0].device,
+                                   .row_bytes = bytes,
+                                   .rows = bytes > 0};
+    tensors[k].items[0].shape = made->items[0].shape;
+    WEFT_TRY(weft_copy(&copy, call->stream, error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- The functions ---- */
+
 static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
   const struct weft_linear_stage *linear = of(stage);
-  const uint64_t rows = rows_of(call->inputs, linear->in);
-  if (rows == UINT64_MAX) {
-    return fail_shape(call, "inputs", linear->in, error);
-  }
-  if (rows_of(call->outputs, linear->out) == UINT64_MAX) {
-    return fail_shape(call, "outputs", linear->out, error);
+  const struct weft_tensors *x;
+  WEFT_TRY(add_up(linear, call, call->inputs, call->input_count, linear->in, "inputs", &x, error));
+  const uint64_t rows = rows_of(x, linear->in);
+  for (uint32_t k = 0; k < call->output_count; k++) {
+    if (rows_of(&call->outputs[k], linear->out) == UINT64_MAX) {
+      return fail_shape(call, "outputs", linear->out, error);
+    }
   }
   call->outputs->items[0].shape.dims[0] = rows;
-  return multiply(linear, call, weft_kernel_linear_forward(), rows * linear->out,
-                  call->outputs->items[0].data, call->inputs->items[0].data, linear->weights, rows,
-                  error);
+  WEFT_TRY(multiply(linear, call, weft_kernel_linear_forward(), rows * linear->out,
+                    call->outputs->items[0].data, x->items[0].data, linear->weights, rows, error));
+  return copy_to_others(call, call->outputs, call->output_count, call->outputs, error);
 }
 
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
   const struct weft_linear_stage *linear = of(stage);
-  const uint64_t rows = rows_of(call->output_grads, linear->out);
-  if (rows == UINT64_MAX) {
-    return fail_shape(call, "output gradients", linear->out, error);
+  const struct weft_tensors *dy;
+  WEFT_TRY(add_up(linear, call, call->output_grads, call->output_count, linear->out,
+                  "output gradients", &dy, error));
+  const uint64_t rows = rows_of(dy, linear->out);
+  struct weft_tensors *dx = call->input_grads;
+  while (dx < call->input_grads + call->input_count - 1 && dx->count == 0) {
+    dx++;
   }
-  if (call->input_grads->count == 0) {
+  if (dx->count == 0) {
     return WEFT_OK; /* nobody needs it */
   }
-  return multiply(linear, call, weft_kernel_linear_backward_input(), rows * linear->in,
-                  call->input_grads->items[0].data, call->output_grads->items[0].data,
-                  linear->weights, rows, error);
+  WEFT_TRY(multiply(linear, call, weft_kernel_linear_backward_input(), rows * linear->in,
+                    dx->items[0].data, dy->items[0].data, linear->weights, rows, error));
+  return copy_to_others(call, call->input_grads, call->input_count, dx, error);
 }
 
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
   const struct weft_linear_stage *linear = of(stage);
-  const uint64_t rows = rows_of(call->output_grads, linear->out);
+  const struct weft_tensors *dy = first_of(call->output_grads, call->output_count);
+  const uint64_t rows = rows_of(dy, linear->out);
   if (rows == UINT64_MAX) {
     return fail_shape(call, "output gradients", linear->out, error);
   }
   return multiply(linear, call, weft_kernel_linear_backward_weight(), linear->out * linear->in,
-                  linear->grads, call->output_grads->items[0].data, call->inputs->items[0].data,
-                  rows, error);
+                  linear->grads, dy->items[0].data, call->inputs->items[0].data, rows, error);
 }
 
 static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,

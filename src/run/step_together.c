@@ -18,8 +18,7 @@
 struct graph_key {
   const struct weft_pipeline *pipeline;
   const struct weft_row *row;
-  const struct weft_tensors *inputs, *targets;
-  uint64_t shapes; /* of both: a hash */
+  uint64_t batch; /* a hash of where its tensors are, and of their shapes */
   const double *losses;
   const void *saved;
 };
@@ -102,7 +101,8 @@ static const char *refuse_graph(const struct weft_pipeline *pipeline) {
   return NULL;
 }
 
-static uint64_t hash_shapes(const struct weft_tensors *items, uint32_t count, uint64_t hash) {
+static uint64_t hash_tensors(const struct weft_tensors *items, uint32_t count, uint64_t hash) {
+  hash = (hash ^ (uintptr_t)items) * UINT64_C(0x100000001b3);
   for (uint32_t m = 0; items != NULL && m < count; m++) {
     for (uint32_t t = 0; t < items[m].count; t++) {
       hash = (hash ^ weft_checksum(&items[m].items[t].shape, sizeof items[m].items[t].shape)) *
@@ -120,14 +120,13 @@ static struct graph_key key_of(const struct weft_pipeline *pipeline) {
   memset(&key, 0, sizeof key); /* compared as bytes */
   key.pipeline = pipeline;
   key.row = pipeline->last_row;
-  key.losses = pipeline->losses;
+  key.losses = pipeline->feeds.losses;
   key.saved = executor->saved;
-  if (weft_executor_find_stage(executor, 0) != NULL) {
-    key.inputs = executor->inputs;
-    key.shapes = hash_shapes(executor->inputs, count, key.shapes);
+  for (uint32_t k = 0; k < pipeline->feeds.count; k++) {
+    const struct weft_executor_stage *stage = pipeline->feeds.items[k].stage;
+    key.batch = hash_tensors(stage->is_source ? stage->inputs : NULL, count, key.batch);
+    key.batch = hash_tensors(stage->is_loss ? stage->targets : NULL, count, key.batch);
   }
-  key.targets = executor->targets;
-  key.shapes = hash_shapes(executor->targets, count, key.shapes);
   return key;
 }
 
@@ -351,7 +350,7 @@ static enum weft_status launch(const struct weft_world_graph *graph, void *const
   const int64_t now = weft_clock_ns();
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
-    if (weft_executor_find_stage(executor, 0) != NULL || executor->targets != NULL) {
+    if (((const struct weft_pipeline *)items[r])->feeds.count > 0) {
       const struct weft_device_work *work = executor->device;
       WEFT_TRY(ops->event_record(graph->device, work->fork, work->stream, error));
       WEFT_TRY(ops->event_wait(graph->device, work->fork, graph->origin, error));

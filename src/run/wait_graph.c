@@ -72,9 +72,10 @@ static uint32_t row_of(const struct graph *graph, uint32_t rank) {
 }
 
 /* The first cell of a row that has one of the ops on the action's stage and
- * microbatch, sub-actions included; UINT64_MAX: none. */
+ * microbatch (of a transfer: over the same edge), sub-actions included; UINT64_MAX: none. */
 static uint64_t cell_of(const struct weft_program *program, uint32_t row, uint32_t ops,
                         struct weft_action action) {
+  const uint32_t transfers = WEFT_OPS_SEND | WEFT_OPS_RECV;
   uint64_t at = program->row_begin[row];
   const uint64_t end = program->row_begin[row + 1];
   for (uint64_t cell = 0; at < end; cell++) {
@@ -82,7 +83,8 @@ static uint64_t cell_of(const struct weft_program *program, uint32_t row, uint32
     for (; at < next; at++) {
       const struct weft_action found = program->actions[at];
       if (weft_op_in(found.op, ops) && found.stage == action.stage &&
-          found.microbatch == action.microbatch) {
+          found.microbatch == action.microbatch &&
+          (!weft_op_in(found.op, transfers) || found.skip == action.skip)) {
         return cell;
       }
     }

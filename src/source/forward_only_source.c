@@ -18,14 +18,15 @@ struct forward_order {
   uint32_t rank_count;
   uint32_t stage_count;
   uint32_t microbatch_count;
-  uint32_t *rank_of;      /* [stage] */
-  uint32_t *place_of;     /* [stage] */
-  uint32_t *stage_at;     /* [place] */
-  uint32_t *place_begin;  /* [rank + 1] */
-  uint32_t *done;         /* [stage]: microbatches done */
-  uint32_t *taken;        /* [taken_count <= rank_count]: stages of this slot */
-  uint64_t *row_sizes;    /* [rank]; later the index of its next action */
-  struct weft_bits ready; /* places of stages that have input */
+  const struct weft_graph *graph; /* NULL: a chain */
+  uint32_t *rank_of;              /* [stage] */
+  uint32_t *place_of;             /* [stage] */
+  uint32_t *stage_at;             /* [place] */
+  uint32_t *place_begin;          /* [rank + 1] */
+  uint32_t *done;                 /* [stage]: microbatches done */
+  uint32_t *taken;                /* [taken_count <= rank_count]: stages of this slot */
+  uint64_t *row_sizes;            /* [rank]; later the index of its next action */
+  struct weft_bits ready;         /* places of stages that have input */
 };
 
 static bool allocate(struct forward_order *order) {
@@ -88,7 +89,13 @@ static enum weft_status read_placement(struct forward_order *order, const struct
 }
 
 static void update_ready(struct forward_order *order, uint32_t stage) {
-  const uint32_t given = stage == 0 ? order->microbatch_count : order->done[stage - 1];
+  const struct weft_action forward = weft_action_make(WEFT_OP_F, stage, 0);
+  const uint32_t inputs = weft_action_input_count(order->graph, forward, order->stage_count);
+  uint32_t given = order->microbatch_count;
+  for (uint32_t k = 0; k < inputs; k++) {
+    const uint32_t made = order->done[weft_action_input_at(order->graph, forward, k)];
+    given = made < given ? made : given;
+  }
   if (order->done[stage] < given) {
     weft_bits_insert(&order->ready, order->place_of[stage]);
   } else {
@@ -112,9 +119,11 @@ static bool fill_slot(struct forward_order *order, struct weft_action *actions) 
     order->done[order->taken[k]]++;
   }
   for (uint32_t k = 0; k < count; k++) {
+    const struct weft_action forward = weft_action_make(WEFT_OP_F, order->taken[k], 0);
+    const uint32_t outputs = weft_action_output_count(order->graph, forward, order->stage_count);
     update_ready(order, order->taken[k]);
-    if (order->taken[k] + 1 < order->stage_count) {
-      update_ready(order, order->taken[k] + 1);
+    for (uint32_t n = 0; n < outputs; n++) {
+      update_ready(order, weft_action_output_at(order->graph, forward, n));
     }
   }
   return count > 0;
@@ -128,7 +137,9 @@ static enum weft_status make_table(const struct weft_allocator *allocator,
   for (uint32_t r = 0; r < order->rank_count; r++) {
     order->row_sizes[r] = table->row_begin[r];
   }
-  update_ready(order, 0);
+  for (uint32_t s = 0; s < order->stage_count; s++) {
+    update_ready(order, s);
+  }
   while (fill_slot(order, table->actions)) {
   }
   weft_program_seal(table);
@@ -142,7 +153,8 @@ static enum weft_status order_forwards(const struct weft_allocator *allocator,
   struct forward_order order = {.arena = {.allocator = allocator},
                                 .rank_count = like->rank_count,
                                 .stage_count = like->stage_count,
-                                .microbatch_count = microbatch_count};
+                                .microbatch_count = microbatch_count,
+                                .graph = like->graph};
   enum weft_status status =
       allocate(&order) ? read_placement(&order, like, error)
                        : weft_fail_memory(error, (size_t)like->stage_count * 5 * sizeof(uint32_t));
@@ -160,14 +172,19 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
                                           struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(like, error);
   WEFT_NEED(out, error);
-  WEFT_TRY(weft_program_require_chain(like, "evaluation", error));
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = options.assign_slots = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
   struct weft_program *table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
-  const enum weft_status status = weft_lower(allocator, table, &options, out, error);
+  enum weft_status status = WEFT_OK;
+  if (like->graph != NULL) {
+    status = weft_program_set_graph(table, like->graph, error);
+  }
+  if (status == WEFT_OK) {
+    status = weft_lower(allocator, table, &options, out, error);
+  }
   weft_program_destroy(table);
   return status;
 }

@@ -126,10 +126,12 @@ static void *keep(void *context, void *pointer, size_t old_size, size_t new_size
  * memory; `context` is a view of the one that is there, which nothing frees. */
 static enum weft_status lend(void *context, uint32_t microbatch_count, bool training,
                              struct weft_program **out, struct weft_error *error) {
+  struct weft_program *view = context;
   (void)microbatch_count;
   (void)training;
   (void)error;
-  *out = context;
+  (void)weft_graph_hold(view->graph); /* the pipeline lets go of it with the view */
+  *out = view;
   return WEFT_OK;
 }
 
@@ -161,6 +163,7 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
                                         struct weft_error *error) {
   static const struct weft_boundary boundary = {
       .tensor_count = 1,
+      .shared = true, /* a stage of a graph makes one output */
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
