@@ -16,8 +16,16 @@ static enum weft_status copy(const struct weft_allocator *allocator,
   for (uint32_t r = 0; r < program->rank_count; r++) {
     row_sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
   }
-  return weft_program_create(allocator, program->rank_count, row_sizes, program->actions, out,
-                             error);
+  struct weft_program *made;
+  WEFT_TRY(weft_program_create(allocator, program->rank_count, row_sizes, program->actions, &made,
+                               error));
+  const enum weft_status status = weft_program_set_graph(made, program->graph, error);
+  if (status < 0) {
+    weft_program_destroy(made);
+    return status;
+  }
+  *out = made;
+  return WEFT_OK;
 }
 
 enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,
