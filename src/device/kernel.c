@@ -64,6 +64,18 @@ static void scale(void *const *parameters, uint64_t threads) {
   FOR_THREADS { scale_thread(thread, ADDRESS(float, 0), NUMBER(double, 1), NUMBER(uint64_t, 2)); }
 }
 
+static void add(void *const *parameters, uint64_t threads) {
+  FOR_THREADS {
+    add_thread(thread, ADDRESS(float, 0), ADDRESS(const float, 1), NUMBER(uint64_t, 2));
+  }
+}
+
+static void add_f64(void *const *parameters, uint64_t threads) {
+  FOR_THREADS {
+    add_f64_thread(thread, ADDRESS(double, 0), ADDRESS(const double, 1), NUMBER(uint64_t, 2));
+  }
+}
+
 static void note(void *const *parameters, uint64_t threads) {
   FOR_THREADS {
     note_thread(thread, ADDRESS(unsigned, 0), NUMBER(uint64_t, 1), ADDRESS(weft_count, 2));
@@ -89,6 +101,8 @@ enum {
   SQUARE_LOSS,
   SUBTRACT,
   SCALE,
+  ADD,
+  ADD_F64,
   NOTE,
   SPIN,
   KERNELS
@@ -110,6 +124,8 @@ static const struct weft_kernel kernels[KERNELS] = {
     [SQUARE_LOSS] = {"weft_square_loss", 4, {UPDATES, READS, READS, U64}, square_loss},
     [SUBTRACT] = {"weft_subtract", 4, {WRITES, READS, READS, U64}, subtract},
     [SCALE] = {"weft_scale", 3, {UPDATES, F64, U64}, scale},
+    [ADD] = {"weft_add", 3, {UPDATES, READS, U64}, add},
+    [ADD_F64] = {"weft_add_f64", 3, {UPDATES, READS, U64}, add_f64},
     [NOTE] = {"weft_note", 3, {WRITES, U64, WRITES}, note},
     [SPIN] = {"weft_spin", 1, {U64}, spin},
 };
@@ -125,6 +141,8 @@ const struct weft_kernel *weft_kernel_linear_backward_weight(void) {
 const struct weft_kernel *weft_kernel_square_loss(void) { return &kernels[SQUARE_LOSS]; }
 const struct weft_kernel *weft_kernel_subtract(void) { return &kernels[SUBTRACT]; }
 const struct weft_kernel *weft_kernel_scale(void) { return &kernels[SCALE]; }
+const struct weft_kernel *weft_kernel_add(void) { return &kernels[ADD]; }
+const struct weft_kernel *weft_kernel_add_f64(void) { return &kernels[ADD_F64]; }
 const struct weft_kernel *weft_kernel_note(void) { return &kernels[NOTE]; }
 const struct weft_kernel *weft_kernel_spin(void) { return &kernels[SPIN]; }
 

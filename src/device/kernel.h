@@ -43,6 +43,9 @@ const struct weft_kernel *weft_kernel_square_loss(void);
 const struct weft_kernel *weft_kernel_subtract(void);
 /* x[k] *= factor. Parameters: x, factor (f64), count. */
 const struct weft_kernel *weft_kernel_scale(void);
+/* x[k] += y[k], in f32 and in f64. Parameters: x, y, count. */
+const struct weft_kernel *weft_kernel_add(void);
+const struct weft_kernel *weft_kernel_add_f64(void);
 /* Writes the device's clock, then a number; one thread. Parameters: number (u32), value, clock
  * (u64). */
 const struct weft_kernel *weft_kernel_note(void);

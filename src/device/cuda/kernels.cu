@@ -86,6 +86,20 @@ WEFT_KERNEL(scale, float *x, double factor, weft_count count) {
   }
 }
 
+WEFT_KERNEL(add, float *x, const float *y, weft_count count) {
+  const weft_count k = WEFT_THREAD;
+  if (k < count) {
+    x[k] = WEFT_ADD(x[k], y[k]);
+  }
+}
+
+WEFT_KERNEL(add_f64, double *x, const double *y, weft_count count) {
+  const weft_count k = WEFT_THREAD;
+  if (k < count) {
+    x[k] = WEFT_ADD_F64(x[k], y[k]);
+  }
+}
+
 // NOLINTNEXTLINE(readability-non-const-parameter): WEFT_PUBLISH writes it
 WEFT_KERNEL(note, unsigned *number, weft_count value, weft_count *clock) {
   if (WEFT_THREAD == 0) {

@@ -73,6 +73,14 @@ static uint32_t scale(const uint64_t *v, struct fake_cuda_access *out) {
   return list(out, v, (uint64_t[]){4 * v[2]}, 1, true);
 }
 
+static uint32_t add_f32(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){4 * v[2], 4 * v[2]}, 2, true);
+}
+
+static uint32_t add_f64(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){8 * v[2], 8 * v[2]}, 2, true);
+}
+
 static uint32_t spin(const uint64_t *v, struct fake_cuda_access *out) {
   return list(out, v, NULL, 0, false);
 }
@@ -107,6 +115,8 @@ static const struct {
              {"weft_square_loss", square_loss},
              {"weft_subtract", subtract},
              {"weft_scale", scale},
+             {"weft_add", add_f32},
+             {"weft_add_f64", add_f64},
              {"weft_note", note},
              {"weft_spin", spin}};
 
