@@ -18,6 +18,7 @@ enum kind { KIND_OBJECT, KIND_ARRAY, KIND_STRING, KIND_REAL, KIND_WORD };
 struct json {
   enum kind kind;
   double real;
+  char letter;  /* of KIND_WORD: the first one */
   char *string; /* of KIND_STRING */
   char *key;    /* where it is a member */
   struct json *parent;
@@ -532,6 +533,9 @@ static json_t *parse_value(struct reader *reader) {
     }
   } else if (reader->token == TOKEN_WORD) {
     value = make(reader, KIND_WORD);
+    if (value != NULL) {
+      value->letter = reader->text[reader->begin];
+    }
   } else {
     fail(reader, json_error_invalid_syntax,
          reader->token == TOKEN_INVALID ? "invalid token" : "unexpected token");
@@ -571,6 +575,13 @@ static bool has_kind(const json_t *value, enum kind kind) {
 bool json_is_object(const json_t *value) { return has_kind(value, KIND_OBJECT); }
 bool json_is_array(const json_t *value) { return has_kind(value, KIND_ARRAY); }
 bool json_is_real(const json_t *value) { return has_kind(value, KIND_REAL); }
+
+bool json_is_boolean(const json_t *value) {
+  return has_kind(value, KIND_WORD) && value->letter != 'n';
+}
+bool json_is_true(const json_t *value) {
+  return has_kind(value, KIND_WORD) && value->letter == 't';
+}
 
 double json_real_value(const json_t *value) { return json_is_real(value) ? value->real : 0; }
 

@@ -50,6 +50,12 @@ static enum weft_status unknown_field(const struct graph_reader *reader, const c
                                  "unknown field; expected %s", known);
 }
 
+/* A whole number from 0 on. */
+static bool is_number(const json_t *value, uint32_t most) {
+  const double number = json_real_value(value);
+  return json_is_real(value) && number >= 0 && number <= most && number == (double)(uint32_t)number;
+}
+
 /* ---- Stages ---- */
 
 static enum weft_status check_length(const struct graph_reader *reader, size_t count,
@@ -67,26 +73,26 @@ static enum weft_status check_length(const struct graph_reader *reader, size_t c
 
 static enum weft_status read_name(struct graph_reader *reader, const json_t *value,
                                   uint32_t stage) {
-  if (!json_is_string(value) || json_string_length(value) == 0) {
+  const char *name = json_string_value(value);
+  if (name == NULL || name[0] == '\0') {
     return unexpected(reader, HINT_EXAMPLE, "a name");
   }
   for (uint32_t s = 0; s < stage; s++) {
-    if (strcmp(reader->names[s], json_string_value(value)) == 0) {
+    if (strcmp(reader->names[s], name) == 0) {
       const struct weft_json_place place = weft_json_document_here(&reader->document);
       return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
                                      "give every stage a name of its own",
                                      "stage %" PRIu32 " has this name already", s);
     }
   }
-  reader->names[stage] = json_string_value(value);
+  reader->names[stage] = name;
   return WEFT_OK;
 }
 
 /* A list of names, or a number of stages without names. */
 static enum weft_status read_stages(struct graph_reader *reader, const json_t *value) {
-  if (json_is_integer(value) && json_integer_value(value) > 0 &&
-      json_integer_value(value) <= WEFT_STAGES_MAX) {
-    reader->stage_count = (uint32_t)json_integer_value(value);
+  if (is_number(value, WEFT_STAGES_MAX) && json_real_value(value) > 0) {
+    reader->stage_count = (uint32_t)json_real_value(value);
     return WEFT_OK;
   }
   if (!json_is_array(value)) {
@@ -109,14 +115,13 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
 
 static enum weft_status read_stage(const struct graph_reader *reader, const json_t *value,
                                    uint16_t *stage) {
-  if (json_is_integer(value) && json_integer_value(value) >= 0 &&
-      json_integer_value(value) < reader->stage_count) {
-    *stage = (uint16_t)json_integer_value(value);
+  const char *name = json_string_value(value);
+  if (is_number(value, reader->stage_count - 1)) {
+    *stage = (uint16_t)json_real_value(value);
     return WEFT_OK;
   }
-  for (uint32_t s = 0; json_is_string(value) && reader->names != NULL && s < reader->stage_count;
-       s++) {
-    if (strcmp(reader->names[s], json_string_value(value)) == 0) {
+  for (uint32_t s = 0; name != NULL && reader->names != NULL && s < reader->stage_count; s++) {
+    if (strcmp(reader->names[s], name) == 0) {
       *stage = (uint16_t)s;
       return WEFT_OK;
     }
@@ -126,10 +131,11 @@ static enum weft_status read_stage(const struct graph_reader *reader, const json
 
 static enum weft_status read_bytes(const struct graph_reader *reader, const json_t *value,
                                    double *bytes) {
-  if (!json_is_number(value) || json_number_value(value) < 0 || json_number_value(value) > 1e12) {
+  const double size = json_real_value(value);
+  if (!json_is_real(value) || size < 0 || size > 1e12) {
     return unexpected(reader, HINT_BYTES, "a size of at least 0");
   }
-  *bytes = json_number_value(value);
+  *bytes = size;
   return WEFT_OK;
 }
 
@@ -279,7 +285,7 @@ enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const 
       .arena = {.allocator = allocator}};
   json_t *root = NULL;
   WEFT_TRY(weft_json_document_load(&reader.document, TEXT_BYTES_MAX, COMMAS_MAX,
-                                   JSON_REJECT_DUPLICATES, &root));
+                                   JSON_DECODE_INT_AS_REAL, &root));
   const enum weft_status status = read_root(&reader, root, allocator, out);
   weft_arena_finish(&reader.arena);
   json_decref(root);

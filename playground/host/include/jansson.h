@@ -41,6 +41,8 @@ void json_decref(json_t *value);
 bool json_is_object(const json_t *value);
 bool json_is_array(const json_t *value);
 bool json_is_real(const json_t *value);
+bool json_is_boolean(const json_t *value);
+bool json_is_true(const json_t *value);
 double json_real_value(const json_t *value);
 const char *json_string_value(const json_t *value);
 size_t json_array_size(const json_t *value);
