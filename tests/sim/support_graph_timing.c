@@ -21,7 +21,7 @@ static void *allocate(size_t count, size_t size) {
 
 /* ---- Random cases ---- */
 
-struct weft_graph *random_graph(struct weft_random *random) {
+struct weft_graph *sized_graph(struct weft_random *random) {
   const uint32_t n = 2 + below(random, STAGES - 1), density = 20 + below(random, 60);
   struct weft_edge edges[EDGES];
   bool has_in[STAGES] = {false}, has_out[STAGES] = {false}, backward[STAGES] = {false};
@@ -107,7 +107,7 @@ static void do_task(struct choice *choice, struct weft_action action) {
   choice->done[op][action.stage][action.microbatch] = true;
 }
 
-struct weft_program *random_graph_table(struct weft_random *random,
+struct weft_program *sized_graph_table(struct weft_random *random,
                                         const struct weft_graph *graph) {
   struct choice choice = {.graph = graph,
                           .microbatches = 1 + below(random, MICROBATCHES),
