@@ -62,6 +62,9 @@ static inline uint32_t weft_cell_records(const struct weft_action *action) {
   return 1u + weft_cell_parts(action);
 }
 
+/* For functions of hot loops that take a graph: a call with NULL is compiled for chains alone. */
+#define WEFT_GRAPH_INLINE static inline __attribute__((always_inline))
+
 /* ---- Data dependencies ----
  *
  * F of a stage consumes the activations of the stages before it, B and I the gradients of those

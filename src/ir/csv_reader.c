@@ -109,25 +109,15 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
     value = value * 10 + (uint32_t)(*reader->at - '0');
     if (value >= limit) {
       (void)snprintf(expected, sizeof expected, "a %s number of at most %" PRIu32, what, limit - 1);
-      return fault(reader, begin, WEFT_ERR_LIMIT, expected,
-                   "numbers count from 0; the limits are listed in docs/language.md");
+      return reader->graph != NULL && limit == reader->stage_limit /* smaller than other limits */
+                 ? fault(reader, begin, WEFT_ERR_FORMAT, expected, HINT_GRAPH)
+                 : fault(reader, begin, WEFT_ERR_LIMIT, expected,
+                         "numbers count from 0; the limits are listed in docs/language.md");
     }
     reader->at++;
   }
   *number = value;
   return WEFT_OK;
-}
-
-static enum weft_status read_stage(struct reader *reader, uint32_t *stage) {
-  const char *begin = reader->at;
-  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, stage));
-  if (*stage < reader->stage_limit) {
-    return WEFT_OK;
-  }
-  char expected[64];
-  (void)snprintf(expected, sizeof expected, "a stage of the graph, at most %" PRIu32,
-                 reader->stage_limit - 1);
-  return fault(reader, begin, WEFT_ERR_FORMAT, expected, HINT_GRAPH);
 }
 
 /* What may come between a stage and a microbatch. */
@@ -180,7 +170,7 @@ static enum weft_status read_other(struct reader *reader, struct weft_action *ac
   }
   reader->at++;
   uint32_t other;
-  WEFT_TRY(read_stage(reader, &other));
+  WEFT_TRY(read_number(reader, "stage", reader->stage_limit, &other));
   if (up ? other <= action->stage : other >= action->stage) {
     return fault(reader, begin + 1, WEFT_ERR_FORMAT,
                  up ? "a higher stage than its own" : "a lower stage than its own", HINT_EDGE);
@@ -197,7 +187,7 @@ static enum weft_status read_other(struct reader *reader, struct weft_action *ac
 static enum weft_status read_plain(struct reader *reader, struct weft_action *action) {
   uint32_t stage, microbatch = 0;
   enum weft_op op = WEFT_OP_IDLE;
-  WEFT_TRY(read_stage(reader, &stage));
+  WEFT_TRY(read_number(reader, "stage", reader->stage_limit, &stage));
   WEFT_TRY(read_op(reader, &op));
   if (weft_op_info(op)->has_microbatch) {
     WEFT_TRY(read_number(reader, "microbatch", WEFT_MICROBATCHES_MAX, &microbatch));
@@ -230,7 +220,7 @@ static enum weft_status read_old(struct reader *reader, struct weft_action *acti
                  HINT_LANGUAGE);
   }
   reader->at += 2;
-  WEFT_TRY(read_stage(reader, &stage));
+  WEFT_TRY(read_number(reader, "stage", reader->stage_limit, &stage));
   *action = weft_action_make(op, stage, microbatch);
   return WEFT_OK;
 }

@@ -7,10 +7,6 @@
 
 #include "ir/action.h"
 
-static bool is_skip(const struct weft_action *action) {
-  return action->skip > 0 && weft_op_in(action->op, WEFT_OPS_SEND | WEFT_OPS_RECV);
-}
-
 /* The way of the data. */
 static const char *arrow(const struct weft_action *action) {
   return weft_op_in(action->op, WEFT_OPS_SEND) ? ">" : "<";
@@ -23,7 +19,7 @@ static void print_record(const struct weft_action *action, struct weft_text *tex
   if (info->has_microbatch) {
     weft_text_add_number(text, action->microbatch);
   }
-  if (is_skip(action)) {
+  if (action->skip > 0) { /* a record that is no header of an overlap: a SEND or RECV */
     weft_text_append(text, arrow(action), 1);
     weft_text_add_number(text, weft_transfer_other(*action));
   }
@@ -51,7 +47,7 @@ void weft_action_print(const struct weft_action *action, struct weft_text *text)
 
 static int format_record(const struct weft_action *action, char *buffer, size_t size) {
   const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
-  if (is_skip(action)) {
+  if (action->skip > 0) {
     return snprintf(buffer, size, "%u%s%u%s%u", action->stage, info->text, action->microbatch,
                     arrow(action), weft_transfer_other(*action));
   }

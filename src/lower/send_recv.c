@@ -141,10 +141,11 @@ static inline bool is_made(const struct transfer_pass *pass, struct weft_action 
          ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
 }
 
-static inline bool is_ready(const struct transfer_pass *pass, struct weft_action action) {
-  const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct weft_graph *graph,
+                                struct weft_action action) {
+  const uint32_t count = weft_action_input_count(graph, action, pass->stage_count);
   for (uint32_t k = 0; k < count; k++) {
-    if (!is_made(pass, action, weft_action_input_at(pass->graph, action, k))) {
+    if (!is_made(pass, action, weft_action_input_at(graph, action, k))) {
       return false;
     }
   }
@@ -153,7 +154,7 @@ static inline bool is_ready(const struct transfer_pass *pass, struct weft_action
 
 static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_action *cell) {
   for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
-    if (!is_ready(pass, cell[k])) {
+    if (!is_ready(pass, pass->graph, cell[k])) {
       return false;
     }
   }
@@ -189,13 +190,13 @@ static void publish_in_graph(struct transfer_pass *pass, struct walker *from,
 }
 
 /* Marks what an action made, and sends it where it is needed on another rank. */
-static inline void publish(struct transfer_pass *pass, struct walker *from,
-                           struct weft_action action) {
+WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_graph *graph,
+                               struct walker *from, struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
   *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
-  if (pass->graph != NULL) {
+  if (graph != NULL) {
     publish_in_graph(pass, from, action);
     return;
   }
@@ -219,13 +220,14 @@ static bool take_overlap(struct transfer_pass *pass, struct walker *walker) {
     *walker->out++ = cell[k];
   }
   for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
-    publish(pass, walker, cell[k]);
+    publish(pass, pass->graph, walker, cell[k]);
   }
   return true;
 }
 
 /* Takes the rank's next cell if it is ready; false if the rank has to wait. */
-static inline bool take_cell(struct transfer_pass *pass, struct walker *walker) {
+WEFT_GRAPH_INLINE bool take_cell(struct transfer_pass *pass, const struct weft_graph *graph,
+                                 struct walker *walker) {
   const struct weft_action *cell = walker->next;
   /* Two streams per rank are more than the hardware follows by itself. */
   __builtin_prefetch(cell + PREFETCH_RECORDS);
@@ -233,12 +235,12 @@ static inline bool take_cell(struct transfer_pass *pass, struct walker *walker) 
   if (weft_cell_parts(cell) > 0) {
     return take_overlap(pass, walker);
   }
-  if (!is_ready(pass, *cell)) {
+  if (!is_ready(pass, graph, *cell)) {
     return false;
   }
   *walker->out++ = *cell;
   walker->next = cell + 1;
-  publish(pass, walker, *cell);
+  publish(pass, graph, walker, *cell);
   return true;
 }
 
@@ -249,7 +251,7 @@ static void skip_cells(const struct transfer_pass *pass, struct walker *walker) 
 }
 
 /* One round after the other, until no rank is running. */
-static void go_round(struct transfer_pass *pass) {
+WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_graph *graph) {
   for (;;) {
     uint32_t rank = weft_bits_next(&pass->running, 0);
     if (rank == WEFT_BITS_NONE) {
@@ -257,7 +259,7 @@ static void go_round(struct transfer_pass *pass) {
     }
     for (; rank != WEFT_BITS_NONE; rank = weft_bits_next(&pass->running, rank + 1)) {
       struct walker *walker = &pass->walkers[rank];
-      const bool taken = take_cell(pass, walker);
+      const bool taken = take_cell(pass, graph, walker);
       skip_cells(pass, walker);
       if (!taken || walker->next == walker->end) {
         weft_bits_remove(&pass->running, rank);
@@ -362,7 +364,11 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
-  go_round(pass);
+  if (pass->graph == NULL) {
+    go_round(pass, NULL);
+  } else {
+    go_round(pass, pass->graph);
+  }
   if (is_stuck(pass)) {
     weft_program_destroy(lowered);
     return fail_stuck(pass, error);

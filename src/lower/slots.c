@@ -82,11 +82,10 @@ static void end_messages(struct assignment *a, struct weft_action action) {
   }
 }
 
-static inline uint32_t begin_action(struct assignment *a, struct weft_action action,
-                                    struct held *held) {
-  if (a->received != NULL && weft_op_in(action.op, WEFT_OPS_RECV)) {
-    uint32_t *message =
-        message_on(a, weft_channel_of_transfer(a->program->graph, action), action.microbatch);
+WEFT_GRAPH_INLINE uint32_t begin_action(struct assignment *a, const struct weft_graph *graph,
+                                        struct weft_action action, struct held *held) {
+  if (graph != NULL && weft_op_in(action.op, WEFT_OPS_RECV)) {
+    uint32_t *message = message_on(a, weft_channel_of_transfer(graph, action), action.microbatch);
     return message != NULL ? begin_life(&a->receives, message) : WEFT_SLOT_NONE;
   }
   switch (action.op) {
@@ -98,11 +97,12 @@ static inline uint32_t begin_action(struct assignment *a, struct weft_action act
 }
 
 /* What is free again when the action is done. */
-static inline void end_action(struct assignment *a, struct weft_action action, struct held *held) {
+WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph *graph,
+                                  struct weft_action action, struct held *held) {
   bool has_backward = a->has_backward;
-  if (a->received != NULL) {
+  if (graph != NULL) {
     end_messages(a, action);
-    has_backward = has_backward && weft_graph_has_backward(a->program->graph, action.stage);
+    has_backward = has_backward && weft_graph_has_backward(graph, action.stage);
   } else if (action.op == WEFT_OP_F) {
     pool_give(&a->receives, &held->received_activation);
   } else if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
@@ -122,18 +122,20 @@ static void assign_overlap(struct assignment *a, uint64_t header) {
   const uint64_t end = header + weft_cell_records(&actions[header]);
   a->program->slots[header] = WEFT_SLOT_NONE;
   for (uint64_t i = header + 1; i < end; i++) {
-    a->program->slots[i] = weft_op_in(actions[i].op, OPS_WITH_SLOT)
-                               ? begin_action(a, actions[i], held_by(a, actions[i]))
-                               : WEFT_SLOT_NONE;
+    a->program->slots[i] =
+        weft_op_in(actions[i].op, OPS_WITH_SLOT)
+            ? begin_action(a, a->program->graph, actions[i], held_by(a, actions[i]))
+            : WEFT_SLOT_NONE;
   }
   for (uint64_t i = header + 1; i < end; i++) {
     if (weft_op_in(actions[i].op, OPS_WITH_SLOT)) {
-      end_action(a, actions[i], held_by(a, actions[i]));
+      end_action(a, a->program->graph, actions[i], held_by(a, actions[i]));
     }
   }
 }
 
-static void assign_row(struct assignment *a, uint32_t rank) {
+WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph *graph,
+                                  uint32_t rank) {
   struct weft_program *program = a->program;
   a->activations.count = a->activations.free_count = 0;
   a->receives.count = a->receives.free_count = 0;
@@ -141,8 +143,8 @@ static void assign_row(struct assignment *a, uint32_t rank) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, OPS_WITH_SLOT)) {
       struct held *held = held_by(a, action);
-      program->slots[i] = begin_action(a, action, held);
-      end_action(a, action, held);
+      program->slots[i] = begin_action(a, graph, action, held);
+      end_action(a, graph, action, held);
     } else if (action.op != WEFT_OP_OVERLAP_F_B) {
       program->slots[i] = WEFT_SLOT_NONE;
     } else {
@@ -234,7 +236,11 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
       memset(a.received, 0xff, weft_message_count(&a.messages) * sizeof(uint32_t));
     }
     for (uint32_t r = 0; r < program->rank_count; r++) {
-      assign_row(&a, r);
+      if (has_graph) {
+        assign_row(&a, program->graph, r);
+      } else {
+        assign_row(&a, NULL, r);
+      }
     }
   }
   weft_array_free(allocator, a.held, pairs, sizeof(struct held));

@@ -65,13 +65,13 @@ static uint32_t agent_of(const struct weft_agents *agents,
                          struct weft_action action) {
   struct weft_action send = action;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-    return agents->of_sender[weft_edge_of_send(context, action)];
+    return agents->of_sender[weft_edge_of_send(context->graph, action)];
   }
   if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
     return rank;
   }
   (void)weft_action_partner(action, context->stage_count, &send);
-  return agents->of_receiver[weft_edge_of_send(context, send)];
+  return agents->of_receiver[weft_edge_of_send(context->graph, send)];
 }
 
 /* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its

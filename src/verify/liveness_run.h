@@ -45,11 +45,14 @@ static inline const struct weft_action *weft_run_next(const struct weft_liveness
   return weft_run_record(run, weft_run_record_number(run, agent));
 }
 
-/* ---- Channels ---- */
+/* ---- Channels ----
+ *
+ * As in verify_context.h, `graph` is the context's. */
 
-static inline uint32_t weft_run_channel(const struct weft_liveness_run *run,
-                                        struct weft_action send) {
-  return run->queue.channel_of[weft_edge_of_send(run->context, send)];
+WEFT_GRAPH_INLINE uint32_t weft_run_channel(const struct weft_liveness_run *run,
+                                            const struct weft_graph *graph,
+                                            struct weft_action send) {
+  return run->queue.channel_of[weft_edge_of_send(graph, send)];
 }
 
 /* The oldest message of a channel, or NULL. */
@@ -62,20 +65,22 @@ static inline const struct weft_action *weft_run_oldest(const struct weft_livene
 }
 
 /* The agents at the two ends of a message. */
-static inline uint32_t weft_run_receiver(const struct weft_liveness_run *run,
-                                         struct weft_action send) {
+WEFT_GRAPH_INLINE uint32_t weft_run_receiver(const struct weft_liveness_run *run,
+                                             const struct weft_graph *graph,
+                                             struct weft_action send) {
   struct weft_action recv;
   if (run->has_queues) {
-    return run->agents.of_receiver[weft_edge_of_send(run->context, send)];
+    return run->agents.of_receiver[weft_edge_of_send(graph, send)];
   }
   return weft_action_partner(send, run->context->stage_count, &recv)
              ? run->context->owner[recv.stage]
              : WEFT_RANK_NONE;
 }
 
-static inline uint32_t weft_run_sender(const struct weft_liveness_run *run,
-                                       struct weft_action send) {
-  return run->has_queues ? run->agents.of_sender[weft_edge_of_send(run->context, send)]
+WEFT_GRAPH_INLINE uint32_t weft_run_sender(const struct weft_liveness_run *run,
+                                           const struct weft_graph *graph,
+                                           struct weft_action send) {
+  return run->has_queues ? run->agents.of_sender[weft_edge_of_send(graph, send)]
                          : run->context->owner[send.stage];
 }
 
@@ -93,10 +98,11 @@ static inline struct weft_action weft_run_receive_of(struct weft_action action, 
 
 /* With queues: where it is noted that a message has been received, and the bit for it; NULL: the
  * program has no such message. */
-static inline uint8_t *weft_run_received(const struct weft_liveness_run *run,
-                                         struct weft_action recv, uint8_t *bit) {
+WEFT_GRAPH_INLINE uint8_t *weft_run_received(const struct weft_liveness_run *run,
+                                             const struct weft_graph *graph,
+                                             struct weft_action recv, uint8_t *bit) {
   const struct weft_verify_context *context = run->context;
-  if (context->graph == NULL) {
+  if (graph == NULL) {
     *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
     return &run->made[weft_pair_index(context, recv.stage, recv.microbatch)];
   }
@@ -107,8 +113,9 @@ static inline uint8_t *weft_run_received(const struct weft_liveness_run *run,
 
 /* Whether an action waits for what a stage makes: in a table until it is made, with queues until
  * it has been received. Order on the rank itself is the order check's business. */
-static inline bool weft_run_lacks(const struct weft_liveness_run *run, struct weft_action action,
-                                  uint32_t rank, uint32_t producer) {
+WEFT_GRAPH_INLINE bool weft_run_lacks(const struct weft_liveness_run *run,
+                                      const struct weft_graph *graph, struct weft_action action,
+                                      uint32_t rank, uint32_t producer) {
   if (run->context->owner[producer] == rank) {
     return false;
   }
@@ -117,20 +124,21 @@ static inline bool weft_run_lacks(const struct weft_liveness_run *run, struct we
     return (run->made[pair] & weft_run_made_bit(action)) == 0;
   }
   uint8_t bit;
-  const uint8_t *received = weft_run_received(run, weft_run_receive_of(action, producer), &bit);
+  const uint8_t *received =
+      weft_run_received(run, graph, weft_run_receive_of(action, producer), &bit);
   return received != NULL && (*received & bit) == 0;
 }
 
 /* The first stage from input number *k on whose result an action lacks; false: none. *k is then
  * behind it. */
-static inline bool weft_run_next_lacking(const struct weft_liveness_run *run,
-                                         struct weft_action action, uint32_t rank, uint32_t *k,
-                                         uint32_t *producer) {
-  const struct weft_graph *graph = run->context->graph;
+WEFT_GRAPH_INLINE bool weft_run_next_lacking(const struct weft_liveness_run *run,
+                                             const struct weft_graph *graph,
+                                             struct weft_action action, uint32_t rank, uint32_t *k,
+                                             uint32_t *producer) {
   const uint32_t inputs = weft_action_input_count(graph, action, run->context->stage_count);
   while (*k < inputs) {
     *producer = weft_action_input_at(graph, action, (*k)++);
-    if (weft_run_lacks(run, action, rank, *producer)) {
+    if (weft_run_lacks(run, graph, action, rank, *producer)) {
       return true;
     }
   }

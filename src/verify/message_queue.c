@@ -61,9 +61,9 @@ static bool number_channels(struct weft_message_queue *queue,
 
 /* Counting sort of the SENDs by channel. `first` is used one place ahead, and
  * moves to the right place while the list is filled. */
-static bool list_messages(struct weft_message_queue *queue,
-                          const struct weft_verify_context *context) {
-  const struct weft_program *program = context->program;
+WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue,
+                                     const struct weft_graph *graph,
+                                     const struct weft_program *program) {
   queue->first =
       weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u, sizeof *queue->first);
   if (queue->first == NULL) {
@@ -71,7 +71,7 @@ static bool list_messages(struct weft_message_queue *queue,
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
-      queue->first[queue->channel_of[weft_edge_of_send(context, program->actions[i])] + 2]++;
+      queue->first[queue->channel_of[weft_edge_of_send(graph, program->actions[i])] + 2]++;
       queue->message_count++;
     }
   }
@@ -85,11 +85,18 @@ static bool list_messages(struct weft_message_queue *queue,
   }
   for (uint64_t i = 0; i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
-      const uint32_t channel = queue->channel_of[weft_edge_of_send(context, program->actions[i])];
+      const uint32_t channel = queue->channel_of[weft_edge_of_send(graph, program->actions[i])];
       queue->messages[queue->first[channel + 1]++] = (uint32_t)i;
     }
   }
   return true;
+}
+
+static bool list_chain(struct weft_message_queue *queue, const struct weft_program *program) {
+  return list_messages(queue, NULL, program);
+}
+static bool list_graph(struct weft_message_queue *queue, const struct weft_program *program) {
+  return list_messages(queue, program->graph, program);
 }
 
 bool weft_message_queue_init(struct weft_message_queue *queue,
@@ -100,7 +107,7 @@ bool weft_message_queue_init(struct weft_message_queue *queue,
   queue->channel_of =
       weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
   if (queue->channel_of == NULL || !number_channels(queue, context, channel) ||
-      !list_messages(queue, context)) {
+      !(context->graph == NULL ? list_chain : list_graph)(queue, context->program)) {
     weft_message_queue_finish(queue);
     return false;
   }

@@ -230,36 +230,24 @@ static enum weft_status run_checks(struct weft_verify_context *context,
   return WEFT_OK;
 }
 
-/* What the checks note, before them. */
-static enum weft_status allocate_sets(struct weft_verify_context *context) {
-  const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
-  context->owner =
-      weft_array_allocate(context->allocator, context->stage_count, sizeof *context->owner);
-  context->exists = weft_array_allocate_zero(context->allocator, pairs, 1);
-  if (context->owner == NULL || context->exists == NULL) {
-    return weft_fail_memory(context->error, pairs);
-  }
+/* Notes of the checks. */
+static enum weft_status allocate_notes(struct weft_verify_context *context) {
   if (context->graph != NULL) {
     WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
                                      context->microbatch_count, context->error));
-    const uint64_t messages = weft_message_count(&context->messages);
-    context->transfers = weft_array_allocate_zero(context->allocator, messages, 1);
-    if (context->transfers == NULL) {
-      return weft_fail_memory(context->error, messages);
-    }
   }
-  return WEFT_OK;
+  context->owner =
+      weft_array_allocate(context->allocator, context->stage_count, sizeof *context->owner);
+  context->exists = weft_array_allocate_zero(context->allocator, weft_set_count(context), 1);
+  return context->owner != NULL && context->exists != NULL
+             ? WEFT_OK
+             : weft_fail_memory(context->error, weft_set_count(context));
 }
 
-static void release_sets(struct weft_verify_context *context) {
+static void release_notes(struct weft_verify_context *context) {
   weft_array_free(context->allocator, context->owner, context->stage_count, sizeof *context->owner);
-  weft_array_free(context->allocator, context->exists,
-                  weft_pair_index(context, context->stage_count, 0), 1);
-  if (context->graph != NULL) {
-    weft_array_free(context->allocator, context->transfers, weft_message_count(&context->messages),
-                    1);
-    weft_message_table_finish(&context->messages);
-  }
+  weft_array_free(context->allocator, context->exists, weft_set_count(context), 1);
+  weft_message_table_finish(&context->messages);
 }
 
 static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
@@ -273,14 +261,14 @@ static enum weft_status check_shape_and_rows(struct weft_verify_context *context
     return WEFT_OK;
   }
   WEFT_TRY(infer_shape(context, options, compute));
-  enum weft_status status = allocate_sets(context);
+  enum weft_status status = allocate_notes(context);
   if (status == WEFT_OK) {
     status = find_owners(context);
   }
   if (status == WEFT_OK) {
     status = run_checks(context, report);
   }
-  release_sets(context);
+  release_notes(context);
   report->stage_count = context->stage_count;
   report->microbatch_count = context->microbatch_count;
   return status;

@@ -15,13 +15,14 @@ struct channel_check {
   bool *reported;     /* [edge] one finding each */
 };
 
-static void check_receive(struct channel_check *check, const struct weft_visit *at) {
+WEFT_GRAPH_INLINE void check_receive(struct channel_check *check, const struct weft_graph *graph,
+                                     const struct weft_visit *at) {
   const struct weft_program *program = check->context->program;
   struct weft_action send;
   if (!weft_action_partner(at->action, check->context->stage_count, &send)) {
     return;
   }
-  const uint32_t edge = weft_edge_of_send(check->context, send);
+  const uint32_t edge = weft_edge_of_send(graph, send);
   const uint32_t position = check->received[edge]++;
   const struct weft_action sent =
       program->actions[check->queue.messages[check->queue.first[edge] + position]];
@@ -38,7 +39,7 @@ static void check_receive(struct channel_check *check, const struct weft_visit *
       check->context->owner[send.stage], weft_action_format(&sent, found, sizeof found));
 }
 
-static void check_rows(struct channel_check *check) {
+WEFT_GRAPH_INLINE void check_rows(struct channel_check *check, const struct weft_graph *graph) {
   const struct weft_program *program = check->context->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     struct weft_visit at = {.place = {.rank = r}};
@@ -46,7 +47,7 @@ static void check_rows(struct channel_check *check) {
       at.place.action = &program->actions[i];
       at.action = program->actions[i];
       if (weft_op_in(at.action.op, WEFT_OPS_RECV)) {
-        check_receive(check, &at);
+        check_receive(check, graph, &at);
       }
       i += weft_cell_records(&program->actions[i]);
     }
@@ -64,8 +65,10 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);
   check.reported = weft_array_allocate_zero(context->allocator, edges, sizeof *check.reported);
   const bool allocated = check.received != NULL && check.reported != NULL;
-  if (allocated) {
-    check_rows(&check);
+  if (allocated && context->graph == NULL) {
+    check_rows(&check, NULL);
+  } else if (allocated) {
+    check_rows(&check, context->graph);
   }
   weft_array_free(context->allocator, check.received, edges, sizeof *check.received);
   weft_array_free(context->allocator, check.reported, edges, sizeof *check.reported);

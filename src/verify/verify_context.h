@@ -19,12 +19,11 @@ struct weft_verify_context {
   uint32_t stage_count;      /* n; n × m never exceeds the number of actions by much */
   uint32_t microbatch_count; /* m */
   uint32_t *owner;           /* [n] the rank that computes most of the stage, or WEFT_RANK_NONE */
-  uint8_t *exists;           /* [n][m] set of ops F ... RECV_B, see weft_pair_bit() */
+  uint8_t *exists;           /* [n][m] sets of ops F ... RECV_B, see weft_pair_bit() */
 
-  /* In a graph a stage has several messages per microbatch, so that SEND and RECV are not in
-   * `exists`, but here. */
+  /* In a graph a stage has several messages per microbatch: a SEND or RECV is in the set of its
+   * message, and `exists` goes on with those, behind [n][m]. */
   struct weft_message_table messages;
-  uint8_t *transfers; /* [message] see weft_transfer_bit() */
 };
 
 /* An action while a row is walked. */
@@ -66,9 +65,9 @@ static inline bool weft_has_backward(const struct weft_verify_context *context) 
   return (context->ops & WEFT_OPS_BACKWARD) != 0;
 }
 
-static inline uint8_t weft_transfer_bit(uint32_t op) {
-  return weft_op_in(op, WEFT_OPS_SEND) ? 1 : 2;
-}
+/* ---- Graphs ----
+ *
+ * What follows takes the context's graph, so that loops can be compiled for chains alone. */
 
 /* Of a SEND or RECV of a graph in range; WEFT_MESSAGE_NONE: the stages have no such edge, or
  * nothing at all is sent over it. */
@@ -79,42 +78,46 @@ static inline uint64_t weft_transfer_message(const struct weft_verify_context *c
 }
 
 /* Whether a SEND or RECV is over a boundary of the chain, or an edge of the graph, that exists. */
-static inline bool weft_transfer_has_edge(const struct weft_verify_context *context,
-                                          struct weft_action transfer) {
-  return context->graph == NULL
-             ? transfer.skip == 0 && weft_transfer_other(transfer) < context->stage_count
-             : weft_channel_of_transfer(context->graph, transfer) != WEFT_EDGE_NONE;
+WEFT_GRAPH_INLINE bool weft_transfer_has_edge(const struct weft_verify_context *context,
+                                              const struct weft_graph *graph,
+                                              struct weft_action transfer) {
+  return graph == NULL ? transfer.skip == 0 && weft_transfer_other(transfer) < context->stage_count
+                       : weft_channel_of_transfer(graph, transfer) != WEFT_EDGE_NONE;
 }
 
-/* Where a set holds an action of the kinds F ... RECV_B, and its bit there; NULL: nowhere. The set
- * is `exists` with `transfers`, or one like it. */
-static inline uint8_t *weft_set_entry(const struct weft_verify_context *context, uint8_t *pairs,
-                                      uint8_t *transfers, struct weft_action action, uint8_t *bit) {
-  *bit = weft_pair_bit(action.op);
-  if (context->graph == NULL || weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-    return action.skip == 0 ? &pairs[weft_pair_index(context, action.stage, action.microbatch)]
-                            : NULL;
+/* How many sets `exists` has. */
+static inline uint64_t weft_set_count(const struct weft_verify_context *context) {
+  return weft_pair_index(context, context->stage_count, 0) + weft_message_count(&context->messages);
+}
+
+#define WEFT_SET_NONE UINT64_MAX
+
+/* The number of the set that an action F ... RECV_B belongs to; WEFT_SET_NONE: it has no edge. */
+WEFT_GRAPH_INLINE uint64_t weft_set_of(const struct weft_verify_context *context,
+                                       const struct weft_graph *graph, struct weft_action action) {
+  if (graph == NULL || weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+    return action.skip == 0 ? weft_pair_index(context, action.stage, action.microbatch)
+                            : WEFT_SET_NONE;
   }
   const uint64_t message = weft_transfer_message(context, action);
-  *bit = weft_transfer_bit(action.op);
-  return message != WEFT_MESSAGE_NONE ? &transfers[message] : NULL;
+  return message != WEFT_MESSAGE_NONE ? weft_pair_index(context, context->stage_count, 0) + message
+                                      : WEFT_SET_NONE;
 }
 
-/* Whether a SEND or RECV occurs. */
-static inline bool weft_transfer_exists(const struct weft_verify_context *context,
-                                        struct weft_action transfer) {
-  uint8_t bit;
-  const uint8_t *entry =
-      weft_set_entry(context, context->exists, context->transfers, transfer, &bit);
-  return entry != NULL && (*entry & bit) != 0;
+/* Whether an action F ... RECV_B occurs. */
+WEFT_GRAPH_INLINE bool weft_action_exists(const struct weft_verify_context *context,
+                                          const struct weft_graph *graph,
+                                          struct weft_action action) {
+  const uint64_t set = weft_set_of(context, graph, action);
+  return set != WEFT_SET_NONE && (context->exists[set] & weft_pair_bit(action.op)) != 0;
 }
 
 /* Number of the directed boundary, or edge, that a SEND goes over (ir/action.h: channels; here a
  * channel is what the model makes one of). */
-static inline uint32_t weft_edge_of_send(const struct weft_verify_context *context,
-                                         struct weft_action send) {
-  return context->graph == NULL ? 2u * send.stage + (send.op == WEFT_OP_SEND_B)
-                                : weft_channel_of_send(context->graph, send);
+WEFT_GRAPH_INLINE uint32_t weft_edge_of_send(const struct weft_graph *graph,
+                                             struct weft_action send) {
+  return graph == NULL ? 2u * send.stage + (send.op == WEFT_OP_SEND_B)
+                       : weft_channel_of_send(graph, send);
 }
 
 static inline uint32_t weft_edge_count(const struct weft_verify_context *context) {

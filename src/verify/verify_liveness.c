@@ -42,14 +42,14 @@ static void wake(struct weft_liveness_run *run, uint32_t agent) {
 
 /* ---- Programs: channels ---- */
 
-static bool try_send(struct weft_liveness_run *run, struct weft_agent_state *state,
-                     struct weft_action send) {
-  const uint32_t channel = weft_run_channel(run, send);
+WEFT_GRAPH_INLINE bool try_send(struct weft_liveness_run *run, const struct weft_graph *graph,
+                                struct weft_agent_state *state, struct weft_action send) {
+  const uint32_t channel = weft_run_channel(run, graph, send);
   if (!state->offered) {
     state->offered = true;
     state->message = run->sent[channel]++;
     if (state->message == run->taken[channel]) {
-      wake(run, weft_run_receiver(run, send));
+      wake(run, weft_run_receiver(run, graph, send));
     }
   }
   if (run->capacity != WEFT_CAPACITY_UNLIMITED &&
@@ -60,77 +60,80 @@ static bool try_send(struct weft_liveness_run *run, struct weft_agent_state *sta
   return true;
 }
 
-static bool try_receive(struct weft_liveness_run *run, struct weft_action recv) {
+WEFT_GRAPH_INLINE bool try_receive(struct weft_liveness_run *run, const struct weft_graph *graph,
+                                   struct weft_action recv) {
   struct weft_action send;
   if (!weft_action_partner(recv, run->context->stage_count, &send)) {
     return true;
   }
-  const uint32_t channel = weft_run_channel(run, send);
+  const uint32_t channel = weft_run_channel(run, graph, send);
   const struct weft_action *first = weft_run_oldest(run, channel);
   if (first == NULL || !weft_action_equal(*first, send)) {
     return false;
   }
   run->taken[channel]++;
-  wake(run, weft_run_sender(run, send)); /* its SEND may be done now */
+  wake(run, weft_run_sender(run, graph, send)); /* its SEND may be done now */
   const struct weft_action *next = weft_run_oldest(run, channel);
   if (next != NULL) {
-    wake(run, weft_run_receiver(run, *next));
+    wake(run, weft_run_receiver(run, graph, *next));
   }
   return true;
 }
 
 /* ---- Tables: data ---- */
 
-static void make(struct weft_liveness_run *run, struct weft_action action) {
+WEFT_GRAPH_INLINE void make(struct weft_liveness_run *run, const struct weft_graph *graph,
+                            struct weft_action action) {
   const struct weft_verify_context *context = run->context;
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
   run->made[weft_pair_index(context, action.stage, action.microbatch)] |= weft_run_made_bit(action);
-  const uint32_t outputs = weft_action_output_count(context->graph, action, context->stage_count);
+  const uint32_t outputs = weft_action_output_count(graph, action, context->stage_count);
   for (uint32_t k = 0; k < outputs; k++) {
-    wake(run, context->owner[weft_action_output_at(context->graph, action, k)]);
+    wake(run, context->owner[weft_action_output_at(graph, action, k)]);
   }
 }
 
 /* Whether all inputs of a cell from other ranks are there. */
-static bool has_inputs(const struct weft_liveness_run *run, uint32_t rank,
-                       const struct weft_action *cell) {
+WEFT_GRAPH_INLINE bool has_inputs(const struct weft_liveness_run *run,
+                                  const struct weft_graph *graph, uint32_t rank,
+                                  const struct weft_action *cell) {
   for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
     uint32_t k = 0, producer;
-    if (weft_run_next_lacking(run, cell[part], rank, &k, &producer)) {
+    if (weft_run_next_lacking(run, graph, cell[part], rank, &k, &producer)) {
       return false;
     }
   }
   return true;
 }
 
-static bool try_compute(struct weft_liveness_run *run, uint32_t rank,
-                        const struct weft_action *cell) {
-  if (!has_inputs(run, rank, cell)) {
+WEFT_GRAPH_INLINE bool try_compute(struct weft_liveness_run *run, const struct weft_graph *graph,
+                                   uint32_t rank, const struct weft_action *cell) {
+  if (!has_inputs(run, graph, rank, cell)) {
     return false;
   }
   for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
-    make(run, cell[k]);
+    make(run, graph, cell[k]);
   }
   return true;
 }
 
 /* ---- Queues: compute and transfers beside each other ---- */
 
-static bool try_queue(struct weft_liveness_run *run, uint32_t agent,
-                      const struct weft_action *transfer) {
+WEFT_GRAPH_INLINE bool try_queue(struct weft_liveness_run *run, const struct weft_graph *graph,
+                                 uint32_t agent, const struct weft_action *transfer) {
   const uint32_t rank = weft_agent_rank(&run->agents, agent);
   if (!weft_run_is_issued(run, rank, weft_run_record_number(run, agent))) {
     return false;
   }
   if (weft_op_in(transfer->op, WEFT_OPS_SEND)) {
-    return try_send(run, &run->states[agent], *transfer);
+    return try_send(run, graph, &run->states[agent], *transfer);
   }
-  if (!try_receive(run, *transfer)) {
+  if (!try_receive(run, graph, *transfer)) {
     return false;
   }
-  uint8_t bit, *received = weft_run_received(run, *transfer, &bit);
+  uint8_t bit, *received = weft_run_received(run, graph, *transfer, &bit);
   *received |= bit; /* there is one: this is it */
   wake(run, rank);
   return true;
@@ -151,14 +154,15 @@ static void note_early(struct weft_liveness_run *run) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_RECV)) {
-      received = weft_run_received(run, action, &bit);
+      received = weft_run_received(run, context->graph, action, &bit);
       *received |= (uint8_t)(bit << BEHIND);
       continue;
     }
     const uint32_t inputs = weft_action_input_count(context->graph, action, context->stage_count);
     for (uint32_t k = 0; k < inputs; k++) {
       const uint32_t producer = weft_action_input_at(context->graph, action, k);
-      received = weft_run_received(run, weft_run_receive_of(action, producer), &bit);
+      received =
+          weft_run_received(run, context->graph, weft_run_receive_of(action, producer), &bit);
       if (received != NULL && (*received & (bit << BEHIND)) == 0) {
         *received |= bit;
       }
@@ -168,33 +172,41 @@ static void note_early(struct weft_liveness_run *run) {
 
 /* ---- The run ---- */
 
-static bool try_cell(struct weft_liveness_run *run, uint32_t agent,
-                     const struct weft_action *cell) {
+WEFT_GRAPH_INLINE bool try_cell(struct weft_liveness_run *run, const struct weft_graph *graph,
+                                uint32_t agent, const struct weft_action *cell) {
   if (!run->has_transfers) {
-    return try_compute(run, agent, cell);
+    return try_compute(run, graph, agent, cell);
   }
   if (run->has_queues) {
-    return agent < run->agents.rank_count ? has_inputs(run, agent, cell)
-                                          : try_queue(run, agent, cell);
+    return agent < run->agents.rank_count ? has_inputs(run, graph, agent, cell)
+                                          : try_queue(run, graph, agent, cell);
   }
   if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
-    return try_send(run, &run->states[agent], *cell);
+    return try_send(run, graph, &run->states[agent], *cell);
   }
-  return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(run, *cell);
+  return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(run, graph, *cell);
 }
 
 /* Until every agent has finished or must wait. */
-static void run_on(struct weft_liveness_run *run) {
+WEFT_GRAPH_INLINE void run_agents(struct weft_liveness_run *run, const struct weft_graph *graph) {
   while (run->work_count > 0) {
     const uint32_t agent = run->work[--run->work_count];
     struct weft_agent_state *state = &run->states[agent];
     state->queued = false;
-    while (state->at < state->end && try_cell(run, agent, weft_run_next(run, agent))) {
+    while (state->at < state->end && try_cell(run, graph, agent, weft_run_next(run, agent))) {
       state->at += run->has_queues ? 1 : weft_cell_records(weft_run_next(run, agent));
     }
     if (run->has_queues && agent < run->agents.rank_count) {
       wake_queues(run, agent);
     }
+  }
+}
+
+static void run_on(struct weft_liveness_run *run) {
+  if (run->context->graph == NULL) {
+    run_agents(run, NULL);
+  } else {
+    run_agents(run, run->context->graph);
   }
 }
 
@@ -221,7 +233,8 @@ static uint32_t next_capacity(const struct weft_liveness_run *run) {
     const struct weft_agent_state *state = &run->states[a];
     if (weft_run_is_stuck(run, a) && state->offered) {
       const uint32_t needed =
-          state->message - run->taken[weft_run_channel(run, *weft_run_next(run, a))] + 1;
+          state->message -
+          run->taken[weft_run_channel(run, run->context->graph, *weft_run_next(run, a))] + 1;
       least = needed < least ? needed : least;
     }
   }

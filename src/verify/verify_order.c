@@ -11,29 +11,23 @@
 
 struct order_check {
   struct weft_verify_context *context;
-  uint8_t *done;        /* [n][m], as context->exists */
-  uint8_t *transferred; /* [message], as context->transfers */
+  uint8_t *done; /* sets, as context->exists */
 };
-
-static uint8_t *done_entry(const struct order_check *check, struct weft_action action,
-                           uint8_t *bit) {
-  return weft_set_entry(check->context, check->done, check->transferred, action, bit);
-}
 
 /* The action is somewhere on the rank, but not done yet. What is nowhere has been
  * reported as missing. */
-static bool comes_later(const struct order_check *check, struct weft_action action) {
-  const struct weft_verify_context *context = check->context;
-  uint8_t bit;
-  const uint8_t *exists =
-      weft_set_entry(context, context->exists, context->transfers, action, &bit);
-  const uint8_t *done = done_entry(check, action, &bit);
-  return exists != NULL && (*exists & bit) != 0 && (*done & bit) == 0;
+WEFT_GRAPH_INLINE bool comes_later(const struct order_check *check, const struct weft_graph *graph,
+                                   struct weft_action action) {
+  const uint64_t set = weft_set_of(check->context, graph, action);
+  const uint8_t bit = weft_pair_bit(action.op);
+  return set != WEFT_SET_NONE && (check->context->exists[set] & bit) != 0 &&
+         (check->done[set] & bit) == 0;
 }
 
-static bool comes_later_here(const struct order_check *check, enum weft_op op,
-                             struct weft_action action) {
-  return comes_later(check, weft_action_make(op, action.stage, action.microbatch));
+/* Another op of the same stage and microbatch, likewise. */
+static inline bool comes_later_here(const struct order_check *check, enum weft_op op,
+                                    struct weft_action action) {
+  return comes_later(check, NULL, weft_action_make(op, action.stage, action.microbatch));
 }
 
 static void check_own_stage(const struct order_check *check, const struct weft_visit *at) {
@@ -68,8 +62,9 @@ static void check_neighbour(const struct order_check *check, const struct weft_v
 }
 
 /* Input from another rank, in a program with communication. */
-static void check_receive(const struct order_check *check, const struct weft_visit *at,
-                          uint32_t producer) {
+WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
+                                     const struct weft_graph *graph, const struct weft_visit *at,
+                                     uint32_t producer) {
   const struct weft_action action = at->action;
   const bool forward = action.op == WEFT_OP_F;
   const struct weft_action recv = weft_action_transfer(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
@@ -77,12 +72,13 @@ static void check_receive(const struct order_check *check, const struct weft_vis
   const struct weft_action send = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
                                                        producer, action.stage, action.microbatch);
   struct weft_verify_context *context = check->context;
-  if (comes_later(check, recv)) {
+  if (comes_later(check, graph, recv)) {
     char text[32];
     weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, at->place,
                       "precedes %s, which receives its input",
                       weft_action_format(&recv, text, sizeof text));
-  } else if (!weft_transfer_exists(context, recv) && !weft_transfer_exists(context, send)) {
+  } else if (!weft_action_exists(context, graph, recv) &&
+             !weft_action_exists(context, graph, send)) {
     weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
                       "its input comes from stage %" PRIu32 " on rank %" PRIu32
                       ", and no SEND and RECV transfer it; take out those that are there and let "
@@ -104,7 +100,8 @@ static void check_send(const struct order_check *check, const struct weft_visit 
   }
 }
 
-static void check_action(const struct order_check *check, const struct weft_visit *at) {
+WEFT_GRAPH_INLINE void check_action(const struct order_check *check, const struct weft_graph *graph,
+                                    const struct weft_visit *at) {
   const struct weft_action action = at->action;
   const struct weft_verify_context *context = check->context;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
@@ -115,13 +112,13 @@ static void check_action(const struct order_check *check, const struct weft_visi
     return;
   }
   check_own_stage(check, at);
-  const uint32_t inputs = weft_action_input_count(context->graph, action, context->stage_count);
+  const uint32_t inputs = weft_action_input_count(graph, action, context->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
-    const uint32_t producer = weft_action_input_at(context->graph, action, k);
+    const uint32_t producer = weft_action_input_at(graph, action, k);
     if (context->owner[producer] == at->place.rank) {
       check_neighbour(check, at, producer);
     } else if (weft_has_transfers(context) && context->owner[producer] != WEFT_RANK_NONE) {
-      check_receive(check, at, producer);
+      check_receive(check, graph, at, producer);
     }
   }
 }
@@ -134,7 +131,8 @@ static inline bool is_judged(const struct weft_verify_context *context,
          context->owner[at->action.stage] == at->place.rank;
 }
 
-static void check_row(const struct order_check *check, uint32_t rank) {
+WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct weft_graph *graph,
+                                 uint32_t rank) {
   const struct weft_program *program = check->context->program;
   struct weft_visit at = {.place = {.rank = rank}};
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.place.step++) {
@@ -143,15 +141,15 @@ static void check_row(const struct order_check *check, uint32_t rank) {
       at.place.action = &program->actions[i + k];
       at.action = program->actions[i + k];
       if (is_judged(check->context, &at)) {
-        check_action(check, &at);
+        check_action(check, graph, &at);
       }
     }
     for (uint32_t k = 0; k < records; k++) {
       at.action = program->actions[i + k];
       if (is_judged(check->context, &at)) {
-        uint8_t bit, *done = done_entry(check, at.action, &bit);
-        if (done != NULL) {
-          *done |= bit;
+        const uint64_t set = weft_set_of(check->context, graph, at.action);
+        if (set != WEFT_SET_NONE) {
+          check->done[set] |= weft_pair_bit(at.action.op);
         }
       }
     }
@@ -161,17 +159,19 @@ static void check_row(const struct order_check *check, uint32_t rank) {
 
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   assert(context->owner != NULL);
-  const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
-  const uint64_t messages = weft_message_count(&context->messages); /* of a graph, else 0 */
-  struct order_check check = {
-      .context = context,
-      .done = weft_array_allocate_zero(context->allocator, pairs, 1),
-      .transferred = weft_array_allocate_zero(context->allocator, messages, 1)};
-  const bool allocated = check.done != NULL && check.transferred != NULL;
-  for (uint32_t r = 0; allocated && r < context->program->rank_count; r++) {
-    check_row(&check, r);
+  const uint64_t sets = weft_set_count(context);
+  const struct order_check check = {.context = context,
+                                    .done = weft_array_allocate_zero(context->allocator, sets, 1)};
+  if (check.done == NULL) {
+    return weft_fail_memory(context->error, sets);
   }
-  weft_array_free(context->allocator, check.done, pairs, 1);
-  weft_array_free(context->allocator, check.transferred, messages, 1);
-  return allocated ? WEFT_OK : weft_fail_memory(context->error, pairs + messages);
+  for (uint32_t r = 0; r < context->program->rank_count; r++) {
+    if (context->graph == NULL) {
+      check_row(&check, NULL, r);
+    } else {
+      check_row(&check, context->graph, r);
+    }
+  }
+  weft_array_free(context->allocator, check.done, sets, 1);
+  return WEFT_OK;
 }

@@ -57,32 +57,34 @@ static void check_placement(struct weft_verify_context *context, const struct we
   }
 }
 
-static void check_once(struct weft_verify_context *context, const struct weft_visit *visit) {
-  const struct weft_action action = visit->action;
-  uint8_t bit;
-  uint8_t *seen = weft_set_entry(context, context->exists, context->transfers, action, &bit);
-  if (seen == NULL) { /* over an edge that does not exist */
+WEFT_GRAPH_INLINE void check_once(struct weft_verify_context *context,
+                                  const struct weft_graph *graph, const struct weft_visit *visit) {
+  const uint64_t set = weft_set_of(context, graph, visit->action);
+  const uint8_t bit = weft_pair_bit(visit->action.op);
+  if (set == WEFT_SET_NONE) { /* it has no edge, which is found later */
     return;
   }
-  if ((*seen & bit) != 0) {
+  if ((context->exists[set] & bit) != 0) {
     weft_findings_add(&context->findings, WEFT_RULE_DUPLICATE, visit->place,
                       "this action is in the program already; take one of them out");
   }
-  *seen |= bit;
+  context->exists[set] |= bit;
 }
 
-static void visit(struct weft_verify_context *context, const struct weft_visit *at) {
+WEFT_GRAPH_INLINE void visit(struct weft_verify_context *context, const struct weft_graph *graph,
+                             const struct weft_visit *at) {
   if (at->action.op == WEFT_OP_OVERLAP_F_B) {
     check_overlap(context, at->place);
   } else if (at->action.op != WEFT_OP_IDLE && check_range(context, at)) {
     check_placement(context, at);
     if (weft_op_in(at->action.op, WEFT_OPS_PAIRED)) {
-      check_once(context, at);
+      check_once(context, graph, at);
     }
   }
 }
 
-static void visit_rows(struct weft_verify_context *context) {
+WEFT_GRAPH_INLINE void visit_rows(struct weft_verify_context *context,
+                                  const struct weft_graph *graph) {
   const struct weft_program *program = context->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     struct weft_visit at = {.place = {.rank = r}};
@@ -91,7 +93,7 @@ static void visit_rows(struct weft_verify_context *context) {
       for (uint32_t k = 0; k < records; k++) {
         at.place.action = &program->actions[i + k];
         at.action = program->actions[i + k];
-        visit(context, &at);
+        visit(context, graph, &at);
       }
       i += records;
     }
@@ -227,11 +229,12 @@ static void report_boundary(struct weft_verify_context *context, const struct we
   }
 }
 
-static void check_transfer(struct weft_verify_context *context, const struct weft_visit *at) {
+WEFT_GRAPH_INLINE void check_transfer(struct weft_verify_context *context,
+                                      const struct weft_graph *graph, const struct weft_visit *at) {
   const struct weft_action action = at->action;
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
-  if (!weft_transfer_has_edge(context, action) ||
+  if (!weft_transfer_has_edge(context, graph, action) ||
       !weft_action_partner(action, context->stage_count, &partner)) {
     report_boundary(context, at);
     return;
@@ -244,7 +247,7 @@ static void check_transfer(struct weft_verify_context *context, const struct wef
                       action.stage, partner.stage, other, is_send ? "a send" : "a receive");
     return;
   }
-  if (!weft_transfer_exists(context, partner)) {
+  if (!weft_action_exists(context, graph, partner)) {
     char text[32];
     weft_findings_add(&context->findings, is_send ? WEFT_RULE_PAIR_RECV : WEFT_RULE_PAIR_SEND,
                       at->place, "its %s on rank %" PRIu32 " is missing: %s",
@@ -254,7 +257,8 @@ static void check_transfer(struct weft_verify_context *context, const struct wef
   }
 }
 
-static void check_transfers(struct weft_verify_context *context) {
+WEFT_GRAPH_INLINE void check_transfers(struct weft_verify_context *context,
+                                       const struct weft_graph *graph) {
   const struct weft_program *program = context->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     struct weft_visit at = {.place = {.rank = r}};
@@ -264,20 +268,31 @@ static void check_transfers(struct weft_verify_context *context) {
       at.action = program->actions[i];
       if (weft_op_in(at.action.op, WEFT_OPS_SEND | WEFT_OPS_RECV) &&
           weft_in_range(context, at.action)) {
-        check_transfer(context, &at);
+        check_transfer(context, graph, &at);
       }
       i += records;
     }
   }
 }
 
+/* Out of line: one copy for each kind. */
+static void visit_chain(struct weft_verify_context *context) { visit_rows(context, NULL); }
+static void visit_graph(struct weft_verify_context *context) {
+  visit_rows(context, context->graph);
+}
+static void check_chain(struct weft_verify_context *context) { check_transfers(context, NULL); }
+static void check_graph(struct weft_verify_context *context) {
+  check_transfers(context, context->graph);
+}
+
 void weft_verify_presence(struct weft_verify_context *context) {
   assert(context->program != NULL);
-  visit_rows(context);
+  const bool chain = context->graph == NULL;
+  (chain ? visit_chain : visit_graph)(context);
   for (uint32_t stage = 0; stage < context->stage_count; stage++) {
     check_stage_coverage(context, stage);
   }
   if (weft_has_transfers(context)) {
-    check_transfers(context);
+    (chain ? check_chain : check_graph)(context);
   }
 }

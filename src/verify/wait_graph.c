@@ -10,10 +10,10 @@
 static struct weft_wait wait_for_send(const struct weft_liveness_run *run,
                                       const struct weft_agent_state *state) {
   const struct weft_action send = *weft_run_record(run, weft_agent_record(&run->agents, state->at));
-  const uint32_t channel = weft_run_channel(run, send);
+  const uint32_t channel = weft_run_channel(run, run->context->graph, send);
   const struct weft_action *first = weft_run_oldest(run, channel);
   struct weft_wait wait = {
-      .agent = weft_run_receiver(run, *first),
+      .agent = weft_run_receiver(run, run->context->graph, *first),
       .reason = run->taken[channel] == state->message ? WEFT_WAIT_NOT_RECEIVED : WEFT_WAIT_FULL};
   (void)weft_action_partner(*first, run->context->stage_count, &wait.action);
   return wait;
@@ -25,7 +25,7 @@ static struct weft_wait wait_for_receive(const struct weft_liveness_run *run,
   struct weft_action send = {0};
   (void)weft_action_partner(*weft_run_record(run, weft_agent_record(&run->agents, state->at)),
                             run->context->stage_count, &send);
-  const uint32_t channel = weft_run_channel(run, send);
+  const uint32_t channel = weft_run_channel(run, run->context->graph, send);
   bool is_sent = false;
   for (uint32_t k = run->taken[channel]; k < run->sent[channel] && !is_sent; k++) {
     is_sent = weft_action_equal(
@@ -34,10 +34,10 @@ static struct weft_wait wait_for_receive(const struct weft_liveness_run *run,
   if (is_sent) {
     wait.reason = WEFT_WAIT_BEHIND;
     wait.older = *weft_run_oldest(run, channel);
-    wait.agent = weft_run_receiver(run, wait.older);
+    wait.agent = weft_run_receiver(run, run->context->graph, wait.older);
     (void)weft_action_partner(wait.older, run->context->stage_count, &wait.action);
   } else {
-    wait.agent = weft_run_sender(run, send);
+    wait.agent = weft_run_sender(run, run->context->graph, send);
     wait.action = send;
   }
   return wait;
@@ -52,7 +52,7 @@ static struct weft_wait wait_for_input(const struct weft_liveness_run *run,
     wait.reason = WEFT_WAIT_INPUT;
     wait.action = weft_run_receive_of(action, producer);
     (void)weft_action_partner(wait.action, run->context->stage_count, &send);
-    wait.agent = weft_run_receiver(run, send);
+    wait.agent = weft_run_receiver(run, run->context->graph, send);
     return wait;
   }
   const bool split = weft_pair_has(run->context, WEFT_OP_I, producer, action.microbatch);
@@ -68,7 +68,8 @@ static bool next_input(const struct weft_liveness_run *run, uint32_t rank,
                        struct weft_wait *wait) {
   for (; cursor->part <= weft_cell_parts(cell); cursor->part++, cursor->input = 0) {
     uint32_t producer;
-    if (weft_run_next_lacking(run, cell[cursor->part], rank, &cursor->input, &producer)) {
+    if (weft_run_next_lacking(run, run->context->graph, cell[cursor->part], rank, &cursor->input,
+                              &producer)) {
       *wait = wait_for_input(run, cell[cursor->part], producer);
       return true;
     }
