@@ -159,6 +159,14 @@ static inline struct weft_action weft_action_transfer(enum weft_op op, uint32_t 
   return action;
 }
 
+/* The same in a graph; of a chain (NULL), where the other end is the neighbour. */
+WEFT_GRAPH_INLINE struct weft_action weft_action_transfer_in(const struct weft_graph *graph,
+                                                             enum weft_op op, uint32_t stage,
+                                                             uint32_t other, uint32_t microbatch) {
+  return graph == NULL ? weft_action_make(op, stage, microbatch)
+                       : weft_action_transfer(op, stage, other, microbatch);
+}
+
 /* The stage at the other end of a SEND or RECV; beyond all stages where there is none. */
 static inline uint32_t weft_transfer_other(struct weft_action action) {
   const bool up = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
@@ -166,23 +174,21 @@ static inline uint32_t weft_transfer_other(struct weft_action action) {
 }
 
 /* The other end of a transfer: SEND_F of s <-> RECV_F of s+1, SEND_B of s <->
- * RECV_B of s-1. False where that stage does not exist. */
+ * RECV_B of s-1; or further, with a skip. False where that stage does not exist. */
 static inline bool weft_action_partner(struct weft_action action, uint32_t stage_count,
                                        struct weft_action *partner) {
-  uint8_t op;
-  switch (action.op) {
-    case WEFT_OP_SEND_F: op = WEFT_OP_RECV_F; break;
-    case WEFT_OP_RECV_F: op = WEFT_OP_SEND_F; break;
-    case WEFT_OP_SEND_B: op = WEFT_OP_RECV_B; break;
-    case WEFT_OP_RECV_B: op = WEFT_OP_SEND_B; break;
-    default: return false;
-  }
+  _Static_assert(WEFT_OP_SEND_F % 2 == 1 && WEFT_OP_RECV_F == WEFT_OP_SEND_F + 1 &&
+                     WEFT_OP_SEND_B == WEFT_OP_SEND_F + 2 && WEFT_OP_RECV_B == WEFT_OP_SEND_B + 1,
+                 "SEND and RECV are neighbours");
   const uint32_t stage = weft_transfer_other(action);
-  if (stage >= stage_count) { /* also "stage -1" */
+  if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV) ||
+      stage >= stage_count) { /* also "stage -1" */
     return false;
   }
-  *partner = (struct weft_action){
-      .op = op, .skip = action.skip, .stage = (uint16_t)stage, .microbatch = action.microbatch};
+  *partner = (struct weft_action){.op = (uint8_t)(((action.op - 1u) ^ 1u) + 1u),
+                                  .skip = action.skip,
+                                  .stage = (uint16_t)stage,
+                                  .microbatch = action.microbatch};
   return true;
 }
 

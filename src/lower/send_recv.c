@@ -163,14 +163,15 @@ static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_
 
 /* Sends what an action made to a stage of another rank, and wakes that rank, which may have waited
  * for it. */
-static inline void send_to(struct transfer_pass *pass, struct walker *from,
-                           struct weft_action action, uint32_t consumer, uint32_t rank) {
+WEFT_GRAPH_INLINE void send_to(struct transfer_pass *pass, const struct weft_graph *graph,
+                               struct walker *from, struct weft_action action, uint32_t consumer,
+                               uint32_t rank) {
   struct walker *to = &pass->walkers[rank];
   const bool forward = action.op == WEFT_OP_F;
-  *from->out++ = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage,
-                                      consumer, action.microbatch);
-  *to->out++ = weft_action_transfer(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, consumer,
-                                    action.stage, action.microbatch);
+  *from->out++ = weft_action_transfer_in(graph, forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
+                                         action.stage, consumer, action.microbatch);
+  *to->out++ = weft_action_transfer_in(graph, forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, consumer,
+                                       action.stage, action.microbatch);
   if (to->next < to->end) {
     weft_bits_insert(&pass->running, rank);
   }
@@ -184,7 +185,7 @@ static void publish_in_graph(struct transfer_pass *pass, struct walker *from,
     const uint32_t consumer = weft_action_output_at(pass->graph, action, k);
     const uint32_t rank = rank_to(pass, action.stage, consumer);
     if (rank != WEFT_RANK_NONE) {
-      send_to(pass, from, action, consumer, rank);
+      send_to(pass, pass->graph, from, action, consumer, rank);
     }
   }
 }
@@ -204,7 +205,7 @@ WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_gra
   const struct stage *stage = &pass->stages[action.stage];
   const uint32_t rank = forward ? stage->activation_to : stage->gradient_to;
   if (rank != WEFT_RANK_NONE) {
-    send_to(pass, from, action, forward ? action.stage + 1u : action.stage - 1u, rank);
+    send_to(pass, graph, from, action, forward ? action.stage + 1u : action.stage - 1u, rank);
   }
 }
 

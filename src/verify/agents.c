@@ -60,29 +60,31 @@ static void number_queues(struct weft_agents *agents, const struct weft_verify_c
   agents->first_queue[p] = agents->count;
 }
 
-static uint32_t agent_of(const struct weft_agents *agents,
-                         const struct weft_verify_context *context, uint32_t rank,
-                         struct weft_action action) {
+WEFT_GRAPH_INLINE uint32_t agent_of(const struct weft_agents *agents,
+                                    const struct weft_verify_context *context,
+                                    const struct weft_graph *graph, uint32_t rank,
+                                    struct weft_action action) {
   struct weft_action send = action;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-    return agents->of_sender[weft_edge_of_send(context->graph, action)];
+    return agents->of_sender[weft_edge_of_send(graph, action)];
   }
   if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
     return rank;
   }
   (void)weft_action_partner(action, context->stage_count, &send);
-  return agents->of_receiver[weft_edge_of_send(context->graph, send)];
+  return agents->of_receiver[weft_edge_of_send(graph, send)];
 }
 
 /* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its
  * place while the list is filled. */
-static void list_cells(struct weft_agents *agents, const struct weft_verify_context *context,
-                       bool count) {
+WEFT_GRAPH_INLINE void list_cells_of(struct weft_agents *agents,
+                                     const struct weft_verify_context *context,
+                                     const struct weft_graph *graph, bool count) {
   const struct weft_program *program = context->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1];
          i += weft_cell_records(&program->actions[i])) {
-      const uint32_t agent = agent_of(agents, context, r, program->actions[i]);
+      const uint32_t agent = agent_of(agents, context, graph, r, program->actions[i]);
       if (count) {
         agents->begin[agent + 2]++;
         agents->record_count++;
@@ -90,6 +92,15 @@ static void list_cells(struct weft_agents *agents, const struct weft_verify_cont
         agents->records[agents->begin[agent + 1]++] = (uint32_t)i;
       }
     }
+  }
+}
+
+static void list_cells(struct weft_agents *agents, const struct weft_verify_context *context,
+                       bool count) {
+  if (context->graph == NULL) {
+    list_cells_of(agents, context, NULL, count);
+  } else {
+    list_cells_of(agents, context, context->graph, count);
   }
 }
 

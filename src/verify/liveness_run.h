@@ -91,9 +91,11 @@ static inline uint8_t weft_run_made_bit(struct weft_action action) {
 }
 
 /* The RECV of an input that a stage of another rank makes. */
-static inline struct weft_action weft_run_receive_of(struct weft_action action, uint32_t producer) {
-  return weft_action_transfer(action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
-                              action.stage, producer, action.microbatch);
+WEFT_GRAPH_INLINE struct weft_action weft_run_receive_of(const struct weft_graph *graph,
+                                                         struct weft_action action,
+                                                         uint32_t producer) {
+  return weft_action_transfer_in(graph, action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                 action.stage, producer, action.microbatch);
 }
 
 /* With queues: where it is noted that a message has been received, and the bit for it; NULL: the
@@ -125,7 +127,7 @@ WEFT_GRAPH_INLINE bool weft_run_lacks(const struct weft_liveness_run *run,
   }
   uint8_t bit;
   const uint8_t *received =
-      weft_run_received(run, graph, weft_run_receive_of(action, producer), &bit);
+      weft_run_received(run, graph, weft_run_receive_of(graph, action, producer), &bit);
   return received != NULL && (*received & bit) == 0;
 }
 

@@ -77,14 +77,6 @@ static inline uint64_t weft_transfer_message(const struct weft_verify_context *c
                              transfer.microbatch);
 }
 
-/* Whether a SEND or RECV is over a boundary of the chain, or an edge of the graph, that exists. */
-WEFT_GRAPH_INLINE bool weft_transfer_has_edge(const struct weft_verify_context *context,
-                                              const struct weft_graph *graph,
-                                              struct weft_action transfer) {
-  return graph == NULL ? transfer.skip == 0 && weft_transfer_other(transfer) < context->stage_count
-                       : weft_channel_of_transfer(graph, transfer) != WEFT_EDGE_NONE;
-}
-
 /* How many sets `exists` has. */
 static inline uint64_t weft_set_count(const struct weft_verify_context *context) {
   return weft_pair_index(context, context->stage_count, 0) + weft_message_count(&context->messages);

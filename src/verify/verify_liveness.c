@@ -146,7 +146,7 @@ static void wake_queues(struct weft_liveness_run *run, uint32_t rank) {
 }
 
 /* Compute that stands before its RECV does not wait for it: that is the order check's business. */
-static void note_early(struct weft_liveness_run *run) {
+WEFT_GRAPH_INLINE void note_early(struct weft_liveness_run *run, const struct weft_graph *graph) {
   enum { BEHIND = 2 }; /* a shift: the RECV is behind us */
   const struct weft_verify_context *context = run->context;
   const struct weft_program *program = context->program;
@@ -154,15 +154,14 @@ static void note_early(struct weft_liveness_run *run) {
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_RECV)) {
-      received = weft_run_received(run, context->graph, action, &bit);
+      received = weft_run_received(run, graph, action, &bit);
       *received |= (uint8_t)(bit << BEHIND);
       continue;
     }
-    const uint32_t inputs = weft_action_input_count(context->graph, action, context->stage_count);
+    const uint32_t inputs = weft_action_input_count(graph, action, context->stage_count);
     for (uint32_t k = 0; k < inputs; k++) {
-      const uint32_t producer = weft_action_input_at(context->graph, action, k);
-      received =
-          weft_run_received(run, context->graph, weft_run_receive_of(action, producer), &bit);
+      const uint32_t producer = weft_action_input_at(graph, action, k);
+      received = weft_run_received(run, graph, weft_run_receive_of(graph, action, producer), &bit);
       if (received != NULL && (*received & (bit << BEHIND)) == 0) {
         *received |= bit;
       }
@@ -215,8 +214,10 @@ static void run_all(struct weft_liveness_run *run) {
     run->states[a] = (struct weft_agent_state){.at = weft_agent_begin(&run->agents, a),
                                                .end = weft_agent_begin(&run->agents, a + 1)};
   }
-  if (run->has_queues) {
-    note_early(run);
+  if (run->has_queues && run->context->graph == NULL) {
+    note_early(run, NULL);
+  } else if (run->has_queues) {
+    note_early(run, run->context->graph);
   }
   for (uint32_t a = run->agents.rank_count; a-- > 0;) {
     wake(run, a);

@@ -30,7 +30,8 @@ static inline bool comes_later_here(const struct order_check *check, enum weft_o
   return comes_later(check, NULL, weft_action_make(op, action.stage, action.microbatch));
 }
 
-static void check_own_stage(const struct order_check *check, const struct weft_visit *at) {
+WEFT_GRAPH_INLINE void check_own_stage(const struct order_check *check,
+                                       const struct weft_visit *at) {
   const struct weft_action action = at->action;
   struct weft_findings *findings = &check->context->findings;
   if (weft_op_in(action.op, WEFT_OPS_BACKWARD) && comes_later_here(check, WEFT_OP_F, action)) {
@@ -67,10 +68,10 @@ WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
                                      uint32_t producer) {
   const struct weft_action action = at->action;
   const bool forward = action.op == WEFT_OP_F;
-  const struct weft_action recv = weft_action_transfer(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
-                                                       action.stage, producer, action.microbatch);
-  const struct weft_action send = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
-                                                       producer, action.stage, action.microbatch);
+  const struct weft_action recv = weft_action_transfer_in(
+      graph, forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, action.stage, producer, action.microbatch);
+  const struct weft_action send = weft_action_transfer_in(
+      graph, forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, producer, action.stage, action.microbatch);
   struct weft_verify_context *context = check->context;
   if (comes_later(check, graph, recv)) {
     char text[32];

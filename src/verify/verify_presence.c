@@ -21,30 +21,25 @@ static void check_overlap(struct weft_verify_context *context, struct weft_place
   }
 }
 
-static bool check_range(struct weft_verify_context *context, const struct weft_visit *visit) {
+/* Stage or microbatch do not exist. */
+static void report_range(struct weft_verify_context *context, const struct weft_visit *visit) {
   const struct weft_action action = visit->action;
   if (action.stage >= context->stage_count) {
     weft_findings_add(&context->findings, WEFT_RULE_RANGE_STAGE, visit->place,
                       "stage %u is out of range: the pipeline's stages are 0 to %" PRIu32,
                       action.stage, context->stage_count - 1);
-    return false;
-  }
-  if (!weft_in_range(context, action)) {
+  } else {
     weft_findings_add(&context->findings, WEFT_RULE_RANGE_MICROBATCH, visit->place,
                       "microbatch %" PRIu32
                       " is out of range: the table's microbatches are 0 to %" PRIu32,
                       action.microbatch, context->microbatch_count - 1);
-    return false;
   }
-  return true;
 }
 
-static void check_placement(struct weft_verify_context *context, const struct weft_visit *visit) {
+/* On another rank than the stage's. */
+static void report_placement(struct weft_verify_context *context, const struct weft_visit *visit) {
   const struct weft_action action = visit->action;
   const uint32_t owner = context->owner[action.stage], rank = visit->place.rank;
-  if (owner == rank || owner == WEFT_RANK_NONE) {
-    return;
-  }
   if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
     weft_findings_add(&context->findings, WEFT_RULE_PLACEMENT_SPLIT, visit->place,
                       "stage %u is computed on rank %" PRIu32 " here, and on rank %" PRIu32
@@ -75,11 +70,21 @@ WEFT_GRAPH_INLINE void visit(struct weft_verify_context *context, const struct w
                              const struct weft_visit *at) {
   if (at->action.op == WEFT_OP_OVERLAP_F_B) {
     check_overlap(context, at->place);
-  } else if (at->action.op != WEFT_OP_IDLE && check_range(context, at)) {
-    check_placement(context, at);
-    if (weft_op_in(at->action.op, WEFT_OPS_PAIRED)) {
-      check_once(context, graph, at);
-    }
+    return;
+  }
+  if (at->action.op == WEFT_OP_IDLE) {
+    return;
+  }
+  if (!weft_in_range(context, at->action)) {
+    report_range(context, at);
+    return;
+  }
+  const uint32_t owner = context->owner[at->action.stage];
+  if (owner != at->place.rank && owner != WEFT_RANK_NONE) {
+    report_placement(context, at);
+  }
+  if (weft_op_in(at->action.op, WEFT_OPS_PAIRED)) {
+    check_once(context, graph, at);
   }
 }
 
@@ -234,7 +239,8 @@ WEFT_GRAPH_INLINE void check_transfer(struct weft_verify_context *context,
   const struct weft_action action = at->action;
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
-  if (!weft_transfer_has_edge(context, graph, action) ||
+  if ((graph == NULL ? action.skip > 0
+                     : weft_channel_of_transfer(graph, action) == WEFT_EDGE_NONE) ||
       !weft_action_partner(action, context->stage_count, &partner)) {
     report_boundary(context, at);
     return;

@@ -50,7 +50,7 @@ static struct weft_wait wait_for_input(const struct weft_liveness_run *run,
   if (run->has_queues) {
     struct weft_action send = {0};
     wait.reason = WEFT_WAIT_INPUT;
-    wait.action = weft_run_receive_of(action, producer);
+    wait.action = weft_run_receive_of(run->context->graph, action, producer);
     (void)weft_action_partner(wait.action, run->context->stage_count, &send);
     wait.agent = weft_run_receiver(run, run->context->graph, send);
     return wait;
