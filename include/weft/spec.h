@@ -41,7 +41,8 @@ WEFT_API enum weft_placement_kind weft_placement_infer(const struct weft_program
 /* ---- Graphs (weft/graph.h) ---- */
 
 /* Reads {"schema": "weft-graph/1", "stages": [...], "edges": [...]} (docs/graphs.md).
- * WEFT_ERR_FORMAT names the field and what was expected; else as weft_graph_create(). */
+ * A name may be null. WEFT_ERR_FORMAT names the field and what was expected; else as
+ * weft_graph_create(). */
 WEFT_API enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const char *text,
                                            size_t size, const char *name, struct weft_graph **out,
                                            struct weft_error *error);

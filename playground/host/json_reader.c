@@ -579,6 +579,9 @@ bool json_is_real(const json_t *value) { return has_kind(value, KIND_REAL); }
 bool json_is_boolean(const json_t *value) {
   return has_kind(value, KIND_WORD) && value->letter != 'n';
 }
+bool json_is_null(const json_t *value) {
+  return has_kind(value, KIND_WORD) && value->letter == 'n';
+}
 bool json_is_true(const json_t *value) {
   return has_kind(value, KIND_WORD) && value->letter == 't';
 }

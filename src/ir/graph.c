@@ -50,6 +50,11 @@ static enum weft_status check_ends(const struct weft_edge *edge, uint32_t stage_
                      "of edges can never begin",
                      "the edge %u>%u goes back, from %s to %s", edge->from, edge->to, from, to);
   }
+  if (!(edge->bytes <= WEFT_EDGE_BYTES_MAX) || !(edge->gradient_bytes <= WEFT_EDGE_BYTES_MAX)) {
+    return weft_fail(error, WEFT_ERR_INVALID, "sizes are from 0 to 1e12, or negative: the hop's",
+                     "the edge %u>%u has messages of %g and %g bytes", edge->from, edge->to,
+                     edge->bytes, edge->gradient_bytes);
+  }
   if (edge->to - edge->from - 1u > WEFT_SKIP_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "pass the tensor on through a stage in between",
                      "the edge %u>%u skips %u stages; the limit is %" PRIu32, edge->from, edge->to,

@@ -24,6 +24,7 @@ struct graph_reader {
   struct weft_arena arena;
   uint32_t stage_count;
   uint32_t edge_count;
+  uint64_t edges_at;  /* which member of the document they are */
   const char **names; /* [stage_count] NULL where a stage has none */
   struct weft_edge *edges;
 };
@@ -74,11 +75,15 @@ static enum weft_status check_length(const struct graph_reader *reader, size_t c
 static enum weft_status read_name(struct graph_reader *reader, const json_t *value,
                                   uint32_t stage) {
   const char *name = json_string_value(value);
+  if (json_is_null(value)) {
+    reader->names[stage] = NULL;
+    return WEFT_OK;
+  }
   if (name == NULL || name[0] == '\0') {
-    return unexpected(reader, HINT_EXAMPLE, "a name");
+    return unexpected(reader, HINT_EXAMPLE, "a name, or null");
   }
   for (uint32_t s = 0; s < stage; s++) {
-    if (strcmp(reader->names[s], name) == 0) {
+    if (reader->names[s] != NULL && strcmp(reader->names[s], name) == 0) {
       const struct weft_json_place place = weft_json_document_here(&reader->document);
       return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
                                      "give every stage a name of its own",
@@ -121,7 +126,7 @@ static enum weft_status read_stage(const struct graph_reader *reader, const json
     return WEFT_OK;
   }
   for (uint32_t s = 0; name != NULL && reader->names != NULL && s < reader->stage_count; s++) {
-    if (strcmp(reader->names[s], name) == 0) {
+    if (reader->names[s] != NULL && strcmp(reader->names[s], name) == 0) {
       *stage = (uint16_t)s;
       return WEFT_OK;
     }
@@ -132,7 +137,7 @@ static enum weft_status read_stage(const struct graph_reader *reader, const json
 static enum weft_status read_bytes(const struct graph_reader *reader, const json_t *value,
                                    double *bytes) {
   const double size = json_real_value(value);
-  if (!json_is_real(value) || size < 0 || size > 1e12) {
+  if (!json_is_real(value) || size < 0 || size > WEFT_EDGE_BYTES_MAX) {
     return unexpected(reader, HINT_BYTES, "a size of at least 0");
   }
   *bytes = size;
@@ -235,6 +240,7 @@ static enum weft_status read_fields(struct graph_reader *reader, json_t *root, b
     if (strcmp(key, "stages") == 0) {
       status = edges ? WEFT_OK : read_stages(reader, value);
     } else if (strcmp(key, "edges") == 0) {
+      reader->edges_at = *ordinal;
       status = edges ? read_edges(reader, value) : WEFT_OK;
     } else if (strcmp(key, "schema") != 0) {
       status = unknown_field(reader, "schema, stages, edges");
@@ -251,7 +257,6 @@ static enum weft_status read_fields(struct graph_reader *reader, json_t *root, b
 static enum weft_status read_root(struct graph_reader *reader, json_t *root,
                                   const struct weft_allocator *allocator, struct weft_graph **out) {
   struct weft_error why;
-  char name[128];
   WEFT_TRY(check_document(reader, root));
   WEFT_TRY(read_fields(reader, root, false));
   WEFT_TRY(read_fields(reader, root, true));
@@ -259,10 +264,9 @@ static enum weft_status read_root(struct graph_reader *reader, json_t *root,
       weft_graph_create(allocator, reader->stage_count, reader->edges, reader->edge_count,
                         (const char *const *)reader->names, out, &why);
   if (status < 0) {
-    (void)weft_fail(
-        reader->document.error, status, why.hint, "%s: %s",
-        weft_escape(name, sizeof name, reader->document.name, strlen(reader->document.name)),
-        why.message);
+    *enter(reader) = reader->edges_at;
+    const struct weft_json_place place = weft_json_document_here(&reader->document);
+    (void)weft_json_document_fail(&reader->document, &place, status, why.hint, "%s", why.message);
   }
   return status;
 }
@@ -298,7 +302,11 @@ void weft_graph_print(const struct weft_graph *graph, struct weft_json *json, co
   if (graph->names != NULL) {
     weft_json_open(json, "stages", '[');
     for (uint32_t s = 0; s < graph->stage_count; s++) {
-      weft_json_string(json, NULL, graph->names[s]);
+      if (graph->names[s] != NULL) {
+        weft_json_string(json, NULL, graph->names[s]);
+      } else {
+        weft_json_null(json, NULL);
+      }
     }
     weft_json_close(json, ']');
   } else {

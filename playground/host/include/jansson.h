@@ -42,6 +42,7 @@ bool json_is_object(const json_t *value);
 bool json_is_array(const json_t *value);
 bool json_is_real(const json_t *value);
 bool json_is_boolean(const json_t *value);
+bool json_is_null(const json_t *value);
 bool json_is_true(const json_t *value);
 double json_real_value(const json_t *value);
 const char *json_string_value(const json_t *value);
