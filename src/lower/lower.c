@@ -114,6 +114,10 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "use a window of at least 1",
                      "an unshard window of 0 stages: nothing could ever be computed");
   }
+  if (options->tie_grad && !weft_graph_has_backward(table->graph, 0)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "let an edge from stage 0 carry gradients, or tie none",
+                     "stage 0 is frozen: it has no gradient to sum with that of the last stage");
+  }
   struct chain chain = {
       .allocator = allocator, .table = table, .window = options->unshard_window, .error = error};
   const enum weft_status status = run_passes(&chain, options);

@@ -294,11 +294,18 @@ static void add_wait(const struct transfer_pass *pass, struct weft_action action
 static void add_waits(const struct transfer_pass *pass, struct weft_action action, char *buffer,
                       size_t size, size_t *used) {
   const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+  bool first = true;
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t producer = weft_action_input_at(pass->graph, action, k);
-    if (!is_made(pass, action, producer)) {
-      add_wait(pass, action, producer, buffer, size, used);
+    if (is_made(pass, action, producer)) {
+      continue;
     }
+    if (!first && *used + 1 < size) {
+      buffer[(*used)++] = ',';
+      buffer[*used] = '\0';
+    }
+    first = false;
+    add_wait(pass, action, producer, buffer, size, used);
   }
 }
 
