@@ -68,7 +68,8 @@ struct weft_difference {
 struct weft_diff {
   size_t difference_count;
   const struct weft_difference *differences;
-  uint64_t left_out; /* beyond differences_max */
+  uint64_t left_out;  /* beyond differences_max */
+  bool graphs_differ; /* other edges between stages, or gradients over other edges */
 };
 
 /* Per rank, a shortest edit script (insertions and deletions; a deletion

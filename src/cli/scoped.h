@@ -26,6 +26,7 @@
 
 WEFT_SCOPED_TYPE(weft_costs)
 WEFT_SCOPED_TYPE(weft_diff)
+WEFT_SCOPED_TYPE(weft_graph)
 WEFT_SCOPED_TYPE(weft_links)
 WEFT_SCOPED_TYPE(weft_program)
 WEFT_SCOPED_TYPE(weft_report)

@@ -44,6 +44,7 @@ struct differ {
   size_t found_max;
   uint64_t left_out;
   bool failed; /* found could not grow */
+  bool graphs_differ;
 };
 
 static const struct weft_action *cell_of(const struct row *row, uint32_t cell) {
@@ -325,7 +326,8 @@ static enum weft_status make_result(const struct differ *differ, struct weft_dif
   }
   object->diff = (struct weft_diff){.difference_count = differ->found_count,
                                     .differences = differences,
-                                    .left_out = differ->left_out};
+                                    .left_out = differ->left_out,
+                                    .graphs_differ = differ->graphs_differ};
   object->arena = arena;
   *out = &object->diff;
   return WEFT_OK;
@@ -339,7 +341,10 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
   WEFT_NEED(b, error);
   WEFT_NEED(out, error);
   struct differ differ = {
-      .allocator = allocator, .scratch = {.allocator = allocator}, .found_max = differences_max};
+      .allocator = allocator,
+      .scratch = {.allocator = allocator},
+      .found_max = differences_max,
+      .graphs_differ = !weft_graph_equal(a->graph, b->graph)};
   enum weft_status status = compare_programs(&differ, a, b, error);
   if (status == WEFT_OK) {
     status = make_result(&differ, out, error);

@@ -22,20 +22,19 @@
 #include "ir/pairs.h"
 #include "ir/program.h"
 
-/* What has been done about one (stage, microbatch), on the stage's own rank. */
+/* What has been done about one (stage, microbatch), and about one message (channel, microbatch),
+ * on the stage's own rank. */
 enum {
   DONE_F = 1u << 0,
   DONE_GRADIENT = 1u << 1, /* B or I */
-  DONE_SEND_F = 1u << 2,
-  DONE_SEND_B = 1u << 3,
-  DONE_RECV_F = 1u << 4,
-  DONE_RECV_B = 1u << 5
+  DONE_SEND = 1u << 2,
+  DONE_RECV = 1u << 3
 };
 
 static const uint8_t done_bits[WEFT_OP_COUNT] = {
-    [WEFT_OP_F] = DONE_F,           [WEFT_OP_B] = DONE_GRADIENT,    [WEFT_OP_I] = DONE_GRADIENT,
-    [WEFT_OP_SEND_F] = DONE_SEND_F, [WEFT_OP_SEND_B] = DONE_SEND_B, [WEFT_OP_RECV_F] = DONE_RECV_F,
-    [WEFT_OP_RECV_B] = DONE_RECV_B,
+    [WEFT_OP_F] = DONE_F,         [WEFT_OP_B] = DONE_GRADIENT,  [WEFT_OP_I] = DONE_GRADIENT,
+    [WEFT_OP_SEND_F] = DONE_SEND, [WEFT_OP_SEND_B] = DONE_SEND, [WEFT_OP_RECV_F] = DONE_RECV,
+    [WEFT_OP_RECV_B] = DONE_RECV,
 };
 
 /* A set of ranks that is visited in ascending order while it grows. */
@@ -47,7 +46,8 @@ struct rank_set {
 struct dry_run {
   const struct weft_program *in;
   struct weft_arena arena; /* everything below */
-  uint8_t *done;           /* [stage][microbatch]: DONE_* */
+  uint8_t *done;           /* [stage][microbatch]: DONE_F, DONE_GRADIENT */
+  uint8_t *messages;       /* [channel][microbatch]: DONE_SEND, DONE_RECV */
   uint32_t *rank_of;       /* [stage_count] */
   uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
   bool *asleep;            /* [rank_count]: until something is sent to the rank */
@@ -92,8 +92,10 @@ static bool set_allocate(struct dry_run *run, struct rank_set *set) {
 static enum weft_status allocate(struct dry_run *run, struct weft_error *error) {
   const struct weft_program *in = run->in;
   struct weft_arena *arena = &run->arena;
-  size_t pairs;
+  size_t pairs, messages;
   WEFT_TRY(weft_pairs_count(in, &pairs, error));
+  WEFT_TRY(weft_messages_count(in, &messages, error));
+  run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
   run->done = weft_arena_allocate(arena, pairs, sizeof *run->done);
   run->rank_of = weft_arena_allocate(arena, in->stage_count, sizeof *run->rank_of);
   run->next = weft_arena_allocate(arena, in->rank_count, sizeof *run->next);
@@ -129,34 +131,62 @@ static bool is_done(const struct dry_run *run, uint32_t stage, uint32_t microbat
   return (*done_of(run, stage, microbatch) & bits) != 0;
 }
 
-/* Whether what one stage makes is at hand for the other without a transfer. */
-static bool is_near(const struct dry_run *run, uint32_t stage, uint32_t other) {
-  return run->rank_of[stage] == run->rank_of[other];
+/* What has been done about the message of a SEND or RECV; NULL: there is no such edge. */
+static uint8_t *message_of(const struct dry_run *run, struct weft_action transfer) {
+  const uint32_t channel = weft_channel_of(run->in, transfer);
+  return channel != WEFT_EDGE_NONE
+             ? &run->messages[(size_t)channel * run->in->microbatch_count + transfer.microbatch]
+             : NULL;
 }
 
-static bool input_is_ready(const struct dry_run *run, struct weft_action action) {
-  uint32_t producer;
-  if (!weft_action_input(action, run->in->stage_count, &producer)) {
-    return true;
-  }
-  const bool forward = action.op == WEFT_OP_F;
-  return is_done(run, action.stage, action.microbatch, forward ? DONE_RECV_F : DONE_RECV_B) ||
+static bool message_is(const struct dry_run *run, struct weft_action transfer, uint32_t bits) {
+  const uint8_t *message = message_of(run, transfer);
+  return message != NULL && (*message & bits) != 0;
+}
+
+/* Whether what one stage makes is at hand for the other without a transfer. */
+static bool is_near(const struct dry_run *run, uint32_t stage, uint32_t other) {
+  return other < run->in->stage_count && run->rank_of[stage] == run->rank_of[other];
+}
+
+/* The RECV of what a stage makes for an action of another one. */
+static struct weft_action recv_of(struct weft_action action, uint32_t producer) {
+  return weft_action_transfer(action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                              action.stage, producer, action.microbatch);
+}
+
+static bool input_is_ready(const struct dry_run *run, struct weft_action action,
+                           uint32_t producer) {
+  return message_is(run, recv_of(action, producer), DONE_RECV) ||
          (is_near(run, action.stage, producer) &&
-          is_done(run, producer, action.microbatch, forward ? DONE_F : DONE_GRADIENT));
+          is_done(run, producer, action.microbatch,
+                  action.op == WEFT_OP_F ? DONE_F : DONE_GRADIENT));
+}
+
+/* The first of its inputs that is not ready: the stage that makes it. False: all are. */
+static bool find_unready_input(const struct dry_run *run, struct weft_action action,
+                               uint32_t *producer) {
+  const struct weft_graph *graph = run->in->graph;
+  const uint32_t count = weft_action_input_count(graph, action, run->in->stage_count);
+  for (uint32_t k = 0; k < count; k++) {
+    *producer = weft_action_input_at(graph, action, k);
+    if (!input_is_ready(run, action, *producer)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 static bool action_is_ready(const struct dry_run *run, struct weft_action action) {
-  struct weft_action send;
+  uint32_t producer;
   switch (action.op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
-    case WEFT_OP_I: return input_is_ready(run, action);
+    case WEFT_OP_I: return !find_unready_input(run, action, &producer);
     case WEFT_OP_SEND_F: return is_done(run, action.stage, action.microbatch, DONE_F);
     case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, DONE_GRADIENT);
     case WEFT_OP_RECV_F:
-    case WEFT_OP_RECV_B:
-      return weft_action_partner(action, run->in->stage_count, &send) &&
-             is_done(run, send.stage, send.microbatch, done_bits[send.op]);
+    case WEFT_OP_RECV_B: return message_is(run, action, DONE_SEND);
     default: return true;
   }
 }
@@ -177,8 +207,14 @@ static const struct weft_action *find_unready(const struct dry_run *run,
  * another rank makes nothing ready. */
 static void mark_done(struct dry_run *run, uint32_t rank, struct weft_action action) {
   const uint8_t bits = done_bits[action.op];
-  if (bits != 0 && run->rank_of[action.stage] == rank) {
-    *done_of(run, action.stage, action.microbatch) |= bits;
+  if (bits == 0 || run->rank_of[action.stage] != rank) {
+    return;
+  }
+  uint8_t *done = weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)
+                      ? message_of(run, action)
+                      : done_of(run, action.stage, action.microbatch);
+  if (done != NULL) {
+    *done |= bits;
   }
 }
 
@@ -287,7 +323,9 @@ static uint64_t step_of(const struct weft_program *program, uint32_t rank, uint6
 
 /* B and I are alternatives: either makes the gradient that is waited for. */
 static bool same_result(struct weft_action a, struct weft_action b) {
-  return done_bits[a.op] == done_bits[b.op] && a.stage == b.stage && a.microbatch == b.microbatch;
+  const bool same_op = a.op == b.op || (weft_op_in(a.op, WEFT_OPS_GRADIENT) &&
+                                        weft_op_in(b.op, WEFT_OPS_GRADIENT));
+  return same_op && a.skip == b.skip && a.stage == b.stage && a.microbatch == b.microbatch;
 }
 
 /* "1SEND_B1 (rank 1, step 9)" */
@@ -317,14 +355,14 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
     wanted->op = action.op == WEFT_OP_SEND_F ? WEFT_OP_F : WEFT_OP_B;
     return true;
   }
-  if (!weft_action_input(action, run->in->stage_count, &producer)) {
+  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || !find_unready_input(run, action, &producer)) {
     return weft_action_partner(action, run->in->stage_count, wanted);
   }
   if (is_near(run, action.stage, producer)) {
     wanted->op = action.op == WEFT_OP_F ? WEFT_OP_F : WEFT_OP_B;
     wanted->stage = (uint16_t)producer;
   } else {
-    wanted->op = action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
+    *wanted = recv_of(action, producer);
   }
   return true;
 }
@@ -416,6 +454,7 @@ static enum weft_status run_and_write(struct dry_run *run, const struct weft_all
   program->level = run->in->level;
   program->stage_count = run->in->stage_count;
   program->microbatch_count = run->in->microbatch_count;
+  program->graph = weft_graph_hold(run->in->graph);
   *out = program;
   return WEFT_OK;
 }
@@ -424,7 +463,6 @@ enum weft_status weft_dry_run(const struct weft_allocator *allocator, const stru
                               struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(in, error);
   WEFT_NEED(out, error);
-  WEFT_TRY(weft_program_require_chain(in, "the dry run", error));
   struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
   const enum weft_status status = run_and_write(&run, allocator, out, error);
   weft_arena_finish(&run.arena);

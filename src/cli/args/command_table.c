@@ -80,7 +80,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(MERGE_BW), OPTION(WINDOW), OPTION(NO_UNSHARD), OPTION(NO_REDUCE_GRAD),
-      OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(SLOTS), OUTPUT_JSON_HELP},
+      OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(SLOTS), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "turn a table into a program with communication",
      "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
      "UNSHARD and RESHARD, and REDUCE_GRAD. With --tie-grad also TIE_GRAD, which PyTorch does not "
@@ -91,7 +91,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(STAGES), OPTION(MAX_FINDINGS),
-      OUTPUT_JSON_HELP},
+      OPTION(GRAPH), OUTPUT_JSON_HELP},
      "prove that a table or program is right and cannot hang",
      "Checks that every stage executes every microbatch exactly once and in order, that sends and "
      "receives match, and that no rank can wait forever. Every finding names rank, step, action "
@@ -103,8 +103,8 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(CHANNEL), OPTION(STEPS), TIMES, OPTION(SLOW), OPTION(JITTER), OPTION(RUNS),
-      OPTION(SEED), OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP},
+     {OPTION(CHANNEL), OPTION(STEPS), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER),
+      OPTION(RUNS), OPTION(SEED), OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP},
      "predict how long a schedule takes, where it idles, and its memory",
      "Simulates one training step: its makespan, the idle time of every rank and its causes, and "
      "peak memory. Times come from the options, the same for all stages, or from a costs file; "
@@ -120,7 +120,7 @@ static const struct weft_cli_command commands[] = {
      WEFT_CLI_OPERANDS_MAX,
      "file",
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
-      OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
+      OPTION(GRAPH), OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
      "rank all schedules for a pipeline by their time",
      "Simulates every schedule that is possible for the given shape, best first, explains why the "
      "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, and that of "
@@ -134,7 +134,9 @@ static const struct weft_cli_command commands[] = {
      "same model: then costs given by options, or by a file with one entry, are those of a rank's "
      "share of the model; with v stages per rank each stage takes 1/v of its time and memory, and "
      "the time of a transfer does not change. A file with one entry per stage compares the "
-     "schedules with that many stages.",
+     "schedules with that many stages.\n"
+     "FILEs whose stages form a graph are compared with each other only, all with the same edges, "
+     "and costs are of a stage.",
      "weft compare -p 4 -m 8 --memory 4"},
     {"plan",
      "",
@@ -184,8 +186,8 @@ static const struct weft_cli_command commands[] = {
      "[FILE] [FILE]",
      2,
      "file",
-     {OPTION(CHANNEL), TIMES, OPTION(SLOW), OPTION(JITTER), OPTION(SEED), OPTION(GRID),
-      OPTION(WIDTH), OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
+     {OPTION(CHANNEL), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER), OPTION(SEED),
+      OPTION(GRID), OPTION(WIDTH), OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
@@ -313,7 +315,7 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(RANK), OUTPUT_JSON_HELP},
+     {OPTION(RANK), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
      "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
@@ -338,9 +340,10 @@ static const struct weft_cli_command commands[] = {
      "A B",
      2,
      "file",
-     {OPTION(MAX_DIFFERENCES), OUTPUT_JSON_HELP},
+     {OPTION(MAX_DIFFERENCES), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "show where two tables or programs differ",
-     "Compares the files A and B rank by rank. Exit status 0 means equal, 1 different.",
+     "Compares the files A and B rank by rank, and the edges between their stages. Exit status 0 "
+     "means equal, 1 different.",
      "weft diff a.csv b.csv"},
     {"bench",
      "[NAME]",

@@ -149,13 +149,18 @@ static int try_values(struct compare_run *run, size_t order) {
   return WEFT_CLI_OK;
 }
 
+/* Schedules by name are for chains. */
+static bool has_graph(const struct compare_run *run) {
+  return run->arguments->operand_count > 0 && !weft_graph_is_chain(run->files[0]->graph);
+}
+
 static int try_all(struct compare_run *run) {
   for (unsigned k = 0; k < run->arguments->operand_count; k++) {
     const char *name = weft_cli_input_name(run->arguments->operands[k]);
     WEFT_CLI_TRY(simulate(run, run->files[k],
                           (struct weft_cli_entry){.name = name, .file = true, .one_v = true}));
   }
-  for (size_t order = 0; order < weft_schedule_count(); order++) {
+  for (size_t order = 0; order < weft_schedule_count() && !has_graph(run); order++) {
     const struct weft_schedule_info *info = weft_schedule_at(order);
     if (info->trains && !info->fixed) {
       WEFT_CLI_TRY(try_values(run, order));
@@ -195,10 +200,12 @@ static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs
 
 /* ---- Files ---- */
 
-/* Another number of ranks or microbatches is other work, and a forward pass is less. */
+/* Another number of ranks or microbatches, or another graph, is other work, and a forward pass is
+ * less. */
 static int check_file(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                      unsigned index, const struct weft_program *file,
+                      unsigned index, struct weft_program *const *files,
                       const struct weft_shape *shape) {
+  const struct weft_program *file = files[index], *first = files[0];
   char quoted[256];
   (void)weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(arguments->operands[index]));
   if (file->rank_count != shape->ranks || file->microbatch_count != shape->microbatches) {
@@ -217,6 +224,10 @@ static int check_file(const struct weft_cli *cli, const struct weft_cli_argument
         cli, "leave -v out: then costs are of a rank's share of the model, for any v",
         "%s has %" PRIu32 " stages, which is not %" PRIu32 " ranks with %" PRIu32 " stages each",
         quoted, file->stage_count, shape->ranks, shape->stages_per_rank);
+  }
+  if (!weft_graph_equal(file->graph, first->graph)) {
+    return weft_cli_usage(cli, "'weft diff' lists their edges",
+                          "%s has other edges between stages than the first file", quoted);
   }
   for (uint64_t k = 0; k < file->action_count; k++) {
     if (file->actions[k].op == WEFT_OP_B || file->actions[k].op == WEFT_OP_I) {
@@ -238,12 +249,12 @@ static int read_file(struct compare_run *run, unsigned index) {
                             "standard input can be read only once");
     }
   }
-  WEFT_CLI_TRY(weft_cli_read_program(cli, path, &run->files[index]));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, run->arguments, index, &run->files[index]));
   WEFT_CLI_TRY(weft_cli_check_valid(cli, run->files[index], weft_cli_input_name(path)));
   const struct weft_program *file = run->files[index];
   shape->ranks = shape->ranks == 0 ? file->rank_count : shape->ranks;
   shape->microbatches = shape->microbatches == 0 ? file->microbatch_count : shape->microbatches;
-  return check_file(cli, run->arguments, index, file, shape);
+  return check_file(cli, run->arguments, index, run->files, shape);
 }
 
 /* ---- The command ---- */
@@ -278,6 +289,7 @@ static int compare(struct compare_run *run) {
   comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
   comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
   WEFT_CLI_TRY(fix_stages(run->cli, run->costs.costs, comparison));
+  comparison->per_stage = comparison->per_stage || has_graph(run);
   WEFT_CLI_TRY(try_all(run));
   weft_cli_comparison_sort(comparison);
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_compare_json : weft_cli_compare_text)(

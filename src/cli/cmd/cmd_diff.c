@@ -44,9 +44,92 @@ static void add_difference(struct weft_text *text, const struct weft_difference 
   weft_text_add(text, "\n");
 }
 
+/* ---- Edges ---- */
+
+enum link { LINK_NONE, LINK_FORWARD, LINK_BOTH };
+
+static uint32_t edge_count(const struct weft_program *program) {
+  return program->graph != NULL     ? program->graph->edge_count
+         : program->stage_count > 0 ? program->stage_count - 1
+                                    : 0;
+}
+
+static struct weft_edge edge_at(const struct weft_program *program, uint32_t e) {
+  return program->graph != NULL ? program->graph->edges[e] : weft_edge_make(e, e + 1);
+}
+
+static enum link find_link(const struct weft_program *program, struct weft_edge edge) {
+  if (program->graph == NULL) {
+    return edge.to == edge.from + 1 && edge.to < program->stage_count ? LINK_BOTH : LINK_NONE;
+  }
+  const uint32_t e = weft_graph_find(program->graph, edge.from, edge.to);
+  return e == WEFT_EDGE_NONE                 ? LINK_NONE
+         : program->graph->edges[e].gradient ? LINK_BOTH
+                                             : LINK_FORWARD;
+}
+
+struct edge_difference {
+  struct weft_edge edge;
+  enum link a, b;
+};
+
+/* The next one, from *at = 0 on: first the edges of a that b lacks or has in another way, then
+ * those that only b has; false: there is none. */
+static bool next_edge(const struct weft_program *a, const struct weft_program *b, uint64_t *at,
+                      struct edge_difference *found) {
+  const uint64_t count_a = edge_count(a), count = count_a + edge_count(b);
+  while (*at < count) {
+    const uint64_t k = (*at)++;
+    const struct weft_edge edge =
+        k < count_a ? edge_at(a, (uint32_t)k) : edge_at(b, (uint32_t)(k - count_a));
+    *found = (struct edge_difference){edge, find_link(a, edge), find_link(b, edge)};
+    if (k < count_a ? found->a != found->b : found->a == LINK_NONE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static const char *link_name(enum link link) {
+  return link == LINK_NONE ? "none" : link == LINK_FORWARD ? "without gradient" : "with gradient";
+}
+
+static uint64_t add_edges(struct weft_text *text, const struct weft_program *a,
+                          const struct weft_program *b) {
+  struct edge_difference found;
+  uint64_t count = 0;
+  for (uint64_t at = 0; next_edge(a, b, &at, &found); count++) {
+    weft_text_addf(text, "edge %u>%u: %s -> %s\n", found.edge.from, found.edge.to,
+                   link_name(found.a), link_name(found.b));
+  }
+  return count;
+}
+
+static void add_json_edges(struct weft_json *json, const struct weft_program *a,
+                           const struct weft_program *b) {
+  struct edge_difference found;
+  weft_json_open(json, "edges", '[');
+  for (uint64_t at = 0; next_edge(a, b, &at, &found);) {
+    weft_json_open(json, NULL, '{');
+    weft_json_number(json, "from", found.edge.from);
+    weft_json_number(json, "to", found.edge.to);
+    weft_json_string(json, "a", link_name(found.a));
+    weft_json_string(json, "b", link_name(found.b));
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+}
+
+/* ---- The report ---- */
+
+static bool is_equal(const struct weft_diff *diff) {
+  return diff->difference_count + diff->left_out == 0 && !diff->graphs_differ;
+}
+
 static void add_listing(struct weft_text *text, const struct weft_program *a,
                         const struct weft_program *b, const struct weft_diff *diff) {
-  const uint64_t count = diff->difference_count + diff->left_out;
+  uint64_t count = diff->difference_count + diff->left_out;
+  count += diff->graphs_differ ? add_edges(text, a, b) : 0;
   for (size_t i = 0; i < diff->difference_count; i++) {
     add_difference(text, &diff->differences[i]);
   }
@@ -79,9 +162,12 @@ static const char *kind_of(const struct weft_difference *difference) {
 static void add_json(struct weft_text *text, const struct weft_program *a,
                      const struct weft_program *b, const struct weft_diff *diff) {
   struct weft_json json = weft_json_begin(text, "weft-diff/1");
-  weft_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
+  weft_json_boolean(&json, "equal", is_equal(diff));
   weft_json_number(&json, "ranks_a", a->rank_count);
   weft_json_number(&json, "ranks_b", b->rank_count);
+  if (diff->graphs_differ) {
+    add_json_edges(&json, a, b);
+  }
   weft_json_open(&json, "differences", '[');
   for (size_t i = 0; i < diff->difference_count; i++) {
     const struct weft_difference *difference = &diff->differences[i];
@@ -115,14 +201,14 @@ int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_argument
   WEFT_SCOPED(weft_diff) diff = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &a));
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[1], &b));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &a));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 1, &b));
   const uint64_t most =
       weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_DIFFERENCES, DIFFERENCES_MAX);
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[1]),
                                weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error),
                                &error));
   (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_listing)(&text, a, b, diff);
-  const bool equal = diff->difference_count + diff->left_out == 0;
-  return weft_cli_write_output(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  return weft_cli_write_output(cli, arguments, &text,
+                               is_equal(diff) ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }

@@ -32,7 +32,7 @@ int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_SCOPED(weft_links) links = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &program));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   if (rank >= program->rank_count) {
     return weft_cli_usage(cli, "ranks count from 0",
                           "--rank %" PRIu64 " is not there: the program has %" PRIu32 " ranks",

@@ -80,7 +80,7 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
   struct weft_lower_options options;
   struct weft_error error;
   WEFT_CLI_TRY(read_options(cli, arguments, &options));
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &table));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &table));
   WEFT_CLI_TRY(weft_cli_result(
       cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
   WEFT_CLI_TRY(warn_of_findings(cli, name, table));

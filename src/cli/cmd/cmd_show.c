@@ -22,7 +22,7 @@ static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments
   WEFT_SCOPED(weft_program) program = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &program));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[0]),
                                weft_grid_print(program, NULL, &text, &error), &error));
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);

@@ -78,7 +78,7 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_SCOPED(weft_program) lowered = NULL;
   WEFT_SCOPED(weft_program) steps = NULL;
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &input));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &input));
   if (input->level == WEFT_LEVEL_COMPUTE) {
     WEFT_CLI_TRY(weft_cli_result(
         cli, name, weft_lower(cli->allocator, input, &options, &lowered, &error), &error));
@@ -228,7 +228,7 @@ int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments
   }
   WEFT_CLI_TRY(check_jitter(cli, arguments));
   WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &input));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &input));
   WEFT_CLI_TRY(weft_cli_check_valid(cli, input, name));
   WEFT_CLI_TRY(weft_cli_costs_fit(cli, &costs, input, name));
   return predict(cli, arguments, &costs, name);

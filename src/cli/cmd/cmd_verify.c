@@ -81,7 +81,7 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   struct weft_verify_options options;
   struct weft_error error;
   WEFT_CLI_TRY(read_options(cli, arguments, &options));
-  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &program));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   WEFT_CLI_TRY(weft_cli_result(
       cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
   const struct weft_cli_verify_result result = {.program = program,

@@ -1,4 +1,4 @@
-/* Reading a table, a program, costs or a dump from a file or from standard input. */
+/* Reading a table, a program, costs, a graph or a dump from a file or from standard input. */
 #include "cli/io/input_file.h"
 
 #include <assert.h>
@@ -37,6 +37,12 @@ static const struct kind program_kind = {
 static const struct kind costs_kind = {.content = "costs in JSON",
                                        .hint = "give the name of a JSON file",
                                        .size_hint = "one entry in stages serves all stages",
+                                       .bytes_max = UINT64_C(64) << 20};
+
+/* As weft_graph_parse() has it. */
+static const struct kind graph_kind = {.content = "a graph of stages in JSON",
+                                       .hint = "give the name of a JSON file",
+                                       .size_hint = "a graph has one entry per edge",
                                        .bytes_max = UINT64_C(64) << 20};
 
 /* As weft_hang_explain() has it. */
@@ -201,6 +207,78 @@ int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct w
   return parsed(cli, name, &buffer,
                 weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
                 &error);
+}
+
+int weft_cli_read_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_graph **out) {
+  assert(cli != NULL && arguments != NULL && out != NULL);
+  SCOPED_BUFFER buffer = {.allocator = cli->allocator, .kind = &graph_kind};
+  const char *path = arguments->texts[WEFT_CLI_OPTION_GRAPH];
+  struct weft_error error;
+  *out = NULL;
+  if (!arguments->given[WEFT_CLI_OPTION_GRAPH]) {
+    return WEFT_CLI_OK;
+  }
+  const char *name = weft_cli_input_name(path);
+  WEFT_CLI_TRY(read_text(cli, path, &buffer));
+  return parsed(cli, name, &buffer,
+                weft_graph_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
+                &error);
+}
+
+/* ---- A program with the graph of --graph ---- */
+
+/* The first edge that only one of them has, or that carries gradients in only one. */
+static const struct weft_edge *find_other_edge(const struct weft_graph *a,
+                                               const struct weft_graph *b) {
+  for (uint32_t e = 0; e < a->edge_count; e++) {
+    const struct weft_edge *edge = &a->edges[e];
+    const uint32_t other = weft_graph_find(b, edge->from, edge->to);
+    if (other == WEFT_EDGE_NONE || b->edges[other].gradient != edge->gradient) {
+      return edge;
+    }
+  }
+  return NULL;
+}
+
+static int fail_edges(const struct weft_cli *cli, const char *name, const char *graph_name,
+                      const struct weft_graph *row, const struct weft_graph *graph) {
+  const struct weft_edge *edge = find_other_edge(row, graph);
+  const struct weft_edge *other = edge != NULL ? edge : find_other_edge(graph, row);
+  assert(other != NULL); /* no stage is without edges */
+  return weft_cli_usage(cli, "leave --graph out, or give the graph that the table was made for",
+                        "the row #graph of %s and the graph of %s differ: only %s has the edge "
+                        "%" PRIu32 ">%" PRIu32 "%s",
+                        weft_cli_quoted(name).text, weft_cli_quoted(graph_name).text,
+                        edge != NULL ? "the row" : "the graph",
+                        (uint32_t)other->from, (uint32_t)other->to,
+                        other->gradient ? "" : " without a gradient");
+}
+
+static int apply_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       const char *name, struct weft_program *program) {
+  WEFT_SCOPED(weft_graph) graph = NULL;
+  struct weft_error error;
+  WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
+  if (graph == NULL) {
+    return WEFT_CLI_OK;
+  }
+  const char *graph_name = weft_cli_input_name(arguments->texts[WEFT_CLI_OPTION_GRAPH]);
+  if (program->graph != NULL && !weft_graph_equal(program->graph, graph)) {
+    return fail_edges(cli, name, graph_name, program->graph, graph);
+  }
+  return weft_cli_result(cli, name, weft_program_set_graph(program, graph, &error), &error);
+}
+
+int weft_cli_read_operand(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          unsigned index, struct weft_program **out) {
+  const char *path = arguments->operands[index];
+  WEFT_SCOPED(weft_program) program = NULL;
+  WEFT_CLI_TRY(weft_cli_read_program(cli, path, &program));
+  WEFT_CLI_TRY(apply_graph(cli, arguments, weft_cli_input_name(path), program));
+  *out = program;
+  program = NULL;
+  return WEFT_CLI_OK;
 }
 
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out) {

@@ -5,11 +5,21 @@
 #include <weft/costs.h>
 #include <weft/ir.h>
 
+#include "cli/args/option_parser.h"
 #include "cli/cli.h"
 
 /* Reads and parses `path`; NULL or "-" is standard input. Returns WEFT_CLI_OK
  * and the program, or another exit status after printing what is wrong. */
 int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out);
+
+/* The same for operand number `index`; with --graph the program gets the graph of that file, for
+ * which it must have no row "#graph" or one with the same edges. */
+int weft_cli_read_operand(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          unsigned index, struct weft_program **out);
+
+/* The same for the graph that --graph names; NULL without it. */
+int weft_cli_read_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_graph **out);
 
 /* The same for a costs file. */
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out);

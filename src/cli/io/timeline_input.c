@@ -53,10 +53,11 @@ static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
   return status;
 }
 
-static int read_timeline(const struct weft_cli *cli, const struct weft_cli_costs *costs,
-                         const char *path, struct weft_cli_timeline *timeline) {
-  const char *name = weft_cli_input_name(path);
-  WEFT_CLI_TRY(weft_cli_read_program(cli, path, &timeline->given));
+static int read_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         const struct weft_cli_costs *costs, unsigned index,
+                         struct weft_cli_timeline *timeline) {
+  const char *name = weft_cli_input_name(arguments->operands[index]);
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, index, &timeline->given));
   WEFT_CLI_TRY(weft_cli_check_valid(cli, timeline->given, name));
   return add_transfers(cli, costs, timeline, name);
 }
@@ -126,7 +127,7 @@ int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_ar
   const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
     timelines->count = i + 1;
-    status = read_timeline(cli, &costs, arguments->operands[i], &timelines->list[i]);
+    status = read_timeline(cli, arguments, &costs, (unsigned)i, &timelines->list[i]);
   }
   if (status == WEFT_CLI_OK) {
     status = simulate_all(cli, arguments, &costs, timelines);

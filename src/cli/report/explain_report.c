@@ -21,12 +21,12 @@ struct channel {
 
 /* False for what is neither SEND nor RECV. */
 static bool channel_of(const struct weft_action *action, struct channel *channel) {
-  const int64_t stage = action->stage;
+  const int64_t stage = action->stage, hop = 1 + action->skip;
   switch (action->op) {
-    case WEFT_OP_SEND_F: *channel = (struct channel){'F', stage, stage + 1}; return true;
-    case WEFT_OP_RECV_F: *channel = (struct channel){'F', stage - 1, stage}; return true;
-    case WEFT_OP_SEND_B: *channel = (struct channel){'B', stage, stage - 1}; return true;
-    case WEFT_OP_RECV_B: *channel = (struct channel){'B', stage + 1, stage}; return true;
+    case WEFT_OP_SEND_F: *channel = (struct channel){'F', stage, stage + hop}; return true;
+    case WEFT_OP_RECV_F: *channel = (struct channel){'F', stage - hop, stage}; return true;
+    case WEFT_OP_SEND_B: *channel = (struct channel){'B', stage, stage - hop}; return true;
+    case WEFT_OP_RECV_B: *channel = (struct channel){'B', stage + hop, stage}; return true;
     default: return false;
   }
 }
@@ -184,6 +184,11 @@ static void add_legend(struct weft_text *text, const struct weft_cli_explain_rep
     if (occurs[op]) {
       weft_text_addf(text, "%-12s %s; waits for: %s\n", info->text, info->summary, info->waits_for);
     }
+  }
+  if (!weft_graph_is_chain(program->graph)) {
+    weft_text_add(text,
+                  "The stages form a graph: stage-1 stands for all stages that feed a stage, "
+                  "stage+1 for all that it feeds.\n");
   }
 }
 
