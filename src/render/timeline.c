@@ -2,6 +2,7 @@
 #include "render/timeline.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include <weft/render.h>
@@ -100,6 +101,19 @@ double weft_axis_step(double length, double steps_max) {
 
 void weft_add_number(struct weft_text *text, double number) {
   weft_text_addf(text, "%.9g", number == 0 ? 0 : number); /* no "-0" */
+}
+
+void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
+  enum { EDGES_SHOWN = 12 };
+  weft_text_add(text, "edges");
+  for (uint32_t e = 0; e < graph->edge_count && e < EDGES_SHOWN; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    weft_text_addf(text, "%s %u>%u%s", e > 0 ? "," : "", edge->from, edge->to,
+                   edge->gradient ? "" : "F");
+  }
+  if (graph->edge_count > EDGES_SHOWN) {
+    weft_text_addf(text, " and %" PRIu32 " more", graph->edge_count - EDGES_SHOWN);
+  }
 }
 
 size_t weft_count_characters(const char *data, size_t size) {

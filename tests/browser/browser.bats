@@ -34,6 +34,12 @@ make_pages() {
   show tied.html tied.csv --costs slow.json
   show queued.html queued.csv --costs slow.json --channel rank
   show by_stage.html small.csv --colour-by stage
+  printf '%s\n' '#graph,0>1,0>2,1>2' 0F0,0B0 1F0,1B0 2F0,2B0 >skip.csv
+  echo '{"schema": "weft-graph/1", "stages": ["encoder", "middle", "head"], "edges":
+         [{"from": 0, "to": 1}, {"from": 1, "to": 2}, {"from": 0, "to": 2, "bytes": 12}]}' >skip.json
+  echo '{"schema": "weft-costs/1", "unit": "ms", "stages": [{}],
+         "hop": {"latency": 0.5, "bytes_per_unit": 2}}' >sized.json
+  show skip.html skip.csv --graph skip.json --costs sized.json
   show large.html large.csv --hop 0.5
   "$WEFT" gen 1F1B -p 64 -m 256 -o uniform.csv
   show uniform.html uniform.csv

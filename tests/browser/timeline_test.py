@@ -173,6 +173,24 @@ class Timeline(unittest.TestCase):
             self.assertEqual(self.tooltip(), lines)
         self.expect_quiet()
 
+    def test_a_graph_names_its_edges(self):
+        # 0F0 0-1; to stage 1 until 1.5, to stage 2 over the large edge until 7.5.
+        self.open("skip.html")
+        self.assertIn("edges 0>1, 0>2, 1>2", self.page.text("#cards").replace("\n", " "))
+        for action, lines in {
+                "2F0": ["2F0 · rank 2", "forward, stage 2 (head), microbatch 0", "7.5 – 8.5 ms, takes 1 ms",
+                        "waited for 0F0 on rank 0, which ended at 1 ms; its activation arrived over the edge 0>2 at 7.5 ms",
+                        "idle before it: 7.5 ms before its first action"],
+                "0SEND_F0>2": ["0SEND_F0>2 · rank 0", "activation sent, stage 0 (encoder) to stage 2 (head), microbatch 0",
+                               "1 – 7.5 ms, takes 6.5 ms", "waited for 0F0 on rank 0, which ended at 1 ms"],
+        }.items():
+            self.page.hover(*self.centre(action))
+            self.assertEqual(self.tooltip(), lines)
+        self.page.click(*self.centre("2F0"))
+        self.assertEqual(self.chains()[0], ["Needs: 2, over 3 transfers", "0F0", "1F0"])
+        self.shot("graph")
+        self.expect_quiet()
+
     def test_hover_idle_and_memory(self):
         self.open(SMALL)
         box = self.box("0B0")

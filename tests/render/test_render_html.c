@@ -243,9 +243,28 @@ static void expect_totals(struct stream *stream, const struct weft_simulation *s
   }
 }
 
+/* From the end of what makes an input to its arrival: in a table with a graph, else 0. */
+static void expect_travel(struct stream *stream, const struct weft_simulation *simulation,
+                          uint64_t event, uint64_t other) {
+  const struct weft_program *program = simulation->program;
+  const struct weft_action here = program->actions[simulation->events[event].record];
+  const struct weft_action there = program->actions[simulation->events[other].record];
+  int64_t travel = 0;
+  if (simulation->arrivals != NULL && here.stage != there.stage) {
+    const bool forward = here.op == WEFT_OP_F;
+    const uint32_t edge = forward ? weft_graph_find(program->graph, there.stage, here.stage)
+                                  : weft_graph_find(program->graph, here.stage, there.stage);
+    assert_int_not_equal(edge, WEFT_EDGE_NONE);
+    travel = simulation->arrivals[(2 * edge + !forward) * program->microbatch_count +
+                                  here.microbatch] -
+             simulation->events[other].end;
+  }
+  assert_int_equal(take_number(stream), travel);
+}
+
 /* The links are the records that weft_links_needs() gives, and a RECV's SEND. */
 static void expect_links(struct stream *stream, const struct weft_simulation *simulation,
-                         const struct weft_links *links, uint64_t event, unsigned count) {
+                         const struct weft_links *links, uint64_t event, uint64_t count) {
   uint64_t needs[WEFT_NEEDS_MAX + 1];
   const uint32_t record = simulation->events[event].record;
   const uint8_t op = simulation->program->actions[record].op;
@@ -259,6 +278,9 @@ static void expect_links(struct stream *stream, const struct weft_simulation *si
     const int64_t other = (int64_t)event + take_signed(stream);
     assert_in_range(other, 0, simulation->event_count - 1);
     assert_int_equal(simulation->events[other].record, needs[i]);
+    if (simulation->program->graph != NULL) {
+      expect_travel(stream, simulation, event, (uint64_t)other);
+    }
   }
 }
 
@@ -267,14 +289,19 @@ static void expect_event(struct stream *stream, const struct weft_simulation *si
   const struct weft_event *event = &simulation->events[number];
   const struct weft_action action = simulation->program->actions[event->record];
   const unsigned char head = take_byte(stream);
+  const uint64_t link_count = (head >> 4) + (head >> 4 == 15 ? take_number(stream) : 0u);
+  const bool transfer = action.op >= WEFT_OP_SEND_F && action.op <= WEFT_OP_RECV_B;
   assert_int_equal(head & 15, action.op);
   assert_int_equal(take_number(stream),
                    action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
+  if (transfer && simulation->program->graph != NULL) {
+    assert_int_equal(take_number(stream), action.skip);
+  }
   assert_int_equal(take_number(stream), action.microbatch);
   *begin += take_signed(stream);
   assert_int_equal(*begin, event->begin);
   assert_int_equal(take_number(stream), event->end - event->begin);
-  expect_links(stream, simulation, links, number, head >> 4);
+  expect_links(stream, simulation, links, number, link_count);
 }
 
 static void expect_events(struct stream *stream, const struct weft_simulation *simulation) {
@@ -368,6 +395,60 @@ static void test_data_is_the_simulation(void **state) {
     weft_simulation_destroy(simulation);
     weft_program_destroy(program);
   }
+  weft_costs_destroy(costs);
+}
+
+/* A table, and the program that it becomes. */
+static void expect_graph(const struct weft_program *table, struct weft_costs *costs) {
+  const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
+  struct weft_program *program = NULL;
+  struct weft_error error;
+  assert_int_equal(weft_lower(NULL, table, &options, &program, &error), WEFT_OK);
+  struct weft_simulation *simulations[] = {simulation_of(table, costs),
+                                           simulation_of(program, costs)};
+  const struct weft_picture pictures[] = {{"table", simulations[0], costs, NULL},
+                                          {"program", simulations[1], costs, NULL}};
+  struct weft_text page = page_of(pictures, 2);
+  char *text = data_text(page.data);
+  assert_null(strpbrk(text, "<>&'"));
+  free(text);
+  json_t *data = data_of(page.data);
+  for (size_t i = 0; i < 2; i++) {
+    const json_t *edges = json_object_get(picture_at(data, i), "edges");
+    expect_picture(data, i, &pictures[i], 1.75);
+    assert_int_equal(json_array_size(edges), table->graph->edge_count);
+    weft_simulation_destroy(simulations[i]);
+  }
+  json_decref(data);
+  weft_text_finish(&page);
+  weft_program_destroy(program);
+}
+
+static void test_graphs_name_their_edges(void **state) {
+  (void)state;
+  struct weft_costs *costs = slow_transfers();
+  struct weft_program *table =
+      csv_program("#graph,0>1,0>3,1>2,2>3\n0F0,0F1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,1B0,2B1,1B1\n"
+                  "3F0,3B0,3F1,3B1\n");
+  expect_graph(table, costs);
+  weft_program_destroy(table);
+  /* Twenty stages feed the last one: more links than a byte has room for. */
+  struct weft_edge edges[20];
+  struct weft_graph *graph = NULL;
+  struct weft_error error;
+  struct weft_text csv = {0};
+  for (uint32_t s = 0; s < 20; s++) {
+    edges[s] = weft_edge_make(s, 20);
+    weft_text_addf(&csv, "%uF0,%uB0\n", s, s);
+  }
+  weft_text_add(&csv, "20F0,20B0\n");
+  table = csv_program(csv.data);
+  assert_int_equal(weft_graph_create(NULL, 21, edges, 20, NULL, &graph, &error), WEFT_OK);
+  assert_int_equal(weft_program_set_graph(table, graph, &error), WEFT_OK);
+  expect_graph(table, costs);
+  weft_text_finish(&csv);
+  weft_graph_destroy(graph);
+  weft_program_destroy(table);
   weft_costs_destroy(costs);
 }
 
@@ -537,6 +618,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_one_page_and_no_network),
       cmocka_unit_test(test_data_is_the_simulation),
+      cmocka_unit_test(test_graphs_name_their_edges),
       cmocka_unit_test(test_times_from_anywhere),
       cmocka_unit_test(test_names_are_escaped),
       cmocka_unit_test(test_options),

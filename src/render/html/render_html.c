@@ -14,7 +14,7 @@
  *              peak activation, peak memory, peak at; number receive buffers
  *     number   events of all ranks
  *     ranks ×  number events, and for each
- *                byte    op + 16 × links
+ *                byte    op + 16 × links (15: and as many more as the next number says)
  *                number  stage (of an overlap: its parts), microbatch
  *                signed  begin - begin of the event before, in ticks (of the first:
  *                        - the earliest begin of all, from which times count)
@@ -25,6 +25,10 @@
  *                real    size from there on
  *     number   events of the critical path, and for each, first to last,
  *                signed  its number - the number of the one before
+ *
+ * A picture whose stages form a graph has the field "edges", and in its stream every SEND and RECV
+ * has a number after its stage, the stages that it skips; and every link has one, the ticks from
+ * the end of the other event to when what it made was there: a table has no RECV to tell.
  *
  * page/codec.js reads it. */
 #include <weft/render.h>
@@ -43,6 +47,8 @@
 #define EVENTS_MAX UINT64_C(10000000)
 /* More stages than this share colours: their colours could not be distinguished. */
 #define STAGE_COLOURS_MAX 256u
+/* Links of an event that do not fit into its first byte. */
+#define LINKS_MORE 15u
 
 /* ---- Bytes as base64 ---- */
 
@@ -167,21 +173,39 @@ static unsigned links_of(const struct page_picture *page, uint64_t record,
 /* Of any two times: what does not fit comes back right when it is added again. */
 static int64_t difference(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
 
+/* Ticks that what an event made took to a record that needs it. */
+static uint64_t travel_of(const struct weft_simulation *simulation, uint64_t event,
+                          uint64_t record) {
+  const int64_t end = simulation->events[event].end;
+  const int64_t there = weft_arrival_of(simulation, event, record);
+  return there > end ? (uint64_t)difference(there, end) : 0;
+}
+
 static void pack_event(struct packer *packer, const struct page_picture *page, uint64_t number,
                        int64_t previous_begin) {
   const struct weft_event *event = &page->picture->simulation->events[number];
   const struct weft_action action = page->picture->simulation->program->actions[event->record];
   uint32_t links[WEFT_NEEDS_MAX + 1];
   const unsigned count = links_of(page, event->record, links);
+  const bool graph = page->picture->simulation->program->graph != NULL;
   _Static_assert(WEFT_OP_COUNT <= 16, "an op has four bits");
-  pack_byte(packer, (uint8_t)(action.op | count << 4));
+  pack_byte(packer, (uint8_t)(action.op | (count < LINKS_MORE ? count : LINKS_MORE) << 4));
+  if (count >= LINKS_MORE) {
+    pack_number(packer, count - LINKS_MORE);
+  }
   pack_number(packer, action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
+  if (graph && weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    pack_number(packer, action.skip);
+  }
   pack_number(packer, action.microbatch);
   pack_signed(packer, difference(event->begin, previous_begin));
   pack_number(packer,
               event->end > event->begin ? (uint64_t)difference(event->end, event->begin) : 0);
   for (unsigned i = 0; i < count; i++) {
     pack_signed(packer, (int64_t)links[i] - (int64_t)number);
+    if (graph) {
+      pack_number(packer, travel_of(page->picture->simulation, links[i], event->record));
+    }
   }
 }
 
@@ -333,6 +357,21 @@ static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool
   weft_text_add(text, "\"");
 }
 
+/* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have some. */
+static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
+  weft_text_add(text, ",\"edges\":[");
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    weft_text_addf(text, "%s[%u,%u,%d]", e > 0 ? "," : "", edge->from, edge->to, edge->gradient);
+  }
+  weft_text_add(text, "]");
+  for (uint32_t s = 0; graph->names != NULL && s < graph->stage_count; s++) {
+    weft_text_add(text, s == 0 ? ",\"stageNames\":[" : ",");
+    weft_add_json_string(text, graph->names[s]);
+  }
+  weft_text_add(text, graph->names != NULL ? "]" : "");
+}
+
 static enum weft_status number_events(struct page_picture *page, struct weft_error *error) {
   const struct weft_simulation *simulation = page->picture->simulation;
   const uint64_t records = simulation->program->action_count;
@@ -363,6 +402,9 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   }
   weft_text_add(text, ",\"unit\":");
   weft_add_json_string(text, picture->costs != NULL ? picture->costs->unit : "");
+  if (program->graph != NULL) {
+    add_graph(text, program->graph);
+  }
   add_stage_colours(text, program->stage_count, false);
   add_stage_colours(text, program->stage_count, true);
   weft_text_add(text, ",\"data\":\"");

@@ -22,6 +22,18 @@ static void add_count(struct weft_svg *svg, uint32_t count, const char *noun) {
   weft_text_addf(svg->text, "%" PRIu32 " %s%s", count, noun, plural);
 }
 
+/* As text of the document: without >. */
+static void add_edges(struct weft_svg *svg, const struct weft_graph *graph) {
+  struct weft_text edges = {.allocator = svg->text->allocator};
+  weft_add_edges(&edges, graph);
+  if (edges.failed) {
+    svg->text->failed = true;
+  } else {
+    weft_svg_outside(svg->text, edges.data, edges.size);
+  }
+  weft_text_finish(&edges);
+}
+
 enum fact {
   FACT_MAKESPAN,
   FACT_BUBBLE,
@@ -29,6 +41,7 @@ enum fact {
   FACT_RANKS,
   FACT_STAGES,
   FACT_MICROBATCHES,
+  FACT_EDGES,
   FACTS
 };
 
@@ -50,7 +63,8 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
       break;
     case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
     case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
-    default: add_count(svg, program->microbatch_count, "microbatch"); break;
+    case FACT_MICROBATCHES: add_count(svg, program->microbatch_count, "microbatch"); break;
+    default: add_edges(svg, program->graph); break;
   }
 }
 
@@ -60,7 +74,9 @@ static void add_facts(struct weft_svg *svg) {
   const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
   for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
     const size_t size_before = svg->text->size;
-    if (fact == FACT_PEAK && svg->row.memory == 0) {
+    if ((fact == FACT_PEAK && svg->row.memory == 0) ||
+        (fact == FACT_EDGES &&
+         weft_graph_is_chain(svg->picture->simulation->program->graph))) {
       continue;
     }
     add_fact(svg, fact);

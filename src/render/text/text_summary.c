@@ -111,4 +111,8 @@ void weft_text_summary_add(struct weft_text *text, const struct weft_picture *pi
   if (simulation->program->rank_count > 0) {
     add_idle(text, picture);
   }
+  if (!weft_graph_is_chain(simulation->program->graph)) {
+    weft_add_edges(text, simulation->program->graph);
+    weft_text_add(text, "\n");
+  }
 }

@@ -76,7 +76,7 @@ static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
   open_event(trace, 'M', rank, tid);
   weft_text_add(trace->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"");
   if (lane != NULL) {
-    weft_lane_add_name(lane, trace->text);
+    weft_lane_add_name(&trace->tracks, lane, trace->text);
   } else {
     weft_text_add(trace->text, "compute");
   }
@@ -107,6 +107,9 @@ static void add_action_args(struct trace *trace, const struct weft_action *actio
   if (weft_op_info(action->op)->has_microbatch) {
     weft_text_addf(trace->text, ",\"microbatch\":%" PRIu32, action->microbatch);
   }
+  if (trace->program->graph != NULL && weft_op_in(action->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    weft_text_addf(trace->text, ",\"other_stage\":%" PRIu32, weft_transfer_other(*action));
+  }
 }
 
 static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
@@ -119,8 +122,15 @@ static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
   if (gap->awaited != WEFT_EVENT_NONE) {
     const struct weft_event *awaited = &trace->simulation->events[gap->awaited];
     weft_text_add(trace->text, ",\"waited_for\":\"");
-    weft_action_print(&trace->program->actions[awaited->record], trace->text);
-    weft_text_addf(trace->text, " on rank %" PRIu32 "\"", awaited->rank);
+    const struct weft_action *action = &trace->program->actions[awaited->record];
+    weft_action_print(action, trace->text);
+    weft_text_addf(trace->text, " on rank %" PRIu32, awaited->rank);
+    if (trace->program->graph != NULL && weft_op_in(action->op, WEFT_OPS_RECV)) {
+      const uint32_t other = weft_transfer_other(*action), stage = action->stage;
+      weft_text_addf(trace->text, " over the edge %" PRIu32 ">%" PRIu32,
+                     other < stage ? other : stage, other < stage ? stage : other);
+    }
+    weft_text_add(trace->text, "\"");
   }
 }
 
@@ -174,11 +184,12 @@ static void add_transfer_flow(struct trace *trace, uint64_t record, const struct
   }
 }
 
-/* In a table: from what made the action's input on another rank. The id is the
- * consumer's record, which has one such input. */
+/* In a table: from what made the action's inputs on other ranks. The id is the
+ * consumer's record, of its first input, and for further ones beyond all records. */
 static void add_input_flow(struct trace *trace, uint64_t record, const struct slice *slice) {
   uint64_t needs[WEFT_NEEDS_MAX];
   const unsigned count = weft_links_needs(trace->links, record, needs);
+  uint64_t id = record;
   for (unsigned i = 0; i < count; i++) {
     const uint64_t number = weft_event_of(trace->simulation, needs[i]);
     if (number == WEFT_EVENT_NONE || trace->simulation->events[number].rank == slice->rank) {
@@ -189,8 +200,9 @@ static void add_input_flow(struct trace *trace, uint64_t record, const struct sl
                                 .tid = WEFT_TID_COMPUTE,
                                 .begin = ns_of(trace, event->begin),
                                 .end = ns_of(trace, event->end)};
-    add_flow(trace, 's', &maker, record, middle_of(&maker));
-    add_flow(trace, 'f', slice, record, middle_of(slice));
+    add_flow(trace, 's', &maker, id, middle_of(&maker));
+    add_flow(trace, 'f', slice, id, middle_of(slice));
+    id += trace->program->action_count;
   }
 }
 

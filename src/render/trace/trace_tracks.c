@@ -1,5 +1,5 @@
 /* Tracks of the Chrome trace. Track 0 has the collectives; the ends of channels
- * follow, four to a stage. */
+ * follow, four to a stage; in a graph four to an edge. */
 #include "render/trace/trace_tracks.h"
 
 #include <assert.h>
@@ -13,10 +13,21 @@
 enum { TRACK_COLLECTIVES = 0, TRACKS_PER_STAGE = 4 };
 #define LANE_NONE UINT32_MAX
 
-static uint32_t track_of(struct weft_action action) {
-  const bool transfer = weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV);
-  return transfer ? 1u + (uint32_t)action.stage * TRACKS_PER_STAGE + action.op - WEFT_OP_SEND_F
-                  : TRACK_COLLECTIVES;
+static uint32_t track_of(const struct weft_program *program, struct weft_action action) {
+  if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    return TRACK_COLLECTIVES;
+  }
+  if (program->graph == NULL) {
+    return 1u + (uint32_t)action.stage * TRACKS_PER_STAGE + action.op - WEFT_OP_SEND_F;
+  }
+  const uint32_t channel = weft_channel_of(program, action);
+  return channel != WEFT_EDGE_NONE ? 1u + 2 * channel + weft_op_in(action.op, WEFT_OPS_RECV)
+                                   : TRACK_COLLECTIVES; /* of a program that is wrong */
+}
+
+/* The ends of all channels, of which a chain's have four per stage. */
+static size_t count_tracks(const struct weft_program *program) {
+  return 1 + 2 * (size_t)weft_channel_count(program->graph, program->stage_count);
 }
 
 /* Every event could need a lane of its own. */
@@ -36,7 +47,8 @@ static size_t most_lanes(const struct weft_simulation *simulation) {
 bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
                       const struct weft_simulation *simulation) {
   tracks->allocator = allocator;
-  tracks->track_count = 1 + (size_t)simulation->program->stage_count * TRACKS_PER_STAGE;
+  tracks->program = simulation->program;
+  tracks->track_count = count_tracks(simulation->program);
   tracks->lane_capacity = most_lanes(simulation);
   tracks->last = weft_array_allocate(allocator, tracks->track_count, sizeof *tracks->last);
   tracks->lanes = weft_array_allocate(allocator, tracks->lane_capacity, sizeof *tracks->lanes);
@@ -79,7 +91,7 @@ static uint32_t add_lane(struct weft_tracks *tracks, uint32_t track) {
 uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action, int64_t begin,
                            int64_t end, const struct weft_lane **lane_new) {
   assert(begin <= end);
-  const uint32_t track = track_of(action), last = tracks->last[track];
+  const uint32_t track = track_of(tracks->program, action), last = tracks->last[track];
   uint32_t lane = last != LANE_NONE ? tracks->lanes[last].next : LANE_NONE;
   *lane_new = NULL;
   if (lane == LANE_NONE || tracks->lanes[lane].end > begin) {
@@ -95,7 +107,8 @@ uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action
 
 uint32_t weft_lane_sort_index(const struct weft_lane *lane) { return 1 + lane->track; }
 
-void weft_lane_add_name(const struct weft_lane *lane, struct weft_text *text) {
+/* In a chain also of ends that no stage is at. */
+static void add_chain_name(const struct weft_lane *lane, struct weft_text *text) {
   static const struct {
     const char *what;
     int from, to; /* relative to the stage */
@@ -105,13 +118,29 @@ void weft_lane_add_name(const struct weft_lane *lane, struct weft_text *text) {
       {"send gradient", 0, -1},
       {"receive gradient", 1, 0},
   };
+  const uint32_t end = (lane->track - 1) % TRACKS_PER_STAGE;
+  const int64_t stage = (lane->track - 1) / TRACKS_PER_STAGE;
+  weft_text_addf(text, "%s %" PRId64 " to %" PRId64, ends[end].what, stage + ends[end].from,
+                 stage + ends[end].to);
+}
+
+static void add_graph_name(const struct weft_graph *graph, const struct weft_lane *lane,
+                           struct weft_text *text) {
+  const uint32_t channel = (lane->track - 1) / 2;
+  uint32_t from, to;
+  weft_channel_ends(graph, channel, &from, &to);
+  weft_text_addf(text, "%s %s %" PRIu32 " to %" PRIu32, lane->track % 2 == 1 ? "send" : "receive",
+                 channel % 2 == 0 ? "activation" : "gradient", from, to);
+}
+
+void weft_lane_add_name(const struct weft_tracks *tracks, const struct weft_lane *lane,
+                        struct weft_text *text) {
   if (lane->track == TRACK_COLLECTIVES) {
     weft_text_add(text, "collectives");
+  } else if (tracks->program->graph == NULL) {
+    add_chain_name(lane, text);
   } else {
-    const uint32_t end = (lane->track - 1) % TRACKS_PER_STAGE;
-    const int64_t stage = (lane->track - 1) / TRACKS_PER_STAGE;
-    weft_text_addf(text, "%s %" PRId64 " to %" PRId64, ends[end].what, stage + ends[end].from,
-                   stage + ends[end].to);
+    add_graph_name(tracks->program->graph, lane, text);
   }
   if (lane->number > 0) {
     weft_text_addf(text, " (%" PRIu32 ")", lane->number + 1);

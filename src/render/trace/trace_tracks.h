@@ -22,6 +22,7 @@ struct weft_lane {
 /* Zero-initialise. WEFT_TID_LANES + the lane's index is its number in the trace. */
 struct weft_tracks {
   const struct weft_allocator *allocator;
+  const struct weft_program *program;
   uint32_t *last; /* [track]: the lane used last */
   size_t track_count;
   struct weft_lane *lanes;
@@ -46,6 +47,7 @@ uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action
 uint32_t weft_lane_sort_index(const struct weft_lane *lane);
 
 /* "send activation 3 to 4", "collectives (2)": plain text without quotes. */
-void weft_lane_add_name(const struct weft_lane *lane, struct weft_text *text);
+void weft_lane_add_name(const struct weft_tracks *tracks, const struct weft_lane *lane,
+                        struct weft_text *text);
 
 #endif

@@ -75,37 +75,42 @@ function makeEvents(count) {
     count,
     op: new Uint8Array(count),
     stage: new Uint16Array(count),
+    skip: new Uint8Array(count), // of a transfer: the stages between its ends
     microbatch: new Uint32Array(count),
     rank: new Uint16Array(count),
     begin: new Float64Array(count),
     end: new Float64Array(count),
     linkBegin: new Uint32Array(count + 1),
     links: [],
+    travel: [], // [link] from the end of the other event to when what it made was there; NaN: unknown
   };
 }
 
-function readLinks(reader, events, id, count) {
+function readLinks(reader, events, id, count, graph, perUnit) {
   events.linkBegin[id] = events.links.length;
   for (let k = 0; k < count; k++) {
     const other = id + reader.signed();
     if (!(other >= 0 && other < events.count)) throw new Error('a link leads nowhere');
     events.links.push(other);
+    events.travel.push(graph ? reader.number() / perUnit : NaN);
   }
 }
 
-function readRow(reader, events, rank, first, count, perUnit) {
+function readRow(reader, events, rank, first, count, { ticksPerUnit: perUnit, graph }) {
   let begin = 0;
   for (let id = first; id < first + count; id++) {
     const head = reader.byte();
     events.op[id] = head & 15;
     if (!(events.op[id] > OP.IDLE && events.op[id] < OPS.length)) throw new Error('an op is unknown');
+    const links = (head >> 4) + (head >> 4 === 15 ? reader.number() : 0);
     events.stage[id] = reader.count(RANKS_MAX, 'stages', 0);
+    if (graph && isTransfer(events.op[id])) events.skip[id] = reader.count(255, 'stages skipped', 0);
     events.microbatch[id] = reader.number();
     events.rank[id] = rank;
     begin += reader.signed();
     events.begin[id] = begin / perUnit;
     events.end[id] = (begin + reader.number()) / perUnit;
-    readLinks(reader, events, id, head >> 4);
+    readLinks(reader, events, id, links, graph, perUnit);
   }
 }
 
@@ -115,12 +120,13 @@ function readEvents(reader, picture) {
   for (let rank = 0; rank < picture.ranks; rank++) {
     const first = picture.rowBegin[rank];
     const count = reader.count(events.count - first, 'events of a rank', 5);
-    readRow(reader, events, rank, first, count, picture.ticksPerUnit);
+    readRow(reader, events, rank, first, count, picture);
     picture.rowBegin[rank + 1] = first + count;
   }
   if (picture.rowBegin[picture.ranks] !== events.count) throw new Error('events are missing');
   events.linkBegin[events.count] = events.links.length;
   events.links = Uint32Array.from(events.links);
+  events.travel = Float64Array.from(events.travel);
   picture.events = events;
 }
 
@@ -152,9 +158,18 @@ function textField(source, field) {
   return source[field];
 }
 
+// The edges of a graph, as in the row of a file, and what its stages are called.
+function readGraph(source, picture) {
+  picture.graph = source.edges !== undefined;
+  const edges = Array.isArray(source.edges) ? source.edges.filter(Array.isArray) : [];
+  picture.edges = edges.map(([from, to, gradient]) => `${Number(from)}>${Number(to)}${gradient ? '' : 'F'}`);
+  picture.stageNames = Array.isArray(source.stageNames) ? source.stageNames.map(String) : [];
+}
+
 function decodePicture(source) {
   const picture = { name: textField(source, 'name'), unit: textField(source, 'unit'),
     note: source.note === undefined ? '' : textField(source, 'note') };
+  readGraph(source, picture);
   const reader = new Reader(bytesOf(textField(source, 'data')));
   picture.ranks = reader.count(RANKS_MAX, 'ranks', 113);
   picture.stages = reader.count(RANKS_MAX, 'stages', 0);

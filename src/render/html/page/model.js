@@ -112,6 +112,12 @@ function needsOf(model, id) {
   return Array.from(links.subarray(linkBegin[id], linkBegin[id + 1]));
 }
 
+// The stage at the other end of a transfer.
+function otherStageOf(events, id) {
+  const up = events.op[id] === OP.SEND_F || events.op[id] === OP.RECV_B;
+  return up ? events.stage[id] + 1 + events.skip[id] : events.stage[id] - 1 - events.skip[id];
+}
+
 // Where the data of a transfer was made: through RECV and SEND to the action.
 function producerOf(model, id) {
   const { op } = model.picture.events;
@@ -126,17 +132,19 @@ function producerOf(model, id) {
 
 // One thing that an event needs: when it was made, when its transfer began, and
 // when it was there. A table has no RECV: then the transfer takes a hop, and
-// may have been queued longer than that says (see settle).
-function arrivalOf(model, id, need) {
+// may have been queued longer than that says (see settle); a graph's says how long.
+function arrivalOf(model, id, link) {
   const { events, hop } = model.picture;
+  const need = events.links[link];
   if (isReceive(events.op[need])) {
     const producer = producerOf(model, need);
     const made = producer === NONE ? events.begin[need] : events.end[producer];
     return { by: id, need, producer, made, sent: events.begin[need], there: events.end[need] };
   }
   const made = events.end[need];
-  const there = events.rank[need] === events.rank[id] ? made : made + hop;
-  return { by: id, need, producer: need, made, sent: made, there };
+  const crosses = events.rank[need] !== events.rank[id];
+  const travel = events.travel[link] >= 0 ? events.travel[link] : hop;
+  return { by: id, need, producer: need, made, sent: made, there: crosses ? made + travel : made };
 }
 
 // In a table, the time between the hop's end and the begin of the event that
@@ -150,10 +158,11 @@ function settle(model, arrival, begin) {
 
 // The need that arrived last: what the event waited for when it waited.
 function bindingOf(model, id) {
+  const { linkBegin } = model.picture.events;
   let last = null;
   for (const member of cellOf(model, id)) {
-    for (const need of needsOf(model, member)) {
-      const arrival = arrivalOf(model, member, need);
+    for (let link = linkBegin[member]; link < linkBegin[member + 1]; link++) {
+      const arrival = arrivalOf(model, member, link);
       if (last === null || arrival.there > last.there) last = arrival;
     }
   }
@@ -343,12 +352,13 @@ function pathChain(model) {
 
 // The first event that is written so, compute before communication.
 function findAction(model, text) {
-  const match = /^\s*(\d+)\s*([A-Z_]+?)\s*(\d*)\s*$/i.exec(text);
+  const match = /^\s*(\d+)\s*([A-Z_]+?)\s*(\d*)\s*(?:[<>]\s*(\d+))?\s*$/i.exec(text);
   if (!match) return NONE;
   const op = OPS.findIndex((info) => info.text === match[2].toUpperCase());
   const { events } = model.picture;
   for (let id = 0; op > 0 && id < events.count; id++) {
     if (events.op[id] === op && events.stage[id] === Number(match[1]) &&
+        (match[4] === undefined ? events.skip[id] === 0 : isTransfer(op) && otherStageOf(events, id) === Number(match[4])) &&
         (isShard(op) || events.microbatch[id] === Number(match[3] || 0))) return id;
   }
   return NONE;

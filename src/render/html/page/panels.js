@@ -2,6 +2,7 @@
 // as markup.
 
 const CHAIN_SHOWN_MAX = 400;
+const EDGES_SHOWN = 12;
 const byId = (id) => document.getElementById(id);
 
 function element(tag, options, children) {
@@ -56,6 +57,12 @@ function comparison(app, picture) {
   return `${formatShare(Math.abs(change))} ${change < 0 ? 'shorter' : 'longer'} than the first`;
 }
 
+// The edges of a graph, as far as there is room.
+function edgesText({ edges }) {
+  const more = edges.length > EDGES_SHOWN ? ` and ${edges.length - EDGES_SHOWN} more` : '';
+  return `edges ${edges.slice(0, EDGES_SHOWN).join(', ')}${more}`;
+}
+
 function cardOf(app, model, index) {
   const { picture } = model;
   const card = element('div', { class: 'card' }, [
@@ -65,6 +72,7 @@ function cardOf(app, model, index) {
     fact('peak activation', formatNumber(picture.peakActivation)),
     element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
   ]);
+  if (picture.graph) card.appendChild(element('span', { text: edgesText(picture), title: picture.edges.join(', ') }));
   if (index > 0) card.appendChild(element('span', { class: 'compare', text: comparison(app, picture) }));
   if (picture.note !== '') card.appendChild(element('span', { text: picture.note }));
   if (app.models.length > 1) {

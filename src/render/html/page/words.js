@@ -30,9 +30,11 @@ function formatShare(value) {
 }
 
 function labelOf(model, id) {
-  const { op, stage, microbatch } = model.picture.events;
+  const { events } = model.picture;
+  const { op, stage, microbatch, skip } = events;
   const tail = isShard(op[id]) ? '' : microbatch[id];
-  return `${stage[id]}${OPS[op[id]].text}${tail}`;
+  const arrow = skip[id] === 0 ? '' : `${isSend(op[id]) ? '>' : '<'}${otherStageOf(events, id)}`;
+  return `${stage[id]}${OPS[op[id]].text}${tail}${arrow}`;
 }
 
 function cellLabel(model, id) {
@@ -42,9 +44,26 @@ function cellLabel(model, id) {
 }
 
 function describe(model, id) {
-  const { op, stage, microbatch } = model.picture.events;
+  const { events, graph } = model.picture;
+  const { op, stage, microbatch } = events;
   const of = isShard(op[id]) ? '' : `, microbatch ${microbatch[id]}`;
-  return `${OPS[op[id]].phrase}, stage ${stage[id]}${of}`;
+  const other = graph && isTransfer(op[id])
+    ? ` ${isSend(op[id]) ? 'to' : 'from'} ${stageName(model, otherStageOf(events, id))}` : '';
+  return `${OPS[op[id]].phrase}, ${stageName(model, stage[id])}${other}${of}`;
+}
+
+// With what a graph calls it.
+function stageName(model, stage) {
+  const name = model.picture.stageNames[stage];
+  return `stage ${stage}${name === undefined ? '' : ` (${name})`}`;
+}
+
+// Of a graph: the edge that an action's input came over.
+function edgeWords(model, arrival) {
+  const { events, graph } = model.picture;
+  if (!graph || arrival.producer === NONE || events.stage[arrival.producer] === events.stage[arrival.by]) return '';
+  const ends = [events.stage[arrival.producer], events.stage[arrival.by]].sort((a, b) => a - b);
+  return ` over the edge ${ends[0]}>${ends[1]}`;
 }
 
 function whereOf(model, id) {
@@ -67,7 +86,7 @@ function arrivalWords(model, id, arrival) {
   const what = picture.events.op[arrival.by] === OP.F ? 'activation' : 'gradient';
   const wait = arrival.sent - arrival.made;
   const queued = wait > 0 ? `, after ${formatTime(picture, wait)} in the channel's queue` : '';
-  return `${ended}; its ${what} arrived at ${formatTime(picture, arrival.there)}${queued}`;
+  return `${ended}; its ${what} arrived${edgeWords(model, arrival)} at ${formatTime(picture, arrival.there)}${queued}`;
 }
 
 function transferWords(model, id) {
@@ -132,6 +151,10 @@ const splitsBackward = (model) => model.picture.events.op.includes(OP.I);
 function startWords(model, rank, stretch) {
   if (stretch.before === NONE) return ['This rank has nothing to do.', 'Give it a stage.'];
   const stage = model.picture.events.stage[stretch.before];
+  if (model.picture.graph && stage > 0) {
+    return [`The first microbatch has to pass the stages that feed stage ${stage} before ${labelOf(model, stretch.before)} can begin: the pipeline fills.`,
+      'More microbatches make this a smaller share of the step; more, smaller stages per rank make it shorter.'];
+  }
   if (stage === 0) return [`${labelOf(model, stretch.before)} begins later than the first action of another rank.`, ''];
   return [
     `The first microbatch has to pass ${stage === 1 ? 'stage 0' : `stages 0 to ${stage - 1}`} before ${labelOf(model, stretch.before)} can begin: the pipeline fills.`,
@@ -155,7 +178,7 @@ function dataWords(model, rank, stretch) {
   if (arrival === null) return [`${labelOf(model, stretch.before)} could not begin earlier.`, ''];
   const what = stretch.cause === CAUSE.FORWARD ? 'activation' : 'gradient';
   const transfer = transferShare(model, stretch, arrival);
-  const made = arrival.producer === NONE ? labelOf(model, arrival.need) : whereOf(model, arrival.producer);
+  const made = `${arrival.producer === NONE ? labelOf(model, arrival.need) : whereOf(model, arrival.producer)}${edgeWords(model, arrival)}`;
   if (transfer >= 0.999 * (stretch.end - stretch.begin)) {
     return [`The ${what} for ${labelOf(model, arrival.by)} was made in time, by ${made}, and was still under way: a transfer takes ${formatTime(picture, arrival.there - arrival.sent)}.`,
       'A faster link, or one more microbatch in flight on this rank, hides the transfer.'];
