@@ -14,6 +14,7 @@
 #include <weft/weft.h>
 
 #include "support_csv.h"
+#include "support_graph_timing.h"
 #include "support_memory.h"
 #include "support_trace.h"
 
@@ -260,7 +261,8 @@ static void check_facts(const struct trace *trace, const struct weft_simulation 
   struct rank_facts *facts = calloc(program->rank_count, sizeof *facts);
   uint64_t sends = 0, cells = 0, flows = 0, slices = 0;
   assert_non_null(facts);
-  for (uint64_t i = 0; i < program->action_count; i += 1u + program->actions[i].parts) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    i += program->actions[i].op == WEFT_OP_OVERLAP_F_B ? program->actions[i].parts : 0u;
     cells += program->actions[i].op != WEFT_OP_IDLE;
     sends += weft_op_info(program->actions[i].op)->kind == WEFT_KIND_SEND;
   }
@@ -326,6 +328,53 @@ static void test_every_schedule(void **state) {
       check_schedule(weft_schedule_at(k), &shapes[i]);
     }
   }
+}
+
+/* Every edge has tracks of its own, and every input of an action its own flow. */
+static void test_random_graphs(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 60; seed++) {
+    struct weft_random random = {.state = seed};
+    struct weft_graph *graph = random_graph(&random);
+    struct weft_program *table = random_graph_table(&random, graph), *program = NULL;
+    struct weft_error error;
+    assert_int_equal(weft_lower(NULL, table, NULL, &program, &error), WEFT_OK);
+    bool crosses = false, every_rank = true;
+    for (uint32_t r = 0; r < table->rank_count; r++) {
+      every_rank = every_rank && table->row_begin[r] < table->row_begin[r + 1];
+    }
+    for (uint64_t i = 0; i < program->action_count; i++) {
+      crosses = crosses || weft_op_info(program->actions[i].op)->kind == WEFT_KIND_SEND;
+    }
+    if (crosses && every_rank) {
+      check_program(table, "table", true);
+      check_program(program, "program", true);
+    }
+    weft_program_destroy(program);
+    weft_program_destroy(table);
+    weft_graph_destroy(graph);
+  }
+}
+
+static void test_graph_by_hand(void **state) {
+  (void)state;
+  struct weft_program *program =
+      csv_program("#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2,0RECV_B0,0RECV_B0<2,0B0\n"
+                  "1RECV_F0,1F0,2RECV_F0<0,2F0,2B0,2SEND_B0>0,1B0,1SEND_B0\n");
+  struct weft_costs *costs = costs_new();
+  struct weft_simulation *simulation = simulate(program, costs);
+  struct weft_picture picture = {"graph", simulation, costs, NULL};
+  struct weft_text text = {0};
+  struct weft_error error;
+  assert_int_equal(weft_render_trace(&picture, NULL, &text, &error), WEFT_OK);
+  assert_non_null(strstr(text.data, "\"name\":\"send activation 0 to 2\""));
+  assert_non_null(strstr(text.data, "\"name\":\"receive gradient 2 to 0\""));
+  assert_non_null(strstr(text.data, "\"microbatch\":0,\"other_stage\":2"));
+  assert_non_null(strstr(text.data, "\"waited_for\":\"0RECV_B0 on rank 0 over the edge 0>1\""));
+  weft_text_finish(&text);
+  weft_simulation_destroy(simulation);
+  weft_costs_destroy(costs);
+  weft_program_destroy(program);
 }
 
 /* Without waits for channels or parameters, forward and gradient are what the
@@ -530,6 +579,8 @@ int main(void) {
       cmocka_unit_test(test_program_by_hand),
       cmocka_unit_test(test_overlap),
       cmocka_unit_test(test_every_schedule),
+      cmocka_unit_test(test_random_graphs),
+      cmocka_unit_test(test_graph_by_hand),
       cmocka_unit_test(test_causes_agree),
       cmocka_unit_test(test_escaping),
       cmocka_unit_test(test_units),
