@@ -194,8 +194,13 @@ static int read_text(const struct weft_cli *cli, const char *path, struct buffer
 /* WEFT_CLI_OK, or after printing the failure with its place in the text. */
 static int parsed(const struct weft_cli *cli, const char *name, const struct buffer *buffer,
                   enum weft_status status, const struct weft_error *error) {
-  return status < 0 ? weft_cli_fail_text(cli, name, buffer->data, buffer->size, error)
-                    : WEFT_CLI_OK;
+  if (status >= 0) {
+    return WEFT_CLI_OK;
+  }
+  struct weft_error malformed = *error;
+  /* Edges that form no graph: the input is no table, and its name is in the message. */
+  malformed.status = status == WEFT_ERR_INVALID ? WEFT_ERR_FORMAT : status;
+  return weft_cli_fail_text(cli, name, buffer->data, buffer->size, &malformed);
 }
 
 int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out) {

@@ -1,0 +1,144 @@
+#!/usr/bin/env bats
+# Tables and programs whose stages form a graph: lower, sim, show, explain, diff, compare, --graph.
+# shellcheck disable=SC2154,SC2016
+load ../setup/cli_setup
+
+# Stage 0 feeds 1 and 2, 1 feeds 2.
+write_files() {
+  printf '%s\n' '#graph,0>1,0>2,1>2' 0F0,0F1,0B0,0B1 1F0,2F0,2B0,1B0,1F1,2F1,2B1,1B1 >graph.csv
+  tail -n 2 graph.csv >bare.csv
+  echo '{"schema": "weft-graph/1", "stages": ["encoder", "middle", "head"], "edges": [
+         {"from": "encoder", "to": "middle"}, {"from": "middle", "to": "head"},
+         {"from": "encoder", "to": "head", "bytes": 12, "gradient_bytes": 4}]}' >graph.json
+  echo '{"schema": "weft-costs/1", "stages": [{}],
+         "hop": {"latency": 0.5, "bytes": 2, "bytes_per_unit": 4}}' >costs.json
+}
+
+@test "sim waits for every edge, and takes the sizes of edges from --graph" {
+  write_files
+  weft sim graph.csv --costs costs.json --json
+  succeeds
+  [ "$(jq '.makespan' <<<"$output")" = 17 ]
+  weft sim graph.csv --costs costs.json --graph graph.json --json
+  succeeds
+  # 0F0 ends at 1, its skip connection arrives at 4.5; 1F0 is long done.
+  [ "$(jq '.makespan' <<<"$output")" = 18.5 ]
+  weft sim bare.csv --costs costs.json --graph graph.json --json
+  succeeds
+  [ "$(jq '.makespan' <<<"$output")" = 18.5 ]
+}
+
+@test "sim --critical-path goes over the edge that arrives last" {
+  write_files
+  weft sim graph.csv --costs costs.json --graph graph.json --critical-path
+  succeeds
+  grep -A3 '^critical path' <<<"$output" >path
+  has ' 0F0$' path
+  has ' 4.5  *5.5  *1  2F0$' path
+  lacks 1F0 path
+}
+
+@test "sim --steps and show --grid have the transfers of every edge" {
+  write_files
+  weft sim --steps graph.csv
+  succeeds
+  [ "${lines[0]}" = '#graph,0>1,0>2,1>2' ]
+  [[ ${lines[1]} == 0F0,0SEND_F0,0SEND_F0'>'2,* ]]
+  printf '%s\n' "$output" >steps.csv
+  weft show --grid steps.csv
+  succeeds
+  [[ $output == *'Step 02: 0SEND_F0>2 2RECV_F0<0'* ]]
+}
+
+@test "explain names the other stage and all that an action waits for" {
+  write_files
+  "$WEFT" lower --no-unshard --no-reduce-grad graph.csv >program.csv
+  weft explain program.csv --rank 1
+  succeeds
+  grep -qE '2RECV_F0<0  +F 0>2 \(rank 0>1\)  +r1  +from rank 0 #2 0SEND_F0>2$' <<<"$output"
+  grep -qE '2F0  +-  +a1  +after #1 2RECV_F0<0, #2 1F0$' <<<"$output"
+  [[ $output == *"The stages form a graph"* ]]
+  "$WEFT" explain program.csv --json |
+    jq -e '.rows[1].instructions[1].channel == {kind: "F", from_stage: 0, to_stage: 2, from_rank: 0, to_rank: 1}
+      and (.rows[0].instructions[6].needs | length == 0)
+      and (.rows[0].instructions[8].needs | length == 3)' >/dev/null
+  "$WEFT" gen 1F1B -p 2 -m 2 | "$WEFT" lower >chain.csv
+  weft explain chain.csv
+  [[ $output != *"form a graph"* ]]
+}
+
+@test "diff: other edges are a difference" {
+  write_files
+  weft diff graph.csv bare.csv
+  [ "$status" -eq 1 ]
+  [ "$output" = $'edge 0>2: with gradient -> none\n1 difference' ]
+  sed 's/0>2/0>2F/' graph.csv >forward.csv
+  weft diff graph.csv forward.csv --json
+  [ "$status" -eq 1 ]
+  jq -e '.equal == false and .edges == [{from: 0, to: 2, a: "with gradient", b: "without gradient"}]' <<<"$output"
+  weft diff graph.csv bare.csv --graph graph.json
+  succeeds
+  weft diff graph.csv graph.csv --json
+  succeeds
+  jq -e '.equal and (has("edges") | not)' <<<"$output"
+}
+
+@test "show draws graphs in every format" {
+  write_files
+  weft show graph.csv --graph graph.json --costs costs.json
+  succeeds
+  [[ $output == *"edges 0>1, 0>2, 1>2"* ]]
+  for ending in svg html json; do
+    weft show graph.csv --graph graph.json --costs costs.json -o "picture.$ending"
+    succeeds
+  done
+  has 'edges 0&gt;1, 0&gt;2, 1&gt;2' picture.svg
+  has '"stageNames":\["encoder","middle","head"\]' picture.html
+  has 'send activation 0 to 2' picture.json
+}
+
+@test "lower and verify take the graph from a file" {
+  write_files
+  weft lower bare.csv --graph graph.json --no-unshard --no-reduce-grad
+  succeeds
+  [ "${lines[0]}" = '#graph,0>1,0>2,1>2' ]
+  [ "$output" = "$("$WEFT" lower graph.csv --no-unshard --no-reduce-grad)" ]
+  weft verify bare.csv --graph graph.json
+  succeeds
+}
+
+@test "compare ranks files with the same graph among themselves" {
+  write_files
+  printf '%s\n' '#graph,0>1,0>2,1>2' 0F0,0B0,0F1,0B1 1F0,2F0,2B0,1B0,1F1,2F1,2B1,1B1 >other.csv
+  weft compare graph.csv other.csv --json
+  succeeds
+  jq -e '[.schedules[].name] | sort == ["graph.csv", "other.csv"]' <<<"$output"
+  weft compare graph.csv bare.csv
+  fails 2 "bare.csv has other edges between stages than the first file"
+  hints
+  weft compare graph.csv bare.csv --graph graph.json --json
+  succeeds
+}
+
+@test "a graph that does not fit is refused with what differs" {
+  write_files
+  printf '%s\n' '#graph,0>1,1>2' 0F0,0B0 1F0,2F0,2B0,1B0 >chain.csv
+  weft sim chain.csv --graph graph.json
+  fails 2 "only the graph has the edge 0>2"
+  hints
+  sed 's/"to": "head", "bytes"/"to": "head", "gradient": false, "bytes"/' graph.json >forward.json
+  weft sim graph.csv --graph forward.json
+  fails 2 "only the row has the edge 0>2"
+  printf '0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n' >four.csv
+  weft sim four.csv --graph graph.json
+  fails 2 "4 stages, and a graph of 3"
+  weft sim graph.csv --graph none.json
+  fails 66 "cannot open 'none.json'" "a graph of stages in JSON"
+  echo '{"schema": "weft-graph/1", "stages": 2, "edges": [{"from": 1, "to": 0}]}' >cycle.json
+  weft sim graph.csv --graph cycle.json
+  fails 65 "weft: cycle.json: the edge 1>0 goes back, from stage 1 to stage 0"
+  hints
+  printf '#graph,1>0\n0F0\n1F0\n' >cycle.csv
+  weft sim cycle.csv
+  fails 65 "weft: cycle.csv:1: the edge 1>0 goes back"
+}
