@@ -421,17 +421,18 @@ static inline struct weft_held *weft_executor_held(const struct weft_executor_st
   return (void *)(stage->held + microbatch * stage->needs->held_bytes);
 }
 
-/* The port that a SEND or RECV is about; NULL: the stage has no such edge. */
-static inline struct weft_port *weft_executor_port(const struct weft_executor_stage *stage,
-                                                   struct weft_action transfer) {
+/* Which of the stage's ports a SEND or RECV is about; port_count: it has no such edge. */
+static inline uint32_t weft_executor_find_port(const struct weft_executor_stage *stage,
+                                               struct weft_action transfer) {
   const bool in = transfer.op == WEFT_OP_RECV_F || transfer.op == WEFT_OP_SEND_B;
   const uint32_t other = weft_transfer_other(transfer);
-  struct weft_port *port = stage->ports + (in ? 0 : stage->in_count);
-  const struct weft_port *end = stage->ports + (in ? stage->in_count : stage->port_count);
-  while (port < end && port->other != other) {
-    port++;
+  const uint32_t end = in ? stage->in_count : stage->port_count;
+  for (uint32_t n = in ? 0 : stage->in_count; n < end; n++) {
+    if (stage->ports[n].other == other) {
+      return n;
+    }
   }
-  return port < end ? port : NULL;
+  return stage->port_count;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,

@@ -13,10 +13,23 @@
 
 #include "run/executor.h"
 
+/* What runs for every action is compiled twice: for chains, where a stage has at most one port on
+ * either side and loops over ports are none, and for graphs. */
+#define TWICE static inline __attribute__((always_inline))
+
+TWICE uint32_t in_ports(const struct weft_executor_stage *stage, bool chain) {
+  return chain ? !stage->is_source : stage->in_count;
+}
+
+/* They are behind the in-ports. */
+TWICE uint32_t out_ports(const struct weft_executor_stage *stage, bool chain) {
+  return chain ? 1 : stage->port_count - stage->in_count;
+}
+
 /* ---- Prepare ---- */
 
-static enum weft_status check_order(const struct weft_executor *executor,
-                                    const struct weft_sub_action *sub, struct weft_error *error) {
+TWICE enum weft_status check_order(const struct weft_executor *executor,
+                                   const struct weft_sub_action *sub, struct weft_error *error) {
   const uint32_t done = sub->held->done;
   const uint32_t op = sub->action->op;
   if (weft_op_in(op, done) || (op == WEFT_OP_I && weft_op_in(WEFT_OP_B, done)) ||
@@ -38,9 +51,9 @@ static enum weft_status check_order(const struct weft_executor *executor,
 }
 
 /* The UNSHARD has been started; this compute needs it done. */
-static enum weft_status await_parameters(struct weft_executor *executor,
-                                         const struct weft_sub_action *sub,
-                                         struct weft_error *error) {
+TWICE enum weft_status await_parameters(struct weft_executor *executor,
+                                        const struct weft_sub_action *sub,
+                                        struct weft_error *error) {
   if (executor->collective_done >= sub->stage->unsharded_ticket) {
     return WEFT_OK;
   }
@@ -52,11 +65,9 @@ static enum weft_status await_parameters(struct weft_executor *executor,
 }
 
 /* The message of one edge: an activation for F, a gradient for B and I. */
-static inline enum weft_status await_message(struct weft_executor *executor,
-                                             struct weft_sub_action *sub,
-                                             const struct weft_port *port,
-                                             struct weft_buffer *buffer, bool forward,
-                                             struct weft_error *error) {
+TWICE enum weft_status await_message(struct weft_executor *executor, struct weft_sub_action *sub,
+                                     const struct weft_port *port, struct weft_buffer *buffer,
+                                     bool forward, struct weft_error *error) {
   if (buffer == NULL) {
     return weft_executor_fail_action(executor, sub->action,
                                      forward ? "its input has not been received or computed"
@@ -73,18 +84,19 @@ static inline enum weft_status await_message(struct weft_executor *executor,
   return weft_executor_order(executor, buffer, error);
 }
 
-static inline enum weft_status await_input(struct weft_executor *executor,
-                                           struct weft_sub_action *sub, struct weft_error *error) {
+TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
+                                   bool chain, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
   enum weft_status status = WEFT_OK;
   if (forward) {
-    for (uint32_t n = 0; n < stage->in_count && status == WEFT_OK; n++) {
+    for (uint32_t n = 0; n < in_ports(stage, chain) && status == WEFT_OK; n++) {
       status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation, true,
                              error);
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
-    for (uint32_t n = stage->in_count; n < stage->port_count && status == WEFT_OK; n++) {
+    for (uint32_t k = 0; k < out_ports(stage, chain) && status == WEFT_OK; k++) {
+      const uint32_t n = in_ports(stage, chain) + k;
       if (stage->ports[n].gradients != NULL) {
         status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient, false,
                                error);
@@ -95,11 +107,10 @@ static inline enum weft_status await_input(struct weft_executor *executor,
 }
 
 /* Takes a buffer for what goes out at one port, unless it is taken. */
-static inline enum weft_status take_buffer(struct weft_executor *executor,
-                                           const struct weft_executor_stage *stage,
-                                           const struct weft_port *port,
-                                           struct weft_buffer_pool *pool,
-                                           struct weft_buffer **buffer, struct weft_error *error) {
+TWICE enum weft_status take_buffer(struct weft_executor *executor,
+                                   const struct weft_executor_stage *stage,
+                                   const struct weft_port *port, struct weft_buffer_pool *pool,
+                                   struct weft_buffer **buffer, struct weft_error *error) {
   enum weft_status status = WEFT_OK;
   if (*buffer == NULL) {
     status = weft_executor_take(executor, stage->stage, port, pool, buffer, error);
@@ -114,37 +125,52 @@ static inline enum weft_status take_buffer(struct weft_executor *executor,
   return status;
 }
 
-/* Takes buffers for the outputs. */
-static enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
+/* A buffer for the gradient that a loss makes. */
+static enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
                                   struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
+  const struct weft_port *port = &stage->ports[stage->in_count];
+  struct weft_buffer **made = &sub->held->ports[stage->in_count].gradient;
+  if (port->gradients == NULL || *made != NULL) {
+    return WEFT_OK;
+  }
+  const enum weft_status status =
+      weft_executor_take(executor, stage->stage, port, port->gradients, made, error);
+  if (status == WEFT_OK) {
+    weft_buffer_offer(*made, port->gradients);
+  }
+  return status;
+}
+
+/* Takes buffers for the outputs. */
+TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
+                                 bool chain, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
+  const uint32_t in = in_ports(stage, chain);
   if (sub->action->op == WEFT_OP_W) {
     return WEFT_OK;
   }
-  for (uint32_t n = forward ? stage->in_count : 0;
-       n < (forward ? stage->port_count : stage->in_count); n++) {
-    const struct weft_port *port = &stage->ports[n];
-    struct weft_port_held *held = &sub->held->ports[n];
-    struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
-    const enum weft_status status =
-        pool == NULL ? WEFT_OK
-                     : take_buffer(executor, stage, port, pool,
-                                   forward ? &held->activation : &held->gradient, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
-  }
-  if (forward && stage->is_loss && stage->needs->has_backward) {
-    const struct weft_port *port = &stage->ports[stage->in_count];
-    struct weft_buffer **made = &sub->held->ports[stage->in_count].gradient;
-    if (port->gradients != NULL && *made == NULL) {
+  if (forward) {
+    for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+      const uint32_t n = in + k;
       const enum weft_status status =
-          weft_executor_take(executor, stage->stage, port, port->gradients, made, error);
+          take_buffer(executor, stage, &stage->ports[n], stage->ports[n].activations,
+                      &sub->held->ports[n].activation, error);
       if (status != WEFT_OK) {
         return status;
       }
-      weft_buffer_offer(*made, port->gradients);
+    }
+    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, error) : WEFT_OK;
+  }
+  for (uint32_t n = 0; n < in; n++) {
+    const struct weft_port *port = &stage->ports[n];
+    if (port->gradients != NULL) {
+      const enum weft_status status =
+          take_buffer(executor, stage, port, port->gradients, &sub->held->ports[n].gradient, error);
+      if (status != WEFT_OK) {
+        return status;
+      }
     }
   }
   return WEFT_OK;
@@ -156,7 +182,7 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_su
  * other; shapes that a stage sets there are written back. The views of a call are, in this order,
  * its inputs, input_grads, outputs and output_grads. */
 
-static void fill_inputs(struct weft_sub_action *sub) {
+TWICE void fill_inputs(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
@@ -164,13 +190,13 @@ static void fill_inputs(struct weft_sub_action *sub) {
     call->inputs = &stage->inputs[sub->action->microbatch];
     return;
   }
-  call->input_count = stage->in_count;
-  if (stage->in_count == 1) {
+  if (chain || stage->in_count == 1) {
     if (held->ports[0].activation != NULL) {
       call->inputs = &held->ports[0].activation->tensors;
     }
     return;
   }
+  call->input_count = stage->in_count;
   for (uint32_t n = 0; n < stage->in_count; n++) {
     const struct weft_buffer *buffer = held->ports[n].activation;
     sub->views[n].count = 0;
@@ -188,14 +214,14 @@ static struct weft_tensors *output_views(const struct weft_sub_action *sub, bool
 }
 
 /* Ports that share an output have it in the buffer of the first. */
-static void fill_outputs(struct weft_sub_action *sub) {
+TWICE void fill_outputs(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
   const struct weft_held *held = sub->held;
-  sub->call.output_count = stage->output_count;
-  if (stage->output_count == 1) {
-    sub->call.outputs = &held->ports[stage->in_count].activation->tensors;
+  if (chain || stage->output_count == 1) {
+    sub->call.outputs = &held->ports[in_ports(stage, chain)].activation->tensors;
     return;
   }
+  sub->call.output_count = stage->output_count;
   struct weft_tensors *views = output_views(sub, false);
   for (uint32_t n = stage->port_count; n-- > stage->in_count;) {
     views[stage->ports[n].output] = held->ports[n].activation->tensors;
@@ -204,11 +230,11 @@ static void fill_outputs(struct weft_sub_action *sub) {
 }
 
 /* Those that share an output have their sum in the first that has a gradient. */
-static void fill_output_grads(struct weft_sub_action *sub) {
+TWICE void fill_output_grads(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
   const struct weft_held *held = sub->held;
-  sub->call.output_count = stage->output_count;
-  if (stage->output_count > 1) {
+  if (!chain && stage->output_count > 1) {
+    sub->call.output_count = stage->output_count;
     struct weft_tensors *views = output_views(sub, true);
     for (uint32_t k = 0; k < stage->output_count; k++) {
       views[k].count = 0;
@@ -221,22 +247,24 @@ static void fill_output_grads(struct weft_sub_action *sub) {
     sub->call.output_grads = views;
     return;
   }
-  for (uint32_t n = stage->port_count; n-- > stage->in_count;) {
+  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+    const uint32_t n = in_ports(stage, chain) + k;
     if (held->ports[n].gradient != NULL) {
       sub->call.output_grads = &held->ports[n].gradient->tensors;
+      return;
     }
   }
 }
 
-static void fill_input_grads(struct weft_sub_action *sub) {
+TWICE void fill_input_grads(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
-  for (uint32_t n = 0; n < stage->in_count; n++) {
+  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
     struct weft_buffer *buffer = sub->held->ports[n].gradient;
     if (buffer != NULL) {
       weft_buffer_match(buffer, stage->ports[n].gradients, &call->inputs[n]);
     }
-    if (stage->in_count > 1) {
+    if (!chain && stage->in_count > 1) {
       struct weft_tensors *views = sub->views + stage->in_count;
       views[n].count = 0;
       if (buffer != NULL) {
@@ -255,13 +283,13 @@ static void take_shapes(struct weft_buffer *buffer, const struct weft_tensors *f
   }
 }
 
-static void fill_forward(struct weft_sub_action *sub) {
+TWICE void fill_forward(struct weft_sub_action *sub, bool chain) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_executor_stage *stage = sub->stage;
   const uint32_t mb = sub->action->microbatch;
-  fill_outputs(sub);
+  fill_outputs(sub, chain);
   if (stage->is_loss) {
-    const struct weft_buffer *made = sub->held->ports[stage->in_count].gradient;
+    const struct weft_buffer *made = sub->held->ports[in_ports(stage, chain)].gradient;
     if (stage->targets != NULL) {
       call->targets = &stage->targets[mb];
     }
@@ -272,12 +300,12 @@ static void fill_forward(struct weft_sub_action *sub) {
   }
 }
 
-static void fill_backward(struct weft_sub_action *sub) {
+TWICE void fill_backward(struct weft_sub_action *sub, bool chain) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_executor_stage *stage = sub->stage;
-  fill_output_grads(sub);
+  fill_output_grads(sub, chain);
   if (sub->action->op != WEFT_OP_W) {
-    fill_input_grads(sub);
+    fill_input_grads(sub, chain);
   }
   if (stage->is_loss && stage->targets != NULL) {
     call->targets = &stage->targets[sub->action->microbatch];
@@ -286,7 +314,7 @@ static void fill_backward(struct weft_sub_action *sub) {
   call->last_backward = sub->record == stage->needs->last_backward;
 }
 
-static void fill_call(struct weft_executor *executor, struct weft_sub_action *sub) {
+TWICE void fill_call(struct weft_executor *executor, struct weft_sub_action *sub, bool chain) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
   weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
@@ -294,11 +322,11 @@ static void fill_call(struct weft_executor *executor, struct weft_sub_action *su
   if (sub->stage->saved_at != NULL) {
     call->saved = executor->saved + sub->stage->saved_at[sub->action->microbatch];
   }
-  fill_inputs(sub);
+  fill_inputs(sub, chain);
   if (sub->action->op == WEFT_OP_F) {
-    fill_forward(sub);
+    fill_forward(sub, chain);
   } else {
-    fill_backward(sub);
+    fill_backward(sub, chain);
   }
   sub->functions = &sub->stage->functions[sub->action->op];
   sub->function_at = 0;
@@ -307,15 +335,15 @@ static void fill_call(struct weft_executor *executor, struct weft_sub_action *su
                             : sub->functions->op_count;
 }
 
-static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
-                                    struct weft_error *error) {
+TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                   bool chain, struct weft_error *error) {
   WEFT_TRY(check_order(executor, sub, error));
   enum weft_status status = await_parameters(executor, sub, error);
   if (status == WEFT_OK) {
-    status = await_input(executor, sub, error);
+    status = await_input(executor, sub, chain, error);
   }
   if (status == WEFT_OK) {
-    status = take_room(executor, sub, error);
+    status = take_room(executor, sub, chain, error);
   }
   if (status != WEFT_OK) {
     return status;
@@ -328,12 +356,12 @@ static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_
     }
     sub->held->slot = stage->free_slots[--stage->free_slot_count];
   }
-  fill_call(executor, sub);
+  fill_call(executor, sub, chain);
   return WEFT_OK;
 }
 
-static enum weft_status find_sub_actions(struct weft_executor *executor,
-                                         const struct weft_action *cell, struct weft_error *error) {
+TWICE enum weft_status find_sub_actions(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error) {
   const uint32_t first = weft_cell_parts(cell) > 0 ? 1 : 0; /* an overlap's are behind it */
   const uint32_t count = weft_cell_parts(cell) > 0 ? weft_cell_parts(cell) : 1;
   executor->sub_action_at = 0;
@@ -343,7 +371,6 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->action = &cell[first + k];
     sub->record = (uint32_t)executor->at + first + k;
-    sub->views = &executor->views[(size_t)k * executor->view_count];
     if (!weft_op_in(sub->action->op, WEFT_OPS_COMPUTE)) {
       return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
                                        error);
@@ -355,15 +382,15 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-static enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
-                                struct weft_error *error) {
+TWICE enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
+                               bool chain, struct weft_error *error) {
   if (executor->cell_step == WEFT_CELL_NEW) {
     WEFT_TRY(find_sub_actions(executor, cell, error));
     executor->cell_step = WEFT_CELL_PREPARING;
   }
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
     const enum weft_status status =
-        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], error);
+        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], chain, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -401,8 +428,8 @@ static void match_loss(struct weft_sub_action *sub) {
   }
 }
 
-static enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
-                                       struct weft_error *error) {
+TWICE enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
+                                      struct weft_error *error) {
   while (sub->function_at < sub->function_count) {
     struct weft_stage_call *call = &sub->call;
     if (sub->action->op == WEFT_OP_F && sub->function_at == sub->functions->op_count) {
@@ -461,8 +488,8 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
   return status;
 }
 
-static enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
-                                 uint32_t number, struct weft_error *error) {
+TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                uint32_t number, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[sub->action->op];
   if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
     const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
@@ -478,8 +505,8 @@ static bool overlap_is_called(const struct weft_executor *executor) {
   return first->function_at >= first->functions->op_count;
 }
 
-static enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
-                                 struct weft_error *error) {
+TWICE enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
+                                struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[cell->op];
   if (weft_cell_parts(cell) > 0 && custom->function != NULL && !overlap_is_called(executor)) {
     const enum weft_status status =
@@ -500,8 +527,8 @@ static enum weft_status call_all(struct weft_executor *executor, const struct we
 
 /* ---- Finish ---- */
 
-static void give_back(const struct weft_executor *executor, struct weft_buffer_pool *pool,
-                      struct weft_buffer **buffer) {
+TWICE void give_back(const struct weft_executor *executor, struct weft_buffer_pool *pool,
+                     struct weft_buffer **buffer) {
   if (*buffer != NULL) {
     weft_executor_publish(executor, pool, *buffer);
     weft_buffer_pool_give(pool, *buffer);
@@ -509,16 +536,16 @@ static void give_back(const struct weft_executor *executor, struct weft_buffer_p
   }
 }
 
-static void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub) {
+TWICE void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub,
+                          bool chain) {
   struct weft_executor_stage *stage = sub->stage;
   assert(stage->free_slot_count < stage->slot_count);
-  for (uint32_t n = 0; n < stage->port_count; n++) {
-    struct weft_port_held *held = &sub->held->ports[n];
-    if (n < stage->in_count) {
-      give_back(executor, stage->ports[n].activations, &held->activation);
-    } else {
-      give_back(executor, stage->ports[n].gradients, &held->gradient);
-    }
+  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
+    give_back(executor, stage->ports[n].activations, &sub->held->ports[n].activation);
+  }
+  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+    const uint32_t n = in_ports(stage, chain) + k;
+    give_back(executor, stage->ports[n].gradients, &sub->held->ports[n].gradient);
   }
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
@@ -536,16 +563,19 @@ static enum weft_status keep_output(struct weft_sub_action *sub, struct weft_err
   return WEFT_OK;
 }
 
-static enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
-                                       struct weft_error *error) {
+TWICE enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
+                                      bool chain, struct weft_error *error) {
   struct weft_executor_stage *stage = sub->stage;
-  for (uint32_t n = stage->in_count; stage->output_count > 1 && n < stage->port_count; n++) {
-    take_shapes(sub->held->ports[n].activation, &sub->call.outputs[stage->ports[n].output]);
+  if (!chain && stage->output_count > 1) {
+    for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+      take_shapes(sub->held->ports[n].activation, &sub->call.outputs[stage->ports[n].output]);
+    }
   }
-  if (stage->shares) {
+  if (!chain && stage->shares) {
     WEFT_TRY(weft_executor_copy_outputs(executor, sub, error));
   }
-  for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+    const uint32_t n = in_ports(stage, chain) + k;
     const struct weft_port *port = &stage->ports[n];
     struct weft_buffer **made = &sub->held->ports[n].activation;
     if (weft_buffer_pack(*made, port->activations, error) < 0) {
@@ -563,22 +593,22 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
     WEFT_TRY(keep_output(sub, error));
   }
   if (!stage->needs->has_backward) {
-    end_microbatch(executor, sub);
+    end_microbatch(executor, sub, chain);
   }
   return WEFT_OK;
 }
 
-static enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
-                                        struct weft_error *error) {
+TWICE enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
+                                       bool chain, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool made_gradients = sub->action->op != WEFT_OP_W;
-  for (uint32_t n = 0; made_gradients && n < stage->in_count; n++) {
+  for (uint32_t n = 0; made_gradients && n < in_ports(stage, chain); n++) {
     const struct weft_port *port = &stage->ports[n];
     struct weft_buffer **made = &sub->held->ports[n].gradient;
     if (port->gradients == NULL) {
       continue;
     }
-    if (stage->in_count > 1) {
+    if (!chain && stage->in_count > 1) {
       take_shapes(*made, &sub->call.input_grads[n]);
     }
     if (weft_buffer_pack(*made, port->gradients, error) < 0) {
@@ -593,21 +623,21 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
     }
   }
   if (sub->action->op != WEFT_OP_I) {
-    end_microbatch(executor, sub);
+    end_microbatch(executor, sub, chain);
   }
   return WEFT_OK;
 }
 
-static enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
-                               struct weft_error *error) {
+TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
+                              bool chain, struct weft_error *error) {
   weft_executor_read_clock(executor);
   weft_executor_note_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
   const uint32_t count = executor->sub_action_count;
   for (uint32_t k = 0; k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->held->done |= WEFT_OP_BIT(sub->action->op);
-    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, error)
-                                          : finish_backward(executor, sub, error));
+    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, chain, error)
+                                          : finish_backward(executor, sub, chain, error));
     if (weft_cell_parts(cell) > 0) {
       weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
     }
@@ -617,7 +647,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
 }
 
 /* Sets the status before the call, because it may never return. */
-static void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
+TWICE void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
   struct weft_rank_status *status = executor->status;
   WEFT_STATUS_STORE(status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
   WEFT_STATUS_STORE(status->peer, UINT32_MAX);
@@ -628,10 +658,10 @@ static void show_compute(struct weft_executor *executor, const struct weft_actio
   WEFT_STATUS_STORE(status->since, executor->now);
 }
 
-enum weft_status weft_executor_compute(struct weft_executor *executor,
-                                       const struct weft_action *cell, struct weft_error *error) {
+TWICE enum weft_status compute(struct weft_executor *executor, const struct weft_action *cell,
+                               bool chain, struct weft_error *error) {
   if (executor->cell_step != WEFT_CELL_CALLING) {
-    const enum weft_status status = prepare(executor, cell, error);
+    const enum weft_status status = prepare(executor, cell, chain, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -639,10 +669,22 @@ enum weft_status weft_executor_compute(struct weft_executor *executor,
     if (executor->device != NULL) {
       WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
     }
-    for (uint32_t k = 0; executor->graph != NULL && k < executor->sub_action_count; k++) {
+    for (uint32_t k = 0; !chain && k < executor->sub_action_count; k++) {
       WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
     }
   }
   const enum weft_status status = call_all(executor, cell, error);
-  return status == WEFT_OK ? finish(executor, cell, error) : status;
+  return status == WEFT_OK ? finish(executor, cell, chain, error) : status;
+}
+
+static __attribute__((noinline)) enum weft_status compute_graph(struct weft_executor *executor,
+                                                                const struct weft_action *cell,
+                                                                struct weft_error *error) {
+  return compute(executor, cell, false, error);
+}
+
+enum weft_status weft_executor_compute(struct weft_executor *executor,
+                                       const struct weft_action *cell, struct weft_error *error) {
+  return executor->graph == NULL ? compute(executor, cell, true, error)
+                                 : compute_graph(executor, cell, error);
 }

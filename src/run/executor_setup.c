@@ -502,6 +502,9 @@ static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t
       executor->custom_calls == NULL) {
     return weft_fail_memory(error, count * sizeof *executor->sub_actions);
   }
+  for (uint32_t k = 0; k < count; k++) {
+    executor->sub_actions[k].views = &executor->views[(size_t)k * executor->view_count];
+  }
   return WEFT_OK;
 }
 

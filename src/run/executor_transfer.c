@@ -35,47 +35,51 @@ static enum weft_status write_header(struct weft_executor *executor, struct weft
   return WEFT_OK;
 }
 
-static enum weft_status fail_field(const struct weft_executor *executor, uint32_t from,
-                                   struct weft_action sender, const char *name, uint64_t found,
-                                   uint64_t expected, struct weft_error *error) {
+/* What a message that is received must be. */
+struct expected {
+  const struct weft_executor_stage *stage;
+  const struct weft_port *port;
+  uint32_t microbatch;
+  bool forward;
+};
+
+static enum weft_status fail_field(const struct weft_executor *executor,
+                                   const struct expected *expected, const char *name,
+                                   uint64_t found, uint64_t wanted, struct weft_error *error) {
+  const uint32_t mine = expected->stage->stage, other = expected->port->other;
   char edge[64] = "";
   if (executor->graph != NULL) {
-    const bool forward = sender.op == WEFT_OP_SEND_F;
-    const uint32_t other = weft_transfer_other(sender);
     (void)snprintf(edge, sizeof edge, " over the edge %" PRIu32 ">%" PRIu32,
-                   forward ? sender.stage : other, forward ? other : sender.stage);
+                   expected->forward ? other : mine, expected->forward ? mine : other);
   }
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "the two ranks do not run the same program, step and number of microbatches, "
                    "or one of them is damaged",
                    "rank %" PRIu32 " got a message from rank %" PRIu32 "%s with %s %" PRIu64
                    " where %" PRIu64 " is expected",
-                   executor->transport->rank, from, edge, name, found, expected);
+                   executor->transport->rank, expected->port->rank, edge, name, found, wanted);
 }
 
-static inline enum weft_status check_field(const struct weft_executor *executor, uint32_t from,
-                                           struct weft_action sender, const char *name,
-                                           uint64_t found, uint64_t expected,
+static inline enum weft_status check_field(const struct weft_executor *executor,
+                                           const struct expected *expected, const char *name,
+                                           uint64_t found, uint64_t wanted,
                                            struct weft_error *error) {
-  return found == expected ? WEFT_OK
-                           : fail_field(executor, from, sender, name, found, expected, error);
+  return found == wanted ? WEFT_OK : fail_field(executor, expected, name, found, wanted, error);
 }
 
-static enum weft_status check_header(const struct weft_executor *executor, uint32_t from,
-                                     const struct weft_buffer *buffer, struct weft_action sender,
-                                     struct weft_error *error) {
+static enum weft_status check_header(const struct weft_executor *executor,
+                                     const struct expected *expected,
+                                     const struct weft_buffer *buffer, struct weft_error *error) {
   const struct weft_message_header *header = &buffer->message.header;
   const uint32_t program = (uint32_t)executor->row->hash;
-  const uint64_t kind =
-      sender.op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT;
-  WEFT_TRY(check_field(executor, from, sender, "program", header->program, program, error));
-  WEFT_TRY(check_field(executor, from, sender, "step", header->step, executor->step, error));
-  WEFT_TRY(check_field(executor, from, sender, "kind", header->kind, kind, error));
-  WEFT_TRY(check_field(executor, from, sender, "stage", header->stage, sender.stage, error));
-  WEFT_TRY(check_field(executor, from, sender, "microbatch", header->microbatch, sender.microbatch,
+  const uint64_t kind = expected->forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT;
+  WEFT_TRY(check_field(executor, expected, "program", header->program, program, error));
+  WEFT_TRY(check_field(executor, expected, "step", header->step, executor->step, error));
+  WEFT_TRY(check_field(executor, expected, "kind", header->kind, kind, error));
+  WEFT_TRY(check_field(executor, expected, "stage", header->stage, expected->port->other, error));
+  WEFT_TRY(check_field(executor, expected, "microbatch", header->microbatch, expected->microbatch,
                        error));
-  WEFT_TRY(
-      check_field(executor, from, sender, "sequence", header->sequence, buffer->sequence, error));
+  WEFT_TRY(check_field(executor, expected, "sequence", header->sequence, buffer->sequence, error));
   uint64_t checksum = 0;
   if (header->payload_checksum != 0) {
     WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
@@ -89,7 +93,7 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
     return weft_fail(error, WEFT_ERR_PROTOCOL, "the network or a process's memory is damaged",
                      "the payload of a message from rank %" PRIu32 " to rank %" PRIu32
                      " has changed on its way",
-                     from, executor->transport->rank);
+                     expected->port->rank, executor->transport->rank);
   }
   return WEFT_OK;
 }
@@ -172,13 +176,13 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_SEND_F;
-  struct weft_port *port = weft_executor_port(stage, *action);
-  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
+  const uint32_t n = weft_executor_find_port(stage, *action);
+  struct weft_port *port = &stage->ports[n];
+  if (n == stage->port_count || port->near != NULL || port->rank == UINT32_MAX) {
     return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
                                      error);
   }
-  struct weft_port_held *held =
-      &weft_executor_held(stage, action->microbatch)->ports[port - stage->ports];
+  struct weft_port_held *held = &weft_executor_held(stage, action->microbatch)->ports[n];
   struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
   const uint32_t peer = port->rank;
   struct weft_buffer **made = forward ? &held->activation : &held->gradient;
@@ -232,10 +236,10 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   struct weft_transport *transport = executor->transport;
   const struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
   assert(pool != NULL && buffer != NULL && buffer->under_way);
-  const struct weft_action sender = weft_action_transfer(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
-                                                         port->other, stage->stage, microbatch);
   const enum weft_status status = transport->ops->test(transport, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
+    const struct weft_action sender = weft_action_transfer(
+        forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, port->other, stage->stage, microbatch);
     return weft_executor_block(executor, WEFT_PHASE_RECEIVE, port->rank, sender, 0, error);
   }
   WEFT_TRY(status);
@@ -244,7 +248,11 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   if (weft_message_check(&buffer->message, error) < 0) {
     return name_sender(executor, port->rank, error);
   }
-  WEFT_TRY(check_header(executor, port->rank, buffer, sender, error));
+  WEFT_TRY(
+      check_header(executor,
+                   &(struct expected){
+                       .stage = stage, .port = port, .microbatch = microbatch, .forward = forward},
+                   buffer, error));
   WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
   if (weft_executor_is_enqueued(executor)) {
     WEFT_TRY(weft_executor_await_transfer(executor, buffer, error));
@@ -291,13 +299,13 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_RECV_F;
-  struct weft_port *port = weft_executor_port(stage, *action);
-  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
+  const uint32_t n = weft_executor_find_port(stage, *action);
+  struct weft_port *port = &stage->ports[n];
+  if (n == stage->port_count || port->near != NULL || port->rank == UINT32_MAX) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);
   }
-  struct weft_port_held *held =
-      &weft_executor_held(stage, action->microbatch)->ports[port - stage->ports];
+  struct weft_port_held *held = &weft_executor_held(stage, action->microbatch)->ports[n];
   struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
   struct weft_buffer **buffer = forward ? &held->activation : &held->gradient;
   if (pool == NULL) {

@@ -32,13 +32,21 @@ static struct cuda_step step_of(const struct cuda_job *job, uint32_t k) {
   return step;
 }
 
+static enum weft_status make_program(struct cuda_job *job, struct weft_program **program,
+                                     struct weft_error *error) {
+  return job->program != NULL
+             ? weft_source_fixed(&job->fixed, job->microbatches, true, program, error)
+             : weft_source_named(&job->sources[CUDA_STEPS_MAX], job->microbatches, true, program,
+                                 error);
+}
+
 bool cuda_job_fits(struct cuda_job *job) {
   struct weft_program *program;
   struct weft_error error;
   job->sources[CUDA_STEPS_MAX] =
       (struct weft_named_source){.schedule = job->schedule, .ranks = job->ranks};
-  if (weft_source_named(&job->sources[CUDA_STEPS_MAX], job->microbatches, true, &program, &error) <
-      0) {
+  job->fixed = (struct weft_fixed_source){.program = job->program};
+  if (make_program(job, &program, &error) < 0) {
     return false;
   }
   job->stage_count = program->stage_count;
@@ -83,7 +91,7 @@ static struct weft_device *device_of(const struct cuda_job *job, uint32_t rank) 
 
 static const struct weft_stage_ops *linear_ops;
 
-static void look_at(const struct weft_tensors *tensors, bool writes) {
+static void look_at_one(const struct weft_tensors *tensors, bool writes) {
   for (uint32_t k = 0; k < tensors->count; k++) {
     uint64_t bytes;
     assert_true(weft_device_is_host(tensors->items[k].device));
@@ -95,26 +103,32 @@ static void look_at(const struct weft_tensors *tensors, bool writes) {
   }
 }
 
+static void look_at(const struct weft_tensors *tensors, uint32_t count, bool writes) {
+  for (uint32_t k = 0; k < count; k++) {
+    look_at_one(&tensors[k], writes);
+  }
+}
+
 static enum weft_status host_forward(struct weft_stage *stage, struct weft_stage_call *call,
                                      struct weft_error *error) {
-  look_at(call->inputs, false);
+  look_at(call->inputs, call->input_count, false);
   WEFT_TRY(linear_ops->forward(stage, call, error));
-  look_at(call->outputs, true);
+  look_at(call->outputs, call->output_count, true);
   return WEFT_OK;
 }
 
 static enum weft_status host_backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                             struct weft_error *error) {
-  look_at(call->output_grads, false);
+  look_at(call->output_grads, call->output_count, false);
   WEFT_TRY(linear_ops->backward_input(stage, call, error));
-  look_at(call->input_grads, true);
+  look_at(call->input_grads, call->input_count, true);
   return WEFT_OK;
 }
 
 static enum weft_status host_backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                              struct weft_error *error) {
-  look_at(call->output_grads, false);
-  look_at(call->inputs, false);
+  look_at(call->output_grads, call->output_count, false);
+  look_at(call->inputs, call->input_count, false);
   return linear_ops->backward_weight(stage, call, error);
 }
 
@@ -211,6 +225,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   struct weft_stage *stages[CUDA_STAGES_MAX];
   const struct weft_boundary boundary = {
       .tensor_count = 1,
+      .shared = !job->unshared,
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 2, .dims = {CUDA_ROWS + 1, CUDA_WIDTH}},
            .needs_grad = true}}};
@@ -218,8 +233,9 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
     stages[s] = &job->stages[s].stage;
   }
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.source = weft_source_named;
-  options.source_context = &job->sources[CUDA_STEPS_MAX];
+  options.source = job->program != NULL ? weft_source_fixed : weft_source_named;
+  options.source_context =
+      job->program != NULL ? (void *)&job->fixed : (void *)&job->sources[CUDA_STEPS_MAX];
   options.microbatch_count = job->microbatches;
   options.stages = stages;
   options.stage_count = job->stage_count;

@@ -37,6 +37,8 @@ struct cuda_results {
 
 struct cuda_job {
   const char *schedule;
+  const struct weft_program *program; /* instead of a schedule, maybe of a graph; NULL: none */
+  bool unshared;                      /* stages of a graph have an output for each edge */
   uint32_t ranks, microbatches;
   const struct cuda_step *steps; /* [step_count]; NULL: all train with `microbatches` */
   uint32_t step_count;
@@ -73,6 +75,7 @@ struct cuda_job {
   pthread_barrier_t barrier;
   uint32_t rank_of[CUDA_STAGES_MAX];
   struct weft_named_source sources[CUDA_STEPS_MAX + 1];
+  struct weft_fixed_source fixed; /* of the program */
   struct weft_linear_stage stages[CUDA_STAGES_MAX];
 };
 
