@@ -442,6 +442,9 @@ static uint32_t mutate_subject(const struct subject *subject, struct weft_random
   for (size_t k = 0; k < mutant_kind_count() * MUTANTS_PER_KIND; k++) {
     const struct mutant_kind *kind = mutant_kind_at(k / MUTANTS_PER_KIND);
     char name[160];
+    if (kind->shape == MUTANT_OF_GRAPH) {
+      continue; /* the subjects are chains */
+    }
     draft_copy(&mutant.draft, subject->program);
     mutant.rank_of = subject->rank_of;
     mutant.stage_count = subject->program->stage_count;

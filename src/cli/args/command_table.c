@@ -66,12 +66,16 @@ static const struct weft_cli_command commands[] = {
      "NAME",
      1,
      "schedule",
-     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(PLACEMENT), OPTION(LIST),
-      OPTION(FOR), OUTPUT_JSON_HELP},
+     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(GRAPH),
+      OPTION(PLACEMENT), OPTION(LIST), OPTION(FOR), OUTPUT_JSON_HELP},
      "write the table of a named schedule",
      "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
      "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
      "neither -p nor -m.\n"
+     "With --graph the stages form that graph, and -p may be left out. Schedules with one stage "
+     "per "
+     "rank run stages that are equally far from a loss at the same time; the others take stages in "
+     "the order of their numbers.\n"
      "'weft gen --list' lists all schedules with their bubble, their peak of activations and the "
      "paper they come from.",
      "weft gen Interleaved1F1B -p 4 -v 2 -m 8"},
@@ -147,6 +151,8 @@ static const struct weft_cli_command commands[] = {
       OPTION(MICROBATCHES),
       OPTION(GLOBAL_BATCH),
       TIMES,
+      OPTION(GRAPH),
+      OPTION(STAGE_RANKS),
       OPTION(SLOW),
       OPTION(MEMORY),
       &plan_placement,
@@ -180,7 +186,12 @@ static const struct weft_cli_command commands[] = {
      "where more does not help.\n"
      "With --global-batch and costs that have parts: how to use all ranks. Chooses the ranks of a "
      "pipeline and its replicas, v, the placement, the microbatches and the partition, and lists "
-     "the best candidates.",
+     "the best candidates.\n"
+     "With --graph: an order for stages that form that graph. Costs are of a stage. Where the "
+     "stages "
+     "are not divided equally among ranks, each rank gets contiguous ones with about the same "
+     "work, "
+     "or those of --stage-ranks.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
     {"show",
      "[FILE] [FILE]",

@@ -7,6 +7,7 @@
 #include "cli/cmd/commands.h"
 #include "cli/cmd/plan_target.h"
 #include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
@@ -123,7 +124,8 @@ static void add_list_json(struct weft_text *text) {
 static int check_given(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        const struct weft_schedule_info *info) {
   const char *missing = NULL;
-  if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
+  const bool has_graph = arguments->given[WEFT_CLI_OPTION_GRAPH];
+  if (!arguments->given[WEFT_CLI_OPTION_RANKS] && !has_graph) {
     missing = "-p, the number of ranks";
   } else if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES]) {
     missing = "-m, the number of microbatches";
@@ -142,6 +144,10 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
                           info->limits);
   }
   const bool has_target = arguments->given[WEFT_CLI_OPTION_FOR];
+  if (has_target && has_graph) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "PyTorch's schedules are for chains: --for does not go with --graph");
+  }
   if (has_target && (info->fixed || !info->trains)) {
     return weft_cli_usage(cli, "choose a schedule that trains, for any shape",
                           "%s is %s, and --for tells how to train with a schedule", info->name,
@@ -176,6 +182,7 @@ static int write_for_target(const struct weft_cli *cli, const struct weft_cli_ar
 
 static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) table = NULL;
+  WEFT_SCOPED(weft_graph) graph = NULL;
   struct weft_error error;
   const char *name = arguments->operands[0];
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
@@ -183,6 +190,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
     return weft_cli_fail(cli, NULL, &error);
   }
   WEFT_CLI_TRY(check_given(cli, arguments, info));
+  WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
   /* The parser keeps numbers within 32 bits. */
   const struct weft_shape shape = {
       .ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0),
@@ -191,7 +199,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
       .placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 1 ? WEFT_PLACEMENT_V
                                                                       : WEFT_PLACEMENT_LOOP};
   WEFT_CLI_TRY(weft_cli_result(
-      cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error), &error));
+      cli, NULL, weft_generate_graph(cli->allocator, name, &shape, graph, &table, &error), &error));
   return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, info, table)
                                                : weft_cli_write_program(cli, arguments, table);
 }

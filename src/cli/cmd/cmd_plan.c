@@ -2,6 +2,7 @@
  * best plans for a range of memory limits; with --global-batch the best use of all ranks. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/launch.h>
@@ -14,6 +15,7 @@
 #include "cli/cmd/plan_progress.h"
 #include "cli/io/chart.h"
 #include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
 
@@ -260,6 +262,20 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
       }
     }
   }
+  if (given[WEFT_CLI_OPTION_STAGE_RANKS] && !given[WEFT_CLI_OPTION_GRAPH]) {
+    return weft_cli_usage(cli, "use --placement for a chain of stages",
+                          "--stage-ranks places the stages of a graph, and --graph is not there");
+  }
+  static const enum weft_cli_option_id chain_only[] = {
+      WEFT_CLI_OPTION_STAGES_PER_RANK, WEFT_CLI_OPTION_GLOBAL_BATCH, WEFT_CLI_OPTION_PARETO,
+      WEFT_CLI_OPTION_SLOW, WEFT_CLI_OPTION_FOR};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(chain_only) && given[WEFT_CLI_OPTION_GRAPH]; k++) {
+    if (given[chain_only[k]]) {
+      return weft_cli_usage(cli, "leave one of them out",
+                            "--graph plans a graph of stages, and --%s is for chains",
+                            weft_cli_option_at(chain_only[k])->name);
+    }
+  }
   if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",
                           "with --json the document goes to standard output, and the table "
@@ -268,12 +284,50 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   return WEFT_CLI_OK;
 }
 
+/* --stage-ranks: a rank for each stage of the graph. */
+static int read_stage_ranks(const struct weft_cli *cli, const char *text, uint32_t stage_count,
+                            uint32_t *rank_of) {
+  uint32_t count = 0;
+  for (const char *at = text; count < stage_count; at++) {
+    char *end;
+    const unsigned long number = strtoul(at, &end, 10);
+    if (end == at || *at < '0' || *at > '9' || number >= WEFT_RANKS_MAX) {
+      break;
+    }
+    rank_of[count++] = (uint32_t)number;
+    at = end;
+    if (*at != ',') {
+      if (*at == '\0' && count == stage_count) {
+        return WEFT_CLI_OK;
+      }
+      break;
+    }
+  }
+  return weft_cli_usage(cli, "for example: --stage-ranks 0,1,1,2",
+                        "--stage-ranks '%s': expected %" PRIu32
+                        " numbers of ranks, one for each stage of the graph",
+                        weft_cli_quoted(text).text, stage_count);
+}
+
 int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED_BY(weft_cli_costs_finish) struct weft_cli_costs costs = {.costs = NULL};
+  WEFT_SCOPED(weft_graph) graph = NULL;
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
   struct weft_search_request request;
   WEFT_CLI_TRY(check_options(cli, arguments));
   WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
   WEFT_CLI_TRY(weft_cli_plan_read_request(cli, arguments, &costs, &request));
+  WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
+  request.graph = graph;
+  if (arguments->given[WEFT_CLI_OPTION_STAGE_RANKS]) {
+    uint32_t *rank_of = weft_arena_allocate(&arena, graph->stage_count, sizeof *rank_of);
+    if (rank_of == NULL) {
+      return weft_cli_fail_memory(cli);
+    }
+    WEFT_CLI_TRY(read_stage_ranks(cli, arguments->texts[WEFT_CLI_OPTION_STAGE_RANKS],
+                                  graph->stage_count, rank_of));
+    request.rank_of = rank_of;
+  }
   weft_launch_signals_begin();
   const int status =
       arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(cli, arguments, &request)
