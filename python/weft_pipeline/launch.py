@@ -50,6 +50,8 @@ class _State:
         self.program = b""  # stays valid: the C library keeps the pointer
         self.comm: Any = None  # the MPI world; opened once, closed at exit
         self.progress = ""
+        self.transport = ""
+        self.devices: Any = None  # what the world's transfers use
         self.is_used = False  # by a pipeline; a world serves one
         self.lock = threading.RLock()  # MPI is called by one thread at a time
         self.users: list[Any] = []  # what must be closed before the world
@@ -135,14 +137,16 @@ def _driver() -> Optional[str]:
     return None
 
 
-def world(progress: str = "calls") -> Any:
-    """Return the MPI world of this process. All ranks call it."""
+def world(progress: str = "calls", transport: str = "mpi") -> Any:
+    """Return the world of this process, over MPI or NCCL. All ranks call it."""
     with state.lock:
         number = choice(progress, "progress", _PROGRESS)
         if state.comm is not None:
-            if state.progress != progress:
+            begun, asked = (state.transport, state.progress), (transport, progress)
+            if begun != asked:
                 raise UsageError(
-                    f"MPI has begun with progress={state.progress!r}, not {progress!r}",
+                    f"the world has begun with transport={begun[0]!r}, progress={begun[1]!r}, not "
+                    f"{asked[0]!r}, {asked[1]!r}",
                     "give all pipelines of a process the same",
                 )
             return state.comm
@@ -154,12 +158,13 @@ def world(progress: str = "calls") -> Any:
             os.environ["WEFT_MPI_DRIVER"] = found
         lib.weft_launch_startup_begin(None, 0)
         try:
-            call(lib.weft_comm_open, None, b"mpi", ctypes.byref(options), ctypes.byref(out))
+            name = transport.encode()
+            call(lib.weft_comm_open, None, name, ctypes.byref(options), ctypes.byref(out))
         finally:
             lib.weft_launch_startup_end()
             if found:
                 del os.environ["WEFT_MPI_DRIVER"]
-        state.comm, state.progress = out, progress
+        state.comm, state.progress, state.transport = out, progress, transport
         _watch_the_end()
         return out
 

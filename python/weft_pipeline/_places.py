@@ -1,0 +1,181 @@
+"""Where the stages of a rank are: on the host, where a function computes, or on a GPU, where it
+enqueues what PyTorch launches on the stream of its rank.
+
+A step of the runtime and the caller's own work on a GPU are ordered in both directions: streams of
+the runtime begin a step when what the caller has enqueued so far is done, and a step returns when
+the GPU has ended it. So memory that PyTorch allocated in a step, gradients for instance, may be
+used and freed by the caller, and the next step may have it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any, Callable, Optional, Union
+
+from ._errors import UnavailableError, UsageError
+from ._library import Handle, c, call, lib
+from ._program import Program
+from ._tensors import Views, tensor_at
+
+
+class Host:
+    """Stages on the CPU."""
+
+    enqueues = False
+    enter: Optional[Callable[[int], None]] = None
+
+    def __init__(self, torch: Any) -> None:
+        """Make the place."""
+        self.device = torch.device("cpu")
+        self.view = Views(torch, self.device)
+
+    def begin(self) -> None:
+        """Begin a step."""
+
+    @staticmethod
+    def put_loss(address: int, loss: Any) -> None:
+        """Write the loss of a microbatch."""
+        ctypes.c_double.from_address(address).value = loss.item()
+
+
+class Gpu:
+    """Stages on a GPU. One thread at a time calls the functions of all of them."""
+
+    enqueues = True
+
+    def __init__(self, torch: Any, index: int) -> None:
+        """Make the place of a GPU, counted as PyTorch and CUDA do."""
+        self.torch = torch
+        self.number = index
+        self.device = torch.device("cuda", index)
+        self.view = Views(torch, self.device)
+        self.losses: dict[int, Any] = {}
+        self.streams: dict[int, Any] = {}
+        self.begun: Any = None  # event: what the caller had enqueued when the step began
+        self.in_step: set[int] = set()  # streams that wait for it
+
+    def begin(self) -> None:
+        """Begin a step after all that the caller's stream has now."""
+        cuda = self.torch.cuda
+        if self.begun is None:
+            self.begun = cuda.Event()
+        self.begun.record(cuda.current_stream(self.device))
+        self.in_step.clear()
+
+    def enter(self, handle: int) -> None:
+        """Make a stream of the runtime PyTorch's current one, in this thread."""
+        stream = self.streams.get(handle)
+        if stream is None:
+            stream = self.torch.cuda.ExternalStream(handle, device=self.device)
+            self.streams[handle] = stream
+        if handle not in self.in_step:
+            stream.wait_event(self.begun)
+            self.in_step.add(handle)
+        self.torch.cuda.set_stream(stream)
+
+    def put_loss(self, address: int, loss: Any) -> None:
+        """Enqueue writing the loss: it is memory of the host, and 0, that the GPU can access."""
+        into = self.losses.get(address)
+        if into is None:
+            into = tensor_at(self.torch, address, c.WEFT_F64, [], self.device)
+            self.losses[address] = into
+        into.add_(loss.detach().reshape(()))
+
+
+Place = Union[Host, Gpu]
+
+
+def place_at(torch: Any, device: Any) -> Place:
+    """Make the place of a device of PyTorch."""
+    return Host(torch) if device.type == "cpu" else Gpu(torch, device.index or 0)
+
+
+def _device_of(modules: dict[int, Any], rank: int) -> Any:
+    """The device of a rank's stages; None where they have neither weights nor buffers."""
+    found: dict[Any, int] = {}
+    for k, module in modules.items():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise UnavailableError(
+                    f"stage {k} is on {tensor.device}; Pipeline runs stages on the CPU and on "
+                    f"NVIDIA's GPUs",
+                    'module.to("cuda"), or run it in PyTorch with weft_pipeline.torch.runtime()',
+                )
+            found.setdefault(tensor.device, k)
+    if len(found) > 1:
+        where = ", ".join(f"stage {k} on {device}" for device, k in found.items())
+        raise UsageError(
+            f"rank {rank} has {where}; expected one device for all stages of a rank",
+            "move them to one device, or place them on several ranks",
+        )
+    return next(iter(found), None)
+
+
+def places_of(
+    torch: Any, modules: list[Any], program: Program, rank: Optional[int]
+) -> dict[int, Place]:
+    """Give the place of each rank of this process; ranks without weights are beside a neighbour."""
+    devices: dict[int, Any] = {}
+    for r in range(program.ranks) if rank is None else [rank]:
+        mine = {k: modules[k] for k, owner in enumerate(program.rank_of_stage) if owner == r}
+        devices[r] = _device_of(mine, r)
+    known = [device for device in devices.values() if device is not None]
+    last = known[0] if known else torch.device("cpu")
+    made: dict[Any, Place] = {}
+    places = {}
+    for r, device in devices.items():
+        last = last if device is None else device
+        if last not in made:
+            made[last] = place_at(torch, last)
+        places[r] = made[last]
+    return places
+
+
+# ---- The runtime's devices ----
+
+
+class Gpus:
+    """GPUs, or partitions of them, for the ranks of this process."""
+
+    def __init__(self, places: dict[int, Place], partitions: int) -> None:
+        """Open them. Ranks of a GPU go to its partitions in order, as many in each as is even."""
+        numbers = {r: place.number for r, place in places.items() if isinstance(place, Gpu)}
+        gpus = sorted(set(numbers.values()))
+        parts = max(partitions, 1)
+        room = max(-(-list(numbers.values()).count(gpu) // parts) for gpu in gpus)
+        options = c.weft_cuda_options()
+        listed = (ctypes.c_uint32 * len(gpus))(*gpus)
+        options.gpus, options.gpu_count, options.partitions = listed, len(gpus), partitions
+        out = ctypes.POINTER(c.weft_cuda)()
+        # Every partition gets a device for each of the ranks that it may have.
+        count = len(gpus) * parts * room
+        call(lib.weft_cuda_open, None, ctypes.byref(options), count, ctypes.byref(out))
+        self.handle = Handle(out, lib.weft_cuda_close)
+        self.device_of: dict[int, Any] = {}
+        taken: dict[int, int] = {}
+        for k, gpu in enumerate(gpus):
+            mine = [r for r, number in numbers.items() if number == gpu]
+            for j, r in enumerate(mine):
+                part = k * parts + j * parts // max(len(mine), parts)
+                seat = taken[part] = taken.get(part, -1) + 1
+                self.device_of[r] = lib.weft_cuda_device(out, part * room + seat)
+
+
+@contextlib.contextmanager
+def same_device(torch: Any, places: dict[int, Place]) -> Iterator[None]:
+    """Leave the caller's current GPU and stream as they are; the runtime has its own."""
+    if not any(place.enqueues for place in places.values()) or not torch.cuda.is_initialized():
+        yield
+        return
+    cuda = torch.cuda
+    before = cuda.current_device()
+    devices = {place.device for place in places.values() if place.enqueues}
+    streams = [cuda.current_stream(device) for device in devices]
+    try:
+        yield
+    finally:
+        for stream in streams:
+            cuda.set_stream(stream)
+        cuda.set_device(before)
