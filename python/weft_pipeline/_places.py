@@ -76,12 +76,15 @@ class Gpu:
         self.torch.cuda.set_stream(stream)
 
     def put_loss(self, address: int, loss: Any) -> None:
-        """Enqueue writing the loss: it is memory of the host, and 0, that the GPU can access."""
+        """Enqueue writing the loss into memory of the host that the GPU can access.
+
+        By a kernel, whatever its type: a copy would need to know whose memory that is.
+        """
         into = self.losses.get(address)
         if into is None:
             into = tensor_at(self.torch, address, c.WEFT_F64, [], self.device)
             self.losses[address] = into
-        into.add_(loss.detach().reshape(()))
+        self.torch.mul(loss.detach().reshape(()), 1, out=into)
 
 
 Place = Union[Host, Gpu]
