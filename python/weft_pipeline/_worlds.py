@@ -127,6 +127,8 @@ def _boundaries(owner: Pipeline, x: Any, allgather: Callable[[bytes], list[bytes
             except BaseException as caught:
                 failure = caught
                 mine = b"-" + bytes(size)
+            finally:
+                torch.clear_autocast_cache()  # weights without data are no use to a step
         found = allgather(mine or bytes(size + 1))
         answer = found[rank if len(found) > 1 else 0]
         if answer[:1] != b"+":

@@ -483,6 +483,26 @@ def test_pipeline_scales_and_takes_other_batches():
     assert len(pipeline.step(x[:5], y[:5]).losses) == 4
 
 
+def test_pipeline_in_autocast():
+    """Ranks are threads, and modes of PyTorch belong to a thread."""
+    x, y = batch_of(4)
+    modules = modules_of(2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pipeline = weft_torch.Pipeline(modules, "1F1B", loss_of, microbatches=4, scale_grads=False)
+        found = pipeline.step(x, y, output=True)
+        gradients = [weight.grad for module in modules for weight in module.parameters()]
+        model = torch.nn.Sequential(*modules_of(2))
+        losses = []
+        for rows, target in zip(x.split(ROWS), y.split(ROWS)):
+            loss = loss_of(model(rows), target)
+            loss.backward()
+            losses.append(loss.item())
+    assert found.output.dtype == torch.bfloat16
+    assert found.losses == tuple(losses)
+    for got, weight in zip(gradients, model.parameters()):
+        assert torch.equal(got, weight.grad)
+
+
 def test_pipeline_fails_with_the_reason():
     x, y = batch_of(4)
     pipeline = weft_torch.Pipeline([*modules_of(1), Fails()], "1F1B", loss_of, microbatches=4)

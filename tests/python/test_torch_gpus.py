@@ -6,6 +6,7 @@ does on a real GPU is tests/python/device_tensors.py.
 """
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from weft_pipeline import _places, _tensors
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from test_torch import batch_of, fake, loss_of, modules_of, reference  # noqa: E402
 
-FAKE = os.path.abspath(os.path.join(test_launch.BUILD, "tests/fake-cuda"))
+FAKE = os.path.join(os.path.abspath(test_launch.BUILD), "tests", "fake-cuda")
 IS_FAKE = os.environ.get("WEFT_FAKE_CUDA") is not None
 
 
@@ -207,7 +208,150 @@ def test_no_such_gpu(monkeypatch):
     assert "7" in caught.value.message and caught.value.hint
 
 
+# ---- A process for each rank ----
+
+JOB = """\
+import ctypes, json, os, sys, threading, time
+sys.path[:0] = [FOLDER]
+from weft_pipeline import launch
+launch.begin()
+import torch
+import weft_pipeline as weft
+import weft_pipeline.torch as weft_torch
+from test_torch import batch_of, loss_of, modules_of
+from test_torch_gpus import Gpu, _places
+from weft_pipeline import _stages
+
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_cuda_pending.restype = ctypes.c_uint64
+driver.fake_cuda_run_nodes.argtypes = [ctypes.c_uint64]
+guarded = _stages.Stage._guarded
+
+
+def patient(stage, function):
+    run = guarded(stage, function)
+
+    def poll(*arguments):  # transfers wait for another process, and this one has to go on
+        return run(*arguments) if driver.fake_cuda_pending() == 0 else 1
+
+    return poll
+
+
+def work():  # the fake GPU does so only when it is asked
+    while True:
+        driver.fake_cuda_run_nodes(64)
+        time.sleep(0.0005)
+
+
+_stages.Stage._guarded = patient
+threading.Thread(target=work, daemon=True).start()
+torch.set_num_threads(1)
+transport, name = sys.argv[1:]
+me = launch.info()
+_places._device_of = lambda modules, rank: torch.device("cuda", rank % 2)
+_places.Gpu = Gpu
+table = weft.Table.named(name, ranks=me.ranks, microbatches=4)
+mine = weft_torch.stages_of(table, me.rank)
+modules = [module if k in mine else None for k, module in enumerate(modules_of(table.stages))]
+pipeline = weft_torch.Pipeline(modules, table, loss_of, scale_grads=False, transport=transport)
+x, y = batch_of(4)
+for _ in range(2):
+    for k in mine:
+        modules[k].zero_grad()
+    found = pipeline.step(x if 0 in mine else None, y if table.stages - 1 in mine else None)
+gradients = {k: [w.grad.tolist() for w in modules[k].parameters()] for k in mine}
+with open(f"rank{me.rank}.json", "w") as file:
+    json.dump([found.losses, gradients], file)
+"""
+
+
+@on_fake
+@pytest.mark.parametrize(
+    ("transport", "ranks", "name"),
+    [("nccl", 2, "ZBVZeroBubble"), ("nccl", 4, "1F1B"), ("mpi", 2, "1F1B")],
+)
+@pytest.mark.parametrize("mpi", test_launch.MPIS[:1])
+def test_a_process_per_rank(mpi, transport, ranks, name, tmp_path, monkeypatch):
+    file = tmp_path / "job.py"
+    file.write_text(JOB.replace("FOLDER", repr(os.path.dirname(os.path.abspath(__file__)))))
+    monkeypatch.setenv("WEFT_BUILD_DIR", os.path.abspath(test_launch.BUILD))
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{FAKE}:{os.path.dirname(FAKE)}/fake-nccl")
+    monkeypatch.chdir(tmp_path)
+    status, said = test_launch.mpirun(mpi, ranks, file, transport, name)
+    assert status == 0, said
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(ranks)]
+    stages = weft.Table.named(name, ranks=ranks, microbatches=4).stages
+    losses, gradients = reference(stages, 4)
+    assert max((got[0] for got in found), key=len) == pytest.approx(losses, rel=1e-6)
+    together = {int(s): g for got in found for s, g in got[1].items()}
+    assert sorted(together) == sorted(gradients)
+    for stage, expected in gradients.items():
+        for got, want in zip(together[stage], expected):
+            assert torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-5, atol=1e-6)
+
+
 # ---- Without any driver ----
+
+
+class Recorded:
+    """As much of torch.cuda as a place uses; it writes down what is asked of it."""
+
+    def __init__(self):
+        log = self.log = []
+
+        class Event:
+            def record(self, stream):
+                log.append(("record", stream))
+
+        class ExternalStream:
+            def __init__(self, handle, device):
+                assert device == torch.device("cuda", 1)
+                self.handle = handle
+
+            def wait_event(self, event):
+                log.append(("wait", self.handle))
+
+        self.Event, self.ExternalStream = Event, ExternalStream
+
+    def current_stream(self, device):
+        return f"the caller's on {device}"
+
+    def set_stream(self, stream):
+        self.log.append(("set", getattr(stream, "handle", stream)))
+
+    def set_device(self, device):
+        self.log.append(("device", device))
+
+    def current_device(self):
+        return 0
+
+    def is_initialized(self):
+        return True
+
+
+class Torch:
+    def __init__(self):
+        self.cuda = Recorded()
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def test_streams_are_ordered_after_the_caller():
+    module = Torch()
+    place = _places.Gpu(module, 1)
+    log = module.cuda.log
+    for _ in range(2):  # a stream waits once in every step, before its first action
+        log.clear()
+        place.begin()
+        for handle in (16, 32, 16):
+            place.enter(handle)
+        caller = ("record", "the caller's on cuda:1")
+        assert log == [caller, ("wait", 16), ("set", 16), ("wait", 32), ("set", 32), ("set", 16)]
+    log.clear()
+    with _places.same_device(module, {0: place, 1: _places.Host(torch)}):
+        place.enter(16)
+    assert log[-2:] == [("set", "the caller's on cuda:1"), ("device", 0)]
 
 
 def test_memory_as_a_tensor():
