@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
@@ -28,20 +29,27 @@ from ._library import (
 Times = Union[float, Iterable[float]]
 _MAX = c.WEFT_COST_MAX
 _UNIT_MAX = c.weft_costs.unit.size - 1
-_COLUMNS = (
-    "f",
-    "i",
-    "w",
-    "b",
-    "activation",
-    "activation_after_i",
-    "overlap_f_b",
-    "unshard",
-    "reduce_grad",
-    "parameters",
-    "gradients",
-)
+_COLUMNS = tuple(field[0] for field in c.weft_stage_costs._fields_)  # all of them double
+_I, _W, _B = map(_COLUMNS.index, ("i", "w", "b"))
+_ACTIVATION, _AFTER_I = map(_COLUMNS.index, ("activation", "activation_after_i"))
+_SIZE = ctypes.sizeof(c.weft_stage_costs)
+_pack = struct.Struct(f"={len(_COLUMNS)}d").pack
 _CostsPointer = ctypes.POINTER(c.weft_costs)
+# Bound here, because looking them up takes as long as they do.
+_byref, _memmove, _set = ctypes.byref, ctypes.memmove, object.__setattr__
+_create, _check, _destroy = lib.weft_costs_create, lib.weft_costs_check, lib.weft_costs_destroy
+
+
+def _default() -> list[float]:
+    out = _CostsPointer()
+    call(_create, None, 1, ctypes.byref(out))
+    try:
+        return list(struct.unpack(f"={len(_COLUMNS)}d", bytes(out.contents.stages[0])))
+    finally:
+        _destroy(out)
+
+
+_DEFAULT = _default()
 
 
 class Costs(Immutable):
@@ -77,41 +85,37 @@ class Costs(Immutable):
         rank_factors: Optional[Iterable[float]] = None,
     ) -> None:
         """Make costs of numbers."""
-        columns: dict[str, Any] = {}
-        counts = set()
-        given = (f, i, w, b, activation, activation_after_i, overlap_f_b, unshard, reduce_grad)
-        for name, value in zip(_COLUMNS, (*given, parameters, gradients)):
+        given = (f, i, w, b, overlap_f_b, activation, activation_after_i, unshard, reduce_grad)
+        row = _DEFAULT[:]
+        columns: dict[int, list[float]] = {}
+        count = 1
+        for k, value in enumerate((*given, parameters, gradients)):
             if value is None:
                 continue
             kind = type(value)
-            if (kind is int or kind is float) and 0 <= value <= _MAX:  # type: ignore[operator]
-                columns[name] = value
-                continue
-            columns[name] = column = _column(value, name)
-            if isinstance(column, list):
-                counts.add(len(column))
-        if len(counts) > 1 or 0 in counts:
-            found = ", ".join(
-                f"{name} {len(column)}"
-                for name, column in columns.items()
-                if isinstance(column, list)
-            )
-            raise UsageError(
-                f"the costs have different numbers of stages: {found}",
-                "give one number for all stages, or one for each",
-            )
-        count = counts.pop() if counts else 1
+            if (kind is not int and kind is not float) or not 0 <= value <= _MAX:  # type: ignore[operator]
+                value = _column(value, _COLUMNS[k])
+                if type(value) is list:
+                    columns[k] = value
+                    count = len(value)
+                    continue
+            row[k] = value  # type: ignore[assignment]
         out = _CostsPointer()
-        call(lib.weft_costs_create, None, count, ctypes.byref(out))
-        handle = Handle(out, lib.weft_costs_destroy)
+        if columns:
+            _check_counts(columns)
+        if _create(None, count, _byref(out), None) < 0:  # then once more, for the reason
+            call(_create, None, count, _byref(out))
+        handle = Handle(out, _destroy)
         costs = out.contents
-        for k in range(count):
-            _fill(costs.stages[k], columns, k)
-        if (hop, hop_bytes, hop_bytes_per_unit) != (0, 0, 0):
-            to = costs.hop
-            to.latency = real(hop, "hop", 0, _MAX)
-            to.bytes = real(hop_bytes, "hop_bytes", 0, _MAX)
-            to.bytes_per_unit = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
+        if columns or row != _DEFAULT:
+            _memmove(costs.stages, _rows(row, columns, count, b, activation_after_i), count * _SIZE)
+        if hop != 0:
+            costs.hop.latency = real(hop, "hop", 0, _MAX)
+        if hop_bytes != 0:
+            costs.hop.bytes = real(hop_bytes, "hop_bytes", 0, _MAX)
+        if hop_bytes_per_unit != 0:
+            rate = real(hop_bytes_per_unit, "hop_bytes_per_unit", 0, _MAX)
+            costs.hop.bytes_per_unit = rate
         if unit != "":
             unit_name = string(unit, "unit")
             if len(unit_name) > _UNIT_MAX:
@@ -119,8 +123,9 @@ class Costs(Immutable):
             costs.unit = unit_name
         if rank_factors is not None:
             _set_rank_factors(costs, list(rank_factors))
-        call(lib.weft_costs_check, out, count)
-        set_once(self, _handle=handle)
+        if _check(out, count, None) < 0:
+            call(_check, out, count)
+        _set(self, "_handle", handle)
 
     @classmethod
     def _adopt(cls, handle: Handle) -> Costs:
@@ -206,14 +211,30 @@ class Costs(Immutable):
         return f"<weft_pipeline.Costs: f={first.f:g} i={first.i:g} w={first.w:g} hop={hop:g}{more}>"
 
 
-def _fill(stage: Any, columns: Mapping[str, Any], k: int) -> None:
-    """Set what is given of a stage; what follows from it is as in a costs file."""
-    for name, column in columns.items():
-        setattr(stage, name, column[k] if type(column) is list else column)
-    if "b" not in columns:
-        stage.b = stage.i + stage.w
-    if "activation_after_i" not in columns:
-        stage.activation_after_i = stage.activation
+def _check_counts(columns: Mapping[int, list[float]]) -> None:
+    counts = {len(column) for column in columns.values()}
+    if len(counts) > 1 or 0 in counts:
+        found = ", ".join(f"{_COLUMNS[k]} {len(column)}" for k, column in columns.items())
+        raise UsageError(
+            f"the costs have different numbers of stages: {found}",
+            "give one number for all stages, or one for each",
+        )
+
+
+def _rows(
+    row: list[float], columns: Mapping[int, list[float]], count: int, b: object, after: object
+) -> bytes:
+    """Stages in memory; what follows from other numbers is as in a costs file."""
+    rows = []
+    for k in range(count):
+        for column, values in columns.items():
+            row[column] = values[k]
+        if b is None:
+            row[_B] = row[_I] + row[_W]
+        if after is None:
+            row[_AFTER_I] = row[_ACTIVATION]
+        rows.append(_pack(*row))
+    return rows[0] if count == 1 else b"".join(rows)
 
 
 def _set_rank_factors(costs: Any, factors: list[float]) -> None:

@@ -295,10 +295,24 @@ def test_overhead_of_a_call(capsys):
     lib, c = weft._program.lib, weft._program.c
     program, table = PROGRAM._handle.pointer, TABLE._handle.pointer
 
+    text = str(PROGRAM).encode()
+    costs = COSTS._handle.pointer
+    shape = c.weft_shape()
+    shape.ranks, shape.microbatches = 2, 2
+
     def bare(kind, function, destroy, *arguments):
         out = ctypes.POINTER(kind)()
         function(None, *arguments, ctypes.byref(out), None)
         destroy(out)
+
+    def bare_costs():
+        out = ctypes.POINTER(c.weft_costs)()
+        lib.weft_costs_create(None, 1, ctypes.byref(out), None)
+        lib.weft_costs_check(out, 1, None)
+        lib.weft_costs_destroy(out)
+
+    def bare_program(function, *arguments):
+        return lambda: bare(c.weft_program, function, lib.weft_program_destroy, *arguments)
 
     def best(call):
         times = []
@@ -315,10 +329,28 @@ def test_overhead_of_a_call(capsys):
             lambda: bare(c.weft_report, lib.weft_verify, lib.weft_report_destroy, program, None),
             PROGRAM.verify,
         ),
-        "lower": (
-            lambda: bare(c.weft_program, lib.weft_lower, lib.weft_program_destroy, table, None),
-            TABLE.lower,
+        "lower": (bare_program(lib.weft_lower, table, None), TABLE.lower),
+        "parse": (
+            bare_program(lib.weft_program_parse, text, len(text), b"input"),
+            lambda: weft.Program.parse(text),
         ),
+        "named": (
+            bare_program(lib.weft_generate, b"1F1B", ctypes.byref(shape)),
+            lambda: weft.Table.named("1F1B", ranks=2, microbatches=2),
+        ),
+        "simulate": (
+            lambda: bare(
+                c.weft_simulation,
+                lib.weft_simulate,
+                lib.weft_simulation_destroy,
+                program,
+                costs,
+                None,
+            ),
+            lambda: PROGRAM.simulate(COSTS),
+        ),
+        "Costs, three calls": (bare_costs, weft.Costs),
+        "Costs of numbers": (bare_costs, lambda: weft.Costs(f=2, i=1, w=1, hop=0.1)),
     }
     with capsys.disabled():
         for name, (inside, whole) in pairs.items():
