@@ -61,11 +61,19 @@ def _program_of(schedule: Union[str, Table, Program, Plan], stages: int, m: int)
     if isinstance(schedule, Plan):
         schedule = schedule.table
     if isinstance(schedule, str):
+        if m == 0:
+            raise UsageError(
+                f"the schedule {schedule} needs a number of microbatches",
+                "give microbatches=8, say",
+            )
         table = Table.named(schedule, ranks=stages, microbatches=m)
         if table.stages != stages:  # several stages on a rank
             v = table.stages // table.ranks
             if stages % v:
-                raise UsageError(f"{schedule} has {v} stages on each rank; there are {stages}")
+                raise UsageError(
+                    f"{schedule} has {v} stages on each rank; there are {stages} modules",
+                    f"divide the model into a multiple of {v}",
+                )
             table = Table.named(schedule, ranks=stages // v, stages_per_rank=v, microbatches=m)
         schedule = table
     if not isinstance(schedule, Program):
@@ -73,9 +81,15 @@ def _program_of(schedule: Union[str, Table, Program, Plan], stages: int, m: int)
     program = schedule.lower() if isinstance(schedule, Table) else schedule
     program.verify().raise_if_bad()
     if program.stages != stages:
-        raise UsageError(f"the schedule has {program.stages} stages; there are {stages} modules")
+        raise UsageError(
+            f"the schedule has {program.stages} stages; there are {stages} modules",
+            "give a module for each stage, in order",
+        )
     if m and program.microbatches != m:
-        raise UsageError(f"the schedule has {program.microbatches} microbatches, not {m}")
+        raise UsageError(
+            f"the schedule has {program.microbatches} microbatches, not {m}",
+            "leave microbatches out, except for a schedule by name",
+        )
     return program
 
 
@@ -281,7 +295,8 @@ class Pipeline(Immutable):
         if tensor.dim() == 0 or tensor.shape[0] < m:
             raise UsageError(
                 f"{name} has the shape {tuple(tensor.shape)}, which cannot be split into "
-                f"{m} microbatches"
+                f"{m} microbatches",
+                f"give at least {m} rows, or make the pipeline for fewer microbatches",
             )
         return tensor.detach().to(made.place.device, non_blocking=True).contiguous()
 
@@ -290,7 +305,10 @@ class Pipeline(Immutable):
         x, target = self._batch(x, "x", 0), self._batch(target, "target", -1)
         last = self._stages[-1]
         if training and last is not None and (target is None or last.loss_fn is None):
-            raise UsageError("a training step needs a target, and the pipeline a loss_fn")
+            raise UsageError(
+                "a training step needs a target, and the pipeline a loss_fn",
+                "step(x, target); forwards alone are eval(x)",
+            )
         with self._lock:
             if self._rank is not None and launch.state.agreed is not None:
                 raise UsageError("the job has failed before", "end the process") from (

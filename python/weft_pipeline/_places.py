@@ -104,7 +104,8 @@ def _device_of(modules: dict[int, Any], rank: int) -> Any:
                 raise UnavailableError(
                     f"stage {k} is on {tensor.device}; Pipeline runs stages on the CPU and on "
                     f"NVIDIA's GPUs",
-                    'module.to("cuda"), or run it in PyTorch with weft_pipeline.torch.runtime()',
+                    "move it to one of them, or run it in PyTorch with "
+                    "weft_pipeline.torch.runtime()",
                 )
             found.setdefault(tensor.device, k)
     if len(found) > 1:

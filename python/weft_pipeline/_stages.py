@@ -128,6 +128,11 @@ class Stage:
                 self.outputs[where.microbatch] = y.detach()
             if self.loss_fn is not None and self.targets is not None:
                 y = self.loss_fn(y, self.targets[where.microbatch])
+                if y.numel() != 1:
+                    raise UsageError(
+                        f"loss_fn gives a tensor of {tuple(y.shape)}; expected one number",
+                        'reduction="mean" or "sum" of PyTorch\'s losses gives one',
+                    )
                 self.place.put_loss(where.loss, y)
         if training:
             self.kept[where.slot] = (x, y)

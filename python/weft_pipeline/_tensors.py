@@ -30,7 +30,7 @@ def shape_of(tensor: Any, what: str, device: Any) -> Any:
     if name not in DTYPES or tensor.device != device or tensor.dim() > c.WEFT_DIMS_MAX:
         raise UsageError(
             f"{what} is a tensor of {name} with {tensor.dim()} dimensions on {tensor.device}",
-            f"expected at most {c.WEFT_DIMS_MAX} dimensions on {device}",
+            f"expected at most {c.WEFT_DIMS_MAX} dimensions on {device}, of {', '.join(DTYPES)}",
         )
     shape = c.weft_tensor_shape()
     shape.dtype, shape.dim_count = DTYPES[name], tensor.dim()

@@ -167,4 +167,4 @@ def _given(owner: Pipeline, x: Any, k: int, shape: Any) -> Any:
                 f"stage {k} gives {type(y).__name__}; expected one tensor",
                 "return a tensor; several of one shape can be stacked",
             )
-        return shape_of(y, f"the output of stage {k}", device)
+        return shape_of(y, f"the output of stage {k}" if k >= 0 else "x", device)

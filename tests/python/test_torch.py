@@ -536,6 +536,16 @@ def test_pipeline_fails_with_the_reason():
     for wrong in ([], [3], "modules"):
         with pytest.raises(TypeError):
             weft_torch.Pipeline(wrong, "1F1B", loss_of, microbatches=4)
+    for count, name, m in ((2, "1F1B", 0), (3, "ZBVZeroBubble", 4), (2, "2F2B", 4)):
+        with pytest.raises(weft.UsageError) as caught:
+            weft_torch.Pipeline(modules_of(count), name, loss_of, microbatches=m)
+        assert caught.value.hint
+    rows = torch.nn.MSELoss(reduction="none")
+    for wrong in ((rows, x), (loss_of, x.to(torch.complex64))):
+        pipeline = weft_torch.Pipeline(modules_of(2), "1F1B", wrong[0], microbatches=4)
+        with pytest.raises(weft.UsageError) as caught:
+            pipeline.step(wrong[1], y)
+        assert caught.value.hint
     with pytest.raises(weft.UsageError):
         table = weft.Table.named("1F1B", ranks=3, microbatches=4)
         weft_torch.Pipeline(modules_of(2), table, loss_of)
