@@ -168,7 +168,7 @@ def difference(ours, theirs):
 
 def compare(found, expected, outputs, dtype):
     """None, or what is wrong; and whether all bits are the same."""
-    limit = 2e-2 if dtype is torch.bfloat16 else 2e-5
+    limit = 2e-2 if dtype is torch.bfloat16 else 1e-4
     same = True
     pairs = [
         ("loss", torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))

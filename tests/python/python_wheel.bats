@@ -38,18 +38,35 @@ setup() {
 
 @test "pytest" {
   "$PYTHON" -m pytest -q -p no:cacheprovider --rootdir "$WEFT_SOURCE_DIR/tests/python" \
-    --ignore "$WEFT_SOURCE_DIR/tests/python/test_torch.py" "$WEFT_SOURCE_DIR/tests/python"
+    --ignore-glob '*/test_torch*.py' "$WEFT_SOURCE_DIR/tests/python"
 }
 
-# The machine's own PyTorch, which is too large to be installed for a test.
-@test "weft_pipeline.torch" {
+# The machine's own PyTorch, which is too large to be installed for a test, gets the package.
+need_torch() {
   "$WITH_TORCH" -c 'import torch.distributed.pipelining' 2>/dev/null ||
     skip "PyTorch is not installed"
-  "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target packages pytest
-  "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target packages --no-index \
-    "$WEFT_SOURCE_DIR"/build/wheel/*.whl
-  PYTHONPATH=packages "$WITH_TORCH" -m pytest -q -p no:cacheprovider \
-    "$WEFT_SOURCE_DIR/tests/python/test_torch.py"
+  export PYTHONPATH=$BATS_FILE_TMPDIR/packages
+  if [ ! -d "$PYTHONPATH" ]; then
+    "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target "$PYTHONPATH" pytest
+    "$WITH_TORCH" -m pip install --quiet --disable-pip-version-check --target "$PYTHONPATH" \
+      --no-index "$WEFT_SOURCE_DIR"/build/wheel/*.whl
+  fi
+}
+
+@test "weft_pipeline.torch" {
+  need_torch
+  "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torch.py"
+}
+
+@test "weft_pipeline.torch: stages on GPUs, on the fake driver" {
+  need_torch
+  "$WITH_TORCH" -m pytest -q -p no:cacheprovider "$WEFT_SOURCE_DIR/tests/python/test_torch_gpus.py"
+}
+
+@test "weft_pipeline.torch: stages on a real GPU" {
+  need_torch
+  "$WITH_TORCH" "$WEFT_SOURCE_DIR/tests/python/device_tensors.py" | tee said
+  ! grep -q '^skipped: ' said || skip "$(sed -n 's/^skipped: //p' said)"
 }
 
 @test "mypy --strict" {
