@@ -339,12 +339,22 @@ def test_autoplan(p, capsys):
             f"\n  {p} processes: {said}; measured "
             f"{1e3 * measured[0]:.0f} ms -> {1e3 * measured[1]:.0f} ms"
         )
-    assert after < 0.9 * before
-    assert measured[1] < measured[0]
     stages = costs["stages"]
-    assert stages[0]["f"] > 2 * stages[1]["f"] and stages[-1]["b"] > 2 * stages[-2]["b"]
     sizes = [stage["activation"] for stage in stages]
     assert min(sizes) >= ROWS * WIDTH * 4  # at least the input of a layer, in bytes
+    late = max(
+        stage[op] / (1e3 * seconds * (1 if op == "f" else 2))
+        for stage, seconds in zip(stages, SECONDS[p])
+        for op in "fb"
+    )
+    if late > 1.4 or 1e3 * measured[0] > 1.2 * before:  # stages sleep, so others take the time
+        pytest.skip(
+            f"the machine is busy: a stage takes {late:.1f} times as long as it sleeps, and a step "
+            f"{1e3 * measured[0] / before:.1f} times as long as its actions"
+        )
+    assert after < 0.9 * before
+    assert measured[1] < measured[0]
+    assert stages[0]["f"] > 2 * stages[1]["f"] and stages[-1]["b"] > 2 * stages[-2]["b"]
 
 
 PLANNED = weft.plan(
