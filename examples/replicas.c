@@ -131,7 +131,7 @@ static enum weft_status layer_init(struct layer *layer, const struct job *job,
   layer->own_grad = job->shards ? layer->share_grad : layer->dw;
   if (job->shards)
     memcpy(layer->share, layer->w + replica * layer->own_count, layer->own_count * sizeof(float));
-  return transport->ops->group(transport, row, members, job->replicas, &layer->group, error);
+  return transport->ops->group(transport, row, members, job->replicas, NULL, &layer->group, error);
 }
 
 /* Plain gradient descent on what this replica owns. */

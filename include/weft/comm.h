@@ -55,6 +55,12 @@ enum weft_comm_progress {
   WEFT_COMM_PROGRESS_THREAD     /* a thread per rank */
 };
 
+/* Sums of groups whose memory is on a GPU. All ranks say the same. */
+enum weft_comm_sums {
+  WEFT_COMM_SUMS_IN_ORDER = 0, /* of members: the same bits as on every other transport */
+  WEFT_COMM_SUMS_OF_NCCL       /* NCCL's own: faster, in an order that depends on sizes and GPUs */
+};
+
 struct weft_comm_options {
   /* Ranks of the world. Where a launcher starts them: 0, or the number it must have started. */
   uint32_t rank_count;
@@ -74,6 +80,9 @@ struct weft_comm_options {
   const void *communicator; /* an MPI_Comm to duplicate, of a program that has initialised MPI
                                with MPI_THREAD_MULTIPLE; NULL: all processes, and MPI is
                                initialised here and finalised by weft_comm_close() */
+
+  /* nccl */
+  enum weft_comm_sums sums;
 };
 
 WEFT_API struct weft_comm_options weft_comm_options_default(void);
@@ -154,6 +163,10 @@ WEFT_API enum weft_status weft_allgather(struct weft_transport *transport, const
 /* Returns when all ranks have called it. */
 WEFT_API enum weft_status weft_barrier(struct weft_transport *transport, int64_t stall_limit,
                                        struct weft_error *error);
+
+/* A rank that keeps the others waiting between steps: its process is stopped, or it is busy with an
+ * action. UINT32_MAX: not known. Asks all ranks for their status, for half a second. */
+WEFT_API uint32_t weft_missing_rank(struct weft_transport *transport, bool *stopped);
 
 /* ---- Stepping ranks in one thread, in virtual time ----
  *

@@ -90,6 +90,7 @@ struct weft_stage_call {
 
   struct weft_device *device; /* the pipeline's; NULL: host */
   struct weft_stream *stream; /* where a stage that enqueues puts its work; NULL on the host */
+  bool recorded;              /* the stream is being recorded into a graph */
 
   int64_t now;      /* the transport's time */
   int64_t ready_at; /* may be set with WEFT_IN_PROGRESS: no need to ask before */

@@ -171,7 +171,8 @@ struct weft_failure {
 /* ---- Groups: collectives over some of the ranks ----
  *
  * Sums are f32 and are taken in order of members, ((x0 + x1) + x2) + ..., so that
- * they have the same bits on every transport. Shares are of equal size. */
+ * they have the same bits on every transport (unless the world was opened for another order:
+ * weft/comm.h). Shares are of equal size. */
 enum weft_collective_kind {
   WEFT_ALL_GATHER,     /* from: own share; to: all shares, in order of members */
   WEFT_REDUCE_SCATTER, /* from: all shares; to: the sum over members of the own share */
@@ -187,7 +188,13 @@ struct weft_collective {
   void *to;
   struct weft_device *device; /* where both are; NULL: host */
   uint64_t bytes;             /* of a share; of ALL_REDUCE in all */
-  uint64_t state[4];          /* the group's own */
+  /* Where a transport that enqueues (ops->enqueues) puts it: after all that is in it, and before
+   * what comes later. test() then says WEFT_OK when it is enqueued. All of a group that are under
+   * way have the same one. NULL: a stream of its own, and test() waits for the collective; what is
+   * at `from` is complete. */
+  struct weft_stream *stream;
+  bool recorded;     /* the stream is being recorded into a graph */
+  uint64_t state[4]; /* the group's own */
 };
 
 struct weft_group;
@@ -196,7 +203,8 @@ struct weft_group_ops {
   /* NULL is fine. No collective may be in flight, unless the world has failed: it is abandoned
    * then, and its memory belongs to the caller again. */
   void (*destroy)(struct weft_group *group);
-  /* Starts a collective; it never blocks. Members start the same ones in the same order; several
+  /* Starts a collective; it never waits for the others, except for what they have yet to do of
+   * hundreds that were enqueued before. Members start the same ones in the same order; several
    * may be in flight. WEFT_ERR_USAGE for a sum of bytes that are not whole floats. */
   enum weft_status (*start)(struct weft_group *group, struct weft_collective *collective,
                             struct weft_error *error);
@@ -312,10 +320,13 @@ struct weft_transport_ops {
 
   /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
    * does not wait for the others. All members give the same `id`, and every group of the world
-   * has its own. Destroy it before the world is closed. NULL: this transport has no groups.
+   * has its own. `device`: that of its collectives which are not on the host; NULL: all are. A
+   * transport that enqueues connects the members of a group with a device in open(), so it is
+   * created before that. Destroy it before the world is closed. NULL: this transport has no groups.
    * WEFT_ERR_MEMORY, WEFT_ERR_USAGE. */
   enum weft_status (*group)(struct weft_transport *transport, uint32_t id, const uint32_t *ranks,
-                            uint32_t count, struct weft_group **out, struct weft_error *error);
+                            uint32_t count, struct weft_device *device, struct weft_group **out,
+                            struct weft_error *error);
 };
 
 #define WEFT_EXCHANGE_MAX 128

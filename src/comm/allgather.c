@@ -11,9 +11,7 @@ enum {
   STACK_RANKS = 32                /* up to that many no memory is allocated */
 };
 
-/* A rank that keeps the others waiting: its process is stopped, or it is busy with an action.
- * UINT32_MAX: not known. */
-static uint32_t find_missing(struct weft_transport *transport, bool *stopped) {
+uint32_t weft_missing_rank(struct weft_transport *transport, bool *stopped) {
   const struct weft_transport_ops *ops = transport->ops;
   uint32_t missing = UINT32_MAX;
   if (ops->refresh_status != NULL) {
@@ -44,7 +42,7 @@ static enum weft_status fail_world(struct weft_transport *transport, uint32_t ra
 static enum weft_status fail_stalled(struct weft_transport *transport, int64_t limit,
                                      struct weft_error *error) {
   bool stopped = false;
-  const uint32_t missing = find_missing(transport, &stopped);
+  const uint32_t missing = weft_missing_rank(transport, &stopped);
   char name[WEFT_RANK_NAME_SIZE] = "another rank", waited[48];
   char hint[64] = "is its process stopped, or its host gone?";
   struct weft_error reason;

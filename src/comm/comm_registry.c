@@ -67,6 +67,10 @@ static enum weft_status check_options(const struct weft_comm_options *options,
                      "weft_comm_options.progress is %d, which does not exist",
                      (int)options->progress);
   }
+  if ((uint32_t)options->sums > WEFT_COMM_SUMS_OF_NCCL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "weft/comm.h has two orders of sums",
+                     "weft_comm_options.sums is %d, which does not exist", (int)options->sums);
+  }
   return WEFT_OK;
 }
 

@@ -76,6 +76,14 @@ static void add_f64(void *const *parameters, uint64_t threads) {
   }
 }
 
+static void add_members(void *const *parameters, uint64_t threads) {
+  FOR_THREADS {
+    add_members_thread(thread, ADDRESS(float, 0), ADDRESS(const float, 1), ADDRESS(const float, 2),
+                       NUMBER(uint64_t, 3), NUMBER(uint64_t, 4), NUMBER(uint64_t, 5),
+                       NUMBER(uint64_t, 6));
+  }
+}
+
 static void note(void *const *parameters, uint64_t threads) {
   FOR_THREADS {
     note_thread(thread, ADDRESS(unsigned, 0), NUMBER(uint64_t, 1), ADDRESS(weft_count, 2));
@@ -103,6 +111,7 @@ enum {
   SCALE,
   ADD,
   ADD_F64,
+  ADD_MEMBERS,
   NOTE,
   SPIN,
   KERNELS
@@ -126,6 +135,10 @@ static const struct weft_kernel kernels[KERNELS] = {
     [SCALE] = {"weft_scale", 3, {UPDATES, F64, U64}, scale},
     [ADD] = {"weft_add", 3, {UPDATES, READS, U64}, add},
     [ADD_F64] = {"weft_add_f64", 3, {UPDATES, READS, U64}, add_f64},
+    [ADD_MEMBERS] = {"weft_add_members",
+                     7,
+                     {WRITES, READS, READS, U64, U64, U64, U64},
+                     add_members},
     [NOTE] = {"weft_note", 3, {WRITES, U64, WRITES}, note},
     [SPIN] = {"weft_spin", 1, {U64}, spin},
 };
@@ -143,6 +156,7 @@ const struct weft_kernel *weft_kernel_subtract(void) { return &kernels[SUBTRACT]
 const struct weft_kernel *weft_kernel_scale(void) { return &kernels[SCALE]; }
 const struct weft_kernel *weft_kernel_add(void) { return &kernels[ADD]; }
 const struct weft_kernel *weft_kernel_add_f64(void) { return &kernels[ADD_F64]; }
+const struct weft_kernel *weft_kernel_add_members(void) { return &kernels[ADD_MEMBERS]; }
 const struct weft_kernel *weft_kernel_note(void) { return &kernels[NOTE]; }
 const struct weft_kernel *weft_kernel_spin(void) { return &kernels[SPIN]; }
 

@@ -46,6 +46,10 @@ const struct weft_kernel *weft_kernel_scale(void);
 /* x[k] += y[k], in f32 and in f64. Parameters: x, y, count. */
 const struct weft_kernel *weft_kernel_add(void);
 const struct weft_kernel *weft_kernel_add_f64(void);
+/* to[k] = ((x0[k] + x1[k]) + x2[k]) + ..., x of `member` being `own`, and that of the n-th of the
+ * other members others[n * stride ...]. `to` may be `own`. Parameters: to, own, others, count,
+ * stride, members, member. */
+const struct weft_kernel *weft_kernel_add_members(void);
 /* Writes the device's clock, then a number; one thread. Parameters: number (u32), value, clock
  * (u64). */
 const struct weft_kernel *weft_kernel_note(void);

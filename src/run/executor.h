@@ -533,6 +533,7 @@ static inline void weft_executor_fill_call(const struct weft_executor *executor,
   call->stage = stage;
   call->microbatch = microbatch;
   call->now = executor->now;
+  call->recorded = executor->device != NULL && executor->device->recording != NULL;
 }
 
 #endif

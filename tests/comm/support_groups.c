@@ -230,7 +230,8 @@ static enum weft_status open_ends(struct part *part, struct weft_transport *tran
                                   struct weft_error *error) {
   for (uint32_t k = 0; k < part->end_count; k++) {
     struct end *end = &part->ends[k];
-    WEFT_TRY(transport->ops->group(transport, end->id, end->ranks, end->count, &end->group, error));
+    WEFT_TRY(transport->ops->group(transport, end->id, end->ranks, end->count, test_device(),
+                                   &end->group, error));
     CONFORMANCE_CHECK(error, end->group->size == end->count);
     CONFORMANCE_CHECK(error, end->ranks[end->group->member] == transport->rank);
   }
@@ -406,19 +407,19 @@ static enum weft_status misuse(struct conformance_rank *rank, struct weft_error 
   const uint32_t twice[] = {self, self}, absent[] = {self, p}, others[] = {(self + 1) % p};
   struct weft_group *group = NULL;
   struct weft_error said;
-  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, twice, 2, &group,
+  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, twice, 2, NULL, &group,
                                                  &said) == WEFT_ERR_USAGE);
-  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, absent, 2, &group,
+  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, absent, 2, NULL, &group,
                                                  &said) == WEFT_ERR_USAGE);
-  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, &self, 0, &group,
+  CONFORMANCE_CHECK(error, transport->ops->group(transport, id + 2 * self, &self, 0, NULL, &group,
                                                  &said) == WEFT_ERR_USAGE);
   CONFORMANCE_CHECK(error, p == 1 || transport->ops->group(transport, id + 2 * self, others, 1,
-                                                           &group, &said) == WEFT_ERR_USAGE);
+                                                           NULL, &group, &said) == WEFT_ERR_USAGE);
   CONFORMANCE_CHECK(error, group == NULL);
 
   float number = 1;
   struct weft_collective odd = {.from = &number, .to = &number, .bytes = 3};
-  WEFT_TRY(transport->ops->group(transport, id + 2 * self + 1, &self, 1, &group, error));
+  WEFT_TRY(transport->ops->group(transport, id + 2 * self + 1, &self, 1, NULL, &group, error));
   odd.kind = WEFT_REDUCE_SCATTER;
   const enum weft_status scatter = group->ops->start(group, &odd, &said);
   odd.kind = WEFT_ALL_REDUCE;

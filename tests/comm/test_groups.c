@@ -80,7 +80,7 @@ static struct weft_group *make_group(struct world *world, uint32_t rank, uint32_
   const uint32_t ranks[RANKS_MAX] = {0, 1, 2, 3, 4};
   struct weft_transport *transport = world->ranks[rank].transport;
   struct weft_group *group = NULL;
-  assert_int_equal(transport->ops->group(transport, id, ranks, size, &group, NULL), WEFT_OK);
+  assert_int_equal(transport->ops->group(transport, id, ranks, size, NULL, &group, NULL), WEFT_OK);
   return group;
 }
 
@@ -300,13 +300,13 @@ static void ids(void **state) {
   struct weft_group *first = make_group(&world, 0, 64, 2);
   struct weft_group *collides = make_group(&world, 0, 128, 2); /* on the same list */
   struct weft_transport *zero = world.ranks[0].transport, *one = world.ranks[1].transport;
-  assert_int_equal(zero->ops->group(zero, 64, falling, 2, &other, &error), WEFT_ERR_USAGE);
-  assert_int_equal(one->ops->group(one, 64, falling, 2, &other, &error), WEFT_ERR_USAGE);
+  assert_int_equal(zero->ops->group(zero, 64, falling, 2, NULL, &other, &error), WEFT_ERR_USAGE);
+  assert_int_equal(one->ops->group(one, 64, falling, 2, NULL, &other, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message,
                       "rank 1 creates group 64 of 2 ranks, and others have created it of "
                       "2 or of other ones");
   const uint32_t rising[] = {0, 1};
-  assert_int_equal(zero->ops->group(zero, 64, rising, 2, &other, &error), WEFT_ERR_USAGE);
+  assert_int_equal(zero->ops->group(zero, 64, rising, 2, NULL, &other, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message, "rank 0 is in group 64 already");
   first->ops->destroy(first);
   first = make_group(&world, 0, 64, 2); /* once it is gone, the id is free */
@@ -329,7 +329,8 @@ static void out_of_memory(void **state) {
                      WEFT_OK);
     memory.fail_at = memory.calls + fail_at;
     struct weft_transport *transport = weft_comm_endpoint(world, 0);
-    const enum weft_status status = transport->ops->group(transport, 1, ranks, 2, &group, NULL);
+    const enum weft_status status =
+        transport->ops->group(transport, 1, ranks, 2, NULL, &group, NULL);
     memory.fail_at = 0;
     if (status == WEFT_OK) {
       group->ops->destroy(group);

@@ -409,7 +409,7 @@ static void device_memory_is_refused(void **state) {
                                           : transport->ops->receive(transport, 5, &message, &error),
                      WEFT_ERR_UNAVAILABLE);
     assert_says(&error, words);
-    assert_int_equal(transport->ops->group(transport, 1, ranks, 2, &group, &error), WEFT_OK);
+    assert_int_equal(transport->ops->group(transport, 1, ranks, 2, NULL, &group, &error), WEFT_OK);
     assert_int_equal(group->ops->start(group, &sum, &error), WEFT_ERR_UNAVAILABLE);
     assert_says(&error, words);
     group->ops->destroy(group);
@@ -570,8 +570,8 @@ static void all_memory_comes_back(void **state) {
   if (transport->rank < 2) {
     open_end(transport, transport->rank == 0, LARGE);
   }
-  assert_int_equal(transport->ops->group(transport, transport->rank, ranks, 1, &group, &error),
-                   WEFT_OK);
+  assert_int_equal(
+      transport->ops->group(transport, transport->rank, ranks, 1, NULL, &group, &error), WEFT_OK);
   assert_true(memory.blocks > 0);
   group->ops->destroy(group);
   weft_comm_close(world);

@@ -286,10 +286,11 @@ static void injector_location(struct weft_transport *transport, uint32_t rank, c
 /* The group is the one inside: it knows no faults. */
 static enum weft_status injector_group(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
-                                       struct weft_group **out, struct weft_error *error) {
+                                       struct weft_device *device, struct weft_group **out,
+                                       struct weft_error *error) {
   struct injector *injector = injector_of(transport);
   WEFT_TRY(check_alive(injector, error));
-  return injector->inner->ops->group(injector->inner, id, ranks, count, out, error);
+  return injector->inner->ops->group(injector->inner, id, ranks, count, device, out, error);
 }
 
 static void injector_destroy(struct weft_transport *transport) {

@@ -165,7 +165,8 @@ static enum weft_status share(struct job *job, struct weft_transport *transport,
     ranks[d] = d * p + row;
   }
   sharing->stage = job->models[transport->rank / p].stages[row];
-  WEFT_TRY(transport->ops->group(transport, row, ranks, job->replicas, &sharing->group, error));
+  WEFT_TRY(
+      transport->ops->group(transport, row, ranks, job->replicas, NULL, &sharing->group, error));
   return weft_pipeline_set_function(pipeline, WEFT_OP_REDUCE_GRAD, reduce, sharing, error);
 }
 

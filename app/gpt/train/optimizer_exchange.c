@@ -1,7 +1,7 @@
 /* The end of a step where each rank computes on a GPU in a process of its own: kernels cannot
- * access the memory of the other ranks. So what they need of each other goes through collectives,
- * on the host where the transport knows no memory of devices. The kernels are those of one process
- * (optimizer_step.c), and sums have the order of members: the same bits. */
+ * access the memory of the other ranks. So what they need of each other goes through collectives:
+ * in the stream of the kernels where the transport enqueues them, else on the host. The kernels are
+ * those of one process (optimizer_step.c), and sums have the order of members: the same bits. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -64,10 +64,11 @@ static enum weft_status collect(struct weft_gpt_rank *rank, struct weft_group *g
   float *to = collective.to, *inputs, *outputs;
   assert(from_floats <= rank->trainer->floats_largest && group != NULL);
   assert(to_floats <= rank->trainer->floats_largest);
-  if (rank->transport->ops->device_memory) {
+  if (rank->transport->ops->enqueues) {
     collective.device = rank->compute->device;
+    collective.stream = rank->exchange.stream;
     WEFT_TRY(group->ops->start(group, &collective, error));
-    return weft_gpt_rank_wait_collective(rank, group, &collective, error);
+    return group->ops->test(group, &collective, error); /* enqueued */
   }
   WEFT_TRY(weft_gpt_rank_gather_buffer(rank, 0, &inputs, error));
   WEFT_TRY(weft_gpt_rank_gather_buffer(rank, 1, &outputs, error));

@@ -25,27 +25,28 @@ struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank
 /* ---- Groups ---- */
 
 static enum weft_status join_group(const struct weft_gpt_rank *rank, uint32_t id,
-                                   const uint32_t *ranks, uint32_t count, struct weft_group **out,
+                                   const uint32_t *ranks, uint32_t count,
+                                   struct weft_device *device, struct weft_group **out,
                                    struct weft_error *error) {
   struct weft_transport *transport = rank->transport;
   if (transport->ops->group == NULL) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use threads, or MPI",
                      "the %s transport has no collectives", transport->ops->name);
   }
-  return transport->ops->group(transport, id, ranks, count, out, error);
+  return transport->ops->group(transport, id, ranks, count, device, out, error);
 }
 
 /* `count` ranks from `first` on, `stride` apart. */
 static enum weft_status join_range(const struct weft_gpt_rank *rank, uint32_t id, uint32_t first,
-                                   uint32_t stride, uint32_t count, struct weft_group **out,
-                                   struct weft_error *error) {
+                                   uint32_t stride, uint32_t count, struct weft_device *device,
+                                   struct weft_group **out, struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
   uint32_t *ranks = weft_arena_allocate(&arena, count, sizeof *ranks);
   WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < count; k++) {
     ranks[k] = first + k * stride;
   }
-  return join_group(rank, id, ranks, count, out, error);
+  return join_group(rank, id, ranks, count, device, out, error);
 }
 
 static bool needs_pipeline_group(const struct weft_gpt_rank *rank) {
@@ -64,14 +65,16 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
                             first + trainer->rank_of[trainer->stage_count - 1]};
   const bool reach =
       trainer->options.cuda != NULL && !trainer->gpus_apart; /* each other's memory */
+  struct weft_device *device = rank->compute->device;
   if (replicas > 1 && !reach) {
-    WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, &rank->replica_group, error));
+    WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, device, &rank->replica_group,
+                        error));
   }
   if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last) && !reach) {
-    WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
+    WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, device, &rank->tie_group, error));
   }
   if (needs_pipeline_group(rank)) {
-    WEFT_TRY(join_range(rank, rows + replicas, 0, 1, rows, &rank->pipeline_group, error));
+    WEFT_TRY(join_range(rank, rows + replicas, 0, 1, rows, NULL, &rank->pipeline_group, error));
   }
   return WEFT_OK;
 }
@@ -210,6 +213,7 @@ static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_er
                                                    .replicas = trainer->options.replicas,
                                                    .replica = rank->replica},
                                       .group = rank->replica_group,
+                                      .group_enqueues = rank->transport->ops->enqueues,
                                       .reduces_at_end = trainer->options.cuda != NULL,
                                       .peer = find_peer,
                                       .peer_context = trainer,

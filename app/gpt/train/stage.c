@@ -302,7 +302,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
   if (stage->collectives == NULL || stage->times == NULL) {
     return weft_fail_memory(error, stage->layer_count * sizeof *stage->collectives);
   }
-  if (context->group != NULL && context->compute->ops->enqueues &&
+  if (context->group != NULL && context->compute->ops->enqueues && !context->group_enqueues &&
       context->sharding.mode == WEFT_GPT_SHARD_FULL) {
     const uint64_t count = stage->memory.unsharded_floats;
     stage->gathered = weft_gpt_allocate(context->allocator, count, sizeof *stage->gathered);

@@ -14,6 +14,7 @@ struct weft_gpt_stage_context {
   uint64_t sequences_max; /* of a microbatch */
   struct weft_gpt_sharding sharding;
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one, or below */
+  bool group_enqueues;      /* its collectives on the GPU are enqueued; else they are on the host */
   bool reduces_at_end; /* gradients: after the pipeline's step, not by REDUCE_GRAD and TIE_GRAD */
   /* Where work is enqueued, without a group: the same stage of another replica, whose memory is in
    * reach. */
@@ -47,7 +48,9 @@ struct weft_gpt_stage {
   const double *losses;                /* of the head: [microbatches] of the last forward's step */
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
-  uint16_t *gathered; /* on the host: rounded parameters, as they are unsharded between processes */
+  /* On the host: rounded parameters, as they are unsharded between processes; NULL: they are not,
+   * or are on the GPU. */
+  uint16_t *gathered;
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
 };
 

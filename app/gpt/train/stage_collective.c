@@ -64,16 +64,47 @@ static enum weft_status copy_rounded(const struct weft_gpt_stage *stage, uint16_
                    stream, error);
 }
 
-/* The replicas are in other processes: their slices, rounded, through memory of the host. */
+/* This replica's slices, rounded, in their places among all of them. */
+static enum weft_status round_slices(const struct weft_gpt_stage *stage, struct weft_stream *stream,
+                                     struct weft_error *error) {
+  struct weft_gpt_compute *compute = stage->context->compute;
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+    uint16_t *slice = (uint16_t *)shard->rounded + shard->slice_begin;
+    WEFT_TRY(compute->ops->enqueue_round(compute, shard->slice_floats, shard->parameters, slice,
+                                         stream, error));
+  }
+  return WEFT_OK;
+}
+
+/* The replicas are in other processes, and the group gathers on the GPU, in the stage's stream. */
+static enum weft_status unshard_enqueued(struct weft_gpt_stage *stage,
+                                         const struct weft_stage_call *call,
+                                         struct weft_error *error) {
+  WEFT_TRY(round_slices(stage, call->stream, error));
+  stage->collectives_done = 0;
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+    uint16_t *rounded = shard->rounded;
+    WEFT_TRY(start(stage, k,
+                   (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                            .from = rounded + shard->slice_begin,
+                                            .to = rounded,
+                                            .device = stage->context->compute->device,
+                                            .bytes = shard->slice_floats * sizeof *rounded,
+                                            .stream = call->stream,
+                                            .recorded = call->recorded},
+                   error));
+  }
+  return finish(stage, error);
+}
+
+/* The same through memory of the host. */
 static enum weft_status unshard_apart(struct weft_gpt_stage *stage, struct weft_stage_call *call,
                                       struct weft_error *error) {
   const struct weft_gpt_stage_memory *memory = &stage->memory;
-  struct weft_gpt_compute *compute = stage->context->compute;
-  for (uint32_t k = 0; !call->again && k < stage->layer_count; k++) {
-    const struct weft_gpt_layer_shard *shard = &memory->shards[k];
-    uint16_t *slice = (uint16_t *)shard->rounded + shard->slice_begin;
-    WEFT_TRY(compute->ops->enqueue_round(compute, shard->slice_floats, shard->parameters, slice,
-                                         call->stream, error));
+  if (!call->again) {
+    WEFT_TRY(round_slices(stage, call->stream, error));
   }
   stage->collectives_done = call->again ? stage->collectives_done : 0;
   for (uint32_t k = 0; !call->again && k < stage->layer_count; k++) {
@@ -107,8 +138,9 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
     WEFT_TRY(weft_gpt_stage_memory_acquire_parameters(&stage->memory, error));
   }
   if (stage->context->compute->ops->enqueues) {
-    return stage->gathered != NULL ? unshard_apart(stage, call, error)
-                                   : enqueue_unshard(stage, call->stream, error);
+    return stage->context->group == NULL ? enqueue_unshard(stage, call->stream, error)
+           : stage->gathered == NULL     ? unshard_enqueued(stage, call, error)
+                                         : unshard_apart(stage, call, error);
   }
   if (!call->again) {
     stage->collectives_done = 0;

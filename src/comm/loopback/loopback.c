@@ -418,8 +418,10 @@ static void wake_rank(void *context, uint32_t rank) { weft_loopback_wake(context
 
 static enum weft_status loopback_group(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
-                                       struct weft_group **out, struct weft_error *error) {
+                                       struct weft_device *device, struct weft_group **out,
+                                       struct weft_error *error) {
   struct weft_loopback *world = endpoint_of(transport)->world;
+  (void)device;
   return weft_world_group(&world->shared, transport->rank, id, ranks, count, wake_rank, world, out,
                           error);
 }

@@ -1,11 +1,4 @@
-/* Opening channels: which communicators there are, whether the GPU has room for their blocks, and
- * making them.
- *
- * NCCL connects two ranks when they first exchange something, and both must take part. So every
- * communicator is made and used once here, in one order that is the same on all ranks: by sender,
- * receiver and first channel. Take the first in that order that is not ready. Both of its ranks
- * are through with all that come before, or these would not be ready; so both are at it, and it
- * becomes ready. */
+/* Opening channels: which communicators there are, and whether the GPU has room for their blocks. */
 #define _GNU_SOURCE /* sched_getaffinity, setenv */
 #include <assert.h>
 #include <inttypes.h>
@@ -22,10 +15,7 @@
 
 enum {
   ID_BYTES = sizeof(ncclUniqueId),
-  SCRATCH_BYTES = 64,
-  PAUSE_NS = 20 * 1000,
-  THREADS_MIN = 4, /* cores for the rank and NCCL's threads */
-  CONFIG_BYTES_2_26 = offsetof(ncclConfig_t, commName)
+  THREADS_MIN = 4 /* cores for the rank and NCCL's threads */
 };
 
 /* ---- Ends and lanes ---- */
@@ -70,7 +60,8 @@ static enum weft_status add_end(struct weft_nccl_world *world, const struct weft
     return WEFT_OK;
   }
   if (world->device != NULL && world->device != from->device) {
-    return weft_fail(error, WEFT_ERR_USAGE, "open all channels of a rank for its one device",
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "open all channels of a rank for its one device, that of its groups",
                      "rank %" PRIu32 " opens channels for two devices", world->transport.rank);
   }
   world->device = end->device = from->device;
@@ -81,8 +72,11 @@ static enum weft_status add_end(struct weft_nccl_world *world, const struct weft
 
 static enum weft_status add_ends(struct weft_nccl_world *world, const struct weft_channel_end *ends,
                                  uint32_t count, struct weft_error *error) {
+  uint32_t group_count;
+  world->device = weft_nccl_group_device(world, &group_count);
   world->ends = weft_arena_allocate(&world->arena, count, sizeof *world->ends);
-  world->lanes = weft_arena_allocate(&world->arena, count, sizeof *world->lanes);
+  world->lanes =
+      weft_arena_allocate(&world->arena, count + (size_t)group_count, sizeof *world->lanes);
   world->ranks =
       weft_arena_allocate(&world->arena, world->transport.rank_count, sizeof *world->ranks);
   WEFT_TRY(weft_arena_status(&world->arena, error));
@@ -91,6 +85,13 @@ static enum weft_status add_ends(struct weft_nccl_world *world, const struct wef
   world->end_count = count;
   for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(add_end(world, ends, k, error));
+  }
+  for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
+    group->lane = &world->lanes[world->lane_count++];
+    *group->lane = (struct weft_nccl_lane){.group = group,
+                                           .group_id = group->id,
+                                           .size = group->base.size,
+                                           .member = group->base.member};
   }
   return WEFT_OK;
 }
@@ -118,36 +119,16 @@ static enum weft_status open_inner(struct weft_nccl_world *world,
 
 /* ---- What the ranks have ---- */
 
-/* Blocks of a communicator, at most. For tests, and for NVLink with few ranks. */
-static uint32_t blocks_of_lane(void) {
+uint32_t weft_nccl_blocks(void) {
   const char *text = getenv("WEFT_NCCL_CTAS");
   const long number = text != NULL ? strtol(text, NULL, 10) : WEFT_NCCL_CTAS;
   return number >= 1 && number <= 64 ? (uint32_t)number : (uint32_t)WEFT_NCCL_CTAS;
 }
 
-static int64_t limit_of(struct weft_nccl_world *world) {
-  const struct weft_rank_status *status =
-      world->inner->ops->rank_status(world->inner, world->transport.rank);
-  const int64_t limit = __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
-  return limit > 0 ? world->inner->ops->now(world->inner) + limit : WEFT_TIME_NEVER;
-}
-
-static enum weft_status fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
-                                  struct weft_error *error) {
-  char name[WEFT_RANK_NAME_SIZE];
-  return weft_fail(
-      error, WEFT_ERR_STALLED,
-      "do all ranks run the same program? NCCL_DEBUG=INFO has NCCL say what it does",
-      "rank %" PRIu32 " has waited for %s until the stall limit, while %s", world->transport.rank,
-      peer < world->transport.rank_count ? weft_rank_name(&world->transport, peer, name)
-                                         : "the other ranks",
-      what);
-}
-
 static enum weft_status exchange(struct weft_nccl_world *world, const struct weft_nccl_rank *mine,
                                  struct weft_error *error) {
   struct weft_transport *inner = world->inner;
-  const int64_t until = limit_of(world);
+  const int64_t until = weft_nccl_limit(world);
   enum weft_status status = WEFT_IN_PROGRESS;
   while (status == WEFT_IN_PROGRESS) {
     WEFT_TRY(inner->ops->progress(inner, error));
@@ -155,7 +136,7 @@ static enum weft_status exchange(struct weft_nccl_world *world, const struct wef
     if (status == WEFT_IN_PROGRESS) {
       WEFT_TRY(inner->ops->wait(inner, until, error));
       if (inner->ops->now(inner) >= until) {
-        return fail_late(world, "channels are opened", UINT32_MAX, error);
+        return weft_nccl_fail_late(world, "channels are opened", UINT32_MAX, error);
       }
     }
   }
@@ -167,6 +148,7 @@ static enum weft_status describe(struct weft_nccl_world *world, struct weft_nccl
   struct weft_cuda_identity identity;
   memset(out, 0, sizeof *out);
   out->version = (uint32_t)world->nccl->version;
+  out->own_order = world->own_order;
   if (world->device == NULL) {
     return WEFT_OK;
   }
@@ -174,7 +156,7 @@ static enum weft_status describe(struct weft_nccl_world *world, struct weft_nccl
   memcpy(out->gpu, identity.uuid, sizeof out->gpu);
   out->has_device = 1;
   out->lanes = world->lane_count;
-  out->blocks = world->lane_count * blocks_of_lane();
+  out->blocks = world->lane_count * weft_nccl_blocks();
   out->sm_count = identity.sm_count;
   out->number = world->device->number;
   return WEFT_OK;
@@ -199,14 +181,14 @@ static enum weft_status check_blocks(struct weft_nccl_world *world,
     return WEFT_OK;
   }
   return weft_fail(error, WEFT_ERR_USAGE,
-                   "fewer stages per rank or fewer ranks per GPU have fewer communicators; "
+                   "fewer stages, groups or ranks per GPU have fewer communicators; "
                    "WEFT_NCCL_CTAS=1 has each use one block",
                    "GPU %" PRIu32 " of rank %" PRIu32 " has %" PRIu32
                    " multiprocessors, and transfers of its %" PRIu32 " rank%s could hold %" PRIu32
                    " of them (%" PRIu32 " communicators of up to %" PRIu32
                    " blocks): it must be fewer, or a transfer may wait forever",
                    mine->number, world->transport.rank, mine->sm_count, *sharing,
-                   *sharing == 1 ? "" : "s", blocks, lanes, blocks_of_lane());
+                   *sharing == 1 ? "" : "s", blocks, lanes, weft_nccl_blocks());
 }
 
 static enum weft_status check_ranks(const struct weft_nccl_world *world, struct weft_error *error) {
@@ -220,10 +202,19 @@ static enum weft_status check_ranks(const struct weft_nccl_world *world, struct 
                        world->transport.rank, end->device != NULL ? "a GPU" : "the host", end->peer,
                        peer->has_device ? "a GPU" : "the host");
     }
-    if (peer->version != (uint32_t)world->nccl->version) {
+  }
+  for (uint32_t r = 0; r < world->transport.rank_count && world->device != NULL; r++) {
+    const struct weft_nccl_rank *other = &world->ranks[r];
+    if (other->has_device && other->version != (uint32_t)world->nccl->version) {
       return weft_fail(error, WEFT_ERR_UNAVAILABLE, "install the same NCCL on all hosts",
                        "rank %" PRIu32 " has NCCL %d, and rank %" PRIu32 " NCCL %" PRIu32,
-                       world->transport.rank, world->nccl->version, end->peer, peer->version);
+                       world->transport.rank, world->nccl->version, r, other->version);
+    }
+    if (other->has_device && other->own_order != (uint32_t)world->own_order) {
+      return weft_fail(error, WEFT_ERR_USAGE, "open the world with the same options on all ranks",
+                       "rank %" PRIu32 " sums in %s, and rank %" PRIu32 " does not",
+                       world->transport.rank,
+                       world->own_order ? "NCCL's order" : "the order of members", r);
     }
   }
   return WEFT_OK;
@@ -271,187 +262,6 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
   return WEFT_OK;
 }
 
-/* ---- Communicators ---- */
-
-/* Waits a moment; the error of a world that has failed. */
-static enum weft_status pause_and_look(struct weft_nccl_world *world, struct weft_error *error) {
-  const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  WEFT_TRY(world->inner->ops->progress(world->inner, error));
-  (void)nanosleep(&pause, NULL);
-  return WEFT_OK;
-}
-
-/* What NCCL says is often the consequence of another rank's failure, which is on its way. */
-static enum weft_status fail_after_others(struct weft_nccl_world *world, ncclResult_t result,
-                                          const char *call, struct weft_error *error) {
-  struct weft_error reason;
-  const int64_t until = weft_clock_ns() + (int64_t)WEFT_NCCL_SETTLE_MS * WEFT_NCCL_NS_PER_MS;
-  (void)weft_nccl_fail(world->nccl, result, call, &reason);
-  while (weft_clock_ns() < until) {
-    WEFT_TRY(pause_and_look(world, error));
-  }
-  *error = reason;
-  return reason.status;
-}
-
-enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
-                                 ncclResult_t result, const char *call, int64_t until,
-                                 struct weft_error *error) {
-  while (result == ncclInProgress) {
-    const ncclResult_t asked = world->nccl->ncclCommGetAsyncError(comm, &result);
-    if (asked != ncclSuccess) {
-      return weft_nccl_fail(world->nccl, asked, "ncclCommGetAsyncError", error);
-    }
-    if (result == ncclInProgress) {
-      WEFT_TRY(pause_and_look(world, error));
-      if (world->inner->ops->now(world->inner) >= until) {
-        return fail_late(world, call, UINT32_MAX, error);
-      }
-    }
-  }
-  return result == ncclSuccess ? WEFT_OK : fail_after_others(world, result, call, error);
-}
-
-static enum weft_status await_message(struct weft_nccl_world *world, struct weft_message *message,
-                                      uint32_t peer, int64_t until, struct weft_error *error) {
-  struct weft_transport *inner = world->inner;
-  enum weft_status status;
-  while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
-         (status = inner->ops->test(inner, message, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(inner->ops->wait(inner, until, error));
-    if (inner->ops->now(inner) >= until) {
-      inner->ops->cancel(inner, message);
-      return fail_late(world, "communicators are made", peer, error);
-    }
-  }
-  return status;
-}
-
-/* The sender makes the id, and it goes over the lane's first channel, before any note. */
-static enum weft_status share_id(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
-                                 int64_t until, ncclUniqueId *id, struct weft_error *error) {
-  const struct weft_nccl_end *end = &world->ends[lane->end];
-  struct weft_transport *inner = world->inner;
-  struct weft_message message = {
-      .header = {.bytes = end->state.sends ? ID_BYTES : 0}, .data = id, .capacity = ID_BYTES};
-  if (end->state.sends) {
-    const ncclResult_t result = world->nccl->ncclGetUniqueId(id);
-    if (result != ncclSuccess) {
-      return weft_nccl_fail(world->nccl, result, "ncclGetUniqueId", error);
-    }
-  }
-  WEFT_TRY((end->state.sends ? inner->ops->send : inner->ops->receive)(inner, lane->channel,
-                                                                       &message, error));
-  WEFT_TRY(await_message(world, &message, end->peer, until, error));
-  return message.header.bytes == ID_BYTES
-             ? WEFT_OK
-             : weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must open the same channels",
-                         "rank %" PRIu32
-                         " got something else than a communicator's id from rank "
-                         "%" PRIu32,
-                         world->transport.rank, end->peer);
-}
-
-static enum weft_status make_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                  int64_t until, struct weft_error *error) {
-  const bool has_names = world->nccl->version >= WEFT_NCCL_VERSION_NAMES;
-  ncclConfig_t config = {.size = has_names ? sizeof config : CONFIG_BYTES_2_26,
-                         .magic = NCCL_API_MAGIC,
-                         .version = has_names ? WEFT_NCCL_VERSION_NAMES : WEFT_NCCL_VERSION_MIN,
-                         .blocking = 0,
-                         .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
-                         .minCTAs = NCCL_CONFIG_UNDEF_INT,
-                         .maxCTAs = (int)blocks_of_lane(),
-                         .splitShare = NCCL_CONFIG_UNDEF_INT,
-                         .trafficClass = NCCL_CONFIG_UNDEF_INT,
-                         .commName = lane->name,
-                         .collnetEnable = NCCL_CONFIG_UNDEF_INT,
-                         .CTAPolicy = NCCL_CONFIG_UNDEF_INT,
-                         .shrinkShare = NCCL_CONFIG_UNDEF_INT,
-                         .nvlsCTAs = NCCL_CONFIG_UNDEF_INT};
-  ncclUniqueId id;
-  memset(&id, 0, sizeof id);
-  (void)snprintf(lane->name, sizeof lane->name, "weft %" PRIu32 ">%" PRIu32 " channel %" PRIu32,
-                 lane->from, lane->to, lane->channel);
-  WEFT_TRY(share_id(world, lane, until, &id, error));
-  const ncclResult_t result = world->nccl->ncclCommInitRankConfig(
-      &lane->comm, 2, id, world->transport.rank == lane->from ? 0 : 1, &config);
-  return weft_nccl_await(world, lane->comm, result, "ncclCommInitRankConfig", until, error);
-}
-
-static enum weft_status await_event(struct weft_nccl_world *world, struct weft_device_event *event,
-                                    uint32_t peer, int64_t until, struct weft_error *error) {
-  struct weft_device *device = world->device;
-  enum weft_status status;
-  while ((status = device->ops->event_query(device, event, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(pause_and_look(world, error));
-    if (world->inner->ops->now(world->inner) >= until) {
-      return fail_late(world, "the first transfer is under way", peer, error);
-    }
-  }
-  return status;
-}
-
-/* The first transfer, for which NCCL connects the two ranks. */
-static enum weft_status warm_up(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                int64_t until, struct weft_error *error) {
-  const struct weft_nccl_api *nccl = world->nccl;
-  struct weft_device *device = world->device;
-  const bool sends = world->transport.rank == lane->from;
-  const ncclResult_t result =
-      sends ? nccl->ncclSend(world->scratch, SCRATCH_BYTES, ncclInt8, 1, lane->comm, world->stream)
-            : nccl->ncclRecv(world->scratch, SCRATCH_BYTES, ncclInt8, 0, lane->comm, world->stream);
-  WEFT_TRY(
-      weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv", until, error));
-  WEFT_TRY(device->ops->event_record(device, lane->marks[0], world->stream, error));
-  return await_event(world, lane->marks[0], sends ? lane->to : lane->from, until, error);
-}
-
-static int compare_lanes(const void *left, const void *right) {
-  const struct weft_nccl_lane *const *a = left, *const *b = right;
-  if ((*a)->from != (*b)->from) {
-    return (*a)->from < (*b)->from ? -1 : 1;
-  }
-  if ((*a)->to != (*b)->to) {
-    return (*a)->to < (*b)->to ? -1 : 1;
-  }
-  return (*a)->channel < (*b)->channel ? -1 : (*a)->channel > (*b)->channel;
-}
-
-static enum weft_status prepare_device(struct weft_nccl_world *world, struct weft_error *error) {
-  struct weft_device *device = world->device;
-  WEFT_TRY(device->ops->make_current(device, error));
-  WEFT_TRY(device->ops->stream_create(device, world->allocator, &world->stream, error));
-  world->scratch = device->ops->allocate(device, world->allocator, SCRATCH_BYTES);
-  if (world->scratch == NULL) {
-    return weft_device_fail_allocation(device, SCRATCH_BYTES, error);
-  }
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
-      WEFT_TRY(
-          device->ops->event_create(device, world->allocator, &world->lanes[k].marks[m], error));
-    }
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status connect(struct weft_nccl_world *world, struct weft_error *error) {
-  const int64_t until = limit_of(world);
-  struct weft_nccl_lane **order =
-      weft_arena_allocate(&world->arena, world->lane_count, sizeof(struct weft_nccl_lane *));
-  WEFT_TRY(weft_arena_status(&world->arena, error));
-  WEFT_TRY(prepare_device(world, error));
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    order[k] = &world->lanes[k];
-  }
-  qsort(order, world->lane_count, sizeof(struct weft_nccl_lane *), compare_lanes);
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    WEFT_TRY(make_lane(world, order[k], until, error));
-    WEFT_TRY(warm_up(world, order[k], until, error));
-  }
-  return WEFT_OK;
-}
-
 /* ---- Open and close ---- */
 
 enum weft_status weft_nccl_open(struct weft_transport *transport,
@@ -468,7 +278,7 @@ enum weft_status weft_nccl_open(struct weft_transport *transport,
     status = compare_ranks(world, error);
   }
   if (status == WEFT_OK && world->device != NULL) {
-    status = connect(world, error);
+    status = weft_nccl_connect(world, error);
   }
   return status;
 }
@@ -483,6 +293,7 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
         device->ops->event_destroy(device, allocator, world->lanes[k].marks[m]);
       }
       device->ops->stream_destroy(device, allocator, world->lanes[k].stream);
+      device->ops->free(device, allocator, world->lanes[k].others, world->lanes[k].others_bytes);
     }
     for (uint32_t k = 0; k < world->end_count; k++) {
       struct weft_nccl_end *end = &world->ends[k];
@@ -490,9 +301,10 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
         device->ops->event_destroy(device, allocator, end->slots[s].event);
       }
     }
-    device->ops->free(device, allocator, world->scratch, SCRATCH_BYTES);
+    device->ops->free(device, allocator, world->scratch, world->scratch_bytes);
     device->ops->stream_destroy(device, allocator, world->stream);
   }
+  weft_nccl_groups_disconnect(world);
   weft_channel_ends_finish(&world->by_channel, allocator);
   weft_arena_finish(&world->arena);
   world->device = NULL;

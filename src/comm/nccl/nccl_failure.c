@@ -4,7 +4,9 @@
 #include "comm/nccl/nccl_world.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <weft/support.h>
@@ -16,16 +18,22 @@ enum { FINALIZE_MS = 5000 };
 static void note_trouble(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
                          ncclResult_t result) {
   const uint32_t rank = world->transport.rank;
-  const uint32_t peer = lane->from == rank ? lane->to : lane->from;
-  char name[WEFT_RANK_NAME_SIZE], own[WEFT_RANK_NAME_SIZE];
+  const uint32_t peer = lane->size > 0 ? UINT32_MAX : lane->from == rank ? lane->to : lane->from;
+  char name[WEFT_RANK_NAME_SIZE + sizeof "with "], own[WEFT_RANK_NAME_SIZE];
   struct weft_error error;
   const bool remote = result == ncclRemoteError || result == ncclSystemError;
-  (void)weft_nccl_fail(world->nccl, result, "a transfer", &error);
+  (void)weft_nccl_fail(world->nccl, result, lane->size > 0 ? "a collective" : "a transfer", &error);
+  if (lane->size > 0) {
+    (void)snprintf(name, sizeof name, "of group %" PRIu32, lane->group_id);
+  } else {
+    (void)snprintf(name, sizeof name, "with ");
+    (void)weft_rank_name(&world->transport, peer, name + strlen(name));
+  }
   world->trouble.rank = remote ? peer : rank;
   (void)weft_fail(&world->trouble.error, error.status, error.hint,
-                  "%s, GPU %" PRIu32 ": on the communicator with %s: %s",
-                  weft_rank_name(&world->transport, rank, own), world->device->number,
-                  weft_rank_name(&world->transport, peer, name), error.message);
+                  "%s, GPU %" PRIu32 ": on the communicator %s: %s",
+                  weft_rank_name(&world->transport, rank, own), world->device->number, name,
+                  error.message);
   world->trouble_at = weft_clock_ns();
 }
 

@@ -1,149 +1,288 @@
-/* Groups. Sums are taken in the order of members, which NCCL's own collectives do not promise: a
- * collective on a GPU goes through memory of the host and MPI's groups, which do. */
+/* Groups. Collectives on the GPU are enqueued on a communicator of the members (nccl_sum.c), which
+ * open() makes; those in memory of the host are the mpi world's. */
 #include <assert.h>
+#include <inttypes.h>
+#include <string.h>
 
 #include <weft/support.h>
 
 #include "comm/nccl/nccl_world.h"
 
-struct nccl_group {
-  struct weft_group group; /* first */
-  struct weft_nccl_world *world;
-  struct weft_group *inner; /* of the mpi world */
-  struct staged *staged;    /* in flight */
+/* A collective in the group's own stream, for which test() waits. */
+struct weft_nccl_pending {
+  struct weft_device_event *event;
+  struct weft_collective *of; /* NULL: none any more */
+  struct weft_nccl_pending *next;
 };
 
-/* A collective on a GPU, in memory of the host. */
-struct staged {
-  struct weft_collective inner;
-  struct weft_collective *of;
-  char *from, *to;
-  uint64_t from_bytes, to_bytes;
-  struct staged *next;
-};
-
-static struct nccl_group *self_of(struct weft_group *group) { return (struct nccl_group *)group; }
-
-static void free_staged(const struct nccl_group *self, struct staged *staged) {
-  const struct weft_allocator *allocator = self->world->allocator;
-  weft_array_free(allocator, staged->from, (size_t)staged->from_bytes + 1, 1);
-  weft_array_free(allocator, staged->to, (size_t)staged->to_bytes + 1, 1);
-  weft_array_free(allocator, staged, 1, sizeof *staged);
+static struct weft_nccl_group *self_of(struct weft_group *group) {
+  return (struct weft_nccl_group *)group;
 }
 
-static void destroy(struct weft_group *group) {
-  if (group == NULL) {
-    return;
-  }
-  struct nccl_group *self = self_of(group);
-  self->inner->ops->destroy(self->inner);
-  while (self->staged != NULL) {
-    struct staged *next = self->staged->next;
-    free_staged(self, self->staged);
-    self->staged = next;
-  }
-  weft_array_free(self->world->allocator, self, 1, sizeof *self);
-}
+/* ---- Starting ---- */
 
-static enum weft_status copy(struct staged *staged, bool to_host, struct weft_error *error) {
-  const struct weft_collective *of = staged->of;
-  const struct weft_copy one = {.to = to_host ? staged->from : of->to,
-                                .to_device = to_host ? NULL : of->device,
-                                .from = to_host ? of->from : staged->to,
-                                .from_device = to_host ? of->device : NULL,
-                                .row_bytes = to_host ? staged->from_bytes : staged->to_bytes,
-                                .rows = 1};
-  return one.row_bytes > 0 ? weft_copy(&one, NULL, error) : WEFT_OK;
-}
-
-static enum weft_status stage(struct nccl_group *self, struct weft_collective *collective,
-                              struct staged **out, struct weft_error *error) {
-  const struct weft_allocator *allocator = self->world->allocator;
-  const uint64_t all = collective->bytes * self->group.size;
-  struct staged *staged = weft_array_allocate_zero(allocator, 1, sizeof *staged);
-  if (staged == NULL) {
-    return weft_fail_memory(error, sizeof *staged);
+static enum weft_status check(const struct weft_nccl_group *group,
+                              const struct weft_collective *collective, struct weft_error *error) {
+  uint64_t all;
+  if ((uint32_t)collective->kind > WEFT_ALL_REDUCE) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "weft/transport.h has all-gather, reduce-scatter and all-reduce",
+        "a collective of kind %" PRIu32 ", which does not exist", (uint32_t)collective->kind);
   }
-  staged->of = collective;
-  staged->from_bytes = collective->kind == WEFT_REDUCE_SCATTER ? all : collective->bytes;
-  staged->to_bytes = collective->kind == WEFT_ALL_GATHER ? all : collective->bytes;
-  staged->from = weft_array_allocate(allocator, (size_t)staged->from_bytes + 1, 1);
-  staged->to = weft_array_allocate(allocator, (size_t)staged->to_bytes + 1, 1);
-  if (staged->from == NULL || staged->to == NULL) {
-    free_staged(self, staged);
-    return weft_fail_memory(error, (size_t)all);
+  if (collective->kind != WEFT_ALL_GATHER && collective->bytes % sizeof(float) != 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "sums are of f32: give a multiple of 4 bytes",
+                     "a sum over %" PRIu64 " bytes, which are not whole floats", collective->bytes);
   }
-  staged->inner = (struct weft_collective){
-      .kind = collective->kind, .from = staged->from, .to = staged->to, .bytes = collective->bytes};
-  *out = staged;
+  if (!weft_multiply(collective->bytes, group->base.size, &all) || all > PTRDIFF_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "", "a collective of %" PRIu64 " bytes per member",
+                     collective->bytes);
+  }
+  if (collective->device != group->device || (group->base.size > 1 && group->lane == NULL)) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "create the group with the device of its collectives, before channels are "
+                     "opened",
+                     "rank %" PRIu32 ": group %" PRIu32
+                     " is %s, and a collective of it is on a device (%s)",
+                     group->world->transport.rank, group->id,
+                     collective->device == group->device ? "not connected"
+                     : group->device == NULL             ? "one of the host"
+                                                         : "one of another device",
+                     weft_device_name(collective->device));
+  }
   return WEFT_OK;
 }
 
-static enum weft_status start(struct weft_group *group, struct weft_collective *collective,
-                              struct weft_error *error) {
-  struct nccl_group *self = self_of(group);
-  struct staged *staged = NULL;
-  if (weft_device_is_host(collective->device)) {
-    return self->inner->ops->start(self->inner, collective, error);
+/* A group of one member has no communicator. */
+static enum weft_status copy_own(const struct weft_nccl_group *group,
+                                 const struct weft_collective *collective,
+                                 struct weft_error *error) {
+  return collective->bytes == 0 || collective->from == collective->to
+             ? WEFT_OK
+             : weft_copy(&(struct weft_copy){.to = collective->to,
+                                             .to_device = group->device,
+                                             .from = collective->from,
+                                             .from_device = group->device,
+                                             .row_bytes = collective->bytes,
+                                             .rows = 1},
+                         collective->stream, error);
+}
+
+static enum weft_status note_pending(struct weft_nccl_group *group,
+                                     struct weft_collective *collective, struct weft_error *error) {
+  struct weft_nccl_world *world = group->world;
+  struct weft_device *device = group->device;
+  struct weft_nccl_pending *one = group->unused;
+  if (one == NULL) {
+    one = weft_array_allocate_zero(world->allocator, 1, sizeof *one);
+    if (one == NULL) {
+      return weft_fail_memory(error, sizeof *one);
+    }
+    const enum weft_status status =
+        device->ops->event_create(device, world->allocator, &one->event, error);
+    if (status < 0) {
+      weft_array_free(world->allocator, one, 1, sizeof *one);
+      return status;
+    }
+    group->unused = one;
   }
-  WEFT_TRY(stage(self, collective, &staged, error));
-  assert(staged != NULL);
-  enum weft_status status = copy(staged, true, error);
+  WEFT_TRY(device->ops->event_record(device, one->event, group->lane->stream, error));
+  group->unused = one->next;
+  one->next = group->pending;
+  one->of = collective;
+  group->pending = one;
+  world->polled++;
+  return WEFT_OK;
+}
+
+/* In the group's own stream, which other work of the device is not ordered with. */
+static enum weft_status start_own(struct weft_nccl_group *group, struct weft_collective *collective,
+                                  struct weft_error *error) {
+  struct weft_nccl_world *world = group->world;
+  struct weft_nccl_lane *lane = group->lane;
+  struct weft_device *device = group->device;
+  WEFT_TRY(device->ops->make_current(device, error));
+  if (lane->stream == NULL) {
+    WEFT_TRY(device->ops->stream_create(device, world->allocator, &lane->stream, error));
+  }
+  enum weft_status status = weft_nccl_collect(world, lane, collective, lane->stream, error);
   if (status == WEFT_OK) {
-    status = self->inner->ops->start(self->inner, &staged->inner, error);
+    status = note_pending(group, collective, error);
   }
   if (status < 0) {
-    free_staged(self, staged);
-    return status;
-  }
-  staged->next = self->staged;
-  self->staged = staged;
-  return WEFT_OK;
-}
-
-static enum weft_status test(struct weft_group *group, struct weft_collective *collective,
-                             struct weft_error *error) {
-  struct nccl_group *self = self_of(group);
-  if (weft_device_is_host(collective->device)) {
-    return self->inner->ops->test(self->inner, collective, error);
-  }
-  struct staged **link = &self->staged;
-  while (*link != NULL && (*link)->of != collective) {
-    link = &(*link)->next;
-  }
-  struct staged *staged = *link;
-  if (staged == NULL) {
-    return WEFT_OK;
-  }
-  enum weft_status status = self->inner->ops->test(self->inner, &staged->inner, error);
-  if (status == WEFT_OK) {
-    status = copy(staged, false, error);
-  }
-  if (status == WEFT_OK) {
-    *link = staged->next;
-    free_staged(self, staged);
+    weft_nccl_drain(world, lane); /* what was enqueued of it */
   }
   return status;
 }
 
+static enum weft_status start(struct weft_group *base, struct weft_collective *collective,
+                              struct weft_error *error) {
+  struct weft_nccl_group *group = self_of(base);
+  if (weft_device_is_host(collective->device)) {
+    return group->inner->ops->start(group->inner, collective, error);
+  }
+  WEFT_TRY(check(group, collective, error));
+  if (base->size == 1) {
+    return copy_own(group, collective, error);
+  }
+  return collective->stream != NULL
+             ? weft_nccl_collect(group->world, group->lane, collective, collective->stream, error)
+             : start_own(group, collective, error);
+}
+
+/* ---- Ending ---- */
+
+static struct weft_nccl_pending **find_pending(struct weft_nccl_group *group,
+                                               const struct weft_collective *collective) {
+  struct weft_nccl_pending **link = &group->pending;
+  while (*link != NULL && (*link)->of != collective) {
+    link = &(*link)->next;
+  }
+  return link;
+}
+
+static void end_pending(struct weft_nccl_group *group, struct weft_nccl_pending **link) {
+  struct weft_nccl_pending *one = *link;
+  *link = one->next;
+  one->of = NULL;
+  one->next = group->unused;
+  group->unused = one;
+  group->world->polled--;
+}
+
+/* Work of a communicator that was aborted ends, too, and has not done what it should. */
+static enum weft_status check_communicators(struct weft_nccl_world *world,
+                                            struct weft_error *error) {
+  (void)pthread_mutex_lock(&world->lock);
+  const bool aborted = world->aborting;
+  (void)pthread_mutex_unlock(&world->lock);
+  if (!aborted) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(world->inner->ops->progress(world->inner, error));
+  return weft_fail(error, WEFT_ERR_PEER, "", "the communicators of rank %" PRIu32 " have ended",
+                   world->transport.rank);
+}
+
+static enum weft_status test(struct weft_group *base, struct weft_collective *collective,
+                             struct weft_error *error) {
+  struct weft_nccl_group *group = self_of(base);
+  struct weft_device *device = group->device;
+  if (weft_device_is_host(collective->device)) {
+    return group->inner->ops->test(group->inner, collective, error);
+  }
+  struct weft_nccl_pending **link = find_pending(group, collective);
+  if (*link == NULL) {
+    return WEFT_OK;
+  }
+  const enum weft_status status = device->ops->event_query(device, (*link)->event, error);
+  if (status == WEFT_OK) {
+    WEFT_TRY(check_communicators(group->world, error));
+    end_pending(group, link);
+  }
+  return status;
+}
+
+/* ---- Making and destroying ---- */
+
+static void free_pending(struct weft_nccl_group *group) {
+  const struct weft_allocator *allocator = group->world->allocator;
+  while (group->unused != NULL) {
+    struct weft_nccl_pending *one = group->unused;
+    group->unused = one->next;
+    group->device->ops->event_destroy(group->device, allocator, one->event);
+    weft_array_free(allocator, one, 1, sizeof *one);
+  }
+}
+
+static void leave_world(struct weft_nccl_group *group) {
+  struct weft_nccl_group **link = &group->world->groups;
+  while (*link != NULL && *link != group) {
+    link = &(*link)->next;
+  }
+  if (*link != NULL) {
+    *link = group->next;
+  }
+  if (group->lane != NULL) {
+    group->lane->group = NULL; /* the communicator stays, until all end */
+  }
+}
+
+/* After a failure collectives may be under way. */
+static void destroy(struct weft_group *base) {
+  if (base == NULL) {
+    return;
+  }
+  struct weft_nccl_group *group = self_of(base);
+  if (group->pending != NULL) {
+    weft_nccl_drain(group->world, group->lane);
+  }
+  while (group->pending != NULL) {
+    end_pending(group, &group->pending);
+  }
+  free_pending(group);
+  leave_world(group);
+  group->inner->ops->destroy(group->inner);
+  weft_array_free(group->world->allocator, group, 1, sizeof *group);
+}
+
+static enum weft_status check_group(const struct weft_nccl_world *world, uint32_t id,
+                                    const struct weft_device *device, struct weft_error *error) {
+  if (world->opened) {
+    return weft_fail(error, WEFT_ERR_USAGE, "create groups with a device before the pipeline",
+                     "rank %" PRIu32 " creates group %" PRIu32
+                     " for collectives on its GPU after its channels have been opened",
+                     world->transport.rank, id);
+  }
+  if (world->groups != NULL && world->groups->device != device) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank has one device",
+                     "rank %" PRIu32 " creates groups for two devices", world->transport.rank);
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
-                                 const uint32_t *ranks, uint32_t count, struct weft_group **out,
-                                 struct weft_error *error) {
+                                 const uint32_t *ranks, uint32_t count, struct weft_device *device,
+                                 struct weft_group **out, struct weft_error *error) {
   static const struct weft_group_ops ops = {.destroy = destroy, .start = start, .test = test};
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
-  struct nccl_group *self = weft_array_allocate_zero(world->allocator, 1, sizeof *self);
-  if (self == NULL) {
-    return weft_fail_memory(error, sizeof *self);
+  device = weft_device_is_host(device) ? NULL : device;
+  const bool connects = device != NULL && count > 1;
+  if (connects) {
+    WEFT_TRY(check_group(world, id, device, error));
+  }
+  struct weft_nccl_group *group = weft_array_allocate_zero(world->allocator, 1, sizeof *group);
+  if (group == NULL) {
+    return weft_fail_memory(error, sizeof *group);
   }
   const enum weft_status status =
-      world->inner->ops->group(world->inner, id, ranks, count, &self->inner, error);
+      world->inner->ops->group(world->inner, id, ranks, count, NULL, &group->inner, error);
   if (status < 0) {
-    weft_array_free(world->allocator, self, 1, sizeof *self);
+    weft_array_free(world->allocator, group, 1, sizeof *group);
     return status;
   }
-  self->world = world;
-  self->group =
-      (struct weft_group){.ops = &ops, .member = self->inner->member, .size = self->inner->size};
-  *out = &self->group;
+  group->world = world;
+  group->device = device;
+  group->id = id;
+  group->base =
+      (struct weft_group){.ops = &ops, .member = group->inner->member, .size = group->inner->size};
+  if (connects) {
+    group->next = world->groups;
+    world->groups = group;
+  }
+  *out = &group->base;
   return WEFT_OK;
+}
+
+struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, uint32_t *count) {
+  *count = 0;
+  for (const struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
+    *count += 1;
+  }
+  return world->groups != NULL ? world->groups->device : NULL;
+}
+
+void weft_nccl_groups_disconnect(struct weft_nccl_world *world) {
+  for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
+    group->lane = NULL;
+  }
 }

@@ -110,7 +110,7 @@ static enum weft_status start_note(struct weft_nccl_world *world, const struct w
 }
 
 /* The transport's own transfers use no memory of the caller's any more. */
-static void drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
   struct weft_device *device = world->device;
   struct weft_error error;
   if (weft_nccl_abort(world) && lane->stream != NULL &&
@@ -156,7 +156,7 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
   slot->waits_for_event = slot->done = false;
   message->begin = message->end = world->inner->ops->now(world->inner);
   if (start_transfer(world, end, slot, message, stream, error) < 0) {
-    drain(world, lane); /* what was enqueued of it */
+    weft_nccl_drain(world, lane); /* what was enqueued of it */
     return error->status;
   }
   message->state[0] = (uint64_t)(end - world->ends) + 1;
@@ -277,7 +277,7 @@ void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *mes
   world->cancelled = true;
   end->state.closed = true;
   world->inner->ops->cancel(world->inner, &slot->header);
-  drain(world, &world->lanes[end->lane]);
+  weft_nccl_drain(world, &world->lanes[end->lane]);
   if (slot->waits_for_event) {
     slot->waits_for_event = false;
     world->polled--;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include <weft/support.h>
 
@@ -112,7 +113,16 @@ static struct weft_nccl_world *world_of(struct weft_comm *comm) {
   return (struct weft_nccl_world *)comm;
 }
 
+/* For tests: sums of small collectives in several pieces. */
+static uint64_t piece_bytes(void) {
+  const char *text = getenv("WEFT_NCCL_PIECE");
+  const long long number = text != NULL ? strtoll(text, NULL, 10) : WEFT_NCCL_PIECE;
+  return number >= (int)sizeof(float) ? (uint64_t)number / sizeof(float) * sizeof(float)
+                                      : (uint64_t)WEFT_NCCL_PIECE;
+}
+
 static enum weft_status make_world(const struct weft_allocator *allocator,
+                                   const struct weft_comm_options *options,
                                    const struct weft_nccl_api *nccl, struct weft_comm *mpi,
                                    struct weft_comm **out, struct weft_error *error) {
   struct weft_nccl_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
@@ -125,6 +135,8 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
   world->inner = weft_comm_local(mpi);
   world->allocator = world->arena.allocator = allocator;
   world->nccl = nccl;
+  world->own_order = options->sums == WEFT_COMM_SUMS_OF_NCCL;
+  world->piece = piece_bytes();
   world->ops = nccl_ops;
   world->ops.async_progress = world->inner->ops->async_progress;
   world->transport = (struct weft_transport){
@@ -146,7 +158,7 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
   struct weft_comm *mpi = NULL;
   WEFT_TRY(weft_nccl_api_load(&nccl, error));
   WEFT_TRY(weft_comm_open(allocator, "mpi", options, &mpi, error));
-  const enum weft_status status = make_world(allocator, nccl, mpi, out, error);
+  const enum weft_status status = make_world(allocator, options, nccl, mpi, out, error);
   if (status < 0) {
     weft_comm_close(mpi);
   }

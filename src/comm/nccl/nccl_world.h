@@ -2,10 +2,12 @@
  *
  *   nccl_api.c       libnccl
  *   nccl_world.c     opening and closing a world; the entry in the registry
- *   nccl_channel.c   open(): communicators, made and warmed up in one order
+ *   nccl_channel.c   open(): which communicators there are, and their blocks
+ *   nccl_connect.c   making and warming them up, in one order
  *   nccl_transfer.c  messages
  *   nccl_failure.c   errors of NCCL, and the end of communicators that no longer answer
- *   nccl_group.c     groups
+ *   nccl_group.c     groups: creating, starting and testing
+ *   nccl_sum.c       their collectives, and sums in order of members
  *
  * An mpi world does all the rest: it starts the job, and carries ids, exchanges, statuses and
  * failures, and messages whose payload is in memory of the host. A message on a GPU is two: its
@@ -36,13 +38,19 @@ enum {
   WEFT_NCCL_SETTLE_MS = 100, /* an error of NCCL is reported after this: a rank that died is the
                                  reason, and will be noticed */
   WEFT_NCCL_ABORT_MS = 1000, /* aborting communicators may take so long */
+  WEFT_NCCL_PIECE = 4 << 20, /* bytes of each member's share that are summed at once */
   WEFT_NCCL_NS_PER_MS = 1000000
 };
 
-/* A communicator of two ranks, one of which sends. */
+/* A communicator of two ranks, one of which sends; or of the members of a group. */
 struct weft_nccl_lane {
   ncclComm_t comm;
-  uint32_t from, to; /* ranks */
+  struct weft_nccl_group *group; /* NULL: of two ranks; and after its group has been destroyed */
+  uint32_t group_id, size;       /* of a group, and its members; 0: of two ranks */
+  uint32_t member;               /* this rank */
+  void *others;                  /* [size - 1][piece] on the device: what is summed */
+  uint64_t others_bytes;
+  uint32_t from, to; /* of two ranks */
   uint32_t channel;  /* the first that it carries: its number among those of the two ranks */
   uint32_t end;      /* that channel's */
   uint64_t issued;   /* transfers so far */
@@ -72,6 +80,18 @@ struct weft_nccl_slot {
   bool done;
 };
 
+/* A group, as its rank sees it. */
+struct weft_nccl_group {
+  struct weft_group base; /* first */
+  struct weft_nccl_world *world;
+  struct weft_group *inner;    /* of the mpi world: collectives on the host, and ids */
+  struct weft_device *device;  /* NULL: all collectives are on the host */
+  struct weft_nccl_lane *lane; /* NULL: of one member, on the host, or not connected */
+  uint32_t id;
+  struct weft_nccl_pending *pending, *unused; /* collectives that test() waits for */
+  struct weft_nccl_group *next;               /* of those that open() connects */
+};
+
 struct weft_nccl_end {
   struct weft_channel_end_state state;
   struct weft_device *device; /* where payloads are; NULL: in memory of the host, and MPI's */
@@ -92,6 +112,7 @@ struct weft_nccl_rank {
   uint32_t version;  /* of NCCL */
   uint32_t number;   /* of its GPU, as it counts */
   uint32_t lanes;
+  uint32_t own_order; /* as the world's */
 };
 
 struct weft_nccl_world {
@@ -102,11 +123,15 @@ struct weft_nccl_world {
   struct weft_transport_ops ops;
   const struct weft_allocator *allocator;
   const struct weft_nccl_api *nccl;
+  bool own_order; /* sums are NCCL's, in whatever order it takes them */
 
   bool opened;
-  struct weft_device *device; /* of all ends that are on a GPU; NULL: none is */
-  struct weft_stream *stream; /* of first transfers */
-  void *scratch;              /* on the device, for warming up */
+  struct weft_nccl_group *groups; /* with a device, created before open() */
+  uint64_t piece;                 /* WEFT_NCCL_PIECE, or what a test asks for */
+  struct weft_device *device;     /* of all ends that are on a GPU; NULL: none is */
+  struct weft_stream *stream;     /* of first transfers */
+  void *scratch;                  /* on the device, for first transfers */
+  uint64_t scratch_bytes;
   struct weft_arena arena;
   struct weft_nccl_end *ends;
   uint32_t end_count;
@@ -139,6 +164,21 @@ enum weft_status weft_nccl_open(struct weft_transport *transport,
                                 struct weft_error *error);
 /* Frees all but communicators. */
 void weft_nccl_close_ends(struct weft_nccl_world *world);
+/* Blocks of a communicator, at most: WEFT_NCCL_CTAS of the environment, for tests and for NVLink
+ * with few ranks. */
+uint32_t weft_nccl_blocks(void);
+
+/* nccl_connect.c */
+enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error);
+/* When this rank's stall limit is over, from now on. */
+int64_t weft_nccl_limit(struct weft_nccl_world *world);
+/* It is over, while `what`. `peer`: UINT32_MAX, or who is waited for. */
+enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
+                                     struct weft_error *error);
+/* Until the event has happened, or the world has failed, or `until`. */
+enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
+                                       struct weft_device_event *event, const char *what,
+                                       uint32_t peer, int64_t until, struct weft_error *error);
 /* Until NCCL has taken what this communicator was given, or the world has failed, or `until`. */
 enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
                                  ncclResult_t result, const char *call, int64_t until,
@@ -152,6 +192,8 @@ enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t ch
 enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
                                 struct weft_error *error);
 void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message);
+/* Ends all communicators, and waits for what is in the lane's own stream. */
+void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane);
 
 /* nccl_failure.c */
 /* Looks for errors of the communicators, now and then. */
@@ -162,9 +204,24 @@ bool weft_nccl_abort(struct weft_nccl_world *world);
 /* Ends them after a good run: all ranks are through. */
 void weft_nccl_finalize(struct weft_nccl_world *world);
 
-/* nccl_group.c: as the op. */
+/* nccl_group.c */
+/* As the op. */
 enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
-                                 const uint32_t *ranks, uint32_t count, struct weft_group **out,
-                                 struct weft_error *error);
+                                 const uint32_t *ranks, uint32_t count, struct weft_device *device,
+                                 struct weft_group **out, struct weft_error *error);
+/* The device of the groups that open() connects: all have the same; NULL: there are none. */
+struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, uint32_t *count);
+/* Groups know nothing of their communicators any more. */
+void weft_nccl_groups_disconnect(struct weft_nccl_world *world);
+
+/* nccl_sum.c */
+/* Enqueues a collective of the lane's group. */
+enum weft_status weft_nccl_collect(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                   const struct weft_collective *collective,
+                                   struct weft_stream *stream, struct weft_error *error);
+/* One of each kind that is used, so that NCCL connects the members. `data` on the device has room
+ * for a float and `size` floats. */
+enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                         float *data, struct weft_error *error);
 
 #endif

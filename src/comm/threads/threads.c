@@ -175,8 +175,10 @@ static void wake_rank(void *context, uint32_t rank) {
 
 static enum weft_status endpoint_group(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
-                                       struct weft_group **out, struct weft_error *error) {
+                                       struct weft_device *device, struct weft_group **out,
+                                       struct weft_error *error) {
   struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
+  (void)device; /* any */
   return weft_world_group(&threads->world, transport->rank, id, ranks, count, wake_rank, threads,
                           out, error);
 }

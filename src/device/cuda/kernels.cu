@@ -100,6 +100,19 @@ WEFT_KERNEL(add_f64, double *x, const double *y, weft_count count) {
   }
 }
 
+WEFT_KERNEL(add_members, float *to, const float *own, const float *others, weft_count count,
+            weft_count stride, weft_count members, weft_count member) {
+  const weft_count k = WEFT_THREAD;
+  if (k >= count) {
+    return;
+  }
+  float sum = member == 0 ? own[k] : others[k];
+  for (weft_count m = 1; m < members; m++) {
+    sum = WEFT_ADD(sum, m == member ? own[k] : others[(m < member ? m : m - 1) * stride + k]);
+  }
+  to[k] = sum;
+}
+
 // NOLINTNEXTLINE(readability-non-const-parameter): WEFT_PUBLISH writes it
 WEFT_KERNEL(note, unsigned *number, weft_count value, weft_count *clock) {
   if (WEFT_THREAD == 0) {

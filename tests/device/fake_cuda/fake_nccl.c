@@ -12,7 +12,9 @@
  *   - When a process dies, its peers find "remote error", and their kernels spin until the
  *     communicator is aborted.
  *
- * Of more than two ranks, all are connected with the first, which passes on what collectives need.
+ * Collectives of more than two ranks go through the first. Sends and receives between
+ * ncclGroupStart and ncclGroupEnd are one operation, whose parts make progress together
+ * (fake_nccl_parts.c).
  *
  *     WEFT_FAKE_NCCL="version=22809,seed=1,eager=8192,die=ncclSend:17,fail=ncclRecv:3:2,
  *                     async=40:6,stuck_abort=1,blocking=1"
@@ -38,9 +40,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "comm/nccl/nccl_api.h"
-#include "device/cuda/cuda_api.h"
-#include "fake_cuda.h"
+#include "fake_nccl.h"
 
 #define NCCL_API __attribute__((visibility("default")))
 
@@ -59,64 +59,7 @@ extern CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigne
                                unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                                void **parameters, void **extra);
 
-enum { RANKS_MAX = 8, MAGIC = 0x6e63636c };
-
-enum frame_kind { FRAME_HELLO = 1, FRAME_CONNECT, FRAME_READY, FRAME_DATA };
-struct frame {
-  uint32_t kind;
-  uint32_t rank;
-  uint64_t bytes;
-};
-
-/* A connection with another rank. */
-struct link {
-  int fd; /* -1: none */
-  bool said_connect, heard_connect;
-  uint64_t ready; /* receives that the other rank has reached, */
-  uint64_t begun; /* and sends to it that have begun */
-  bool has_frame; /* of data, whose content has not been read */
-  struct frame frame;
-  struct frame partial;
-  size_t partial_bytes;
-};
-
-enum op_kind { OP_SEND, OP_RECEIVE, OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_REDUCE };
-
-/* An operation; a node of a graph runs it again and again. */
-struct op {
-  struct ncclComm *comm;
-  enum op_kind kind;
-  int peer;
-  uint64_t bytes; /* of what is sent, and of what is received by a peer */
-  /* How far it is. */
-  bool begun, sent_ready, complete;
-  uint32_t step;  /* of a collective: the rank it is at */
-  uint64_t moved; /* bytes of the frame */
-  size_t header_moved;
-  unsigned char *staging;
-  /* As it was called, until it is enqueued. */
-  uint64_t from, to;
-  CUstream stream;
-  struct op *next;
-};
-
-struct ncclComm {
-  uint32_t magic;
-  int rank, count;
-  bool blocking;
-  int listener; /* of rank 0, until all have come */
-  int joined;
-  struct link links[RANKS_MAX];
-  uint64_t eager;
-  ncclResult_t error;
-  bool aborted, connects;
-  struct op *active;  /* that runs */
-  struct op *waiting; /* has been called and is not enqueued */
-  struct op *all;     /* ever made */
-  char address[64];
-  pthread_mutex_t lock;
-  struct ncclComm *older;
-};
+enum { MAGIC = 0x6e63636c };
 
 static struct ncclComm *comms; /* all, so that a kernel that is left can look */
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
@@ -261,11 +204,23 @@ static void listen_to(struct ncclComm *comm, struct link *link) {
 
 /* ---- Joining ---- */
 
-static socklen_t address_of(const char *text, struct sockaddr_un *out) {
+/* Of a rank of a communicator. */
+static socklen_t address_of(const char *text, int rank, struct sockaddr_un *out) {
   memset(out, 0, sizeof *out);
   out->sun_family = AF_UNIX;
-  (void)snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "%.60s", text);
+  (void)snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "%.60s-%d", text, rank);
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(out->sun_path + 1));
+}
+
+static int open_listener(const char *text, int rank) {
+  struct sockaddr_un address;
+  const socklen_t size = address_of(text, rank, &address);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0 && (bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, 16) != 0)) {
+    (void)close(fd);
+    return -1;
+  }
+  return fd;
 }
 
 static struct {
@@ -274,7 +229,6 @@ static struct {
 } listeners[256];
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
-  struct sockaddr_un address;
   uint64_t random;
   const ncclResult_t early = enter("ncclGetUniqueId");
   if (early != ncclSuccess) {
@@ -286,9 +240,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
   }
   (void)snprintf(id->internal, sizeof id->internal, "weft-fake-nccl-%d-%016llx", (int)getpid(),
                  (unsigned long long)random);
-  const socklen_t size = address_of(id->internal, &address);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0 || bind(fd, (const struct sockaddr *)&address, size) != 0 || listen(fd, 16) != 0) {
+  const int fd = open_listener(id->internal, 0);
+  if (fd < 0) {
     return ncclSystemError;
   }
   (void)pthread_mutex_lock(&table);
@@ -317,9 +270,10 @@ static int take_listener(const char *address) {
   return fd;
 }
 
-/* Rank 0 accepts the others, which say who they are. */
+/* Every rank accepts those with higher ranks, which say who they are. */
 static void accept_some(struct ncclComm *comm) {
-  while (comm->joined < comm->count - 1) {
+  const int expected = comm->count - 1;
+  while (comm->joined < expected) {
     const int fd = accept4(comm->listener, NULL, NULL, SOCK_CLOEXEC);
     struct frame hello;
     if (fd < 0) {
@@ -332,31 +286,42 @@ static void accept_some(struct ncclComm *comm) {
     comm->links[hello.rank].fd = fd;
     comm->joined++;
   }
-  if (comm->listener >= 0) {
-    (void)close(comm->listener);
-    comm->listener = -1;
-  }
 }
 
-static void join_first(struct ncclComm *comm) {
+/* Rank 0 has been there since the id was made; the others may not have come yet. */
+static void join_lower(struct ncclComm *comm, int rank) {
   struct sockaddr_un address;
   const struct frame hello = {.kind = FRAME_HELLO, .rank = (uint32_t)comm->rank};
-  const socklen_t size = address_of(comm->address, &address);
+  const socklen_t size = address_of(comm->address, rank, &address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || connect(fd, (const struct sockaddr *)&address, size) != 0 ||
-      send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
-    set_error(comm, ncclRemoteError);
+  if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, size) == 0 &&
+      send(fd, &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello) {
+    comm->links[rank].fd = fd;
+    comm->joined++;
     return;
   }
-  comm->links[0].fd = fd;
-  comm->joined = 1;
+  if (fd >= 0) {
+    (void)close(fd);
+  }
+  if (rank == 0) {
+    set_error(comm, ncclRemoteError);
+  }
 }
 
 static bool has_joined(struct ncclComm *comm) {
-  if (comm->rank == 0 && comm->listener >= 0) {
+  for (int r = 0; r < comm->rank && comm->joined < comm->count - 1; r++) {
+    if (comm->links[r].fd < 0 && comm->error == ncclSuccess) {
+      join_lower(comm, r);
+    }
+  }
+  if (comm->listener >= 0) {
     accept_some(comm);
   }
-  return comm->rank == 0 ? comm->joined == comm->count - 1 : comm->joined == 1;
+  if (comm->joined == comm->count - 1 && comm->listener >= 0) {
+    (void)close(comm->listener);
+    comm->listener = -1;
+  }
+  return comm->joined == comm->count - 1;
 }
 
 static void pause_a_moment(void) { (void)nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL); }
@@ -379,17 +344,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int rank_count, ncclUniqueI
   comm->count = rank_count;
   comm->blocking = config->blocking != 0;
   comm->eager = random_below(number_option("eager", 8192) + 1);
-  comm->listener = -1;
   for (int r = 0; r < RANKS_MAX; r++) {
     comm->links[r].fd = -1;
   }
   (void)snprintf(comm->address, sizeof comm->address, "%.60s", id.internal);
   (void)pthread_mutex_init(&comm->lock, NULL);
-  if (rank == 0) {
-    comm->listener = take_listener(comm->address);
-  } else {
-    join_first(comm);
-  }
+  comm->listener = rank == 0               ? take_listener(comm->address)
+                   : rank < rank_count - 1 ? open_listener(comm->address, rank)
+                                           : -1;
   (void)pthread_mutex_lock(&table);
   comm->older = comms;
   comms = comm;
@@ -456,7 +418,7 @@ static bool pull(struct op *op, struct link *link, unsigned char *data, uint64_t
   return true;
 }
 
-static bool advance_send(struct op *op, unsigned char *from) {
+bool fake_nccl_advance_send(struct op *op, unsigned char *from) {
   struct link *link = &op->comm->links[op->peer];
   listen_to(op->comm, link);
   if (!op->begun && op->bytes >= op->comm->eager && link->ready <= link->begun) {
@@ -469,7 +431,7 @@ static bool advance_send(struct op *op, unsigned char *from) {
   return push(op, link, from, op->bytes);
 }
 
-static bool advance_receive(struct op *op) {
+bool fake_nccl_advance_receive(struct op *op) {
   struct link *link = &op->comm->links[op->peer];
   if (!op->sent_ready) {
     op->sent_ready = true;
@@ -551,8 +513,9 @@ static bool is_ready(void *const *parameters) {
     done = true;
   } else if (comm->error == ncclSuccess && (comm->active == NULL || comm->active == op)) {
     comm->active = op;
-    done = op->kind == OP_SEND      ? advance_send(op, from)
-           : op->kind == OP_RECEIVE ? advance_receive(op)
+    done = op->kind == OP_SEND      ? fake_nccl_advance_send(op, from)
+           : op->kind == OP_RECEIVE ? fake_nccl_advance_receive(op)
+           : op->kind == OP_PARTS   ? fake_nccl_parts_advance(op)
                                     : advance_collective(op, from);
     op->complete = done;
   }
@@ -568,7 +531,9 @@ static void run(void *const *parameters, uint64_t threads) {
   int result = ncclSystemError;
   (void)threads;
   (void)pthread_mutex_lock(&comm->lock);
-  if (!comm->aborted && op->kind != OP_SEND) {
+  if (!comm->aborted && op->kind == OP_PARTS) {
+    fake_nccl_parts_run(op);
+  } else if (!comm->aborted && op->kind != OP_SEND) {
     const uint64_t shares = op->kind == OP_ALL_GATHER ? (uint64_t)comm->count : 1;
     const uint64_t part = op->kind == OP_REDUCE_SCATTER ? op->bytes / (uint64_t)comm->count : 0;
     memcpy(to, op->staging + part * (uint64_t)comm->rank,
@@ -591,6 +556,9 @@ static uint32_t accesses(const uint64_t *values, struct fake_cuda_access *out) {
                             : op->kind == OP_REDUCE_SCATTER ? op->bytes / count
                                                             : op->bytes;
   uint32_t n = 0;
+  if (op->kind == OP_PARTS) {
+    return fake_nccl_parts_accesses(op, out);
+  }
   if (op->kind != OP_RECEIVE) {
     out[n++] = (struct fake_cuda_access){.data = values[0], .bytes = op->bytes, .reads = true};
   }
@@ -673,7 +641,7 @@ static ncclResult_t settle(struct ncclComm *comm) {
   return comm->error;
 }
 
-static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
+ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
   struct op *op = calloc(1, sizeof *op);
   if (op == NULL) {
     return ncclSystemError;
@@ -682,7 +650,8 @@ static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
   op->comm = comm;
   const uint64_t room = op->bytes * (op->kind == OP_ALL_GATHER ? (uint64_t)comm->count : 2);
   op->staging = calloc(1, (size_t)room + 1);
-  if (op->staging == NULL) {
+  if (op->staging == NULL || !fake_nccl_parts_copy(op)) {
+    free(op->staging);
     free(op);
     return ncclSystemError;
   }
@@ -706,6 +675,11 @@ static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
   }
   (void)pthread_mutex_unlock(&comm->lock);
   return result;
+}
+
+static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
+  ncclResult_t result;
+  return fake_nccl_keep(comm, made, &result) ? result : fake_nccl_submit(comm, made);
 }
 
 static uint64_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : 1; }
@@ -775,9 +749,19 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
                                    .stream = stream});
 }
 
-/* Operations in a group begin one after the other, which is all that tests need. */
-ncclResult_t ncclGroupStart(void) { return enter("ncclGroupStart"); }
-ncclResult_t ncclGroupEnd(void) { return enter("ncclGroupEnd"); }
+ncclResult_t ncclGroupStart(void) {
+  const ncclResult_t early = enter("ncclGroupStart");
+  if (early == ncclSuccess) {
+    fake_nccl_group_begin();
+  }
+  return early;
+}
+
+ncclResult_t ncclGroupEnd(void) {
+  const ncclResult_t early = enter("ncclGroupEnd");
+  const ncclResult_t result = fake_nccl_group_end();
+  return early != ncclSuccess ? early : result;
+}
 
 /* ---- States and ends ---- */
 

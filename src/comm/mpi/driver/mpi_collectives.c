@@ -400,9 +400,11 @@ static enum weft_status check_members(const struct weft_transport *transport, ui
 
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
-                                       struct weft_group **out, struct weft_error *error) {
+                                       struct weft_device *device, struct weft_group **out,
+                                       struct weft_error *error) {
   assert(out != NULL && (ranks != NULL || count == 0));
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  (void)device; /* start() refuses what is on one */
   const struct weft_allocator *allocator = world->allocator;
   uint32_t member;
   WEFT_TRY(check_members(transport, id, world->tag_max, ranks, count, &member, error));

@@ -312,7 +312,8 @@ void weft_mpi_finalize(bool by_launcher);
 /* mpi_collectives.c */
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
-                                       struct weft_group **out, struct weft_error *error);
+                                       struct weft_device *device, struct weft_group **out,
+                                       struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
 
 /* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the lock. */

@@ -1,0 +1,300 @@
+/* Making communicators, of two ranks and of groups.
+ *
+ * NCCL connects ranks when they first exchange something, and all must take part. So every
+ * communicator is made and used once here, in one order that is the same on all ranks: first those
+ * of two ranks, by sender, receiver and first channel, then those of groups, by id. Take the first
+ * in that order that is not ready. All of its ranks are through with all that come before, or these
+ * would not be ready; so all are at it, and it becomes ready. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <weft/support.h>
+
+#include "comm/nccl/nccl_world.h"
+
+enum {
+  ID_BYTES = sizeof(ncclUniqueId),
+  WARM_BYTES = 64,
+  PAUSE_NS = 20 * 1000,
+  CONFIG_BYTES_2_26 = offsetof(ncclConfig_t, commName)
+};
+
+/* ---- Waiting ---- */
+
+int64_t weft_nccl_limit(struct weft_nccl_world *world) {
+  const struct weft_rank_status *status =
+      world->inner->ops->rank_status(world->inner, world->transport.rank);
+  const int64_t limit = __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
+  return limit > 0 ? world->inner->ops->now(world->inner) + limit : WEFT_TIME_NEVER;
+}
+
+/* A rank that is stopped is the reason, whomever this one waits for. */
+enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
+                                     struct weft_error *error) {
+  char name[WEFT_RANK_NAME_SIZE] = "the other ranks";
+  bool stopped = false;
+  const uint32_t missing = weft_missing_rank(&world->transport, &stopped);
+  peer = stopped ? missing : peer;
+  if (peer < world->transport.rank_count) {
+    (void)weft_rank_name(&world->transport, peer, name);
+  }
+  return weft_fail(error, WEFT_ERR_STALLED,
+                   "do all ranks run the same program? NCCL_DEBUG=INFO has NCCL say what it does",
+                   "rank %" PRIu32 ", GPU %" PRIu32
+                   ": has waited for %s%s until the stall limit, while %s",
+                   world->transport.rank, world->device != NULL ? world->device->number : 0, name,
+                   stopped ? ", which is stopped, by a signal or a debugger," : "", what);
+}
+
+/* Waits a moment; the error of a world that has failed. */
+static enum weft_status pause_and_look(struct weft_nccl_world *world, struct weft_error *error) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  WEFT_TRY(world->inner->ops->progress(world->inner, error));
+  (void)nanosleep(&pause, NULL);
+  return WEFT_OK;
+}
+
+/* What NCCL says is often the consequence of another rank's failure, which is on its way. */
+static enum weft_status fail_after_others(struct weft_nccl_world *world, ncclResult_t result,
+                                          const char *call, struct weft_error *error) {
+  struct weft_error reason;
+  const int64_t until = weft_clock_ns() + (int64_t)WEFT_NCCL_SETTLE_MS * WEFT_NCCL_NS_PER_MS;
+  (void)weft_nccl_fail(world->nccl, result, call, &reason);
+  while (weft_clock_ns() < until) {
+    WEFT_TRY(pause_and_look(world, error));
+  }
+  *error = reason;
+  return reason.status;
+}
+
+enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
+                                 ncclResult_t result, const char *call, int64_t until,
+                                 struct weft_error *error) {
+  while (result == ncclInProgress) {
+    const ncclResult_t asked = world->nccl->ncclCommGetAsyncError(comm, &result);
+    if (asked != ncclSuccess) {
+      return weft_nccl_fail(world->nccl, asked, "ncclCommGetAsyncError", error);
+    }
+    if (result == ncclInProgress) {
+      WEFT_TRY(pause_and_look(world, error));
+      if (world->inner->ops->now(world->inner) >= until) {
+        return weft_nccl_fail_late(world, call, UINT32_MAX, error);
+      }
+    }
+  }
+  return result == ncclSuccess ? WEFT_OK : fail_after_others(world, result, call, error);
+}
+
+enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
+                                       struct weft_device_event *event, const char *what,
+                                       uint32_t peer, int64_t until, struct weft_error *error) {
+  struct weft_device *device = world->device;
+  enum weft_status status;
+  while ((status = device->ops->event_query(device, event, error)) == WEFT_IN_PROGRESS) {
+    WEFT_TRY(pause_and_look(world, error));
+    if (world->inner->ops->now(world->inner) >= until) {
+      return weft_nccl_fail_late(world, what, peer, error);
+    }
+  }
+  return status;
+}
+
+/* ---- Ids ---- */
+
+static enum weft_status await_message(struct weft_nccl_world *world, struct weft_message *message,
+                                      uint32_t peer, int64_t until, struct weft_error *error) {
+  struct weft_transport *inner = world->inner;
+  enum weft_status status;
+  while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
+         (status = inner->ops->test(inner, message, error)) == WEFT_IN_PROGRESS) {
+    WEFT_TRY(inner->ops->wait(inner, until, error));
+    if (inner->ops->now(inner) >= until) {
+      inner->ops->cancel(inner, message);
+      return weft_nccl_fail_late(world, "communicators are made", peer, error);
+    }
+  }
+  return status;
+}
+
+static enum weft_status make_id(const struct weft_nccl_world *world, ncclUniqueId *id,
+                                struct weft_error *error) {
+  const ncclResult_t result = world->nccl->ncclGetUniqueId(id);
+  return result == ncclSuccess ? WEFT_OK
+                               : weft_nccl_fail(world->nccl, result, "ncclGetUniqueId", error);
+}
+
+/* The first member makes the id. All memory is the arena's: after a failure MPI may still use it. */
+static enum weft_status share_group_id(struct weft_nccl_world *world,
+                                       const struct weft_nccl_lane *lane, int64_t until,
+                                       ncclUniqueId *id, struct weft_error *error) {
+  struct weft_group *group = lane->group->inner;
+  struct weft_transport *inner = world->inner;
+  struct weft_collective *gather = weft_arena_allocate(&world->arena, 1, sizeof *gather);
+  ncclUniqueId *ids = weft_arena_allocate(&world->arena, lane->size + (size_t)1, sizeof *ids);
+  enum weft_status status;
+  WEFT_TRY(weft_arena_status(&world->arena, error));
+  if (lane->member == 0) {
+    WEFT_TRY(make_id(world, &ids[lane->size], error));
+  }
+  *gather = (struct weft_collective){
+      .kind = WEFT_ALL_GATHER, .from = &ids[lane->size], .to = ids, .bytes = ID_BYTES};
+  WEFT_TRY(group->ops->start(group, gather, error));
+  while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
+         (status = group->ops->test(group, gather, error)) == WEFT_IN_PROGRESS) {
+    WEFT_TRY(inner->ops->wait(inner, until, error));
+    if (inner->ops->now(inner) >= until) {
+      return weft_nccl_fail_late(world, "the communicator of a group is made", UINT32_MAX, error);
+    }
+  }
+  *id = ids[0];
+  return status;
+}
+
+/* The sender makes the id, and it goes over the lane's first channel, before any note. */
+static enum weft_status share_id(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
+                                 int64_t until, ncclUniqueId *id, struct weft_error *error) {
+  if (lane->size > 0) {
+    return share_group_id(world, lane, until, id, error);
+  }
+  const struct weft_nccl_end *end = &world->ends[lane->end];
+  struct weft_transport *inner = world->inner;
+  struct weft_message message = {
+      .header = {.bytes = end->state.sends ? ID_BYTES : 0}, .data = id, .capacity = ID_BYTES};
+  if (end->state.sends) {
+    WEFT_TRY(make_id(world, id, error));
+  }
+  WEFT_TRY((end->state.sends ? inner->ops->send : inner->ops->receive)(inner, lane->channel,
+                                                                       &message, error));
+  WEFT_TRY(await_message(world, &message, end->peer, until, error));
+  return message.header.bytes == ID_BYTES
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must open the same channels",
+                         "rank %" PRIu32
+                         " got something else than a communicator's id from rank "
+                         "%" PRIu32,
+                         world->transport.rank, end->peer);
+}
+
+/* ---- Communicators ---- */
+
+static enum weft_status make_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                  int64_t until, struct weft_error *error) {
+  const bool has_names = world->nccl->version >= WEFT_NCCL_VERSION_NAMES;
+  ncclConfig_t config = {.size = has_names ? sizeof config : CONFIG_BYTES_2_26,
+                         .magic = NCCL_API_MAGIC,
+                         .version = has_names ? WEFT_NCCL_VERSION_NAMES : WEFT_NCCL_VERSION_MIN,
+                         .blocking = 0,
+                         .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                         .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                         .maxCTAs = (int)weft_nccl_blocks(),
+                         .splitShare = NCCL_CONFIG_UNDEF_INT,
+                         .trafficClass = NCCL_CONFIG_UNDEF_INT,
+                         .commName = lane->name,
+                         .collnetEnable = NCCL_CONFIG_UNDEF_INT,
+                         .CTAPolicy = NCCL_CONFIG_UNDEF_INT,
+                         .shrinkShare = NCCL_CONFIG_UNDEF_INT,
+                         .nvlsCTAs = NCCL_CONFIG_UNDEF_INT};
+  ncclUniqueId id;
+  memset(&id, 0, sizeof id);
+  if (lane->size > 0) {
+    (void)snprintf(lane->name, sizeof lane->name, "weft group %" PRIu32, lane->group_id);
+  } else {
+    (void)snprintf(lane->name, sizeof lane->name, "weft %" PRIu32 ">%" PRIu32 " channel %" PRIu32,
+                   lane->from, lane->to, lane->channel);
+  }
+  WEFT_TRY(share_id(world, lane, until, &id, error));
+  const int size = lane->size > 0 ? (int)lane->size : 2;
+  const int member = lane->size > 0 ? (int)lane->member : world->transport.rank != lane->from;
+  const ncclResult_t result =
+      world->nccl->ncclCommInitRankConfig(&lane->comm, size, id, member, &config);
+  return weft_nccl_await(world, lane->comm, result, "ncclCommInitRankConfig", until, error);
+}
+
+/* The first transfer, for which NCCL connects the ranks. */
+static enum weft_status warm_up(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                int64_t until, struct weft_error *error) {
+  const struct weft_nccl_api *nccl = world->nccl;
+  struct weft_device *device = world->device;
+  const bool sends = world->transport.rank == lane->from;
+  uint32_t peer = UINT32_MAX;
+  if (lane->size > 0) {
+    WEFT_TRY(weft_nccl_collect_first(world, lane, world->scratch, error));
+  } else {
+    const ncclResult_t result =
+        sends ? nccl->ncclSend(world->scratch, WARM_BYTES, ncclInt8, 1, lane->comm, world->stream)
+              : nccl->ncclRecv(world->scratch, WARM_BYTES, ncclInt8, 0, lane->comm, world->stream);
+    WEFT_TRY(
+        weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv", until, error));
+    peer = sends ? lane->to : lane->from;
+  }
+  WEFT_TRY(device->ops->event_record(device, lane->marks[0], world->stream, error));
+  return weft_nccl_await_event(world, lane->marks[0], "the first transfer is under way", peer,
+                               until, error);
+}
+
+static int compare_lanes(const void *left, const void *right) {
+  const struct weft_nccl_lane *const *a = left, *const *b = right;
+  if ((*a)->size > 0 || (*b)->size > 0) {
+    return (*a)->size == 0 ? -1
+           : (*b)->size == 0
+               ? 1
+               : ((*a)->group_id > (*b)->group_id) - ((*a)->group_id < (*b)->group_id);
+  }
+  if ((*a)->from != (*b)->from) {
+    return (*a)->from < (*b)->from ? -1 : 1;
+  }
+  if ((*a)->to != (*b)->to) {
+    return (*a)->to < (*b)->to ? -1 : 1;
+  }
+  return (*a)->channel < (*b)->channel ? -1 : (*a)->channel > (*b)->channel;
+}
+
+static enum weft_status prepare_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                     struct weft_error *error) {
+  struct weft_device *device = world->device;
+  for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
+    WEFT_TRY(device->ops->event_create(device, world->allocator, &lane->marks[m], error));
+  }
+  if (lane->size > 0 && !world->own_order) {
+    lane->others_bytes = (lane->size - 1) * world->piece;
+    lane->others = device->ops->allocate(device, world->allocator, lane->others_bytes);
+    return lane->others != NULL ? WEFT_OK
+                                : weft_device_fail_allocation(device, lane->others_bytes, error);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status prepare_device(struct weft_nccl_world *world, struct weft_error *error) {
+  struct weft_device *device = world->device;
+  world->scratch_bytes = WARM_BYTES + world->transport.rank_count * sizeof(float);
+  WEFT_TRY(device->ops->make_current(device, error));
+  WEFT_TRY(device->ops->stream_create(device, world->allocator, &world->stream, error));
+  world->scratch = device->ops->allocate(device, world->allocator, world->scratch_bytes);
+  if (world->scratch == NULL) {
+    return weft_device_fail_allocation(device, world->scratch_bytes, error);
+  }
+  for (uint32_t k = 0; k < world->lane_count; k++) {
+    WEFT_TRY(prepare_lane(world, &world->lanes[k], error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error) {
+  const int64_t until = weft_nccl_limit(world);
+  struct weft_nccl_lane **order =
+      weft_arena_allocate(&world->arena, world->lane_count, sizeof(struct weft_nccl_lane *));
+  WEFT_TRY(weft_arena_status(&world->arena, error));
+  WEFT_TRY(prepare_device(world, error));
+  for (uint32_t k = 0; k < world->lane_count; k++) {
+    order[k] = &world->lanes[k];
+  }
+  qsort(order, world->lane_count, sizeof(struct weft_nccl_lane *), compare_lanes);
+  for (uint32_t k = 0; k < world->lane_count; k++) {
+    WEFT_TRY(make_lane(world, order[k], until, error));
+    WEFT_TRY(warm_up(world, order[k], until, error));
+  }
+  return WEFT_OK;
+}
