@@ -15,6 +15,47 @@
 
 enum { RANKS_MAX = 64, GROUPS_MAX = 66, GUARD = 16, UNDER_WAY_MAX = 8 };
 
+/* ---- Memory ---- */
+
+/* On a GPU, of the host and accessible to both. It is kept: CUDA waits for all that runs on the
+ * GPU before it frees, and so for collectives that wait for other ranks. */
+enum { GPU_BLOCK = 64 * 1024, GPU_BLOCKS = 1024 };
+static struct weft_device *gpu;
+static void *gpu_blocks[GPU_BLOCKS];
+static uint32_t gpu_block_count;
+
+void groups_use_gpu(struct weft_device *device) {
+  while (gpu_block_count > 0) {
+    gpu->ops->free_host(gpu, gpu_blocks[--gpu_block_count]);
+  }
+  gpu = device;
+}
+
+static struct weft_device *memory_device(void) { return gpu != NULL ? gpu : test_device(); }
+
+static unsigned char *view_of(const void *data) {
+  return gpu != NULL ? (unsigned char *)(uintptr_t)data : test_device_view(test_device(), data);
+}
+
+static void *block_allocate(uint64_t bytes) {
+  if (gpu == NULL) {
+    return test_block_allocate(bytes);
+  }
+  if (bytes > GPU_BLOCK) {
+    return NULL;
+  }
+  return gpu_block_count > 0 ? gpu_blocks[--gpu_block_count]
+                             : gpu->ops->allocate_host(gpu, GPU_BLOCK);
+}
+
+static void block_free(void *data, uint64_t bytes) {
+  if (gpu == NULL) {
+    test_block_free(data, bytes);
+  } else if (data != NULL && gpu_block_count < GPU_BLOCKS) {
+    gpu_blocks[gpu_block_count++] = data;
+  }
+}
+
 /* ---- One collective ---- */
 
 struct shape {
@@ -68,15 +109,15 @@ struct item {
 };
 
 static unsigned char *with_guards(uint64_t bytes) {
-  unsigned char *block = test_block_allocate(bytes + 2 * GUARD);
+  unsigned char *block = block_allocate(bytes + 2 * GUARD);
   if (block != NULL) {
-    memset(test_device_view(test_device(), block), 0xa5, bytes + 2 * GUARD);
+    memset(view_of(block), 0xa5, bytes + 2 * GUARD);
   }
   return block;
 }
 
 static bool guards_hold(const unsigned char *shown, uint64_t bytes) {
-  const unsigned char *block = shown != NULL ? test_device_view(test_device(), shown) : NULL;
+  const unsigned char *block = shown != NULL ? view_of(shown) : NULL;
   for (unsigned k = 0; block != NULL && k < GUARD; k++) {
     if (block[k] != 0xa5 || block[GUARD + bytes + k] != 0xa5) {
       return false;
@@ -87,13 +128,13 @@ static bool guards_hold(const unsigned char *shown, uint64_t bytes) {
 
 static void drop(struct item *item) {
   if (item->from != NULL) {
-    memset(test_device_view(test_device(), item->from), 0xff, item->from_bytes + 2 * GUARD);
+    memset(view_of(item->from), 0xff, item->from_bytes + 2 * GUARD);
   }
   if (item->to != NULL) {
-    memset(test_device_view(test_device(), item->to), 0xff, item->to_bytes + 2 * GUARD);
+    memset(view_of(item->to), 0xff, item->to_bytes + 2 * GUARD);
   }
-  test_block_free(item->from, item->from_bytes + 2 * GUARD);
-  test_block_free(item->to, item->to_bytes + 2 * GUARD);
+  block_free(item->from, item->from_bytes + 2 * GUARD);
+  block_free(item->to, item->to_bytes + 2 * GUARD);
   item->from = item->to = NULL;
 }
 
@@ -131,11 +172,10 @@ static bool prepare(struct item *item, const struct weft_group *group, uint32_t 
   item->collective = (struct weft_collective){
       .kind = shape.kind,
       .bytes = shape.bytes,
-      .device = test_device(),
+      .device = memory_device(),
       .from = from,
       .to = item->to != NULL ? item->to + GUARD : item->from + GUARD + own};
-  fill(id, number, group->member, shape.kind, test_device_view(test_device(), from),
-       item->from_bytes);
+  fill(id, number, group->member, shape.kind, view_of(from), item->from_bytes);
   return true;
 }
 
@@ -151,7 +191,7 @@ static float sum_of(uint32_t id, uint32_t number, uint32_t size, uint64_t elemen
 static bool came_out(const struct item *item, const struct weft_group *group, uint32_t id,
                      uint32_t number) {
   const struct weft_collective *done = &item->collective;
-  const unsigned char *to = test_device_view(done->device, done->to);
+  const unsigned char *to = view_of(done->to);
   if (done->kind == WEFT_ALL_GATHER) {
     for (uint64_t k = 0; k < done->bytes * group->size; k++) {
       if (to[k] != byte_of(id, number, (uint32_t)(k / done->bytes), k % done->bytes)) {
@@ -185,8 +225,7 @@ static bool stayed(const struct item *item, const struct weft_group *group, uint
     return false;
   }
   fill(id, number, group->member, item->collective.kind, copy, item->from_bytes);
-  const bool same =
-      memcmp(copy, test_device_view(test_device(), item->from + GUARD), item->from_bytes) == 0;
+  const bool same = memcmp(copy, view_of(item->from + GUARD), item->from_bytes) == 0;
   free(copy);
   return same;
 }
@@ -230,13 +269,13 @@ static enum weft_status open_ends(struct part *part, struct weft_transport *tran
                                   struct weft_error *error) {
   for (uint32_t k = 0; k < part->end_count; k++) {
     struct end *end = &part->ends[k];
-    WEFT_TRY(transport->ops->group(transport, end->id, end->ranks, end->count, test_device(),
+    WEFT_TRY(transport->ops->group(transport, end->id, end->ranks, end->count, memory_device(),
                                    &end->group, error));
     CONFORMANCE_CHECK(error, end->group->size == end->count);
     CONFORMANCE_CHECK(error, end->ranks[end->group->member] == transport->rank);
   }
   part->is_open = true;
-  return WEFT_OK;
+  return gpu != NULL ? transport->ops->open(transport, NULL, 0, error) : WEFT_OK;
 }
 
 static enum weft_status start_some(const struct part *part, struct end *end,

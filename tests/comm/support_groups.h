@@ -17,6 +17,10 @@
 
 #include "support_conformance.h"
 
+/* From now on memory is the GPU's, and members are connected by open() of the transport: a world has
+ * one case. NULL: the host's again. */
+void groups_use_gpu(struct weft_device *device);
+
 uint32_t groups_case_count(void);
 const char *groups_case_name(uint32_t number);
 /* Sets advance, end and state, which end() frees. Group ids are from 1000 x number on. */
