@@ -36,6 +36,7 @@ struct weft_comm_info {
   bool virtual_time;     /* now() counts ticks, and a run depends on the seed alone */
   bool process_per_rank; /* a launcher starts the ranks; else all are in this process */
   bool progress_thread;  /* options.progress has an effect */
+  bool own_sums;         /* options.sums has an effect */
   bool gpus;             /* the command's stages may be on GPUs with it, */
   bool gpus_only;        /* and must be */
 };

@@ -283,6 +283,7 @@ static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments 
 static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_comm_options options = weft_comm_options_default();
   options.progress = weft_cli_chosen_progress(arguments);
+  options.sums = (enum weft_comm_sums)arguments->choices[WEFT_CLI_OPTION_SUM_ORDER];
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, weft_cli_chosen_transport(arguments)->name, &options);
   if (status == WEFT_CLI_OK) {

@@ -241,6 +241,7 @@ static const struct weft_cli_command commands[] = {
       OPTION(MICROBATCHES),
       OPTION(TRANSPORT),
       OPTION(PROGRESS),
+      OPTION(SUM_ORDER),
       OPTION(DEVICE),
       OPTION(GPUS),
       OPTION(PARTITIONS),

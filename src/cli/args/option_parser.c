@@ -311,6 +311,10 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
                             weft_cli_option_at(of_gpus[k])->name);
     }
   }
+  if (arguments->given[WEFT_CLI_OPTION_SUM_ORDER] && !transport->own_sums) {
+    return weft_cli_usage(cli, "leave it out, or give --transport nccl",
+                          "--sum-order has no effect: it is for the transport nccl");
+  }
   return arguments->given[WEFT_CLI_OPTION_PROGRESS] && !transport->progress_thread
              ? weft_cli_usage(cli, "leave it out, or give --transport mpi",
                               "--progress has no effect: it is for the transport mpi")

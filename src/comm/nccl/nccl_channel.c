@@ -288,6 +288,9 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
   const struct weft_allocator *allocator = world->allocator;
   struct weft_error error;
   if (device != NULL && device->ops->make_current(device, &error) == WEFT_OK) {
+    if (world->lane_count > 0) { /* a first transfer that failed */
+      weft_nccl_settle(world, world->lanes[0].marks[0], world->stream);
+    }
     for (uint32_t k = 0; k < world->lane_count; k++) {
       for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
         device->ops->event_destroy(device, allocator, world->lanes[k].marks[m]);

@@ -109,15 +109,21 @@ static enum weft_status start_note(struct weft_nccl_world *world, const struct w
   return inner->ops->send(inner, end->channel, &slot->header, error);
 }
 
-/* The transport's own transfers use no memory of the caller's any more. */
-void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *mark,
+                      struct weft_stream *stream) {
   struct weft_device *device = world->device;
   struct weft_error error;
-  if (weft_nccl_abort(world) && lane->stream != NULL &&
-      device->ops->make_current(device, &error) == WEFT_OK &&
-      device->ops->event_record(device, lane->marks[0], lane->stream, &error) == WEFT_OK) {
-    while (device->ops->event_query(device, lane->marks[0], &error) == WEFT_IN_PROGRESS) {
+  if (stream != NULL && mark != NULL && device->ops->make_current(device, &error) == WEFT_OK &&
+      device->ops->event_record(device, mark, stream, &error) == WEFT_OK) {
+    while (device->ops->event_query(device, mark, &error) == WEFT_IN_PROGRESS) {
     }
+  }
+}
+
+/* The transport's own transfers use no memory of the caller's any more. */
+void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+  if (weft_nccl_abort(world)) {
+    weft_nccl_settle(world, lane->marks[0], lane->stream);
   }
 }
 

@@ -258,6 +258,7 @@ const struct weft_comm_kind weft_nccl_kind = {
              .summary = "a process per rank, on GPUs; payloads by NCCL, all else by MPI",
              .process_per_rank = true,
              .progress_thread = true,
+             .own_sums = true,
              .gpus = true,
              .gpus_only = true},
     .open = open_comm,

@@ -192,6 +192,9 @@ enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t ch
 enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
                                 struct weft_error *error);
 void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message);
+/* Waits for what is in a stream, after all communicators have ended. */
+void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *mark,
+                      struct weft_stream *stream);
 /* Ends all communicators, and waits for what is in the lane's own stream. */
 void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane);
 
