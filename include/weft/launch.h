@@ -88,6 +88,11 @@ WEFT_API void weft_launch_startup_end(void);
  * may be dead; after a signal, the rank that received it. */
 WEFT_API bool weft_launch_is_reporter(struct weft_transport *transport);
 
+/* Adds to the error of a rank that has died what it was doing: step, action and GPU, as far as this
+ * rank knows. */
+WEFT_API void weft_launch_add_last_activity(struct weft_transport *transport,
+                                            struct weft_error *error);
+
 /* What this rank was doing when the job ended, in a sentence; returns `buffer`. Empty in jobs
  * of more than 32 ranks for ranks that have nothing to do with the failure. */
 WEFT_API const char *weft_launch_rank_activity(struct weft_transport *transport, char *buffer,

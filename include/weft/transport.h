@@ -136,6 +136,8 @@ enum weft_rank_phase {
 #define WEFT_RANK_ON_DEVICE 32u
 /* Likewise: a device may be using memory of ranks on the host, as messages to and from them. */
 #define WEFT_RANK_IN_STEP 64u
+/* Likewise: its stages are on the GPU with the number `gpu`. */
+#define WEFT_RANK_HAS_GPU 128u
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */
@@ -154,7 +156,7 @@ struct weft_rank_status {
   int64_t since;   /* in this phase at this action, now()'s time */
   uint64_t flags;  /* WEFT_RANK_...; atomic: also written by refresh_status() and weft_comm_run() */
   uint64_t calls;  /* of stages' functions, and returns from them: odd while it is in one */
-  uint64_t gpu;    /* the number of the GPU that WEFT_RANK_ON_DEVICE is about */
+  uint64_t gpu;    /* its number, as the rank counts; with WEFT_RANK_HAS_GPU */
   int64_t stall_limit; /* of its pipeline, now()'s time; 0: none */
   uint64_t recent_count;
   struct weft_recent_action recent[WEFT_STATUS_RECENT]; /* a ring: the newest is recent_count - 1 */

@@ -168,8 +168,9 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
   }
   if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) == WEFT_OK) {
     agreed = compare(job, all);
-  } else {
-    release_messages(job);
+  } else { /* the world has failed, and each rank may have said why in its own words */
+    stop_holding(job);
+    weft_launch_add_last_activity(job->transport, &error);
     agreed = weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
                                                      : WEFT_CLI_PEER;
   }

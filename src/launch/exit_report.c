@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <weft/ir.h>
+#include <weft/support.h>
 
 #include "launch/supervisor.h"
 
@@ -35,28 +36,59 @@ static const char *phase_name(uint32_t phase) {
   return phase < WEFT_PHASE_COUNT ? names[phase] : "ended";
 }
 
+/* " at 2F1"; empty where it is not known. */
+static const char *place_of(const struct weft_rank_status *status, char buffer[96]) {
+  struct weft_action action;
+  char cell[64] = "";
+  const uint64_t packed = __atomic_load_n(&status->action, __ATOMIC_RELAXED);
+  memcpy(&action, &packed, sizeof action);
+  buffer[0] = '\0';
+  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT && action.op != WEFT_OP_OVERLAP_F_B) {
+    (void)snprintf(buffer, 96, " at %s", weft_action_format(&action, cell, sizeof cell));
+  }
+  return buffer;
+}
+
+void weft_launch_add_last_activity(struct weft_transport *transport, struct weft_error *error) {
+  struct weft_failure failure;
+  char place[96], gpu[40] = "";
+  assert(transport != NULL && error != NULL);
+  if (!transport->ops->get_failure(transport, &failure) || failure.rank >= transport->rank_count ||
+      failure.error.status != error->status) {
+    return;
+  }
+  const struct weft_rank_status *status = transport->ops->rank_status(transport, failure.rank);
+  const uint64_t flags = __atomic_load_n(&status->flags, __ATOMIC_RELAXED);
+  const uint64_t step = __atomic_load_n(&status->step, __ATOMIC_RELAXED);
+  if ((flags & WEFT_RANK_DEAD) == 0 || (step == 0 && (flags & WEFT_RANK_HAS_GPU) == 0)) {
+    return;
+  }
+  if ((flags & WEFT_RANK_HAS_GPU) != 0) {
+    (void)snprintf(gpu, sizeof gpu, ", with GPU %" PRIu64,
+                   __atomic_load_n(&status->gpu, __ATOMIC_RELAXED));
+  }
+  (void)weft_fail(error, error->status, error->hint,
+                  "%s; rank %" PRIu32 " was %s%s in step %" PRIu64 "%s", error->message,
+                  failure.rank, phase_name(__atomic_load_n(&status->phase, __ATOMIC_RELAXED)),
+                  place_of(status, place), step > 0 ? step : 1, gpu);
+}
+
 const char *weft_launch_rank_activity(struct weft_transport *transport, char *buffer, size_t size) {
   assert(transport != NULL && buffer != NULL && size > 0);
   const struct weft_rank_status *own = transport->ops->rank_status(transport, transport->rank);
   struct weft_failure failure = {.rank = UINT32_MAX};
-  struct weft_action action;
-  char cell[64] = "", place[96] = "", peer[48] = "";
+  char place[96], peer[48] = "";
   (void)transport->ops->get_failure(transport, &failure);
   const bool is_near = failure.rank == transport->rank || failure.rank == own->peer;
   if (transport->rank_count > ACTIVITIES_MAX && !is_near) {
     buffer[0] = '\0';
     return buffer;
   }
-  memcpy(&action, &own->action, sizeof action);
-  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT &&
-      action.op != WEFT_OP_OVERLAP_F_B) {
-    (void)snprintf(place, sizeof place, " at %s", weft_action_format(&action, cell, sizeof cell));
-  }
   if (own->peer < transport->rank_count) {
     (void)snprintf(peer, sizeof peer, ", for rank %" PRIu32, own->peer);
   }
   (void)snprintf(buffer, size, "%s%s in step %" PRIu64 "%s; ends with the others",
-                 phase_name(own->phase), place, own->step > 0 ? own->step : 1, peer);
+                 phase_name(own->phase), place_of(own, place), own->step > 0 ? own->step : 1, peer);
   return buffer;
 }
 
@@ -69,7 +101,9 @@ static int exit_status_of(const struct weft_error *error) {
 static void report(struct weft_transport *transport, const struct weft_error *error) {
   char activity[256];
   if (weft_launch_is_reporter(transport)) {
-    weft_launch_report(error->hint, "rank %" PRIu32 ": %s", transport->rank, error->message);
+    struct weft_error said = *error;
+    weft_launch_add_last_activity(transport, &said);
+    weft_launch_report(said.hint, "rank %" PRIu32 ": %s", transport->rank, said.message);
   } else if (weft_launch_rank_activity(transport, activity, sizeof activity)[0] != '\0') {
     weft_launch_report(NULL, "rank %" PRIu32 ": %s", transport->rank, activity);
   }

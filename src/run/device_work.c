@@ -83,6 +83,7 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
   executor->device = work;
   work->device = device;
   WEFT_STATUS_STORE(executor->status->gpu, device->number);
+  (void)__atomic_fetch_or(&executor->status->flags, WEFT_RANK_HAS_GPU, __ATOMIC_RELAXED);
   WEFT_TRY(device->ops->stream_create(device, allocator, &work->stream, error));
   executor->call.stream = work->stream;
   WEFT_TRY(device->ops->stream_create(device, allocator, &work->second, error));

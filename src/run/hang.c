@@ -25,6 +25,7 @@ void weft_rank_state_read(const struct weft_rank_status *status, struct weft_ran
           WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT | WEFT_RANK_DEAD),
       .has_acted = WEFT_STATUS_LOAD(status->recent_count) > 0,
       .on_device = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_ON_DEVICE) != 0,
+      .has_gpu = (WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_HAS_GPU) != 0,
       .gpu = WEFT_STATUS_LOAD(status->gpu)};
 }
 

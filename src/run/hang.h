@@ -20,6 +20,7 @@ struct weft_rank_state {
   int64_t since;
   uint64_t flags; /* WEFT_RANK_STOPPED, _SILENT, _DEAD */
   bool has_acted; /* it has finished an action */
+  bool has_gpu;   /* in messages of this process; a dump has it with on_device only */
   bool on_device; /* its GPU is at the action; its stages have enqueued all */
   uint64_t gpu;   /* that GPU's number */
 };

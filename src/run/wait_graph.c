@@ -356,9 +356,14 @@ static void add_flags(struct line *line, const struct graph *graph,
   }
   add(line, "is stopped, by a signal or a debugger,");
   if (state->phase == WEFT_PHASE_COMPUTE) {
-    add(line, " in %s", weft_diagnosis_action(state->action, action));
+    const bool collective = state->action.op == WEFT_OP_IDLE; /* its row has yet to begin */
+    (void)weft_diagnosis_action(collective ? state->wants : state->action, action);
+    add(line, "%s%s", action[0] != '\0' ? " in " : "", action);
   } else {
     add(line, "%s", weft_diagnosis_place(state, place));
+  }
+  if (state->has_gpu) {
+    add(line, " with GPU %" PRIu64, state->gpu);
   }
   add(line, " since %s", time_since(graph, state->since, time));
 }

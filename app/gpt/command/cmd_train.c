@@ -149,7 +149,11 @@ static int fail_training(const struct weft_train_setup *setup,
     weft_cli_job_report_activity(setup->job);
     return weft_cli_exit_status(NULL, error);
   }
-  const int status = weft_cli_fail(setup->cli, NULL, error);
+  struct weft_error said = *error;
+  if (setup->job != NULL) {
+    weft_launch_add_last_activity(setup->job->transport, &said);
+  }
+  const int status = weft_cli_fail(setup->cli, NULL, &said);
   if (status == WEFT_CLI_PEER) {
     weft_cli_write_hang(setup->cli, setup->arguments, weft_gpt_trainer_transport(trainer));
   }

@@ -4,6 +4,7 @@
  * those of one process (optimizer_step.c), and sums have the order of members: the same bits. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -11,6 +12,31 @@
 #include "gpt/train/rank.h"
 
 /* ---- The GPU ---- */
+
+/* The GPU may wait for collectives, and so for a rank that is stopped. */
+static enum weft_status fail_stalled(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct weft_transport *transport = rank->transport;
+  const uint32_t gpu = rank->compute->device->number;
+  const double seconds = (double)rank->trainer->stall_limit * 1e-9;
+  char name[WEFT_RANK_NAME_SIZE], hint[64] = "look for what else runs on that GPU";
+  bool stopped = false;
+  const uint32_t missing = weft_missing_rank(transport, &stopped);
+  stopped = stopped && missing != transport->rank; /* it was, until now */
+  struct weft_failure failure = {.rank = stopped ? missing : transport->rank};
+  if (stopped) {
+    (void)snprintf(hint, sizeof hint, "SIGCONT resumes rank %" PRIu32 "'s process", missing);
+  }
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, hint,
+                  "rank %" PRIu32 ": GPU %" PRIu32
+                  " has not ended the optimizer's part of step "
+                  "%" PRIu64 " for %.1f s%s%s%s",
+                  transport->rank, gpu, rank->step + 1, seconds, stopped ? ": it waits for " : "",
+                  stopped ? weft_rank_name(transport, missing, name) : "",
+                  stopped ? ", which is stopped, by a signal or a debugger" : "");
+  transport->ops->fail(transport, &failure);
+  *error = failure.error;
+  return WEFT_ERR_STALLED;
+}
 
 /* All that is in the exchange's stream is done. */
 static enum weft_status complete(struct weft_gpt_rank *rank, struct weft_error *error) {
@@ -24,11 +50,7 @@ static enum weft_status complete(struct weft_gpt_rank *rank, struct weft_error *
          WEFT_IN_PROGRESS) {
     WEFT_TRY(transport->ops->progress(transport, error));
     if (limit > 0 && transport->ops->now(transport) - begin > limit) {
-      return weft_fail(error, WEFT_ERR_STALLED, "look for what else runs on that GPU",
-                       "rank %" PRIu32 ": GPU %" PRIu32
-                       " has not ended the optimizer's part of "
-                       "step %" PRIu64 " for %.1f s",
-                       transport->rank, device->number, rank->step + 1, (double)limit * 1e-9);
+      return fail_stalled(rank, error);
     }
   }
   return status;

@@ -233,7 +233,11 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
     weft_cli_job_report_activity(subject->job);
     return weft_cli_exit_status(name, error);
   }
-  const int status = weft_cli_fail(subject->cli, name, error);
+  struct weft_error said = *error;
+  if (subject->job != NULL) {
+    weft_launch_add_last_activity(subject->job->transport, &said);
+  }
+  const int status = weft_cli_fail(subject->cli, name, &said);
   if (status == WEFT_CLI_PEER && execution->first != NULL) {
     weft_cli_write_hang(subject->cli, subject->arguments, execution->first);
   }

@@ -37,16 +37,20 @@ enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *
   char name[WEFT_RANK_NAME_SIZE] = "the other ranks";
   bool stopped = false;
   const uint32_t missing = weft_missing_rank(&world->transport, &stopped);
-  peer = stopped ? missing : peer;
-  if (peer < world->transport.rank_count) {
-    (void)weft_rank_name(&world->transport, peer, name);
+  stopped = stopped && missing != world->transport.rank; /* it was, until now */
+  struct weft_failure failure = {.rank = stopped ? missing : peer};
+  if (failure.rank < world->transport.rank_count) {
+    (void)weft_rank_name(&world->transport, failure.rank, name);
   }
-  return weft_fail(error, WEFT_ERR_STALLED,
-                   "do all ranks run the same program? NCCL_DEBUG=INFO has NCCL say what it does",
-                   "rank %" PRIu32 ", GPU %" PRIu32
-                   ": has waited for %s%s until the stall limit, while %s",
-                   world->transport.rank, world->device != NULL ? world->device->number : 0, name,
-                   stopped ? ", which is stopped, by a signal or a debugger," : "", what);
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED,
+                  "do all ranks run the same program? NCCL_DEBUG=INFO has NCCL say what it does",
+                  "rank %" PRIu32 ", GPU %" PRIu32
+                  ": has waited for %s%s until the stall limit, while %s",
+                  world->transport.rank, world->device != NULL ? world->device->number : 0, name,
+                  stopped ? ", which is stopped, by a signal or a debugger," : "", what);
+  world->inner->ops->fail(world->inner, &failure);
+  *error = failure.error;
+  return error->status;
 }
 
 /* Waits a moment; the error of a world that has failed. */

@@ -31,14 +31,14 @@
 #include "comm/nccl/nccl_api.h"
 
 enum {
-  WEFT_NCCL_CTAS = 4,        /* blocks of a communicator, at most; a power of two */
-  WEFT_NCCL_AHEAD = 64,      /* transfers of a communicator from one mark to the next, */
-  WEFT_NCCL_MARKS = 4,       /* and marks that may not have happened yet */
-  WEFT_NCCL_POLL_MS = 5,     /* between two looks for errors */
-  WEFT_NCCL_SETTLE_MS = 100, /* an error of NCCL is reported after this: a rank that died is the
+  WEFT_NCCL_CTAS = 4,         /* blocks of a communicator, at most; a power of two */
+  WEFT_NCCL_AHEAD = 64,       /* transfers of a communicator from one mark to the next, */
+  WEFT_NCCL_MARKS = 4,        /* and marks that may not have happened yet */
+  WEFT_NCCL_POLL_MS = 5,      /* between two looks for errors */
+  WEFT_NCCL_SETTLE_MS = 1000, /* an error of NCCL is reported after this: a rank that died is the
                                  reason, and will be noticed */
-  WEFT_NCCL_ABORT_MS = 1000, /* aborting communicators may take so long */
-  WEFT_NCCL_PIECE = 4 << 20, /* bytes of each member's share that are summed at once */
+  WEFT_NCCL_ABORT_MS = 1000,  /* aborting communicators may take so long */
+  WEFT_NCCL_PIECE = 4 << 20,  /* bytes of each member's share that are summed at once */
   WEFT_NCCL_NS_PER_MS = 1000000
 };
 

@@ -1,10 +1,12 @@
 /* Options, host threads, plans for failures, findings and statistics; what every call begins and
  * ends with. */
 #include <assert.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fake_driver.h"
 
@@ -434,6 +436,9 @@ static void parse_plan(int action, char *value) {
   plan(action, name, strtoull(nth, NULL, 10), number != 0 ? number : default_failure(name), sticky);
 }
 
+static char die_call[64];
+static uint64_t die_nth; /* 0: not */
+
 static void parse_option(struct fake_cuda_options *options, bool *no_devices, char *text) {
   static const char *const policies[] = {"random", "newest", "oldest", "starve"};
   static const char *const actions[] = {"fail", "drop", "hang", "crash"};
@@ -453,7 +458,11 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
       return;
     }
   }
-  if (strcmp(text, "devices") == 0) {
+  if (strcmp(text, "die") == 0) {
+    const char *colon = strchr(value, ':');
+    die_nth = colon != NULL ? strtoull(colon + 1, NULL, 10) : 1;
+    (void)snprintf(die_call, sizeof die_call, "%.*s", (int)strcspn(value, ":"), value);
+  } else if (strcmp(text, "devices") == 0) {
     options->devices = (uint32_t)number;
     *no_devices = number == 0;
   } else if (strcmp(text, "sms") == 0) {
@@ -604,8 +613,21 @@ static CUresult lost_device(void) {
   return context != NULL ? fake.lost[context->device] : CUDA_SUCCESS;
 }
 
+/* Queries are as many as the host has time for, so "any" does not count them. */
+static void die_if_planned(enum fake_call call, uint64_t nth) {
+  static uint64_t any;
+  const bool counts = call != FAKE_CALL_cuEventQuery;
+  any += counts;
+  if (die_nth > 0 &&
+      (strcmp(die_call, "any") == 0 ? counts && any == die_nth
+                                    : strcmp(die_call, call_names[call]) == 0 && nth == die_nth)) {
+    (void)kill(getpid(), SIGKILL);
+  }
+}
+
 bool fake_enter(enum fake_call call, CUresult *result) {
   pthread_mutex_lock(&fake.lock);
+  die_if_planned(call, calls[call] + 1);
   const struct fake_plan *planned = fake_plan_of(call_names[call], ++calls[call], false);
   *result = CUDA_SUCCESS;
   fake.serial++;

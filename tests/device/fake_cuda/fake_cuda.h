@@ -19,7 +19,8 @@
  *     WEFT_FAKE_CUDA="devices=2,sms=132,queues=8,seed=1,policy=random,fail=cuLaunchKernel:17"
  *
  * with the names below, and fail=FUNCTION:NTH[:RESULT[:sticky]], drop=FUNCTION:NTH,
- * hang=KERNEL:NTH, crash=KERNEL:NTH[:RESULT], each as often as needed, report=FILE: what was
+ * hang=KERNEL:NTH, crash=KERNEL:NTH[:RESULT], each as often as needed, die=FUNCTION:NTH, which
+ * kills the process ("any": the nth call of all but cuEventQuery), report=FILE: what was
  * found, written at exit, and trace=FILE: a line per asynchronous call. All functions are thread-safe. */
 #ifndef FAKE_CUDA_H
 #define FAKE_CUDA_H

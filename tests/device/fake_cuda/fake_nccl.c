@@ -19,8 +19,9 @@
  *     WEFT_FAKE_NCCL="version=22809,seed=1,eager=8192,die=ncclSend:17,fail=ncclRecv:3:2,
  *                     async=40:6,stuck_abort=1,blocking=1"
  *
- * die=FUNCTION:NTH kills this process in the nth call, fail=FUNCTION:NTH:RESULT has it return
- * that, async=NTH:RESULT is an error that is found after the nth transfer; each may have @RANK
+ * die=FUNCTION:NTH kills this process in the nth call, stop=FUNCTION:NTH stops it there,
+ * fail=FUNCTION:NTH:RESULT has it return that; a FUNCTION is also "transfer", one that is done, or
+ * "any". async=NTH:RESULT is an error that is found after the nth transfer; each may have @RANK
  * behind it, for that rank of MPI's only. */
 #define _GNU_SOURCE /* accept4, struct ucred */
 #include <errno.h>
@@ -105,12 +106,28 @@ static bool is_planned(const char *text, uint64_t nth, int *result) {
   return wanted == nth;
 }
 
-/* Every function begins with this. */
+/* "FUNCTION:NTH..." for this call; "any": the nth of all but ncclCommGetAsyncError, which is called
+ * as often as there is time for. */
+static bool is_plan_for(const char *text, const char *function, uint64_t nth, uint64_t any,
+                        int *result) {
+  const size_t length = text != NULL ? strcspn(text, ":") : 0;
+  if (length == 0 || text[length] != ':') {
+    return false;
+  }
+  if (length == 3 && strncmp(text, "any", 3) == 0) {
+    return any > 0 && is_planned(text + 4, any, result);
+  }
+  return strlen(function) == length && strncmp(text, function, length) == 0 &&
+         is_planned(text + length + 1, nth, result);
+}
+
+/* Every function begins with this, and so does the end of a transfer. */
 static ncclResult_t enter(const char *function) {
   static struct {
     char name[32];
     uint64_t calls;
   } counts[32];
+  static uint64_t all;
   size_t size;
   int result = ncclSuccess;
   size_t at = 0;
@@ -120,18 +137,15 @@ static ncclResult_t enter(const char *function) {
   }
   (void)snprintf(counts[at].name, sizeof counts[at].name, "%s", function);
   const uint64_t nth = ++counts[at].calls;
+  const uint64_t any = strcmp(function, "ncclCommGetAsyncError") != 0 ? ++all : 0;
   (void)pthread_mutex_unlock(&table);
-  const char *die = option("die", &size), *fail = option("fail", &size);
-  const size_t length = strlen(function);
-  if (die != NULL && strncmp(die, function, length) == 0 && die[length] == ':' &&
-      is_planned(die + length + 1, nth, &result)) {
+  if (is_plan_for(option("die", &size), function, nth, any, &result)) {
     (void)kill(getpid(), SIGKILL);
   }
-  if (fail != NULL && strncmp(fail, function, length) == 0 && fail[length] == ':' &&
-      is_planned(fail + length + 1, nth, &result)) {
-    return result;
+  if (is_plan_for(option("stop", &size), function, nth, any, &result)) {
+    (void)kill(getpid(), SIGSTOP);
   }
-  return ncclSuccess;
+  return is_plan_for(option("fail", &size), function, nth, any, &result) ? result : ncclSuccess;
 }
 
 static uint64_t random_below(uint64_t bound) {
@@ -530,6 +544,7 @@ static void run(void *const *parameters, uint64_t threads) {
   size_t size;
   int result = ncclSystemError;
   (void)threads;
+  (void)enter("transfer");
   (void)pthread_mutex_lock(&comm->lock);
   if (!comm->aborted && op->kind == OP_PARTS) {
     fake_nccl_parts_run(op);
