@@ -5,35 +5,13 @@
 load ../setup/cli_setup
 load ../setup/mpi_setup
 
+load ../setup/nccl_setup
+
 setup_file() {
-  mpi_machine_begin
-  export OMPI_MCA_btl=^tcp UCX_LOG_LEVEL=error # one host
-  export LD_LIBRARY_PATH=$FAKE_NCCL:$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  nccl_begin
 }
 teardown_file() {
   mpi_machine_end
-}
-
-# per_rank CUDA NCCL: writes ./weft, the command with such fake libraries; what the driver of a rank
-# found is in report.RANK.
-per_rank() {
-  cat >weft <<END
-#!/bin/sh
-WEFT_FAKE_CUDA=report=$PWD/report.\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}${1:+,$1} WEFT_FAKE_NCCL=$2 \
-exec "$WEFT" "\$@"
-END
-  chmod +x weft
-  rm -f report.*
-}
-
-# is_sound RANKS: no rank's driver found anything, and nothing is left on its GPU.
-is_sound() {
-  local what rank
-  for ((rank = 0; rank < $1; rank++)); do
-    for what in races deadlocks faults early pending blocks; do
-      grep -qx "$what 0" "report.$rank" || { echo "rank $rank: $(cat "report.$rank")" >&2; return 1; }
-    done
-  done
 }
 
 @test "run over NCCL: by default where it is, on one hardware queue and on many" {
@@ -51,31 +29,30 @@ is_sound() {
   mpi_is_tidy
 }
 
-model=(--layers 6 --dim 32 --heads 2 --context 16 --batch 8 -m 4 --json --steps 2 --device cuda)
-
-# hash: of the parameters at the end.
-hash() {
-  jq -r 'select(.parameters_hash) | .parameters_hash + " " + .transport' <<<"$output"
-}
-
-# same RANKS WORDS...: as many processes end with the parameters of one.
-same() {
-  local expected
-  run --separate-stderr "$WEFT" train --data data.txt "${model[@]}" "${@:2}"
-  expected=$(hash)
-  [[ $expected =~ ^[0-9a-f]{16}\ cuda$ ]]
-  per_rank "seed=$1" "seed=$1"
-  mpi_run -n "$1" ./weft train --data data.txt "${model[@]}" "${@:2}"
-  [ "$status" -eq 0 ]
-  [ "$(hash)" = "${expected% *} nccl" ] || { echo "$*: $(hash) instead of $expected" >&2; return 1; }
-  is_sound "$1"
-}
-
 @test "training over NCCL gives the parameters of one process" {
   mpi_launcher "$(mpi_names | head -n 1)"
   seq 1 900 >data.txt
   same 2 -p 2 --schedule ZBVZeroBubble --tied
   same 4 -p 2 --dp 2 --shard full --schedule ZBH1
+  same 3 -p 1 --dp 3 --shard grads --batch 12
+  WEFT_NCCL_PIECE=20000 same 4 -p 2 --dp 2 --tied
+  mpi_is_tidy
+}
+
+@test "sums in NCCL's own order: other bits, and the option is for NCCL" {
+  local expected
+  mpi_launcher "$(mpi_names | head -n 1)"
+  seq 1 900 >data.txt
+  per_rank
+  mpi_run -n 3 ./weft train --data data.txt "${model[@]}" -p 1 --dp 3 --batch 12
+  [ "$status" -eq 0 ]
+  expected=$(hash)
+  mpi_run -n 3 ./weft train --data data.txt "${model[@]}" -p 1 --dp 3 --batch 12 --sum-order nccl
+  [ "$status" -eq 0 ]
+  [[ $(hash) =~ ^[0-9a-f]{16}\ nccl$ ]] && [ "$(hash)" != "$expected" ] # the fake adds backwards
+  run --separate-stderr "$WEFT" train --data data.txt "${model[@]}" --sum-order nccl
+  ends_with 2
+  reports "--sum-order has no effect: it is for the transport nccl"
   mpi_is_tidy
 }
 
@@ -110,6 +87,59 @@ same() {
   per_rank sms=5,devices=2 # a GPU each: the sum is 4
   mpi_run -n 2 ./weft run t.csv --device cuda
   [ "$status" -eq 0 ]
+}
+
+@test "groups count among the blocks" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  seq 1 900 >data.txt
+  export WEFT_NCCL_CTAS=2 # two replicas of one stage: one communicator, with an end on both ranks
+  per_rank sms=4
+  mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 1 --dp 2
+  ends_with 2
+  reports "has 4 multiprocessors, and transfers of its 2 ranks could hold 4 of them" \
+    "2 communicators of up to 2 blocks"
+  per_rank sms=5
+  mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 1 --dp 2
+  [ "$status" -eq 0 ]
+}
+
+# blows FIRST: every second of these; two jobs at a time.
+blows() {
+  local k=0 how where call rank
+  while read -r how where call rank; do
+    if ((k++ % 2 == $1)); then
+      wound "$how" "$where" "$call" "$rank" || return 1
+      is_named "$how" "$rank" || { echo "$how $where $call $rank" >&2; return 1; }
+    fi
+  done <<'END'
+die nccl 45 2
+die nccl 150 3
+die cuda 1500 1
+die mpi 9 3
+stop nccl 8 3
+stop nccl 90 2
+END
+}
+
+@test "a rank that is killed or stopped in training over NCCL ends the job, and is named" {
+  local other
+  mpi_needs openmpi
+  mpi_launcher openmpi
+  seq 1 900 >data.txt
+  mkdir odd even
+  cp data.txt odd
+  mv data.txt even
+  (
+    cd odd
+    blows 1
+  ) &
+  other=$!
+  (
+    cd even
+    blows 0
+  )
+  wait "$other"
+  mpi_is_tidy
 }
 
 @test "a rank that dies in a call of NCCL, or in which NCCL fails, ends the job and is named" {
