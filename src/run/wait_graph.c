@@ -226,24 +226,45 @@ static uint32_t find_late(struct graph *graph, uint32_t rank, const struct weft_
   return untied != NOBODY ? untied : find_behind(graph, rank, state);
 }
 
+/* A GPU that does not end an action may wait in it for a collective, with a rank that cannot
+ * continue. NOBODY: there is none. */
+static uint32_t find_halted(const struct graph *graph, uint32_t rank) {
+  const uint32_t rows = graph->program != NULL ? graph->program->rank_count : graph->rank_count;
+  for (uint64_t r = rank % rows; r < graph->rank_count; r += rows) {
+    struct weft_rank_state other;
+    read_state(graph, (uint32_t)r, &other);
+    if (other.flags != 0) {
+      return (uint32_t)r;
+    }
+  }
+  return NOBODY;
+}
+
+/* By its phase. */
+static uint32_t awaited_by(struct graph *graph, uint32_t rank,
+                           const struct weft_rank_state *state) {
+  const bool has_peer = state->peer < graph->rank_count;
+  switch (state->phase) {
+    case WEFT_PHASE_RECEIVE:
+    case WEFT_PHASE_SEND:
+      return has_peer && !waits_for_done_work(graph, state) ? state->peer : NOBODY;
+    case WEFT_PHASE_HANDSHAKE:
+      return has_peer && !has_arrived(graph, state->peer) ? state->peer
+                                                          : find_missing(graph, state->step);
+    case WEFT_PHASE_COMPUTE:
+      return awaits_collective(state) ? find_late(graph, rank, state) : NOBODY;
+    default: return NOBODY;
+  }
+}
+
 static uint32_t next_of(struct graph *graph, uint32_t rank) {
   struct weft_rank_state state;
   read_state(graph, rank, &state);
   if (state.flags != 0) {
     return NOBODY; /* it cannot continue, whatever it waited for */
   }
-  const bool has_peer = state.peer < graph->rank_count;
-  switch (state.phase) {
-    case WEFT_PHASE_RECEIVE:
-    case WEFT_PHASE_SEND:
-      return has_peer && !waits_for_done_work(graph, &state) ? state.peer : NOBODY;
-    case WEFT_PHASE_HANDSHAKE:
-      return has_peer && !has_arrived(graph, state.peer) ? state.peer
-                                                         : find_missing(graph, state.step);
-    case WEFT_PHASE_COMPUTE:
-      return awaits_collective(&state) ? find_late(graph, rank, &state) : NOBODY;
-    default: return NOBODY;
-  }
+  const uint32_t next = awaited_by(graph, rank, &state);
+  return next == NOBODY && state.on_device ? find_halted(graph, rank) : next;
 }
 
 /* ---- The path ---- */

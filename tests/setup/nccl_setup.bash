@@ -71,18 +71,22 @@ wound() {
 }
 
 # is_named HOW RANK: the job has ended with 75, and one report names the rank, its host, and what it
-# was doing.
+# was doing. Before the first step the launcher may end the job before a rank reports; then what
+# watches the rank that was killed has named it.
 is_named() {
+  local count
   ends_with 75 || return 1
-  if [ "$(grep -c "^weft: rank [0-9]: .*rank $2 (.*, process [0-9]*)" <<<"$stderr")" -ne 1 ]; then
-    echo "not one report: $stderr" >&2
+  count=$(grep -c "^weft: rank [0-9]: .*rank $2 (.*, process [0-9]*)" <<<"$stderr")
+  if [ "$count" -gt 1 ] || { [ "$count" -eq 0 ] && [[ $1 == stop || $stderr == *" in step "* ]]; }; then
+    echo "$count reports: $stderr" >&2
     return 1
   fi
   if [ "$1" = stop ]; then
     reports "rank $2 (" "which is stopped, by a signal or a debugger"
     return
   fi
-  reports "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died" || return 1
+  reports "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" || return 1
+  [ "$count" -eq 0 ] || reports ": rank $2 (" ") died" || return 1
   # What it was doing, if it has done anything.
   [[ $stderr != *"died; "* ]] || reports "died; rank $2 was " ", with GPU 0"
 }

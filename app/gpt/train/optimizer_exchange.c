@@ -11,6 +11,8 @@
 
 #include "gpt/train/rank.h"
 
+enum { SPIN_NS = 1000 * 1000, PAUSE_NS = 50 * 1000 };
+
 /* ---- The GPU ---- */
 
 /* The GPU may wait for collectives, and so for a rank that is stopped. */
@@ -49,8 +51,12 @@ static enum weft_status complete(struct weft_gpt_rank *rank, struct weft_error *
   while ((status = device->ops->event_query(device, rank->exchange.event, error)) ==
          WEFT_IN_PROGRESS) {
     WEFT_TRY(transport->ops->progress(transport, error));
-    if (limit > 0 && transport->ops->now(transport) - begin > limit) {
+    const int64_t now = transport->ops->now(transport);
+    if (limit > 0 && now - begin > limit) {
       return fail_stalled(rank, error);
+    }
+    if (now - begin > SPIN_NS) { /* other ranks may need the core */
+      WEFT_TRY(transport->ops->wait(transport, now + PAUSE_NS, error));
     }
   }
   return status;
