@@ -324,7 +324,7 @@ struct weft_pipeline_options {
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;          /* no event log: for measuring its cost */
   bool no_graph;           /* on a device: enqueue every step anew, instead of recording the work of
-                              all ranks once and repeating it */
+                              all ranks, or of each rank that is a process, once and repeating it */
   /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
    * all gradients; graphs have it, so it takes nothing from the host by value. Called after the
    * rows of all ranks are enqueued, by one thread, pass after pass (from 0) until none of the
@@ -442,8 +442,11 @@ WEFT_API uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);
 
 /* On devices: why the last step was enqueued action by action; NULL: it was a graph, or is the
- * first of its kind. Of the pipeline of rank 0, valid until its next step. */
+ * first of its kind. Of the pipeline of rank 0, or where each rank is a process, of any; valid until
+ * its next step. */
 WEFT_API const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline);
+/* Steps so far that were a graph. */
+WEFT_API uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline);
 
 /* ---- Hangs ---- */
 

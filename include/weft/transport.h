@@ -75,7 +75,8 @@ struct weft_message {
   /* Where a transport that enqueues (ops->enqueues) puts the transfer: after all that is in it,
    * and before what comes later. NULL: a stream of its own, and test() waits for the transfer. */
   struct weft_stream *stream;
-  bool recorded;     /* the stream is being recorded into a graph */
+  bool recorded;     /* the stream is being recorded into a graph, that of the receiver as well; */
+  bool header_only;  /* and this end's recording has failed: only the header travels */
   int64_t begin;     /* when the transfer began and ended, in now()'s time; */
   int64_t end;       /* written by the transport before test() says WEFT_OK */
   uint64_t state[2]; /* the transport's own while the message is */
@@ -322,9 +323,10 @@ struct weft_transport_ops {
 
   /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
    * does not wait for the others. All members give the same `id`, and every group of the world
-   * has its own. `device`: that of its collectives which are not on the host; NULL: all are. A
-   * transport that enqueues connects the members of a group with a device in open(), so it is
-   * created before that. Destroy it before the world is closed. NULL: this transport has no groups.
+   * has its own; those from WEFT_GROUP_PIPELINES on are the pipelines'. `device`: that of its
+   * collectives which are not on the host; NULL: all are. A transport that enqueues connects the
+   * members of a group with a device in open(), so it is created before that. Destroy it before the
+   * world is closed. NULL: this transport has no groups.
    * WEFT_ERR_MEMORY, WEFT_ERR_USAGE. */
   enum weft_status (*group)(struct weft_transport *transport, uint32_t id, const uint32_t *ranks,
                             uint32_t count, struct weft_device *device, struct weft_group **out,
@@ -332,6 +334,7 @@ struct weft_transport_ops {
 };
 
 #define WEFT_EXCHANGE_MAX 128
+#define WEFT_GROUP_PIPELINES 30000u /* MPI has tags up to 32767 at least */
 
 /* Base of every transport: put it first. */
 struct weft_transport {

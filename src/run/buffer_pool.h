@@ -40,7 +40,8 @@ struct weft_buffer {
   struct weft_buffer *next;    /* in the pool's list of free buffers or of sends */
   struct weft_buffer *older;   /* in the list of all buffers */
   uint64_t sequence;           /* on its channel, as a receive expects it */
-  uint32_t record;             /* the SEND or RECV it is under way for */
+  uint32_t record;             /* the SEND or RECV it is under way for, */
+  uint32_t transfer;           /* which has this number in its row, where the transport enqueues */
   bool under_way;              /* the transport has it */
   struct weft_tensors tensors; /* views into the one on the device */
 };

@@ -128,7 +128,13 @@ static void free_events(struct weft_executor *executor) {
     work->device->ops->event_destroy(work->device, allocator, work->copies[k]);
   }
   weft_array_free(allocator, work->copies, work->copy_room, sizeof(void *));
+  weft_array_free(allocator, work->transfers, work->copy_room, sizeof *work->transfers);
+  work->device->ops->free_host(work->device, work->moved);
+  work->device->ops->free_host(work->device, work->move_clocks);
   work->copies = NULL;
+  work->transfers = NULL;
+  work->moved = NULL;
+  work->move_clocks = NULL;
   work->copy_room = 0;
   weft_array_free(allocator, work->events, work->event_room, sizeof(void *));
   weft_array_free(allocator, work->begins, work->event_room, sizeof(void *));
@@ -231,12 +237,15 @@ void weft_executor_close_device(struct weft_executor *executor) {
 void weft_executor_begin_device(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   if (work != NULL) {
-    work->enqueued = work->seen = work->wait_count = work->copy_count = 0;
+    work->enqueued = work->seen = work->wait_count = work->copy_count = work->seen_moved = 0;
     work->cell_before[0] = work->cell_before[1] = 0;
     work->departed = NULL;
     work->finishing = work->replaying = work->trails = false;
     work->held = work->has_unread_times = false;
     __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
+    if (work->moved != NULL) {
+      __atomic_store_n(work->moved, 0, __ATOMIC_RELAXED);
+    }
     (void)__atomic_fetch_and(&executor->status->flags, ~(uint64_t)WEFT_RANK_ON_DEVICE,
                              __ATOMIC_RELAXED);
   }
@@ -408,77 +417,6 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                  error);
 }
 
-/* ---- Times ---- */
-
-void weft_executor_read_clocks(struct weft_executor *executor) {
-  struct weft_device_work *work = executor->device;
-  for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
-    work->ends[k] = work->base_ns + (int64_t)(work->clocks[k + 1] - *work->begin_clock);
-  }
-}
-
-static enum weft_status read_event(const struct weft_device_work *work,
-                                   struct weft_device_event *event, int64_t *ns,
-                                   struct weft_error *error) {
-  int64_t elapsed;
-  WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, event, &elapsed, error));
-  *ns = work->base_ns + elapsed;
-  return WEFT_OK;
-}
-
-/* The row's, from its cells' starts and ends; with ranks, from the ends of what they wait for. */
-void weft_executor_write_times(const struct weft_executor *executor,
-                               const struct weft_executor *const *ranks) {
-  const struct weft_device_work *work = executor->device;
-  const struct weft_row *row = executor->row;
-  if (work->ends == NULL || row->times == NULL) {
-    return;
-  }
-  /* In one process a transfer is a hand-over, which takes no time; elsewhere the transport has
-   * measured it. */
-  const bool hands_over = executor->transport->ops->together != NULL;
-  int64_t now = work->base_ns;
-  uint32_t w = 0, k = 0;
-  for (uint64_t i = row->begin, next; i < row->end; i = next) {
-    const struct weft_action *cell = &row->program->actions[i];
-    int64_t begin = now;
-    next = i + weft_cell_records(cell);
-    if (k < work->enqueued && work->records[k] == i) {
-      for (; ranks != NULL && w < work->wait_count && work->waits[w].cell <= k; w++) {
-        const int64_t end = ranks[work->waits[w].rank]->device->ends[work->waits[w].for_cell];
-        begin = end > begin ? end : begin;
-      }
-      begin = ranks == NULL && work->starts[k] > begin ? work->starts[k] : begin;
-      now = work->ends[k] > now ? work->ends[k] : now;
-      begin = begin < now ? begin : now;
-      k++;
-    }
-    const bool is_measured =
-        !hands_over && weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD);
-    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE && !is_measured; part++) {
-      row->times[part - row->begin] = (struct weft_row_time){begin, now};
-    }
-  }
-}
-
-enum weft_status weft_executor_read_times(const struct weft_executor *executor,
-                                          struct weft_error *error) {
-  struct weft_device_work *work = executor->device;
-  if (work == NULL || !work->has_unread_times) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(work->device->ops->make_current(work->device, error));
-  for (uint32_t k = 0; k < work->enqueued; k++) {
-    WEFT_TRY(read_event(work, work->events[k], &work->ends[k], error));
-    if (work->starts[k] >= 0) {
-      WEFT_TRY(read_event(work, work->begins[k], &work->starts[k], error));
-    }
-  }
-  weft_executor_write_times(executor, NULL);
-  work->has_unread_times = false;
-  return WEFT_OK;
-}
-
 /* ---- The device's progress ---- */
 
 /* Cells that the device has done: events happen in the order of the stream. */
@@ -486,7 +424,7 @@ static uint32_t cells_done(const struct weft_device_work *work) {
   struct weft_error error;
   uint32_t done = work->seen;
   if (work->replaying) {
-    return __atomic_load_n(work->done, __ATOMIC_RELAXED);
+    return __atomic_load_n(work->done, __ATOMIC_ACQUIRE);
   }
   while (done < work->enqueued &&
          work->device->ops->event_query(work->device, work->events[done], &error) == WEFT_OK) {
@@ -495,14 +433,29 @@ static uint32_t cells_done(const struct weft_device_work *work) {
   return done;
 }
 
-/* Of the device's next cell, a message that has not arrived; NULL: none. */
-static const struct weft_device_wait *find_transfer(const struct weft_device_work *work) {
+/* Of a replay whose transfers come one after the other: the one that the device is at, if its next
+ * cell, or its end, comes after that. */
+static const struct weft_device_transfer *find_next_transfer(const struct weft_device_work *work) {
+  const uint32_t at = work->seen_moved;
+  bool waits = work->seen == work->enqueued; /* only transfers are left */
+  for (uint32_t w = 0; w < work->wait_count; w++) {
+    const struct weft_device_wait *wait = &work->waits[w];
+    waits = waits || (wait->cell == work->seen && wait->transfer != NULL && wait->number >= at);
+  }
+  return waits && at < work->copy_count ? &work->transfers[at] : NULL;
+}
+
+/* The transfer that the device's next cell waits for; NULL: none. */
+static const struct weft_device_transfer *find_transfer(const struct weft_device_work *work) {
   struct weft_error error;
-  for (uint32_t w = 0; !work->replaying && w < work->wait_count; w++) {
+  if (work->replaying) {
+    return work->moved != NULL ? find_next_transfer(work) : NULL;
+  }
+  for (uint32_t w = 0; w < work->wait_count; w++) {
     const struct weft_device_wait *wait = &work->waits[w];
     if (wait->cell == work->seen && wait->transfer != NULL &&
         work->device->ops->event_query(work->device, wait->transfer, &error) == WEFT_IN_PROGRESS) {
-      return wait;
+      return &work->transfers[wait->number];
     }
   }
   return NULL;
@@ -528,22 +481,27 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
   weft_executor_read_clock(executor);
   (void)__atomic_fetch_or(&executor->status->flags, WEFT_RANK_ON_DEVICE, __ATOMIC_RELAXED);
   const uint32_t done = cells_done(work);
-  if (done != work->seen) {
+  const uint32_t moved = work->replaying && work->moved != NULL
+                             ? __atomic_load_n(work->moved, __ATOMIC_ACQUIRE)
+                             : work->seen_moved;
+  if (done != work->seen || moved != work->seen_moved) {
     work->seen = done;
+    work->seen_moved = moved;
     executor->last_progress = executor->now;
   }
   executor->at = done < work->enqueued ? work->records[done] : row->end; /* what it does now */
   executor->cell = executor->at - row->begin;
-  const struct weft_device_wait *transfer = find_transfer(work);
-  const uint32_t peer = transfer != NULL ? transfer->rank : find_awaited(work);
+  const struct weft_device_transfer *transfer = find_transfer(work);
+  const uint32_t peer = transfer != NULL ? transfer->peer : find_awaited(work);
+  enum weft_rank_phase phase = peer == UINT32_MAX ? WEFT_PHASE_COMPUTE : WEFT_PHASE_RECEIVE;
   struct weft_action wants = weft_action_idle();
   if (transfer != NULL) {
-    (void)weft_action_partner(row->program->actions[transfer->record], executor->stage_count,
-                              &wants);
+    const struct weft_action action = row->program->actions[transfer->record];
+    phase = weft_op_in(action.op, WEFT_OPS_SEND) ? WEFT_PHASE_SEND : WEFT_PHASE_RECEIVE;
+    (void)weft_action_partner(action, executor->stage_count, &wants);
   }
   const enum weft_status status = weft_executor_block(
-      executor, peer == UINT32_MAX ? WEFT_PHASE_COMPUTE : WEFT_PHASE_RECEIVE, peer, wants,
-      weft_executor_ask_at(executor, executor->last_progress), error);
+      executor, phase, peer, wants, weft_executor_ask_at(executor, executor->last_progress), error);
   executor->at = row->end;
   return status;
 }
@@ -604,7 +562,10 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
     return WEFT_IN_PROGRESS;
   }
   const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
-  if (status == WEFT_OK && executor->transport->ops->together == NULL) {
+  if (status == WEFT_OK && work->replaying) {
+    weft_executor_read_clocks(executor);
+    weft_executor_write_replayed(executor);
+  } else if (status == WEFT_OK && executor->transport->ops->together == NULL) {
     work->has_unread_times = work->ends != NULL; /* else write_times() of all ranks decides */
   }
   return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;

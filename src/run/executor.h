@@ -8,7 +8,8 @@
  *   executor_transfer.c    SEND and RECV
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
  *   executor_setup.c       stages, pools and channels of a rank
- *   executor_wire.c        where messages travel between ranks on different devices */
+ *   executor_wire.c        where messages travel between ranks on different devices
+ *   device_work.c          streams and events; device_times.c: when they ran */
 #ifndef RUN_EXECUTOR_H
 #define RUN_EXECUTOR_H
 
@@ -219,8 +220,14 @@ void weft_executor_await_devices(const struct weft_executor *executor, int64_t l
 /* A cell waits for a cell of another rank. */
 struct weft_device_wait {
   uint32_t cell, rank, for_cell;
-  uint32_t record;                    /* where the transport enqueues: the RECV */
-  struct weft_device_event *transfer; /* and its event; else NULL */
+  struct weft_device_event *transfer; /* where the transport enqueues: of the RECV; else NULL */
+  uint32_t number;                    /* of that transfer in the row */
+};
+
+/* A SEND or RECV that the transport has enqueued. */
+struct weft_device_transfer {
+  uint32_t record, peer;
+  int64_t end; /* in a replay, in the host's time */
 };
 
 /* Rows that are recorded into a graph, and not run. After a failure their actions are gone through
@@ -249,9 +256,10 @@ struct weft_device_work {
   uint32_t enqueued; /* cells of this step so far */
 
   /* One event per copy of a message, recorded after it in `incoming` or `outgoing`. */
-  struct weft_device_event **copies;  /* [copy_room] */
-  uint32_t copy_room, copy_count;     /* copy_count: of this step so far */
-  uint32_t transfer_count;            /* SEND and RECV of the longest row so far */
+  struct weft_device_event **copies;      /* [copy_room] */
+  uint32_t copy_room, copy_count;         /* copy_count: of this step so far */
+  uint32_t transfer_count;                /* SEND and RECV of the longest row so far */
+  struct weft_device_transfer *transfers; /* [copy_room], where the transport enqueues; else NULL */
   uint64_t cell_before[2];            /* the last own cell that incoming, outgoing wait for, + 1 */
   struct weft_device_event *departed; /* the last copy of `outgoing` that `stream` does not wait
                                          for; NULL: it waits for all */
@@ -276,8 +284,13 @@ struct weft_device_work {
   bool replaying;   /* the graph runs, not the executor */
   uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
-  const uint64_t *begin_clock;      /* in a replay: the beginning, of a rank on the same GPU */
-  uint32_t seen;                    /* *done, as last read */
+  const uint64_t *begin_clock; /* in a replay: the beginning, of a rank on the same GPU */
+  uint32_t seen;               /* *done, as last read */
+  /* Likewise of transfers, where a graph has them, one after the other in `incoming`; `outgoing`
+   * notes them. Else NULL. */
+  uint32_t *moved;
+  uint64_t *move_clocks; /* [copy_room]: the end of each */
+  uint32_t seen_moved;
   struct weft_recording *recording; /* that all ranks share; NULL: the row runs */
   /* [rank_count] during a step that one thread does for all of them; else NULL. */
   const struct weft_executor *const *ranks;
@@ -374,6 +387,8 @@ enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
 void weft_executor_read_clocks(struct weft_executor *executor);
 void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks);
+/* The same of a rank that replays its row alone. */
+void weft_executor_write_replayed(const struct weft_executor *executor);
 /* After another step: the same, if it has not been done yet, before the events are used again. */
 enum weft_status weft_executor_read_times(const struct weft_executor *executor,
                                           struct weft_error *error);

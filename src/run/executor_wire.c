@@ -148,6 +148,29 @@ static bool has_copies(const struct weft_executor *executor) {
   return false;
 }
 
+/* What tells how far the transfers of a row are, for rows of copy_room transfers. */
+static enum weft_status fit_transfers(struct weft_executor *executor, uint32_t before,
+                                      struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  const struct weft_device_ops *ops = work->device->ops;
+  const struct weft_allocator *allocator = executor->allocator;
+  weft_array_free(allocator, work->transfers, before, sizeof *work->transfers);
+  ops->free_host(work->device, work->move_clocks);
+  work->move_clocks = NULL;
+  work->transfers = weft_array_allocate_zero(allocator, work->copy_room, sizeof *work->transfers);
+  if (work->transfers == NULL) {
+    return weft_fail_memory(error, work->copy_room * sizeof *work->transfers);
+  }
+  if (work->moved == NULL) {
+    work->moved = ops->allocate_host(work->device, sizeof *work->moved);
+  }
+  work->move_clocks = ops->allocate_host(work->device, work->copy_room * sizeof *work->move_clocks);
+  return work->moved != NULL && work->move_clocks != NULL
+             ? WEFT_OK
+             : weft_device_fail_allocation(work->device,
+                                           work->copy_room * sizeof *work->move_clocks, error);
+}
+
 enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
                                           struct weft_error *error) {
   struct weft_device_work *work = executor->device;
@@ -177,6 +200,9 @@ enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
   work->copies = copies;
   const uint32_t before = work->copy_room;
   work->copy_room = work->transfer_count;
+  if (weft_executor_is_enqueued(executor)) {
+    WEFT_TRY(fit_transfers(executor, before, error));
+  }
   for (uint32_t k = before; k < work->copy_room; k++) {
     WEFT_TRY(ops->event_create(work->device, allocator, &work->copies[k], error));
   }
@@ -253,16 +279,48 @@ enum weft_status weft_executor_write_wire(struct weft_executor *executor,
 
 /* ---- Transfers that the transport enqueues ---- */
 
+/* In a graph only edges make an order. So each transfer of the rank comes after the one before it in
+ * the row, since both are in one stream, and after the cell before it: then every order in which a
+ * device may take the graph's nodes is one in which the program was proven to end (docs/gpu.md). */
+static enum weft_status await_row(struct weft_device_work *work, struct weft_error *error) {
+  if (work->enqueued <= work->cell_before[0]) {
+    return WEFT_OK;
+  }
+  work->cell_before[0] = work->enqueued;
+  return work->device->ops->event_wait(work->device, work->events[work->enqueued - 1],
+                                       work->incoming, error);
+}
+
 enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
                                               struct weft_buffer *buffer, bool outgoing,
                                               struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  buffer->message.stream = outgoing ? work->outgoing : work->incoming;
-  buffer->message.recorded = work->recording != NULL;
-  return weft_executor_is_muted(executor)
-             ? WEFT_OK
-             : weft_executor_tolerate(executor, await_cell(executor, buffer, outgoing, error),
-                                      error);
+  struct weft_message *message = &buffer->message;
+  message->recorded = work->recording != NULL;
+  message->stream = outgoing && !message->recorded ? work->outgoing : work->incoming;
+  enum weft_status status = WEFT_OK;
+  if (!weft_executor_is_muted(executor)) {
+    status = weft_executor_tolerate(
+        executor,
+        message->recorded ? await_row(work, error) : await_cell(executor, buffer, outgoing, error),
+        error);
+  }
+  message->header_only = weft_executor_is_muted(executor);
+  return status;
+}
+
+/* The transfer's event, and in a graph a note of it, beside the transfers. */
+static enum weft_status enqueue_event(const struct weft_device_work *work, uint32_t number,
+                                      struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_device_ops *ops = work->device->ops;
+  struct weft_device_event *event = work->copies[number];
+  WEFT_TRY(ops->event_record(work->device, event, stream, error));
+  if (work->recording == NULL) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(ops->event_wait(work->device, event, work->outgoing, error));
+  return ops->note(work->device, work->moved, number + 1, &work->move_clocks[number],
+                   work->outgoing, error);
 }
 
 enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
@@ -270,7 +328,11 @@ enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
                                             bool outgoing, struct weft_error *error) {
   struct weft_device_work *work = executor->device;
   assert(work->copy_count < work->copy_room);
-  struct weft_device_event *event = work->copies[work->copy_count++];
+  const uint32_t number = work->copy_count++;
+  struct weft_device_event *event = work->copies[number];
+  work->transfers[number] =
+      (struct weft_device_transfer){.record = (uint32_t)executor->at, .peer = peer};
+  buffer->transfer = number;
   buffer->last_use = buffer->message.event = event;
   buffer->last_use_number = (executor->round << 32) | WEFT_EVENT_COPY | work->enqueued;
   buffer->message.event_number = buffer->last_use_number;
@@ -280,10 +342,8 @@ enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
   }
   return weft_executor_is_muted(executor)
              ? WEFT_OK
-             : weft_executor_tolerate(executor,
-                                      work->device->ops->event_record(
-                                          work->device, event, buffer->message.stream, error),
-                                      error);
+             : weft_executor_tolerate(
+                   executor, enqueue_event(work, number, buffer->message.stream, error), error);
 }
 
 enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
@@ -299,7 +359,7 @@ enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
   weft_executor_note_wait(work, buffer->message.event_rank, 0);
   if (work->wait_count > 0) {
     work->waits[work->wait_count - 1].transfer = event;
-    work->waits[work->wait_count - 1].record = buffer->record;
+    work->waits[work->wait_count - 1].number = buffer->transfer;
   }
   return weft_executor_tolerate(
       executor, work->device->ops->event_wait(work->device, event, work->stream, error), error);

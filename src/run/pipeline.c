@@ -301,6 +301,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   }
   weft_executor_await_devices(&pipeline->executor, 2 * pipeline->options.stall_limit);
   weft_world_graph_destroy(pipeline->graph);
+  weft_rank_graph_destroy(pipeline->apart);
   weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
@@ -401,9 +402,11 @@ static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_
   pipeline->want_outputs = batch->want_outputs;
   pipeline->last_row = row;
   weft_executor_begin(executor, row, pipeline->step);
+  weft_rank_graph_begin_step(pipeline);
   pipeline->state = WEFT_PIPELINE_RUNNING;
-  return pipeline->transport->ops->together == NULL ? weft_executor_begin_times(executor, error)
-                                                    : WEFT_OK;
+  return pipeline->transport->ops->together == NULL && pipeline->apart == NULL
+             ? weft_executor_begin_times(executor, error)
+             : WEFT_OK;
 }
 
 static enum weft_status begin_step(struct weft_pipeline *pipeline, bool training,
@@ -453,6 +456,9 @@ static uint32_t find_absent(const struct weft_pipeline *pipeline) {
 static enum weft_status exchange_handshakes(struct weft_pipeline *pipeline, uint32_t *odd_rank,
                                             struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
+  if (transport->ops->enqueues) {
+    pipeline->handshake.graph = weft_rank_graph_refusal(pipeline);
+  }
   const struct weft_handshakes handshakes = {.all = pipeline->handshakes, .transport = transport};
   const enum weft_status status = transport->ops->exchange(
       transport, &pipeline->handshake, pipeline->handshakes, sizeof pipeline->handshake, error);
@@ -521,12 +527,14 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
                  ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                  : status;
     }
-    if (weft_executor_connect(&pipeline->executor, error) < 0) {
+    if (weft_executor_connect(&pipeline->executor, error) < 0 ||
+        weft_rank_graph_open(pipeline, error) < 0) {
       return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
     }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
-  status = weft_executor_advance(&pipeline->executor, error);
+  status = pipeline->apart != NULL ? weft_rank_graph_advance(pipeline, error)
+                                   : weft_executor_advance(&pipeline->executor, error);
   if (status == WEFT_ERR_DEVICE && pipeline->executor.device != NULL) {
     (void)weft_executor_fail_device(&pipeline->executor, error);
   }
@@ -675,6 +683,10 @@ uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline) {
 
 uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {
   return pipeline->executor.actions_done;
+}
+
+uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline) {
+  return pipeline->graph_steps;
 }
 
 const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline) {

@@ -9,6 +9,7 @@
 #include "run/stage_feed.h"
 
 struct weft_world_graph;
+struct weft_rank_graph;
 
 enum weft_pipeline_state { WEFT_PIPELINE_READY, WEFT_PIPELINE_RUNNING, WEFT_PIPELINE_FAILED };
 
@@ -34,9 +35,15 @@ struct weft_pipeline {
 
   /* Where one thread drives all ranks of the process (step_together.c). */
   struct weft_world_graph *graph;    /* of the pipeline of rank 0: the step of all ranks, or NULL */
-  const char *no_graph_reason;       /* likewise: why the last step could be none, or NULL */
+  const char *no_graph_reason;       /* why the last step could be none, or NULL; of rank 0, or,
+                                        where each rank is a process, of this one */
+  uint64_t graph_steps;              /* that were replayed, likewise */
   enum weft_status together_status;  /* of the step */
   struct weft_error *together_error; /* the caller's */
+
+  /* Where each rank is a process (step_apart.c). */
+  struct weft_rank_graph *apart; /* NULL: steps are no graphs */
+  char apart_refusal[600];
 };
 
 /* The step is done: results, and the next one. */
@@ -49,5 +56,14 @@ enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t 
 enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
                                              struct weft_error *error);
 void weft_world_graph_destroy(struct weft_world_graph *graph);
+
+/* Whether steps of this rank could be graphs of their own: enum weft_graph_refusal. */
+uint32_t weft_rank_graph_refusal(const struct weft_pipeline *pipeline);
+/* After the handshake: makes pipeline->apart if all ranks of the pipeline can. */
+enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error);
+void weft_rank_graph_begin_step(struct weft_pipeline *pipeline);
+/* With pipeline->apart: as weft_executor_advance(), by replaying the step or action by action. */
+enum weft_status weft_rank_graph_advance(struct weft_pipeline *pipeline, struct weft_error *error);
+void weft_rank_graph_destroy(struct weft_rank_graph *graph); /* NULL is fine */
 
 #endif

@@ -11,21 +11,13 @@
 #include <weft/support.h>
 
 #include "run/pipeline.h"
+#include "run/step_graph.h"
 
 /* ---- The graph of a step ---- */
 
-/* What a graph was recorded for; with anything else another one is recorded. */
-struct graph_key {
-  const struct weft_pipeline *pipeline;
-  const struct weft_row *row;
-  uint64_t batch; /* a hash of where its tensors are, and of their shapes */
-  const double *losses;
-  const void *saved;
-};
-
 /* A rank's part of a graph. */
 struct graph_rank {
-  struct graph_key key;
+  struct weft_graph_key key;
   uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
   uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
   uint64_t actions;
@@ -73,68 +65,11 @@ static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_co
   return device->ops->event_create(device, first->allocator, &graph->finish, error);
 }
 
-/* NULL when this step could be a graph; else why not. */
-static const char *refuse_graph(const struct weft_pipeline *pipeline) {
-  const struct weft_executor *executor = &pipeline->executor;
-  if (executor->device == NULL || pipeline->options.device->ops->capture_begin == NULL) {
-    return "a rank has no device that records graphs";
-  }
-  if (pipeline->options.no_graph) {
-    return "options.no_graph is set";
-  }
-  if (pipeline->options.check_payloads) {
-    return "payloads are checked, which the host does";
-  }
-  if (pipeline->want_outputs) {
-    return "outputs are wanted, which the host merges";
-  }
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    if (!executor->stages[k].impl->ops->replays) {
-      return "a stage does not say that its work can be replayed";
-    }
-  }
-  for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {
-    if (executor->custom[op].function != NULL) {
-      return "a custom function replaces an op";
-    }
-  }
-  return NULL;
-}
-
-static uint64_t hash_tensors(const struct weft_tensors *items, uint32_t count, uint64_t hash) {
-  hash = (hash ^ (uintptr_t)items) * UINT64_C(0x100000001b3);
-  for (uint32_t m = 0; items != NULL && m < count; m++) {
-    for (uint32_t t = 0; t < items[m].count; t++) {
-      hash = (hash ^ weft_checksum(&items[m].items[t].shape, sizeof items[m].items[t].shape)) *
-             UINT64_C(0x100000001b3);
-      hash ^= (uintptr_t)items[m].items[t].data;
-    }
-  }
-  return hash;
-}
-
-static struct graph_key key_of(const struct weft_pipeline *pipeline) {
-  const struct weft_executor *executor = &pipeline->executor;
-  const uint32_t count = pipeline->last_row->program->microbatch_count;
-  struct graph_key key;
-  memset(&key, 0, sizeof key); /* compared as bytes */
-  key.pipeline = pipeline;
-  key.row = pipeline->last_row;
-  key.losses = pipeline->feeds.losses;
-  key.saved = executor->saved;
-  for (uint32_t k = 0; k < pipeline->feeds.count; k++) {
-    const struct weft_executor_stage *stage = pipeline->feeds.items[k].stage;
-    key.batch = hash_tensors(stage->is_source ? stage->inputs : NULL, count, key.batch);
-    key.batch = hash_tensors(stage->is_loss ? stage->targets : NULL, count, key.batch);
-  }
-  return key;
-}
-
 /* Notes what this step is; false when the one before was another. */
 static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
   bool same = true;
   for (uint32_t r = 0; r < graph->rank_count; r++) {
-    const struct graph_key key = key_of(items[r]);
+    const struct weft_graph_key key = weft_graph_key_of(items[r]);
     same = memcmp(&key, &graph->ranks[r].key, sizeof key) == 0 && same;
     graph->ranks[r].key = key;
   }
@@ -396,6 +331,7 @@ static enum weft_status await_graph(struct weft_world_graph *graph, void *const 
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
     pipeline->executor.actions_done += graph->ranks[r].actions;
+    pipeline->graph_steps++;
     pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
   }
   return WEFT_OK;
@@ -477,17 +413,6 @@ static void drive_eagerly(void *const *items, uint32_t count) {
   }
 }
 
-/* The log has why a step is no graph, when that changes. */
-static void explain(struct weft_pipeline *first, const char *reason) {
-  char line[700];
-  if (reason != NULL && reason != first->no_graph_reason && first->options.log != NULL) {
-    (void)snprintf(line, sizeof line, "step %" PRIu64 " is enqueued action by action: %s",
-                   first->step, reason);
-    first->options.log(first->options.log_context, line);
-  }
-  first->no_graph_reason = reason;
-}
-
 /* The graph for this step, recorded if the step before was like it; NULL: there is none, and the
  * step is enqueued action by action. What each step is like is noted even if it cannot be a graph:
  * it may have freed what the graph uses. So does another source, and its rows may be where the
@@ -499,7 +424,7 @@ static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
   bool source_is_same = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    refusal = refusal == NULL ? refuse_graph(pipeline) : refusal;
+    refusal = refusal == NULL ? weft_graph_refusal_text(weft_graph_refuse(pipeline)) : refusal;
     source_is_same = source_is_same && pipeline->handshake_done;
   }
   if (refusal == NULL && first->graph == NULL && make_graph(first, count, error) < 0) {
@@ -517,7 +442,7 @@ static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
   if (refusal == NULL && graph != NULL && graph->refusal[0] != '\0') {
     refusal = graph->refusal;
   }
-  explain(first, refusal);
+  weft_graph_explain(first, refusal);
   return same && refusal == NULL ? graph : NULL;
 }
 
@@ -566,7 +491,7 @@ static void drive_step(void *const *items, uint32_t count) {
   if (graph->recorded == NULL) {
     status = record(graph, items, &error);
     if (status == WEFT_OK && graph->recorded == NULL) {
-      explain(items[0], graph->refusal);
+      weft_graph_explain(items[0], graph->refusal);
       drive_eagerly(items, count);
       return;
     }

@@ -367,9 +367,10 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   for (uint32_t step = 0; step < execution->steps_done; step++) {
     execution->makespans[step] = makespan_of(execution, step);
   }
-  if (execution->cuda != NULL && !execution->no_graph && status == WEFT_OK) {
-    execution->graph_refusal =
-        weft_pipeline_graph_refusal(execution->pipelines[execution->first->rank]);
+  if (execution->cuda != NULL && status == WEFT_OK) {
+    const struct weft_pipeline *pipeline = execution->pipelines[execution->first->rank];
+    execution->graph_steps = weft_pipeline_graph_steps(pipeline);
+    execution->graph_refusal = execution->no_graph ? NULL : weft_pipeline_graph_refusal(pipeline);
   }
   return status;
 }

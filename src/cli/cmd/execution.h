@@ -57,6 +57,7 @@ struct weft_cli_execution {
   uint64_t *event_begin;                 /* [rank_count + 1] into the events of a step */
   struct weft_event *events;             /* [step][event_begin[rank_count]], or NULL */
   const char *graph_refusal;             /* on GPUs without no_graph: why the last step was none */
+  uint64_t graph_steps;                  /* on GPUs: steps that were a graph, warm-up included */
   struct weft_transport *first;          /* an endpoint, rank 0's if it is here, for
                                             weft_hang_dump() */
 

@@ -173,6 +173,9 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_number(json, "steps", execution->step_count);
   weft_json_number(json, "steps_counted", execution->step_count - report->first_step);
   weft_json_string(json, "unit", report->unit);
+  if (execution->cuda != NULL) {
+    weft_json_number(json, "graph_steps", execution->graph_steps);
+  }
   if (execution->graph_refusal != NULL) {
     weft_json_string(json, "no_graph", execution->graph_refusal);
   }

@@ -117,7 +117,7 @@ bool weft_nccl_abort(struct weft_nccl_world *world) {
   if (!world->aborting) {
     start_aborts(world);
   }
-  while (world->aborts_left > 0 &&
+  while (world->aborts_left > 0 && !__atomic_load_n(&world->recorded, __ATOMIC_RELAXED) &&
          pthread_cond_timedwait(&world->ended, &world->lock, &until) == 0) {
   }
   const bool ended = world->aborts_left == 0;

@@ -41,7 +41,7 @@ static enum weft_status check_message(const struct weft_nccl_world *world,
 }
 
 /* A communicator whose transfers run too far ahead of the GPU waits; NCCL itself hangs after some
- * thousand. */
+ * thousand. Those of a graph are not under way yet. */
 static enum weft_status check_ahead(const struct weft_nccl_world *world,
                                     const struct weft_nccl_lane *lane, bool recorded,
                                     struct weft_error *error) {
@@ -58,6 +58,12 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
   const struct weft_nccl_api *nccl = world->nccl;
   const uint64_t bytes = end->state.bytes_max;
   const bool sends = end->state.sends;
+  if (message->header_only) {
+    return WEFT_OK;
+  }
+  if (message->recorded) {
+    __atomic_store_n(&world->recorded, true, __ATOMIC_RELAXED);
+  }
   if (bytes > 0) {
     const ncclResult_t result =
         sends ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, lane->comm, stream)
@@ -67,8 +73,11 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
                                WEFT_TIME_NEVER, error));
     }
   }
+  if (message->recorded) {
+    return WEFT_OK;
+  }
   lane->issued++;
-  if (!message->recorded && lane->issued % WEFT_NCCL_AHEAD == 0) {
+  if (lane->issued % WEFT_NCCL_AHEAD == 0) {
     const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD - 1;
     return world->device->ops->event_record(world->device, lane->marks[mark % WEFT_NCCL_MARKS],
                                             stream, error);
@@ -158,13 +167,14 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
   if (status != WEFT_OK) {
     return status;
   }
-  slot->number = lane->issued;
+  slot->number = lane->messages;
   slot->waits_for_event = slot->done = false;
   message->begin = message->end = world->inner->ops->now(world->inner);
   if (start_transfer(world, end, slot, message, stream, error) < 0) {
     weft_nccl_drain(world, lane); /* what was enqueued of it */
     return error->status;
   }
+  lane->messages++;
   message->state[0] = (uint64_t)(end - world->ends) + 1;
   message->state[1] = end->posted++;
   return WEFT_OK;

@@ -53,7 +53,8 @@ struct weft_nccl_lane {
   uint32_t from, to; /* of two ranks */
   uint32_t channel;  /* the first that it carries: its number among those of the two ranks */
   uint32_t end;      /* that channel's */
-  uint64_t issued;   /* transfers so far */
+  uint64_t messages; /* so far; recorded ones once */
+  uint64_t issued;   /* transfers that were enqueued to run, so far */
   struct weft_stream *stream; /* of messages without one; NULL: there was none yet */
   struct weft_device_event *marks[WEFT_NCCL_MARKS];
   char name[48]; /* "weft 0>1" */
@@ -141,6 +142,7 @@ struct weft_nccl_world {
   struct weft_channel_ends by_channel;
   uint64_t polled;              /* messages in flight whose event must be asked for */
   bool cancelled;               /* a message was */
+  bool recorded;                /* graphs have transfers: communicators end after those; atomic */
   bool stuck;                   /* a communicator has not ended: nothing is freed */
   struct weft_nccl_rank *ranks; /* [rank_count] */
 
@@ -202,7 +204,9 @@ void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane 
 /* Looks for errors of the communicators, now and then. */
 void weft_nccl_poll(struct weft_nccl_world *world);
 /* Ends all communicators, so that no transfer spins on the GPU any more. Waits for it, but not
- * for long: false when a communicator does not end. Any thread; the first call does it. */
+ * for long, and not at all while graphs have transfers: their kernels end at once, but NCCL frees
+ * nothing before the graphs are gone. False when a communicator does not end. Any thread; the first
+ * call does it. */
 bool weft_nccl_abort(struct weft_nccl_world *world);
 /* Ends them after a good run: all ranks are through. */
 void weft_nccl_finalize(struct weft_nccl_world *world);

@@ -140,6 +140,14 @@ CUresult fake_capture_wait(CUstream stream, CUevent event) {
   return CUDA_SUCCESS;
 }
 
+bool fake_cuda_is_capturing(void *stream) {
+  pthread_mutex_lock(&fake.lock);
+  const bool active =
+      stream != NULL && fake_object_is(stream, FAKE_STREAM) && ((CUstream)stream)->capture != NULL;
+  pthread_mutex_unlock(&fake.lock);
+  return active;
+}
+
 /* ---- Beginning and end ---- */
 
 static CUresult begin(CUstream handle, int mode) {

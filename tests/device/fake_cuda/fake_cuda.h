@@ -3,7 +3,8 @@
  * An asynchronous call (copy, fill, launch, record, wait, write, graph) is a node in the queue of
  * its stream. It runs when the host synchronizes, queries, or calls fake_cuda_run(); a seeded
  * scheduler then takes any node that may run. Streams share a number of hardware queues; a node
- * that waits blocks what is behind it in its queue. Device memory is memory that only the driver
+ * that waits blocks what is behind it in its queue. With one queue, so does a node of a graph: its
+ * nodes are taken one after the other, in any order that the edges allow. Device memory is memory that only the driver
  * can access; kernels are host functions.
  *
  * Two operations on the same bytes, one of which writes, need an order made of streams, events
@@ -139,6 +140,9 @@ FAKE_CUDA_API void fake_cuda_crash(const char *kernel, uint64_t nth, int result)
 
 /* ---- Kernels ---- */
 
+/* Whether what is launched on the stream becomes part of a graph. */
+FAKE_CUDA_API bool fake_cuda_is_capturing(void *stream);
+
 /* The built-in stages' kernels are known. A test adds its own, to be found in any library. */
 enum { FAKE_CUDA_PARAMETERS_MAX = 12 };
 
@@ -164,6 +168,8 @@ struct fake_cuda_kernel {
   uint64_t (*time_ns)(const uint64_t *values);
   bool tells_host; /* it writes a word that tells the host how far the stream is */
   bool outside;    /* ready() depends on another process: to wait for it is no deadlock */
+  /* NULL, or: a graph that has such a launch is gone, and so are all executables of it. */
+  void (*forget)(const uint64_t *values);
 };
 
 /* Borrowed until the end of the process. */

@@ -141,6 +141,8 @@ const struct fake_plan *fake_work_plan(const struct fake_work *work);
 bool fake_work_may_run(const struct fake_work *work, const struct fake_plan *plan);
 /* Does it, if its memory is still there. */
 CUresult fake_work_run(const struct fake_work *work, const struct fake_plan *plan);
+/* The graph that has it is gone. */
+void fake_work_forget(const struct fake_work *work);
 uint64_t fake_work_time_ns(const struct fake_work *work);
 CUresult fake_work_submit(CUstream stream, struct fake_work *work);
 

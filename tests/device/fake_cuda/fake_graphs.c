@@ -23,8 +23,9 @@ struct fake_launch {
   uint32_t left;            /* nodes that have not run */
   uint32_t *missing;        /* [n] predecessors that have not run */
   uint32_t *ready, ready_count;
-  uint64_t *begin_ns, end_ns;     /* [n] the earliest */
-  CUresult *results;              /* [n] what the work ends with */
+  bool committed;             /* with one queue: the first of these is next, whenever it may run */
+  uint64_t *begin_ns, end_ns; /* [n] the earliest */
+  CUresult *results;          /* [n] what the work ends with */
   const struct fake_plan **plans; /* [n] */
   struct fake_mark **marks;       /* [n] of nodes that record; NULL: none */
   int failed;                     /* the device of the node that ran last */
@@ -35,6 +36,9 @@ void fake_graph_release(CUgraph graph) {
     return;
   }
   for (uint32_t k = 0; k < graph->node_count; k++) {
+    if (graph->nodes[k].records == NULL) {
+      fake_work_forget(&graph->nodes[k].work);
+    }
     free(graph->nodes[k].after);
   }
   free(graph->nodes);
@@ -254,12 +258,27 @@ static bool may_run(const struct fake_launch *launch, uint32_t k) {
   return node->records != NULL || fake_work_may_run(&node->work, launch->plans[k]);
 }
 
+/* One queue takes one node after the other: any that comes next is chosen, and then waited for. */
+static uint32_t commit(struct fake_launch *launch) {
+  if (!launch->committed) {
+    const uint64_t k = fake_random() % launch->ready_count;
+    const uint32_t chosen = launch->ready[k];
+    launch->ready[k] = launch->ready[0];
+    launch->ready[0] = chosen;
+    launch->committed = true;
+  }
+  return may_run(launch, launch->ready[0]);
+}
+
 /* Those that may run come first. A graph without nodes has one that does nothing. */
 uint32_t fake_launch_ready_count(struct fake_node *node) {
   struct fake_launch *launch = node->launch;
   uint32_t count = 0;
   if (launch->left == 0) {
     return 1;
+  }
+  if (fake.options.queues == 1) {
+    return commit(launch);
   }
   for (uint32_t k = 0; k < launch->ready_count; k++) {
     const uint32_t at = launch->ready[k];
@@ -298,6 +317,7 @@ CUresult fake_launch_run(struct fake_node *of, uint32_t k, uint64_t begin_ns, bo
     }
     end_ns += fake_work_time_ns(&node->work);
   }
+  launch->committed = false;
   launch->ready[k] = launch->ready[--launch->ready_count];
   launch->left--;
   launch->end_ns = launch->end_ns > end_ns ? launch->end_ns : end_ns;

@@ -220,6 +220,12 @@ void fake_kernel_run(const struct fake_work *work) {
   }
 }
 
+void fake_work_forget(const struct fake_work *work) {
+  if (work->kind == FAKE_WORK_KERNEL && work->of.launch.kernel->kernel->forget != NULL) {
+    work->of.launch.kernel->kernel->forget(work->of.launch.values);
+  }
+}
+
 bool fake_work_is_outside(const struct fake_work *work) {
   return work->kind == FAKE_WORK_KERNEL && work->of.launch.kernel->kernel->outside;
 }

@@ -4,7 +4,9 @@
  *
  *   - A communicator is first in, first out, and takes one operation at a time.
  *   - A send is done when its receive runs, or before, if it is shorter than a threshold that is
- *     drawn for each communicator.
+ *     drawn for each communicator, and not in a graph.
+ *   - An operation on a stream that is captured becomes part of the graph. Both ends of it must, or
+ *     none. A communicator does not end before the graphs that have its operations are gone.
  *   - The first operation connects the two ranks: a non-blocking communicator is "in progress"
  *     until the other rank has come to its first operation, too.
  *   - An operation on a non-blocking communicator may be enqueued later, when its state is asked
@@ -388,7 +390,10 @@ static void reset(struct op *op) {
 
 /* Sends a frame of data; true when all of it is on its way. */
 static bool push(struct op *op, struct link *link, unsigned char *data, uint64_t bytes) {
-  struct frame frame = {.kind = FRAME_DATA, .rank = (uint32_t)op->comm->rank, .bytes = bytes};
+  struct frame frame = {.kind = FRAME_DATA,
+                        .rank = (uint32_t)op->comm->rank,
+                        .bytes = bytes,
+                        .captured = op->captured};
   while (op->header_moved < sizeof frame) {
     const size_t moved = move(op->comm, link, (unsigned char *)&frame + op->header_moved,
                               sizeof frame - op->header_moved, true);
@@ -420,6 +425,11 @@ static bool pull(struct op *op, struct link *link, unsigned char *data, uint64_t
     set_error(op->comm, ncclInvalidUsage);
     return false;
   }
+  if (link->frame.captured != op->captured) {
+    fprintf(stderr, "fake NCCL: one end of a transfer is in a graph, and the other is not\n");
+    set_error(op->comm, ncclInvalidUsage);
+    return false;
+  }
   while (op->moved < bytes) {
     const size_t moved = move(op->comm, link, data + op->moved, (size_t)(bytes - op->moved), false);
     if (moved == 0) {
@@ -435,7 +445,8 @@ static bool pull(struct op *op, struct link *link, unsigned char *data, uint64_t
 bool fake_nccl_advance_send(struct op *op, unsigned char *from) {
   struct link *link = &op->comm->links[op->peer];
   listen_to(op->comm, link);
-  if (!op->begun && op->bytes >= op->comm->eager && link->ready <= link->begun) {
+  const bool waits = op->captured || op->bytes >= op->comm->eager;
+  if (!op->begun && waits && link->ready <= link->begun) {
     return false;
   }
   if (!op->begun) {
@@ -555,10 +566,14 @@ static void run(void *const *parameters, uint64_t threads) {
            (size_t)(part > 0 ? part : shares * op->bytes));
   }
   reset(op);
-  const char *async = option("async", &size);
-  if (async != NULL &&
-      is_planned(async, __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED), &result)) {
+  const uint64_t nth = __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED);
+  const char *async = option("async", &size), *die = option("die", &size);
+  int ignored;
+  if (async != NULL && is_planned(async, nth, &result)) {
     set_error(comm, result);
+  }
+  if (die != NULL && strncmp(die, "transfer:", 9) == 0 && is_planned(die + 9, nth, &ignored)) {
+    (void)kill(getpid(), SIGKILL);
   }
   (void)pthread_mutex_unlock(&comm->lock);
 }
@@ -583,13 +598,20 @@ static uint32_t accesses(const uint64_t *values, struct fake_cuda_access *out) {
   return n;
 }
 
+static void forget(const uint64_t *values) {
+  const struct op *op =
+      (const struct op *)(uintptr_t)values[2]; // NOLINT(performance-no-int-to-ptr)
+  (void)__atomic_sub_fetch(&op->comm->graphs, 1, __ATOMIC_ACQ_REL);
+}
+
 static const struct fake_cuda_kernel kernel = {.name = "fake_nccl_transfer",
                                                .parameter_count = 3,
                                                .addresses = 3,
                                                .run = run,
                                                .accesses = accesses,
                                                .ready = is_ready,
-                                               .outside = true};
+                                               .outside = true,
+                                               .forget = forget};
 
 static ncclResult_t launch(struct op *op) {
   void *parameters[] = {&op->from, &op->to, &op};
@@ -601,10 +623,15 @@ static ncclResult_t launch(struct op *op) {
       return ncclUnhandledCudaError;
     }
   }
-  return cuLaunchKernel((CUfunction)kernel_of_transfers, 1, 1, 1, 1, 1, 1, 0, op->stream,
-                        parameters, NULL) == CUDA_SUCCESS
-             ? ncclSuccess
-             : ncclUnhandledCudaError;
+  op->captured = fake_cuda_is_capturing(op->stream);
+  const ncclResult_t result = cuLaunchKernel((CUfunction)kernel_of_transfers, 1, 1, 1, 1, 1, 1, 0,
+                                             op->stream, parameters, NULL) == CUDA_SUCCESS
+                                  ? ncclSuccess
+                                  : ncclUnhandledCudaError;
+  if (op->captured && result == ncclSuccess) {
+    (void)__atomic_add_fetch(&op->comm->graphs, 1, __ATOMIC_ACQ_REL);
+  }
+  return result;
 }
 
 /* ---- Operations ---- */
@@ -784,6 +811,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
   BEGIN("ncclCommGetAsyncError", comm);
   (void)pthread_mutex_lock(&comm->lock);
   *state = settle(comm);
+  if (comm->ends && *state == ncclSuccess && __atomic_load_n(&comm->graphs, __ATOMIC_ACQUIRE) > 0) {
+    *state = ncclInProgress;
+  }
   (void)pthread_mutex_unlock(&comm->lock);
   return ncclSuccess;
 }
@@ -803,6 +833,7 @@ static void close_links(struct ncclComm *comm) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   BEGIN("ncclCommFinalize", comm);
+  comm->ends = true;
   return comm->blocking ? ncclSuccess : ncclInProgress;
 }
 
@@ -824,6 +855,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->aborted = true;
   close_links(comm);
   (void)pthread_mutex_unlock(&comm->lock);
+  while (__atomic_load_n(&comm->graphs, __ATOMIC_ACQUIRE) > 0) {
+    pause_a_moment();
+  }
   return ncclSuccess;
 }
 

@@ -19,6 +19,7 @@ struct frame {
   uint32_t kind;
   uint32_t rank;
   uint64_t bytes;
+  uint64_t captured; /* its end of the operation is */
 };
 
 /* A connection with another rank. */
@@ -47,6 +48,7 @@ struct op {
   struct ncclComm *comm;
   enum op_kind kind;
   int peer;
+  bool captured;
   uint64_t bytes; /* of what is sent, and of what is received by a peer */
   /* How far it is. */
   bool begun, sent_ready, complete;
@@ -73,7 +75,8 @@ struct ncclComm {
   struct link links[RANKS_MAX];
   uint64_t eager;
   ncclResult_t error;
-  bool aborted, connects;
+  bool aborted, connects, ends;
+  uint32_t graphs;    /* operations in them, atomic */
   struct op *active;  /* that runs */
   struct op *waiting; /* has been called and is not enqueued */
   struct op *all;     /* ever made */
