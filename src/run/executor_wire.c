@@ -279,18 +279,9 @@ enum weft_status weft_executor_write_wire(struct weft_executor *executor,
 
 /* ---- Transfers that the transport enqueues ---- */
 
-/* In a graph only edges make an order. So each transfer of the rank comes after the one before it in
- * the row, since both are in one stream, and after the cell before it: then every order in which a
- * device may take the graph's nodes is one in which the program was proven to end (docs/gpu.md). */
-static enum weft_status await_row(struct weft_device_work *work, struct weft_error *error) {
-  if (work->enqueued <= work->cell_before[0]) {
-    return WEFT_OK;
-  }
-  work->cell_before[0] = work->enqueued;
-  return work->device->ops->event_wait(work->device, work->events[work->enqueued - 1],
-                                       work->incoming, error);
-}
-
+/* In a graph only edges make an order. So all transfers of the rank are in one stream there, and each
+ * comes after the one before it in the row: then every order in which a device may take the graph's
+ * nodes is one in which the program was proven to end (docs/gpu.md, NCCL's order). */
 enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
                                               struct weft_buffer *buffer, bool outgoing,
                                               struct weft_error *error) {
@@ -300,10 +291,8 @@ enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
   message->stream = outgoing && !message->recorded ? work->outgoing : work->incoming;
   enum weft_status status = WEFT_OK;
   if (!weft_executor_is_muted(executor)) {
-    status = weft_executor_tolerate(
-        executor,
-        message->recorded ? await_row(work, error) : await_cell(executor, buffer, outgoing, error),
-        error);
+    status = await_cell(executor, buffer, outgoing && !message->recorded, error);
+    status = weft_executor_tolerate(executor, status, error);
   }
   message->header_only = weft_executor_is_muted(executor);
   return status;

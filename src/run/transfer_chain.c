@@ -17,9 +17,9 @@ struct chain {
   const uint32_t *rank_of;
   bool chained; /* else compute takes its inputs when they are made */
   struct rank *ranks;
-  double *made;     /* [gradient][stage][microbatch]: the input of that stage is here; < 0: no */
-  double *offered;  /* [op][stage][microbatch]: a SEND or RECV has begun; likewise */
-  double *computed; /* [record]: the end of the compute before it in its row */
+  double *made;    /* [gradient][stage][microbatch]: the output of that stage; < 0: not yet */
+  double *arrived; /* likewise: its input */
+  double *offered; /* [op][stage][microbatch]: a SEND or RECV has begun; likewise */
 };
 
 static uint64_t index_of(const struct chain *chain, uint32_t table, uint32_t stage, uint32_t mb) {
@@ -28,6 +28,10 @@ static uint64_t index_of(const struct chain *chain, uint32_t table, uint32_t sta
 }
 
 static double *input_of(const struct chain *chain, bool gradient, uint32_t stage, uint32_t mb) {
+  return &chain->arrived[index_of(chain, gradient, stage, mb)];
+}
+
+static double *output_of(const struct chain *chain, bool gradient, uint32_t stage, uint32_t mb) {
   return &chain->made[index_of(chain, gradient, stage, mb)];
 }
 
@@ -71,7 +75,6 @@ static bool compute(const struct chain *chain, uint32_t r) {
     if (begin < 0) {
       break;
     }
-    chain->computed[at] = rank->compute_end;
     double cost = 0;
     for (uint64_t i = at; i < next; i++) {
       cost += cost_of(program->actions[i]);
@@ -79,10 +82,14 @@ static bool compute(const struct chain *chain, uint32_t r) {
     rank->compute_end = cost > 0 ? fmax(rank->compute_end, begin) + cost : rank->compute_end;
     for (uint64_t i = at; i < next; i++) {
       const struct weft_action action = program->actions[i];
+      const bool gradient = action.op != WEFT_OP_F;
       uint32_t consumer;
-      if (weft_action_output(action, program->stage_count, &consumer) &&
-          (!chain->chained || chain->rank_of[consumer] == r)) {
-        *input_of(chain, action.op != WEFT_OP_F, consumer, action.microbatch) = rank->compute_end;
+      if (!weft_action_output(action, program->stage_count, &consumer)) {
+        continue;
+      }
+      *output_of(chain, gradient, action.stage, action.microbatch) = rank->compute_end;
+      if (!chain->chained || chain->rank_of[consumer] == r) {
+        *input_of(chain, gradient, consumer, action.microbatch) = rank->compute_end;
       }
     }
     rank->compute = next;
@@ -91,19 +98,30 @@ static bool compute(const struct chain *chain, uint32_t r) {
   return moved;
 }
 
-/* Transfers, as far as their other ends have begun. */
+/* When a transfer can begin, after those before it; < 0: what it sends is not made. */
+static double begin_of(const struct chain *chain, struct weft_action transfer, double before) {
+  if (weft_op_in(transfer.op, WEFT_OPS_RECV)) {
+    return before;
+  }
+  const double made =
+      *output_of(chain, transfer.op == WEFT_OP_SEND_B, transfer.stage, transfer.microbatch);
+  return made < 0 ? made : fmax(made, before);
+}
+
+/* Transfers, as far as their other ends have begun; whether there was any. */
 static bool transfer(const struct chain *chain, uint32_t r) {
   const struct weft_program *program = chain->program;
   struct rank *rank = &chain->ranks[r];
   bool moved = false;
-  while (rank->transfer < rank->compute) { /* all compute before it is known */
+  while (rank->transfer < program->row_begin[r + 1]) {
     const struct weft_action action = program->actions[rank->transfer];
     struct weft_action partner;
     if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       double *mine = offer_of(chain, action);
-      moved = moved || *mine < 0;
-      *mine = fmax(rank->transfer_end, chain->computed[rank->transfer]);
-      if (!weft_action_partner(action, program->stage_count, &partner) ||
+      const bool is_new = *mine < 0;
+      *mine = begin_of(chain, action, rank->transfer_end);
+      moved = moved || (is_new && *mine >= 0);
+      if (*mine < 0 || !weft_action_partner(action, program->stage_count, &partner) ||
           *offer_of(chain, partner) < 0) {
         break;
       }
@@ -127,7 +145,7 @@ static double run(struct chain *chain) {
   double end = 0;
   for (uint64_t k = 0; k < 4 * items; k++) {
     chain->offered[k] = -1;
-    chain->made[k % (2 * items)] = -1;
+    chain->made[k % (2 * items)] = chain->arrived[k % (2 * items)] = -1;
   }
   for (uint32_t r = 0; r < program->rank_count; r++) {
     chain->ranks[r] = (struct rank){program->row_begin[r], program->row_begin[r], 0, 0};
@@ -160,7 +178,7 @@ enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocato
   chain.ranks = weft_arena_allocate(&arena, program->rank_count, sizeof *chain.ranks);
   chain.made = weft_arena_allocate(&arena, 2 * items, sizeof *chain.made);
   chain.offered = weft_arena_allocate(&arena, 4 * items, sizeof *chain.offered);
-  chain.computed = weft_arena_allocate(&arena, program->action_count, sizeof *chain.computed);
+  chain.arrived = weft_arena_allocate(&arena, 2 * items, sizeof *chain.arrived);
   WEFT_TRY(weft_arena_status(&arena, error));
   const double free_end = run(&chain);
   chain.chained = true;

@@ -6,8 +6,8 @@
 #include <weft/support.h>
 
 /* Runs all rows with rendezvous sends and transfers that take no time. A transfer waits for all
- * that comes before it in its row, and compute for the RECVs of its inputs, as in a recorded step
- * and in 'weft verify --channel nccl-world'. *slowdown: how much longer that takes than if compute
+ * transfers before it in its row, a SEND for what it sends, and compute for the RECVs of its inputs,
+ * as in a recorded step. *slowdown: how much longer that takes than if compute
  * waited for its inputs alone, with forwards, input and weight gradients of equal lengths; 1: no
  * longer. Infinite: it never ends. WEFT_ERR_MEMORY. */
 enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocator,

@@ -1,0 +1,128 @@
+/* A recorded step has a rank's transfers one after the other: whether that ends, and how long it
+ * takes. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <weft/gen.h>
+#include <weft/source.h>
+#include <weft/spec.h>
+#include <weft/support.h>
+#include <weft/verify.h>
+
+#include "ir/action.h"
+#include "run/transfer_chain.h"
+
+enum { STAGES_MAX = 64, PROGRAMS = 600 };
+
+static double slowdown_of(const struct weft_program *program) {
+  uint32_t rank_of[STAGES_MAX];
+  double slowdown = -1;
+  struct weft_error error;
+  assert_in_range(program->stage_count, 1, STAGES_MAX);
+  (void)weft_placement_infer(program, rank_of);
+  assert_int_equal(weft_transfer_chain_check(NULL, program, rank_of, &slowdown, &error), WEFT_OK);
+  return slowdown;
+}
+
+static bool make(const char *schedule, uint32_t ranks, uint32_t microbatches,
+                 struct weft_program **out) {
+  const struct weft_lower_options lower = weft_lower_options_default();
+  struct weft_named_source named = {.schedule = schedule, .ranks = ranks, .lower = &lower};
+  return weft_source_named(&named, microbatches, true, out, NULL) == WEFT_OK;
+}
+
+/* With one stage per rank the chain costs nothing; with several it may, and always ends. */
+static void test_schedules(void **state) {
+  static const char *const plain[] = {"GPipe", "1F1B", "Eager1F1B", "ZBH1"};
+  (void)state;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    for (uint32_t ranks = 2; ranks <= 8; ranks += 2) {
+      struct weft_program *program = NULL;
+      if (make(weft_schedule_at(k)->name, ranks, 2 * ranks, &program)) {
+        const double slowdown = slowdown_of(program);
+        print_message("%s, %u ranks: %.3f\n", weft_schedule_at(k)->name, ranks, slowdown);
+        assert_true(slowdown >= 1 && isfinite(slowdown));
+      }
+      weft_program_destroy(program);
+    }
+  }
+  for (size_t k = 0; k < sizeof plain / sizeof plain[0]; k++) {
+    struct weft_program *program = NULL;
+    assert_true(make(plain[k], 4, 8, &program));
+    assert_true(slowdown_of(program) == 1);
+    weft_program_destroy(program);
+  }
+}
+
+/* Whether two neighbours in a row can change places, and every channel still has its order. */
+static bool can_swap(struct weft_action a, struct weft_action b) {
+  const uint32_t transfers = WEFT_OPS_SEND | WEFT_OPS_RECV;
+  const bool a_moves = weft_op_in(a.op, transfers), b_moves = weft_op_in(b.op, transfers);
+  if (a.parts > 0 || b.parts > 0 || (!a_moves && !b_moves)) {
+    return false;
+  }
+  if (a_moves && b_moves) {
+    return a.op != b.op;
+  }
+  return a.stage != b.stage || a.microbatch != b.microbatch;
+}
+
+static void shuffle(struct weft_program *program, struct weft_random *random) {
+  const uint32_t swaps = weft_random_below(random, 60);
+  for (uint32_t k = 0; k < swaps; k++) {
+    const uint32_t r = weft_random_below(random, program->rank_count);
+    const uint64_t begin = program->row_begin[r], length = program->row_begin[r + 1] - begin;
+    uint64_t at = begin + weft_random_below(random, (uint32_t)length - 1);
+    for (uint32_t n = weft_random_below(random, 6); n > 0 && at + 1 < begin + length; n--, at++) {
+      struct weft_action *a = &program->actions[at], *b = a + 1;
+      const bool inside = at > begin && (a[-1].parts > 0 || (at > begin + 1 && a[-2].parts > 0));
+      if (inside || !can_swap(*a, *b)) {
+        break;
+      }
+      const struct weft_action other = *a;
+      *a = *b;
+      *b = other;
+    }
+  }
+  program->known_hash = 0;
+}
+
+/* What verify says of one communicator for all ranks, with rendezvous sends: the same chain. */
+static void test_verify_agrees(void **state) {
+  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble", "GPipe"};
+  struct weft_random random = {.state = 7};
+  uint32_t hangs = 0;
+  (void)state;
+  for (uint32_t k = 0; k < PROGRAMS; k++) {
+    struct weft_verify_options options = weft_verify_options_default();
+    struct weft_program *program = NULL;
+    struct weft_report *report = NULL;
+    assert_true(make(schedules[k % 4], 2 + k % 3, 2 + k % 4 * (2 + k % 3), &program) ||
+                make(schedules[k % 4], 2 + k % 3, 2 * (2 + k % 3), &program));
+    shuffle(program, &random);
+    options.model.channel = WEFT_CHANNEL_NCCL_WORLD;
+    assert_int_equal(weft_verify(NULL, program, &options, &report, NULL), WEFT_OK);
+    const bool ends = isfinite(slowdown_of(program));
+    if (report->ok != ends) {
+      fail_msg("program %u (%s): verify says %s, the chain %s", k, schedules[k % 4],
+               report->ok ? "ok" : report->findings[0].message, ends ? "ends" : "hangs");
+    }
+    hangs += !ends;
+    weft_report_destroy(report);
+    weft_program_destroy(program);
+  }
+  print_message("%u of %u programs hang\n", hangs, PROGRAMS);
+  assert_in_range(hangs, PROGRAMS / 20, PROGRAMS - PROGRAMS / 20);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules),
+                                     cmocka_unit_test(test_verify_agrees)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
