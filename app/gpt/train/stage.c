@@ -289,6 +289,8 @@ uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage) {
 static const struct weft_stage_ops host_ops = {STAGE_FUNCTIONS};
 static const struct weft_stage_ops enqueued_ops = {STAGE_FUNCTIONS, .enqueues = true,
                                                    .replays = true};
+/* With collectives that go through memory of the host: a graph would leave them out. */
+static const struct weft_stage_ops gathering_ops = {STAGE_FUNCTIONS, .enqueues = true};
 
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
   const struct weft_gpt_stage_context *context = stage->context;
@@ -309,6 +311,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
     if (stage->gathered == NULL) {
       return weft_fail_memory(error, count * sizeof *stage->gathered);
     }
+    stage->stage.ops = &gathering_ops;
   }
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     const uint64_t scratch = context->compute->ops->scratch_bytes(
