@@ -390,7 +390,8 @@ static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_err
       (void)snprintf(reason, sizeof reason, "it cannot be recorded as a graph: %s",
                      outcome->reason);
       drop(graph);
-      refuse(graph->refusal, pipeline, graph->first_rank + k, reason);
+      const bool has_rank = strncmp(outcome->reason, "rank ", 5) == 0;
+      refuse(graph->refusal, pipeline, has_rank ? UINT32_MAX : graph->first_rank + k, reason);
       weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
       return run_eagerly(pipeline, error);
     }

@@ -4,7 +4,6 @@
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 load ../setup/mpi_setup
-
 load ../setup/nccl_setup
 
 setup_file() {

@@ -90,3 +90,8 @@ is_named() {
   # What it was doing, if it has done anything.
   [[ $stderr != *"died; "* ]] || reports "died; rank $2 was " ", with GPU 0"
 }
+
+# launches RANK: of graphs.
+launches() {
+  sed -n 's/^calls cuGraphLaunch //p' "report.$1"
+}

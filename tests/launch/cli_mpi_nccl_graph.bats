@@ -1,0 +1,96 @@
+#!/usr/bin/env bats
+# A graph per rank over NCCL: the bits of steps action by action and of one process, what is no
+# graph and why, and failures while graphs run.
+# shellcheck disable=SC2030,SC2031,SC2154
+load ../setup/cli_setup
+load ../setup/mpi_setup
+load ../setup/nccl_setup
+
+setup_file() {
+  nccl_begin
+}
+teardown_file() {
+  mpi_machine_end
+}
+
+model=(--layers 6 --dim 32 --heads 2 --context 16 --batch 8 -m 4 --json --steps 3 --device cuda)
+
+# same RANKS QUEUES WORDS...: as many processes end with the parameters of one, with graphs and
+# without.
+same() {
+  local expected words=("${@:3}")
+  run --separate-stderr "$WEFT" train --data data.txt "${model[@]}" "${words[@]}"
+  expected=$(hash)
+  [[ $expected =~ ^[0-9a-f]{16}\ cuda$ ]]
+  per_rank "seed=$1,queues=$2" "seed=$2"
+  mpi_run -n "$1" ./weft train --data data.txt "${model[@]}" "${words[@]}"
+  [ "$status" -eq 0 ]
+  [ "$(hash)" = "${expected% *} nccl" ] || { echo "$*: $(hash) instead of $expected" >&2; return 1; }
+  is_sound "$1"
+  [ "$(launches 0)" -gt 0 ]
+  mpi_run -n "$1" ./weft train --data data.txt "${model[@]}" "${words[@]}" --no-graph
+  [ "$(hash)" = "${expected% *} nccl" ]
+  is_sound "$1"
+  [ -z "$(launches 0)" ]
+}
+
+@test "graphs over NCCL give the parameters of one process, on one hardware queue and on many" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  seq 1 900 >data.txt
+  same 2 8 -p 2 --schedule ZBVZeroBubble
+  export WEFT_NCCL_GRAPHS=all
+  same 3 1 -p 3 --schedule Interleaved1F1B
+  mpi_is_tidy
+}
+
+# steps RANKS WORDS...: weft run, and how many of five steps were graphs.
+steps() {
+  mpi_run -n "$1" ./weft run t.csv --device cuda --f 1 --b 2 --steps 5 --json "${@:2}"
+  [ "$status" -eq 0 ]
+  jq -r .graph_steps <<<"$output"
+}
+
+@test "what is no graph over NCCL, and why" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  per_rank seed=1 seed=1
+  [ "$(steps 2)" -eq 4 ]
+  is_sound 2
+  [ "$(steps 2 --no-graph)" -eq 0 ]
+  per_rank "" "" fail=cuGraphInstantiate:1 # of rank 1: nobody has a graph then
+  mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --steps 5 --json
+  [ "$(jq -r .graph_steps <<<"$output")" -eq 0 ]
+  [[ $(jq -r .no_graph <<<"$output") == "rank 1: it cannot be recorded as a graph: cuGraphInst"* ]]
+  is_sound 2
+  per_rank
+  "$WEFT" gen Interleaved1F1B -p 4 -m 4 >t.csv
+  mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --b 2 --json
+  [[ $(jq -r .no_graph <<<"$output") == "one transfer at a time per rank"*longer* ]]
+  # Without blocking ranks it ends, but not with one transfer at a time.
+  cat >t.csv <<END
+0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0F3,0SEND_F3,2RECV_F0,2F0,2RECV_F1,2F1,2RECV_F2,2F2,2RECV_F3,2F3
+1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,1RECV_F2,1F2,1SEND_F2,1RECV_F3,1F3,1SEND_F3
+END
+  mpi_run -n 2 ./weft run t.csv --unchecked --device cuda --f 1 --json
+  [ "$status" -eq 0 ]
+  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"--channel nccl-world"* ]]
+  mpi_is_tidy
+}
+
+@test "a rank that dies, a transfer that fails and a kernel that hangs in a graph are named" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  "$WEFT" gen 1F1B -p 3 -m 4 >t.csv
+  per_rank "" "die=transfer:60@1"
+  mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 5
+  ends_with 75
+  reports "rank 1 (" "was killed by signal 9 (SIGKILL)"
+  per_rank "" "async=60:3@1"
+  mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 500 --stall-limit 5
+  ends_with 70
+  reports "rank 1" "internal error" "NCCL_DEBUG=INFO"
+  per_rank "" "" hang=weft_spin:45
+  mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 2
+  ends_with 75
+  reports "rank 1 (" "which is in 1B1" "GPU 0 has not ended its backward"
+  mpi_is_tidy
+}
