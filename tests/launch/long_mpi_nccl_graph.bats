@@ -73,3 +73,13 @@ waits() {
   echo "# $noticed of $((last - first)) are noticed" >&3
   [ "$noticed" -gt "$covered" ]
 }
+
+@test "the probe of NCCL prints what messages and graphs cost" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  mpi_run -n 2 "$WEFT_BUILD_DIR/tests/probe_nccl" 1F1B:2:0
+  [ "$status" -eq 0 ]
+  [[ $output == *202/203* ]]
+  mpi_run -n 2 "$WEFT_BUILD_DIR/tests/probe_nccl" 1F1B:2:0:64 eager
+  [ "$status" -eq 0 ]
+  [[ $output == *" 0/203"* ]]
+}
