@@ -19,6 +19,10 @@ struct weft_lower_options {
   bool communicate;        /* SEND/RECV; default true */
   bool assign_slots;       /* buffers; default true, needs communicate */
   uint32_t unshard_window; /* stages of a rank unsharded at once; default 3, at least 1 */
+  /* SEND and RECV in the order of time, with F, I and W of equal lengths and B of two, instead of
+   * PyTorch's; default false. For ranks that have one transfer at a time: with several stages per
+   * rank, fewer of them wait behind one whose data is made later. */
+  bool by_time;
 };
 
 WEFT_API struct weft_lower_options weft_lower_options_default(void);

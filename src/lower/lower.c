@@ -14,15 +14,16 @@ struct weft_lower_options weft_lower_options_default(void) {
 
 /* ---- The table: each pass alone ---- */
 
-#define WEFT_PASS_ALONE(name, skip_)                                                              \
-  static enum weft_status name##_alone(const struct weft_allocator *allocator,                    \
-                                       const struct weft_program *in,                             \
-                                       const struct weft_lower_options *options,                  \
-                                       struct weft_program **out, struct weft_error *error) {     \
-    const struct weft_pass_input input = {                                                        \
-        allocator, in, skip_,                                                                     \
-        options != NULL ? options->unshard_window : weft_lower_options_default().unshard_window}; \
-    return weft_pass_##name(&input, out, error);                                                  \
+#define WEFT_PASS_ALONE(name, skip_)                                                          \
+  static enum weft_status name##_alone(const struct weft_allocator *allocator,                \
+                                       const struct weft_program *in,                         \
+                                       const struct weft_lower_options *options,              \
+                                       struct weft_program **out, struct weft_error *error) { \
+    const struct weft_lower_options standard = weft_lower_options_default();                  \
+    options = options != NULL ? options : &standard;                                          \
+    const struct weft_pass_input input = {allocator, in, skip_, options->unshard_window,      \
+                                          options->by_time};                                  \
+    return weft_pass_##name(&input, out, error);                                              \
   }
 
 WEFT_PASS_ALONE(merge_bw, WEFT_SKIP_BUBBLES)
@@ -55,6 +56,7 @@ struct chain {
   struct weft_program *owned;
   struct weft_program *spent;
   uint32_t window;
+  bool by_time;
   struct weft_error *error;
 };
 
@@ -64,7 +66,8 @@ static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
   const struct weft_pass_input input = {.allocator = chain->allocator,
                                         .program = first ? chain->table : chain->owned,
                                         .skip = first ? WEFT_SKIP_TABLE : WEFT_SKIP_BUBBLES,
-                                        .window = chain->window};
+                                        .window = chain->window,
+                                        .by_time = chain->by_time};
   struct weft_program *out;
   WEFT_TRY(pass(&input, &out, chain->error));
   weft_program_destroy(chain->spent);
@@ -118,8 +121,11 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "let an edge from stage 0 carry gradients, or tie none",
                      "stage 0 is frozen: it has no gradient to sum with that of the last stage");
   }
-  struct chain chain = {
-      .allocator = allocator, .table = table, .window = options->unshard_window, .error = error};
+  struct chain chain = {.allocator = allocator,
+                        .table = table,
+                        .window = options->unshard_window,
+                        .by_time = options->by_time,
+                        .error = error};
   const enum weft_status status = run_passes(&chain, options);
   weft_program_destroy(chain.spent);
   if (status < 0) {

@@ -16,6 +16,7 @@ struct weft_pass_input {
   const struct weft_program *program;
   uint32_t skip; /* set of ops */
   uint32_t window;
+  bool by_time;
 };
 
 typedef enum weft_status weft_pass_function(const struct weft_pass_input *input,

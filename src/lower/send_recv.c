@@ -12,7 +12,12 @@
  * another: a bit per stage, microbatch and direction. Ranks that cannot go on
  * leave the round until something arrives for them; so the cost is that of the
  * actions, not of rounds times ranks. Joining again behind the present rank
- * means this round, before it the next: the same order as asking every rank. */
+ * means this round, before it the next: the same order as asking every rank.
+ *
+ * In a round a result may pass through many ranks, so rounds are not times. With by_time the ranks
+ * have a clock instead: a cell takes as long as it has F, I and W, a B two, and begins when its rank
+ * is free and its inputs are made; SEND and RECV are placed when it ends. Here, too, both get their
+ * places at once, so the program completes with blocking sends. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,6 +34,8 @@ struct walker {
   const struct weft_action *next;
   const struct weft_action *end;
   struct weft_action *out;
+  const struct weft_action *running; /* by_time: the cell it is in; NULL: none */
+  uint64_t free_at;                  /* and when that ends */
 };
 
 /* Where a stage lives, how many results of each kind it makes, and, in a chain,
@@ -269,6 +276,69 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
   }
 }
 
+/* ---- By time ---- */
+
+static uint64_t time_of(const struct weft_action *cell) {
+  uint64_t time = 0;
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+    const bool computes = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE);
+    time += cell[k].op == WEFT_OP_B ? 2 : computes ? 1 : 0;
+  }
+  return time;
+}
+
+static void end_cell(struct transfer_pass *pass, struct walker *walker) {
+  const struct weft_action *cell = walker->running;
+  walker->running = NULL;
+  for (uint32_t k = weft_cell_parts(cell) > 0 ? 1 : 0; k <= weft_cell_parts(cell); k++) {
+    publish(pass, pass->graph, walker, cell[k]);
+  }
+}
+
+/* Begins a rank's next cells, up to one that takes time or has to wait. */
+static void begin_cells(struct transfer_pass *pass, struct walker *walker, uint64_t now) {
+  while (walker->running == NULL && walker->next < walker->end) {
+    const struct weft_action *cell = walker->next;
+    if (weft_cell_parts(cell) > 0 ? !are_parts_ready(pass, cell)
+                                  : !is_ready(pass, pass->graph, *cell)) {
+      return;
+    }
+    for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+      *walker->out++ = cell[k];
+    }
+    walker->next = cell + weft_cell_records(cell);
+    walker->running = cell;
+    walker->free_at = now + time_of(cell);
+    if (walker->free_at == now) {
+      end_cell(pass, walker);
+    }
+    skip_cells(pass, walker);
+  }
+}
+
+/* Until no rank is in a cell any more. */
+static void go_by_time(struct transfer_pass *pass) {
+  const uint32_t rank_count = pass->input->program->rank_count;
+  uint64_t now = 0, next = 0;
+  while (next != UINT64_MAX) {
+    now = next;
+    next = UINT64_MAX;
+    for (uint32_t r = 0; r < rank_count; r++) {
+      struct walker *walker = &pass->walkers[r];
+      if (walker->running != NULL && walker->free_at == now) {
+        end_cell(pass, walker);
+      }
+    }
+    for (uint32_t r = 0; r < rank_count; r++) {
+      struct walker *walker = &pass->walkers[r];
+      begin_cells(pass, walker, now);
+      if (walker->running != NULL && walker->free_at < next) {
+        next = walker->free_at;
+      }
+    }
+  }
+}
+
 /* ---- A table that cannot be executed ---- */
 
 static void add_wait(const struct transfer_pass *pass, struct weft_action action, uint32_t producer,
@@ -372,7 +442,9 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
-  if (pass->graph == NULL) {
+  if (pass->input->by_time) {
+    go_by_time(pass);
+  } else if (pass->graph == NULL) {
     go_round(pass, NULL);
   } else {
     go_round(pass, pass->graph);

@@ -125,7 +125,7 @@ static void refuse(char refusal[600], struct weft_pipeline *pipeline, uint32_t r
 enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error) {
   const uint32_t first = pipeline->options.first_rank;
   const uint32_t members = pipeline->rows->program->rank_count;
-  if (!weft_executor_is_enqueued(&pipeline->executor)) {
+  if (!weft_executor_is_enqueued(&pipeline->executor) || pipeline->handshakes == NULL) {
     return WEFT_OK;
   }
   weft_rank_graph_destroy(pipeline->apart); /* of another source */

@@ -23,8 +23,8 @@ const char *weft_graph_refusal_text(uint32_t refusal) {
           "row ('weft verify --channel nccl-world' says where), as a graph does",
       [WEFT_GRAPH_CHAIN_SLOW] =
           "one transfer at a time per rank, in the order of its row, as a graph has them, would "
-          "make the step longer ('weft sim --channel nccl-world'); WEFT_NCCL_GRAPHS=all has it all "
-          "the same",
+          "make the step longer; lower the table in the order of time, as 'weft run' does with a "
+          "compute-only one, or set WEFT_NCCL_GRAPHS=all",
       [WEFT_GRAPH_NOT_RECORDED] = "it could not be recorded"};
   return refusal < WEFT_GRAPH_REFUSAL_COUNT ? texts[refusal] : "of a reason unknown here";
 }

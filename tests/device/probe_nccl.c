@@ -234,9 +234,12 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 }
 
 static enum weft_status run_case(uint32_t ranks, struct weft_error *error) {
+  struct weft_lower_options lower = weft_lower_options_default();
   struct weft_comm_options options = weft_comm_options_default();
   struct weft_comm *comm;
+  lower.by_time = true; /* as the command does */
   probe.source.ranks = ranks;
+  probe.source.lower = &lower;
   WEFT_TRY(prepare(error));
   WEFT_TRY(weft_comm_open(NULL, "nccl", &options, &comm, error));
   const enum weft_status status = weft_comm_run(comm, rank_main, NULL, error);

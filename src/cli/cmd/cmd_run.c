@@ -81,14 +81,16 @@ static int verify(const struct subject *subject, const struct weft_program *prog
 }
 
 static int lower(struct subject *subject) {
+  struct weft_lower_options options = weft_lower_options_default();
   struct weft_error error;
   subject->program = subject->given;
   if (subject->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
+  options.by_time = subject->transport->gpus_only; /* graphs of ranks have one transfer at a time */
   WEFT_CLI_TRY(weft_cli_result(
       subject->cli, subject->name,
-      weft_lower(subject->cli->allocator, subject->given, NULL, &subject->lowered, &error),
+      weft_lower(subject->cli->allocator, subject->given, &options, &subject->lowered, &error),
       &error));
   subject->program = subject->lowered;
   return verify(subject, subject->lowered);
