@@ -52,6 +52,14 @@ static enum weft_status check_ahead(const struct weft_nccl_world *world,
   return world->device->ops->event_query(world->device, lane->marks[mark % WEFT_NCCL_MARKS], error);
 }
 
+/* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
+static enum weft_status explain_recording(struct weft_error *error) {
+  return weft_fail(error, error->status,
+                   "--no-graph, or options.no_graph, records nothing; NCCL_DEBUG=INFO has NCCL say "
+                   "more",
+                   "while the step was recorded as a graph: %s", error->message);
+}
+
 static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft_nccl_end *end,
                                 struct weft_nccl_lane *lane, const struct weft_message *message,
                                 struct weft_stream *stream, struct weft_error *error) {
@@ -68,9 +76,13 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
     const ncclResult_t result =
         sends ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, lane->comm, stream)
               : nccl->ncclRecv(message->data, (size_t)bytes, ncclInt8, 0, lane->comm, stream);
-    if (result != ncclSuccess) {
-      WEFT_TRY(weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv",
-                               WEFT_TIME_NEVER, error));
+    const enum weft_status status =
+        result == ncclSuccess
+            ? WEFT_OK
+            : weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv",
+                              WEFT_TIME_NEVER, error);
+    if (status < 0) {
+      return message->recorded ? explain_recording(error) : status;
     }
   }
   if (message->recorded) {
