@@ -266,24 +266,38 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
 
 /* ---- Recording ---- */
 
+/* What is beside the rank's stream; a rank that exchanges no messages has no stream for them. */
+static void list_streams(const struct weft_device_work *work, struct weft_stream *others[3]) {
+  others[0] = work->watch;
+  others[1] = work->incoming;
+  others[2] = work->outgoing;
+}
+
 static enum weft_status fork_streams(const struct weft_executor *executor,
                                      struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = work->device->ops;
+  struct weft_stream *others[3];
+  list_streams(work, others);
   WEFT_TRY(ops->event_record(work->device, work->fork, work->stream, error));
-  WEFT_TRY(ops->event_wait(work->device, work->fork, work->incoming, error));
-  WEFT_TRY(ops->event_wait(work->device, work->fork, work->outgoing, error));
-  WEFT_TRY(ops->event_wait(work->device, work->fork, work->watch, error));
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
+    if (others[k] != NULL) {
+      WEFT_TRY(ops->event_wait(work->device, work->fork, others[k], error));
+    }
+  }
   return weft_executor_note_begin(executor, error);
 }
 
 static enum weft_status join_streams(const struct weft_device_work *work,
                                      struct weft_error *error) {
-  struct weft_stream *const others[] = {work->incoming, work->outgoing, work->watch};
   const struct weft_device_ops *ops = work->device->ops;
+  struct weft_stream *others[3];
+  list_streams(work, others);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
-    WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
-    WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+    if (others[k] != NULL) {
+      WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
+      WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+    }
   }
   return WEFT_OK;
 }

@@ -39,6 +39,7 @@ same() {
   seq 1 900 >data.txt
   same 2 8 -p 2 --schedule ZBVZeroBubble
   same 3 1 -p 3 --schedule Interleaved1F1B
+  same 2 8 -p 1 --dp 2 # without messages
   mpi_is_tidy
 }
 
