@@ -112,7 +112,8 @@ struct weft_stage_ops {
    * needs them comes after. All stages of such a pipeline must. */
   bool enqueues;
   /* It enqueues the same work in every step with the same shapes: no decision by the host,
-   * nothing taken from call->step, no allocation. Steps may then be replayed as one graph. */
+   * nothing taken from call->step, no allocation, no collective or copy that the host takes part
+   * in. Steps may then be replayed as one graph. */
   bool replays;
 
   /* Allocates for that many microbatches at once. Called again when a program needs more
