@@ -203,6 +203,13 @@ struct weft_attention_size {
 
 #define WEFT_LOG2E 1.4426950408889634f
 
+/* One instruction, where exp2f takes care of numbers below 2^-126: they are 0 here. */
+static __device__ __forceinline__ float weft_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
 /* ---- Forward ---- */
 
 /* Scores of columns after their row become -INFINITY: 16 rows from `row` on, N columns from `begin`
@@ -235,7 +242,7 @@ static __device__ __forceinline__ void weft_softmax(float (*s)[4], float (*sum)[
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     larger[h] = weft_quad_max(larger[h]); /* finite: column 0 is in the first tile */
-    fade[h] = exp2f((most[h] - larger[h]) * scale);
+    fade[h] = weft_exp2((most[h] - larger[h]) * scale);
     most[h] = larger[h];
     total[h] *= fade[h];
   }
@@ -250,7 +257,7 @@ static __device__ __forceinline__ void weft_softmax(float (*s)[4], float (*sum)[
   for (int n = 0; n < N / 8; n++) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-      s[n][e] = exp2f(fmaf(s[n][e], scale, -most[e / 2] * scale));
+      s[n][e] = weft_exp2(fmaf(s[n][e], scale, -most[e / 2] * scale));
       total[e / 2] += s[n][e];
     }
   }
@@ -380,7 +387,7 @@ static __device__ __forceinline__ void weft_score_gradients(
       const bool seen = !masks || (KEYS ? r <= column : column <= r);
       const float log_sum = KEYS ? column_sums[at] : row_sum[e / 2];
       const float product = KEYS ? column_products[at] : row_product[e / 2];
-      p[n][e] = seen ? exp2f(fmaf(p[n][e], scale, -log_sum)) : 0;
+      p[n][e] = seen ? weft_exp2(fmaf(p[n][e], scale, -log_sum)) : 0;
       dp[n][e] = p[n][e] * (dp[n][e] - product);
     }
   }
