@@ -69,6 +69,9 @@ WEFT_API struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t r
 
 /* Where that is, for people: "GPU 0 (NVIDIA H200), partition 2 of 4, 32 SMs". */
 WEFT_API const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank);
+/* The whole GPU that it is on or a part of; `cuda` owns it. NULL as above. */
+WEFT_API const struct weft_cuda_gpu_info *weft_cuda_rank_gpu(const struct weft_cuda *cuda,
+                                                             uint32_t rank);
 
 /* Bytes of the GPU's memory that a rank's device holds, and how often it asked the driver for
  * memory so far. */
@@ -78,8 +81,9 @@ WEFT_API void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint
 /* ---- Kernels of your own, without nvcc ---- */
 
 /* CUDA C++ that is compiled for a rank's GPU by NVRTC, on the machine that runs it, and kept in
- * the user's cache; names[count] are its kernels, declared extern "C". WEFT_ERR_UNAVAILABLE without
- * NVRTC, or with what it says about the source. */
+ * the user's cache; names[count] are its kernels, declared extern "C". For capability 9.0 the
+ * target is sm_90a, which has wgmma. WEFT_ERR_UNAVAILABLE without NVRTC, or with what it says about
+ * the source. */
 struct weft_cuda_kernels;
 WEFT_API enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank,
                                                  const char *source, const char *const *names,

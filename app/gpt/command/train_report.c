@@ -103,6 +103,9 @@ void weft_train_add_plan(struct weft_text *text, const struct weft_train_setup *
                  weft_gpt_trainer_schedule(trainer), training->microbatches,
                  training->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
                  weft_train_transport(setup));
+  if (weft_gpt_trainer_attention(trainer) != NULL) {
+    weft_text_addf(text, "attention by %s\n", weft_gpt_trainer_attention(trainer));
+  }
   if (options->replicas > 1) {
     static const char *const shared[] = {"unsharded", "gradients and moments sharded",
                                          "weights, gradients and moments sharded"};
@@ -237,6 +240,9 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
     weft_train_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);
   }
   weft_json_string(&json, "transport", weft_train_transport(setup));
+  if (weft_gpt_trainer_attention(trainer) != NULL) {
+    weft_json_string(&json, "attention", weft_gpt_trainer_attention(trainer));
+  }
   if (stopped_by != NULL) {
     weft_json_string(&json, "stopped_by", stopped_by);
   }

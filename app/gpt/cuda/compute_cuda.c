@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -418,6 +419,12 @@ static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_g
   return WEFT_OK;
 }
 
+/* WEFT_ATTENTION=mma: the kernels for all GPUs are wanted, to compare. */
+static bool has_wgmma(const struct weft_cuda_gpu_info *gpu) {
+  const char *wanted = getenv("WEFT_ATTENTION");
+  return gpu->capability == 90 && (wanted == NULL || strcmp(wanted, "mma") != 0);
+}
+
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
                                               struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
@@ -437,6 +444,9 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   }
   cuda->compute = (struct weft_gpt_compute){.ops = weft_gpt_compute_cuda_ops(), .device = device};
   cuda->allocator = allocator;
+  cuda->hopper = has_wgmma(weft_cuda_rank_gpu(gpus, rank));
+  cuda->compute.attention =
+      weft_gpt_cuda_wide_attention(cuda, config, config->context) ? "wgmma" : "mma";
   enum weft_status status = begin(cuda, error);
   if (status == WEFT_OK) {
     status = weft_cublaslt_open(allocator, &cuda->lt, error);

@@ -232,6 +232,11 @@ static enum weft_status norm_backward_weight(const struct pass *p, const float *
 
 /* ---- Attention ---- */
 
+bool weft_gpt_cuda_wide_attention(const struct weft_gpt_cuda *cuda,
+                                  const struct weft_gpt_config *config, uint64_t tokens) {
+  return cuda->hopper && config->dim / config->heads == 64 && tokens % 64 == 0;
+}
+
 /* Which of the kernels for heads of 16, 32, 64 and 128 channels, and blocks for all rows. */
 static uint32_t width_index(const struct pass *p) {
   const uint64_t width = p->channels / p->heads;
@@ -244,13 +249,29 @@ static struct weft_gpt_cuda_grid attention_grid(const struct pass *p) {
               .threads = {128});
 }
 
+/* A kernel of attention with the values that all of its kind take. `hopper`: the one for Hopper,
+ * whose blocks have so many warpgroups of 64 rows. */
+static enum weft_status launch_attention(const struct pass *p, enum weft_gpt_cuda_kernel first,
+                                         enum weft_gpt_cuda_kernel hopper, uint64_t groups,
+                                         uint64_t *values, struct weft_error *error) {
+  const bool wide = weft_gpt_cuda_wide_attention(p->cuda, p->call->config, p->tokens);
+  const struct weft_gpt_cuda_grid grid =
+      GRID(.blocks = {parts_of(p->tokens, 64 * groups), p->call->sequences * p->heads},
+           .threads = {128 * groups});
+  return weft_gpt_cuda_launch(p->cuda, wide ? hopper : first + width_index(p),
+                              wide ? grid : attention_grid(p), values, p->stream, error);
+}
+
+/* Warpgroups of a block, as gpt_attention_hopper.cu has them. */
+enum { FORWARD_GROUPS = 2, QUERIES_GROUPS = 2, KEYS_GROUPS = 2 };
+
 static enum weft_status attention(const struct pass *p, struct weft_error *error) {
   const struct cuda_saved *k = &p->saved;
-  return weft_gpt_cuda_launch(p->cuda, WEFT_GPT_CUDA_attention_forward_16 + width_index(p),
-                              attention_grid(p),
-                              VALUES(ADDRESS(k->attention), ADDRESS(k->log_sums), ADDRESS(k->qkv),
-                                     p->call->sequences, p->tokens, p->heads),
-                              p->stream, error);
+  return launch_attention(p, WEFT_GPT_CUDA_attention_forward_16,
+                          WEFT_GPT_CUDA_attention_forward_hopper, FORWARD_GROUPS,
+                          VALUES(ADDRESS(k->attention), ADDRESS(k->log_sums), ADDRESS(k->qkv),
+                                 p->call->sequences, p->tokens, p->heads),
+                          error);
 }
 
 static enum weft_status attention_backward(const struct pass *p, const void *dy, float *products,
@@ -261,11 +282,11 @@ static enum weft_status attention_backward(const struct pass *p, const void *dy,
              ADDRESS(products), p->call->sequences, p->tokens, p->heads);
   LAUNCH(attention_products, weft_gpt_cuda_threads(p->rows * p->channels / 8), ADDRESS(products),
          ADDRESS(k->attention), ADDRESS(dy), p->rows, p->tokens, p->heads, p->channels);
-  WEFT_TRY(weft_gpt_cuda_launch(p->cuda,
-                                WEFT_GPT_CUDA_attention_backward_queries_16 + width_index(p),
-                                attention_grid(p), values, p->stream, error));
-  return weft_gpt_cuda_launch(p->cuda, WEFT_GPT_CUDA_attention_backward_keys_16 + width_index(p),
-                              attention_grid(p), values, p->stream, error);
+  WEFT_TRY(launch_attention(p, WEFT_GPT_CUDA_attention_backward_queries_16,
+                            WEFT_GPT_CUDA_attention_backward_queries_hopper, QUERIES_GROUPS, values,
+                            error));
+  return launch_attention(p, WEFT_GPT_CUDA_attention_backward_keys_16,
+                          WEFT_GPT_CUDA_attention_backward_keys_hopper, KEYS_GROUPS, values, error);
 }
 
 /* ---- Embedding ---- */

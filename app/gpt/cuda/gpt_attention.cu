@@ -387,7 +387,7 @@ static __device__ __forceinline__ void weft_score_gradients(
       const bool seen = !masks || (KEYS ? r <= column : column <= r);
       const float log_sum = KEYS ? column_sums[at] : row_sum[e / 2];
       const float product = KEYS ? column_products[at] : row_product[e / 2];
-      p[n][e] = seen ? weft_exp2(fmaf(p[n][e], scale, -log_sum)) : 0;
+      p[n][e] = seen ? exp2f(fmaf(p[n][e], scale, -log_sum)) : 0;
       dp[n][e] = p[n][e] * (dp[n][e] - product);
     }
   }

@@ -5,41 +5,45 @@
 #include "cuda/cublaslt.h"
 #include "gpt/cuda/compute_cuda.h"
 
-/* gpt_layers.cu and gpt_attention.cu. */
+/* gpt_layers.cu, gpt_attention.cu and gpt_attention_hopper.cu. */
 extern const char weft_gpt_cuda_text[];
 
-/* X(name): weft_gpt_name there. Attention has one kernel for each width of a head. */
-#define WEFT_GPT_CUDA_KERNELS(X)    \
-  X(embed)                          \
-  X(embed_backward_positions)       \
-  X(embed_backward_tokens)          \
-  X(norm)                           \
-  X(norm_backward)                  \
-  X(column_parts)                   \
-  X(add_parts)                      \
-  X(cross_entropy)                  \
-  X(mean_loss)                      \
-  X(scale)                          \
-  X(tie)                            \
-  X(add)                            \
-  X(to_bf16)                        \
-  X(square_sums)                    \
-  X(sum_parts)                      \
-  X(clip)                           \
-  X(adamw)                          \
-  X(attention_products)             \
-  X(attention_forward_16)           \
-  X(attention_forward_32)           \
-  X(attention_forward_64)           \
-  X(attention_forward_128)          \
-  X(attention_backward_queries_16)  \
-  X(attention_backward_queries_32)  \
-  X(attention_backward_queries_64)  \
-  X(attention_backward_queries_128) \
-  X(attention_backward_keys_16)     \
-  X(attention_backward_keys_32)     \
-  X(attention_backward_keys_64)     \
-  X(attention_backward_keys_128)
+/* X(name): weft_gpt_name there. Attention has one kernel for each width of a head, and another
+ * for Hopper. */
+#define WEFT_GPT_CUDA_KERNELS(X)       \
+  X(embed)                             \
+  X(embed_backward_positions)          \
+  X(embed_backward_tokens)             \
+  X(norm)                              \
+  X(norm_backward)                     \
+  X(column_parts)                      \
+  X(add_parts)                         \
+  X(cross_entropy)                     \
+  X(mean_loss)                         \
+  X(scale)                             \
+  X(tie)                               \
+  X(add)                               \
+  X(to_bf16)                           \
+  X(square_sums)                       \
+  X(sum_parts)                         \
+  X(clip)                              \
+  X(adamw)                             \
+  X(attention_products)                \
+  X(attention_forward_16)              \
+  X(attention_forward_32)              \
+  X(attention_forward_64)              \
+  X(attention_forward_128)             \
+  X(attention_backward_queries_16)     \
+  X(attention_backward_queries_32)     \
+  X(attention_backward_queries_64)     \
+  X(attention_backward_queries_128)    \
+  X(attention_backward_keys_16)        \
+  X(attention_backward_keys_32)        \
+  X(attention_backward_keys_64)        \
+  X(attention_backward_keys_128)       \
+  X(attention_forward_hopper)          \
+  X(attention_backward_queries_hopper) \
+  X(attention_backward_keys_hopper)
 
 enum weft_gpt_cuda_kernel {
 #define WEFT_GPT_CUDA_NAME(name) WEFT_GPT_CUDA_##name,
@@ -75,6 +79,7 @@ struct weft_gpt_cuda {
   struct weft_gpt_compute compute; /* first */
   const struct weft_allocator *allocator;
   struct weft_cuda_kernels *kernels;
+  bool hopper; /* the GPU has wgmma */
   struct weft_cublaslt *lt;
   struct weft_gpt_product products[WEFT_GPT_CUDA_PRODUCTS_MAX];
   uint32_t product_count;
@@ -100,6 +105,11 @@ static inline struct weft_gpt_cuda *weft_gpt_cuda_of(struct weft_gpt_compute *co
 }
 
 /* The passes of layers (cuda_passes.c). */
+
+/* Attention over that many tokens is gpt_attention_hopper.cu's. The shape decides, so that it is
+ * the same on all ranks, whatever the schedule. */
+bool weft_gpt_cuda_wide_attention(const struct weft_gpt_cuda *cuda,
+                                  const struct weft_gpt_config *config, uint64_t tokens);
 uint64_t weft_gpt_cuda_saved_bytes(const struct weft_gpt_config *config, uint32_t layer,
                                    uint64_t sequences, uint64_t tokens);
 uint64_t weft_gpt_cuda_scratch_bytes(const struct weft_gpt_config *config, uint32_t layer,

@@ -122,6 +122,7 @@ struct weft_gpt_compute_ops {
 struct weft_gpt_compute {
   const struct weft_gpt_compute_ops *ops;
   struct weft_device *device; /* where all arrays are; NULL: host */
+  const char *attention;      /* the name of its kernels on a GPU, "wgmma" or "mma"; NULL: host */
 };
 
 struct weft_gpt_compute *weft_gpt_compute_host(void);

@@ -168,3 +168,8 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].autotune.current.schedule;
 }
+
+const char *weft_gpt_trainer_attention(const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_compute *compute = trainer->ranks[0].compute;
+  return compute != NULL ? compute->attention : NULL;
+}

@@ -71,6 +71,9 @@ int weft_cuda_compiler_version(void) {
 
 enum { PATH_SIZE = 4096 };
 
+/* Hopper's own instructions, wgmma among them, are only in the target of that one capability. */
+static const char *target_suffix(uint32_t capability) { return capability == 90 ? "a" : ""; }
+
 static bool cache_path(const char *source, bool exact, uint32_t capability, char *out) {
   const char *folder = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   const uint64_t hash = weft_checksum(source, (uint64_t)strlen(source));
@@ -78,9 +81,10 @@ static bool cache_path(const char *source, bool exact, uint32_t capability, char
   if (own && (home == NULL || home[0] != '/')) {
     return false;
   }
-  const int length = snprintf(out, PATH_SIZE, "%s%s/weft/kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s",
-                              own ? home : folder, own ? "/.cache" : "", hash, nvrtc.version,
-                              capability, exact ? "" : "-fused");
+  const int length =
+      snprintf(out, PATH_SIZE, "%s%s/weft/kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s%s",
+               own ? home : folder, own ? "/.cache" : "", hash, nvrtc.version, capability,
+               target_suffix(capability), exact ? "" : "-fused");
   return length > 0 && length < PATH_SIZE - 16;
 }
 
@@ -151,7 +155,8 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
                                 bool exact, uint32_t capability, char **code, size_t *size,
                                 struct weft_error *error) {
   char architecture[32];
-  (void)snprintf(architecture, sizeof architecture, "-arch=sm_%" PRIu32, capability);
+  (void)snprintf(architecture, sizeof architecture, "-arch=sm_%" PRIu32 "%s", capability,
+                 target_suffix(capability));
   const char *const options[] = {architecture, exact ? "-fmad=false" : "-fmad=true"};
   if (nvrtc.nvrtcCompileProgram(program, 2, options) != 0 ||
       nvrtc.nvrtcGetCUBINSize(program, size) != 0 || *size == 0) {

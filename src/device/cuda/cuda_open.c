@@ -339,6 +339,11 @@ const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank) {
   return found != NULL ? found->place : "?";
 }
 
+const struct weft_cuda_gpu_info *weft_cuda_rank_gpu(const struct weft_cuda *cuda, uint32_t rank) {
+  const struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);
+  return found != NULL ? &found->gpu->info : NULL;
+}
+
 void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint64_t *bytes,
                       uint64_t *allocations) {
   const struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);

@@ -564,27 +564,28 @@ static uint32_t access_backward(const uint64_t *v, struct fake_cuda_access *out,
   return count;
 }
 
-#define ATTENTION(width)                                                                  \
-  RUN(attention_forward_##width) {                                                        \
-    (void)threads;                                                                        \
-    run_forward(parameters, width);                                                       \
-  }                                                                                       \
-  ACCESSES(attention_forward_##width) { return access_forward(v, out, width); }           \
-  RUN(attention_backward_queries_##width) {                                               \
-    (void)threads;                                                                        \
-    run_backward(parameters, width, false);                                               \
-  }                                                                                       \
-  ACCESSES(attention_backward_queries_##width) { return access_backward(v, out, width); } \
-  RUN(attention_backward_keys_##width) {                                                  \
-    (void)threads;                                                                        \
-    run_backward(parameters, width, true);                                                \
-  }                                                                                       \
-  ACCESSES(attention_backward_keys_##width) { return access_backward(v, out, width); }
+#define ATTENTION(name, width)                                                           \
+  RUN(attention_forward_##name) {                                                        \
+    (void)threads;                                                                       \
+    run_forward(parameters, width);                                                      \
+  }                                                                                      \
+  ACCESSES(attention_forward_##name) { return access_forward(v, out, width); }           \
+  RUN(attention_backward_queries_##name) {                                               \
+    (void)threads;                                                                       \
+    run_backward(parameters, width, false);                                              \
+  }                                                                                      \
+  ACCESSES(attention_backward_queries_##name) { return access_backward(v, out, width); } \
+  RUN(attention_backward_keys_##name) {                                                  \
+    (void)threads;                                                                       \
+    run_backward(parameters, width, true);                                               \
+  }                                                                                      \
+  ACCESSES(attention_backward_keys_##name) { return access_backward(v, out, width); }
 
-ATTENTION(16)
-ATTENTION(32)
-ATTENTION(64)
-ATTENTION(128)
+ATTENTION(16, 16)
+ATTENTION(32, 32)
+ATTENTION(64, 64)
+ATTENTION(128, 128)
+ATTENTION(hopper, 64)
 
 /* ---- The table ---- */
 
@@ -621,6 +622,7 @@ static const struct fake_cuda_kernel kernels[] = {
     ATTENTION_KERNELS(32),
     ATTENTION_KERNELS(64),
     ATTENTION_KERNELS(128),
+    ATTENTION_KERNELS(hopper),
 };
 
 const struct fake_cuda_kernel *fake_gpt_kernel_at(uint32_t k) {
