@@ -199,6 +199,12 @@ last_loss() {
   jq -es 'last | has("attention") | not' <<<"$output"
 }
 
+@test "the attention kernels' own source, emulated on the host, computes attention" {
+  g++ -std=c++17 -O1 -Wno-unknown-pragmas -I "$WEFT_SOURCE_DIR"/app/gpt/cuda -o emulated \
+    "$WEFT_SOURCE_DIR"/tests/gpt/emulated_attention.cpp
+  ./emulated
+}
+
 @test "nvcc compiles the kernels, and those of GPT-2 spill next to nothing" {
   command -v nvcc >/dev/null || skip "there is no nvcc"
   local folder=$WEFT_SOURCE_DIR/app/gpt/cuda target

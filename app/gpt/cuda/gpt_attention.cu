@@ -9,6 +9,66 @@
  * A warp owns 16 rows of a tile: their numbers are in the registers of its lanes as mma.m16n8k16
  * has them. Lane 4 g + t has, of 16 x 8 results, columns 2 t and 2 t + 1 of rows g and g + 8. */
 
+/* ---- Instructions ---- */
+
+struct weft_fragment {
+  unsigned x[4];
+};
+
+#ifndef WEFT_EMULATED
+
+/* Starts the copy of 16 bytes, or of as many zeros. */
+static __device__ __forceinline__ void weft_copy_piece(uint4 *to, const weft_bf16 *from,
+                                                       bool inside) {
+  const unsigned address = (unsigned)__cvta_generic_to_shared(to);
+  const int bytes = inside ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+               "r"(bytes));
+}
+static __device__ __forceinline__ void weft_copies_commit() {
+  asm volatile("cp.async.commit_group;");
+}
+template <int PENDING>
+static __device__ __forceinline__ void weft_copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
+}
+
+static __device__ __forceinline__ weft_fragment weft_load_matrices(const uint4 *at) {
+  weft_fragment f;
+  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+               : "r"(address));
+  return f;
+}
+
+static __device__ __forceinline__ weft_fragment weft_load_transposed(const uint4 *at) {
+  weft_fragment f;
+  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
+               : "r"(address));
+  return f;
+}
+
+static __device__ __forceinline__ void weft_mma(float *c, const weft_fragment &a, unsigned b0,
+                                                unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+}
+
+/* One instruction, where exp2f takes care of numbers below 2^-126: they are 0 here. */
+static __device__ __forceinline__ float weft_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
+
+#endif
+
 /* ---- Tiles in shared memory ---- */
 
 /* Rows of D numbers, in pieces of 16 bytes. The pieces of a row are permuted, so that eight rows
@@ -27,42 +87,9 @@ static __device__ __forceinline__ void weft_tile_load(uint4 *tile, const weft_bf
   constexpr int pieces = D / 8;
   for (int k = threadIdx.x; k < rows * pieces; k += THREADS) {
     const int row = k / pieces, piece = k % pieces;
-    const unsigned to =
-        (unsigned)__cvta_generic_to_shared(tile + weft_tile_at<D>(row, piece));
-    const weft_bf16 *source = from + (row < count ? row : 0) * stride + piece * 8;
-    const int bytes = row < count ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(source), "r"(bytes));
+    weft_copy_piece(tile + weft_tile_at<D>(row, piece),
+                    from + (row < count ? row : 0) * stride + piece * 8, row < count);
   }
-}
-
-static __device__ __forceinline__ void weft_copies_commit() {
-  asm volatile("cp.async.commit_group;");
-}
-template <int PENDING>
-static __device__ __forceinline__ void weft_copies_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING));
-}
-
-struct weft_fragment {
-  unsigned x[4];
-};
-
-static __device__ __forceinline__ weft_fragment weft_load_matrices(const uint4 *at) {
-  weft_fragment f;
-  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-               : "r"(address));
-  return f;
-}
-
-static __device__ __forceinline__ weft_fragment weft_load_transposed(const uint4 *at) {
-  weft_fragment f;
-  const unsigned address = (unsigned)__cvta_generic_to_shared(at);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(f.x[0]), "=r"(f.x[1]), "=r"(f.x[2]), "=r"(f.x[3])
-               : "r"(address));
-  return f;
 }
 
 /* The left operand: rows row ... row + 15, columns 16 k ... 16 k + 15. */
@@ -98,15 +125,6 @@ static __device__ __forceinline__ weft_fragment weft_right(const uint4 *tile, in
   const int lane = threadIdx.x % 32;
   return weft_load_transposed(
       tile + weft_tile_at<D>(row + lane % 8 + lane / 8 % 2 * 8, 2 * n + lane / 16));
-}
-
-static __device__ __forceinline__ void weft_mma(float *c, const weft_fragment &a, unsigned b0,
-                                                unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
 }
 
 /* s[16 M, N] = left tile^T, N rows of the tile from `row` on. */
@@ -202,13 +220,6 @@ struct weft_attention_size {
 };
 
 #define WEFT_LOG2E 1.4426950408889634f
-
-/* One instruction, where exp2f takes care of numbers below 2^-126: they are 0 here. */
-static __device__ __forceinline__ float weft_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
 
 /* ---- Forward ---- */
 

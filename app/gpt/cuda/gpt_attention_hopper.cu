@@ -13,7 +13,7 @@
  * the one before may still run. A buffer is filled again only after a barrier that every warpgroup
  * passes when its products with that buffer have completed. */
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(WEFT_EMULATED)
 
 /* ---- Products of warpgroups ---- */
 
@@ -24,6 +24,8 @@ static __device__ __forceinline__ weft_u64 weft_wide_tile(const uint4 *at) {
   return (address & 0x3ffff) >> 4 | (weft_u64)1 << 16 | (weft_u64)(1024 >> 4) << 32 |
          (weft_u64)1 << 62;
 }
+
+#ifndef WEFT_EMULATED
 
 /* Registers that products use are written before it, or not until they have completed. */
 static __device__ __forceinline__ void weft_wide_fence() {
@@ -44,7 +46,7 @@ static __device__ __forceinline__ void weft_wide_wait(float (&c)[8][4]) {
   asm volatile("wgmma.wait_group.sync.aligned %32;" : WEFT_WIDE_SUMS(c) : "n"(PENDING) : "memory");
 }
 
-/* c[64, 64] = left[64, 16] right, + c unless FIRST. The right operand is 64 rows of 16 numbers
+/* Starts c[64, 64] = left[64, 16] right, + c if it `adds`. The right operand is 64 rows of 16 numbers
  * (right = tile^T), or, BY_ROWS, 16 rows of 64 numbers. */
 template <bool BY_ROWS>
 static __device__ __forceinline__ void weft_wide_product(float (&c)[8][4],
@@ -63,6 +65,14 @@ static __device__ __forceinline__ void weft_wide_product(float (&c)[8][4],
       : "r"(left.x[0]), "r"(left.x[1]), "r"(left.x[2]), "r"(left.x[3]), "l"(right), "r"(adds),
         "n"(BY_ROWS ? 1 : 0));
 }
+
+/* The copies that this thread has started are done, and products may read them after a barrier. */
+static __device__ __forceinline__ void weft_wide_arrived() {
+  weft_copies_wait<0>();
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+#endif
 
 /* Starts s[64, 64] = left tile^T. */
 static __device__ __forceinline__ void weft_wide_scores(float (&s)[8][4],
@@ -99,12 +109,6 @@ static __device__ __forceinline__ void weft_wide_pack(weft_fragment *to, const f
 /* ---- Tiles ---- */
 
 enum { WEFT_WIDE_ROWS = 64, WEFT_WIDE_TILE = 64 * 64 / 8 /* uint4s */ };
-
-/* The copies that this thread has started are done, and products may read them after a barrier. */
-static __device__ __forceinline__ void weft_wide_arrived() {
-  weft_copies_wait<0>();
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 
 /* Two sides of a block: the tiles along which it goes, in three pairs of buffers. */
 template <int GROUPS>

@@ -15,11 +15,13 @@ typedef unsigned long long weft_u64;
 static __device__ __forceinline__ float weft_float(weft_bf16 x) {
   return __uint_as_float((unsigned)x << 16);
 }
+#ifndef WEFT_EMULATED /* a test has its own (tests/gpt/emulated_attention.cpp) */
 static __device__ __forceinline__ unsigned weft_pack(float low, float high) {
   unsigned both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
+#endif
 
 /* Eight bf16 numbers. */
 static __device__ __forceinline__ void weft_unpack8(float *x, const uint4 &bits) {
