@@ -25,6 +25,7 @@ if(WEFT_TRAINER AND OPENBLAS_FOUND)
   add_library(weft_gpt_objects OBJECT ${sources})
   weft_kernels_text(weft_gpt_objects weft_gpt_cuda_text gpt/cuda/gpt_kernels.h
     ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_layers.cu
+    ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_optimizer.cu
     ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_attention.cu
     ${PROJECT_SOURCE_DIR}/app/gpt/cuda/gpt_attention_hopper.cu)
   target_include_directories(weft_gpt_objects PUBLIC

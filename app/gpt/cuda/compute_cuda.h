@@ -1,5 +1,5 @@
 /* The GPU's side of gpt/model/compute.h. Matrix products are cublasLt's (cuda/cublaslt.h), all
- * else are kernels of our own: gpt_layers.cu and gpt_attention.cu, compiled on the machine. */
+ * else are kernels of our own, the .cu files of this folder, compiled on the machine. */
 #ifndef GPT_COMPUTE_CUDA_H
 #define GPT_COMPUTE_CUDA_H
 

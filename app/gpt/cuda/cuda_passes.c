@@ -192,7 +192,7 @@ static enum weft_status linear_backward_weight(const struct pass *p, uint64_t in
     return WEFT_OK;
   }
   const uint64_t parts = parts_of(p->rows, WEFT_GPT_CUDA_PART_ROWS);
-  LAUNCH(column_parts, GRID(.blocks = {(out + 63) / 64, parts}, .threads = {32, 8}),
+  LAUNCH(column_parts, GRID(.blocks = {(out + 255) / 256, parts}, .threads = {32, 8}),
          ADDRESS(p->call->scratch), ADDRESS(dy), p->rows, out, WEFT_GPT_CUDA_PART_ROWS);
   LAUNCH(add_parts, GRID(.blocks = {(out + 31) / 32}, .threads = {32, 32}),
          ADDRESS(gradient(p, bias)), ADDRESS(p->call->scratch), parts, out, out);
@@ -219,14 +219,18 @@ static enum weft_status norm_backward_input(const struct pass *p, const void *x,
   return WEFT_OK;
 }
 
-/* Weight and bias of a norm. */
+/* Weight and bias of a norm, at once where they are beside each other. */
 static enum weft_status norm_backward_weight(const struct pass *p, const float *parts,
                                              uint32_t weight, uint32_t bias,
                                              struct weft_error *error) {
   const uint64_t c = p->channels, count = parts_of(p->rows, WEFT_GPT_CUDA_NORM_ROWS);
-  const struct weft_gpt_cuda_grid grid = {.blocks = {(c + 31) / 32}, .threads = {32, 32}};
-  LAUNCH(add_parts, grid, ADDRESS(gradient(p, weight)), ADDRESS(parts), count, c, 2 * c);
-  LAUNCH(add_parts, grid, ADDRESS(gradient(p, bias)), ADDRESS(parts + c), count, c, 2 * c);
+  const uint64_t together = p->at[bias] == p->at[weight] + c ? 2 : 1;
+  const struct weft_gpt_cuda_grid grid = {.blocks = {(together * c + 31) / 32},
+                                          .threads = {32, 32}};
+  LAUNCH(add_parts, grid, ADDRESS(gradient(p, weight)), ADDRESS(parts), count, together * c, 2 * c);
+  if (together == 1) {
+    LAUNCH(add_parts, grid, ADDRESS(gradient(p, bias)), ADDRESS(parts + c), count, c, 2 * c);
+  }
   return WEFT_OK;
 }
 

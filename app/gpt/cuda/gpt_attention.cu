@@ -60,13 +60,6 @@ static __device__ __forceinline__ void weft_mma(float *c, const weft_fragment &a
       : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
 }
 
-/* One instruction, where exp2f takes care of numbers below 2^-126: they are 0 here. */
-static __device__ __forceinline__ float weft_exp2(float x) {
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-}
-
 #endif
 
 /* ---- Tiles in shared memory ---- */

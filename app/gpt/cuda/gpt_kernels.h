@@ -5,7 +5,7 @@
 #include "cuda/cublaslt.h"
 #include "gpt/cuda/compute_cuda.h"
 
-/* gpt_layers.cu, gpt_attention.cu and gpt_attention_hopper.cu. */
+/* The four .cu files of this folder. */
 extern const char weft_gpt_cuda_text[];
 
 /* X(name): weft_gpt_name there. Attention has one kernel for each width of a head, and another
@@ -53,7 +53,7 @@ enum weft_gpt_cuda_kernel {
 };
 
 /* Rows of a block of norm_backward, and of a part of column_parts. */
-enum { WEFT_GPT_CUDA_NORM_ROWS = 32, WEFT_GPT_CUDA_PART_ROWS = 512 };
+enum { WEFT_GPT_CUDA_NORM_ROWS = 32, WEFT_GPT_CUDA_PART_ROWS = 256 };
 
 /* ---- Products: y[R, N] = x[R, K] w[N, K]^T, and its gradients ---- */
 

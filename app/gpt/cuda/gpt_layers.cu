@@ -1,5 +1,5 @@
-/* The trainer's kernels but for attention and matrix products: embedding, norm, cross
- * entropy, column sums, and the optimizer. gpt_kernels.h says what each computes. Every number is
+/* The trainer's kernels but for attention, matrix products and the optimizer: embedding, norm, cross
+ * entropy and column sums. gpt_kernels.h says what each computes. Every number is
  * written by one thread, and sums have one order: no atomics.
  *
  * Letters: R rows (B sequences x T tokens), C channels, V vocabulary. Numbers are bf16, sums and
@@ -20,6 +20,12 @@ static __device__ __forceinline__ unsigned weft_pack(float low, float high) {
   unsigned both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
+}
+/* One instruction, where exp2f takes care of numbers below 2^-126: they are 0 here. */
+static __device__ __forceinline__ float weft_exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
 }
 #endif
 
@@ -203,40 +209,120 @@ WEFT_GLOBAL(norm, (weft_bf16 *y, float *mean, float *rstd, const weft_bf16 *x,
   }
 }
 
-/* A block of 256 threads has 32 rows. First its warps compute dx, a row after the other; then its
- * threads sum over the block's rows, for each channel: parts [blocks, 2 C]. `residual`: added to
- * dx, or NULL. */
-WEFT_GLOBAL(norm_backward, (weft_bf16 *dx, float *parts, const weft_bf16 *residual,
-                            const weft_bf16 *x, const weft_bf16 *weight, const float *mean,
-                            const float *rstd, const weft_bf16 *dy, weft_u64 rows,
-                            weft_u64 channels)) {
-  constexpr int each = 32, warps = 8;
-  __shared__ float means[each], rstds[each];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const weft_u64 first = blockIdx.x * (weft_u64)each;
-  const int count = rows - first < each ? (int)(rows - first) : each;
-  if (threadIdx.x < count) {
-    means[threadIdx.x] = mean[first + threadIdx.x];
-    rstds[threadIdx.x] = rstd[first + threadIdx.x];
-  }
-  __syncthreads();
-  for (int n = warp; n < count; n += warps) {
-    const weft_u64 at = (first + n) * channels;
-    const float m = means[n], s = rstds[n];
-    float v[8], g[8], w[8], sum = 0, dot = 0;
-    for (weft_u64 c = lane * 8; c < channels; c += 256) {
-      weft_load8(v, x + at + c);
-      weft_load8(g, dy + at + c);
-      weft_load8(w, weight + c);
+/* The sums of a norm's gradient over a row, of eight channels. */
+static __device__ __forceinline__ void weft_norm_sums(float *sum, float *dot, const float *v,
+                                                      const float *g, const float *w, float m,
+                                                      float s) {
 #pragma unroll
-      for (int e = 0; e < 8; e++) {
-        sum += g[e] * w[e];
-        dot += g[e] * w[e] * (v[e] - m) * s;
+  for (int e = 0; e < 8; e++) {
+    *sum += g[e] * w[e];
+    *dot += g[e] * w[e] * (v[e] - m) * s;
+  }
+}
+
+/* Rows of a warp, and what is read of them once: a lane has the same channels of every row, eight
+ * of each 256, and sums the gradients of their weight and bias. */
+template <int CHUNKS>
+static __device__ __forceinline__ void weft_norm_backward_rows(
+    float *sums, weft_bf16 *dx, float *parts, const weft_bf16 *residual, const weft_bf16 *x,
+    const weft_bf16 *weight, const float *means, const float *rstds, const weft_bf16 *dy, int count,
+    int channels) {
+  constexpr int warps = 8, width = 256 * CHUNKS;
+  constexpr bool early = CHUNKS <= 3; /* there are registers for the residual, too */
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float of_weight[CHUNKS][8] = {}, of_bias[CHUNKS][8] = {};
+  for (int n = warp; n < count; n += warps) {
+    const int at = n * channels + lane * 8;
+    const float m = means[n], s = rstds[n];
+    uint4 v_bits[CHUNKS], g_bits[CHUNKS], d_bits[CHUNKS];
+    float v[8], g[8], w[8], sum = 0, dot = 0;
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+      if (lane * 8 + 256 * k < channels) {
+        v_bits[k] = *(const uint4 *)(x + at + 256 * k);
+        g_bits[k] = *(const uint4 *)(dy + at + 256 * k);
+        if (early) {
+          d_bits[k] = residual != nullptr ? *(const uint4 *)(residual + at + 256 * k) : uint4{};
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+      if (lane * 8 + 256 * k < channels) {
+        weft_unpack8(v, v_bits[k]);
+        weft_unpack8(g, g_bits[k]);
+        weft_load8(w, weight + lane * 8 + 256 * k);
+        weft_norm_sums(&sum, &dot, v, g, w, m, s);
       }
     }
     sum = weft_warp_sum(sum) / (float)channels;
     dot = weft_warp_sum(dot) / (float)channels;
-    for (weft_u64 c = lane * 8; c < channels; c += 256) {
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+      if (lane * 8 + 256 * k < channels) {
+        float d[8] = {};
+        if (early) {
+          weft_unpack8(d, d_bits[k]);
+        } else if (residual != nullptr) {
+          weft_load8(d, residual + at + 256 * k);
+        }
+        weft_unpack8(v, v_bits[k]);
+        weft_unpack8(g, g_bits[k]);
+        weft_load8(w, weight + lane * 8 + 256 * k);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+          const float normed = (v[e] - m) * s;
+          d[e] += s * (g[e] * w[e] - sum - normed * dot);
+          of_weight[k][e] += g[e] * normed;
+          of_bias[k][e] += g[e];
+        }
+        weft_store8(dx + at + 256 * k, d);
+      }
+    }
+  }
+#pragma unroll
+  for (int which = 0; which < 2; which++) {
+#pragma unroll
+    for (int k = 0; k < CHUNKS; k++) {
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        sums[warp * width + 256 * k + lane * 8 + e] =
+            which == 0 ? of_weight[k][e] : of_bias[k][e];
+      }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < channels; c += 256) {
+      float sum = 0;
+#pragma unroll
+      for (int other = 0; other < warps; other++) {
+        sum += sums[other * width + c];
+      }
+      parts[which * channels + c] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+/* For any number of channels: what is read of a row the second time comes from the cache. Then
+ * threads sum over the block's rows, for each channel. */
+static __device__ __forceinline__ void weft_norm_backward_any(
+    float *, weft_bf16 *dx, float *parts, const weft_bf16 *residual, const weft_bf16 *x,
+    const weft_bf16 *weight, const float *means, const float *rstds, const weft_bf16 *dy, int count,
+    int channels) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int n = warp; n < count; n += 8) {
+    const int at = n * channels;
+    const float m = means[n], s = rstds[n];
+    float v[8], g[8], w[8], sum = 0, dot = 0;
+    for (int c = lane * 8; c < channels; c += 256) {
+      weft_load8(v, x + at + c);
+      weft_load8(g, dy + at + c);
+      weft_load8(w, weight + c);
+      weft_norm_sums(&sum, &dot, v, g, w, m, s);
+    }
+    sum = weft_warp_sum(sum) / (float)channels;
+    dot = weft_warp_sum(dot) / (float)channels;
+    for (int c = lane * 8; c < channels; c += 256) {
       float d[8] = {};
       weft_load8(v, x + at + c);
       weft_load8(g, dy + at + c);
@@ -251,51 +337,86 @@ WEFT_GLOBAL(norm_backward, (weft_bf16 *dx, float *parts, const weft_bf16 *residu
       weft_store8(dx + at + c, d);
     }
   }
-  parts += blockIdx.x * 2 * channels;
-  for (weft_u64 c = 2 * threadIdx.x; c < channels; c += 512) {
-    float w0 = 0, w1 = 0, b0 = 0, b1 = 0;
-#pragma unroll 4
+  for (int c = threadIdx.x; c < channels; c += 256) {
+    float of_weight = 0, of_bias = 0;
     for (int n = 0; n < count; n++) {
-      const weft_u64 at = (first + n) * channels + c;
-      const unsigned g = *(const unsigned *)(dy + at), v = *(const unsigned *)(x + at);
-      const float g0 = __uint_as_float(g << 16), g1 = __uint_as_float(g & 0xffff0000u);
-      w0 += g0 * (__uint_as_float(v << 16) - means[n]) * rstds[n];
-      w1 += g1 * (__uint_as_float(v & 0xffff0000u) - means[n]) * rstds[n];
-      b0 += g0;
-      b1 += g1;
+      const float g = weft_float(dy[n * channels + c]);
+      of_weight += g * (weft_float(x[n * channels + c]) - means[n]) * rstds[n];
+      of_bias += g;
     }
-    *(float2 *)(parts + c) = make_float2(w0, w1);
-    *(float2 *)(parts + channels + c) = make_float2(b0, b1);
+    parts[c] = of_weight;
+    parts[channels + c] = of_bias;
   }
+}
+
+/* A block of 256 threads has 32 rows: their dx, and the sums over them of the gradients of weight
+ * and bias, parts [blocks, 2 C]. `residual`: added to dx, or NULL. */
+extern "C" __global__ void __launch_bounds__(256, 2)
+    weft_gpt_norm_backward(weft_bf16 *dx, float *parts, const weft_bf16 *residual,
+                           const weft_bf16 *x, const weft_bf16 *weight, const float *mean,
+                           const float *rstd, const weft_bf16 *dy, weft_u64 rows,
+                           weft_u64 channels) {
+  constexpr int each = 32;
+  __shared__ float means[each], rstds[each];
+  __shared__ __align__(16) float sums[8 * 1024]; /* of warps */
+  const weft_u64 first = blockIdx.x * (weft_u64)each, at = first * channels;
+  const int count = rows - first < each ? (int)(rows - first) : each;
+  if (threadIdx.x < count) {
+    means[threadIdx.x] = mean[first + threadIdx.x];
+    rstds[threadIdx.x] = rstd[first + threadIdx.x];
+  }
+  __syncthreads();
+  parts += blockIdx.x * 2 * channels;
+  residual = residual != nullptr ? residual + at : nullptr;
+#define WEFT_NORM_BACKWARD(rows_of_block)                                                      \
+  rows_of_block(sums, dx + at, parts, residual, x + at, weight, means, rstds, dy + at, count, \
+                (int)channels)
+  if (channels <= 256) {
+    WEFT_NORM_BACKWARD(weft_norm_backward_rows<1>);
+  } else if (channels <= 768) {
+    WEFT_NORM_BACKWARD(weft_norm_backward_rows<3>);
+  } else if (channels <= 1024) {
+    WEFT_NORM_BACKWARD(weft_norm_backward_rows<4>);
+  } else {
+    WEFT_NORM_BACKWARD(weft_norm_backward_any);
+  }
+#undef WEFT_NORM_BACKWARD
 }
 
 /* ---- Sums over rows ---- */
 
-/* parts[b][c] = the sum over the b-th `each` rows of x[r][c]. Threads (32, 8), a thread has two
- * columns; blocks (columns / 64, parts). */
+/* parts[b][c] = the sum over the b-th `each` rows of x[r][c]. Threads (32, 8), a thread has eight
+ * columns; blocks (columns / 256, parts). */
 WEFT_GLOBAL(column_parts, (float *parts, const weft_bf16 *x, weft_u64 rows, weft_u64 columns,
                            weft_u64 each)) {
-  __shared__ float2 sums[8][32];
-  const weft_u64 c = (blockIdx.x * 32 + threadIdx.x) * 2;
-  const weft_u64 begin = blockIdx.y * each;
-  const weft_u64 end = begin + each < rows ? begin + each : rows;
-  float2 sum = make_float2(0, 0);
-  if (c < columns) {
+  __shared__ float sums[8][256];
+  const int first = blockIdx.x * 256, width = (int)columns;
+  const int c = first + (int)threadIdx.x * 8, end = (int)(rows - blockIdx.y * each);
+  float sum[8] = {}, v[8];
+  x += blockIdx.y * each * columns;
+  if (c < width) {
 #pragma unroll 4
-    for (weft_u64 r = begin + threadIdx.y; r < end; r += 8) {
-      const unsigned v = *(const unsigned *)(x + r * columns + c);
-      sum.x += __uint_as_float(v << 16);
-      sum.y += __uint_as_float(v & 0xffff0000u);
+    for (int r = threadIdx.y; r < (int)each && r < end; r += 8) {
+      weft_load8(v, x + (weft_u64)r * columns + c);
+#pragma unroll
+      for (int e = 0; e < 8; e++) {
+        sum[e] += v[e];
+      }
     }
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll
+  for (int e = 0; e < 8; e++) {
+    sums[threadIdx.y][threadIdx.x * 8 + e] = sum[e];
+  }
   __syncthreads();
-  if (threadIdx.y == 0 && c < columns) {
-    for (int k = 1; k < 8; k++) {
-      sum.x += sums[k][threadIdx.x].x;
-      sum.y += sums[k][threadIdx.x].y;
+  const int own = (int)(threadIdx.y * 32 + threadIdx.x);
+  if (first + own < width) {
+    float total = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+      total += sums[k][own];
     }
-    *(float2 *)(parts + blockIdx.y * columns + c) = sum;
+    parts[blockIdx.y * columns + first + own] = total;
   }
 }
 
@@ -343,50 +464,42 @@ static __device__ __forceinline__ float weft_block_reduce(float x, float *shared
   return x;
 }
 
-/* A block of 1024 threads per row of logits [R, V], which its registers hold: V is at most 65,536.
- * losses[r] = -log softmax(logits[r])[target]; unless `keeps`, logits become
- * scale * (softmax - onehot). */
-extern "C" __global__ void __launch_bounds__(1024)
+/* A block of 1024 threads per row of logits [R, V]. losses[r] = -log softmax(logits[r])[target];
+ * unless `keeps`, logits become scale * (softmax - onehot). The row is read twice, the second time
+ * from the cache: two blocks of a multiprocessor so have one that reads while the other computes,
+ * which pays more than holding the row in registers. */
+extern "C" __global__ void __launch_bounds__(1024, 2)
     weft_gpt_cross_entropy(weft_bf16 *logits, float *losses, const void *targets, weft_u64 rows,
                            weft_u64 vocabulary, double scale, weft_u64 keeps,
                            weft_u64 token_bytes) {
-  constexpr int threads = 1024, held = 8;
+  constexpr int each = 8 * 1024;
+  constexpr float log2e = 1.4426950408889634f;
   __shared__ float mosts[32], sums[32];
   const weft_u64 r = blockIdx.x;
   weft_bf16 *row = logits + r * vocabulary;
-  const int size = (int)vocabulary, target = (int)weft_token(targets, r, token_bytes);
+  const int size = (int)vocabulary, first = 8 * (int)threadIdx.x;
+  const int target = (int)weft_token(targets, r, token_bytes);
   const float target_logit = weft_float(row[target]);
-  uint4 bits[held];
+  /* Of what the thread has seen, the largest and the sum of exponentials relative to it. */
   float v[8], most = -INFINITY, sum = 0;
+#pragma unroll 2
+  for (int c = first; c < size; c += each) {
+    weft_load8(v, row + c);
+    float larger = most;
 #pragma unroll
-  for (int k = 0; k < held; k++) {
-    const int c = (k * threads + (int)threadIdx.x) * 8;
-    if (c < size) {
-      bits[k] = *(const uint4 *)(row + c);
+    for (int e = 0; e < 8; e++) {
+      larger = fmaxf(larger, v[e]);
+    }
+    sum *= weft_exp2((most - larger) * log2e);
+    most = larger;
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      sum += weft_exp2(fmaf(v[e], log2e, -most * log2e));
     }
   }
-#pragma unroll
-  for (int k = 0; k < held; k++) {
-    if ((k * threads + (int)threadIdx.x) * 8 < size) {
-      weft_unpack8(v, bits[k]);
-#pragma unroll
-      for (int e = 0; e < 8; e++) {
-        most = fmaxf(most, v[e]);
-      }
-    }
-  }
+  const float own = most;
   most = weft_block_reduce<true>(most, mosts);
-#pragma unroll
-  for (int k = 0; k < held; k++) {
-    if ((k * threads + (int)threadIdx.x) * 8 < size) {
-      weft_unpack8(v, bits[k]);
-#pragma unroll
-      for (int e = 0; e < 8; e++) {
-        sum += exp2f((v[e] - most) * 1.4426950408889634f);
-      }
-    }
-  }
-  sum = weft_block_reduce<false>(sum, sums);
+  sum = weft_block_reduce<false>(own > -INFINITY ? sum * weft_exp2((own - most) * log2e) : 0, sums);
   if (threadIdx.x == 0) {
     losses[r] = logf(sum) + most - target_logit;
   }
@@ -394,18 +507,15 @@ extern "C" __global__ void __launch_bounds__(1024)
     return;
   }
   const float factor = (float)scale / sum;
+#pragma unroll 2
+  for (int c = first; c < size; c += each) {
+    weft_load8(v, row + c);
 #pragma unroll
-  for (int k = 0; k < held; k++) {
-    const int c = (k * threads + (int)threadIdx.x) * 8;
-    if (c < size) {
-      weft_unpack8(v, bits[k]);
-#pragma unroll
-      for (int e = 0; e < 8; e++) {
-        v[e] = exp2f((v[e] - most) * 1.4426950408889634f) * factor -
-               (c + e == target ? (float)scale : 0.0f);
-      }
-      weft_store8(row + c, v);
+    for (int e = 0; e < 8; e++) {
+      v[e] = weft_exp2(fmaf(v[e], log2e, -most * log2e)) * factor -
+             (c + e == target ? (float)scale : 0.0f);
     }
+    weft_store8(row + c, v);
   }
 }
 
@@ -426,163 +536,5 @@ WEFT_GLOBAL(mean_loss, (double *loss, const float *losses, weft_u64 rows)) {
       sum += sums[w];
     }
     *loss += sum / (double)rows;
-  }
-}
-
-/* ---- Parameters ---- */
-
-/* x[k] *= factor; four numbers per thread. */
-WEFT_GLOBAL(scale, (float *x, double factor, weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 4;
-  if (k < count) {
-    float4 v = *(float4 *)(x + k);
-    v.x *= (float)factor;
-    v.y *= (float)factor;
-    v.z *= (float)factor;
-    v.w *= (float)factor;
-    *(float4 *)(x + k) = v;
-  }
-}
-
-/* a[k] = b[k] = a[k] + b[k]. */
-WEFT_GLOBAL(tie, (float *a, float *b, weft_u64 count)) {
-  const weft_u64 k = weft_thread();
-  if (k < count) {
-    a[k] = b[k] = a[k] + b[k];
-  }
-}
-
-/* c[k] = a[k] + b[k]; four numbers per thread. */
-WEFT_GLOBAL(add, (float *c, const float *a, const float *b, weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 4;
-  if (k < count) {
-    const float4 x = *(const float4 *)(a + k), y = *(const float4 *)(b + k);
-    *(float4 *)(c + k) = make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
-  }
-}
-
-/* To bf16; eight numbers per thread. */
-WEFT_GLOBAL(to_bf16, (weft_bf16 *y, const float *x, weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 8;
-  if (k < count) {
-    float v[8];
-    *(float4 *)v = *(const float4 *)(x + k);
-    *(float4 *)(v + 4) = *(const float4 *)(x + k + 4);
-    weft_store8(y + k, v);
-  }
-}
-
-/* sums[b] = the sum of squares of the b-th of `gridDim.x` parts of x; 256 threads. */
-WEFT_GLOBAL(square_sums, (double *sums, const float *x, weft_u64 count, weft_u64 parts)) {
-  __shared__ double warps[8];
-  const weft_u64 each = ((count + parts - 1) / parts + 3) / 4 * 4, begin = blockIdx.x * each;
-  const weft_u64 end = begin + each < count ? begin + each : count;
-  double sum = 0;
-  for (weft_u64 k = begin + threadIdx.x; k < end; k += 256) {
-    sum += (double)x[k] * (double)x[k];
-  }
-  sum = weft_warp_sum_f64(sum);
-  if (threadIdx.x % 32 == 0) {
-    warps[threadIdx.x / 32] = sum;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int w = 1; w < 8; w++) {
-      sum += warps[w];
-    }
-    sums[blockIdx.x] = sum;
-  }
-}
-
-/* sums[b] = the sum of parts[b], `count` numbers; 256 threads for each of `sum_count`. */
-WEFT_GLOBAL(sum_parts, (double *sums, const double *parts, weft_u64 count, weft_u64 sum_count)) {
-  __shared__ double warps[8];
-  double sum = 0;
-  for (weft_u64 k = threadIdx.x; k < count; k += 256) {
-    sum += parts[blockIdx.x * count + k];
-  }
-  sum = weft_warp_sum_f64(sum);
-  if (threadIdx.x % 32 == 0) {
-    warps[threadIdx.x / 32] = sum;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0 && blockIdx.x < sum_count) {
-    for (int w = 1; w < 8; w++) {
-      sum += warps[w];
-    }
-    sums[blockIdx.x] = sum;
-  }
-}
-
-/* The norm of all gradients, and the settings of AdamW with the factor that clips them. `sums`: the
- * squares of each replica's layers, [replicas][layers], then the losses, [replicas]; added up in
- * the order of layers, as the host does (step_stats.c). `step`: six settings, the norm to clip at
- * (0: none), and whether gradients that are not finite count. One block of 1024 threads. */
-WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const double *step,
-                   weft_u64 layers, weft_u64 replicas)) {
-  __shared__ double some[1024];
-  const weft_u64 squares = layers * replicas, count = squares + replicas;
-  double sum = 0, of_layer = 0, losses = 0;
-  for (weft_u64 begin = 0; begin < count; begin += 1024) {
-    const weft_u64 i = begin + threadIdx.x;
-    __syncthreads();
-    if (i < count) {
-      some[threadIdx.x] = sums[i < squares ? i % replicas * layers + i / replicas : i];
-    }
-    __syncthreads();
-    for (weft_u64 k = begin; threadIdx.x == 0 && k < count && k < begin + 1024; k++) {
-      if (k >= squares) {
-        losses += some[k - begin];
-        continue;
-      }
-      of_layer += some[k - begin];
-      if ((k + 1) % replicas == 0) {
-        sum += of_layer;
-        of_layer = 0;
-      }
-    }
-  }
-  if (threadIdx.x < 6) {
-    settings[threadIdx.x] = (float)step[threadIdx.x];
-  }
-  if (threadIdx.x == 0) {
-    const double all = sqrt(sum), most = step[6];
-    *norm = all;
-    settings[6] = most > 0 && all > most ? (float)(most / (all + 1e-6)) : 1;
-    settings[7] = step[7] != 0 || (all - all == 0 && losses - losses == 0) ? 1 : 0;
-  }
-}
-
-/* AdamW, as the host's (weft_gpt_adamw_update), and the new weights in bf16, if wanted; four numbers per
- * thread. `settings`: 1 - rate * decay, rate / correction1, 1 / sqrt(correction2), epsilon, beta1,
- * beta2, the gradients' factor, and 0 for a step that is skipped. decays[k / 16]: whether weight
- * decay applies to 16 numbers. */
-WEFT_GLOBAL(adamw, (float *w, float *m, float *v, weft_bf16 *rounded, const float *gradients,
-                    const unsigned char *decays, const float *settings, weft_u64 count)) {
-  const weft_u64 k = weft_thread() * 4;
-  if (k >= count || settings[7] == 0) {
-    return;
-  }
-  const float keep = decays[k / 16] != 0 ? settings[0] : 1;
-  const float step = settings[1], root = settings[2], epsilon = settings[3];
-  const float beta1 = settings[4], beta2 = settings[5], factor = settings[6];
-  float weights[4], first[4], second[4], gradient[4];
-  *(float4 *)weights = *(const float4 *)(w + k);
-  *(float4 *)first = *(const float4 *)(m + k);
-  *(float4 *)second = *(const float4 *)(v + k);
-  *(float4 *)gradient = *(const float4 *)(gradients + k);
-#pragma unroll
-  for (int e = 0; e < 4; e++) {
-    const float g = gradient[e] * factor;
-    first[e] += (1 - beta1) * (g - first[e]);
-    second[e] = beta2 * second[e] + (1 - beta2) * (g * g);
-    weights[e] = weights[e] * keep - step * first[e] / (sqrtf(second[e]) * root + epsilon);
-  }
-  *(float4 *)(w + k) = *(const float4 *)weights;
-  *(float4 *)(m + k) = *(const float4 *)first;
-  *(float4 *)(v + k) = *(const float4 *)second;
-  if (rounded != 0) {
-    *(uint2 *)(rounded + k) =
-        make_uint2(weft_pack(weights[0], weights[1]), weft_pack(weights[2], weights[3]));
   }
 }
