@@ -1,7 +1,7 @@
-/* The attention kernels of app/gpt/cuda, emulated (emulated_gpu.h), beside sums in double.
+/* The attention kernels of app/gpt/cuda, emulated (emulated_gpu.hpp), beside sums in double.
  *
  *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_attention tests/gpt/emulated_attention.cpp */
-#include "emulated_gpu.h"
+#include "emulated_gpu.hpp"
 
 /* ---- The kernels ---- */
 

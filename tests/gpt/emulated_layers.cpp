@@ -1,8 +1,8 @@
-/* The kernels of norms and cross entropy of app/gpt/cuda, emulated (emulated_gpu.h), beside sums in
+/* The kernels of norms and cross entropy of app/gpt/cuda, emulated (emulated_gpu.hpp), beside sums in
  * double.
  *
  *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_layers tests/gpt/emulated_layers.cpp */
-#include "emulated_gpu.h"
+#include "emulated_gpu.hpp"
 
 static bool report(const char *name, unsigned rows, unsigned columns, double distance, double most) {
   const bool right = distance < most;

@@ -3,8 +3,8 @@
  * What is asynchronous happens at once, or as late as it may: copies when their thread waits for
  * them, products of warpgroups when their group does. So a missing wait, barrier or buffer is a
  * wrong number in one of the four. */
-#ifndef EMULATED_GPU_H
-#define EMULATED_GPU_H
+#ifndef EMULATED_GPU_HPP
+#define EMULATED_GPU_HPP
 
 #include <assert.h>
 #include <math.h>
@@ -235,7 +235,8 @@ static void weft_wide_arrived();
 template <int PENDING>
 static void weft_wide_wait(float (&c)[8][4]);
 template <bool BY_ROWS>
-static void weft_wide_product(float (&c)[8][4], const weft_fragment &left, uint64_t right, int adds);
+static void weft_wide_product(float (&c)[8][4], const weft_fragment &left, uint64_t right,
+                              int adds);
 
 #include "gpt_attention.cu"
 
@@ -330,7 +331,8 @@ static std::vector<size_t> ends[THREADS_MAX / 128]; /* of committed groups among
 
 static void weft_wide_commit() {
   const unsigned group = now / 128;
-  meet(of_groups[group], 128, nullptr, nullptr, [&] { ends[group].push_back(begun[group].size()); });
+  meet(of_groups[group], 128, nullptr, nullptr,
+       [&] { ends[group].push_back(begun[group].size()); });
 }
 
 struct wide_argument {
