@@ -51,7 +51,7 @@ enum weft_status weft_gpt_cuda_launch(const struct weft_gpt_cuda *cuda,
 /* ---- Products ---- */
 
 /* cublasLt stores matrices by columns: a row-major array is there the transposed matrix. */
-static struct weft_product_shape shape_of(const struct weft_gpt_product_call *call) {
+struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_product_call *call) {
   struct weft_product_shape shape = {
       .a = {.type = WEFT_PRODUCT_BF16},
       .b = {.type = WEFT_PRODUCT_BF16},
@@ -81,6 +81,7 @@ static struct weft_product_shape shape_of(const struct weft_gpt_product_call *ca
       shape.b.transposed = true;
       shape.d.type = WEFT_PRODUCT_F32;
       break;
+    case WEFT_GPT_PRODUCT_KINDS: assert(!"a kind of product");
   }
   return shape;
 }
@@ -105,11 +106,27 @@ static enum weft_status find_product(struct weft_gpt_cuda *cuda,
   struct weft_gpt_product *product = &cuda->products[cuda->product_count];
   *product = (struct weft_gpt_product){
       .kind = call->kind, .rows = call->rows, .in = call->in, .out = call->out};
-  const struct weft_product_shape shape = shape_of(call);
+  struct weft_product_shape shape = weft_gpt_cuda_product_shape(call);
+  shape.algorithm =
+      weft_gpt_product_choice(&cuda->choices, call->kind, call->rows, call->in, call->out);
   WEFT_TRY(weft_product_create(cuda->lt, &shape, &product->product, error));
   cuda->product_count++;
   *out = product->product;
   return WEFT_OK;
+}
+
+struct weft_product_call weft_gpt_cuda_product_call(const struct weft_gpt_product_call *call,
+                                                    void *workspace) {
+  return (struct weft_product_call){.alpha = 1,
+                                    .beta = call->c != NULL ? 1 : 0,
+                                    .a = call->w,
+                                    .b = call->x,
+                                    .c = call->c,
+                                    .d = call->y,
+                                    // NOLINTNEXTLINE(performance-no-int-to-ptr): only read
+                                    .bias = (void *)(uintptr_t)call->bias,
+                                    .aux = call->aux,
+                                    .workspace = workspace};
 }
 
 enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
@@ -118,19 +135,8 @@ enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
   const bool forward = call->kind <= WEFT_GPT_PRODUCT_FORWARD_BARE;
   struct weft_product *product = NULL;
   WEFT_TRY(find_product(cuda, call, &product, error));
-  return weft_product_run(
-      product,
-      &(struct weft_product_call){.alpha = 1,
-                                  .beta = call->c != NULL ? 1 : 0,
-                                  .a = call->w,
-                                  .b = call->x,
-                                  .c = call->c,
-                                  .d = call->y,
-                                  // NOLINTNEXTLINE(performance-no-int-to-ptr): only read
-                                  .bias = (void *)(uintptr_t)call->bias,
-                                  .aux = call->aux,
-                                  .workspace = cuda->workspaces[forward]},
-      call->stream, error);
+  const struct weft_product_call run = weft_gpt_cuda_product_call(call, cuda->workspaces[forward]);
+  return weft_product_run(product, &run, call->stream, error);
 }
 
 /* ---- Passes outside of a layer ---- */
@@ -450,6 +456,11 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   enum weft_status status = begin(cuda, error);
   if (status == WEFT_OK) {
     status = weft_cublaslt_open(allocator, &cuda->lt, error);
+  }
+  const char *choices = getenv("WEFT_PRODUCTS");
+  if (status == WEFT_OK && choices != NULL) {
+    status = weft_gpt_product_choices_read(&cuda->choices, choices, weft_cublaslt_version(),
+                                           weft_cuda_rank_gpu(gpus, rank), error);
   }
   if (status == WEFT_OK) {
     status = weft_cuda_kernels_load(gpus, rank, weft_gpt_cuda_text, names,

@@ -4,6 +4,7 @@
 
 #include "cuda/cublaslt.h"
 #include "gpt/cuda/compute_cuda.h"
+#include "gpt/cuda/product_choices.h"
 
 /* The four .cu files of this folder. */
 extern const char weft_gpt_cuda_text[];
@@ -57,15 +58,6 @@ enum { WEFT_GPT_CUDA_NORM_ROWS = 32, WEFT_GPT_CUDA_PART_ROWS = 256 };
 
 /* ---- Products: y[R, N] = x[R, K] w[N, K]^T, and its gradients ---- */
 
-enum weft_gpt_product_kind {
-  WEFT_GPT_PRODUCT_FORWARD,         /* y = x w^T + bias, + residual */
-  WEFT_GPT_PRODUCT_FORWARD_GELU,    /* aux = x w^T + bias, y = gelu(aux) */
-  WEFT_GPT_PRODUCT_FORWARD_BARE,    /* y = x w^T */
-  WEFT_GPT_PRODUCT_BACKWARD_INPUT,  /* dx = dy w */
-  WEFT_GPT_PRODUCT_BACKWARD_GELU,   /* dx = dy w gelu'(aux) */
-  WEFT_GPT_PRODUCT_BACKWARD_WEIGHT, /* dw += dy^T x, fp32 */
-};
-
 struct weft_gpt_product {
   enum weft_gpt_product_kind kind;
   uint64_t rows, in, out; /* R, K, N */
@@ -83,6 +75,7 @@ struct weft_gpt_cuda {
   struct weft_cublaslt *lt;
   struct weft_gpt_product products[WEFT_GPT_CUDA_PRODUCTS_MAX];
   uint32_t product_count;
+  struct weft_gpt_product_choices choices;
   /* A forward and a backward may run at the same time (OVERLAP_F_B), two of a kind may not. */
   void *workspaces[2];
 
@@ -152,6 +145,10 @@ struct weft_gpt_product_call {
   void *y, *aux;
   struct weft_stream *stream;
 };
+struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_product_call *call);
+/* Of a kind of product: what cublasLt is called with. */
+struct weft_product_call weft_gpt_cuda_product_call(const struct weft_gpt_product_call *call,
+                                                    void *workspace);
 enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
                                         const struct weft_gpt_product_call *call,
                                         struct weft_error *error);
