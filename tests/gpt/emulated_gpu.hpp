@@ -173,6 +173,8 @@ static unsigned __ballot_sync(unsigned, bool x) {
   });
 }
 
+static bool __any_sync(unsigned mask, bool x) { return __ballot_sync(mask, x) != 0; }
+
 /* ---- Instructions ---- */
 
 #define WEFT_EMULATED

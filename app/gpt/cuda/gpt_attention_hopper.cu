@@ -140,6 +140,47 @@ static __device__ __forceinline__ int weft_wide_after(int where) {
 
 /* ---- Forward ---- */
 
+/* As weft_softmax, but `most` is the largest score of some tile before, or of this one if it is
+ * more than 2^8 times as large: sums then rarely shrink, and are in the range of fp32 all the
+ * same. What is divided by in the end is the sum relative to the same `most`. */
+static __device__ __forceinline__ void weft_wide_softmax(float (&s)[8][4], float (&sum)[8][4],
+                                                         float *most, float *total) {
+  constexpr float scale = weft_attention_size<64>::scale * WEFT_LOG2E;
+  float larger[2] = {most[0], most[1]};
+#pragma unroll
+  for (int n = 0; n < 8; n++) {
+    larger[0] = fmaxf(larger[0], fmaxf(s[n][0], s[n][1]));
+    larger[1] = fmaxf(larger[1], fmaxf(s[n][2], s[n][3]));
+  }
+  larger[0] = weft_quad_max(larger[0]); /* finite: column 0 is in the first tile */
+  larger[1] = weft_quad_max(larger[1]);
+  const bool grows0 = (larger[0] - most[0]) * scale > 8, grows1 = (larger[1] - most[1]) * scale > 8;
+  if (__any_sync(~0u, grows0 || grows1)) {
+    const float fade0 = grows0 ? weft_exp2((most[0] - larger[0]) * scale) : 1;
+    const float fade1 = grows1 ? weft_exp2((most[1] - larger[1]) * scale) : 1;
+    most[0] = grows0 ? larger[0] : most[0];
+    most[1] = grows1 ? larger[1] : most[1];
+    total[0] *= fade0;
+    total[1] *= fade1;
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+      sum[n][0] *= fade0;
+      sum[n][1] *= fade0;
+      sum[n][2] *= fade1;
+      sum[n][3] *= fade1;
+    }
+  }
+  const float offset[2] = {-most[0] * scale, -most[1] * scale};
+#pragma unroll
+  for (int n = 0; n < 8; n++) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      s[n][e] = weft_exp2(fmaf(s[n][e], scale, offset[e / 2]));
+      total[e / 2] += s[n][e];
+    }
+  }
+}
+
 template <int GROUPS>
 static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *log_sums,
                                                          const weft_bf16 *qkv, int tokens,
@@ -181,7 +222,7 @@ static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *lo
     if (tile == own) {
       weft_mask<64>(s, row, tile * WEFT_WIDE_ROWS);
     }
-    weft_softmax<D, 64>(s, sum, most, total);
+    weft_wide_softmax(s, sum, most, total);
     weft_wide_pack(p, s);
     weft_wide_fence();
     weft_wide_mix(sum, p, along.second(now));
@@ -293,16 +334,23 @@ static __device__ __forceinline__ void weft_wide_backward(
       }
     }
     weft_wide_wait<1>(p); /* and all that came before */
-    const bool masks = tile == own;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const int r = 16 * (warp % 4) + g + e / 2 * 8, column = 8 * n + 2 * t + e % 2;
         const float log_sum =
             KEYS ? (e % 2 == 0 ? column_sums[n].x : column_sums[n].y) * WEFT_LOG2E : row_sum[e / 2];
-        const bool seen = !masks || (KEYS ? r <= column : column <= r);
-        p[n][e] = seen ? weft_exp2(fmaf(p[n][e], scale * WEFT_LOG2E, -log_sum)) : 0;
+        p[n][e] = weft_exp2(fmaf(p[n][e], scale * WEFT_LOG2E, -log_sum));
+      }
+    }
+    if (tile == own) { /* pairs of a later key are not seen */
+#pragma unroll
+      for (int n = 0; n < 8; n++) {
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int r = 16 * (warp % 4) + g + e / 2 * 8, column = 8 * n + 2 * t + e % 2;
+          p[n][e] = (KEYS ? r <= column : column <= r) ? p[n][e] : 0;
+        }
       }
     }
     if (KEYS) {
