@@ -5,7 +5,7 @@
 
 /* ---- The kernels ---- */
 
-WEFT_WIDE_ATTENTION(narrow, 1, 1, 1, 1, 1, 1)
+WEFT_WIDE_ATTENTION(narrow, 1, 1, 2, 1, 2, 1)
 
 struct problem {
   weft_u64 sequences, tokens, heads;
@@ -19,23 +19,27 @@ enum { D = 64 };
 
 #define PARTS(rows) ((unsigned)(given->tokens + rows - 1) / rows)
 #define HEADS ((unsigned)(given->sequences * given->heads))
-#define RUN_VARIANT(name, rows, count)                                                            \
-  static void run_##name() {                                                                      \
-    launch([] { weft_gpt_attention_forward_##name(given->y.data(), given->own_sums.data(),        \
-                                                  given->qkv.data(), given->sequences,            \
-                                                  given->tokens, given->heads); }, PARTS(rows), HEADS, count);  \
-    launch([] { weft_gpt_attention_backward_queries_##name(                                       \
-                    given->dqkv.data(), given->qkv.data(), given->dy.data(),                      \
-                    given->log_sums.data(), given->products.data(), given->sequences,             \
-                    given->tokens, given->heads); }, PARTS(rows), HEADS, count);                                \
-    launch([] { weft_gpt_attention_backward_keys_##name(                                          \
-                    given->dqkv.data(), given->qkv.data(), given->dy.data(),                      \
-                    given->log_sums.data(), given->products.data(), given->sequences,             \
-                    given->tokens, given->heads); }, PARTS(rows), HEADS, count);                                \
+/* Rows and threads of a block, forward and backward. */
+#define RUN_VARIANT(name, rows, count, back_rows, back_count)                                   \
+  static void run_##name() {                                                                    \
+    launch(                                                                                     \
+        [] {                                                                                    \
+          weft_gpt_attention_forward_##name(given->y.data(), given->own_sums.data(),            \
+                                            given->qkv.data(), given->sequences, given->tokens, \
+                                            given->heads);                                      \
+        },                                                                                      \
+        PARTS(rows), HEADS, count);                                                             \
+    launch([] { weft_gpt_attention_backward_queries_##name(BACKWARD_VALUES); }, PARTS(back_rows), \
+           HEADS, back_count);                                                                  \
+    launch([] { weft_gpt_attention_backward_keys_##name(BACKWARD_VALUES); }, PARTS(back_rows),  \
+           HEADS, back_count);                                                                  \
   }
-RUN_VARIANT(64, 128, 128)
-RUN_VARIANT(hopper, 128, 256)
-RUN_VARIANT(narrow, 64, 128)
+#define BACKWARD_VALUES                                                                           \
+  given->dqkv.data(), given->qkv.data(), given->dy.data(), given->log_sums.data(),                \
+      given->products.data(), given->sequences, given->tokens, given->heads
+RUN_VARIANT(64, 128, 128, 128, 128)
+RUN_VARIANT(hopper, 128, 256, 64, 128)
+RUN_VARIANT(narrow, 64, 128, 128, 256)
 
 /* ---- The truth ---- */
 

@@ -66,8 +66,8 @@ struct copy {
 struct product {
   float (*sums[128])[4];
   unsigned left[128][4];
-  uint64_t right;
-  bool by_rows, adds;
+  uint64_t right, left_at_shared;
+  bool by_rows, adds, is_shared;
 };
 
 struct thread {
@@ -236,9 +236,10 @@ static void weft_wide_commit();
 static void weft_wide_arrived();
 template <int PENDING>
 static void weft_wide_wait(float (&c)[8][4]);
-template <bool BY_ROWS>
-static void weft_wide_product(float (&c)[8][4], const weft_fragment &left, uint64_t right,
+static void weft_wide_product(float (&c)[8][4], unsigned long long left, unsigned long long right,
                               int adds);
+static void weft_wide_product(float (&c)[8][4], const weft_fragment &left,
+                              unsigned long long right);
 
 #include "gpt_attention.cu"
 
@@ -320,7 +321,9 @@ static void multiply(const product &p) {
         float *to = &p.sums[32 * warp + lane][n / 8][row / 8 * 2 + n % 2];
         float sum = p.adds ? *to : 0;
         for (unsigned k = 0; k < 16; k++) {
-          sum += left_at(p.left + 32 * warp, row, k) * right_at(p.right, p.by_rows, k, n);
+          sum += (p.is_shared ? right_at(p.left_at_shared, false, k, 16 * warp + row)
+                              : left_at(p.left + 32 * warp, row, k)) *
+                 right_at(p.right, p.by_rows, k, n);
         }
         *to = sum;
       }
@@ -341,24 +344,35 @@ struct wide_argument {
   float (*c)[4];
   const weft_fragment *left;
 };
-template <bool BY_ROWS>
-static void weft_wide_product(float (&c)[8][4], const weft_fragment &left, uint64_t right,
-                              int adds) {
+/* `left` NULL: rows of 16 numbers in shared memory. */
+static void begin_product(float (&c)[8][4], const weft_fragment *left, uint64_t left_at_shared,
+                          uint64_t right, bool by_rows, bool adds) {
   const unsigned group = now / 128;
-  const wide_argument argument = {c, &left};
+  const wide_argument argument = {c, left};
   meet(of_groups[group], 128, &argument, nullptr, [&] {
     product p;
     for (unsigned k = 0; k < 128; k++) {
       const wide_argument *a = (const wide_argument *)threads[128 * group + k].argument;
       p.sums[k] = a->c;
-      memcpy(p.left[k], a->left->x, sizeof p.left[k]);
+      if (a->left != nullptr) {
+        memcpy(p.left[k], a->left->x, sizeof p.left[k]);
+      }
     }
-    p.right = right, p.by_rows = BY_ROWS, p.adds = adds != 0;
+    p.right = right, p.by_rows = by_rows, p.adds = adds;
+    p.is_shared = left == nullptr, p.left_at_shared = left_at_shared;
     if (!products_late) {
       multiply(p);
     }
     begun[group].push_back(p);
   });
+}
+static void weft_wide_product(float (&c)[8][4], unsigned long long left, unsigned long long right,
+                              int adds) {
+  begin_product(c, nullptr, left, right, false, adds != 0);
+}
+static void weft_wide_product(float (&c)[8][4], const weft_fragment &left,
+                              unsigned long long right) {
+  begin_product(c, &left, 0, right, true, true);
 }
 
 template <int PENDING>

@@ -267,7 +267,7 @@ static enum weft_status launch_attention(const struct pass *p, enum weft_gpt_cud
 }
 
 /* Warpgroups of a block, as gpt_attention_hopper.cu has them. */
-enum { FORWARD_GROUPS = 2, QUERIES_GROUPS = 2, KEYS_GROUPS = 2 };
+enum { FORWARD_GROUPS = 2, QUERIES_GROUPS = 1, KEYS_GROUPS = 1 };
 
 static enum weft_status attention(const struct pass *p, struct weft_error *error) {
   const struct cuda_saved *k = &p->saved;

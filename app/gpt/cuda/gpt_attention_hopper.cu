@@ -6,12 +6,14 @@
  * A warpgroup, four warps, owns 64 rows, and a block of one or two goes along tiles of 64 rows of
  * the other side. A row of 64 bf16 numbers has 128 bytes, and the tiles of gpt_attention.cu, whose
  * pieces of 16 bytes are permuted, are just what wgmma calls K-major with a swizzle of 128 bytes,
- * provided that they begin at multiples of 1,024 bytes; read the other way they are MN-major. The
- * left operand is in registers, as mma.m16n8k16 has it for a warp's 16 rows; so are results.
+ * provided that they begin at multiples of 1,024 bytes; read the other way they are MN-major.
+ * Results are in registers as mma.m16n8k16 has them for a warp's 16 rows, and so are left operands
+ * that were just computed. The block's own rows are left operands in shared memory: ptxas 13.0
+ * gives the registers of a left operand away after its product, even if a loop uses it again.
  *
- * Tiles are in three buffers: while one is computed with, the next is on its way, and products with
- * the one before may still run. A buffer is filled again only after a barrier that every warpgroup
- * passes when its products with that buffer have completed. */
+ * Tiles are in two pairs of buffers: while one is computed with, the next is on its way. A pair is
+ * filled again only after a barrier that every warpgroup passes when its products with it have
+ * completed. */
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(WEFT_EMULATED)
 
@@ -46,24 +48,33 @@ static __device__ __forceinline__ void weft_wide_wait(float (&c)[8][4]) {
   asm volatile("wgmma.wait_group.sync.aligned %32;" : WEFT_WIDE_SUMS(c) : "n"(PENDING) : "memory");
 }
 
-/* Starts c[64, 64] = left[64, 16] right, + c if it `adds`. The right operand is 64 rows of 16 numbers
- * (right = tile^T), or, BY_ROWS, 16 rows of 64 numbers. */
-template <bool BY_ROWS>
-static __device__ __forceinline__ void weft_wide_product(float (&c)[8][4],
-                                                         const weft_fragment &left, weft_u64 right,
-                                                         int adds) {
+#define WEFT_WIDE_REGISTERS                                                         \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+
+/* Starts c[64, 64] = left[64, 16] right, + c if it `adds`. Both operands are 64 rows of 16 numbers,
+ * the right one transposed. */
+static __device__ __forceinline__ void weft_wide_product(float (&c)[8][4], weft_u64 left,
+                                                         weft_u64 right, int adds) {
   asm volatile(
       "{\n"
       ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, adds, 1, 1, %38;\n"
+      "setp.ne.b32 adds, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WEFT_WIDE_REGISTERS
+      "%32, %33, adds, 1, 1, 0, 0;\n"
       "}"
       : WEFT_WIDE_SUMS(c)
-      : "r"(left.x[0]), "r"(left.x[1]), "r"(left.x[2]), "r"(left.x[3]), "l"(right), "r"(adds),
-        "n"(BY_ROWS ? 1 : 0));
+      : "l"(left), "l"(right), "r"(adds));
+}
+
+/* Starts c[64, 64] += left[64, 16] right. The right operand is 16 rows of 64 numbers. */
+static __device__ __forceinline__ void weft_wide_product(float (&c)[8][4],
+                                                         const weft_fragment &left,
+                                                         weft_u64 right) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WEFT_WIDE_REGISTERS
+               "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+               : WEFT_WIDE_SUMS(c)
+               : "r"(left.x[0]), "r"(left.x[1]), "r"(left.x[2]), "r"(left.x[3]), "l"(right));
 }
 
 /* The copies that this thread has started are done, and products may read them after a barrier. */
@@ -75,12 +86,11 @@ static __device__ __forceinline__ void weft_wide_arrived() {
 #endif
 
 /* Starts s[64, 64] = left tile^T. */
-static __device__ __forceinline__ void weft_wide_scores(float (&s)[8][4],
-                                                        const weft_fragment *left,
+static __device__ __forceinline__ void weft_wide_scores(float (&s)[8][4], weft_u64 left,
                                                         weft_u64 tile) {
 #pragma unroll
   for (int k = 0; k < 4; k++) { /* 16 numbers of a row have 32 bytes */
-    weft_wide_product<false>(s, left[k], tile + k * (32 >> 4), k > 0);
+    weft_wide_product(s, left + k * (32 >> 4), tile + k * (32 >> 4), k > 0);
   }
   weft_wide_commit();
 }
@@ -90,7 +100,7 @@ static __device__ __forceinline__ void weft_wide_mix(float (&sum)[8][4], const w
                                                      weft_u64 tile) {
 #pragma unroll
   for (int k = 0; k < 4; k++) { /* 16 rows have 2,048 bytes */
-    weft_wide_product<true>(sum, p[k], tile + k * (2048 >> 4), 1);
+    weft_wide_product(sum, p[k], tile + k * (2048 >> 4));
   }
   weft_wide_commit();
 }
@@ -110,20 +120,33 @@ static __device__ __forceinline__ void weft_wide_pack(weft_fragment *to, const f
 
 enum { WEFT_WIDE_ROWS = 64, WEFT_WIDE_TILE = 64 * 64 / 8 /* uint4s */ };
 
-/* Two sides of a block: the tiles along which it goes, in three pairs of buffers. */
+/* weft_tile_load for a block of GROUPS warpgroups, without a branch: TILES tiles. */
+template <int GROUPS, int TILES>
+static __device__ __forceinline__ void weft_wide_load(uint4 *to, const weft_bf16 *from, int stride,
+                                                      int count) {
+  constexpr int each = 16 * GROUPS; /* rows at once; a row has eight pieces */
+  const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
+  uint4 *const own = to + weft_tile_at<64>(row, piece); /* rows 16 k later are permuted alike */
+  from += row * stride + piece * 8;
+#pragma unroll
+  for (int k = 0; k < TILES * WEFT_WIDE_ROWS / each; k++) {
+    const bool inside = row + each * k < count;
+    weft_copy_piece(own + 8 * each * k, inside ? from + each * k * stride : from, inside);
+  }
+}
+
+/* The tiles along which a block goes, in two pairs of buffers. */
 template <int GROUPS>
 struct weft_wide_tiles {
-  uint4 *buffers; /* [3][2][tile] */
+  uint4 *buffers; /* [2][2][tile] */
   const weft_bf16 *z1, *z2;
   int stride1, stride2;
 
   __device__ __forceinline__ void load(int tile, int where) const {
-    weft_tile_load<64, 128 * GROUPS>(buffers + 2 * where * WEFT_WIDE_TILE,
-                                     z1 + tile * WEFT_WIDE_ROWS * stride1, stride1,
-                                     WEFT_WIDE_ROWS, WEFT_WIDE_ROWS);
-    weft_tile_load<64, 128 * GROUPS>(buffers + (2 * where + 1) * WEFT_WIDE_TILE,
-                                     z2 + tile * WEFT_WIDE_ROWS * stride2, stride2,
-                                     WEFT_WIDE_ROWS, WEFT_WIDE_ROWS);
+    uint4 *to = buffers + 2 * where * WEFT_WIDE_TILE;
+    weft_wide_load<GROUPS, 1>(to, z1 + tile * WEFT_WIDE_ROWS * stride1, stride1, WEFT_WIDE_ROWS);
+    weft_wide_load<GROUPS, 1>(to + WEFT_WIDE_TILE, z2 + tile * WEFT_WIDE_ROWS * stride2, stride2,
+                              WEFT_WIDE_ROWS);
     weft_copies_commit();
   }
   __device__ __forceinline__ weft_u64 first(int where) const {
@@ -133,10 +156,6 @@ struct weft_wide_tiles {
     return weft_wide_tile(buffers + (2 * where + 1) * WEFT_WIDE_TILE);
   }
 };
-
-static __device__ __forceinline__ int weft_wide_after(int where) {
-  return where == 2 ? 0 : where + 1;
-}
 
 /* ---- Forward ---- */
 
@@ -185,9 +204,9 @@ template <int GROUPS>
 static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *log_sums,
                                                          const weft_bf16 *qkv, int tokens,
                                                          int heads) {
-  constexpr int D = 64, threads = 128 * GROUPS;
+  constexpr int D = 64;
   constexpr float scale = weft_attention_size<D>::scale * WEFT_LOG2E;
-  __shared__ __align__(1024) uint4 buffers[6 * WEFT_WIDE_TILE];
+  __shared__ __align__(1024) uint4 buffers[4 * WEFT_WIDE_TILE], queries[GROUPS * WEFT_WIDE_TILE];
   const int head = blockIdx.y % heads, sequence = blockIdx.y / heads, stride = 3 * heads * D;
   const weft_bf16 *q = qkv + (weft_u64)sequence * tokens * stride + head * D;
   const weft_wide_tiles<GROUPS> along = {buffers, q + heads * D, q + 2 * heads * D, stride, stride};
@@ -198,47 +217,39 @@ static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *lo
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int row = first + 16 * warp;
 
-  /* Queries pass through the second pair of buffers into registers. */
-  weft_tile_load<D, threads>(buffers + 2 * WEFT_WIDE_TILE, q + first * stride, stride,
-                             GROUPS * WEFT_WIDE_ROWS, tokens - first);
+  weft_wide_load<GROUPS, GROUPS>(queries, q + first * stride, stride, tokens - first);
   along.load(0, 0);
   weft_wide_arrived();
-  __syncthreads();
-  weft_fragment left[1][4], p[4];
-  weft_left_rows<D, 1>(left, buffers + 2 * WEFT_WIDE_TILE, 16 * warp);
+  const weft_u64 left = weft_wide_tile(queries + group * WEFT_WIDE_TILE);
 
+  weft_fragment p[4];
   float sum[8][4] = {}, s[8][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {};
-  int now = 0, tile = 0;
+  int tile = 0;
   for (; tile <= own && tile < end; tile++) {
-    const int next = weft_wide_after(now);
     __syncthreads();
     if (tile + 1 < end) {
-      along.load(tile + 1, next);
+      along.load(tile + 1, (tile + 1) % 2);
     }
     weft_wide_fence();
-    weft_wide_scores(s, left[0], along.first(now));
+    weft_wide_scores(s, left, along.first(tile % 2));
     weft_wide_wait<0>(s);
-    weft_wide_wait<0>(sum);
     if (tile == own) {
       weft_mask<64>(s, row, tile * WEFT_WIDE_ROWS);
     }
     weft_wide_softmax(s, sum, most, total);
     weft_wide_pack(p, s);
     weft_wide_fence();
-    weft_wide_mix(sum, p, along.second(now));
+    weft_wide_mix(sum, p, along.second(tile % 2));
+    weft_wide_wait<0>(sum);
     weft_wide_arrived();
-    now = next;
   }
   for (; tile < end; tile++) { /* the other group's */
-    const int next = weft_wide_after(now);
     __syncthreads();
     if (tile + 1 < end) {
-      along.load(tile + 1, next);
+      along.load(tile + 1, (tile + 1) % 2);
     }
     weft_wide_arrived();
-    now = next;
   }
-  weft_wide_wait<0>(sum);
   total[0] = weft_quad_sum(total[0]);
   total[1] = weft_quad_sum(total[1]);
   weft_store_rows<D>(y + (weft_u64)sequence * tokens * heads * D + head * D, heads * D, sum, row,
@@ -259,9 +270,10 @@ template <int GROUPS, bool KEYS>
 static __device__ __forceinline__ void weft_wide_backward(
     weft_bf16 *dqkv, const weft_bf16 *qkv, const weft_bf16 *dy, const float *log_sums,
     const float *products, int tokens, int heads) {
-  constexpr int D = 64, threads = 128 * GROUPS;
+  constexpr int D = 64;
   constexpr float scale = weft_attention_size<D>::scale;
-  __shared__ __align__(1024) uint4 buffers[6 * WEFT_WIDE_TILE];
+  __shared__ __align__(1024) uint4 buffers[4 * WEFT_WIDE_TILE];
+  __shared__ __align__(1024) uint4 x1_tile[GROUPS * WEFT_WIDE_TILE], x2_tile[GROUPS * WEFT_WIDE_TILE];
   const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
   const int stride = 3 * heads * D, out_stride = heads * D;
   const weft_u64 offset = (weft_u64)sequence * tokens * stride + head * D;
@@ -285,18 +297,13 @@ static __device__ __forceinline__ void weft_wide_backward(
   const int own_begin = KEYS ? (own < end ? own : end) : 0;
   const int own_end = KEYS ? end : (own + 1 < end ? own + 1 : end);
 
-  /* X1 and X2 pass through the second and third pairs of buffers into registers. */
-  uint4 *x1_tile = buffers + 2 * WEFT_WIDE_TILE, *x2_tile = x1_tile + GROUPS * WEFT_WIDE_TILE;
-  weft_tile_load<D, threads>(x1_tile, x1 + first * stride, stride, GROUPS * WEFT_WIDE_ROWS,
-                             tokens - first);
-  weft_tile_load<D, threads>(x2_tile, x2 + first * x2_stride, x2_stride, GROUPS * WEFT_WIDE_ROWS,
-                             tokens - first);
-  along.load(begin, 0);
+  weft_wide_load<GROUPS, GROUPS>(x1_tile, x1 + first * stride, stride, tokens - first);
+  weft_wide_load<GROUPS, GROUPS>(x2_tile, x2 + first * x2_stride, x2_stride, tokens - first);
+  along.load(begin, begin % 2);
   weft_wide_arrived();
-  __syncthreads();
-  weft_fragment left1[1][4], left2[1][4], packed_p[4], packed_ds[4];
-  weft_left_rows<D, 1>(left1, x1_tile, 16 * warp);
-  weft_left_rows<D, 1>(left2, x2_tile, 16 * warp);
+  const weft_u64 left1 = weft_wide_tile(x1_tile + group * WEFT_WIDE_TILE);
+  const weft_u64 left2 = weft_wide_tile(x2_tile + group * WEFT_WIDE_TILE);
+  weft_fragment packed_p[4], packed_ds[4];
   float row_sum[2], row_product[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -306,24 +313,23 @@ static __device__ __forceinline__ void weft_wide_backward(
   }
 
   float sum1[8][4] = {}, sum2[8][4] = {}, p[8][4], dp[8][4];
-  int now = 0, tile = begin;
+  int tile = begin;
   auto arrive_and_go_on = [&]() { /* the barrier, and the next tile's copies */
     __syncthreads();
     if (tile + 1 < end) {
-      along.load(tile + 1, weft_wide_after(now));
+      along.load(tile + 1, (tile + 1) % 2);
     }
   };
   for (; tile < own_begin; tile++) { /* the other group's */
     arrive_and_go_on();
     weft_wide_arrived();
-    now = weft_wide_after(now);
   }
   for (; tile < own_end; tile++) {
     arrive_and_go_on();
-    const weft_u64 z1 = along.first(now), z2 = along.second(now);
+    const weft_u64 z1 = along.first(tile % 2), z2 = along.second(tile % 2);
     weft_wide_fence();
-    weft_wide_scores(p, left1[0], z1);
-    weft_wide_scores(dp, left2[0], z2);
+    weft_wide_scores(p, left1, z1);
+    weft_wide_scores(dp, left2, z2);
     float2 column_sums[8], column_products[8];
     if (KEYS) {
 #pragma unroll
@@ -333,7 +339,7 @@ static __device__ __forceinline__ void weft_wide_backward(
         column_products[n] = *(const float2 *)(products + column);
       }
     }
-    weft_wide_wait<1>(p); /* and all that came before */
+    weft_wide_wait<1>(p);
 #pragma unroll
     for (int n = 0; n < 8; n++) {
 #pragma unroll
@@ -373,19 +379,19 @@ static __device__ __forceinline__ void weft_wide_backward(
     weft_wide_pack(packed_ds, dp);
     weft_wide_fence();
     weft_wide_mix(sum1, packed_ds, z1);
+    weft_wide_wait<0>(sum1);
+    if (KEYS) {
+      weft_wide_wait<0>(sum2);
+    }
     weft_wide_arrived();
-    now = weft_wide_after(now);
   }
   for (; tile < end; tile++) {
     arrive_and_go_on();
     weft_wide_arrived();
-    now = weft_wide_after(now);
   }
-  weft_wide_wait<0>(sum1);
   weft_bf16 *to = dqkv + offset;
   weft_store_rows<D>(KEYS ? to + heads * D : to, stride, sum1, row, tokens, scale, scale);
   if (KEYS) {
-    weft_wide_wait<0>(sum2);
     weft_store_rows<D>(to + 2 * heads * D, stride, sum2, row, tokens, 1, 1);
   }
 }
@@ -418,4 +424,4 @@ static __device__ __forceinline__ void weft_wide_backward(
                                              (int)heads);)                                        \
   }
 
-WEFT_WIDE_ATTENTION(hopper, 2, 2, 2, 1, 2, 1)
+WEFT_WIDE_ATTENTION(hopper, 2, 2, 1, 4, 1, 2)
