@@ -58,7 +58,7 @@ steps() {
   [ "$(steps 2)" -eq 4 ]
   is_sound 2
   [ "$(steps 2 --no-graph)" -eq 0 ]
-  per_rank "" "" fail=cuGraphInstantiate:1 # of rank 1: nobody has a graph then
+  per_rank "" "" 1 fail=cuGraphInstantiate:1 # of rank 1: nobody has a graph then
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --steps 5 --json
   [ "$(jq -r .graph_steps <<<"$output")" -eq 0 ]
   [[ $(jq -r .no_graph <<<"$output") == "rank 1: it cannot be recorded as a graph: cuGraphInst"* ]]
@@ -96,7 +96,7 @@ END
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 5
   ends_with 70
   reports "rank 1" "while the step was recorded as a graph" "internal error" "--no-graph"
-  per_rank "" "" hang=weft_spin:45
+  per_rank "" "" 1 hang=weft_spin:45
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 2
   ends_with 75
   reports "rank 1 (" "which is in 1B1" "GPU 0 has not ended its backward"

@@ -60,7 +60,7 @@ waits() {
   expected=$(hash)
   [ "$last" -gt "$first" ]
   for ((n = first + 1; n <= last; n++)); do
-    per_rank seed=$n,queues=1 seed=$n drop=cuStreamWaitEvent:$n
+    per_rank seed=$n,queues=1 seed=$n 1 drop=cuStreamWaitEvent:$n
     mpi_run -n 2 ./weft train --data data.txt "${model[@]}" "${words[@]}" --steps 2 --stall-limit 5
     if [ "$status" -ne 0 ] || ! is_sound 2 2>/dev/null || [ -z "$(launches 1)" ] ||
       [ "$(hash)" != "$expected" ]; then
