@@ -1,4 +1,4 @@
-/* Fuzzes everything a CSV from outside reaches: the reader, the writer, the
+/* Fuzzes everything a CSV from outside reaches, of chains and of graphs: the reader, the writer, the
  * verifier under the strictest and the weakest model, lowering, the dry run and
  * the grid. Beyond not crashing, what must hold:
  *   - what was read prints to text that reads back as an equal program;
@@ -138,6 +138,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   require(!valid || weakly_valid, "valid with rendezvous, invalid with buffers");
   verify(program, 1, WEFT_CHANNEL_RANK);
   verify(program, 0, WEFT_CHANNEL_NCCL_PAIR);
+  require(!valid || verify(program, 0, WEFT_CHANNEL_NCCL_WORLD),
+          "valid with rendezvous, invalid on one communicator");
   draw(program);
   dry_run(program);
   lower(program, false, valid);
