@@ -71,6 +71,7 @@ static void check_reduce(const struct shard_check *check, const struct weft_visi
                          struct shard_state *stage) {
   const uint32_t all = check->context->microbatch_count;
   if (check_frozen(check, at)) {
+    stage->reduced = true;
     return;
   }
   if (stage->reduced) {

@@ -116,6 +116,100 @@ load ../setup/cli_setup
   [[ $output == *"<-- ERROR HERE"* ]]
 }
 
+# A skip connection over rank 1: rank 0 sends it before what rank 1 needs, rank 2 takes it last.
+skip_in_the_wrong_order() {
+  printf '%s\n' '#graph,0>1,0>2,1>2' '0F0,0SEND_F0>2,0SEND_F0' 1RECV_F0,1F0,1SEND_F0 \
+    '2RECV_F0,2RECV_F0<0,2F0'
+}
+
+@test "a skip connection in the wrong order: the cycle over three edges" {
+  skip_in_the_wrong_order >skip.csv
+  weft verify skip.csv
+  [ "$status" -eq 1 ]
+  diff - <(echo "$output") <<'END'
+rank 0 step 1 0SEND_F0>2: deadlock: 3 ranks wait for each other in a cycle forever, when a send blocks until it is received; 3 of 3 ranks never finish [deadlock]
+    rank 0 step 1 0SEND_F0>2 waits for rank 2 to do 2RECV_F0<0 (step 1): its message has not been received
+    rank 2 step 0 2RECV_F0 waits for rank 1 to do 1SEND_F0 (step 2): its message has not been sent
+    rank 1 step 0 1RECV_F0 waits for rank 0 to do 0SEND_F0 (step 2): its message has not been sent
+
+        Rank 0       Rank 1     Rank 2    
+Step 0: 0F0          >1RECV_F0< >2RECV_F0< <-- ERROR HERE
+Step 1: >0SEND_F0>2< 1F0        2RECV_F0<0 <-- ERROR HERE
+Step 2: 0SEND_F0     1SEND_F0   2F0       
+
+1 finding in skip.csv
+  hint: --comm slots:1 is the smallest without a deadlock
+END
+  weft verify skip.csv --comm slots:1
+  succeeds
+  weft verify skip.csv --channel nccl-pair
+  succeeds
+  weft verify skip.csv --channel nccl-world --json
+  [ "$status" -eq 1 ]
+  [ "$(jq -c '[.cycle[].action], .smallest_slots' <<<"$output" | paste -sd' ')" = \
+    '["0SEND_F0>2","2RECV_F0","1RECV_F0"] 1' ]
+  # What lowering makes of the table does not hang.
+  sed -E 's/[0-9](SEND|RECV)_F0([<>][0-9])?,?//g; s/,$//' skip.csv | "$WEFT" lower --no-unshard >lowered.csv
+  weft verify lowered.csv
+  succeeds
+}
+
+@test "what is wrong with transfers over edges, with the stages named" {
+  skip_in_the_wrong_order >skip.csv
+  # findings GRAPH: those that skip.csv has with another first row, without the steps
+  findings() {
+    run -1 "$WEFT" verify <(printf '%s' "$1" && sed 1d skip.csv)
+    grep '\]$' <<<"$output" | sed -E 's/ step [0-9]+//'
+  }
+  diff - <(findings '') <<'END'
+rank 0 0SEND_F0>2: no edge goes from stage 0 to stage 2: without a graph the pipeline is a chain, where every stage feeds the next one alone; a first row such as #graph,0>1,1>2,0>2 lists other edges [comm.boundary]
+rank 2 2RECV_F0<0: no edge goes from stage 0 to stage 2: without a graph the pipeline is a chain, where every stage feeds the next one alone; a first row such as #graph,0>1,1>2,0>2 lists other edges [comm.boundary]
+END
+  diff - <(findings $'#graph,0>1,1>2\n') <<'END'
+rank 0 0SEND_F0>2: the graph has no edge from stage 0 to stage 2; take this out, or add 0>2 to the row #graph [comm.boundary]
+rank 2 2RECV_F0<0: the graph has no edge from stage 0 to stage 2; take this out, or add 0>2 to the row #graph [comm.boundary]
+END
+  printf '%s\n' '#graph,0>1,0>2F,1>2' 0F0,1F0,1B0,0B0,0SEND_F0,1SEND_F0,0SEND_F0 \
+    '2RECV_F0<0,2RECV_F0,2F0,2B0,2SEND_B0>0,2SEND_B0' >edges.csv
+  run -1 "$WEFT" verify edges.csv
+  diff - <(grep '\]$' <<<"$output") <<'END'
+rank 0 step 6 0SEND_F0: this action is in the program already; take one of them out [duplicate]
+rank 1 step 4 2SEND_B0>0: the edge from stage 0 to stage 2 carries no gradient; take this out, or write 0>2 without an F in the row #graph [comm.boundary]
+rank 0 step 4 0SEND_F0: stages 0 and 1 both live on rank 0; data between them is handed over without a send [comm.self]
+rank 0 step 6 0SEND_F0: stages 0 and 1 both live on rank 0; data between them is handed over without a send [comm.self]
+rank 1 step 0 2RECV_F0<0: its 0SEND_F0>2 on rank 0 is missing: the message is never sent, and the rank waits forever [pair.send]
+rank 1 step 5 2SEND_B0: its 1RECV_B0 on rank 0 is missing: the message is never received [pair.recv]
+END
+  # Two inputs, each on its own: one is not received yet, the other is never sent.
+  printf '%s\n' '#graph,0>2F,1>2' '0F0,0SEND_F0>2,0B0,0TIE_GRAD' '1F0,1B0' \
+    '2F0,2RECV_F0<0,2B0' >inputs.csv
+  run -1 "$WEFT" verify inputs.csv
+  diff - <(grep '\]$' <<<"$output") <<'END'
+rank 0 step 2 0B0: stage 0 is frozen: none of its edges brings it a gradient, so that microbatch 0 has no backward there; take it out, or let an edge from stage 0 carry gradients [coverage.frozen]
+rank 0 step 3 0TIE_GRAD: stage 0 is frozen: none of its edges brings it a gradient; take this out [coverage.frozen]
+rank 1 step 1 1B0: its input comes from stage 2 on rank 2, and no SEND and RECV transfer it; take out those that are there and let 'weft lower' place all [comm.missing]
+rank 2 step 0 2F0: its input comes from stage 1 on rank 1, and no SEND and RECV transfer it; take out those that are there and let 'weft lower' place all [comm.missing]
+rank 2 step 0 2F0: precedes 2RECV_F0<0, which receives its input [order.receive]
+END
+  # Two messages over the skip connection, taken in another order than sent.
+  printf '%s\n' '#graph,0>1,0>2,1>2' '0F0,0F1,1F0,1F1,0SEND_F1>2,0SEND_F0>2,1SEND_F0,1SEND_F1' \
+    '2RECV_F0<0,2RECV_F1<0,2RECV_F0,2RECV_F1,2F0,2F1' >swapped.csv
+  run -1 "$WEFT" verify swapped.csv
+  diff - <(grep '\]$' <<<"$output") <<'END'
+rank 1 step 0 2RECV_F0<0: is receive number 0 on its boundary and expects 0SEND_F0>2, but rank 0 sends 0SEND_F1>2 there; put both sides in the same order [channel.order]
+END
+}
+
+@test "a graph says how many stages there are" {
+  printf '#graph,0>1,0>2\n0F0\n1F0\n' >g.csv
+  weft verify g.csv
+  [ "$status" -eq 1 ]
+  [[ ${lines[0]} == *"no rank computes stage 2 [coverage.forward]" ]]
+  weft verify g.csv --stages 2
+  fails 2 "2 stages are asked for, and the graph has 3"
+  hints
+}
+
 @test "--max-findings limits the list, not the count" {
   "$WEFT" gen 1F1B -p 2 -m 40 | sed 's/0F[0-9]*/0F0/g' >t.csv
   weft verify t.csv --max-findings 2
