@@ -131,12 +131,14 @@ static bool is_done(const struct dry_run *run, uint32_t stage, uint32_t microbat
   return (*done_of(run, stage, microbatch) & bits) != 0;
 }
 
+static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t microbatch) {
+  return &run->messages[(size_t)channel * run->in->microbatch_count + microbatch];
+}
+
 /* What has been done about the message of a SEND or RECV; NULL: there is no such edge. */
 static uint8_t *message_of(const struct dry_run *run, struct weft_action transfer) {
   const uint32_t channel = weft_channel_of(run->in, transfer);
-  return channel != WEFT_EDGE_NONE
-             ? &run->messages[(size_t)channel * run->in->microbatch_count + transfer.microbatch]
-             : NULL;
+  return channel != WEFT_EDGE_NONE ? message_on(run, channel, transfer.microbatch) : NULL;
 }
 
 static bool message_is(const struct dry_run *run, struct weft_action transfer, uint32_t bits) {
@@ -155,9 +157,11 @@ static struct weft_action recv_of(struct weft_action action, uint32_t producer) 
                               action.stage, producer, action.microbatch);
 }
 
-static bool input_is_ready(const struct dry_run *run, struct weft_action action,
+/* Number k of its inputs. */
+static bool input_is_ready(const struct dry_run *run, struct weft_action action, uint32_t k,
                            uint32_t producer) {
-  return message_is(run, recv_of(action, producer), DONE_RECV) ||
+  const uint32_t channel = weft_action_input_channel(run->in->graph, action, k);
+  return (*message_on(run, channel, action.microbatch) & DONE_RECV) != 0 ||
          (is_near(run, action.stage, producer) &&
           is_done(run, producer, action.microbatch,
                   action.op == WEFT_OP_F ? DONE_F : DONE_GRADIENT));
@@ -170,7 +174,7 @@ static bool find_unready_input(const struct dry_run *run, struct weft_action act
   const uint32_t count = weft_action_input_count(graph, action, run->in->stage_count);
   for (uint32_t k = 0; k < count; k++) {
     *producer = weft_action_input_at(graph, action, k);
-    if (!input_is_ready(run, action, *producer)) {
+    if (!input_is_ready(run, action, k, *producer)) {
       return true;
     }
   }

@@ -142,16 +142,14 @@ static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
 static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
                            uint64_t *needs, unsigned count) {
   const struct weft_program *program = links->program;
-  const enum weft_op recv = action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
   const uint32_t inputs = weft_action_input_count(program->graph, action, program->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
     const uint32_t stage = weft_action_input_at(program->graph, action, k);
-    const uint32_t channel =
-        weft_channel_of(program, weft_action_transfer(recv, action.stage, stage, 0));
+    const uint32_t channel = weft_action_input_channel(program->graph, action, k);
     uint32_t need = *received_over(links, channel, action.microbatch);
     if (need == WEFT_MATCH_NONE && stage < program->stage_count) {
       const struct producers *other = producers_of(links, stage, action.microbatch);
-      need = recv == WEFT_OP_RECV_F ? other->activation : other->gradient;
+      need = action.op == WEFT_OP_F ? other->activation : other->gradient;
     }
     count = add_need(need, needs, count);
   }

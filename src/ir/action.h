@@ -226,24 +226,31 @@ static inline uint32_t weft_channel_of_transfer(const struct weft_graph *graph,
   return weft_channel_of_send(graph, send);
 }
 
+/* Of a SEND or RECV of a graph (graph.c); see weft_channel_of(). */
+uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer);
+
 /* Of a SEND or RECV; WEFT_EDGE_NONE where its ends have no edge, or the other one no stage. */
 static inline uint32_t weft_channel_of(const struct weft_program *program,
                                        struct weft_action transfer) {
-  const uint32_t gradients = WEFT_OP_BIT(WEFT_OP_SEND_B) | WEFT_OP_BIT(WEFT_OP_RECV_B);
-  const bool gradient = weft_op_in(transfer.op, gradients);
-  const bool sends = weft_op_in(transfer.op, WEFT_OPS_SEND);
-  const uint32_t stage = transfer.stage;
-  if (program->graph == NULL) {
-    const uint32_t other = sends == gradient ? stage - 1 : stage + 1;
-    const bool exists = other < program->stage_count && transfer.skip == 0;
-    return exists ? 2 * (sends ? stage : other) + gradient : WEFT_EDGE_NONE;
+  if (program->graph != NULL) {
+    return weft_graph_channel_of(program->graph, transfer);
   }
-  const struct weft_graph *graph = program->graph;
-  const uint32_t other = weft_transfer_other(transfer);
-  const uint32_t edge = weft_graph_find(graph, stage < other ? stage : other,
-                                        stage < other ? other : stage);
-  const bool exists = edge != WEFT_EDGE_NONE && (!gradient || graph->edges[edge].gradient);
-  return exists ? 2 * edge + gradient : WEFT_EDGE_NONE;
+  const bool gradient = transfer.op == WEFT_OP_SEND_B || transfer.op == WEFT_OP_RECV_B;
+  const bool sends = transfer.op == WEFT_OP_SEND_F || transfer.op == WEFT_OP_SEND_B;
+  const uint32_t stage = transfer.stage, other = sends == gradient ? stage - 1 : stage + 1;
+  const bool exists = other < program->stage_count && transfer.skip == 0;
+  return exists ? 2 * (sends ? stage : other) + gradient : WEFT_EDGE_NONE;
+}
+
+/* That brings input number k of an action, < weft_action_input_count(). */
+static inline uint32_t weft_action_input_channel(const struct weft_graph *graph,
+                                                 struct weft_action action, uint32_t k) {
+  const uint32_t gradient = action.op != WEFT_OP_F;
+  if (graph == NULL) {
+    return 2 * weft_action_input_at(NULL, action, k) + gradient;
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, true);
+  return 2 * list->edges[list->begin[action.stage] + k] + gradient;
 }
 
 /* The stages at its ends; one beyond all stages where a chain ends. */

@@ -8,6 +8,8 @@
 #include <weft/graph.h>
 #include <weft/support.h>
 
+#include "ir/action.h"
+
 struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
   return (struct weft_edge){.from = (uint16_t)from,
                             .to = (uint16_t)to,
@@ -242,6 +244,15 @@ uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t
     }
   }
   return low < graph->out.begin[from + 1] && graph->edges[low].to == to ? low : WEFT_EDGE_NONE;
+}
+
+uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer) {
+  const bool gradient = transfer.op == WEFT_OP_SEND_B || transfer.op == WEFT_OP_RECV_B;
+  const uint32_t stage = transfer.stage, other = weft_transfer_other(transfer);
+  const bool up = stage < other;
+  const uint32_t edge = weft_graph_find(graph, up ? stage : other, up ? other : stage);
+  const bool exists = edge != WEFT_EDGE_NONE && (!gradient || graph->edges[edge].gradient);
+  return exists ? 2 * edge + gradient : WEFT_EDGE_NONE;
 }
 
 bool weft_graph_is_chain(const struct weft_graph *graph) {

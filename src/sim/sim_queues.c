@@ -65,11 +65,10 @@ static uint32_t queue_of(const struct weft_sim_run *run, struct weft_action acti
                                               : run->queue_of_receiver[channel];
 }
 
-/* Counting sort of the transfers by queue. Queue ends double as cursors, and the stack of queues,
- * which is empty still, remembers each record's. */
+/* Counting sort of the transfers by queue. Queue ends double as cursors. */
 static void fill_queues(struct weft_sim_run *run) {
   const struct weft_program *program = run->program;
-  uint32_t *const queue_of_record = run->queue_work;
+  uint32_t *const queue_of_record = run->queue_of_record;
   uint32_t total = 0;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const uint32_t queue = queue_of(run, program->actions[i]);
@@ -103,8 +102,11 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
   /* A try pushes at most the queues of the transfer it starts. */
   run->queue_work =
       weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
+  /* The stack is free until the run; NCCL's models look queues up during it. */
+  run->queue_of_record = run->queue_work;
   if (run->options->channel >= WEFT_CHANNEL_NCCL_DIRECTED) {
     run->issued = weft_arena_allocate(arena, run->program->action_count, sizeof *run->issued);
+    run->queue_of_record = weft_arena_allocate(arena, run->program->action_count, sizeof(uint32_t));
   }
   WEFT_TRY(weft_arena_status(arena, error));
   number_queues(run, ends, channels);
@@ -185,7 +187,7 @@ void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t channel) {
 
 void weft_sim_queues_issue(struct weft_sim_run *run, const struct weft_action *transfer,
                            int64_t time) {
-  const uint32_t queue = queue_of(run, *transfer);
+  const uint32_t queue = run->queue_of_record[transfer - run->program->actions];
   if (queue != QUEUE_NONE) {
     run->issued[transfer - run->program->actions] = time;
     try_queue(run, queue);

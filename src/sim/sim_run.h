@@ -91,6 +91,7 @@ struct weft_sim_run {
   uint32_t *queue_of_receiver; /* [channel] */
   uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
   uint32_t queue_work_count;
+  uint32_t *queue_of_record;   /* [record]; NCCL models only, once the run begins */
   int64_t *issued; /* NCCL models only, [record]: when the compute before a transfer was done */
 
   /* Where causes are asked for. */
