@@ -340,11 +340,10 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
   WEFT_NEED(a, error);
   WEFT_NEED(b, error);
   WEFT_NEED(out, error);
-  struct differ differ = {
-      .allocator = allocator,
-      .scratch = {.allocator = allocator},
-      .found_max = differences_max,
-      .graphs_differ = !weft_graph_equal(a->graph, b->graph)};
+  struct differ differ = {.allocator = allocator,
+                          .scratch = {.allocator = allocator},
+                          .found_max = differences_max,
+                          .graphs_differ = !weft_graph_equal(a->graph, b->graph)};
   enum weft_status status = compare_programs(&differ, a, b, error);
   if (status == WEFT_OK) {
     status = make_result(&differ, out, error);

@@ -327,8 +327,8 @@ static uint64_t step_of(const struct weft_program *program, uint32_t rank, uint6
 
 /* B and I are alternatives: either makes the gradient that is waited for. */
 static bool same_result(struct weft_action a, struct weft_action b) {
-  const bool same_op = a.op == b.op || (weft_op_in(a.op, WEFT_OPS_GRADIENT) &&
-                                        weft_op_in(b.op, WEFT_OPS_GRADIENT));
+  const bool same_op =
+      a.op == b.op || (weft_op_in(a.op, WEFT_OPS_GRADIENT) && weft_op_in(b.op, WEFT_OPS_GRADIENT));
   return same_op && a.skip == b.skip && a.stage == b.stage && a.microbatch == b.microbatch;
 }
 

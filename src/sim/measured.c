@@ -35,13 +35,13 @@ struct measured {
   struct weft_simulation *simulation;
   struct weft_links *links;
   bool has_backward;
-  uint32_t *event_of;    /* [action_count] NONE: a bubble */
-  uint32_t *previous;    /* [action_count] of a SEND: event of the one before it on its
+  uint32_t *event_of;                 /* [action_count] NONE: a bubble */
+  uint32_t *previous;                 /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
-  uint32_t *last_send;   /* [channel] the same, while rows are read */
-  int64_t *unsharded_at; /* [stage] */
-  bool *has_gradients;   /* [stage] its first backward has begun */
-  uint32_t *rank_of;     /* [stage] */
+  uint32_t *last_send;                /* [channel] the same, while rows are read */
+  int64_t *unsharded_at;              /* [stage] */
+  bool *has_gradients;                /* [stage] its first backward has begun */
+  uint32_t *rank_of;                  /* [stage] */
   struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
   struct weft_rank_record *ranks;     /* [rank_count] */
   struct buffer_time *buffers;        /* [buffers_max] */
@@ -170,9 +170,8 @@ static void index_events(struct measured *measured) {
     const uint32_t record = simulation->events[i].record;
     const struct weft_action action = program->actions[record];
     measured->event_of[record] = (uint32_t)i;
-    const uint32_t channel = weft_op_in(action.op, WEFT_OPS_SEND)
-                                 ? weft_channel_of(program, action)
-                                 : WEFT_EDGE_NONE;
+    const uint32_t channel =
+        weft_op_in(action.op, WEFT_OPS_SEND) ? weft_channel_of(program, action) : WEFT_EDGE_NONE;
     if (channel != WEFT_EDGE_NONE) {
       measured->previous[record] = measured->last_send[channel];
       measured->last_send[channel] = (uint32_t)i;
@@ -302,7 +301,8 @@ static void hold_from_begin(const struct measured *measured, struct weft_rank_re
   }
 }
 
-static bool keeps_activations(const struct measured *measured, uint32_t stage) {
+/* Whether a stage keeps its activations for a backward. */
+static bool keeps(const struct measured *measured, uint32_t stage) {
   return measured->has_backward && weft_graph_has_backward(measured->program->graph, stage);
 }
 
@@ -311,7 +311,7 @@ static void release(const struct measured *measured, struct weft_rank_record *ra
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
   double held = 0;
   switch (action.op) {
-    case WEFT_OP_F: held = keeps_activations(measured, action.stage) ? 0 : -costs->activation; break;
+    case WEFT_OP_F: held = keeps(measured, action.stage) ? 0 : -costs->activation; break;
     case WEFT_OP_B: held = -costs->activation; break;
     case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
     default: held = -costs->activation_after_i; break;
@@ -379,8 +379,8 @@ static size_t add_buffers(const struct measured *measured, const struct weft_eve
     const struct weft_event *input = inputs[k];
     const bool received = weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV);
     if (received || input->rank != event->rank) {
-      buffers[added++] = (struct buffer_time){.taken = received ? input->begin : input->end,
-                                              .freed = event->end};
+      buffers[added++] =
+          (struct buffer_time){.taken = received ? input->begin : input->end, .freed = event->end};
     }
   }
   return added;

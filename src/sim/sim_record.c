@@ -193,8 +193,7 @@ ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *
 
 /* A compute action is one part, number 0; those of an overlap count from 1. */
 ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row *row,
-                            const struct weft_action *cell, bool overlap, bool events,
-                            bool graph) {
+                            const struct weft_action *cell, bool overlap, bool events, bool graph) {
   const struct weft_sim_run *run = recorder->run;
   const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
   const int64_t *latest;
@@ -318,7 +317,8 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
 static bool count_buffers(struct weft_sim_run *run, size_t *most) {
   const struct weft_program *program = run->program;
   size_t *counts = weft_arena_allocate(&run->arena, program->rank_count + 1u, sizeof *counts);
-  for (uint32_t k = 0; counts != NULL && run->graph != NULL && k < 2 * run->graph->edge_count; k++) {
+  const uint32_t channels = run->graph != NULL ? 2 * run->graph->edge_count : 0;
+  for (uint32_t k = 0; counts != NULL && k < channels; k++) {
     const struct weft_sim_channel *channel = &run->channels[k];
     counts[channel->to] += channel->from != channel->to ? program->microbatch_count : 0;
     *most = counts[channel->to] > *most ? counts[channel->to] : *most;

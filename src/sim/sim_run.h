@@ -66,21 +66,21 @@ struct weft_sim_run {
   const struct weft_costs *costs;
   const struct weft_sim_options *options;
   struct weft_ticks ticks;
-  bool has_backward;             /* of any stage; else activations are free after F */
-  bool adjusts;                  /* times differ by rank or by chance */
-  struct weft_arena arena;       /* owns the arrays below */
-  bool has_transfers;            /* SEND and RECV, not a table */
-  uint32_t *rank_of;             /* [stage] */
-  size_t pairs;                  /* stages x microbatches */
-  int64_t *inputs;               /* [direction][stage][microbatch]: of F, then of B and I; in a
+  bool has_backward;       /* of any stage; else activations are free after F */
+  bool adjusts;            /* times differ by rank or by chance */
+  struct weft_arena arena; /* owns the arrays below */
+  bool has_transfers;      /* SEND and RECV, not a table */
+  uint32_t *rank_of;       /* [stage] */
+  size_t pairs;            /* stages x microbatches */
+  int64_t *inputs;         /* [direction][stage][microbatch]: of F, then of B and I; in a
                                     graph [channel][microbatch] */
   size_t input_count;
-  int64_t *channel_free;         /* [channel] when it is free */
+  int64_t *channel_free;             /* [channel] when it is free */
   struct weft_sim_channel *channels; /* [channel] in a graph, or with shared queues */
-  int64_t *unsharded_at;         /* [stage] when its parameters are there */
-  struct weft_sim_stage *stages; /* [stage] */
-  struct weft_rank_run *ranks;   /* [rank + 1] the last is for stages without a rank */
-  uint32_t *work;                /* ranks to look at, a stack */
+  int64_t *unsharded_at;             /* [stage] when its parameters are there */
+  struct weft_sim_stage *stages;     /* [stage] */
+  struct weft_rank_run *ranks;       /* [rank + 1] the last is for stages without a rank */
+  uint32_t *work;                    /* ranks to look at, a stack */
   uint32_t work_count;
 
   /* Shared channels only. */
@@ -91,13 +91,13 @@ struct weft_sim_run {
   uint32_t *queue_of_receiver; /* [channel] */
   uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
   uint32_t queue_work_count;
-  uint32_t *queue_of_record;   /* [record]; NCCL models only, once the run begins */
+  uint32_t *queue_of_record; /* [record]; NCCL models only, once the run begins */
   int64_t *issued; /* NCCL models only, [record]: when the compute before a transfer was done */
 
   /* Where causes are asked for. */
   bool keeps_waits;
   bool lacks_memory; /* for this: */
-  int64_t *waits; /* as inputs: of a transfer for its channel; NULL: none did */
+  int64_t *waits;    /* as inputs: of a transfer for its channel; NULL: none did */
 };
 
 enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
@@ -176,8 +176,7 @@ static inline uint32_t weft_sim_input_count(const struct weft_sim_run *run,
 
 /* Whether an input carries an activation. */
 static inline bool weft_sim_is_forward(const struct weft_sim_run *run, size_t input) {
-  return run->graph == NULL ? input < run->pairs
-                            : input / run->program->microbatch_count % 2 == 0;
+  return run->graph == NULL ? input < run->pairs : input / run->program->microbatch_count % 2 == 0;
 }
 
 /* Number of the input of a (stage, microbatch), in a chain. */

@@ -55,10 +55,12 @@ static void the_dry_run_waits_for_all_inputs(void **state) {
 static void a_missing_message_is_named_with_its_edge(void **state) {
   (void)state;
   struct weft_program *program =
-      parse("#graph,0>1,0>2,1>2\n0F0,0SEND_F0\n1RECV_F0,1F0,2RECV_F0<0,2F0\n"), *steps = NULL;
+                          parse("#graph,0>1,0>2,1>2\n0F0,0SEND_F0\n1RECV_F0,1F0,2RECV_F0<0,2F0\n"),
+                      *steps = NULL;
   struct weft_error error;
   assert_int_equal(weft_dry_run(NULL, program, &steps, &error), WEFT_ERR_INVALID);
-  assert_non_null(strstr(error.message, "2RECV_F0<0 waits for 0SEND_F0>2 (nowhere in the program)"));
+  assert_non_null(
+      strstr(error.message, "2RECV_F0<0 waits for 0SEND_F0>2 (nowhere in the program)"));
   weft_program_destroy(program);
   program = parse("#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,2F0,2RECV_F0<0\n");
   assert_int_equal(weft_dry_run(NULL, program, &steps, &error), WEFT_ERR_INVALID);
@@ -176,7 +178,8 @@ static void expect_dry_run(const struct weft_program *program) {
   for (uint32_t r = 0; r < steps->rank_count; r++) {
     uint64_t step = 0;
     for (uint64_t i = steps->row_begin[r]; i < steps->row_begin[r + 1]; step++) {
-      const uint32_t parts = steps->actions[i].op == WEFT_OP_OVERLAP_F_B ? steps->actions[i].parts : 0;
+      const struct weft_action cell = steps->actions[i];
+      const uint32_t parts = cell.op == WEFT_OP_OVERLAP_F_B ? cell.parts : 0;
       for (uint32_t k = 0; k <= parts; k++, i++) {
         actions += steps->actions[i].op != WEFT_OP_IDLE;
         step_of[i] = step;

@@ -255,9 +255,9 @@ static void expect_travel(struct stream *stream, const struct weft_simulation *s
     const uint32_t edge = forward ? weft_graph_find(program->graph, there.stage, here.stage)
                                   : weft_graph_find(program->graph, here.stage, there.stage);
     assert_int_not_equal(edge, WEFT_EDGE_NONE);
-    travel = simulation->arrivals[(2 * edge + !forward) * program->microbatch_count +
-                                  here.microbatch] -
-             simulation->events[other].end;
+    travel =
+        simulation->arrivals[(2 * edge + !forward) * program->microbatch_count + here.microbatch] -
+        simulation->events[other].end;
   }
   assert_int_equal(take_number(stream), travel);
 }
@@ -427,9 +427,9 @@ static void expect_graph(const struct weft_program *table, struct weft_costs *co
 static void test_graphs_name_their_edges(void **state) {
   (void)state;
   struct weft_costs *costs = slow_transfers();
-  struct weft_program *table =
-      csv_program("#graph,0>1,0>3,1>2,2>3\n0F0,0F1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,1B0,2B1,1B1\n"
-                  "3F0,3B0,3F1,3B1\n");
+  struct weft_program *table = csv_program(
+      "#graph,0>1,0>3,1>2,2>3\n0F0,0F1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,1B0,2B1,1B1\n"
+      "3F0,3B0,3F1,3B1\n");
   expect_graph(table, costs);
   weft_program_destroy(table);
   /* Twenty stages feed the last one: more links than a byte has room for. */

@@ -358,9 +358,9 @@ static void test_random_graphs(void **state) {
 
 static void test_graph_by_hand(void **state) {
   (void)state;
-  struct weft_program *program =
-      csv_program("#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2,0RECV_B0,0RECV_B0<2,0B0\n"
-                  "1RECV_F0,1F0,2RECV_F0<0,2F0,2B0,2SEND_B0>0,1B0,1SEND_B0\n");
+  struct weft_program *program = csv_program(
+      "#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2,0RECV_B0,0RECV_B0<2,0B0\n"
+      "1RECV_F0,1F0,2RECV_F0<0,2F0,2B0,2SEND_B0>0,1B0,1SEND_B0\n");
   struct weft_costs *costs = costs_new();
   struct weft_simulation *simulation = simulate(program, costs);
   struct weft_picture picture = {"graph", simulation, costs, NULL};

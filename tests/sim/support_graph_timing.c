@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { STAGES = 8, RANKS = 4, EDGES = STAGES * STAGES, MICROBATCHES = 5 };
+enum { RECORDS = 4 * STAGES * MICROBATCHES }; /* of a row: F, I, W, and headers of overlaps */
 
 static uint32_t below(struct weft_random *random, uint32_t bound) {
   return weft_random_below(random, bound);
@@ -29,9 +30,10 @@ struct weft_graph *sized_graph(struct weft_random *random) {
   for (uint32_t from = n; from-- > 0;) {
     for (uint32_t to = from + 1; to < n; to++) {
       /* No stage is left alone. */
-      const bool last_chance = to + 1 == n && !has_out[from] && !has_in[from] &&
-                               (from == 0 || below(random, 2) == 0);
-      if (below(random, 100) < density || last_chance || (to == from + 1 && !has_out[to] && !has_in[to])) {
+      const bool last_chance =
+          to + 1 == n && !has_out[from] && !has_in[from] && (from == 0 || below(random, 2) == 0);
+      const bool alone = to == from + 1 && !has_out[to] && !has_in[to];
+      if (below(random, 100) < density || last_chance || alone) {
         struct weft_edge edge = weft_edge_make(from, to);
         edge.bytes = (double)below(random, 8) - 2;
         edge.gradient_bytes = (double)below(random, 8) - 2;
@@ -78,7 +80,8 @@ static bool is_ready(const struct choice *choice, uint32_t op, uint32_t stage, u
 }
 
 static struct weft_action as_action(const struct choice *choice, uint32_t task) {
-  static const uint8_t whole[] = {WEFT_OP_F, WEFT_OP_B}, split[] = {WEFT_OP_F, WEFT_OP_I, WEFT_OP_W};
+  static const uint8_t whole[] = {WEFT_OP_F, WEFT_OP_B};
+  static const uint8_t split[] = {WEFT_OP_F, WEFT_OP_I, WEFT_OP_W};
   const uint32_t op = task / (STAGES * MICROBATCHES);
   return (struct weft_action){.op = (choice->split ? split : whole)[op],
                               .stage = (uint16_t)(task / MICROBATCHES % STAGES),
@@ -113,7 +116,7 @@ struct weft_program *sized_graph_table(struct weft_random *random,
                           .microbatches = 1 + below(random, MICROBATCHES),
                           .split = below(random, 2) == 0};
   const uint32_t ranks = 1 + below(random, RANKS), overlaps = below(random, 3) * 15;
-  struct weft_action rows[RANKS][4 * STAGES * MICROBATCHES], actions[RANKS * 4 * STAGES * MICROBATCHES];
+  struct weft_action rows[RANKS][RECORDS], actions[RANKS * RECORDS];
   uint64_t sizes[RANKS] = {0};
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     choice.rank_of[s] = below(random, ranks);
@@ -165,9 +168,8 @@ struct weft_costs *random_costs(struct weft_random *random, uint32_t stage_count
     stage->activation = below(random, 4);
     stage->activation_after_i = below(random, (uint32_t)stage->activation + 1);
   }
-  costs->hop = (struct weft_hop_costs){.latency = below(random, 3),
-                                       .bytes = below(random, 4),
-                                       .bytes_per_unit = below(random, 3)};
+  costs->hop = (struct weft_hop_costs){
+      .latency = below(random, 3), .bytes = below(random, 4), .bytes_per_unit = below(random, 3)};
   return costs;
 }
 
@@ -184,8 +186,8 @@ struct message {
   int64_t latency;
   int64_t start, arrival;
   uint32_t depth;
-  struct message *before[2];  /* whose turn on a channel or queue is first; NULL: none */
-  uint64_t issued_after[2];   /* cells whose end it waits for, with NCCL; UINT64_MAX: none */
+  struct message *before[2]; /* whose turn on a channel or queue is first; NULL: none */
+  uint64_t issued_after[2];  /* cells whose end it waits for, with NCCL; UINT64_MAX: none */
 };
 
 struct timing_run {
@@ -301,7 +303,8 @@ static uint32_t queue_of(const struct timing_run *run, uint32_t peer, bool sends
 /* In a program: whose turn comes before whose, at either end. */
 static void queue_row(struct timing_run *run, uint32_t rank) {
   const struct weft_program *program = run->program;
-  struct message *last[2 * RANKS] = {NULL}, **last_sent = allocate(run->message_count, sizeof *last_sent);
+  struct message *last[2 * RANKS] = {NULL};
+  struct message **last_sent = allocate(run->message_count, sizeof *last_sent);
   uint64_t cell_before = UINT64_MAX;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];) {
     const struct weft_action action = program->actions[i];
@@ -313,7 +316,9 @@ static void queue_row(struct timing_run *run, uint32_t rank) {
         struct message **queue = &last[queue_of(run, sends ? message->to : message->from, sends)];
         message->before[sends] = *queue;
         *queue = message;
-        message->issued_after[sends] = run->scope >= WEFT_CHANNEL_NCCL_DIRECTED ? cell_before : UINT64_MAX;
+        if (run->scope >= WEFT_CHANNEL_NCCL_DIRECTED) {
+          message->issued_after[sends] = cell_before;
+        }
       } else if (sends) {
         message->before[0] = last_sent[channel];
         last_sent[channel] = message;
@@ -487,7 +492,8 @@ static double peak_of_row(const struct timing_run *run, uint32_t rank) {
     for (uint32_t k = 0; k < records_of(cell); k++) {
       const struct weft_stage_costs *costs = &run->costs->stages[cell[k].stage];
       const bool frozen = !weft_graph_has_backward(program->graph, cell[k].stage);
-      held -= cell[k].op == WEFT_OP_B || (cell[k].op == WEFT_OP_F && frozen) ? costs->activation : 0;
+      const bool gone = cell[k].op == WEFT_OP_B || (cell[k].op == WEFT_OP_F && frozen);
+      held -= gone ? costs->activation : 0;
       held -= cell[k].op == WEFT_OP_I ? costs->activation - costs->activation_after_i : 0;
       held -= cell[k].op == WEFT_OP_W ? costs->activation_after_i : 0;
     }
@@ -522,7 +528,8 @@ struct timed_program time_program(const struct weft_program *program,
                                 .buffers = allocate(p, sizeof *timed.buffers),
                                 .peaks = allocate(p, sizeof *timed.peaks)};
   for (uint64_t i = 0; i < program->action_count; i++) {
-    run.has_transfers |= program->actions[i].op == WEFT_OP_SEND_F || program->actions[i].op == WEFT_OP_SEND_B;
+    const uint8_t op = program->actions[i].op;
+    run.has_transfers |= op == WEFT_OP_SEND_F || op == WEFT_OP_SEND_B;
   }
   note_sizes(&run);
   note_ends(&run);

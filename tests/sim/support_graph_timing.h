@@ -23,7 +23,7 @@ struct timed_record {
 };
 
 struct timed_program {
-  bool finishes; /* the rest is meaningless if not */
+  bool finishes;                /* the rest is meaningless if not */
   struct timed_record *records; /* [action_count] */
   int64_t *idle;                /* [rank_count][WEFT_IDLE_CAUSES] without start and end */
   uint32_t *buffers;            /* [rank_count] receive buffers in use at once */

@@ -62,8 +62,9 @@ static void a_skip_connection_by_hand(void **state) {
 /* Stage 0 is frozen: it keeps nothing, and has no gradients to store. */
 static void a_frozen_stage_keeps_nothing(void **state) {
   (void)state;
-  struct weft_program *table = parse("#graph,0>1F,1>2\n0F0,0F1,0F2\n1F0,1F1,1F2,1B0,1B1,1B2\n"
-                                     "2F0,2B0,2F1,2B1,2F2,2B2\n");
+  struct weft_program *table = parse(
+      "#graph,0>1F,1>2\n0F0,0F1,0F2\n1F0,1F1,1F2,1B0,1B1,1B2\n"
+      "2F0,2B0,2F1,2B1,2F2,2B2\n");
   struct weft_costs *costs = NULL;
   struct weft_simulation *sim = NULL;
   struct weft_error error;
@@ -152,10 +153,10 @@ static void expect_same_rank(const struct weft_rank_times *a, const struct weft_
 static void expect_measured(const struct weft_simulation *sim, const struct weft_costs *costs) {
   struct weft_simulation *measured = NULL;
   struct weft_error error;
-  assert_int_equal(weft_simulation_measured(NULL, sim->program, costs, sim->events,
-                                            sim->event_count, sim->ticks_per_unit, &measured,
-                                            &error),
-                   WEFT_OK);
+  assert_int_equal(
+      weft_simulation_measured(NULL, sim->program, costs, sim->events, sim->event_count,
+                               sim->ticks_per_unit, &measured, &error),
+      WEFT_OK);
   assert_true(measured->makespan == sim->makespan);
   for (uint32_t r = 0; r < sim->program->rank_count; r++) {
     expect_same_rank(&measured->ranks[r], &sim->ranks[r]);

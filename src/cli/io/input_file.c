@@ -255,9 +255,8 @@ static int fail_edges(const struct weft_cli *cli, const char *name, const char *
                         "the row #graph of %s and the graph of %s differ: only %s has the edge "
                         "%" PRIu32 ">%" PRIu32 "%s",
                         weft_cli_quoted(name).text, weft_cli_quoted(graph_name).text,
-                        edge != NULL ? "the row" : "the graph",
-                        (uint32_t)other->from, (uint32_t)other->to,
-                        other->gradient ? "" : " without a gradient");
+                        edge != NULL ? "the row" : "the graph", (uint32_t)other->from,
+                        (uint32_t)other->to, other->gradient ? "" : " without a gradient");
 }
 
 static int apply_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

@@ -357,7 +357,8 @@ static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool
   weft_text_add(text, "\"");
 }
 
-/* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have some. */
+/* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have
+ * some. */
 static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
   weft_text_add(text, ",\"edges\":[");
   for (uint32_t e = 0; e < graph->edge_count; e++) {

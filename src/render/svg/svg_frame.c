@@ -75,8 +75,7 @@ static void add_facts(struct weft_svg *svg) {
   for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
     const size_t size_before = svg->text->size;
     if ((fact == FACT_PEAK && svg->row.memory == 0) ||
-        (fact == FACT_EDGES &&
-         weft_graph_is_chain(svg->picture->simulation->program->graph))) {
+        (fact == FACT_EDGES && weft_graph_is_chain(svg->picture->simulation->program->graph))) {
       continue;
     }
     add_fact(svg, fact);
