@@ -57,7 +57,7 @@ enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
                                              struct weft_error *error);
 void weft_world_graph_destroy(struct weft_world_graph *graph);
 
-/* Whether steps of this rank could be graphs of their own: enum weft_graph_refusal. */
+/* Whether steps of this rank could be graphs of their own: enum weft_step_graph_refusal. */
 uint32_t weft_rank_graph_refusal(const struct weft_pipeline *pipeline);
 /* After the handshake: makes pipeline->apart if all ranks of the pipeline can. */
 enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error);

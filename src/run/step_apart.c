@@ -32,7 +32,7 @@ static const double SLOWDOWN_MAX = 1.05;
 
 struct vote {
   uint64_t step, program;
-  uint32_t refusal;  /* enum weft_graph_refusal */
+  uint32_t refusal;  /* enum weft_step_graph_refusal */
   uint8_t like;      /* the step before was like this one */
   uint8_t has_graph; /* of such steps */
   uint8_t unused[2];
@@ -49,9 +49,9 @@ struct weft_rank_graph {
   struct weft_group *group; /* of the pipeline's ranks */
   uint32_t first_rank;      /* of them */
   struct weft_device_graph *recorded;
-  struct weft_graph_key key;          /* of the last step */
-  const struct weft_row *checked;     /* the row of the next: */
-  enum weft_graph_refusal of_checked; /* what its chain of transfers says */
+  struct weft_step_graph_key key;          /* of the last step */
+  const struct weft_row *checked;          /* the row of the next: */
+  enum weft_step_graph_refusal of_checked; /* what its chain of transfers says */
   /* Of the row that was recorded: what the executor has counted. */
   uint32_t cells, waits, transfers;
   uint64_t actions;
@@ -85,8 +85,8 @@ void weft_rank_graph_destroy(struct weft_rank_graph *graph) {
 }
 
 uint32_t weft_rank_graph_refusal(const struct weft_pipeline *pipeline) {
-  return pipeline->transport->ops->group == NULL ? WEFT_GRAPH_NO_GROUP
-                                                 : weft_graph_refuse_always(pipeline);
+  return pipeline->transport->ops->group == NULL ? WEFT_STEP_GRAPH_NO_GROUP
+                                                 : weft_step_graph_refuse_always(pipeline);
 }
 
 static enum weft_status join(struct weft_rank_graph *graph, struct weft_pipeline *pipeline,
@@ -99,7 +99,7 @@ static enum weft_status join(struct weft_rank_graph *graph, struct weft_pipeline
     ranks[k] = graph->first_rank + k;
   }
   WEFT_TRY(transport->ops->group(transport, WEFT_GROUP_PIPELINES + graph->first_rank, ranks,
-                                 members, &graph->group, error));
+                                 members, NULL, &graph->group, error));
   graph->votes = weft_array_allocate_zero(graph->allocator, members, sizeof *graph->votes);
   graph->outcomes = weft_array_allocate_zero(graph->allocator, members, sizeof *graph->outcomes);
   return graph->votes != NULL && graph->outcomes != NULL
@@ -119,7 +119,7 @@ static void refuse(char refusal[600], struct weft_pipeline *pipeline, uint32_t r
     memcpy(refusal, text, sizeof text);
     pipeline->no_graph_reason = NULL;
   }
-  weft_graph_explain(pipeline, refusal);
+  weft_step_graph_explain(pipeline, refusal);
 }
 
 enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error) {
@@ -132,8 +132,8 @@ enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct wef
   pipeline->apart = NULL;
   for (uint32_t r = first; r < first + members; r++) {
     const uint64_t refusal = pipeline->handshakes[r].graph;
-    if (refusal != WEFT_GRAPH_POSSIBLE) {
-      refuse(pipeline->apart_refusal, pipeline, r, weft_graph_refusal_text((uint32_t)refusal));
+    if (refusal != WEFT_STEP_GRAPH_POSSIBLE) {
+      refuse(pipeline->apart_refusal, pipeline, r, weft_step_graph_refusal_text((uint32_t)refusal));
       return WEFT_OK;
     }
   }
@@ -179,7 +179,7 @@ static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error 
 
 /* Whether a graph of this row ends, and is worth it: the same on all ranks, which have the same
  * program. Where there is no memory to find out, it is not. */
-static enum weft_graph_refusal check_chain(struct weft_pipeline *pipeline) {
+static enum weft_step_graph_refusal check_chain(struct weft_pipeline *pipeline) {
   struct weft_rank_graph *graph = pipeline->apart;
   const struct weft_row *row = pipeline->last_row;
   if (graph->checked != row) {
@@ -187,27 +187,31 @@ static enum weft_graph_refusal check_chain(struct weft_pipeline *pipeline) {
     const bool all = wanted != NULL && strcmp(wanted, "all") == 0;
     struct weft_error error;
     double slowdown = INFINITY;
-    (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
-                                    &error);
+    const bool is_chain = weft_graph_is_chain(row->program->graph);
+    if (is_chain) {
+      (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
+                                      &error);
+    }
     graph->checked = row;
-    graph->of_checked = isinf(slowdown)                   ? WEFT_GRAPH_CHAIN_HANGS
-                        : slowdown > SLOWDOWN_MAX && !all ? WEFT_GRAPH_CHAIN_SLOW
-                                                          : WEFT_GRAPH_POSSIBLE;
+    graph->of_checked = !is_chain                         ? WEFT_STEP_GRAPH_EDGES
+                        : isinf(slowdown)                 ? WEFT_STEP_GRAPH_CHAIN_HANGS
+                        : slowdown > SLOWDOWN_MAX && !all ? WEFT_STEP_GRAPH_CHAIN_SLOW
+                                                          : WEFT_STEP_GRAPH_POSSIBLE;
   }
   return graph->of_checked;
 }
 
 static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_rank_graph *graph = pipeline->apart;
-  const struct weft_graph_key key = weft_graph_key_of(pipeline);
+  const struct weft_step_graph_key key = weft_step_graph_key_of(pipeline);
   struct vote *vote = &graph->vote;
   memset(vote, 0, sizeof *vote);
   vote->step = pipeline->step;
   vote->program = pipeline->last_row->hash;
   vote->like = memcmp(&key, &graph->key, sizeof key) == 0;
   vote->has_graph = graph->recorded != NULL;
-  vote->refusal = weft_graph_refuse(pipeline);
-  if (vote->refusal == WEFT_GRAPH_POSSIBLE) {
+  vote->refusal = weft_step_graph_refuse(pipeline);
+  if (vote->refusal == WEFT_STEP_GRAPH_POSSIBLE) {
     vote->refusal = check_chain(pipeline);
   }
   graph->key = key;
@@ -243,7 +247,7 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
   for (uint32_t k = graph->group->size; k-- > 0;) {
     const struct vote *vote = &graph->votes[k];
     WEFT_TRY(check_vote(pipeline, k, error));
-    refuses = vote->refusal != WEFT_GRAPH_POSSIBLE ? k : refuses;
+    refuses = vote->refusal != WEFT_STEP_GRAPH_POSSIBLE ? k : refuses;
     like = like && vote->like != 0;
     has_graph = has_graph && vote->has_graph != 0;
   }
@@ -252,12 +256,13 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
     graph->refusal[0] = '\0';
   }
   const uint32_t refusal = refuses != UINT32_MAX ? graph->votes[refuses].refusal : 0;
-  const bool everywhere = refusal == WEFT_GRAPH_CHAIN_HANGS || refusal == WEFT_GRAPH_CHAIN_SLOW;
+  const bool everywhere = refusal == WEFT_STEP_GRAPH_CHAIN_HANGS ||
+                          refusal == WEFT_STEP_GRAPH_CHAIN_SLOW || refusal == WEFT_STEP_GRAPH_EDGES;
   if (refuses != UINT32_MAX) {
     refuse(pipeline->apart_refusal, pipeline, everywhere ? UINT32_MAX : graph->first_rank + refuses,
-           weft_graph_refusal_text(refusal));
+           weft_step_graph_refusal_text(refusal));
   } else {
-    weft_graph_explain(pipeline, graph->refusal[0] != '\0' ? graph->refusal : NULL);
+    weft_step_graph_explain(pipeline, graph->refusal[0] != '\0' ? graph->refusal : NULL);
   }
   *replays = like && refuses == UINT32_MAX && graph->refusal[0] == '\0' && has_graph;
   *records = like && refuses == UINT32_MAX && graph->refusal[0] == '\0' && !has_graph;

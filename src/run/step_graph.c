@@ -9,59 +9,60 @@
 
 #include "run/pipeline.h"
 
-const char *weft_graph_refusal_text(uint32_t refusal) {
-  static const char *const texts[WEFT_GRAPH_REFUSAL_COUNT] = {
-      [WEFT_GRAPH_NO_DEVICE] = "a rank has no device that records graphs",
-      [WEFT_GRAPH_NOT_WANTED] = "options.no_graph is set",
-      [WEFT_GRAPH_CHECKED] = "payloads are checked, which the host does",
-      [WEFT_GRAPH_OUTPUTS] = "outputs are wanted, which the host merges",
-      [WEFT_GRAPH_STAGE] = "a stage does not say that its work can be replayed",
-      [WEFT_GRAPH_CUSTOM] = "a custom function replaces an op",
-      [WEFT_GRAPH_NO_GROUP] = "the transport has no groups, in which ranks decide about it",
-      [WEFT_GRAPH_CHAIN_HANGS] =
+const char *weft_step_graph_refusal_text(uint32_t refusal) {
+  static const char *const texts[WEFT_STEP_GRAPH_REFUSAL_COUNT] = {
+      [WEFT_STEP_GRAPH_NO_DEVICE] = "a rank has no device that records graphs",
+      [WEFT_STEP_GRAPH_NOT_WANTED] = "options.no_graph is set",
+      [WEFT_STEP_GRAPH_CHECKED] = "payloads are checked, which the host does",
+      [WEFT_STEP_GRAPH_OUTPUTS] = "outputs are wanted, which the host merges",
+      [WEFT_STEP_GRAPH_STAGE] = "a stage does not say that its work can be replayed",
+      [WEFT_STEP_GRAPH_CUSTOM] = "a custom function replaces an op",
+      [WEFT_STEP_GRAPH_NO_GROUP] = "the transport has no groups, in which ranks decide about it",
+      [WEFT_STEP_GRAPH_CHAIN_HANGS] =
           "the program would hang if each rank had one transfer at a time, in the order of its "
           "row ('weft verify --channel nccl-world' says where), as a graph does",
-      [WEFT_GRAPH_CHAIN_SLOW] =
+      [WEFT_STEP_GRAPH_CHAIN_SLOW] =
           "one transfer at a time per rank, in the order of its row, as a graph has them, would "
           "make the step longer; lower the table in the order of time, as 'weft run' does with a "
           "compute-only one, or set WEFT_NCCL_GRAPHS=all",
-      [WEFT_GRAPH_NOT_RECORDED] = "it could not be recorded"};
-  return refusal < WEFT_GRAPH_REFUSAL_COUNT ? texts[refusal] : "of a reason unknown here";
+      [WEFT_STEP_GRAPH_EDGES] = "stages have edges to others than their neighbours",
+      [WEFT_STEP_GRAPH_NOT_RECORDED] = "it could not be recorded"};
+  return refusal < WEFT_STEP_GRAPH_REFUSAL_COUNT ? texts[refusal] : "of a reason unknown here";
 }
 
-enum weft_graph_refusal weft_graph_refuse_always(const struct weft_pipeline *pipeline) {
+enum weft_step_graph_refusal weft_step_graph_refuse_always(const struct weft_pipeline *pipeline) {
   const struct weft_executor *executor = &pipeline->executor;
   if (executor->device == NULL || pipeline->options.device->ops->capture_begin == NULL) {
-    return WEFT_GRAPH_NO_DEVICE;
+    return WEFT_STEP_GRAPH_NO_DEVICE;
   }
   if (pipeline->options.no_graph) {
-    return WEFT_GRAPH_NOT_WANTED;
+    return WEFT_STEP_GRAPH_NOT_WANTED;
   }
   if (pipeline->options.check_payloads) {
-    return WEFT_GRAPH_CHECKED;
+    return WEFT_STEP_GRAPH_CHECKED;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     if (!executor->stages[k].impl->ops->replays) {
-      return WEFT_GRAPH_STAGE;
+      return WEFT_STEP_GRAPH_STAGE;
     }
   }
-  return WEFT_GRAPH_POSSIBLE;
+  return WEFT_STEP_GRAPH_POSSIBLE;
 }
 
-enum weft_graph_refusal weft_graph_refuse(const struct weft_pipeline *pipeline) {
-  const enum weft_graph_refusal always = weft_graph_refuse_always(pipeline);
-  if (always != WEFT_GRAPH_POSSIBLE) {
+enum weft_step_graph_refusal weft_step_graph_refuse(const struct weft_pipeline *pipeline) {
+  const enum weft_step_graph_refusal always = weft_step_graph_refuse_always(pipeline);
+  if (always != WEFT_STEP_GRAPH_POSSIBLE) {
     return always;
   }
   if (pipeline->want_outputs) {
-    return WEFT_GRAPH_OUTPUTS;
+    return WEFT_STEP_GRAPH_OUTPUTS;
   }
   for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {
     if (pipeline->executor.custom[op].function != NULL) {
-      return WEFT_GRAPH_CUSTOM;
+      return WEFT_STEP_GRAPH_CUSTOM;
     }
   }
-  return WEFT_GRAPH_POSSIBLE;
+  return WEFT_STEP_GRAPH_POSSIBLE;
 }
 
 static uint64_t hash_tensors(const struct weft_tensors *items, uint32_t count, uint64_t hash) {
@@ -76,10 +77,10 @@ static uint64_t hash_tensors(const struct weft_tensors *items, uint32_t count, u
   return hash;
 }
 
-struct weft_graph_key weft_graph_key_of(const struct weft_pipeline *pipeline) {
+struct weft_step_graph_key weft_step_graph_key_of(const struct weft_pipeline *pipeline) {
   const struct weft_executor *executor = &pipeline->executor;
   const uint32_t count = pipeline->last_row->program->microbatch_count;
-  struct weft_graph_key key;
+  struct weft_step_graph_key key;
   memset(&key, 0, sizeof key); /* compared as bytes */
   key.pipeline = pipeline;
   key.row = pipeline->last_row;
@@ -93,7 +94,7 @@ struct weft_graph_key weft_graph_key_of(const struct weft_pipeline *pipeline) {
   return key;
 }
 
-void weft_graph_explain(struct weft_pipeline *pipeline, const char *reason) {
+void weft_step_graph_explain(struct weft_pipeline *pipeline, const char *reason) {
   char line[700];
   if (reason != NULL && reason != pipeline->no_graph_reason && pipeline->options.log != NULL) {
     (void)snprintf(line, sizeof line, "step %" PRIu64 " is enqueued action by action: %s",

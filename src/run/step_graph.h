@@ -11,38 +11,39 @@
 struct weft_pipeline;
 
 /* Why a step is not a graph. Ranks exchange these numbers. */
-enum weft_graph_refusal {
-  WEFT_GRAPH_POSSIBLE,
-  WEFT_GRAPH_NO_DEVICE,
-  WEFT_GRAPH_NOT_WANTED,
-  WEFT_GRAPH_CHECKED,
-  WEFT_GRAPH_OUTPUTS,
-  WEFT_GRAPH_STAGE,
-  WEFT_GRAPH_CUSTOM,
-  WEFT_GRAPH_NO_GROUP,
-  WEFT_GRAPH_CHAIN_HANGS,
-  WEFT_GRAPH_CHAIN_SLOW,
-  WEFT_GRAPH_NOT_RECORDED, /* it was tried */
-  WEFT_GRAPH_REFUSAL_COUNT
+enum weft_step_graph_refusal {
+  WEFT_STEP_GRAPH_POSSIBLE,
+  WEFT_STEP_GRAPH_NO_DEVICE,
+  WEFT_STEP_GRAPH_NOT_WANTED,
+  WEFT_STEP_GRAPH_CHECKED,
+  WEFT_STEP_GRAPH_OUTPUTS,
+  WEFT_STEP_GRAPH_STAGE,
+  WEFT_STEP_GRAPH_CUSTOM,
+  WEFT_STEP_GRAPH_NO_GROUP,
+  WEFT_STEP_GRAPH_CHAIN_HANGS,
+  WEFT_STEP_GRAPH_CHAIN_SLOW,
+  WEFT_STEP_GRAPH_EDGES,
+  WEFT_STEP_GRAPH_NOT_RECORDED, /* it was tried */
+  WEFT_STEP_GRAPH_REFUSAL_COUNT
 };
 
 /* NULL: possible. Numbers of another process may be none of these. */
-const char *weft_graph_refusal_text(uint32_t refusal);
+const char *weft_step_graph_refusal_text(uint32_t refusal);
 /* Of the step that begins; and what does not change between handshakes alone. */
-enum weft_graph_refusal weft_graph_refuse(const struct weft_pipeline *pipeline);
-enum weft_graph_refusal weft_graph_refuse_always(const struct weft_pipeline *pipeline);
+enum weft_step_graph_refusal weft_step_graph_refuse(const struct weft_pipeline *pipeline);
+enum weft_step_graph_refusal weft_step_graph_refuse_always(const struct weft_pipeline *pipeline);
 
 /* What a graph was recorded for; with anything else another one is recorded. Compared as bytes. */
-struct weft_graph_key {
+struct weft_step_graph_key {
   const struct weft_pipeline *pipeline;
   const struct weft_row *row;
   uint64_t batch; /* a hash of where its tensors are, and of their shapes */
   const double *losses;
   const void *saved;
 };
-struct weft_graph_key weft_graph_key_of(const struct weft_pipeline *pipeline);
+struct weft_step_graph_key weft_step_graph_key_of(const struct weft_pipeline *pipeline);
 
 /* The log has why a step is no graph, when that changes; NULL: it is one, or may become one. */
-void weft_graph_explain(struct weft_pipeline *pipeline, const char *reason);
+void weft_step_graph_explain(struct weft_pipeline *pipeline, const char *reason);
 
 #endif

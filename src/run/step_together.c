@@ -17,7 +17,7 @@
 
 /* A rank's part of a graph. */
 struct graph_rank {
-  struct weft_graph_key key;
+  struct weft_step_graph_key key;
   uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
   uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
   uint64_t actions;
@@ -69,7 +69,7 @@ static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_co
 static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
   bool same = true;
   for (uint32_t r = 0; r < graph->rank_count; r++) {
-    const struct weft_graph_key key = weft_graph_key_of(items[r]);
+    const struct weft_step_graph_key key = weft_step_graph_key_of(items[r]);
     same = memcmp(&key, &graph->ranks[r].key, sizeof key) == 0 && same;
     graph->ranks[r].key = key;
   }
@@ -424,7 +424,8 @@ static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
   bool source_is_same = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    refusal = refusal == NULL ? weft_graph_refusal_text(weft_graph_refuse(pipeline)) : refusal;
+    refusal =
+        refusal == NULL ? weft_step_graph_refusal_text(weft_step_graph_refuse(pipeline)) : refusal;
     source_is_same = source_is_same && pipeline->handshake_done;
   }
   if (refusal == NULL && first->graph == NULL && make_graph(first, count, error) < 0) {
@@ -442,7 +443,7 @@ static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
   if (refusal == NULL && graph != NULL && graph->refusal[0] != '\0') {
     refusal = graph->refusal;
   }
-  weft_graph_explain(first, refusal);
+  weft_step_graph_explain(first, refusal);
   return same && refusal == NULL ? graph : NULL;
 }
 
@@ -491,7 +492,7 @@ static void drive_step(void *const *items, uint32_t count) {
   if (graph->recorded == NULL) {
     status = record(graph, items, &error);
     if (status == WEFT_OK && graph->recorded == NULL) {
-      weft_graph_explain(items[0], graph->refusal);
+      weft_step_graph_explain(items[0], graph->refusal);
       drive_eagerly(items, count);
       return;
     }
