@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -200,6 +201,27 @@ def test_a_stage_fails(monkeypatch):
         with pytest.raises(ZeroDivisionError) as caught:
             pipeline.step(x, y)
         assert "1F0" in str(caught.value.__cause__)
+
+
+class Sleeps(torch.nn.Module):
+    def forward(self, x):
+        if not fake(x):
+            time.sleep(60)
+        return x * 1
+
+
+@on_fake
+def test_a_stage_hangs(monkeypatch):
+    on_gpus(monkeypatch, WHERE["one"])
+    x, y = batch_of(4)
+    pipeline = weft_torch.Pipeline(
+        [*modules_of(1), Sleeps()], "1F1B", loss_of, microbatches=4, stall_limit=0.5
+    )
+    begin = time.monotonic()
+    with pytest.raises(weft.StalledError) as caught:
+        pipeline.step(x, y)
+    assert time.monotonic() - begin < 60  # it did not wait for the stage
+    assert "rank 1" in caught.value.message and "1F0" in caught.value.message
 
 
 @on_fake
