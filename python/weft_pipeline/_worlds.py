@@ -31,12 +31,12 @@ class World:
         if any(place.enqueues for place in owner._places.values()):
             gpus = Gpus(owner._places, owner._partitions)
         if self.rank is None:
+            boundaries = _boundaries(owner, x, lambda mine: [mine])
             world = lib.weft_comm_options_default()
             world.rank_count = program.ranks
             comm = ctypes.POINTER(c.weft_comm)()
             transport = owner._transport.encode()
             call(lib.weft_comm_open, None, transport, ctypes.byref(world), ctypes.byref(comm))
-            boundaries = _boundaries(owner, x, lambda mine: [mine])
         else:
             if launch.state.is_used:
                 raise UsageError(
