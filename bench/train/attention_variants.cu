@@ -27,7 +27,7 @@
 
 /* Others that only this program has: warpgroups of a block and blocks of a multiprocessor, for the
  * forward, the queries' and the keys' gradients. */
-WEFT_WIDE_ATTENTION(narrow, 1, 4, 1, 3, 1, 1)
+WEFT_WIDE_ATTENTION(narrow, 1, 4, 1, 3, 1, 3)
 WEFT_WIDE_ATTENTION(sparse, 1, 3, 1, 2, 1, 2)
 
 typedef void (*forward_kernel)(weft_bf16 *, float *, const weft_bf16 *, weft_u64, weft_u64,

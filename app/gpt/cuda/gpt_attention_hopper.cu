@@ -336,7 +336,6 @@ static __device__ __forceinline__ void weft_wide_backward(
       for (int n = 0; n < 8; n++) {
         const int column = tile * WEFT_WIDE_ROWS + 8 * n + 2 * t;
         column_sums[n] = *(const float2 *)(log_sums + column);
-        column_products[n] = *(const float2 *)(products + column);
       }
     }
     weft_wide_wait<1>(p);
@@ -363,6 +362,11 @@ static __device__ __forceinline__ void weft_wide_backward(
       weft_wide_pack(packed_p, p);
       weft_wide_fence();
       weft_wide_mix(sum2, packed_p, z2);
+#pragma unroll
+      for (int n = 0; n < 8; n++) {
+        column_products[n] =
+            *(const float2 *)(products + tile * WEFT_WIDE_ROWS + 8 * n + 2 * t);
+      }
       weft_wide_wait<1>(dp);
     } else {
       weft_wide_wait<0>(dp);
