@@ -81,7 +81,7 @@ struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_prod
       shape.b.transposed = true;
       shape.d.type = WEFT_PRODUCT_F32;
       break;
-    case WEFT_GPT_PRODUCT_KINDS: assert(!"a kind of product");
+    case WEFT_GPT_PRODUCT_KINDS: assert(false); break;
   }
   return shape;
 }
