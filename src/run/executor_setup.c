@@ -158,9 +158,13 @@ static void link_stage(struct weft_executor *executor, const struct weft_row *fi
 static enum weft_status open_pool(const struct weft_executor *executor, struct weft_port *port,
                                   bool gradients, struct weft_error *error) {
   const bool crosses = port->other != WEFT_STAGE_NONE && port->near == NULL;
+  struct weft_device *device = executor->options->device;
   struct weft_buffer_pool *pool = &port->own_pools[gradients];
-  pool->staged = crosses && !weft_device_is_host(executor->options->device) &&
-                 !executor->transport->ops->device_memory;
+  pool->staged =
+      crosses && !weft_device_is_host(device) && !executor->transport->ops->device_memory;
+  if (pool->staged && device->ops->pinned != NULL) {
+    pool->wire = device->ops->pinned(device); /* which the GPU copies from and to by itself */
+  }
   *(gradients ? &port->gradients : &port->activations) = pool;
   return weft_buffer_layout_init(&pool->layout, boundary_at(executor->options, port->boundary),
                                  gradients, port->boundary, error);

@@ -531,6 +531,8 @@ __attribute__((destructor)) static void report(void) {
                 (unsigned long long)finding_counts[FAKE_CUDA_FAULT],
                 (unsigned long long)finding_counts[FAKE_CUDA_EARLY],
                 (unsigned long long)fake.pending, (unsigned long long)fake.statistics.blocks);
+  (void)fprintf(file, "pageable copies %llu\n",
+                (unsigned long long)fake.statistics.pageable_copies);
   for (uint32_t k = 0; k < FINDINGS_MAX && findings[k] != NULL; k++) {
     (void)fprintf(file, "%s\n", findings[k]);
   }
