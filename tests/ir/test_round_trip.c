@@ -28,7 +28,7 @@
 /* What the random programs had in them; each must have occurred. */
 struct features {
   uint32_t tables, programs, overlaps, bubbles, empty_rows, lone_bubbles, trailing_bubbles,
-      empty_programs, largest_stage, largest_microbatch, full_overlaps;
+      empty_programs, largest_stage, largest_microbatch, full_overlaps, skips, largest_skips;
 };
 
 static void note_row(const struct draft_row *row, struct features *features) {
@@ -39,8 +39,10 @@ static void note_row(const struct draft_row *row, struct features *features) {
   features->trailing_bubbles += count > 1 && row->records[count - 1].op == WEFT_OP_IDLE;
   for (size_t k = 0; k < count; k++) {
     const struct weft_action *action = &row->records[k];
-    features->overlaps += action->parts > 0;
-    features->full_overlaps += action->parts == 255;
+    features->overlaps += draft_parts(action) > 0;
+    features->full_overlaps += draft_parts(action) == 255;
+    features->skips += action->op != WEFT_OP_OVERLAP_F_B && action->skip > 0;
+    features->largest_skips += action->op != WEFT_OP_OVERLAP_F_B && action->skip == WEFT_SKIP_MAX;
     features->bubbles += action->op == WEFT_OP_IDLE;
     features->largest_stage += action->stage == WEFT_STAGES_MAX - 1;
     features->largest_microbatch += action->microbatch == WEFT_MICROBATCHES_MAX - 1;
@@ -65,6 +67,23 @@ static void assert_same(const struct weft_program *a, const struct weft_program 
   assert_int_equal(a->microbatch_count, b->microbatch_count);
 }
 
+/* Transfers that skip stages, where there is room for that. */
+static void add_skips(struct weft_random *random, struct draft *draft) {
+  for (uint32_t rank = 0; rank < draft->rank_count; rank++) {
+    for (size_t k = 0; k < draft->rows[rank].count; k++) {
+      struct weft_action *action = &draft->rows[rank].records[k];
+      if (action->op < WEFT_OP_SEND_F || action->op > WEFT_OP_RECV_B) {
+        continue;
+      }
+      action->skip =
+          (uint8_t)(random_chance(random, 30) ? WEFT_SKIP_MAX : weft_random_below(random, 4));
+      if (draft_other(*action) >= WEFT_STAGES_MAX) {
+        action->skip = 0;
+      }
+    }
+  }
+}
+
 static void random_round_trips(void **state) {
   (void)state;
   struct weft_random random = {.state = 1};
@@ -75,6 +94,9 @@ static void random_round_trips(void **state) {
     struct weft_program *read = NULL;
     struct weft_error error = {0};
     random_rows(&random, 4, 6, &draft);
+    if (trip % 4 == 0) {
+      add_skips(&random, &draft);
+    }
     struct weft_program *written = draft_build(&draft);
     text.size = 0;
     weft_program_print(written, &text);
