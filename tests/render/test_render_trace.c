@@ -335,8 +335,8 @@ static void test_random_graphs(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 60; seed++) {
     struct weft_random random = {.state = seed};
-    struct weft_graph *graph = sized_graph(&random);
-    struct weft_program *table = sized_graph_table(&random, graph), *program = NULL;
+    struct weft_graph *graph = any_graph(&random);
+    struct weft_program *table = any_graph_table(&random, graph), *program = NULL;
     struct weft_error error;
     assert_int_equal(weft_lower(NULL, table, NULL, &program, &error), WEFT_OK);
     bool crosses = false, every_rank = true;

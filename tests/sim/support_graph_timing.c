@@ -22,7 +22,7 @@ static void *allocate(size_t count, size_t size) {
 
 /* ---- Random cases ---- */
 
-struct weft_graph *sized_graph(struct weft_random *random) {
+struct weft_graph *any_graph(struct weft_random *random) {
   const uint32_t n = 2 + below(random, STAGES - 1), density = 20 + below(random, 60);
   struct weft_edge edges[EDGES];
   bool has_in[STAGES] = {false}, has_out[STAGES] = {false}, backward[STAGES] = {false};
@@ -110,8 +110,7 @@ static void do_task(struct choice *choice, struct weft_action action) {
   choice->done[op][action.stage][action.microbatch] = true;
 }
 
-struct weft_program *sized_graph_table(struct weft_random *random,
-                                        const struct weft_graph *graph) {
+struct weft_program *any_graph_table(struct weft_random *random, const struct weft_graph *graph) {
   struct choice choice = {.graph = graph,
                           .microbatches = 1 + below(random, MICROBATCHES),
                           .split = below(random, 2) == 0};
@@ -152,7 +151,7 @@ struct weft_program *sized_graph_table(struct weft_random *random,
   return table;
 }
 
-struct weft_costs *random_costs(struct weft_random *random, uint32_t stage_count) {
+struct weft_costs *any_costs(struct weft_random *random, uint32_t stage_count) {
   struct weft_costs *costs = NULL;
   struct weft_error error;
   const enum weft_status status = weft_costs_create(NULL, stage_count, &costs, &error);

@@ -8,14 +8,14 @@
 #include <weft/weft.h>
 
 /* A graph of up to 8 stages, with frozen stages and edges of all sizes. */
-struct weft_graph *sized_graph(struct weft_random *random);
+struct weft_graph *any_graph(struct weft_random *random);
 
 /* Every action of the graph's stages once, on up to 4 ranks, in an order that can be run, with B
  * or with I and W, now and then with overlaps. It holds the graph. */
-struct weft_program *sized_graph_table(struct weft_random *random, const struct weft_graph *graph);
+struct weft_program *any_graph_table(struct weft_random *random, const struct weft_graph *graph);
 
 /* Costs of each stage and of the hop; all times are multiples of a half. */
-struct weft_costs *random_costs(struct weft_random *random, uint32_t stage_count);
+struct weft_costs *any_costs(struct weft_random *random, uint32_t stage_count);
 
 struct timed_record {
   int64_t begin; /* in halves of the costs' unit */

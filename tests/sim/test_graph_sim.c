@@ -209,9 +209,9 @@ static void random_graphs_take_the_time_of_the_reference(void **state) {
   uint32_t finished[SCOPES] = {0}, tried = 0;
   for (uint64_t seed = 0; seed < CASES; seed++) {
     struct weft_random random = {.state = seed};
-    struct weft_graph *graph = sized_graph(&random);
-    struct weft_program *table = sized_graph_table(&random, graph);
-    struct weft_costs *costs = random_costs(&random, graph->stage_count);
+    struct weft_graph *graph = any_graph(&random);
+    struct weft_program *table = any_graph_table(&random, graph);
+    struct weft_costs *costs = any_costs(&random, graph->stage_count);
     struct weft_program *program = lower(table);
     assert_true(check(table, costs, WEFT_CHANNEL_EDGE));
     assert_true(check(program, costs, WEFT_CHANNEL_EDGE));
