@@ -110,6 +110,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->needs = &row->stages[k];
     stage->held = row->held + stage->needs->held_at;
+    stage->held_bytes = stage->needs->held_bytes;
     stage->saved_at = row->saved_at != NULL && stage->impl->saved_bytes > 0
                           ? &row->saved_at[(uint64_t)k * row->program->microbatch_count]
                           : NULL;

@@ -7,7 +7,8 @@
  *   executor_shared.c      outputs that several edges of a graph share
  *   executor_transfer.c    SEND and RECV
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
- *   executor_setup.c       stages, pools and channels of a rank
+ *   executor_setup.c       stages of a rank, and what a row needs of them
+ *   executor_ports.c       their edges: pools and channels
  *   executor_wire.c        where messages travel between ranks on different devices
  *   device_work.c          streams and events; device_times.c: when they ran */
 #ifndef RUN_EXECUTOR_H
@@ -36,17 +37,19 @@ struct weft_stage_functions {
 struct weft_port {
   uint32_t other; /* the stage at the other end; WEFT_STAGE_NONE: a loss's output */
   uint32_t rank;  /* the transport's that runs it; UINT32_MAX: none */
-  struct weft_executor_stage *near; /* it, on this rank, */
-  uint32_t near_port;               /* and the edge's port there; NULL: it is elsewhere */
-  uint32_t output; /* of an out-edge: which of call->outputs; edges that share one have the same */
   /* Where buffers come from; `gradients` NULL where none cross. The two ports of an edge inside the
    * rank share them. */
   struct weft_buffer_pool *activations, *gradients;
+  struct weft_executor_stage *near;       /* the other stage, on this rank; NULL: it is elsewhere */
+  uint16_t near_port;                     /* and the edge's port there */
+  uint16_t output;                        /* of an out-edge: which of call->outputs; edges that
+                                             share one have the same */
+  uint32_t boundary;                      /* of options.boundaries, if there are several */
   uint32_t send_channel, receive_channel; /* of the transport */
   uint64_t sent, received;                /* messages so far */
-  uint32_t boundary;                      /* of options.boundaries, if there are several */
-  struct weft_buffer_pool own_pools[2];
 };
+_Static_assert(sizeof(struct weft_port) == 64, "an action touches few cache lines");
+_Static_assert(2 * (WEFT_SKIP_MAX + 1) <= UINT16_MAX, "ports of a stage have small numbers");
 
 /* One of the rank's stages. */
 struct weft_executor_stage {
@@ -55,10 +58,10 @@ struct weft_executor_stage {
   bool wants_backward;     /* false: frozen, because no gradient comes to it */
   bool shares;             /* several out-edges share an output */
   struct weft_stage *impl;
-  struct weft_stage_functions functions[WEFT_OP_COUNT];
   const struct weft_row_stage *needs; /* of the row that runs */
   unsigned char *held;                /* likewise: weft_executor_held() */
-  const uint64_t *saved_at;           /* [microbatch], likewise; NULL: the stage saves nothing */
+  uint64_t held_bytes;
+  const uint64_t *saved_at; /* [microbatch], likewise; NULL: the stage saves nothing */
 
   struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
   uint32_t in_count, port_count;
@@ -77,6 +80,7 @@ struct weft_executor_stage {
   uint64_t unsharded_ticket; /* they are in fact once that many collectives are done */
   bool reduced;              /* its gradients are, in this step */
   bool tied;                 /* likewise, with those of the stage that shares weights */
+  struct weft_stage_functions functions[WEFT_OP_COUNT];
 };
 
 /* A compute action in progress: the cell's own, or a sub-action of an OVERLAP_F_B. */
@@ -114,8 +118,10 @@ struct weft_executor {
   struct weft_graph *graph; /* held; NULL: a chain */
   struct weft_port *ports;  /* [port_count]: of all own stages */
   uint32_t port_count;
-  uint32_t view_count;     /* tensors of a sub-action's views: 0 where no stage needs any */
-  uint64_t placement_hash; /* as a row's */
+  struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an
+                                     edge inside the rank is at its out-port */
+  uint32_t view_count;            /* tensors of a sub-action's views: 0 where no stage needs any */
+  uint64_t placement_hash;        /* as a row's */
 
   char *saved; /* on the device: what the stages save for backwards (saved_layout.c) */
   uint64_t saved_bytes;
@@ -177,6 +183,19 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 /* Replaces all rows so far, between steps, possibly with fewer slots. Buffers stay. */
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error);
+
+/* ---- Edges (executor_ports.c) ---- */
+
+/* Finds the functions of a stage of `first`, and the ends of its edges. */
+void weft_executor_link_stage(const struct weft_executor *executor, const struct weft_row *first,
+                              struct weft_executor_stage *stage);
+/* Pools of its ports; in ascending order of stages. */
+enum weft_status weft_executor_open_pools(const struct weft_executor *executor,
+                                          const struct weft_row *first,
+                                          struct weft_executor_stage *stage,
+                                          struct weft_error *error);
+enum weft_status weft_executor_open_channels(struct weft_executor *executor,
+                                             const struct weft_row *row, struct weft_error *error);
 
 /* ---- Messages between devices (executor_wire.c) ---- */
 
@@ -433,7 +452,7 @@ static inline struct weft_executor_stage *weft_executor_find_stage(
 /* What the rank holds of a microbatch. */
 static inline struct weft_held *weft_executor_held(const struct weft_executor_stage *stage,
                                                    uint32_t microbatch) {
-  return (void *)(stage->held + microbatch * stage->needs->held_bytes);
+  return (void *)(stage->held + microbatch * stage->held_bytes);
 }
 
 /* Which of the stage's ports a SEND or RECV is about; port_count: it has no such edge. */
@@ -441,13 +460,14 @@ static inline uint32_t weft_executor_find_port(const struct weft_executor_stage 
                                                struct weft_action transfer) {
   const bool in = transfer.op == WEFT_OP_RECV_F || transfer.op == WEFT_OP_SEND_B;
   const uint32_t other = weft_transfer_other(transfer);
-  const uint32_t end = in ? stage->in_count : stage->port_count;
-  for (uint32_t n = in ? 0 : stage->in_count; n < end; n++) {
-    if (stage->ports[n].other == other) {
-      return n;
+  uint32_t n = in ? 0 : stage->in_count;
+  while (stage->ports[n].other != other) { /* in a chain it is the first, or none */
+    n++;
+    if (n >= (in ? stage->in_count : stage->port_count)) {
+      return stage->port_count;
     }
   }
-  return stage->port_count;
+  return n;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,
