@@ -56,6 +56,7 @@ static void run_model(const struct graph_model *model, enum weft_run_comm comm, 
   options.comm = comm;
   options.stall_limit = STALL;
   options.check_payloads = seed % 3 == 0;
+  options.forward_ahead = (uint32_t)(seed % 4);
   pipelines_open(&pipelines, NULL,
                  &(struct weft_comm_options){.rank_count = model->rank_count,
                                              .seed = seed,
