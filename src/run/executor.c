@@ -252,10 +252,8 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
 }
 
 static bool has_leftovers(const struct weft_executor *executor) {
-  for (uint32_t n = 0; n < executor->port_count; n++) {
-    const struct weft_port *port = &executor->ports[n];
-    if ((port->activations != NULL && port->activations->taken > 0) ||
-        (port->gradients != NULL && port->gradients->taken > 0)) {
+  for (uint32_t n = 0; n < 2 * executor->port_count; n++) {
+    if (executor->pools[n].taken > 0) {
       return true;
     }
   }

@@ -65,7 +65,9 @@ struct weft_executor_stage {
 
   struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
   uint32_t in_count, port_count;
-  uint32_t output_count; /* of call->outputs */
+  struct weft_port pair[2]; /* they are here where there is at most one in-edge and one out-edge, as
+                               in a chain: the second one is the out-edge's */
+  uint32_t output_count;    /* of call->outputs */
 
   /* Of the step that runs, [microbatch] each. */
   const struct weft_tensors *inputs;  /* of a source */
@@ -116,7 +118,7 @@ struct weft_executor {
   uint32_t own_count;
   uint32_t stage_count;
   struct weft_graph *graph; /* held; NULL: a chain */
-  struct weft_port *ports;  /* [port_count]: of all own stages */
+  struct weft_port *ports;  /* [port_count]: of own stages, where they are not in the stage */
   uint32_t port_count;
   struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an
                                      edge inside the rank is at its out-port */
@@ -455,19 +457,25 @@ static inline struct weft_held *weft_executor_held(const struct weft_executor_st
   return (void *)(stage->held + microbatch * stage->held_bytes);
 }
 
-/* Which of the stage's ports a SEND or RECV is about; port_count: it has no such edge. */
-static inline uint32_t weft_executor_find_port(const struct weft_executor_stage *stage,
-                                               struct weft_action transfer) {
+/* The port that a SEND or RECV is about, and its number; NULL: the stage has no such edge. */
+static inline struct weft_port *weft_executor_find_port(const struct weft_executor *executor,
+                                                        struct weft_executor_stage *stage,
+                                                        struct weft_action transfer,
+                                                        uint32_t *number) {
   const bool in = transfer.op == WEFT_OP_RECV_F || transfer.op == WEFT_OP_SEND_B;
   const uint32_t other = weft_transfer_other(transfer);
   uint32_t n = in ? 0 : stage->in_count;
-  while (stage->ports[n].other != other) { /* in a chain it is the first, or none */
-    n++;
-    if (n >= (in ? stage->in_count : stage->port_count)) {
-      return stage->port_count;
-    }
+  if (executor->graph == NULL) {
+    struct weft_port *port = &stage->pair[!in];
+    *number = n;
+    return port->other == other ? port : NULL;
   }
-  return n;
+  const uint32_t end = in ? stage->in_count : stage->port_count;
+  while (n < end && stage->ports[n].other != other) {
+    n++;
+  }
+  *number = n;
+  return n < end ? &stage->ports[n] : NULL;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,

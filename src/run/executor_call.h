@@ -12,6 +12,16 @@ TWICE uint32_t in_ports(const struct weft_executor_stage *stage, bool chain) {
   return chain ? !stage->is_source : stage->in_count;
 }
 
+TWICE const struct weft_port *in_port(const struct weft_executor_stage *stage, uint32_t n,
+                                      bool chain) {
+  return chain ? &stage->pair[0] : &stage->ports[n];
+}
+
+TWICE const struct weft_port *out_port(const struct weft_executor_stage *stage, uint32_t n,
+                                       bool chain) {
+  return chain ? &stage->pair[1] : &stage->ports[n];
+}
+
 /* They are behind the in-ports. */
 TWICE uint32_t out_ports(const struct weft_executor_stage *stage, bool chain) {
   return chain ? 1 : stage->port_count - stage->in_count;
@@ -101,7 +111,7 @@ TWICE void fill_input_grads(struct weft_sub_action *sub, bool chain) {
   for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
     struct weft_buffer *buffer = sub->held->ports[n].gradient;
     if (buffer != NULL) {
-      weft_buffer_match(buffer, stage->ports[n].gradients, &call->inputs[n]);
+      weft_buffer_match(buffer, in_port(stage, n, chain)->gradients, &call->inputs[n]);
     }
     if (!chain && stage->in_count > 1) {
       struct weft_tensors *views = sub->views + stage->in_count;

@@ -78,15 +78,15 @@ TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_s
   enum weft_status status = WEFT_OK;
   if (forward) {
     for (uint32_t n = 0; n < in_ports(stage, chain) && status == WEFT_OK; n++) {
-      status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation, true,
-                             error);
+      status = await_message(executor, sub, in_port(stage, n, chain),
+                             sub->held->ports[n].activation, true, error);
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
     for (uint32_t k = 0; k < out_ports(stage, chain) && status == WEFT_OK; k++) {
       const uint32_t n = in_ports(stage, chain) + k;
-      if (stage->ports[n].gradients != NULL) {
-        status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient, false,
-                               error);
+      if (out_port(stage, n, chain)->gradients != NULL) {
+        status = await_message(executor, sub, out_port(stage, n, chain),
+                               sub->held->ports[n].gradient, false, error);
       }
     }
   }
@@ -141,9 +141,9 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
   if (forward) {
     for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
       const uint32_t n = in + k;
-      const enum weft_status status =
-          take_buffer(executor, stage, &stage->ports[n], stage->ports[n].activations,
-                      &sub->held->ports[n].activation, error);
+      const enum weft_status status = take_buffer(executor, stage, out_port(stage, n, chain),
+                                                  out_port(stage, n, chain)->activations,
+                                                  &sub->held->ports[n].activation, error);
       if (status != WEFT_OK) {
         return status;
       }
@@ -151,7 +151,7 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
     return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, error) : WEFT_OK;
   }
   for (uint32_t n = 0; n < in; n++) {
-    const struct weft_port *port = &stage->ports[n];
+    const struct weft_port *port = in_port(stage, n, chain);
     if (port->gradients != NULL) {
       const enum weft_status status =
           take_buffer(executor, stage, port, port->gradients, &sub->held->ports[n].gradient, error);
@@ -369,11 +369,11 @@ TWICE void end_microbatch(const struct weft_executor *executor, struct weft_sub_
   struct weft_executor_stage *stage = sub->stage;
   assert(stage->free_slot_count < stage->slot_count);
   for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
-    give_back(executor, stage->ports[n].activations, &sub->held->ports[n].activation);
+    give_back(executor, in_port(stage, n, chain)->activations, &sub->held->ports[n].activation);
   }
   for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
     const uint32_t n = in_ports(stage, chain) + k;
-    give_back(executor, stage->ports[n].gradients, &sub->held->ports[n].gradient);
+    give_back(executor, out_port(stage, n, chain)->gradients, &sub->held->ports[n].gradient);
   }
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
@@ -404,7 +404,7 @@ TWICE enum weft_status finish_forward(struct weft_executor *executor, struct wef
   }
   for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
     const uint32_t n = in_ports(stage, chain) + k;
-    const struct weft_port *port = &stage->ports[n];
+    const struct weft_port *port = out_port(stage, n, chain);
     struct weft_buffer **made = &sub->held->ports[n].activation;
     if (weft_buffer_pack(*made, port->activations, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error);
@@ -431,7 +431,7 @@ TWICE enum weft_status finish_backward(struct weft_executor *executor, struct we
   const struct weft_executor_stage *stage = sub->stage;
   const bool made_gradients = sub->action->op != WEFT_OP_W;
   for (uint32_t n = 0; made_gradients && n < in_ports(stage, chain); n++) {
-    const struct weft_port *port = &stage->ports[n];
+    const struct weft_port *port = in_port(stage, n, chain);
     struct weft_buffer **made = &sub->held->ports[n].gradient;
     if (port->gradients == NULL) {
       continue;

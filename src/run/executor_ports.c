@@ -140,9 +140,9 @@ void weft_executor_link_stage(const struct weft_executor *executor, const struct
 }
 
 static enum weft_status open_pool(const struct weft_executor *executor, struct weft_port *port,
-                                  bool gradients, struct weft_error *error) {
+                                  struct weft_buffer_pool *pool, bool gradients,
+                                  struct weft_error *error) {
   const bool crosses = port->other != WEFT_STAGE_NONE && port->near == NULL;
-  struct weft_buffer_pool *pool = &executor->pools[2 * (port - executor->ports) + gradients];
   struct weft_device *device = executor->options->device;
   pool->staged =
       crosses && !weft_device_is_host(device) && !executor->transport->ops->device_memory;
@@ -178,15 +178,16 @@ enum weft_status weft_executor_open_pools(const struct weft_executor *executor,
                                           struct weft_error *error) {
   for (uint32_t n = 0; n < stage->port_count; n++) {
     struct weft_port *port = &stage->ports[n];
+    struct weft_buffer_pool *pools = &executor->pools[2 * (size_t)(stage->needs->first_port + n)];
     if (n < stage->in_count && port->near != NULL) { /* stages ascend: it has its pools */
       port->activations = port->near->ports[port->near_port].activations;
       port->gradients = port->near->ports[port->near_port].gradients;
       continue;
     }
-    WEFT_TRY(open_pool(executor, port, false, error));
+    WEFT_TRY(open_pool(executor, port, &pools[0], false, error));
     if (has_gradients(executor, first, stage, n) &&
         (port->other != WEFT_STAGE_NONE || stage->impl->ops->loss != NULL)) {
-      WEFT_TRY(open_pool(executor, port, true, error));
+      WEFT_TRY(open_pool(executor, port, &pools[1], true, error));
     }
   }
   WEFT_TRY(check_frozen(executor, stage, error));

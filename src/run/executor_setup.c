@@ -57,9 +57,11 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->stage = first->own_stages[k];
     stage->needs = &first->stages[k];
-    stage->ports = &executor->ports[stage->needs->first_port];
     stage->in_count = stage->needs->in_count;
     stage->port_count = stage->needs->port_count;
+    stage->ports = stage->in_count <= 1 && stage->port_count == stage->in_count + 1
+                       ? &stage->pair[1 - stage->in_count]
+                       : &executor->ports[stage->needs->first_port];
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];

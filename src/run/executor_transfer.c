@@ -176,9 +176,9 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_SEND_F;
-  const uint32_t n = weft_executor_find_port(stage, *action);
-  struct weft_port *port = &stage->ports[n];
-  if (n == stage->port_count || port->near != NULL || port->rank == UINT32_MAX) {
+  uint32_t n;
+  struct weft_port *port = weft_executor_find_port(executor, stage, *action, &n);
+  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
     return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
                                      error);
   }
@@ -299,9 +299,9 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_RECV_F;
-  const uint32_t n = weft_executor_find_port(stage, *action);
-  struct weft_port *port = &stage->ports[n];
-  if (n == stage->port_count || port->near != NULL || port->rank == UINT32_MAX) {
+  uint32_t n;
+  struct weft_port *port = weft_executor_find_port(executor, stage, *action, &n);
+  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);
   }

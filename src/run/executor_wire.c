@@ -99,11 +99,14 @@ static void stream_pool(const struct weft_executor *executor, struct weft_buffer
 }
 
 static enum weft_status stream_pools(struct weft_executor *executor, struct weft_error *error) {
-  for (uint32_t n = 0; n < executor->port_count; n++) {
-    const struct weft_port *port = &executor->ports[n];
-    if (port->near == NULL) {
-      stream_pool(executor, port->activations, port->rank);
-      stream_pool(executor, port->gradients, port->rank);
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_executor_stage *stage = &executor->stages[k];
+    for (uint32_t n = 0; n < stage->port_count; n++) {
+      const struct weft_port *port = &stage->ports[n];
+      if (port->near == NULL) {
+        stream_pool(executor, port->activations, port->rank);
+        stream_pool(executor, port->gradients, port->rank);
+      }
     }
   }
   executor->connected = true;
@@ -135,13 +138,9 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
 
 /* ---- Copies ---- */
 
-static bool is_streamed(const struct weft_buffer_pool *pool) {
-  return pool != NULL && pool->streamed;
-}
-
 static bool has_copies(const struct weft_executor *executor) {
-  for (uint32_t n = 0; n < executor->port_count; n++) {
-    if (is_streamed(executor->ports[n].activations) || is_streamed(executor->ports[n].gradients)) {
+  for (uint32_t n = 0; n < 2 * executor->port_count; n++) {
+    if (executor->pools[n].streamed) {
       return true;
     }
   }
