@@ -1,0 +1,43 @@
+#!/usr/bin/env bats
+# weft run on stages that form a graph: what is verified and simulated is executed.
+# shellcheck disable=SC2154
+load ../setup/cli_setup
+
+# Stage 0 is frozen, a skip connection goes from 1 to 4, and stage 5 is a second loss.
+setup_graph() {
+  cat >g.csv <<'EOF'
+#graph,0>3F,1>2,1>4,2>3,2>5,3>4
+0F0,1F0,1F1,0F1,1B0,1B1
+2F0,3F0,5F0,5B0,2F1,3F1,5F1,5B1,3B0,2B0,3B1,2B1
+4F0,4B0,4F1,4B1
+EOF
+}
+
+@test "run executes a graph on threads and loopback, in every mode" {
+  setup_graph
+  for transport in threads loopback; do
+    for comm in posted eager rendezvous; do
+      weft run g.csv --transport "$transport" --comm "$comm" --stage null
+      succeeds
+      [[ ${lines[0]} == "g.csv: 3 ranks, 6 stages, 2 microbatches, "* ]]
+    done
+  done
+}
+
+@test "run on loopback takes exactly the simulated time of a graph" {
+  setup_graph
+  "$WEFT" run g.csv --transport loopback --f 2 --b 3 --hop 1 --json >r.json
+  jq -e '.measured_makespan == .simulated_makespan and .simulated_makespan > 10' r.json
+  jq -e 'all(.ranks[]; .busy == .simulated_busy and .idle == .simulated_idle)' r.json
+}
+
+@test "a graph that hangs names the edges" {
+  cat >h.csv <<'EOF'
+#graph,0>1,0>2,1>2
+0F0,0SEND_F0,0SEND_F0>2,0RECV_B0,0RECV_B0<2,0B0
+2RECV_F0<0,1RECV_F0,1F0,2F0,2B0,1B0,1SEND_B0,2SEND_B0>0
+EOF
+  weft run h.csv --unchecked --comm rendezvous --transport loopback --stage null
+  [ "$status" -eq 75 ]
+  [[ $stderr == *"rank 1 waits in 2RECV_F0<0 for rank 0 (0SEND_F0>2)"* ]]
+}
