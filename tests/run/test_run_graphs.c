@@ -326,8 +326,8 @@ static void test_times(void **state) {
 
 /* ---- Faults ---- */
 
-/* One step with an injector around every rank. */
-static enum weft_status run_faulty(const struct graph_model *model,
+/* One step with an injector around every rank, or around one (UINT32_MAX: all). */
+static enum weft_status run_faulty(const struct graph_model *model, uint32_t only,
                                    const struct weft_fault_options *faults,
                                    struct pipelines *pipelines, struct weft_error *error) {
   struct weft_fixed_source source;
@@ -338,12 +338,15 @@ static enum weft_status run_faulty(const struct graph_model *model,
   pipelines_open(pipelines, NULL,
                  &(struct weft_comm_options){.rank_count = model->rank_count, .latency_ticks = 3});
   for (uint32_t r = 0; r < model->rank_count; r++) {
+    batches[r] = graph_model_batch(model, r);
+    if (only != UINT32_MAX && only != r) {
+      continue;
+    }
     struct weft_fault_options own = *faults;
     own.seed += r;
     assert_int_equal(weft_fault_injector_create(NULL, pipelines->transports[r], &own,
                                                 &pipelines->transports[r], error),
                      WEFT_OK);
-    batches[r] = graph_model_batch(model, r);
   }
   assert_int_equal(pipelines_create(pipelines, NULL, &options, error), WEFT_OK);
   return pipelines_step(pipelines, true, batches, model->rank_count, error);
@@ -357,7 +360,7 @@ static void test_delays_change_nothing(void **state) {
     struct weft_error error;
     graph_model_init(model, seed, 0);
     const struct weft_fault_options faults = {.seed = seed, .delay_max = 40};
-    if (run_faulty(model, &faults, &pipelines, &error) != WEFT_OK) {
+    if (run_faulty(model, UINT32_MAX, &faults, &pipelines, &error) != WEFT_OK) {
       expect(model, error.message, "delays");
     }
     for (uint32_t r = 0; r < model->rank_count; r++) {
@@ -368,6 +371,74 @@ static void test_delays_change_nothing(void **state) {
     pipelines_close(&pipelines);
     graph_model_finish(model);
   }
+  free(model);
+}
+
+static uint64_t receives_of(const struct weft_program *program, uint32_t rank) {
+  uint64_t count = 0;
+  for (uint64_t k = program->row_begin[rank]; k < program->row_begin[rank + 1]; k++) {
+    count += weft_op_in(program->actions[k].op, WEFT_OPS_RECV);
+  }
+  return count;
+}
+
+/* A bit of the n-th message of a rank flips: it says so, and all ranks the same. */
+static void test_damage_is_found(void **state) {
+  (void)state;
+  struct graph_model *model = malloc(sizeof *model);
+  uint32_t found = 0;
+  for (uint64_t seed = 1; seed <= 120; seed++) {
+    graph_model_init(model, seed, 0);
+    struct pipelines pipelines;
+    struct weft_error error;
+    const uint32_t victim = (uint32_t)(seed % model->rank_count);
+    const uint64_t n = 1 + seed % 11;
+    const struct weft_fault_options faults = {
+        .seed = seed, .damage_receive = n, .damage_payload = seed % 2 == 0};
+    const bool damaged = n <= receives_of(model->program, victim);
+    const enum weft_status status = run_faulty(model, victim, &faults, &pipelines, &error);
+    assert_int_equal(status, damaged ? WEFT_ERR_PROTOCOL : WEFT_OK);
+    for (uint32_t r = 0; r < model->rank_count; r++) {
+      if (pipelines.statuses[r] != WEFT_OK) { /* one that was done before is done */
+        assert_string_equal(pipelines.errors[r].message, error.message);
+      }
+    }
+    found += damaged;
+    pipelines_close(&pipelines);
+    graph_model_finish(model);
+  }
+  assert_true(found > 20);
+  free(model);
+}
+
+/* A rank goes silent: the others name it, all the same. */
+static void test_death_is_noticed(void **state) {
+  (void)state;
+  struct graph_model *model = malloc(sizeof *model);
+  uint32_t deaths = 0;
+  for (uint64_t seed = 1; seed <= 120; seed++) {
+    graph_model_init(model, seed, 0);
+    struct pipelines pipelines;
+    struct weft_error error;
+    const uint32_t victim = (uint32_t)(seed % model->rank_count);
+    const struct weft_fault_options faults = {.die_at = 1 + seed % 7};
+    const enum weft_status status = run_faulty(model, victim, &faults, &pipelines, &error);
+    const bool died = pipelines.statuses[victim] == WEFT_ERR_CANCELLED;
+    char name[16];
+    (void)snprintf(name, sizeof name, "rank %u", victim);
+    assert_true(died || status == WEFT_OK);
+    for (uint32_t r = 0; r < model->rank_count; r++) {
+      const enum weft_status other = pipelines.statuses[r];
+      assert_true(r == victim || other == WEFT_ERR_STALLED || other == WEFT_OK);
+      if (other == WEFT_ERR_STALLED) {
+        assert_non_null(strstr(pipelines.errors[r].message, name));
+      }
+    }
+    deaths += died;
+    pipelines_close(&pipelines);
+    graph_model_finish(model);
+  }
+  assert_true(deaths > 20);
   free(model);
 }
 
@@ -414,8 +485,9 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_any_number_of_ranks),
-      cmocka_unit_test(test_times),         cmocka_unit_test(test_delays_change_nothing),
+      cmocka_unit_test(test_random_graphs),   cmocka_unit_test(test_any_number_of_ranks),
+      cmocka_unit_test(test_times),           cmocka_unit_test(test_delays_change_nothing),
+      cmocka_unit_test(test_damage_is_found), cmocka_unit_test(test_death_is_noticed),
       cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
