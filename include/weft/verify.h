@@ -28,7 +28,8 @@ extern "C" {
  * before it, and for the RECVs of its inputs. Messages between two ranks are one channel, and the
  * capacity is that of such a channel. */
 enum weft_channel_model {
-  WEFT_CHANNEL_EDGE, /* one directed stage boundary: activations s -> s+1, or gradients s -> s-1 */
+  WEFT_CHANNEL_EDGE, /* one directed stage boundary: activations s -> s+1, or gradients s -> s-1; of
+                        a graph: one direction of an edge */
   WEFT_CHANNEL_PAIR, /* everything one rank sends to one other rank */
   WEFT_CHANNEL_RANK, /* everything one rank sends, to any rank */
   WEFT_CHANNEL_NCCL_DIRECTED, /* an NCCL communicator per directed pair of ranks */
@@ -66,7 +67,8 @@ struct weft_finding {
   enum weft_rule rule;
   struct weft_place place;
   const char *message; /* a sentence to act on */
-  /* For a deadlock: each member waits for the next, the last for the first. */
+  /* For a deadlock: each member waits for the next, the last for the first. No other finding has
+   * a member of a shorter cycle. */
   const struct weft_place *cycle;
   const char *const
       *cycle_waits;    /* what each member waits for: "rank 1 to do 1RECV_F1 (step 4): ..." */
@@ -89,7 +91,7 @@ struct weft_report {
 
 struct weft_verify_options {
   struct weft_comm_model model; /* for programs with communication */
-  uint32_t stage_count;         /* 0: inferred from the table */
+  uint32_t stage_count;         /* 0: inferred from the table; with a graph: 0, or the graph's */
   uint32_t microbatch_count;    /* 0: inferred */
   size_t findings_max;          /* default 100; at least one of every rule that fired is kept */
 };
@@ -97,7 +99,8 @@ struct weft_verify_options {
 WEFT_API struct weft_verify_options weft_verify_options_default(void);
 
 /* NULL options: default. The report borrows `program` until it is destroyed.
- * WEFT_OK also when there are findings: look at report->ok. */
+ * WEFT_OK also when there are findings: look at report->ok. WEFT_ERR_USAGE for another number of
+ * stages than the program's graph has. */
 WEFT_API enum weft_status weft_verify(const struct weft_allocator *allocator,
                                       const struct weft_program *program,
                                       const struct weft_verify_options *options,
