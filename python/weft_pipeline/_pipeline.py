@@ -298,7 +298,8 @@ class Pipeline(Immutable):
                 f"{m} microbatches",
                 f"give at least {m} rows, or make the pipeline for fewer microbatches",
             )
-        return tensor.detach().to(made.place.device, non_blocking=True).contiguous()
+        place = made.place  # streams of a GPU wait for the copy, the host's threads do not
+        return tensor.detach().to(place.device, non_blocking=place.enqueues)
 
     def _run(self, function: Any, x: Any, target: Any, output: bool) -> StepResult:
         training = function is lib.weft_pipeline_step

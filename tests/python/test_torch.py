@@ -498,6 +498,8 @@ def test_pipeline_scales_and_takes_other_batches():
         assert torch.allclose(weight.grad, torch.tensor(expected) / 4, rtol=1e-5, atol=1e-6)
     assert len(pipeline.step(torch.cat([x, x]), torch.cat([y, y])).losses) == 4
     assert len(pipeline.step(x[:5], y[:5]).losses) == 4
+    rows = x.t().contiguous().t()  # not contiguous
+    assert pipeline.step(rows, y).losses == pipeline.step(x, y).losses
 
 
 def test_pipeline_in_autocast():
