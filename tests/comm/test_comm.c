@@ -49,6 +49,7 @@ static void the_table(void **state) {
     assert_true(strlen(info->summary) > 10);
   }
   assert_int_equal(count, 5);
+  assert_true(weft_comm_find("nccl")->own_sums && !weft_comm_find("mpi")->own_sums);
   assert_true(weft_comm_find("loopback")->virtual_time);
   assert_true(weft_comm_find("mpi")->process_per_rank);
   assert_null(weft_comm_find("pigeons"));
@@ -75,6 +76,10 @@ static void refusals(void **state) {
   assert_string_equal(error.message,
                       "no transport is called 'pigeons'; there are loopback, threads, cuda, mpi, "
                       "nccl");
+  struct weft_comm_options odd = weft_comm_options_default();
+  odd.sums = (enum weft_comm_sums)2;
+  assert_int_equal(weft_comm_open(NULL, "threads", &odd, &comm, &error), WEFT_ERR_USAGE);
+  assert_string_equal(error.message, "weft_comm_options.sums is 2, which does not exist");
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(in_process); k++) {
     assert_int_equal(weft_comm_open(NULL, in_process[k], NULL, &comm, &error), WEFT_ERR_USAGE);
     comm = open_world(in_process[k], 2, 1);
