@@ -435,6 +435,33 @@ static void behind_in_a_collective(void **state) {
   weft_program_destroy(program);
 }
 
+/* A GPU that gathers parameters in its stream does not end its action while a member is stopped,
+ * whatever that one was doing. */
+static void stopped_in_a_collective(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text = "0UNSHARD,0F0,0B0\n1UNSHARD,1F0,1B0\n";
+  struct rank_states states;
+  struct weft_failure failure;
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  rank_states_init(&states, 4, "nccl");
+  rank_state_set(&states, 1, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 2000000000);
+  states.items[1].flags = WEFT_RANK_ON_DEVICE | WEFT_RANK_HAS_GPU;
+  rank_state_set(&states, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "1UNSHARD", 3000000000);
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  assert_int_equal(failure.rank, 1);
+  states.items[3].flags = WEFT_RANK_STOPPED | WEFT_RANK_HAS_GPU;
+  states.items[3].gpu = 5;
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  assert_int_equal(failure.rank, 3);
+  assert_string_equal(failure.error.message,
+                      "rank 1 has waited 2.0 s before 1F0 for rank 3, which is stopped, by a "
+                      "signal or a debugger, in 1UNSHARD with GPU 5 since 3.0 s");
+  assert_string_equal(failure.error.hint, "SIGCONT resumes rank 3's process");
+  rank_states_finish(&states);
+  weft_program_destroy(program);
+}
+
 /* All ranks of `count` wait in their last collective. */
 static void all_wait(struct rank_states *states, uint32_t count) {
   static const char *const wants[] = {"0TIE_GRAD", "1REDUCE_GRAD", "2TIE_GRAD"};
@@ -602,6 +629,7 @@ int main(void) {
       cmocka_unit_test(gradients_over_a_group),
       cmocka_unit_test(one_hangs_before_a_collective),
       cmocka_unit_test(behind_in_a_collective),
+      cmocka_unit_test(stopped_in_a_collective),
       cmocka_unit_test(before_the_other_tie),
       cmocka_unit_test(behind_before_the_other_tie),
       cmocka_unit_test(done_in_a_replica),
