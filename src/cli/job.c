@@ -302,6 +302,12 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
     (void)close(job->input);
   }
   if (job->transport->ops->get_failure(job->transport, &failure)) {
+    if (status == WEFT_CLI_OK) { /* a rank has died when all was done but ending */
+      weft_launch_add_last_activity(job->transport, &failure.error);
+      status = weft_launch_is_reporter(job->transport)
+                   ? weft_cli_fail(&job->cli, NULL, &failure.error)
+                   : WEFT_CLI_PEER;
+    }
     weft_comm_abandon(job->comm, status);
   }
   weft_comm_close(job->comm);

@@ -148,6 +148,10 @@ END
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --stall-limit 5
   ends_with 75
   reports "rank 1 (" "was killed by signal 9 (SIGKILL)"
+  per_rank "" "die=ncclCommFinalize:1@1" # when all is done
+  mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --stall-limit 5
+  ends_with 75
+  reports "rank 1 (" "was killed by signal 9 (SIGKILL)"
   per_rank "" "async=9:3@1" # an internal error, after nine transfers
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --steps 500 --stall-limit 5
   ends_with 70

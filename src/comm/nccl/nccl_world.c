@@ -186,8 +186,10 @@ static bool is_quiet(struct weft_nccl_world *world) {
 static void disconnect(struct weft_comm *comm) {
   struct weft_nccl_world *world = world_of(comm);
   __atomic_store_n(&world->recorded, false, __ATOMIC_RELAXED); /* graphs have gone with pipelines */
+  struct weft_error error;
   if (world->any_lanes && is_quiet(world)) {
     weft_nccl_finalize(world);
+    (void)weft_barrier(world->inner, 0, &error); /* a rank that dies in it is noticed */
   } else if (world->lane_count > 0) {
     world->stuck = !weft_nccl_abort(world);
   }
