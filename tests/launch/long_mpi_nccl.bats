@@ -95,7 +95,7 @@ deaths() {
 }
 
 @test "a rank is killed in forty calls of CUDA" {
-  deaths cuda 3 97 40
+  deaths cuda 3 50 40
 }
 
 @test "a rank is killed in forty calls of MPI" {
