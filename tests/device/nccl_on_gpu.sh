@@ -81,11 +81,15 @@ start=("$mpirun" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
 
 export CUDA_MPS_PIPE_DIRECTORY=$work/mps CUDA_MPS_LOG_DIRECTORY=$work/mps-log
 mkdir "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+clean_up() {
+  [ "$mps" = no ] || echo quit | timeout 10 nvidia-cuda-mps-control >/dev/null 2>&1
+  rm -rf "$work"
+}
+mps=no
+trap clean_up EXIT
 if timeout 10 nvidia-cuda-mps-control -d >"$logs/mps" 2>&1; then
   mps=yes
-  trap 'echo quit | timeout 10 nvidia-cuda-mps-control >/dev/null 2>&1' EXIT
 else
-  mps=no
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 fi
 timeout 20 ./weft doctor >"$logs/doctor" 2>&1
@@ -127,9 +131,9 @@ training() {
   read -ra words <<<"${modes[$1]}"
   mkdir "train.$1"
   cd "train.$1" || return
-  timeout --kill-after=2 $((20 * slow)) ../weft train --data ../data.txt "${model[@]}" -p 2 --dp 2 "${words[@]}" \
+  timeout --kill-after=2 $((15 * slow)) ../weft train --data ../data.txt "${model[@]}" -p 2 --dp 2 "${words[@]}" \
     >"$log.one" 2>"$log.one.err"
-  timeout --kill-after=2 $((30 * slow)) "${start[@]}" -n 4 ../weft train --transport nccl --data ../data.txt \
+  timeout --kill-after=2 $((25 * slow)) "${start[@]}" -n 4 ../weft train --transport nccl --data ../data.txt \
     "${model[@]}" -p 2 --dp 2 "${words[@]}" >"$log.four" 2>"$log.four.err"
   status=$?
   one=$(grep -ao '"parameters_hash":"[0-9a-f]*"' "$log.one" | tail -n 1)
@@ -158,10 +162,10 @@ blow() {
   mkdir "$1"
   cd "$1" || return
   model[14]=100000 # steps
-  WEFT_JOB=$1 timeout --kill-after=2 $((40 * slow)) "${start[@]}" -n 4 -x WEFT_JOB ../weft train --transport nccl \
+  WEFT_JOB=$1 timeout --kill-after=2 $((32 * slow)) "${start[@]}" -n 4 -x WEFT_JOB ../weft train --transport nccl \
     --data ../data.txt "${model[@]}" -p 2 --dp 2 --shard full --stall-limit $((8 * slow)) >"$log.out" 2>"$log.err" &
   job=$!
-  for ((k = 0; k < 250 * slow; k++)); do
+  for ((k = 0; k < 180 * slow; k++)); do
     ! grep -aq '"step":3,' "$log.out" || break
     sleep 0.1
   done
@@ -196,5 +200,4 @@ for line in "$logs"/*.line; do
 done
 left=$(for entry in /proc/[0-9]*; do readlink "$entry/exe"; done 2>/dev/null | grep -c "^$work/")
 say "nothing is left behind" "$([ "$left" -eq 0 ] && echo yes)" "$(since "$begin")" "$left processes"
-rm -rf "$work"
 exit $((failed > 0))
