@@ -46,9 +46,9 @@ waits() {
   sed -n 's/^calls cuStreamWaitEvent //p' "$1"
 }
 
-# Without any one of the waits, a race is found, the graph is refused, or the bits are others. Some
+# Without one of the waits, a race is found, the graph is refused, or the bits are others. Some
 # waits are for what other edges order as well.
-@test "no wait of a recording can be left out unnoticed" {
+@test "a wait that a recording leaves out is noticed, or covered by others" {
   local words=(-p 2 --schedule 1F1B --eval-every 0) n first last expected covered=0 noticed=0
   mpi_launcher "$(mpi_names | head -n 1)"
   seq 1 900 >data.txt
