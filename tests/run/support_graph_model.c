@@ -58,11 +58,11 @@ static bool carries(const struct graph_model *model, uint32_t edge) {
   return any && model->graph->edges[edge].gradient;
 }
 
-static uint32_t in_count(const struct graph_model *model, uint32_t s) {
+uint32_t graph_model_in_count(const struct graph_model *model, uint32_t s) {
   return model->graph->in.begin[s + 1] - model->graph->in.begin[s];
 }
 
-static uint32_t out_count(const struct graph_model *model, uint32_t s) {
+uint32_t graph_model_out_count(const struct graph_model *model, uint32_t s) {
   return model->graph->out.begin[s + 1] - model->graph->out.begin[s];
 }
 
@@ -77,7 +77,7 @@ static uint32_t out_edge(const struct graph_model *model, uint32_t s, uint32_t k
 /* The first out-edge of a stage's `output`-th output; WEFT_EDGE_NONE: there are fewer. */
 static uint32_t lead_of(const struct graph_model *model, uint32_t s, uint32_t output) {
   bool has_shared = false;
-  for (uint32_t k = 0; k < out_count(model, s); k++) {
+  for (uint32_t k = 0; k < graph_model_out_count(model, s); k++) {
     const uint32_t e = out_edge(model, s, k);
     const bool shared = boundary_of(model, e)->shared;
     if (shared && has_shared) {
@@ -96,7 +96,7 @@ static uint32_t lead_of(const struct graph_model *model, uint32_t s, uint32_t ou
 static void input_row(const struct graph_stage *of, const struct weft_stage_call *call, uint64_t k,
                       float *x) {
   const struct graph_model *model = of->model;
-  if (in_count(model, of->number) == 0) {
+  if (graph_model_in_count(model, of->number) == 0) {
     *x = ((const float *)test_tensor_view(&call->inputs->items[0]))[k];
     return;
   }
@@ -117,7 +117,7 @@ static uint64_t rows_of(const struct weft_stage_call *call) {
 
 static enum weft_status check_counts(const struct graph_stage *of,
                                      const struct weft_stage_call *call, struct weft_error *error) {
-  const uint32_t inputs = in_count(of->model, of->number);
+  const uint32_t inputs = graph_model_in_count(of->model, of->number);
   uint32_t outputs = 0;
   while (lead_of(of->model, of->number, outputs) != WEFT_EDGE_NONE) {
     outputs++;
@@ -185,7 +185,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
                                        struct weft_error *error) {
   const struct graph_stage *of = (const struct graph_stage *)stage;
   WEFT_TRY(check_counts(of, call, error));
-  for (uint32_t n = 0; n < in_count(of->model, of->number); n++) {
+  for (uint32_t n = 0; n < graph_model_in_count(of->model, of->number); n++) {
     const uint32_t e = in_edge(of->model, of->number, n);
     uint32_t t = 0;
     for (uint32_t g = 0; g < call->input_grads[n].count; g++, t++) {
@@ -255,13 +255,13 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
   return WEFT_OK;
 }
 
-static const struct weft_stage_ops stage_ops = {.name = "graph test",
-                                                .forward = forward,
-                                                .backward_input = backward_input,
-                                                .backward_weight = backward_weight,
-                                                .loss = loss,
-                                                .zero_grad = zero_grad,
-                                                .scale_grads = scale_grads};
+const struct weft_stage_ops graph_stage_ops = {.name = "graph test",
+                                               .forward = forward,
+                                               .backward_input = backward_input,
+                                               .backward_weight = backward_weight,
+                                               .loss = loss,
+                                               .zero_grad = zero_grad,
+                                               .scale_grads = scale_grads};
 
 /* ---- Without a pipeline ---- */
 
@@ -277,8 +277,8 @@ struct evaluation {
 static void evaluate_forward(const struct graph_model *model, struct evaluation *at, uint32_t s,
                              const float *inputs) {
   for (uint64_t k = 0; k < at->numbers; k++) {
-    float x = in_count(model, s) == 0 ? inputs[k] : 0;
-    for (uint32_t n = 0; n < in_count(model, s); n++) {
+    float x = graph_model_in_count(model, s) == 0 ? inputs[k] : 0;
+    for (uint32_t n = 0; n < graph_model_in_count(model, s); n++) {
       const uint32_t e = in_edge(model, s, n), from = model->graph->edges[e].from;
       const struct weft_boundary *boundary = boundary_of(model, e);
       for (uint32_t t = 0; t < boundary->tensor_count; t++) {
@@ -298,7 +298,7 @@ static float shared_grad(const struct graph_model *model, const struct evaluatio
                          uint32_t lead, uint32_t t, uint64_t k, bool *any) {
   float sum = 0;
   *any = false;
-  for (uint32_t n = 0; n < out_count(model, s); n++) {
+  for (uint32_t n = 0; n < graph_model_out_count(model, s); n++) {
     const uint32_t e = out_edge(model, s, n);
     const bool same =
         e == lead || (boundary_of(model, e)->shared && boundary_of(model, lead)->shared);
@@ -326,11 +326,11 @@ static void evaluate_backward(const struct graph_model *model, struct evaluation
         }
       }
     }
-    if (out_count(model, s) == 0) {
+    if (graph_model_out_count(model, s) == 0) {
       dy = at->y[s][k] - targets[k];
     }
     at->dz[s][k] = dy * slope(&model->stages[s], c, at->x[s][k]);
-    for (uint32_t n = 0; n < in_count(model, s); n++) {
+    for (uint32_t n = 0; n < graph_model_in_count(model, s); n++) {
       const uint32_t e = in_edge(model, s, n);
       for (uint32_t t = 0; t < boundary_of(model, e)->tensor_count; t++) {
         at->grads[e][t][k] =
@@ -361,7 +361,7 @@ static void evaluate_microbatch(struct graph_model *model, uint32_t mb, struct e
 }
 
 /* Gradients are added up in the order of each stage's B or W. */
-static void evaluate(struct graph_model *model) {
+void graph_model_evaluate(struct graph_model *model) {
   struct evaluation *all = calloc(model->microbatch_count, sizeof *all);
   for (uint32_t mb = 0; mb < model->microbatch_count; mb++) {
     evaluate_microbatch(model, mb, &all[mb]);
@@ -383,186 +383,6 @@ static void evaluate(struct graph_model *model) {
     }
   }
   free(all);
-}
-
-/* ---- Drawing ---- */
-
-static bool chance(struct weft_random *random, uint32_t percent) {
-  return weft_random_below(random, 100) < percent;
-}
-
-static void draw_graph(struct graph_model *model, struct weft_random *random) {
-  const uint32_t n = model->stage_count;
-  struct weft_edge edges[GRAPH_EDGES_MAX];
-  uint32_t count = 0, out[GRAPH_STAGES_MAX] = {0}, in[GRAPH_STAGES_MAX] = {0};
-  bool is_there[GRAPH_STAGES_MAX][GRAPH_STAGES_MAX] = {{false}};
-  const uint32_t density = weft_random_below(random, 40), chained = weft_random_below(random, 100);
-  for (uint32_t from = 0; from < n; from++) {
-    for (uint32_t to = from + 1; to < n; to++) {
-      is_there[from][to] = chance(random, to == from + 1 ? chained : density);
-      out[from] += is_there[from][to];
-      in[to] += is_there[from][to];
-    }
-  }
-  for (uint32_t s = 0; s < n; s++) { /* nobody is alone */
-    if (in[s] + out[s] == 0) {
-      const uint32_t from = s > 0 ? weft_random_below(random, s) : 0, to = s > 0 ? s : 1;
-      is_there[from][to] = true;
-      out[from]++;
-      in[to]++;
-    }
-  }
-  for (uint32_t from = 0; from < n; from++) {
-    for (uint32_t to = from + 1; to < n; to++) {
-      if (is_there[from][to]) {
-        edges[count++] = weft_edge_make(from, to);
-      }
-    }
-  }
-  /* From the last stage on: who gets no gradient sends none. */
-  for (uint32_t s = n; s-- > 0;) {
-    bool has_backward = out[s] == 0;
-    for (uint32_t e = 0; e < count; e++) {
-      has_backward = has_backward || (edges[e].from == s && edges[e].gradient);
-    }
-    for (uint32_t e = 0; e < count; e++) {
-      if (edges[e].to == s && (!has_backward || chance(random, 15))) {
-        edges[e].gradient = false;
-      }
-    }
-  }
-  struct weft_error error;
-  if (weft_graph_create(NULL, n, edges, count, NULL, &model->graph, &error) != WEFT_OK) {
-    fail_msg("seed %lu: %s", (unsigned long)model->seed, error.message);
-  }
-}
-
-static struct weft_boundary_tensor make_tensor(enum weft_dtype dtype, bool needs_grad) {
-  return (struct weft_boundary_tensor){
-      .largest = {.dtype = (uint8_t)dtype, .dim_count = 2, .dims = {GRAPH_ROWS_MAX, GRAPH_WIDTH}},
-      .needs_grad = needs_grad};
-}
-
-/* The shared edges of a stage have the tensors of the first; the gradients add up on the host. */
-static void draw_boundaries(struct graph_model *model, struct weft_random *random) {
-  const struct weft_graph *graph = model->graph;
-  for (uint32_t e = 0; e < graph->edge_count; e++) {
-    struct weft_boundary *boundary = &model->boundaries[e];
-    const bool shared = test_device() == NULL && chance(random, 50);
-    uint32_t lead = e;
-    for (uint32_t k = 0; shared && k < e; k++) {
-      lead =
-          graph->edges[k].from == graph->edges[e].from && model->boundaries[k].shared && lead == e
-              ? k
-              : lead;
-    }
-    if (lead < e) {
-      *boundary = model->boundaries[lead];
-      continue;
-    }
-    boundary->tensors[boundary->tensor_count++] = make_tensor(WEFT_F32, true);
-    while (boundary->tensor_count < 3 && chance(random, 40)) {
-      const bool marks = chance(random, 50);
-      boundary->tensors[boundary->tensor_count++] =
-          make_tensor(marks ? WEFT_I32 : WEFT_F32, !marks && chance(random, 60));
-    }
-    boundary->shared = shared;
-  }
-  model->boundary_count = graph->edge_count;
-  for (uint32_t s = 0; s < model->stage_count; s++) {
-    if (out_count(model, s) == 0) {
-      model->boundaries[model->boundary_count++] =
-          (struct weft_boundary){.tensor_count = 1, .tensors = {make_tensor(WEFT_F32, true)}};
-    }
-  }
-}
-
-static void draw_program(struct graph_model *model, uint32_t ranks, struct weft_random *random) {
-  const uint32_t n = model->stage_count;
-  struct weft_error error;
-  model->rank_count = ranks > 0 ? ranks : 1 + (uint32_t)weft_random_below(random, 6);
-  model->rank_count = model->rank_count < n ? model->rank_count : n;
-  for (uint32_t s = 0; s < n; s++) { /* every rank has one */
-    model->rank_of[s] =
-        s < model->rank_count ? s : (uint32_t)weft_random_below(random, model->rank_count);
-  }
-  for (uint32_t s = n; s-- > 1;) {
-    const uint32_t other = (uint32_t)weft_random_below(random, s + 1);
-    const uint32_t rank = model->rank_of[s];
-    model->rank_of[s] = model->rank_of[other];
-    model->rank_of[other] = rank;
-  }
-  model->table = graph_random_table(model->graph, model->rank_of, model->rank_count,
-                                    model->microbatch_count, weft_random_next(random));
-  if (weft_lower(NULL, model->table, NULL, &model->program, &error) != WEFT_OK) {
-    fail_msg("seed %lu: %s", (unsigned long)model->seed, error.message);
-  }
-}
-
-static void draw_data(struct graph_model *model, struct weft_random *random) {
-  const uint64_t bytes = (uint64_t)model->rows * GRAPH_WIDTH * sizeof(float);
-  for (uint32_t which = 0; which < 2; which++) {
-    for (uint32_t s = 0; s < model->stage_count; s++) {
-      for (uint32_t k = 0; k < model->rows * GRAPH_WIDTH; k++) {
-        model->data[which][s][k] = (float)(2 * weft_random_share(random) - 1);
-      }
-      if (s > 0 && chance(random, 30)) { /* stages that use the batch's */
-        memcpy(model->data[which][s], model->data[which][0], sizeof model->data[which][s]);
-      }
-      model->device_data[which][s] = test_device_copy(model->data[which][s], bytes);
-      model->tensors[which][s] = (struct weft_tensor){
-          .data = model->device_data[which][s],
-          .device = test_device(),
-          .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {model->rows, GRAPH_WIDTH}}};
-    }
-  }
-}
-
-static void make_batch(struct graph_model *model) {
-  model->batch = (struct weft_batch){.microbatch_count = model->microbatch_count,
-                                     .inputs = &model->tensors[0][0],
-                                     .input_count = 1,
-                                     .targets = &model->tensors[1][0],
-                                     .target_count = 1,
-                                     .stages = model->stage_batches};
-  for (uint32_t s = 0; s < model->stage_count; s++) {
-    const bool is_end = in_count(model, s) == 0 || out_count(model, s) == 0;
-    const bool same = memcmp(model->data[0][s], model->data[0][0], sizeof model->data[0][s]) == 0 &&
-                      memcmp(model->data[1][s], model->data[1][0], sizeof model->data[1][s]) == 0;
-    if (is_end && !same) {
-      model->stage_batches[model->batch.stage_count++] =
-          (struct weft_stage_batch){.stage = s,
-                                    .inputs = &model->tensors[0][s],
-                                    .input_count = 1,
-                                    .targets = &model->tensors[1][s],
-                                    .target_count = 1};
-    }
-  }
-}
-
-void graph_model_init(struct graph_model *model, uint64_t seed, uint32_t ranks) {
-  struct weft_random random = {.state = seed};
-  memset(model, 0, sizeof *model);
-  model->seed = seed;
-  model->stage_count = 2 + (uint32_t)weft_random_below(&random, GRAPH_STAGES_MAX - 1);
-  model->microbatch_count = 1 + (uint32_t)weft_random_below(&random, GRAPH_MICROBATCHES_MAX);
-  model->rows = model->microbatch_count +
-                (uint32_t)weft_random_below(&random, GRAPH_ROWS_MAX - model->microbatch_count + 1);
-  draw_graph(model, &random);
-  draw_boundaries(model, &random);
-  for (uint32_t s = 0; s < model->stage_count; s++) {
-    struct graph_stage *stage = &model->stages[s];
-    *stage = (struct graph_stage){.stage = {.ops = &stage_ops}, .model = model, .number = s};
-    model->bases[s] = &stage->stage;
-    for (uint32_t c = 0; c < GRAPH_WIDTH; c++) {
-      stage->w[c] = (float)(0.2 + 0.5 * weft_random_share(&random));
-      stage->b[c] = (float)(0.4 * weft_random_share(&random) - 0.2);
-    }
-  }
-  draw_data(model, &random);
-  draw_program(model, ranks, &random);
-  make_batch(model);
-  evaluate(model);
 }
 
 void graph_model_finish(struct graph_model *model) {
@@ -597,7 +417,7 @@ struct weft_pipeline_options graph_model_options(const struct graph_model *model
 struct weft_batch graph_model_batch(const struct graph_model *model, uint32_t rank) {
   struct weft_batch batch = model->batch;
   for (uint32_t s = 0; s < model->stage_count; s++) {
-    if (model->rank_of[s] == rank && out_count(model, s) == 0) {
+    if (model->rank_of[s] == rank && graph_model_out_count(model, s) == 0) {
       batch.want_losses = batch.want_outputs = true;
     }
   }
@@ -626,7 +446,7 @@ const char *graph_model_judge(const struct graph_model *model, uint32_t rank, bo
     if (model->rank_of[s] != rank) {
       continue;
     }
-    if (out_count(model, s) == 0) {
+    if (graph_model_out_count(model, s) == 0) {
       const char *complaint = heads >= result->head_count
                                   ? "too few heads"
                                   : judge_head(model, &result->heads[heads], s);

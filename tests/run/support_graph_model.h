@@ -64,6 +64,14 @@ struct weft_batch graph_model_batch(const struct graph_model *model, uint32_t ra
 const char *graph_model_judge(const struct graph_model *model, uint32_t rank, bool training,
                               const struct weft_step_result *result);
 
+/* ---- Between its files ---- */
+
+extern const struct weft_stage_ops graph_stage_ops;
+uint32_t graph_model_in_count(const struct graph_model *model, uint32_t s);
+uint32_t graph_model_out_count(const struct graph_model *model, uint32_t s);
+/* Without a pipeline: fills in what must come of it. */
+void graph_model_evaluate(struct graph_model *model);
+
 /* ---- Random orders ---- */
 
 /* A table with F, and B or I and W, of all stages and microbatches, in an order in which they can
