@@ -118,7 +118,7 @@ bool nccl_check_model(const struct weft_program *program, const struct oracle *o
     complaint = judge(program, &nccl, &run, report, counts);
   }
   /* The simulator takes chains only. */
-  if (complaint == NULL && options.model.capacity == 0 && program->graph == NULL &&
+  if (complaint == NULL && options.model.capacity == 0 &&
       simulates(program, options.model.channel) != run.complete) {
     complaint = "the simulator finishes, or does not, where the run does the opposite";
   }
