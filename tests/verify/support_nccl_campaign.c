@@ -117,7 +117,6 @@ bool nccl_check_model(const struct weft_program *program, const struct oracle *o
   if (complaint == NULL) {
     complaint = judge(program, &nccl, &run, report, counts);
   }
-  /* The simulator takes chains only. */
   if (complaint == NULL && options.model.capacity == 0 &&
       simulates(program, options.model.channel) != run.complete) {
     complaint = "the simulator finishes, or does not, where the run does the opposite";
