@@ -151,6 +151,16 @@ static int compare(struct weft_cli_job *job, const struct outcome *all) {
   return check_builds(job, all);
 }
 
+/* Says which rank it was, if the message does not. */
+static void name_rank(const struct weft_cli_job *job, struct weft_error *error) {
+  struct weft_failure failure;
+  if (job->transport->ops->get_failure(job->transport, &failure) &&
+      strncmp(error->message, "rank ", 5) != 0) {
+    const struct weft_error why = *error;
+    (void)weft_fail(error, why.status, why.hint, "rank %" PRIu32 ": %s", failure.rank, why.message);
+  }
+}
+
 int weft_cli_job_agree(struct weft_cli_job *job, int status) {
   assert(job->transport != NULL);
   char text[HELD_MAX];
@@ -170,11 +180,20 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
     agreed = compare(job, all);
   } else { /* the world has failed, and each rank may have said why in its own words */
     stop_holding(job);
+    name_rank(job, &error);
     weft_launch_add_last_activity(job->transport, &error);
     agreed = weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
                                                      : WEFT_CLI_PEER;
   }
   weft_array_free(job->cli.allocator, all, p, sizeof *all);
+  return agreed;
+}
+
+int weft_cli_job_agree_so_far(struct weft_cli_job *job, int status) {
+  const int agreed = weft_cli_job_agree(job, status);
+  if (agreed == WEFT_CLI_OK) {
+    hold_messages(job);
+  }
   return agreed;
 }
 

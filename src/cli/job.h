@@ -55,6 +55,8 @@ int weft_cli_job_share_input(struct weft_cli_job *job);
 /* All ranks call it with their status. WEFT_CLI_OK when all are well, else the status of the
  * lowest rank that is not. Of ranks that hold back the same messages, the lowest writes them. */
 int weft_cli_job_agree(struct weft_cli_job *job, int status);
+/* The same on the way: what ranks say later is held back, too. */
+int weft_cli_job_agree_so_far(struct weft_cli_job *job, int status);
 
 /* Waits until a message is done. */
 enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,

@@ -141,6 +141,20 @@ END
   mpi_is_tidy
 }
 
+@test "a rank whose GPU fails before the ranks are connected is named" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  seq 1 900 >data.txt
+  local call
+  for call in cuDevicePrimaryCtxRetain:1 cuStreamCreate:1 cuStreamCreate:3 cuEventCreate:1; do
+    per_rank "" "" 1 "fail=$call"
+    mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 2
+    ends_with 70
+    reports "rank 1: ${call%:*} failed"
+    [ "$(grep -c "failed" <<<"$stderr")" -eq 1 ]
+  done
+  mpi_is_tidy
+}
+
 @test "a rank that dies in a call of NCCL, or in which NCCL fails, ends the job and is named" {
   mpi_launcher "$(mpi_names | head -n 1)"
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv

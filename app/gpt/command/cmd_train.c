@@ -12,6 +12,7 @@
 #include <weft/support.h>
 
 #include "cli/args/option_parser.h"
+#include "cli/gpus.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
@@ -245,6 +246,12 @@ static int prepare(struct weft_train_setup *setup, struct weft_train_progress *p
     status = weft_train_setup_plan_split(setup);
   }
   if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&setup->options, trainer, &error) < 0) {
+    if (setup->job != NULL && error.status != WEFT_ERR_USAGE) {
+      /* It opens channels, in which the others may wait for this rank. What is wrong with the
+       * options is the same on all ranks, and found before. */
+      weft_cli_job_fail(setup->job, &error);
+      return WEFT_CLI_PEER;
+    }
     status = weft_cli_fail(setup->cli, NULL, &error);
   }
   return status;
@@ -252,6 +259,10 @@ static int prepare(struct weft_train_setup *setup, struct weft_train_progress *p
 
 static int train(struct weft_train_setup *setup, struct weft_train_progress *progress, int status) {
   struct weft_gpt_trainer *trainer = NULL;
+  if (setup->job != NULL && weft_cli_is_on_gpus(setup->arguments)) {
+    /* Ranks on GPUs connect when they are made: all are, or none is. */
+    status = weft_cli_job_agree_so_far(setup->job, status);
+  }
   if (status == WEFT_CLI_OK) {
     status = prepare(setup, progress, &trainer);
   }
