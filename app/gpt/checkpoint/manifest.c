@@ -1,5 +1,6 @@
 /* The manifest's fields, once; the writer, which indents, as weft_json does not; and the reader, which
- * is strict: every field exactly once, and no other. */
+ * is strict: every field exactly once, and no other; but fields of models that are no chain are only
+ * there in checkpoints of such models. */
 #include "gpt/checkpoint/manifest.h"
 
 #include <assert.h>
@@ -29,6 +30,7 @@ struct field {
   const char *name;
   enum kind kind;
   size_t offset; /* in struct weft_gpt_training */
+  bool optional; /* not written when it is false, 0 or 1 */
 };
 
 /* An object of fields. */
@@ -42,36 +44,38 @@ struct section {
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 
 static const struct field progress_fields[] = {
-    {"step", NUMBER64, AT(step)},
-    {"batch", NUMBER64, AT(batch)},
-    {"microbatches", NUMBER32, AT(microbatches)},
+    {"step", NUMBER64, AT(step), false},
+    {"batch", NUMBER64, AT(batch), false},
+    {"microbatches", NUMBER32, AT(microbatches), false},
 };
 
 static const struct field model_fields[] = {
-    {"layers", NUMBER32, AT(config.blocks)},
-    {"dim", NUMBER32, AT(config.dim)},
-    {"heads", NUMBER32, AT(config.heads)},
-    {"context", NUMBER32, AT(config.context)},
-    {"vocabulary", NUMBER32, AT(config.vocabulary)},
-    {"tied", FLAG, AT(config.tied)},
-    {"seed", HEX, AT(config.seed)},
+    {"layers", NUMBER32, AT(config.blocks), false},
+    {"dim", NUMBER32, AT(config.dim), false},
+    {"heads", NUMBER32, AT(config.heads), false},
+    {"context", NUMBER32, AT(config.context), false},
+    {"vocabulary", NUMBER32, AT(config.vocabulary), false},
+    {"tied", FLAG, AT(config.tied), false},
+    {"seed", HEX, AT(config.seed), false},
+    {"skips", FLAG, AT(config.skips), true},
+    {"predict_tokens", NUMBER32, AT(config.predict), true},
 };
 
 static const struct field data_fields[] = {
-    {"hash", HEX, AT(data_hash)},
-    {"seed", HEX, AT(data_seed)},
+    {"hash", HEX, AT(data_hash), false},
+    {"seed", HEX, AT(data_seed), false},
 };
 
 static const struct field optimizer_fields[] = {
-    {"rate", REAL, AT(rate)},
-    {"rate_min", REAL, AT(rate_min)},
-    {"beta1", REAL, AT(beta1)},
-    {"beta2", REAL, AT(beta2)},
-    {"epsilon", REAL, AT(epsilon)},
-    {"decay", REAL, AT(decay)},
-    {"clip", REAL, AT(clip)},
-    {"warmup_steps", NUMBER64, AT(warmup_steps)},
-    {"total_steps", NUMBER64, AT(total_steps)},
+    {"rate", REAL, AT(rate), false},
+    {"rate_min", REAL, AT(rate_min), false},
+    {"beta1", REAL, AT(beta1), false},
+    {"beta2", REAL, AT(beta2), false},
+    {"epsilon", REAL, AT(epsilon), false},
+    {"decay", REAL, AT(decay), false},
+    {"clip", REAL, AT(clip), false},
+    {"warmup_steps", NUMBER64, AT(warmup_steps), false},
+    {"total_steps", NUMBER64, AT(total_steps), false},
 };
 
 enum { SECTIONS = 4 };
@@ -140,6 +144,19 @@ static enum weft_status add_value(struct weft_text *text, const struct field *fi
   return WEFT_OK;
 }
 
+static bool is_left_out(const struct field *field, const struct weft_gpt_training *training) {
+  const char *value = (const char *)training + field->offset;
+  uint32_t number;
+  if (!field->optional) {
+    return false;
+  }
+  if (field->kind == FLAG) {
+    return !*(const bool *)value;
+  }
+  memcpy(&number, value, sizeof number);
+  return number <= 1;
+}
+
 static enum weft_status add_section(struct weft_text *text, const struct section *section,
                                     const struct weft_gpt_training *training,
                                     struct weft_error *error) {
@@ -150,6 +167,9 @@ static enum weft_status add_section(struct weft_text *text, const struct section
   }
   for (uint32_t k = 0; k < section->field_count; k++) {
     const struct field *field = &section->fields[k];
+    if (is_left_out(field, training)) {
+      continue;
+    }
     weft_text_addf(text, "%s\n%s\"%s\": ", inner && k == 0 ? "" : ",", indent, field->name);
     WEFT_TRY(add_value(text, field, (const char *)training + field->offset, error));
   }
@@ -292,6 +312,9 @@ static enum weft_status read_fields(struct reader *reader, const struct section 
   for (uint32_t k = 0; k < section->field_count; k++) {
     const struct field *field = &section->fields[k];
     const json_t *value = json_object_get(object, field->name);
+    if (value == NULL && field->optional) {
+      continue; /* it is 0 */
+    }
     if (!read_value(value, field->kind, (char *)&reader->training + field->offset)) {
       return unexpected(reader, section->name, field->name, value, expected_of(field->kind));
     }
@@ -302,11 +325,14 @@ static enum weft_status read_fields(struct reader *reader, const struct section 
 static enum weft_status read_section(struct reader *reader, const struct section *section,
                                      json_t *object) {
   const char *names[16];
+  uint32_t count = 0;
   for (uint32_t k = 0; k < section->field_count; k++) {
-    names[k] = section->fields[k].name;
+    const struct field *field = &section->fields[k];
+    if (!field->optional || json_object_get(object, field->name) != NULL) {
+      names[count++] = field->name;
+    }
   }
-  WEFT_TRY(weft_gpt_json_check_members(&reader->json, section->name, object, names,
-                                       section->field_count));
+  WEFT_TRY(weft_gpt_json_check_members(&reader->json, section->name, object, names, count));
   return read_fields(reader, section, object);
 }
 

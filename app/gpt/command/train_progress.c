@@ -125,6 +125,9 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   struct weft_json json = weft_json_begin(text, NULL);
   weft_json_number(&json, "step", report->step);
   weft_json_exact(&json, "loss", report->loss);
+  if (report->second_loss != 0) {
+    weft_json_exact(&json, "second_loss", report->second_loss);
+  }
   weft_json_real(&json, "tokens_per_s", report->tokens_per_s);
   weft_json_exact(&json, "rate", report->rate);
   weft_json_exact(&json, "gradient_norm", report->gradient_norm);
@@ -221,7 +224,8 @@ static void warn(struct weft_train_progress *progress, const struct weft_gpt_ste
                    report->step);
   }
   const bool continues = progress->on_divergence == WEFT_GPT_ON_DIVERGENCE_CONTINUE;
-  const bool finite = isfinite(report->loss) && isfinite(report->gradient_norm);
+  const bool finite =
+      isfinite(report->loss) && isfinite(report->second_loss) && isfinite(report->gradient_norm);
   if (finite || progress->warned || !(report->skipped || continues)) {
     return;
   }

@@ -28,7 +28,9 @@ static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 10
 /* ---- Before ---- */
 
 /* "embedding, blocks 0-2": the layers of a stage. */
-static void add_layers(struct weft_text *text, uint32_t first, uint32_t end, uint32_t blocks) {
+static void add_layers(struct weft_text *text, uint32_t first, uint32_t end,
+                       const struct weft_gpt_config *config) {
+  const uint32_t blocks = config->blocks;
   const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
   const uint32_t after = end > blocks + 1 ? blocks : (end > 0 ? end - 1 : 0);
   const char *comma = "";
@@ -44,8 +46,12 @@ static void add_layers(struct weft_text *text, uint32_t first, uint32_t end, uin
     }
     comma = ", ";
   }
-  if (end == blocks + 2) {
+  if (first <= blocks + 1 && end >= blocks + 2) {
     weft_text_addf(text, "%shead", comma);
+    comma = ", ";
+  }
+  if (end == blocks + 3) {
+    weft_text_addf(text, "%ssecond head", comma);
   }
 }
 
@@ -67,17 +73,34 @@ static void add_reason(struct weft_text *text, const struct weft_train_setup *se
 static void add_split(struct weft_text *text, const struct weft_train_setup *setup,
                       const struct weft_gpt_trainer *trainer) {
   enum { SHOWN_MAX = 16 };
-  const uint32_t blocks = setup->options.training.config.blocks;
   uint32_t count;
   const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
   weft_text_add(text, "stages    ");
   for (uint32_t s = 0; s < count && s < SHOWN_MAX; s++) {
     weft_text_add(text, s > 0 ? " | " : "");
-    add_layers(text, first[s], first[s + 1], blocks);
+    add_layers(text, first[s], first[s + 1], &setup->options.training.config);
   }
   weft_text_add(text, count > SHOWN_MAX ? " | ..." : "");
   add_reason(text, setup);
   weft_text_add(text, "\n");
+}
+
+/* Of a model whose layers are no chain. */
+static void add_graph(struct weft_text *text, const struct weft_gpt_config *config,
+                      const struct weft_gpt_trainer *trainer) {
+  const uint32_t skips = weft_gpt_skip_count(config);
+  const uint32_t edges = weft_gpt_trainer_edges(trainer);
+  if (skips == 0 && weft_gpt_head_count(config) == 1) {
+    return;
+  }
+  weft_text_add(text, "graph     ");
+  if (skips > 0) {
+    weft_text_addf(text, "%" PRIu32 " skip%s, ", skips, weft_cli_plural(skips));
+  }
+  if (weft_gpt_head_count(config) > 1) {
+    weft_text_addf(text, "a second head of weight %g, ", WEFT_GPT_SECOND_WEIGHT);
+  }
+  weft_text_addf(text, "%" PRIu32 " edge%s between stages\n", edges, weft_cli_plural(edges));
 }
 
 void weft_train_add_plan(struct weft_text *text, const struct weft_train_setup *setup,
@@ -92,6 +115,7 @@ void weft_train_add_plan(struct weft_text *text, const struct weft_train_setup *
                  " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
                  config->blocks, weft_cli_plural(config->blocks), config->dim, config->heads,
                  weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
+  add_graph(text, config, trainer);
   weft_text_addf(text, "data      %" PRIu64 " %s, of which %" PRIu64 " validate\n",
                  setup->dataset.size, setup->dataset.token_bytes == 2 ? "tokens" : "bytes",
                  setup->dataset.size - setup->dataset.train_size);
@@ -137,6 +161,9 @@ static void add_losses(struct weft_text *text, const struct weft_train_progress 
   const struct weft_gpt_step_report *last = &progress->last;
   weft_text_addf(text, "loss             %.4f nats per %s after step %" PRIu64 "\n", last->loss,
                  unit, last->step);
+  if (last->second_loss != 0) {
+    weft_text_addf(text, "second head      %.4f for the %s after it\n", last->second_loss, unit);
+  }
   if (progress->evaluated) {
     weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
                    last->validation_loss);
@@ -215,6 +242,9 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
   const bool diverged = weft_gpt_trainer_divergence(trainer) != WEFT_GPT_NOT_DIVERGED;
   weft_json_exact(&json, "final_loss", diverged ? NAN : progress->last.loss);
+  if (weft_gpt_head_count(&options->training.config) > 1) {
+    weft_json_exact(&json, "second_loss", diverged ? NAN : progress->last.second_loss);
+  }
   weft_json_exact(&json, "validation_loss", diverged ? NAN : progress->last.validation_loss);
   weft_json_exact(&json, "unigram_entropy", weft_gpt_dataset_unigram_loss(&setup->dataset));
   weft_json_string(&json, "parameters_hash", hash);

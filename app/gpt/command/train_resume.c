@@ -73,6 +73,7 @@ static int check_shape(const struct weft_train_setup *setup,
                {WEFT_CLI_OPTION_HEADS, config->heads},
                {WEFT_CLI_OPTION_CONTEXT, config->context},
                {WEFT_CLI_OPTION_VOCABULARY, config->vocabulary},
+               {WEFT_CLI_OPTION_PREDICT_TOKENS, weft_gpt_head_count(config)},
                {WEFT_CLI_OPTION_BATCH, training->batch},
                {WEFT_CLI_OPTION_SEED, training->data_seed},
                {WEFT_CLI_OPTION_MICROBATCHES, training->microbatches}};
@@ -86,6 +87,11 @@ static int check_shape(const struct weft_train_setup *setup,
     return weft_cli_usage(setup->cli, "leave out --tied, or train without --resume",
                           "--tied is not what the checkpoint was trained with: its head has "
                           "weights of its own");
+  }
+  if (setup->arguments->given[WEFT_CLI_OPTION_SKIPS] && !config->skips) {
+    return weft_cli_usage(setup->cli, "leave out --skips, or train without --resume",
+                          "--skips is not what the checkpoint was trained with: its blocks have "
+                          "none");
   }
   return WEFT_CLI_OK;
 }
@@ -139,6 +145,8 @@ struct weft_gpt_training weft_train_new_training(const struct weft_cli_arguments
                  .vocabulary = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_VOCABULARY,
                                                          usual.vocabulary),
                  .tied = usual.tied || arguments->given[WEFT_CLI_OPTION_TIED],
+                 .skips = arguments->given[WEFT_CLI_OPTION_SKIPS],
+                 .predict = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_PREDICT_TOKENS, 1),
                  .seed = seed},
       .data_seed = seed,
       .batch = weft_cli_number(arguments, WEFT_CLI_OPTION_BATCH, BATCH_DEFAULT),
@@ -195,6 +203,7 @@ static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_tra
   const struct weft_gpt_config *x = &a->config, *y = &b->config;
   return x->blocks == y->blocks && x->dim == y->dim && x->heads == y->heads &&
          x->context == y->context && x->vocabulary == y->vocabulary && x->tied == y->tied &&
+         x->skips == y->skips && weft_gpt_head_count(x) == weft_gpt_head_count(y) &&
          x->seed == y->seed && a->data_hash == b->data_hash && a->data_seed == b->data_seed &&
          a->batch == b->batch && a->microbatches == b->microbatches && a->rate == b->rate &&
          a->rate_min == b->rate_min && a->decay == b->decay && a->clip == b->clip &&

@@ -190,7 +190,7 @@ static int read_data(struct weft_train_setup *setup) {
     paths = own;
     count = WEFT_ARRAY_LENGTH(own);
   }
-  const uint64_t least = (uint64_t)config->context + 1;
+  const uint64_t least = (uint64_t)config->context + weft_gpt_head_count(config);
   return weft_cli_result(
       setup->cli, NULL,
       bytes ? weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator, paths, count, least,

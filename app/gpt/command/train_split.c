@@ -72,9 +72,11 @@ static int split_by_counts(struct weft_train_setup *setup, const char *text) {
                           setup->stage_count == 1 ? "is" : "are", setup->stage_count,
                           weft_cli_plural(setup->stage_count));
   }
+  WEFT_CLI_TRY(weft_cli_result(
+      setup->cli, NULL, weft_gpt_split_counts(config, blocks, count, setup->first_layers, &error),
+      &error));
   return weft_cli_result(setup->cli, NULL,
-                         weft_gpt_split_counts(config, blocks, count, setup->first_layers, &error),
-                         &error);
+                         weft_gpt_split_check(config, count, setup->first_layers, &error), &error);
 }
 
 /* ---- By measured costs ---- */
@@ -82,7 +84,7 @@ static int split_by_counts(struct weft_train_setup *setup, const char *text) {
 static int check_parts(const struct weft_train_setup *setup, const char *path,
                        const struct weft_costs *costs) {
   const uint32_t layers = setup->options.training.config.blocks;
-  const uint32_t expected = layers + 2;
+  const uint32_t expected = weft_gpt_layer_count(&setup->options.training.config);
   char quoted[256];
   weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path));
   if (costs->part_count == 0) {
@@ -96,10 +98,11 @@ static int check_parts(const struct weft_train_setup *setup, const char *path,
              : weft_cli_usage(setup->cli, HINT_PROFILE,
                               "'%s' was not measured with such a model: it has times of %" PRIu32
                               " part%s, and the embedding, %" PRIu32
-                              " block%s and the head are "
+                              " block%s and the head%s are "
                               "%" PRIu32,
                               quoted, costs->part_count, weft_cli_plural(costs->part_count), layers,
-                              weft_cli_plural(layers), expected);
+                              weft_cli_plural(layers), weft_cli_plural(expected - layers - 1),
+                              expected);
 }
 
 static int split_by_costs(struct weft_train_setup *setup, const char *path) {
@@ -132,12 +135,13 @@ static int split_by_costs(struct weft_train_setup *setup, const char *path) {
  * a warm-up. */
 enum { TRIAL_STEPS = 4, TRIALS_MIN = 5 };
 
-/* On mpi the ranks have one world, which has one pipeline. */
+/* On mpi the ranks have one world, which has one pipeline. The planner splits chains only. */
 static bool is_worth_a_trial(const struct weft_train_setup *setup) {
   const struct weft_gpt_training *training = &setup->options.training;
-  return setup->options.tunes && !setup->arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION] &&
-         setup->stage_count > 1 && setup->job == NULL &&
-         training->total_steps >= training->step + TRIAL_STEPS * TRIALS_MIN;
+  const bool chain = !training->config.skips && weft_gpt_head_count(&training->config) == 1;
+  return setup->options.tunes && chain &&
+         !setup->arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION] && setup->stage_count > 1 &&
+         setup->job == NULL && training->total_steps >= training->step + TRIAL_STEPS * TRIALS_MIN;
 }
 
 static struct weft_gpt_trainer_options trial_options(const struct weft_train_setup *setup) {

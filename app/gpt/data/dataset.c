@@ -271,19 +271,29 @@ enum weft_status weft_gpt_dataset_draw(struct weft_gpt_dataset *dataset,
 
 /* ---- Batches ---- */
 
-void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
-                            uint64_t step, uint64_t rows, uint64_t tokens, void *inputs,
-                            void *targets) {
+void weft_gpt_dataset_batch_ahead(const struct weft_gpt_dataset *dataset, bool validation,
+                                  uint64_t seed, uint64_t step, uint64_t rows, uint64_t tokens,
+                                  uint32_t ahead, void *inputs, void *const *targets) {
   const uint64_t each = token_bytes(dataset), bytes = tokens * each;
   const uint8_t *part = dataset->bytes + (validation ? dataset->train_size : 0) * each;
   const uint64_t size = validation ? dataset->size - dataset->train_size : dataset->train_size;
-  assert(size > tokens); /* the last target is a token further */
+  assert(ahead > 0 && size >= tokens + ahead); /* the last target is so many tokens further */
   const uint64_t stream = weft_splitmix(weft_splitmix(seed) + step);
   for (uint64_t row = 0; row < rows; row++) {
-    const uint8_t *begin = part + weft_splitmix(stream + row) % (size - tokens) * each;
+    const uint64_t drawn = weft_splitmix(stream + row) % (size - tokens);
+    const uint64_t last = size - tokens - ahead;
+    const uint8_t *begin = part + (drawn < last ? drawn : last) * each;
     memcpy((char *)inputs + row * bytes, begin, bytes);
-    memcpy((char *)targets + row * bytes, begin + each, bytes);
+    for (uint32_t k = 0; k < ahead; k++) {
+      memcpy((char *)targets[k] + row * bytes, begin + (k + 1) * each, bytes);
+    }
   }
+}
+
+void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
+                            uint64_t step, uint64_t rows, uint64_t tokens, void *inputs,
+                            void *targets) {
+  weft_gpt_dataset_batch_ahead(dataset, validation, seed, step, rows, tokens, 1, inputs, &targets);
 }
 
 double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset) {

@@ -41,6 +41,11 @@ void weft_gpt_dataset_finish(struct weft_gpt_dataset *dataset);
 void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
                             uint64_t step, uint64_t rows, uint64_t tokens,
                             void *inputs /* [rows][tokens] */, void *targets);
+/* The same with targets[ahead]: one token further, two, and so on. Rows are those of one target,
+ * but for one at the very end of the data. */
+void weft_gpt_dataset_batch_ahead(const struct weft_gpt_dataset *dataset, bool validation,
+                                  uint64_t seed, uint64_t step, uint64_t rows, uint64_t tokens,
+                                  uint32_t ahead, void *inputs, void *const *targets);
 
 /* The unigram baseline: the entropy of single tokens over the training part, in nats, which is the
  * loss of a model that knows only their frequencies. NAN: no memory. */

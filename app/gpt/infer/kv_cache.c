@@ -1,4 +1,4 @@
-/* Inference with a KV cache. It computes what the layers' forward does (layer_block.c), except
+/* Inference with a KV cache, by the first head. It computes what the layers' forward does (layer_block.c), except
  * for attention, which takes one query at a time with all keys before it. */
 #include "gpt/infer/kv_cache.h"
 
@@ -26,6 +26,7 @@ struct weft_gpt_inference {
   float *normed;        /* [R, C] */
   float *mixed;         /* [R, C], attention's output */
   float *hidden, *gelu; /* [R, 4 C] */
+  float *skips;         /* [skips, R, C]: outputs of the first blocks */
   float *mean, *rstd;   /* [R] */
   float *scores;        /* [T] */
   float *logits;        /* [V] */
@@ -68,6 +69,7 @@ static uint64_t lay_out(struct weft_gpt_inference *inference, float *memory) {
   inference->mixed = take(memory, &used, rows * c);
   inference->hidden = take(memory, &used, rows * 4 * c);
   inference->gelu = take(memory, &used, rows * 4 * c);
+  inference->skips = take(memory, &used, weft_gpt_skip_count(config) * rows * c);
   inference->mean = take(memory, &used, rows);
   inference->rstd = take(memory, &used, rows);
   inference->scores = take(memory, &used, t);
@@ -223,13 +225,33 @@ static void run_head(const struct weft_gpt_inference *inference, const float *x)
           false, d->logits);
 }
 
+/* The output of a block that a later one reads, from its layer. */
+static float *skip_of(const struct weft_gpt_inference *inference, uint32_t layer) {
+  const uint64_t t = inference->config->context, rows = t < ROWS_MAX ? t : ROWS_MAX;
+  return inference->skips + (layer - 1) * rows * inference->config->dim;
+}
+
+/* With its skip, to or from it. */
+static void run_layer(const struct weft_gpt_inference *inference, uint32_t layer, uint64_t rows) {
+  const struct weft_gpt_config *config = inference->config;
+  const struct weft_gpt_links inputs = weft_gpt_layer_inputs(config, layer);
+  const uint64_t floats = rows * config->dim;
+  if (inputs.count > 1) {
+    weft_gpt_add(floats, skip_of(inference, inputs.layers[0]), inference->x);
+  }
+  run_block(inference, layer, rows);
+  if (layer <= weft_gpt_skip_count(config)) {
+    memcpy(skip_of(inference, layer), inference->x, floats * sizeof *inference->x);
+  }
+}
+
 static void read_rows(struct weft_gpt_inference *inference, const uint8_t *bytes, uint64_t rows) {
   const struct tensors w = tensors_of(inference, 0);
   const uint64_t c = inference->config->dim;
   weft_gpt_embed(1, rows, c, bytes, w.at[WEFT_GPT_WTE],
                  w.at[WEFT_GPT_WPE] + inference->position * c, inference->x);
   for (uint32_t layer = 1; layer <= inference->config->blocks; layer++) {
-    run_block(inference, layer, rows);
+    run_layer(inference, layer, rows);
   }
   inference->position += rows;
 }

@@ -73,6 +73,11 @@ struct weft_gpt_compute_ops {
   /* Both become a + b. */
   enum weft_status (*tie)(struct weft_gpt_compute *compute, uint64_t count, float *a, float *b,
                           struct weft_stream *stream, struct weft_error *error);
+  /* Activations, or their gradients, of ops->dtype: c = a + b. NULL: there are neither skips nor a
+   * second head. */
+  enum weft_status (*sum)(struct weft_gpt_compute *compute, uint64_t count, const void *a,
+                          const void *b, void *c, struct weft_stream *stream,
+                          struct weft_error *error);
 
   /* Between steps; complete at return. */
   enum weft_status (*square_sums)(struct weft_gpt_compute *compute, uint32_t count,

@@ -10,7 +10,7 @@
 
 static bool is_embedding(uint32_t layer) { return layer == 0; }
 static bool is_head(const struct weft_gpt_pass_call *call) {
-  return call->layer == call->config->blocks + 1;
+  return weft_gpt_is_head(call->config, call->layer);
 }
 
 static uint64_t saved_bytes(const struct weft_gpt_config *config, uint32_t layer,
@@ -97,6 +97,20 @@ static enum weft_status tie(struct weft_gpt_compute *compute, uint64_t count, fl
   return WEFT_OK;
 }
 
+static enum weft_status sum(struct weft_gpt_compute *compute, uint64_t count, const void *a,
+                            const void *b, void *c, struct weft_stream *stream,
+                            struct weft_error *error) {
+  const float *x = a, *y = b;
+  float *z = c;
+  (void)compute;
+  (void)stream;
+  (void)error;
+  for (uint64_t k = 0; k < count; k++) {
+    z[k] = x[k] + y[k];
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status square_sums(struct weft_gpt_compute *compute, uint32_t count,
                                     const struct weft_gpt_floats *arrays, double *sums,
                                     struct weft_error *error) {
@@ -151,6 +165,7 @@ struct weft_gpt_compute *weft_gpt_compute_host(void) {
                                                   .backward_weight = backward_weight,
                                                   .scale = scale,
                                                   .tie = tie,
+                                                  .sum = sum,
                                                   .square_sums = square_sums,
                                                   .update = update};
   static struct weft_gpt_compute host = {.ops = &ops};

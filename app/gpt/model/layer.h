@@ -48,7 +48,8 @@ void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, cons
                                     const float *dy, float *gradients);
 
 /* The loss of the microbatch is the mean over its B T tokens. Forward computes it and,
- * when `training`, keeps what the backward begins with. logits [B, T, V]: written if not
+ * when `training`, keeps what the backward begins with: of the second head, the gradient times
+ * WEFT_GPT_SECOND_WEIGHT. logits [B, T, V]: written if not
  * NULL. targets may be NULL: then there is no loss, and 0 is returned. */
 double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
                              const uint8_t *targets, bool training, float *logits);

@@ -1,4 +1,4 @@
-/* The head: the last norm, logits, and the mean cross entropy. Training saves the norm's output
+/* A head: the last norm, logits, and the mean cross entropy. Training saves the norm's output
  * and the gradient of the logits, with which the backward begins. */
 #include <assert.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static struct head_layer open_head(const struct weft_gpt_layer_call *call) {
 
 double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
                              const uint8_t *targets, bool training, float *logits) {
-  assert(x != NULL && call->layer == call->config->blocks + 1);
+  assert(x != NULL && weft_gpt_is_head(call->config, call->layer));
   const struct head_layer head = open_head(call);
   float *scores = logits != NULL ? logits : head.dlogits;
   weft_gpt_layernorm(head.rows, head.channels, x, head.parameters + head.at[WEFT_GPT_LNF_WEIGHT],
@@ -58,8 +58,10 @@ double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float
   if (targets == NULL) {
     return 0.0;
   }
+  const bool second = call->layer > call->config->blocks + 1;
+  const float weight = second ? (float)WEFT_GPT_SECOND_WEIGHT : 1.0f;
   const double sum =
-      weft_gpt_cross_entropy(head.rows, head.vocabulary, scores, targets, 1.0f / (float)head.rows,
+      weft_gpt_cross_entropy(head.rows, head.vocabulary, scores, targets, weight / (float)head.rows,
                              training ? head.dlogits : NULL);
   return sum / (double)head.rows;
 }

@@ -52,10 +52,6 @@ static const struct form head_forms[] = {
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 _Static_assert(sizeof block_forms / sizeof *block_forms == WEFT_GPT_PARAMETERS_MAX, "");
 
-static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
-  return layer == config->blocks + 1;
-}
-
 static const struct form *forms_of(const struct weft_gpt_config *config, uint32_t layer,
                                    uint32_t *count) {
   assert(layer < weft_gpt_layer_count(config));
@@ -63,7 +59,7 @@ static const struct form *forms_of(const struct weft_gpt_config *config, uint32_
     *count = COUNT_OF(embedding_forms);
     return embedding_forms;
   }
-  if (is_head(config, layer)) {
+  if (weft_gpt_is_head(config, layer)) {
     *count = COUNT_OF(head_forms);
     return head_forms;
   }
@@ -96,8 +92,9 @@ static void describe(const struct weft_gpt_config *config, uint32_t layer, const
       .decays = matrix,
   };
   parameter->count = parameter->dims[0] * parameter->dims[1];
-  if (layer == 0 || is_head(config, layer)) {
-    snprintf(parameter->name, sizeof parameter->name, "%s", form->name);
+  if (layer == 0 || weft_gpt_is_head(config, layer)) {
+    snprintf(parameter->name, sizeof parameter->name, "%s%s",
+             layer > config->blocks + 1 ? "mtp." : "", form->name);
   } else {
     snprintf(parameter->name, sizeof parameter->name, "block.%" PRIu32 ".%s", layer - 1,
              form->name);
@@ -136,7 +133,7 @@ static uint64_t layer_parameter_count(const struct weft_gpt_config *config, uint
 uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
   const uint64_t twice = config->tied ? (uint64_t)config->vocabulary * config->dim : 0;
   return layer_parameter_count(config, 0) + config->blocks * layer_parameter_count(config, 1) +
-         layer_parameter_count(config, config->blocks + 1) - twice;
+         weft_gpt_head_count(config) * layer_parameter_count(config, config->blocks + 1) - twice;
 }
 
 /* ---- Initial values ---- */
@@ -191,7 +188,7 @@ void weft_gpt_layer_initialize(const struct weft_gpt_config *config, uint32_t la
   memset(parameters, 0, weft_gpt_layer_floats(config, layer) * sizeof *parameters);
   for (uint32_t k = 0; k < count; k++) {
     /* A tied head begins with the embedding's. */
-    const bool copy = config->tied && is_head(config, layer) && k == WEFT_GPT_LM_HEAD_WEIGHT;
+    const bool copy = config->tied && layer == config->blocks + 1 && k == WEFT_GPT_LM_HEAD_WEIGHT;
     const uint64_t stream = stream_of(config->seed, copy ? 0 : layer, copy ? WEFT_GPT_WTE : k);
     fill_tensor(config, stream, forms[k].fill, table[k].count, parameters + table[k].offset);
   }
@@ -224,5 +221,13 @@ enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                      "the vocabulary is %" PRIu32 "; expected %d to %d", config->vocabulary,
                      WEFT_GPT_VOCABULARY, WEFT_GPT_VOCABULARY_MAX);
   }
-  return WEFT_OK;
+  if (config->skips && config->blocks < 3) {
+    return weft_fail(error, WEFT_ERR_USAGE, "--layers 3 or more, or leave out --skips",
+                     "%" PRIu32
+                     " layers have no room for skips: they go from block k to block "
+                     "L - 1 - k of L, over at least one block",
+                     config->blocks);
+  }
+  return check_range("the number of tokens to predict", weft_gpt_head_count(config),
+                     WEFT_GPT_HEADS_MAX, error);
 }

@@ -1,8 +1,12 @@
-/* The reference model: a GPT, decoder only, as a chain of layers.
+/* The reference model: a GPT, decoder only, as layers.
  *
  *   layer 0        embedding   tokens -> x
  *   layer 1 ... L  blocks      x -> x
- *   layer L + 1    head        x -> logits, loss
+ *   layer L + 1    head        x -> logits, loss of the next token
+ *   layer L + 2    head        x -> logits, loss of the token after it; if there is one
+ *
+ * They form a chain, but for two things (layer_graph.c). With `skips` the output of block k, from
+ * 0, is also added to the input of block L - 1 - k, as in a U-Net. Both heads read the last block.
  *
  * A stage of the pipeline is a range of layers. Everything about a layer depends on
  * the layer, the configuration and the seed alone, never on how layers are split
@@ -21,7 +25,9 @@ struct weft_gpt_config {
   uint32_t heads;      /* H */
   uint32_t context;    /* T, of training; a microbatch may be shorter */
   uint32_t vocabulary; /* V: 256, tokens are bytes; or more, tokens have 16 bits */
-  bool tied;           /* the head uses the embedding's weights */
+  bool tied;           /* the (first) head uses the embedding's weights */
+  bool skips;          /* U-shaped residuals between blocks; L >= 3 */
+  uint32_t predict;    /* tokens that heads predict at once: 0 or 1: the next one; 2: two heads */
   uint64_t seed;
 };
 
@@ -30,14 +36,38 @@ struct weft_gpt_config {
 #define WEFT_GPT_BLOCKS_MAX 4096
 #define WEFT_GPT_DIM_MAX 65536
 #define WEFT_GPT_CONTEXT_MAX 1048576
+#define WEFT_GPT_HEADS_MAX 2 /* that predict */
+
+/* The loss is that of the first head plus so much of the second one's. */
+#define WEFT_GPT_SECOND_WEIGHT 0.3
 
 /* WEFT_ERR_USAGE names what does not fit. */
 enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                                        struct weft_error *error);
 
-static inline uint32_t weft_gpt_layer_count(const struct weft_gpt_config *config) {
-  return config->blocks + 2;
+static inline uint32_t weft_gpt_head_count(const struct weft_gpt_config *config) {
+  return config->predict > 1 ? config->predict : 1;
 }
+static inline uint32_t weft_gpt_layer_count(const struct weft_gpt_config *config) {
+  return config->blocks + 1 + weft_gpt_head_count(config);
+}
+static inline bool weft_gpt_is_head(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer > config->blocks;
+}
+
+/* ---- Which layers read which ---- */
+
+/* Ascending. A layer reads the embedding's tokens or one or two outputs, whose sum is its input;
+ * an output has one or two readers. So no sum here has more than two terms, and its bits do not
+ * depend on their order. */
+struct weft_gpt_links {
+  uint32_t count;
+  uint32_t layers[2];
+};
+struct weft_gpt_links weft_gpt_layer_inputs(const struct weft_gpt_config *config, uint32_t layer);
+struct weft_gpt_links weft_gpt_layer_readers(const struct weft_gpt_config *config, uint32_t layer);
+/* How many skips there are: the first so many blocks have one. */
+uint32_t weft_gpt_skip_count(const struct weft_gpt_config *config);
 
 /* ---- Parameters: one flat array of floats per layer ---- */
 
@@ -58,7 +88,8 @@ struct weft_gpt_parameter {
  * mlp.fc.weight [4C, C] mlp.fc.bias mlp.proj.weight [C, 4C] mlp.proj.bias, each with
  * "block.K." in front. Of the embedding: wte.weight [V, C], wpe.weight [T, C]. Of
  * the head: lnf.weight lnf.bias lm_head.weight [V, C]; a tied head has the last one
- * too, as a copy of wte that always equals it. No biases in the head. */
+ * too, as a copy of wte that always equals it. No biases in the head. The second head's are the
+ * same with "mtp." in front, and never tied. */
 uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_t layer,
                                    struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]);
 /* Their numbers in the embedding, in a block and in the head. */
@@ -97,17 +128,22 @@ double weft_gpt_layer_work(const struct weft_gpt_config *config, uint32_t layer)
 
 /* Cuts layers into `stage_count` ranges, none empty, so that the heaviest is as light
  * as can be (exactly; costs[layer_count], or NULL: estimated work), and the others are as
- * equal as can be then (the least sum of squares): stage s has layers
- * first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than layers.
+ * equal as can be then (the least sum of squares), under the rule of weft_gpt_split_check():
+ * stage s has layers first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than layers.
  * allocator NULL: the default. */
 enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first /* [stage_count + 1] */,
                                 struct weft_error *error);
 /* By given numbers of blocks per stage ("3,4,4,1"); the embedding goes to the first
- * stage, the head to the last. WEFT_ERR_USAGE when they do not add up to L. */
+ * stage, the head to the last, two heads to the last two if these have no blocks. WEFT_ERR_USAGE
+ * when they do not add up to L. */
 enum weft_status weft_gpt_split_counts(const struct weft_gpt_config *config, const uint32_t *blocks,
                                        uint32_t stage_count, uint32_t *first,
                                        struct weft_error *error);
+/* Two heads are together on the last stage, or each is a stage of its own: a stage with a loss has
+ * nothing to pass on. Tied, they are together. WEFT_ERR_USAGE for another split. */
+enum weft_status weft_gpt_split_check(const struct weft_gpt_config *config, uint32_t stage_count,
+                                      const uint32_t *first, struct weft_error *error);
 
 #endif

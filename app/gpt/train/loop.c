@@ -12,7 +12,8 @@
 /* Whether the optimizer may use the gradients of the step; if not, it is skipped, or the training
  * is over. */
 static bool may_update(struct weft_gpt_rank *rank) {
-  if (isfinite(rank->stats.loss) && isfinite(rank->stats.gradient_norm)) {
+  if (isfinite(rank->stats.loss) && isfinite(rank->stats.second_loss) &&
+      isfinite(rank->stats.gradient_norm)) {
     return true;
   }
   switch (rank->trainer->options.on_divergence) {
@@ -57,7 +58,7 @@ static enum weft_status check_parameters(struct weft_gpt_rank *rank, bool *finit
   return WEFT_OK;
 }
 
-/* This replica's rows of a batch. Only ranks with the first or the last stage read data. */
+/* This replica's rows of a batch. Only ranks with the first stage or a head read data. */
 static struct weft_batch load_batch(struct weft_gpt_rank *rank, bool validation, uint64_t number,
                                     struct weft_tensor *inputs, struct weft_tensor *targets) {
   const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
@@ -65,45 +66,68 @@ static struct weft_batch load_batch(struct weft_gpt_rank *rank, bool validation,
   const uint64_t rows = training->batch / rank->trainer->options.replicas;
   const enum weft_dtype dtype = weft_gpt_token_dtype(&training->config);
   const uint64_t first = rank->replica * rows * tokens * weft_dtype_size(dtype);
-  if (rank->has_first || rank->has_last) {
-    weft_gpt_dataset_batch(rank->trainer->options.dataset, validation, training->data_seed, number,
-                           training->batch, tokens, rank->inputs, rank->targets);
+  const uint32_t heads = weft_gpt_head_count(&training->config);
+  if (rank->has_first || rank->has_head) {
+    weft_gpt_dataset_batch_ahead(rank->trainer->options.dataset, validation, training->data_seed,
+                                 number, training->batch, tokens, heads, rank->inputs,
+                                 (void *const *)rank->targets);
   }
   const struct weft_tensor_shape shape = {(uint8_t)dtype, 2, {0}, {rows, tokens}};
   *inputs = (struct weft_tensor){.name = "tokens", .data = rank->inputs + first, .shape = shape};
-  *targets = (struct weft_tensor){.name = "targets", .data = rank->targets + first, .shape = shape};
+  for (uint32_t k = 0; k < heads; k++) {
+    targets[k] =
+        (struct weft_tensor){.name = "targets", .data = rank->targets[k] + first, .shape = shape};
+  }
   return (struct weft_batch){.microbatch_count = training->microbatches,
                              .inputs = rank->has_first ? inputs : NULL,
                              .input_count = rank->has_first,
-                             .targets = rank->has_last ? targets : NULL,
-                             .target_count = rank->has_last,
-                             .want_losses = rank->has_last};
+                             .targets = rank->has_head ? targets : NULL,
+                             .target_count = rank->has_head ? heads : 0,
+                             .want_losses = rank->has_head};
 }
 
-/* The mean over microbatches, which are equally long; 0 without the last stage. */
-static double mean_loss(const struct weft_step_result *result) {
+static double mean(const double *losses, uint32_t count) {
   double sum = 0;
-  for (uint32_t k = 0; k < result->loss_count; k++) {
-    sum += result->losses[k];
+  for (uint32_t k = 0; k < count; k++) {
+    sum += losses[k];
   }
-  return result->loss_count > 0 ? sum / result->loss_count : 0;
+  return count > 0 ? sum / count : 0;
+}
+
+/* Of each head, the mean over microbatches, which are equally long; 0 without the head. */
+static void mean_losses(const struct weft_gpt_rank *rank, const struct weft_step_result *result,
+                        double losses[WEFT_GPT_HEADS_MAX]) {
+  const struct weft_gpt_config *config = &rank->trainer->config;
+  const uint32_t m = weft_gpt_rank_training(rank)->microbatches;
+  losses[0] = losses[1] = 0;
+  if (weft_gpt_head_count(config) == 1) {
+    losses[0] = mean(result->losses, result->loss_count);
+    return;
+  }
+  for (uint32_t head = 0; head < WEFT_GPT_HEADS_MAX; head++) {
+    uint32_t k;
+    const struct weft_gpt_stage *stage =
+        weft_gpt_rank_find_layer(rank, config->blocks + 1 + head, &k);
+    losses[head] = stage != NULL ? mean(stage->head_losses + (size_t)head * m, m) : 0;
+  }
 }
 
 /* The sign of a NAN says nothing, but is printed. */
 static double unsigned_nan(double number) { return isnan(number) ? NAN : number; }
 
-/* The mean loss over the validation batches and the replicas. */
+/* The mean loss of the first head over the validation batches and the replicas. */
 static enum weft_status evaluate(struct weft_gpt_rank *rank, double *loss,
                                  struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint32_t batches = trainer->options.eval_steps > 0 ? trainer->options.eval_steps : 1;
-  struct weft_tensor inputs, targets;
+  struct weft_tensor inputs, targets[WEFT_GPT_HEADS_MAX];
   struct weft_step_result result;
-  double own = 0;
+  double own = 0, losses[WEFT_GPT_HEADS_MAX];
   for (uint32_t k = 0; k < batches; k++) {
-    const struct weft_batch batch = load_batch(rank, true, k, &inputs, &targets);
+    const struct weft_batch batch = load_batch(rank, true, k, &inputs, targets);
     WEFT_TRY(weft_pipeline_eval(rank->pipeline, &batch, &result, error));
-    own += mean_loss(&result);
+    mean_losses(rank, &result, losses);
+    own += losses[0];
   }
   WEFT_TRY(weft_gpt_rank_sum(rank, own / batches, loss, error));
   *loss = unsigned_nan(*loss / trainer->options.replicas);
@@ -137,6 +161,7 @@ static void fill_report(const struct weft_gpt_rank *rank, int64_t step_begin_ns,
   report->step = rank->step + (rank->divergence == WEFT_GPT_DIVERGED_STEP ? 1 : 0);
   report->steps = training->total_steps;
   report->loss = unsigned_nan(rank->stats.loss);
+  report->second_loss = unsigned_nan(rank->stats.second_loss);
   report->gradient_norm = unsigned_nan(rank->stats.gradient_norm);
   report->seconds = (double)(now - step_begin_ns) * 1e-9;
   report->tokens_per_s =
@@ -158,8 +183,9 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
   const struct weft_gpt_training *training = &options->training;
   const bool reports = weft_gpt_rank_reports(rank);
-  struct weft_tensor inputs, targets;
+  struct weft_tensor inputs, targets[WEFT_GPT_HEADS_MAX];
   struct weft_step_result result;
+  double losses[WEFT_GPT_HEADS_MAX];
   assert(rank->pipeline != NULL);
   rank->run_begin_ns = weft_clock_ns();
 
@@ -168,7 +194,7 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
     const int64_t begin_ns = weft_clock_ns();
 
     /* Forward and backward of all microbatches; gradients are summed over replicas. */
-    const struct weft_batch batch = load_batch(rank, false, rank->step, &inputs, &targets);
+    const struct weft_batch batch = load_batch(rank, false, rank->step, &inputs, targets);
     report.rate = weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
                                          training->warmup_steps, training->total_steps);
     weft_gpt_rank_set_step(rank, report.rate);
@@ -180,7 +206,8 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
     weft_gpt_profile_add_step(rank);
 
     /* The loss and the gradient norm come from all ranks; each updates its own layers. */
-    WEFT_TRY(weft_gpt_rank_gather_stats(rank, mean_loss(&result), pipeline_ns, error));
+    mean_losses(rank, &result, losses);
+    WEFT_TRY(weft_gpt_rank_gather_stats(rank, losses, pipeline_ns, error));
     const uint64_t skipped = rank->skipped;
     if (may_update(rank) && rank->compute->ops->update != NULL) {
       WEFT_TRY(weft_gpt_rank_optimizer_step(rank, report.rate, error));

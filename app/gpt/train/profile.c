@@ -328,8 +328,8 @@ static void add_up_layers(const struct weft_gpt_rank *rank, uint32_t s,
   }
 }
 
-/* A microbatch has what the stage saves, the buffer of its input and, from I to W, that of the
- * gradient of its output. Moments and scratch are always allocated, so they count as
+/* A microbatch has what the stage saves, the buffers of its inputs and, from I to W, those of the
+ * gradients of its outputs. Moments and scratch are always allocated, so they count as
  * parameters. */
 static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t first,
                                uint32_t count, struct weft_stage_costs *costs) {
@@ -340,11 +340,12 @@ static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t 
   const double row = (double)weft_dtype_size(ops->dtype) / 1048576.0 *
                      (double)(sequences * config->context * config->dim);
   uint64_t scratch = 0;
+  uint32_t inputs, outputs;
   fill_sizes(trainer, first, count, costs);
+  weft_gpt_count_ports(config, first, count, &inputs, &outputs);
   costs->activation =
-      (double)weft_gpt_saved_bytes(ops, config, sequences, first, count) / 1048576.0 +
-      (first > 0 ? row : 0);
-  costs->activation_after_i = costs->activation + (first + count < trainer->layer_count ? row : 0);
+      (double)weft_gpt_saved_bytes(ops, config, sequences, first, count) / 1048576.0 + inputs * row;
+  costs->activation_after_i = costs->activation + outputs * row;
   for (uint32_t k = 0; k < count; k++) {
     const uint64_t layer = ops->scratch_bytes(config, first + k, sequences, config->context);
     scratch = layer > scratch ? layer : scratch;

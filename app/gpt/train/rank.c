@@ -209,6 +209,10 @@ static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_er
                                       .config = &trainer->config,
                                       .compute = rank->compute,
                                       .sequences_max = trainer->sequences_max,
+                                      .microbatches = trainer->options.training.microbatches,
+                                      .split = {.config = &trainer->config,
+                                                .stage_count = trainer->stage_count,
+                                                .first = trainer->first_layers},
                                       .sharding = {.mode = trainer->options.shard,
                                                    .replicas = trainer->options.replicas,
                                                    .replica = rank->replica},
@@ -289,18 +293,23 @@ static void place(struct weft_gpt_rank *rank) {
   rank->own_stage_count = stages->begin[rank->row + 1] - stages->begin[rank->row];
   rank->has_first = trainer->rank_of[0] == rank->row;
   rank->has_last = trainer->rank_of[trainer->stage_count - 1] == rank->row;
+  for (uint32_t k = 0; k < rank->own_layer_count; k++) {
+    rank->has_head = rank->has_head || weft_gpt_is_head(&trainer->config, rank->own_layers[k]);
+  }
 }
 
 static enum weft_status allocate(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_training *training = &trainer->options.training;
   struct weft_arena *arena = &rank->arena;
-  const bool reads = rank->has_first || rank->has_last;
+  const bool reads = rank->has_first || rank->has_head;
   const uint64_t tokens = reads ? training->batch * training->config.context : 0;
   const uint64_t record = weft_gpt_step_stats_bytes(trainer);
   const size_t size = (size_t)weft_dtype_size(weft_gpt_token_dtype(&trainer->config));
   rank->inputs = weft_arena_allocate(arena, tokens, size);
-  rank->targets = weft_arena_allocate(arena, tokens, size);
+  for (uint32_t k = 0; k < weft_gpt_head_count(&trainer->config); k++) {
+    rank->targets[k] = weft_arena_allocate(arena, tokens, size);
+  }
   rank->stats_sent = weft_arena_allocate(arena, record, 1);
   rank->stats_received = weft_arena_allocate(arena, trainer->world_size, record);
   rank->stages = weft_arena_allocate(arena, trainer->stage_count, sizeof(struct weft_gpt_stage *));
@@ -335,9 +344,9 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.stages = rank->bases;
   options.stage_count = trainer->stage_count;
   options.boundaries = trainer->boundaries;
-  options.boundary_count = trainer->stage_count;
+  options.boundary_count = trainer->boundary_count;
   options.first_rank = rank->replica * trainer->options.ranks;
-  options.first_channel = rank->replica * 2 * trainer->stage_count;
+  options.first_channel = rank->replica * 2 * trainer->boundary_count; /* edges, and more */
   options.configuration = trainer->configuration;
   options.stall_limit = trainer->stall_limit;
   options.device = rank->compute->device;

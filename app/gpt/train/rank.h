@@ -92,7 +92,8 @@ struct weft_gpt_autotune {
 
 /* Of the last step, the same on all ranks. */
 struct weft_gpt_step_stats {
-  double loss;          /* mean over the batch */
+  double loss;          /* of the first head, mean over the batch */
+  double second_loss;   /* of the second one, without its weight; 0: there is one */
   double gradient_norm; /* before clipping */
   double bubble;
   int64_t pipeline_ns; /* of the slowest rank */
@@ -115,6 +116,7 @@ struct weft_gpt_rank {
   const uint32_t *own_layers, *own_stages; /* ascending */
   uint32_t own_layer_count, own_stage_count;
   bool has_first, has_last; /* stage */
+  bool has_head;            /* any: a loss */
 
   struct weft_group *replica_group;  /* the same row of all replicas; NULL: one replica */
   struct weft_group *tie_group;      /* ranks with the first and the last stage, if they differ */
@@ -131,9 +133,9 @@ struct weft_gpt_rank {
     struct weft_device_event *event;
   } exchange; /* of optimizer_exchange.c, with gpus_apart */
 
-  char *inputs, *targets; /* [batch][context] */
-  uint64_t step;          /* done */
-  bool stop;              /* a rank was interrupted: all finish this step */
+  char *inputs, *targets[WEFT_GPT_HEADS_MAX]; /* [batch][context] */
+  uint64_t step;                              /* done */
+  bool stop;                                  /* a rank was interrupted: all finish this step */
   enum weft_gpt_divergence divergence;
   uint64_t skipped; /* steps */
   int64_t run_begin_ns;
@@ -174,7 +176,10 @@ struct weft_gpt_trainer {
                    [replicas]; memory of the host that all GPUs access. The first rank of the
                    process allocates it */
   struct weft_gpt_ownership layers, stages;
-  struct weft_boundary *boundaries;
+  struct weft_graph *graph;           /* of stages; NULL: a chain */
+  struct weft_program *graph_program; /* the options' program with the graph; NULL: as it is */
+  struct weft_boundary *boundaries;   /* of the edges, then of the losses */
+  uint32_t boundary_count, edge_count;
   struct weft_comm *comm; /* opened here; NULL: options.endpoint */
   bool virtual_time;
   int64_t stall_limit;               /* 0: none, as in virtual time */
@@ -216,9 +221,10 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
 /* ---- step_stats.c ---- */
 
 uint64_t weft_gpt_step_stats_bytes(const struct weft_gpt_trainer *trainer); /* of a record */
-/* Gathers what ranks know of the step: rank->stats, stop, and the profile's means. `loss` is
- * the replica's, on the rank with the last stage; `pipeline_ns` is this rank's. */
-enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
+/* Gathers what ranks know of the step: rank->stats, stop, and the profile's means. `losses`
+ * [WEFT_GPT_HEADS_MAX] are those of the replica's heads that this rank has, else 0; `pipeline_ns`
+ * is this rank's. */
+enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, const double *losses,
                                             int64_t pipeline_ns, struct weft_error *error);
 
 /* This replica's slice of the gradients of an own layer. */
@@ -289,7 +295,7 @@ enum weft_status weft_gpt_rank_source(void *context, uint32_t microbatches, bool
 enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
                                         const struct weft_program *table, struct weft_program **out,
                                         struct weft_error *error);
-/* Stages, split, ownership, and what else follows from the options. */
+/* Stages, split, graph, ownership, and what else follows from the options. */
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error);
 

@@ -123,6 +123,8 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.any_placement = false;
   request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
   request.costs = costs;
+  request.graph = trainer->graph;
+  request.rank_of = trainer->graph != NULL ? trainer->rank_of : NULL;
   request.keep_partition = true;
   request.uniform_backward = true; /* else sums of gradients would depend on the schedule */
   request.effort = choose_effort(trainer, rank);
@@ -279,8 +281,9 @@ static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double nee
   }
   trainer->first.schedule = "serial";
   trainer->first.memory = need;
-  return weft_program_create(trainer->allocator, rows, sizes, actions, &trainer->first.table,
-                             error);
+  WEFT_TRY(
+      weft_program_create(trainer->allocator, rows, sizes, actions, &trainer->first.table, error));
+  return weft_program_set_graph(trainer->first.table, trainer->graph, error);
 }
 
 enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error) {

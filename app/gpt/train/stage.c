@@ -1,8 +1,9 @@
 /* A range of layers as a stage; see stage.h.
  *
- * Layer k of the stage reads x[k] and writes x[k + 1]; x[0] is the boundary's input
- * and x[layer_count] its output, so call->saved holds the activations in between, and their
- * gradients, which backward_weight needs after backward_input. */
+ * In a chain layer k of the stage reads the output of layer k - 1; the first one reads the
+ * boundary's input, and the last one writes its output. call->saved holds the activations in
+ * between, and their gradients, which backward_weight needs after backward_input. Where layers read
+ * two outputs, or outputs have two readers, it holds the sums too (stage_wiring.h). */
 #include "gpt/train/stage.h"
 
 #include <assert.h>
@@ -13,81 +14,139 @@
 
 #include "gpt/model/aligned_memory.h"
 
-/* ---- What a microbatch saves from its forward to its last backward ---- */
-
-static uint64_t aligned(uint64_t bytes) {
-  return (bytes + WEFT_DEVICE_ALIGN - 1) / WEFT_DEVICE_ALIGN * WEFT_DEVICE_ALIGN;
-}
-
-/* Of activations between two layers. */
-static uint64_t between_bytes(const struct weft_gpt_compute_ops *ops,
-                              const struct weft_gpt_config *config, uint64_t sequences_max) {
-  return aligned(sequences_max * config->context * config->dim * weft_dtype_size(ops->dtype));
-}
-
 static bool is_embedding(uint32_t layer) { return layer == 0; }
-
-static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
-  return layer == config->blocks + 1;
-}
-
-/* Activations between layers, their gradients, then what each layer saves. */
-uint64_t weft_gpt_saved_bytes(const struct weft_gpt_compute_ops *ops,
-                              const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_layer, uint32_t layer_count) {
-  uint64_t bytes = 2 * (layer_count - 1) * between_bytes(ops, config, sequences_max);
-  for (uint32_t k = 0; k < layer_count; k++) {
-    bytes += aligned(ops->saved_bytes(config, first_layer + k, sequences_max, config->context));
-  }
-  return bytes;
-}
-
-/* x[k + 1], between layer k and layer k + 1, and its gradient. */
-static char *between(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
-                     uint32_t k) {
-  return (char *)call->saved + k * between_bytes(stage->context->compute->ops, stage->config,
-                                                 stage->context->sequences_max);
-}
-
-static char *gradient_between(const struct weft_gpt_stage *stage,
-                              const struct weft_stage_call *call, uint32_t k) {
-  return between(stage, call, stage->layer_count - 1 + k);
-}
-
-static char *saved(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
-                   uint32_t k) {
-  const struct weft_gpt_compute_ops *ops = stage->context->compute->ops;
-  char *at = between(stage, call, 2 * (stage->layer_count - 1));
-  for (uint32_t n = 0; n < k; n++) {
-    at += aligned(ops->saved_bytes(stage->config, stage->first_layer + n,
-                                   stage->context->sequences_max, stage->config->context));
-  }
-  return at;
-}
-
-/* ---- Calls ---- */
 
 static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
   return (struct weft_gpt_stage *)stage;
 }
 
-static const void *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
-                            uint32_t k) {
-  return k == 0 ? call->inputs->items[0].data : between(stage, call, k - 1);
+/* ---- Where things are ---- */
+
+static char *slot(const struct weft_stage_call *call, uint64_t offset) {
+  assert(offset != WEFT_GPT_NO_SLOT);
+  return (char *)call->saved + offset;
 }
 
-/* The gradient of layer k's output. */
-static const void *gradient_of(const struct weft_gpt_stage *stage,
-                               const struct weft_stage_call *call, uint32_t k) {
-  return k + 1 < stage->layer_count  ? gradient_between(stage, call, k)
-         : call->output_grads->count ? call->output_grads->items[0].data
-                                     : NULL;
+static bool has(const struct weft_gpt_stage *stage, uint32_t layer) {
+  return layer >= stage->first_layer && layer - stage->first_layer < stage->layer_count;
 }
+
+static const struct weft_gpt_port *find_import(const struct weft_gpt_stage *stage, uint32_t layer) {
+  return weft_gpt_wiring_find(stage->wiring.imports, stage->wiring.import_count, layer, 0);
+}
+
+/* The n-th message with the output of a layer; NULL: there are not so many. */
+static const struct weft_gpt_port *find_export(const struct weft_gpt_stage *stage, uint32_t layer,
+                                               uint32_t n) {
+  return weft_gpt_wiring_find(stage->wiring.exports, stage->wiring.export_count, layer, n);
+}
+
+/* The output of a layer, of this stage or of another one. */
+static const void *output_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                             uint32_t layer) {
+  if (has(stage, layer)) {
+    return slot(call, stage->wiring.slots[layer - stage->first_layer].y);
+  }
+  const struct weft_gpt_port *port = find_import(stage, layer);
+  return call->inputs[port->edge].items[port->item].data;
+}
+
+static const void *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                            uint32_t k) {
+  const struct weft_gpt_links inputs = weft_gpt_layer_inputs(stage->config, stage->first_layer + k);
+  return inputs.count == 0   ? call->inputs[0].items[0].data
+         : inputs.count == 1 ? output_of(stage, call, inputs.layers[0])
+                             : slot(call, stage->wiring.slots[k].x);
+}
+
+/* Where backward_input puts the gradient of layer k's input. */
+static void *gradient_of_input(const struct weft_gpt_stage *stage,
+                               const struct weft_stage_call *call, uint32_t k) {
+  const uint64_t offset = stage->wiring.slots[k].dx;
+  if (offset != WEFT_GPT_NO_SLOT) {
+    return slot(call, offset);
+  }
+  const uint32_t layer = stage->first_layer + k;
+  const struct weft_gpt_port *port =
+      find_import(stage, weft_gpt_layer_inputs(stage->config, layer).layers[0]);
+  return call->input_grads[port->edge].items[port->item].data;
+}
+
+/* Gradients that are added up: at most two. */
+struct terms {
+  uint32_t count;
+  const void *data[2];
+};
+
+/* From the layers of this stage that read the output of a layer, in ascending order. */
+static struct terms terms_inside(const struct weft_gpt_stage *stage,
+                                 const struct weft_stage_call *call, uint32_t layer) {
+  const struct weft_gpt_links readers = weft_gpt_layer_readers(stage->config, layer);
+  struct terms terms = {.count = 0};
+  for (uint32_t k = 0; k < readers.count; k++) {
+    if (has(stage, readers.layers[k])) {
+      terms.data[terms.count++] =
+          gradient_of_input(stage, call, readers.layers[k] - stage->first_layer);
+    }
+  }
+  return terms;
+}
+
+/* And from other stages, which are later ones. */
+static struct terms terms_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                             uint32_t layer) {
+  struct terms terms = terms_inside(stage, call, layer);
+  const struct weft_gpt_port *port;
+  for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL; n++) {
+    terms.data[terms.count++] = call->output_grads[port->edge].items[port->item].data;
+  }
+  return terms;
+}
+
+/* The gradient of layer k's output; NULL for a head. */
+static const void *gradient_of_output(const struct weft_gpt_stage *stage,
+                                      const struct weft_stage_call *call, uint32_t k) {
+  const struct terms terms = terms_of(stage, call, stage->first_layer + k);
+  return terms.count == 0   ? NULL
+         : terms.count == 1 ? terms.data[0]
+                            : slot(call, stage->wiring.slots[k].dy);
+}
+
+/* ---- Sums and copies ---- */
+
+static uint64_t floats_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call) {
+  const struct weft_tensor_shape *shape = &call->inputs[0].items[0].shape;
+  return shape->dims[0] * shape->dims[1] * stage->config->dim;
+}
+
+static enum weft_status add_up(const struct weft_gpt_stage *stage,
+                               const struct weft_stage_call *call, const void *a, const void *b,
+                               void *sum, struct weft_error *error) {
+  struct weft_gpt_compute *compute = stage->context->compute;
+  assert(compute->ops->sum != NULL);
+  return compute->ops->sum(compute, floats_of(stage, call), a, b, sum, call->stream, error);
+}
+
+static enum weft_status copy_out(const struct weft_gpt_stage *stage,
+                                 const struct weft_stage_call *call, const void *from, void *to,
+                                 struct weft_error *error) {
+  struct weft_device *device = stage->context->compute->device;
+  const uint64_t each = weft_dtype_size(stage->context->compute->ops->dtype);
+  return weft_copy(&(struct weft_copy){.to = to,
+                                       .to_device = device,
+                                       .from = from,
+                                       .from_device = device,
+                                       .row_bytes = floats_of(stage, call) * each,
+                                       .rows = 1},
+                   call->stream, error);
+}
+
+/* ---- Calls ---- */
 
 /* What all passes of layer k have in common. */
 static struct weft_gpt_pass_call pass_call(const struct weft_gpt_stage *stage,
                                            const struct weft_stage_call *call, uint32_t k) {
-  const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
+  const struct weft_tensor_shape *shape = &call->inputs[0].items[0].shape;
   const void *rounded = stage->memory.shards[k].rounded;
   return (struct weft_gpt_pass_call){
       .config = stage->config,
@@ -95,7 +154,7 @@ static struct weft_gpt_pass_call pass_call(const struct weft_gpt_stage *stage,
       .sequences = shape->dims[0],
       .tokens = shape->dims[1],
       .parameters = rounded != NULL ? rounded : stage->layers[k].parameters,
-      .saved = saved(stage, call, k),
+      .saved = slot(call, stage->wiring.slots[k].saved),
       .scratch = stage->scratch,
       .stream = call->stream,
       .x = input_of(stage, call, k)};
@@ -106,8 +165,8 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
   const bool tokens = is_embedding(stage->first_layer);
   const enum weft_dtype dtype =
       tokens ? weft_gpt_token_dtype(stage->config) : stage->context->compute->ops->dtype;
-  const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
-  if (call->inputs->count != 1 || shape->dtype != dtype || shape->dim_count != (tokens ? 2 : 3) ||
+  const struct weft_tensor_shape *shape = &call->inputs[0].items[0].shape;
+  if (call->inputs[0].count < 1 || shape->dtype != dtype || shape->dim_count != (tokens ? 2 : 3) ||
       shape->dims[0] > stage->context->sequences_max || shape->dims[1] > stage->config->context ||
       shape->dims[0] == 0 || shape->dims[1] == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give it tokens, sequences x context",
@@ -143,31 +202,72 @@ static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum we
 
 /* ---- Forward ---- */
 
-static void set_shape(const struct weft_stage_call *call, uint64_t width) {
-  const struct weft_tensor_shape *in = &call->inputs->items[0].shape;
-  struct weft_tensor_shape *out = &call->outputs->items[0].shape;
-  out->dim_count = 3;
-  out->dims[0] = in->dims[0];
-  out->dims[1] = in->dims[1];
-  out->dims[2] = width;
+/* Of all messages with the output of a layer. */
+static void set_shapes(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                       uint32_t layer) {
+  const struct weft_tensor_shape *in = &call->inputs[0].items[0].shape;
+  const struct weft_gpt_port *port;
+  for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL; n++) {
+    struct weft_tensor_shape *out = &call->outputs[port->edge].items[port->item].shape;
+    out->dim_count = 3;
+    out->dims[0] = in->dims[0];
+    out->dims[1] = in->dims[1];
+    out->dims[2] = stage->config->dim;
+  }
+}
+
+/* To the messages other than the one that the last layer has written straight into. */
+static enum weft_status export(const struct weft_gpt_stage *stage,
+                               const struct weft_stage_call *call, uint32_t layer, const void *y,
+                               struct weft_error *error) {
+  const struct weft_gpt_port *port;
+  for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL;
+       n++){void *to = call->outputs[port->edge].items[port->item].data;
+            if (to != y){WEFT_TRY(copy_out(stage, call, y, to, error));}
+}
+return WEFT_OK;
+}
+
+/* Its loss is kept by itself where there are two heads, and added with its weight. */
+static enum weft_status forward_head(struct weft_gpt_stage *stage,
+                                     const struct weft_stage_call *call,
+                                     struct weft_gpt_pass_call *pass, struct weft_error *error) {
+  struct weft_gpt_compute *compute = stage->context->compute;
+  const uint32_t head = pass->layer - stage->config->blocks - 1;
+  pass->targets = call->targets->count > head ? call->targets->items[head].data : NULL;
+  pass->loss = call->loss;
+  stage->losses = call->loss - call->microbatch;
+  if (stage->head_losses == NULL) {
+    return compute->ops->forward(compute, pass, error);
+  }
+  double *own = &stage->head_losses[head * stage->context->microbatches + call->microbatch];
+  *own = 0;
+  pass->loss = own;
+  WEFT_TRY(compute->ops->forward(compute, pass, error));
+  *call->loss += (head > 0 ? WEFT_GPT_SECOND_WEIGHT : 1) * *own;
+  return WEFT_OK;
 }
 
 static enum weft_status forward_layer(struct weft_gpt_stage *stage, struct weft_stage_call *call,
                                       uint32_t k, struct weft_error *error) {
   struct weft_gpt_compute *compute = stage->context->compute;
   struct weft_gpt_pass_call pass = pass_call(stage, call, k);
+  const struct weft_gpt_links inputs = weft_gpt_layer_inputs(stage->config, pass.layer);
   pass.training = call->training;
-  if (is_head(stage->config, pass.layer)) {
-    pass.targets = call->targets->count > 0 ? call->targets->items[0].data : NULL;
-    pass.loss = call->loss;
-    stage->losses = call->loss - call->microbatch;
-  } else if (k + 1 == stage->layer_count) {
-    set_shape(call, stage->config->dim);
-    pass.y = call->outputs->items[0].data;
-  } else {
-    pass.y = between(stage, call, k);
+  if (inputs.count > 1) {
+    WEFT_TRY(add_up(stage, call, output_of(stage, call, inputs.layers[0]),
+                    output_of(stage, call, inputs.layers[1]), slot(call, stage->wiring.slots[k].x),
+                    error));
   }
-  return compute->ops->forward(compute, &pass, error);
+  if (weft_gpt_is_head(stage->config, pass.layer)) {
+    return forward_head(stage, call, &pass, error);
+  }
+  const struct weft_gpt_port *port = find_export(stage, pass.layer, 0);
+  pass.y = k + 1 < stage->layer_count ? slot(call, stage->wiring.slots[k].y)
+                                      : call->outputs[port->edge].items[port->item].data;
+  set_shapes(stage, call, pass.layer);
+  WEFT_TRY(compute->ops->forward(compute, &pass, error));
+  return export(stage, call, pass.layer, pass.y, error);
 }
 
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
@@ -191,6 +291,32 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
 
 /* ---- Backward ---- */
 
+/* The gradient of layer k's output, when its readers have theirs. */
+static enum weft_status add_up_output(const struct weft_gpt_stage *stage,
+                                      const struct weft_stage_call *call, uint32_t k,
+                                      struct weft_error *error) {
+  const struct terms terms = terms_of(stage, call, stage->first_layer + k);
+  return terms.count > 1 ? add_up(stage, call, terms.data[0], terms.data[1],
+                                  slot(call, stage->wiring.slots[k].dy), error)
+                         : WEFT_OK;
+}
+
+/* What other stages get: the gradients of their outputs, as far as this stage reads them. */
+static enum weft_status send_back(const struct weft_gpt_stage *stage,
+                                  const struct weft_stage_call *call, struct weft_error *error) {
+  for (uint32_t n = 0; n < stage->wiring.import_count; n++) {
+    const struct weft_gpt_port *port = &stage->wiring.imports[n];
+    const struct terms terms = terms_inside(stage, call, port->layer);
+    void *to = call->input_grads[port->edge].items[port->item].data;
+    if (terms.count > 1) {
+      WEFT_TRY(add_up(stage, call, terms.data[0], terms.data[1], to, error));
+    } else if (terms.data[0] != to) {
+      WEFT_TRY(copy_out(stage, call, terms.data[0], to, error));
+    }
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
@@ -204,12 +330,13 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
       break;
     }
     call->progress(call->progress_context);
-    pass.dy = gradient_of(stage, call, k);
-    pass.dx = k > 0 ? gradient_between(stage, call, k - 1) : call->input_grads->items[0].data;
+    WEFT_TRY(add_up_output(stage, call, k, error));
+    pass.dy = gradient_of_output(stage, call, k);
+    pass.dx = gradient_of_input(stage, call, k);
     WEFT_TRY(compute->ops->backward_input(compute, &pass, error));
     begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
   }
-  return WEFT_OK;
+  return send_back(stage, call, error);
 }
 
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
@@ -222,7 +349,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   for (uint32_t k = stage->layer_count; k-- > 0;) {
     struct weft_gpt_pass_call pass = pass_call(stage, call, k);
     call->progress(call->progress_context);
-    pass.dy = gradient_of(stage, call, k);
+    pass.dy = gradient_of_output(stage, call, k);
     pass.gradients = stage->layers[k].gradients;
     WEFT_TRY(compute->ops->backward_weight(compute, &pass, error));
     begin = take_time(stage, k, WEFT_GPT_PASS_W, begin);
@@ -292,8 +419,27 @@ static const struct weft_stage_ops enqueued_ops = {STAGE_FUNCTIONS, .enqueues = 
 /* With collectives that go through memory of the host: a graph would leave them out. */
 static const struct weft_stage_ops gathering_ops = {STAGE_FUNCTIONS, .enqueues = true};
 
+static uint32_t stage_number(const struct weft_gpt_stage *stage) {
+  uint32_t s = 0;
+  while (stage->context->split.first[s] != stage->first_layer) {
+    s++;
+  }
+  return s;
+}
+
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
   const struct weft_gpt_stage_context *context = stage->context;
+  stage->arena.allocator = context->allocator;
+  WEFT_TRY(weft_gpt_wiring_init(&stage->wiring, &stage->arena, context->compute->ops,
+                                &context->split, stage_number(stage), context->sequences_max,
+                                error));
+  stage->stage.saved_bytes = stage->wiring.saved_bytes;
+  if (weft_gpt_head_count(stage->config) > 1) {
+    stage->head_losses =
+        weft_arena_allocate(&stage->arena, (size_t)WEFT_GPT_HEADS_MAX * context->microbatches,
+                            sizeof *stage->head_losses);
+    WEFT_TRY(weft_arena_status(&stage->arena, error));
+  }
   WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->compute,
                                       context->config, stage->first_layer, stage->layer_count,
                                       &context->sharding, context->memory, error));
@@ -331,10 +477,7 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
     return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
   }
   *stage = (struct weft_gpt_stage){
-      .stage = {.ops = context->compute->ops->enqueues ? &enqueued_ops : &host_ops,
-                .saved_bytes =
-                    weft_gpt_saved_bytes(context->compute->ops, context->config,
-                                         context->sequences_max, first_layer, layer_count)},
+      .stage = {.ops = context->compute->ops->enqueues ? &enqueued_ops : &host_ops},
       .context = context,
       .config = context->config,
       .first_layer = first_layer,
@@ -359,18 +502,23 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   weft_gpt_free(allocator, stage->gathered);
   weft_device_free(stage->context->compute->device, allocator, stage->scratch,
                    stage->scratch_bytes);
+  weft_arena_finish(&stage->arena);
   weft_gpt_free(allocator, stage);
 }
 
 /* ---- Boundaries ---- */
 
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
-                                       uint64_t sequences_max) {
-  return (struct weft_boundary){
-      .tensor_count = 1,
-      .tensors = {{.name = "x",
-                   .largest = {.dtype = (uint8_t)dtype,
-                               .dim_count = 3,
-                               .dims = {sequences_max, config->context, config->dim}},
-                   .needs_grad = true}}};
+                                       uint64_t sequences_max, uint32_t tensor_count) {
+  assert(tensor_count <= WEFT_TENSORS_MAX);
+  struct weft_boundary boundary = {.tensor_count = tensor_count};
+  for (uint32_t k = 0; k < tensor_count; k++) {
+    boundary.tensors[k] = (struct weft_boundary_tensor){
+        .name = "x",
+        .largest = {.dtype = (uint8_t)dtype,
+                    .dim_count = 3,
+                    .dims = {sequences_max, config->context, config->dim}},
+        .needs_grad = true};
+  }
+  return boundary;
 }

@@ -5,6 +5,7 @@
 #include <weft/run.h>
 
 #include "gpt/train/stage_memory.h"
+#include "gpt/train/stage_wiring.h"
 
 /* What several stages of a rank share. */
 struct weft_gpt_stage_context {
@@ -12,6 +13,8 @@ struct weft_gpt_stage_context {
   const struct weft_gpt_config *config;
   struct weft_gpt_compute *compute;
   uint64_t sequences_max; /* of a microbatch */
+  uint32_t microbatches;
+  struct weft_gpt_stage_split split; /* of all layers */
   struct weft_gpt_sharding sharding;
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one, or below */
   bool group_enqueues;      /* its collectives on the GPU are enqueued; else they are on the host */
@@ -40,12 +43,17 @@ struct weft_gpt_stage {
   const struct weft_gpt_stage_context *context; /* borrowed */
   const struct weft_gpt_config *config;
   uint32_t first_layer, layer_count;
+  struct weft_arena arena;
+  struct weft_gpt_wiring wiring;
   struct weft_gpt_stage_memory memory;
   struct weft_gpt_layer_state *layers; /* [layer_count], memory's */
   struct weft_gpt_layer_times *times;  /* [layer_count]; the trainer clears them after a warm-up */
   void *scratch;
   uint64_t scratch_bytes;
-  const double *losses;                /* of the head: [microbatches] of the last forward's step */
+  const double *losses; /* of the head: [microbatches] of the last forward's step */
+  double
+      *head_losses; /* likewise of each of two heads, [heads][microbatches], without weights; NULL:
+                          there is one */
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
   /* On the host: rounded parameters, as they are unsharded between processes; NULL: they are not,
@@ -70,11 +78,6 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
                                        struct weft_gpt_stage **out, struct weft_error *error);
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
 
-/* Bytes that a stage saves for a microbatch, without its input and the gradient of its output. */
-uint64_t weft_gpt_saved_bytes(const struct weft_gpt_compute_ops *ops,
-                              const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_layer, uint32_t layer_count);
-
 uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage);
 
 /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD, for the stage's ops (stage_collective.c). */
@@ -91,9 +94,9 @@ enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_st
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count);
 
-/* The boundary between stages: x [B, T, C], with a gradient. The last boundary, the outputs, has
- * nothing: the last stage computes the loss. */
+/* A boundary between stages: so many outputs of layers [B, T, C], with gradients. That of a loss,
+ * its outputs, has none. */
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
-                                       uint64_t sequences_max);
+                                       uint64_t sequences_max, uint32_t tensor_count);
 
 #endif

@@ -223,7 +223,8 @@ void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64
 static float *tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {
   uint64_t offset;
   weft_gpt_tied_range(stage->config, head, &offset, count);
-  return stage->layers[head ? stage->layer_count - 1 : 0].gradients + offset;
+  const uint32_t k = head ? stage->config->blocks + 1 - stage->first_layer : 0;
+  return stage->layers[k].gradients + offset;
 }
 
 /* The other stage is on another rank. */

@@ -10,10 +10,10 @@
 #include "gpt/train/rank.h"
 
 struct head {
-  double loss;                 /* of the replica, from its rank with the last stage */
-  int64_t busy_ns, begin, end; /* compute of the step */
-  int64_t pipeline_ns;         /* the pipeline's step, as this rank saw it */
-  double memory_free;          /* MiB; 0: not known */
+  double losses[WEFT_GPT_HEADS_MAX]; /* of the replica, each from its rank with that head */
+  int64_t busy_ns, begin, end;       /* compute of the step */
+  int64_t pipeline_ns;               /* the pipeline's step, as this rank saw it */
+  double memory_free;                /* MiB; 0: not known */
   uint64_t stop;
 };
 
@@ -55,7 +55,7 @@ struct weft_gpt_floats weft_gpt_rank_slice_gradients(const struct weft_gpt_rank 
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
   uint64_t end = stage->layers[k].floats, count;
-  if (rank->trainer->config.tied && layer + 1 == rank->trainer->layer_count) {
+  if (rank->trainer->config.tied && layer == rank->trainer->config.blocks + 1) {
     weft_gpt_tied_range(&rank->trainer->config, true, &end, &count); /* it is the last one */
   }
   if (end > shard->slice_begin + shard->slice_floats) {
@@ -85,12 +85,12 @@ static enum weft_status fill_square_sums(const struct weft_gpt_rank *rank,
   return WEFT_OK;
 }
 
-static void fill_record(const struct weft_gpt_rank *rank, double loss, int64_t pipeline_ns,
+static void fill_record(const struct weft_gpt_rank *rank, const double *losses, int64_t pipeline_ns,
                         const struct record *record) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
   const struct weft_gpt_profile *profile = &rank->profile;
   *record->head =
-      (struct head){.loss = loss,
+      (struct head){.losses = {losses[0], losses[1]},
                     .busy_ns = profile->busy_ns,
                     .begin = profile->first_begin,
                     .end = profile->last_end,
@@ -160,9 +160,8 @@ static enum weft_status add_up_entries(struct weft_gpt_rank *rank, struct weft_e
 static void add_up_heads(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint64_t bytes = weft_gpt_step_stats_bytes(trainer);
-  const uint32_t last_row = trainer->rank_of[trainer->stage_count - 1];
   int64_t begin = INT64_MAX, end = INT64_MIN, longest = 0;
-  double busy = 0, loss = 0;
+  double busy = 0, losses[WEFT_GPT_HEADS_MAX] = {0};
   rank->stats.pipeline_ns = 0;
   rank->stats.memory_free = INFINITY;
   for (uint32_t r = 0; r < trainer->world_size; r++) {
@@ -171,7 +170,9 @@ static void add_up_heads(struct weft_gpt_rank *rank) {
     end = head->end > end ? head->end : end;
     longest = head->end - head->begin > longest ? head->end - head->begin : longest;
     busy += (double)head->busy_ns;
-    loss += r % trainer->options.ranks == last_row ? head->loss : 0;
+    for (uint32_t k = 0; k < WEFT_GPT_HEADS_MAX; k++) {
+      losses[k] += head->losses[k]; /* 0 from other ranks */
+    }
     rank->stop = rank->stop || head->stop != 0;
     if (head->pipeline_ns > rank->stats.pipeline_ns) { /* all begin together */
       rank->stats.pipeline_ns = head->pipeline_ns;
@@ -180,7 +181,8 @@ static void add_up_heads(struct weft_gpt_rank *rank) {
       rank->stats.memory_free = head->memory_free;
     }
   }
-  rank->stats.loss = loss / trainer->options.replicas;
+  rank->stats.loss = losses[0] / trainer->options.replicas;
+  rank->stats.second_loss = losses[1] / trainer->options.replicas;
   /* Clocks of several machines differ: there the longest span of one rank has to do. */
   const bool one_clock = trainer->local_count == trainer->world_size;
   const int64_t span = one_clock ? end - begin : longest;
@@ -202,13 +204,13 @@ enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, do
   return WEFT_OK;
 }
 
-enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
+enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, const double *losses,
                                             int64_t pipeline_ns, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct record record = record_at(trainer, rank->stats_sent);
   assert(rank->own_layer_count <= trainer->layers.most);
   WEFT_TRY(fill_square_sums(rank, &record, error));
-  fill_record(rank, loss, pipeline_ns, &record);
+  fill_record(rank, losses, pipeline_ns, &record);
   WEFT_TRY(weft_allgather(rank->transport, rank->stats_sent, rank->stats_received,
                           (size_t)weft_gpt_step_stats_bytes(trainer), trainer->stall_limit, error));
   add_up_heads(rank);

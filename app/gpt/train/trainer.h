@@ -31,11 +31,12 @@ enum weft_gpt_on_divergence {
 
 /* After each step; NAN: not known. */
 struct weft_gpt_step_report {
-  uint64_t step;  /* done, or the one that diverged; from 1 */
-  uint64_t steps; /* in all */
-  double loss;    /* mean over the batch, nats per token */
-  double validation_loss;
-  double gradient_norm; /* before clipping */
+  uint64_t step;          /* done, or the one that diverged; from 1 */
+  uint64_t steps;         /* in all */
+  double loss;            /* of the next token: mean over the batch, nats per token */
+  double second_loss;     /* of the token after it, without its weight; 0: there is one head */
+  double validation_loss; /* of the next token */
+  double gradient_norm;   /* before clipping */
   double rate;
   double seconds;          /* of this step */
   double tokens_per_s;     /* of this step */
@@ -172,6 +173,8 @@ uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
 /* Stages, and where each begins: [stage_count + 1]. */
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
+/* Pairs of stages that pass something on: one less than stages, in a chain. */
+uint32_t weft_gpt_trainer_edges(const struct weft_gpt_trainer *trainer);
 
 /* A layer's memory in the first replica that this process has; NULL when the layer is not here, or
  * not in memory of the host. Arrays that are sharded are NULL. Valid until destroy; not while it runs. */

@@ -26,13 +26,34 @@ static struct weft_lower_options lower_options(const struct weft_gpt_trainer *tr
   return lower;
 }
 
+/* The named schedule, for the graph of stages. */
+static enum weft_status make_graph_program(const struct weft_gpt_trainer *trainer,
+                                           const struct weft_lower_options *lower,
+                                           uint32_t microbatches, bool training,
+                                           struct weft_program **out, struct weft_error *error) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  const struct weft_shape shape = {.ranks = options->ranks,
+                                   .stages_per_rank = options->stages_per_rank,
+                                   .microbatches = options->training.microbatches};
+  WEFT_SCOPED(weft_program) table = NULL;
+  WEFT_TRY(weft_generate_graph(trainer->allocator, options->schedule, &shape, trainer->graph,
+                               &table, error));
+  struct weft_fixed_source fixed = {
+      .allocator = trainer->allocator, .program = table, .lower = lower};
+  return weft_source_fixed(&fixed, microbatches, training, out, error);
+}
+
 enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, bool training,
                                          struct weft_program **out, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = context;
   const struct weft_gpt_trainer_options *options = &trainer->options;
   const struct weft_lower_options lower = lower_options(trainer);
-  const struct weft_program *program =
-      trainer->first.table != NULL ? trainer->first.table : options->program;
+  const struct weft_program *program = trainer->first.table != NULL     ? trainer->first.table
+                                       : trainer->graph_program != NULL ? trainer->graph_program
+                                                                        : options->program;
+  if (program == NULL && trainer->graph != NULL) {
+    return make_graph_program(trainer, &lower, microbatches, training, out, error);
+  }
   if (program != NULL) {
     struct weft_fixed_source fixed = {
         .allocator = trainer->allocator, .program = program, .lower = &lower};
@@ -161,6 +182,12 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
                      "the vocabulary is %" PRIu32 ": on the host tokens are bytes, %d of them",
                      options->training.config.vocabulary, WEFT_GPT_VOCABULARY);
   }
+  if ((options->training.config.skips || weft_gpt_head_count(&options->training.config) > 1) &&
+      trainer->compute_ops->sum == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "train without --device cuda, or without it",
+                     "%s: the GPU's layers have no kernel yet that adds up activations",
+                     options->training.config.skips ? "--skips" : "--predict-tokens 2");
+  }
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
   trainer->layer_count = weft_gpt_layer_count(&trainer->config);
@@ -200,10 +227,77 @@ static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_erro
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
   if (given != NULL) {
     memcpy(trainer->first_layers, given, count * sizeof *trainer->first_layers);
-    return WEFT_OK;
+    return weft_gpt_split_check(&trainer->config, trainer->stage_count, given, error);
   }
   return weft_gpt_split(trainer->allocator, &trainer->config, NULL, trainer->stage_count,
                         trainer->first_layers, error);
+}
+
+/* ---- The graph of stages ---- */
+
+/* A table for a chain serves every graph with as many stages: edges go from lower to higher ones
+ * there too. */
+static enum weft_status give_graph(struct weft_gpt_trainer *trainer,
+                                   const struct weft_program *program, struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  uint64_t *sizes = weft_arena_allocate(&arena, program->rank_count, sizeof *sizes);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
+  }
+  WEFT_TRY(weft_program_create(trainer->allocator, program->rank_count, sizes, program->actions,
+                               &trainer->graph_program, error));
+  return weft_program_set_graph(trainer->graph_program, trainer->graph, error);
+}
+
+/* A program that is given has the edges of the model's stages, or gets them. */
+static enum weft_status fit_program(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  const struct weft_program *program = trainer->options.program;
+  if (program == NULL || weft_graph_equal(program->graph, trainer->graph)) {
+    return WEFT_OK;
+  }
+  if (program->graph != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give the table without its row '#graph': the model and the split determine "
+                     "the edges",
+                     "the program has the edges of another graph than the model's stages: "
+                     "%" PRIu32 " edges, and the model has %" PRIu32,
+                     program->graph->edge_count, trainer->edge_count);
+  }
+  if (program->level != WEFT_LEVEL_COMPUTE) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give the table without SEND and RECV: the trainer lowers it as it needs it",
+                     "the program has the SEND and RECV of a chain of stages, and the model's "
+                     "form a graph of %" PRIu32 " edges",
+                     trainer->edge_count);
+  }
+  return give_graph(trainer, program, error);
+}
+
+static enum weft_status connect(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  const struct weft_gpt_stage_split split = {.config = &trainer->config,
+                                             .stage_count = trainer->stage_count,
+                                             .first = trainer->first_layers};
+  WEFT_TRY(weft_gpt_stage_graph(trainer->allocator, &split, &trainer->graph, error));
+  const struct weft_graph *graph = trainer->graph;
+  uint32_t losses = 1;
+  trainer->edge_count = graph != NULL ? graph->edge_count : trainer->stage_count - 1;
+  for (uint32_t s = 0; graph != NULL && s + 1 < trainer->stage_count; s++) {
+    losses += graph->out.begin[s] == graph->out.begin[s + 1];
+  }
+  trainer->boundary_count = trainer->edge_count + losses;
+  trainer->boundaries =
+      weft_arena_allocate(&trainer->arena, trainer->boundary_count, sizeof *trainer->boundaries);
+  WEFT_TRY(weft_arena_status(&trainer->arena, error));
+  for (uint32_t e = 0; e < trainer->edge_count; e++) {
+    uint32_t layers[WEFT_TENSORS_MAX];
+    const uint32_t from = graph != NULL ? graph->edges[e].from : e;
+    const uint32_t tensors =
+        weft_gpt_edge_layers(&split, from, graph != NULL ? graph->edges[e].to : e + 1, layers);
+    trainer->boundaries[e] = weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype,
+                                               trainer->sequences_max, tensors);
+  }
+  return fit_program(trainer, error);
 }
 
 /* Lists `count` layers or stages by the row that has them: a counting sort. */
@@ -257,6 +351,8 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
                               config->context,
                               config->vocabulary,
                               config->tied,
+                              config->skips,
+                              config->predict,
                               config->seed,
                               training->step,
                               training->data_hash,
@@ -294,6 +390,7 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
   WEFT_TRY(fill_options(trainer, error));
   WEFT_TRY(read_shape(trainer, error));
   WEFT_TRY(split(trainer, error));
+  WEFT_TRY(connect(trainer, error));
   WEFT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
   WEFT_TRY(own_layers(trainer, error));
   for (uint32_t layer = 0; layer < trainer->layer_count; layer++) {

@@ -25,6 +25,10 @@ const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
   return trainer->first_layers;
 }
 
+uint32_t weft_gpt_trainer_edges(const struct weft_gpt_trainer *trainer) {
+  return trainer->edge_count;
+}
+
 /* ---- Layers ---- */
 
 static uint32_t stage_of_layer(const struct weft_gpt_trainer *trainer, uint32_t layer) {

@@ -69,16 +69,9 @@ static void announce(const struct weft_gpt_trainer *trainer, uint32_t rank) {
 static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   WEFT_TRY(weft_gpt_trainer_lay_out(trainer, error));
   WEFT_TRY(open_world(trainer, error));
-  trainer->boundaries =
-      weft_arena_allocate(&trainer->arena, trainer->stage_count, sizeof *trainer->boundaries);
   trainer->ranks =
       weft_arena_allocate(&trainer->arena, trainer->local_count, sizeof *trainer->ranks);
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
-  for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    trainer->boundaries[s] =
-        weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype, trainer->sequences_max);
-    trainer->boundaries[s].tensor_count = s + 1 < trainer->stage_count ? 1 : 0;
-  }
   weft_gpt_set_blas_threads(
       trainer->options.threads_per_rank > 0 ? (int)trainer->options.threads_per_rank : 1);
   for (uint32_t k = 0; k < trainer->local_count; k++) {
@@ -133,6 +126,8 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
   }
   weft_comm_close(trainer->comm);
   weft_program_destroy(trainer->first.table);
+  weft_program_destroy(trainer->graph_program);
+  weft_graph_destroy(trainer->graph);
   weft_arena_finish(&trainer->arena);
   weft_gpt_free(trainer->allocator, trainer);
 }

@@ -256,6 +256,8 @@ static const struct weft_cli_command commands[] = {
       OPTION(HEADS),
       OPTION(CONTEXT),
       OPTION(TIED),
+      OPTION(SKIPS),
+      OPTION(PREDICT_TOKENS),
       OPTION(BATCH),
       &train_steps,
       OPTION(LR),
@@ -298,6 +300,9 @@ static const struct weft_cli_command commands[] = {
      "simulated from measured times.\n"
      "With --dp there are several such pipelines, each with its part of the batch and -m "
      "microbatches; gradients are added in the order of replicas.\n"
+     "With --skips and --predict-tokens 2 the stages form a graph: a stage sends to every stage "
+     "that reads an output of its blocks. The second head's loss is added with weight 0.3; the "
+     "losses that are reported are those of the next byte. On the CPU only.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
      "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and writes "
      "--log, --curve, --profile and -o; all ranks need --data and --checkpoint.\n"

@@ -1,0 +1,131 @@
+/* Which layers read which, and the graph of stages that follows from it. */
+#include "gpt/model/layer_graph.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+/* ---- Layers ---- */
+
+/* The other end of a block's skip, from or to it; 0: there is none. Block k is layer k + 1, so the
+ * ends add up to L + 1. Neighbours have none: the output is the other one's input anyway. */
+static uint32_t skip_end(const struct weft_gpt_config *config, uint32_t layer) {
+  if (!config->skips || layer < 1 || layer > config->blocks) {
+    return 0;
+  }
+  const uint32_t end = config->blocks + 1 - layer;
+  const uint32_t apart = end > layer ? end - layer : layer - end;
+  return apart > 1 ? end : 0;
+}
+
+struct weft_gpt_links weft_gpt_layer_inputs(const struct weft_gpt_config *config, uint32_t layer) {
+  assert(layer < weft_gpt_layer_count(config));
+  const uint32_t skip = skip_end(config, layer);
+  if (layer == 0) {
+    return (struct weft_gpt_links){.count = 0};
+  }
+  if (weft_gpt_is_head(config, layer)) {
+    return (struct weft_gpt_links){.count = 1, .layers = {config->blocks}};
+  }
+  return skip > 0 && skip < layer ? (struct weft_gpt_links){.count = 2, .layers = {skip, layer - 1}}
+                                  : (struct weft_gpt_links){.count = 1, .layers = {layer - 1}};
+}
+
+struct weft_gpt_links weft_gpt_layer_readers(const struct weft_gpt_config *config, uint32_t layer) {
+  assert(layer < weft_gpt_layer_count(config));
+  const uint32_t skip = skip_end(config, layer);
+  if (weft_gpt_is_head(config, layer)) {
+    return (struct weft_gpt_links){.count = 0};
+  }
+  if (layer == config->blocks) {
+    return (struct weft_gpt_links){.count = weft_gpt_head_count(config),
+                                   .layers = {layer + 1, layer + 2}};
+  }
+  return skip > layer ? (struct weft_gpt_links){.count = 2, .layers = {layer + 1, skip}}
+                      : (struct weft_gpt_links){.count = 1, .layers = {layer + 1}};
+}
+
+uint32_t weft_gpt_skip_count(const struct weft_gpt_config *config) {
+  return config->skips ? (config->blocks - 1) / 2 : 0;
+}
+
+/* ---- Stages ---- */
+
+static bool has(const struct weft_gpt_stage_split *split, uint32_t stage, uint32_t layer) {
+  return layer >= split->first[stage] && layer < split->first[stage + 1];
+}
+
+uint32_t weft_gpt_edge_layers(const struct weft_gpt_stage_split *split, uint32_t from, uint32_t to,
+                              uint32_t layers[WEFT_TENSORS_MAX]) {
+  assert(from < to && to < split->stage_count);
+  uint32_t count = 0;
+  for (uint32_t layer = split->first[from]; layer < split->first[from + 1]; layer++) {
+    const struct weft_gpt_links readers = weft_gpt_layer_readers(split->config, layer);
+    for (uint32_t k = 0; k < readers.count; k++) {
+      if (has(split, to, readers.layers[k])) {
+        if (count < WEFT_TENSORS_MAX) {
+          layers[count] = layer;
+        }
+        count++;
+        break;
+      }
+    }
+  }
+  return count;
+}
+
+static enum weft_status check_tensors(const struct weft_gpt_stage_split *split, uint32_t from,
+                                      uint32_t to, struct weft_error *error) {
+  uint32_t layers[WEFT_TENSORS_MAX];
+  const uint32_t count = weft_gpt_edge_layers(split, from, to, layers);
+  return count <= WEFT_TENSORS_MAX
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_USAGE,
+                         "use more stages or fewer layers, or leave out --skips",
+                         "stage %" PRIu32 " passes %" PRIu32 " tensors to stage %" PRIu32
+                         ", with the skips between them; a message has at most %d",
+                         from, count, to, WEFT_TENSORS_MAX);
+}
+
+enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
+                                      const struct weft_gpt_stage_split *split,
+                                      struct weft_graph **out, struct weft_error *error) {
+  assert(out != NULL && split->stage_count > 0);
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  const uint32_t room = 2 * weft_gpt_layer_count(split->config); /* readers of all layers */
+  struct weft_edge *edges = weft_arena_allocate(&arena, room, sizeof *edges);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  uint32_t count = 0;
+  for (uint32_t s = 0; s < split->stage_count; s++) {
+    const uint32_t begin = count;
+    for (uint32_t layer = split->first[s]; layer < split->first[s + 1]; layer++) {
+      const struct weft_gpt_links readers = weft_gpt_layer_readers(split->config, layer);
+      for (uint32_t k = 0; k < readers.count; k++) {
+        uint32_t to = s, e = begin;
+        while (!has(split, to, readers.layers[k])) {
+          to++;
+        }
+        while (e < count && edges[e].to != to) {
+          e++;
+        }
+        if (to != s && e == count) {
+          WEFT_TRY(check_tensors(split, s, to, error));
+          edges[count++] = weft_edge_make(s, to);
+        }
+      }
+    }
+  }
+  *out = NULL;
+  if (split->stage_count == 1) {
+    return WEFT_OK;
+  }
+  struct weft_graph *graph;
+  WEFT_TRY(weft_graph_create(allocator, split->stage_count, edges, count, NULL, &graph, error));
+  if (weft_graph_is_chain(graph)) {
+    weft_graph_destroy(graph);
+    return WEFT_OK;
+  }
+  *out = graph;
+  return WEFT_OK;
+}
