@@ -44,6 +44,10 @@ agrees() { # NAME
   agrees one
 }
 
+@test "with skips between blocks and a second head" {
+  agrees graph
+}
+
 @test "nothing else was found" {
   cat "$ANSWERS"
   [ "$STATUS" -eq 0 ]

@@ -72,9 +72,10 @@ void hand_init(struct hand *hand, const struct weft_gpt_training *training,
   hand->layers = calloc(hand->layer_count, sizeof *hand->layers);
   hand->work = calloc(hand->layer_count, sizeof *hand->work);
   hand->inputs = malloc(tokens);
-  hand->targets = malloc(tokens);
+  hand->targets[0] = malloc(tokens);
+  hand->targets[1] = malloc(tokens);
   assert_true(hand->layers != NULL && hand->work != NULL && hand->inputs != NULL &&
-              hand->targets != NULL);
+              hand->targets[0] != NULL && hand->targets[1] != NULL);
   for (uint32_t k = 0; k < hand->layer_count; k++) {
     struct weft_gpt_layer_state *layer = &hand->layers[k];
     layer->floats = weft_gpt_layer_floats(config, k);
@@ -88,6 +89,8 @@ void hand_init(struct hand *hand, const struct weft_gpt_training *training,
         .scratch = floats(weft_gpt_layer_scratch(config, k, sequences, config->context)),
         .x = floats(tokens * config->dim),
         .dx = floats(tokens * config->dim),
+        .y = floats(tokens * config->dim),
+        .dy = floats(tokens * config->dim),
         .partial = floats(layer->floats)};
   }
 }
@@ -102,12 +105,15 @@ void hand_finish(struct hand *hand) {
     free(hand->work[k].scratch);
     free(hand->work[k].x);
     free(hand->work[k].dx);
+    free(hand->work[k].y);
+    free(hand->work[k].dy);
     free(hand->work[k].partial);
   }
   free(hand->layers);
   free(hand->work);
   free(hand->inputs);
-  free(hand->targets);
+  free(hand->targets[0]);
+  free(hand->targets[1]);
 }
 
 /* ---- A microbatch ---- */
@@ -122,27 +128,66 @@ static struct weft_gpt_layer_call call_of(const struct hand *hand, uint32_t k, u
                                       .scratch = hand->work[k].scratch};
 }
 
-static double microbatch(const struct hand *hand, uint64_t sequences, const uint8_t *inputs,
-                         const uint8_t *targets) {
+/* The layer whose output a block adds to its input; 0: none. By the definition: the output of block
+ * k goes to block L - 1 - k, over one block or more. Block k is layer k + 1. */
+static uint32_t skip_to(const struct weft_gpt_config *config, uint32_t layer) {
+  const uint32_t to = layer - 1, from = config->blocks - 1 - to;
+  return config->skips && from + 1 < to ? from + 1 : 0;
+}
+
+static void sum(uint64_t count, const float *a, const float *b, float *c) {
+  memmove(c, a, count * sizeof *c);
+  if (b != NULL) {
+    weft_gpt_add(count, b, c);
+  }
+}
+
+static void forward(const struct hand *hand, uint64_t sequences, uint64_t at, double *losses) {
+  const struct weft_gpt_config *config = &hand->training.config;
   const struct hand_layer *work = hand->work;
-  const uint32_t last = hand->layer_count - 1;
+  const uint64_t count = sequences * config->context * config->dim;
   const struct weft_gpt_layer_call first = call_of(hand, 0, sequences);
-  const struct weft_gpt_layer_call head = call_of(hand, last, sequences);
-  weft_gpt_embedding_forward(&first, inputs, work[1].x);
-  for (uint32_t k = 1; k < last; k++) {
+  weft_gpt_embedding_forward(&first, hand->inputs + at, work[0].y);
+  for (uint32_t k = 1; k <= config->blocks; k++) {
     const struct weft_gpt_layer_call block = call_of(hand, k, sequences);
-    weft_gpt_block_forward(&block, work[k].x, work[k + 1].x);
+    const uint32_t skip = skip_to(config, k);
+    sum(count, work[k - 1].y, skip > 0 ? work[skip].y : NULL, work[k].x);
+    weft_gpt_block_forward(&block, work[k].x, work[k].y);
   }
-  const double loss = weft_gpt_head_forward(&head, work[last].x, targets, true, NULL);
-  weft_gpt_head_backward_input(&head, work[last].x, work[last].dx);
-  weft_gpt_head_backward_weight(&head, work[last].x, work[last].partial);
-  for (uint32_t k = last; k-- > 1;) {
+  for (uint32_t k = config->blocks + 1; k < hand->layer_count; k++) {
+    const struct weft_gpt_layer_call head = call_of(hand, k, sequences);
+    const uint32_t n = k - config->blocks - 1;
+    losses[n] +=
+        weft_gpt_head_forward(&head, work[config->blocks].y, hand->targets[n] + at, true, NULL);
+  }
+}
+
+/* The losses of heads are added to `losses`. */
+static void microbatch(const struct hand *hand, uint64_t sequences, uint64_t at, double *losses) {
+  const struct weft_gpt_config *config = &hand->training.config;
+  const struct hand_layer *work = hand->work;
+  const uint32_t last = config->blocks;
+  const uint64_t count = sequences * config->context * config->dim;
+  forward(hand, sequences, at, losses);
+  for (uint32_t k = last + 1; k < hand->layer_count; k++) {
+    const struct weft_gpt_layer_call head = call_of(hand, k, sequences);
+    weft_gpt_head_backward_input(&head, work[last].y, work[k].dx);
+    weft_gpt_head_backward_weight(&head, work[last].y, work[k].partial);
+  }
+  sum(count, work[last + 1].dx, hand->layer_count > last + 2 ? work[last + 2].dx : NULL,
+      work[last].dy);
+  for (uint32_t k = last; k > 0; k--) {
     const struct weft_gpt_layer_call block = call_of(hand, k, sequences);
-    weft_gpt_block_backward_input(&block, work[k].x, work[k + 1].dx, work[k].dx);
-    weft_gpt_block_backward_weight(&block, work[k].x, work[k + 1].dx, work[k].partial);
+    const float *skipped = NULL;
+    weft_gpt_block_backward_input(&block, work[k].x, work[k].dy, work[k].dx);
+    weft_gpt_block_backward_weight(&block, work[k].x, work[k].dy, work[k].partial);
+    for (uint32_t to = 1; to <= last; to++) {
+      skipped = k > 1 && skip_to(config, to) == k - 1 ? work[to].dx : skipped;
+    }
+    sum(count, work[k].dx, skipped, work[k - 1].dy);
   }
-  weft_gpt_embedding_backward_weight(&first, inputs, work[1].dx, work[0].partial);
-  return loss;
+  const struct weft_gpt_layer_call embedding = call_of(hand, 0, sequences);
+  weft_gpt_embedding_backward_weight(&embedding, hand->inputs + at, work[0].dy, work[0].partial);
 }
 
 /* ---- A replica ---- */
@@ -150,7 +195,8 @@ static double microbatch(const struct hand *hand, uint64_t sequences, const uint
 /* Where the tied weight is, in the embedding and in the head. */
 static const struct weft_gpt_parameter *tied(const struct hand *hand, bool head,
                                              struct weft_gpt_parameter *parameters) {
-  weft_gpt_layer_parameters(&hand->training.config, head ? hand->layer_count - 1 : 0, parameters);
+  weft_gpt_layer_parameters(&hand->training.config, head ? hand->training.config.blocks + 1 : 0,
+                            parameters);
   return &parameters[head ? 2 : 0];
 }
 
@@ -158,25 +204,25 @@ static void tie(const struct hand *hand) {
   struct weft_gpt_parameter first[WEFT_GPT_PARAMETERS_MAX], last[WEFT_GPT_PARAMETERS_MAX];
   const struct weft_gpt_parameter *wte = tied(hand, false, first), *head = tied(hand, true, last);
   float *a = hand->work[0].partial + wte->offset;
-  float *b = hand->work[hand->layer_count - 1].partial + head->offset;
+  float *b = hand->work[hand->training.config.blocks + 1].partial + head->offset;
   for (uint64_t i = 0; i < wte->count; i++) {
     a[i] = b[i] = a[i] + b[i];
   }
 }
 
-/* Scaled partial sums of one replica; returns its loss. */
-static double replica(const struct hand *hand, uint32_t d, uint32_t replicas) {
+/* Scaled partial sums of one replica; its losses are added to the means. */
+static void replica(const struct hand *hand, uint32_t d, uint32_t replicas, double *means) {
   const struct weft_gpt_training *training = &hand->training;
   const uint32_t m = training->microbatches;
   const uint64_t sequences = training->batch / replicas / m;
   const uint64_t share = sequences * training->config.context;
-  double sum = 0;
+  double losses[WEFT_GPT_HEADS_MAX] = {0};
   for (uint32_t k = 0; k < hand->layer_count; k++) {
     memset(hand->work[k].partial, 0, hand->layers[k].floats * sizeof(float));
   }
   for (uint32_t n = 0; n < m; n++) {
     const uint64_t at = ((uint64_t)d * m + n) * share;
-    sum += microbatch(hand, sequences, hand->inputs + at, hand->targets + at);
+    microbatch(hand, sequences, at, losses);
   }
   for (uint32_t k = 0; k < hand->layer_count; k++) {
     weft_gpt_scale(hand->layers[k].floats, (float)(1.0 / m / replicas), hand->work[k].partial);
@@ -184,7 +230,8 @@ static double replica(const struct hand *hand, uint32_t d, uint32_t replicas) {
   if (training->config.tied) {
     tie(hand);
   }
-  return sum / m;
+  means[0] += losses[0] / m;
+  means[1] += losses[1] / m;
 }
 
 /* ---- The update ---- */
@@ -196,7 +243,7 @@ static double square_of(const struct hand *hand, uint32_t k, uint32_t replicas) 
                  slice = (layer->floats + unit - 1) / unit * 16;
   uint64_t end = layer->floats;
   double sum = 0;
-  if (hand->training.config.tied && k + 1 == hand->layer_count) {
+  if (hand->training.config.tied && k == hand->training.config.blocks + 1) {
     struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
     end = tied(hand, true, parameters)->offset;
   }
@@ -234,12 +281,13 @@ static void update(const struct hand *hand, uint64_t step, double norm) {
 
 double hand_step(struct hand *hand, uint64_t step, uint32_t replicas) {
   const struct weft_gpt_training *training = &hand->training;
-  double loss = 0, square = 0;
+  double losses[WEFT_GPT_HEADS_MAX] = {0}, square = 0;
   assert_true(replicas > 0);
-  weft_gpt_dataset_batch(hand->dataset, false, training->data_seed, step, training->batch,
-                         training->config.context, hand->inputs, hand->targets);
+  weft_gpt_dataset_batch_ahead(hand->dataset, false, training->data_seed, step, training->batch,
+                               training->config.context, weft_gpt_head_count(&training->config),
+                               hand->inputs, (void *const *)hand->targets);
   for (uint32_t d = 0; d < replicas; d++) {
-    loss += replica(hand, d, replicas);
+    replica(hand, d, replicas, losses);
     for (uint32_t k = 0; k < hand->layer_count; k++) {
       const uint64_t size = hand->layers[k].floats * sizeof(float);
       if (d == 0) {
@@ -253,7 +301,8 @@ double hand_step(struct hand *hand, uint64_t step, uint32_t replicas) {
     square += square_of(hand, k, replicas);
   }
   update(hand, step, sqrt(square));
-  return loss / replicas;
+  hand->second_loss = losses[1] / replicas;
+  return losses[0] / replicas;
 }
 
 /* ---- Hashes ---- */

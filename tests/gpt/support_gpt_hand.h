@@ -14,6 +14,7 @@ struct weft_gpt_trainer_options hand_options(const struct weft_gpt_dataset *data
 struct hand_layer {
   float *saved, *scratch;
   float *x, *dx;  /* what the layer reads, and its gradient */
+  float *y, *dy;  /* what it makes */
   float *partial; /* gradients of one replica */
 };
 
@@ -23,7 +24,8 @@ struct hand {
   uint32_t layer_count;
   struct weft_gpt_layer_state *layers; /* [layer_count] */
   struct hand_layer *work;
-  uint8_t *inputs, *targets;
+  uint8_t *inputs, *targets[WEFT_GPT_HEADS_MAX];
+  double second_loss; /* of the last step */
 };
 
 /* Room for microbatches of a whole batch; progress->microbatches may be changed later. */
@@ -31,7 +33,7 @@ void hand_init(struct hand *hand, const struct weft_gpt_training *training,
                const struct weft_gpt_dataset *dataset);
 void hand_finish(struct hand *hand);
 
-/* One step with the batch divided among `replicas`; returns its loss. Gradients are sums
+/* One step with the batch divided among `replicas`; returns its loss, of the first head. Gradients are sums
  * over replicas, in order, of the sums over each one's microbatches, in order. */
 double hand_step(struct hand *hand, uint64_t step, uint32_t replicas);
 /* As weft_gpt_trainer_hash(); and likewise of gradients and both moments. */

@@ -3,8 +3,8 @@
  *
  *   test_gpt_model_gradients FOLDER
  *
- * is for tests/gpt/test_gpt_pytorch.py. It reads from FOLDER `settings`, `inputs`, `targets`
- * and a file of floats `initial.NAME` for each tensor, and writes what became of them:
+ * is for tests/gpt/test_gpt_pytorch.py. It reads from FOLDER `settings`, `inputs`, `targets`,
+ * `second_targets` for a second head, and a file of floats `initial.NAME` for each tensor, and writes what became of them:
  * `logits` and `gradient.NAME` of the first step, `losses` and `norms` of all of them
  * (doubles), and `final.NAME`. */
 #include <math.h>
@@ -31,7 +31,9 @@ struct whole {
   uint64_t sequences, tokens;
   uint32_t layer_count;
   struct weft_gpt_layer_state layers[LAYERS_MAX];
-  float *y[LAYERS_MAX];     /* what a layer makes [B, T, C]; the head's are logits [B, T, V] */
+  float *x[LAYERS_MAX];     /* what a layer reads [B, T, C] */
+  float *dx[LAYERS_MAX];    /* its gradient */
+  float *y[LAYERS_MAX];     /* what a layer makes [B, T, C]; a head's are logits [B, T, V] */
   float *dy[LAYERS_MAX];    /* its gradient */
   float *saved[LAYERS_MAX]; /* from forward to backward */
   float *scratch[LAYERS_MAX];
@@ -48,7 +50,7 @@ static void make_layer(struct whole *whole, uint32_t layer) {
   const struct weft_gpt_config *config = &whole->config;
   const uint64_t rows = whole->sequences * whole->tokens;
   const uint64_t floats = weft_gpt_layer_floats(config, layer);
-  const uint64_t width = layer + 1 == whole->layer_count ? config->vocabulary : config->dim;
+  const uint64_t width = layer > config->blocks ? config->vocabulary : config->dim;
   whole->layers[layer] = (struct weft_gpt_layer_state){.layer = layer,
                                                        .floats = floats,
                                                        .parameters = floats_of(floats),
@@ -56,6 +58,8 @@ static void make_layer(struct whole *whole, uint32_t layer) {
                                                        .first_moment = floats_of(floats),
                                                        .second_moment = floats_of(floats)};
   weft_gpt_layer_initialize(config, layer, whole->layers[layer].parameters);
+  whole->x[layer] = floats_of(rows * config->dim);
+  whole->dx[layer] = floats_of(rows * config->dim);
   whole->y[layer] = floats_of(rows * width);
   whole->dy[layer] = floats_of(rows * width);
   whole->saved[layer] =
@@ -83,6 +87,8 @@ static void free_whole(struct whole *whole) {
     free(state->gradients);
     free(state->first_moment);
     free(state->second_moment);
+    free(whole->x[layer]);
+    free(whole->dx[layer]);
     free(whole->y[layer]);
     free(whole->dy[layer]);
     free(whole->saved[layer]);
@@ -100,16 +106,38 @@ static struct weft_gpt_layer_call call_of(const struct whole *whole, uint32_t la
                                       .scratch = whole->scratch[layer]};
 }
 
-static double forward(struct whole *whole, const uint8_t *inputs, const uint8_t *targets) {
-  const uint32_t head = whole->layer_count - 1;
+/* The head's number, from 0. */
+static uint32_t head_of(const struct whole *whole, uint32_t layer) {
+  return layer - whole->config.blocks - 1;
+}
+
+/* A layer's input: the output that it reads, or the sum of two. */
+static void gather_input(struct whole *whole, uint32_t layer) {
+  const uint64_t count = whole->sequences * whole->tokens * whole->config.dim;
+  const struct weft_gpt_links inputs = weft_gpt_layer_inputs(&whole->config, layer);
+  memset(whole->x[layer], 0, count * sizeof(float));
+  for (uint32_t k = 0; k < inputs.count; k++) {
+    weft_gpt_add(count, whole->y[inputs.layers[k]], whole->x[layer]);
+  }
+}
+
+/* targets: [heads][B, T], of all heads. */
+static double forward(struct whole *whole, const uint8_t *inputs, const uint8_t *const *targets) {
+  double loss = 0;
   struct weft_gpt_layer_call call = call_of(whole, 0);
   weft_gpt_embedding_forward(&call, inputs, whole->y[0]);
-  for (uint32_t layer = 1; layer < head; layer++) {
+  for (uint32_t layer = 1; layer < whole->layer_count; layer++) {
     call = call_of(whole, layer);
-    weft_gpt_block_forward(&call, whole->y[layer - 1], whole->y[layer]);
+    gather_input(whole, layer);
+    if (layer <= whole->config.blocks) {
+      weft_gpt_block_forward(&call, whole->x[layer], whole->y[layer]);
+      continue;
+    }
+    const uint32_t head = head_of(whole, layer);
+    loss += (head > 0 ? WEFT_GPT_SECOND_WEIGHT : 1) *
+            weft_gpt_head_forward(&call, whole->x[layer], targets[head], true, whole->y[layer]);
   }
-  call = call_of(whole, head);
-  return weft_gpt_head_forward(&call, whole->y[head - 1], targets, true, whole->y[head]);
+  return loss;
 }
 
 static float *tied_gradient(const struct whole *whole, uint32_t layer, uint32_t tensor,
@@ -124,29 +152,39 @@ static float *tied_gradient(const struct whole *whole, uint32_t layer, uint32_t 
 static void tie(const struct whole *whole) {
   uint64_t count;
   float *embedding = tied_gradient(whole, 0, 0, &count);
-  float *head = tied_gradient(whole, whole->layer_count - 1, 2, &count);
+  float *head = tied_gradient(whole, whole->config.blocks + 1, 2, &count);
   weft_gpt_add(count, head, embedding);
   memcpy(head, embedding, count * sizeof *head);
 }
 
+/* The gradient of a layer's output, from those that read it. */
+static void gather_gradient(struct whole *whole, uint32_t layer) {
+  const uint64_t count = whole->sequences * whole->tokens * whole->config.dim;
+  const struct weft_gpt_links readers = weft_gpt_layer_readers(&whole->config, layer);
+  memset(whole->dy[layer], 0, count * sizeof(float));
+  for (uint32_t k = 0; k < readers.count; k++) {
+    weft_gpt_add(count, whole->dx[readers.layers[k]], whole->dy[layer]);
+  }
+}
+
 static void backward(struct whole *whole, const uint8_t *inputs) {
-  const uint32_t head = whole->layer_count - 1;
-  for (uint32_t layer = 0; layer <= head; layer++) {
+  for (uint32_t layer = whole->layer_count; layer-- > 0;) {
     const struct weft_gpt_layer_state *state = &whole->layers[layer];
+    const struct weft_gpt_layer_call call = call_of(whole, layer);
     memset(state->gradients, 0, state->floats * sizeof *state->gradients);
+    if (layer > whole->config.blocks) {
+      weft_gpt_head_backward_input(&call, whole->x[layer], whole->dx[layer]);
+      weft_gpt_head_backward_weight(&call, whole->x[layer], state->gradients);
+      continue;
+    }
+    gather_gradient(whole, layer);
+    if (layer == 0) {
+      weft_gpt_embedding_backward_weight(&call, inputs, whole->dy[0], state->gradients);
+      continue;
+    }
+    weft_gpt_block_backward_input(&call, whole->x[layer], whole->dy[layer], whole->dx[layer]);
+    weft_gpt_block_backward_weight(&call, whole->x[layer], whole->dy[layer], state->gradients);
   }
-  struct weft_gpt_layer_call call = call_of(whole, head);
-  weft_gpt_head_backward_input(&call, whole->y[head - 1], whole->dy[head - 1]);
-  weft_gpt_head_backward_weight(&call, whole->y[head - 1], whole->layers[head].gradients);
-  for (uint32_t layer = head - 1; layer > 0; layer--) {
-    call = call_of(whole, layer);
-    weft_gpt_block_backward_input(&call, whole->y[layer - 1], whole->dy[layer],
-                                  whole->dy[layer - 1]);
-    weft_gpt_block_backward_weight(&call, whole->y[layer - 1], whole->dy[layer],
-                                   whole->layers[layer].gradients);
-  }
-  call = call_of(whole, 0);
-  weft_gpt_embedding_backward_weight(&call, inputs, whole->dy[0], whole->layers[0].gradients);
   if (whole->config.tied) {
     tie(whole);
   }
@@ -162,7 +200,7 @@ struct settings {
 static double norm_of(const struct whole *whole) {
   double square = 0;
   for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
-    const bool head = layer + 1 == whole->layer_count;
+    const bool head = layer == whole->config.blocks + 1;
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
     const uint32_t count = weft_gpt_layer_parameters(&whole->config, layer, table);
     for (uint32_t k = 0; k < count - (head && whole->config.tied); k++) {
@@ -219,11 +257,19 @@ static struct weft_gpt_config small_config(bool tied) {
 
 enum { SEQUENCES = 3, TOKENS = 10, ROWS = SEQUENCES * TOKENS };
 
-static void fill_batch(uint8_t *inputs, uint8_t *targets) {
+struct batch {
+  uint8_t inputs[ROWS], first[ROWS], second[ROWS];
+  const uint8_t *targets[WEFT_GPT_HEADS_MAX];
+};
+
+static void fill_batch(struct batch *batch) {
   struct weft_random random = {8};
+  batch->targets[0] = batch->first;
+  batch->targets[1] = batch->second;
   for (unsigned k = 0; k < ROWS; k++) {
-    inputs[k] = (uint8_t)weft_random_below(&random, 256);
-    targets[k] = (uint8_t)weft_random_below(&random, 256);
+    batch->inputs[k] = (uint8_t)weft_random_below(&random, 256);
+    batch->first[k] = (uint8_t)weft_random_below(&random, 256);
+    batch->second[k] = (uint8_t)weft_random_below(&random, 256);
   }
 }
 
@@ -232,11 +278,10 @@ static void test_loss_at_the_beginning(void **state) {
   (void)state;
   const struct weft_gpt_config config = small_config(false);
   struct whole whole;
-  uint8_t inputs[ROWS];
-  uint8_t targets[ROWS];
+  struct batch batch;
   make_whole(&whole, &config, SEQUENCES, TOKENS);
-  fill_batch(inputs, targets);
-  assert_true(fabs(forward(&whole, inputs, targets) - log(256)) < 0.1);
+  fill_batch(&batch);
+  assert_true(fabs(forward(&whole, batch.inputs, batch.targets) - log(256)) < 0.1);
   free_whole(&whole);
 }
 
@@ -244,7 +289,7 @@ static void test_loss_at_the_beginning(void **state) {
 static void move(const struct whole *whole, uint32_t layer, const struct weft_gpt_parameter *tensor,
                  const float *direction, float length) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t head = whole->layer_count - 1;
+  const uint32_t head = whole->config.blocks + 1;
   float *values = whole->layers[layer].parameters + tensor->offset;
   for (uint64_t k = 0; k < tensor->count; k++) {
     values[k] += length * direction[k];
@@ -258,16 +303,15 @@ static void move(const struct whole *whole, uint32_t layer, const struct weft_gp
 
 /* The loss changes along a tensor's gradient as its norm says. */
 static void check_direction(struct whole *whole, uint32_t layer,
-                            const struct weft_gpt_parameter *tensor, const uint8_t *inputs,
-                            const uint8_t *targets) {
+                            const struct weft_gpt_parameter *tensor, const struct batch *batch) {
   const float *gradient = whole->layers[layer].gradients + tensor->offset;
   const double norm = sqrt(weft_gpt_square_sum(tensor->count, gradient));
   const float length = (float)(2e-3 / norm);
   assert_true(norm > 1e-6);
   move(whole, layer, tensor, gradient, length);
-  const double above = forward(whole, inputs, targets);
+  const double above = forward(whole, batch->inputs, batch->targets);
   move(whole, layer, tensor, gradient, -2 * length);
-  const double below = forward(whole, inputs, targets);
+  const double below = forward(whole, batch->inputs, batch->targets);
   move(whole, layer, tensor, gradient, length);
   const double found = (above - below) / 4e-3;
   if (fabs(found - norm) > 1e-3 * (1 + norm)) {
@@ -288,21 +332,19 @@ static void enlarge(const struct whole *whole) {
   }
 }
 
-static void check_gradients(bool tied) {
-  const struct weft_gpt_config config = small_config(tied);
+static void check_gradients(const struct weft_gpt_config *config) {
   struct whole whole;
-  uint8_t inputs[ROWS];
-  uint8_t targets[ROWS];
-  make_whole(&whole, &config, SEQUENCES, TOKENS);
-  fill_batch(inputs, targets);
+  struct batch batch;
+  make_whole(&whole, config, SEQUENCES, TOKENS);
+  fill_batch(&batch);
   enlarge(&whole);
-  (void)forward(&whole, inputs, targets);
-  backward(&whole, inputs);
+  (void)forward(&whole, batch.inputs, batch.targets);
+  backward(&whole, batch.inputs);
   for (uint32_t layer = 0; layer < whole.layer_count; layer++) {
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_layer_parameters(&config, layer, table);
-    for (uint32_t k = 0; k < count - (tied && layer + 1 == whole.layer_count); k++) {
-      check_direction(&whole, layer, &table[k], inputs, targets);
+    const uint32_t count = weft_gpt_layer_parameters(config, layer, table);
+    for (uint32_t k = 0; k < count - (config->tied && layer == config->blocks + 1); k++) {
+      check_direction(&whole, layer, &table[k], &batch);
     }
   }
   free_whole(&whole);
@@ -310,8 +352,22 @@ static void check_gradients(bool tied) {
 
 static void test_gradients(void **state) {
   (void)state;
-  check_gradients(false);
-  check_gradients(true);
+  for (unsigned tied = 0; tied < 2; tied++) {
+    const struct weft_gpt_config config = small_config(tied != 0);
+    check_gradients(&config);
+  }
+}
+
+/* With residuals over blocks, and with a second head. */
+static void test_gradients_of_a_graph(void **state) {
+  (void)state;
+  for (unsigned kind = 1; kind < 4; kind++) {
+    struct weft_gpt_config config = small_config(kind == 3);
+    config.blocks = 5;
+    config.skips = (kind & 1) != 0;
+    config.predict = (kind & 2) != 0 ? 2 : 1;
+    check_gradients(&config);
+  }
 }
 
 /* The same batch again and again is learnt; a tied head stays the embedding's copy. */
@@ -322,14 +378,13 @@ static void test_learns(void **state) {
     const struct weft_gpt_config config = small_config(tied != 0);
     struct whole whole;
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    uint8_t inputs[ROWS];
-    uint8_t targets[ROWS];
+    struct batch batch;
     double loss = 0;
     make_whole(&whole, &config, SEQUENCES, TOKENS);
-    fill_batch(inputs, targets);
+    fill_batch(&batch);
     for (uint64_t step = 0; step < 200; step++) {
-      loss = forward(&whole, inputs, targets);
-      backward(&whole, inputs);
+      loss = forward(&whole, batch.inputs, batch.targets);
+      backward(&whole, batch.inputs);
       (void)update(&whole, &settings, step);
     }
     assert_true(loss < 1);
@@ -401,6 +456,8 @@ static void read_settings(struct dump *dump) {
   config.heads = (uint32_t)read_setting(file);
   config.context = (uint32_t)read_setting(file);
   config.tied = read_setting(file) != 0;
+  config.skips = read_setting(file) != 0;
+  config.predict = (uint32_t)read_setting(file);
   const uint64_t sequences = (uint64_t)read_setting(file);
   const uint64_t tokens = (uint64_t)read_setting(file);
   dump->steps = (uint64_t)read_setting(file);
@@ -440,15 +497,16 @@ static void visit_tensors(const struct dump *dump, const char *kind, bool gradie
   }
 }
 
-static void run_steps(struct dump *dump, const uint8_t *inputs, const uint8_t *targets,
+static void run_steps(struct dump *dump, const uint8_t *inputs, const uint8_t *const *targets,
                       double *losses, double *norms) {
   struct whole *whole = &dump->whole;
   const uint64_t rows = whole->sequences * whole->tokens;
   for (uint64_t step = 0; step < dump->steps; step++) {
-    losses[step] = forward(whole, inputs + step * rows, targets + step * rows);
+    const uint8_t *own[] = {targets[0] + step * rows, targets[1] + step * rows};
+    losses[step] = forward(whole, inputs + step * rows, own);
     backward(whole, inputs + step * rows);
     if (step == 0) {
-      write_all(dump->folder, "logits", "", whole->y[whole->layer_count - 1],
+      write_all(dump->folder, "logits", "", whole->y[whole->config.blocks + 1],
                 rows * WEFT_GPT_VOCABULARY * sizeof(float));
       visit_tensors(dump, "gradient.", true, write_tensor);
     }
@@ -472,16 +530,22 @@ static int dump_to(const char *folder) {
   const size_t size = dump.steps * dump.whole.sequences * dump.whole.tokens;
   uint8_t *inputs = bytes_of(size);
   uint8_t *targets = bytes_of(size);
+  uint8_t *second_targets = bytes_of(size);
   double *losses = bytes_of(dump.steps * sizeof *losses);
   double *norms = bytes_of(dump.steps * sizeof *norms);
   read_all(folder, "inputs", "", inputs, size);
   read_all(folder, "targets", "", targets, size);
-  run_steps(&dump, inputs, targets, losses, norms);
+  if (weft_gpt_head_count(&dump.whole.config) > 1) {
+    read_all(folder, "second_targets", "", second_targets, size);
+  }
+  const uint8_t *const all[] = {targets, second_targets};
+  run_steps(&dump, inputs, all, losses, norms);
   visit_tensors(&dump, "final.", false, write_tensor);
   write_all(folder, "losses", "", losses, dump.steps * sizeof *losses);
   write_all(folder, "norms", "", norms, dump.steps * sizeof *norms);
   free(inputs);
   free(targets);
+  free(second_targets);
   free(losses);
   free(norms);
   free_whole(&dump.whole);
@@ -492,6 +556,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_loss_at_the_beginning),
       cmocka_unit_test(test_gradients),
+      cmocka_unit_test(test_gradients_of_a_graph),
       cmocka_unit_test(test_learns),
   };
   if (argc > 1) {

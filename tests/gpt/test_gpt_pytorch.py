@@ -49,7 +49,10 @@ CONFIGS = {
     "odd": dict(layers=3, dim=33, heads=3, context=70, tied=0, sequences=3, tokens=65, clip=0.5),
     "long": dict(layers=1, dim=48, heads=2, context=200, tied=1, sequences=2, tokens=200, clip=1.0),
     "one": dict(layers=1, dim=16, heads=1, context=4, tied=0, sequences=5, tokens=1, clip=1e9),
+    "graph": dict(layers=5, dim=32, heads=4, context=16, tied=0, sequences=4, tokens=16, clip=1.0,
+                  skips=1, predict=2),
 }
+SECOND_WEIGHT = 0.3  # of the second head's loss
 
 
 def shapes(config):
@@ -72,7 +75,9 @@ def shapes(config):
             "mlp.proj.bias": (c,),
         }.items():
             found[f"block.{layer}.{name}"] = shape
-    found.update({"lnf.weight": (c,), "lnf.bias": (c,), "lm_head.weight": (VOCABULARY, c)})
+    for head in ["", "mtp."][: config.get("predict", 1)]:
+        found[head + "lnf.weight"] = found[head + "lnf.bias"] = (c,)
+        found[head + "lm_head.weight"] = (VOCABULARY, c)
     return found
 
 
@@ -108,15 +113,24 @@ def norm(w, prefix, x):
 
 
 def logits_of(config, w, inputs):
+    """Of each head."""
+    outputs = []
     x = w["wte.weight"][inputs] + w["wpe.weight"][: inputs.shape[1]]
     for layer in range(config["layers"]):
         block = f"block.{layer}."
+        mirrored = config["layers"] - 1 - layer
+        if config.get("skips") and mirrored + 1 < layer:
+            x = x + outputs[mirrored]
         x = x + attention(config, w, block + "attn.", norm(w, block + "ln1.", x))
         hidden = norm(w, block + "ln2.", x)
         hidden = functional.linear(hidden, w[block + "mlp.fc.weight"], w[block + "mlp.fc.bias"])
         hidden = functional.gelu(hidden, approximate="tanh")
         x = x + functional.linear(hidden, w[block + "mlp.proj.weight"], w[block + "mlp.proj.bias"])
-    return functional.linear(norm(w, "lnf.", x), w["lm_head.weight"])
+        outputs.append(x)
+    return [
+        functional.linear(norm(w, head + "lnf.", x), w[head + "lm_head.weight"])
+        for head in ["", "mtp."][: config.get("predict", 1)]
+    ]
 
 
 def train(config, epsilon, tensors, inputs, targets, dtype):
@@ -138,10 +152,13 @@ def train(config, epsilon, tensors, inputs, targets, dtype):
     for step in range(STEPS):
         optimizer.zero_grad()
         logits = logits_of(config, w, inputs[step])
-        loss = functional.cross_entropy(logits.reshape(-1, VOCABULARY), targets[step].reshape(-1))
+        loss = sum(
+            weight * functional.cross_entropy(of_head.reshape(-1, VOCABULARY), target.reshape(-1))
+            for weight, of_head, target in zip([1, SECOND_WEIGHT], logits, targets[:, step])
+        )
         loss.backward()
         if step == 0:
-            results["logits"] = logits.detach()
+            results["logits"] = logits[0].detach()
             results.update({f"gradient.{name}": t.grad.clone() for name, t in w.items()})
         results["losses"].append(loss.item())
         results["norms"].append(torch.nn.utils.clip_grad_norm_(own, config["clip"]).item())
@@ -161,12 +178,15 @@ def write_inputs(folder, config, epsilon, tensors, inputs, targets):
         with open(os.path.join(folder, name), "wb") as file:
             file.write(data)
 
-    numbers = [config[k] for k in "layers dim heads context tied sequences tokens".split()]
+    numbers = [config[k] for k in "layers dim heads context tied".split()]
+    numbers += [config.get("skips", 0), config.get("predict", 1)]
+    numbers += [config["sequences"], config["tokens"]]
     numbers += [STEPS] + [ADAMW[k] for k in "rate beta1 beta2".split()]
     numbers += [epsilon, ADAMW["decay"], config["clip"]]
     write("settings", " ".join(map(str, numbers)).encode())
     write("inputs", bytes(inputs.reshape(-1).tolist()))
-    write("targets", bytes(targets.reshape(-1).tolist()))
+    write("targets", bytes(targets[0].reshape(-1).tolist()))
+    write("second_targets", bytes(targets[1].reshape(-1).tolist()))
     for name, tensor in tensors.items():
         write(f"initial.{name}", tensor.contiguous().numpy().tobytes())
 
@@ -195,7 +215,7 @@ def run(program, config, epsilon):
     tensors = initial_tensors(config, generator)
     size = (STEPS, config["sequences"], config["tokens"])
     inputs = torch.randint(VOCABULARY, size, generator=generator)
-    targets = torch.randint(VOCABULARY, size, generator=generator)
+    targets = torch.randint(VOCABULARY, (2, *size), generator=generator)
     exact = train(config, epsilon, tensors, inputs, targets, torch.float64)
     theirs = train(config, epsilon, tensors, inputs, targets, torch.float32)
     with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@
 
 #include "gpt/infer/kv_cache.h"
 #include "gpt/infer/sampler.h"
+#include "gpt/kernels/kernels.h"
 #include "gpt/model/layer.h"
 #include "support_memory.h"
 
@@ -33,15 +34,8 @@ static float *floats_of(uint64_t count) {
 }
 
 /* Weights large enough for attention and GELU to matter, biases and norms at random. */
-static void make_model(struct model *model, uint32_t layers, uint32_t heads, uint32_t dim,
-                       uint32_t context) {
+static void fill_model(struct model *model) {
   struct weft_random random = {3};
-  *model = (struct model){.config = {.blocks = layers,
-                                     .dim = dim,
-                                     .heads = heads,
-                                     .context = context,
-                                     .vocabulary = WEFT_GPT_VOCABULARY,
-                                     .seed = 11}};
   for (uint32_t layer = 0; layer < weft_gpt_layer_count(&model->config); layer++) {
     const uint64_t floats = weft_gpt_layer_floats(&model->config, layer);
     float *parameters = floats_of(floats);
@@ -54,6 +48,17 @@ static void make_model(struct model *model, uint32_t layers, uint32_t heads, uin
     model->layers[layer] =
         (struct weft_gpt_layer_state){.layer = layer, .floats = floats, .parameters = parameters};
   }
+}
+
+static void make_model(struct model *model, uint32_t layers, uint32_t heads, uint32_t dim,
+                       uint32_t context) {
+  *model = (struct model){.config = {.blocks = layers,
+                                     .dim = dim,
+                                     .heads = heads,
+                                     .context = context,
+                                     .vocabulary = WEFT_GPT_VOCABULARY,
+                                     .seed = 11}};
+  fill_model(model);
 }
 
 static void free_model(struct model *model) {
@@ -86,16 +91,23 @@ static void run_layer(const struct model *model, uint32_t layer, const uint8_t *
 
 /* Logits [tokens, V] of the whole model; free them. */
 static float *forward(const struct model *model, const uint8_t *ids, uint64_t tokens) {
-  const uint32_t layers = weft_gpt_layer_count(&model->config);
+  const uint32_t head = model->config.blocks + 1; /* the first one */
   const uint64_t width = model->config.dim > 256 ? model->config.dim : 256;
-  float *x = floats_of(tokens * width);
-  for (uint32_t layer = 0; layer < layers; layer++) {
-    float *y = floats_of(tokens * width);
-    run_layer(model, layer, ids, tokens, x, y);
-    free(x);
-    x = y;
+  float *x = floats_of(tokens * width), *y[LAYERS_MAX];
+  for (uint32_t layer = 0; layer <= head; layer++) {
+    const uint32_t skip = model->config.blocks + 1 - layer; /* its other end */
+    y[layer] = floats_of(tokens * width);
+    if (model->config.skips && layer <= model->config.blocks && skip + 1 < layer) {
+      weft_gpt_add(tokens * model->config.dim, y[skip], x);
+    }
+    run_layer(model, layer, ids, tokens, x, y[layer]);
+    memcpy(x, y[layer], tokens * width * sizeof *x);
   }
-  return x;
+  for (uint32_t layer = 0; layer < head; layer++) {
+    free(y[layer]);
+  }
+  free(x);
+  return y[head];
 }
 
 static void fill_text(uint8_t *text, uint64_t size) {
@@ -166,6 +178,29 @@ static void test_decoder_of_one_head(void **state) {
   make_model(&model, 1, 1, 16, 40);
   float *expected = forward(&model, text, sizeof text);
   check_pieces(&model, expected, text, sizeof text, 3);
+  free(expected);
+  free_model(&model);
+}
+
+/* Its second head is not asked. */
+static void test_decoder_of_a_graph(void **state) {
+  (void)state;
+  const uint64_t pieces[] = {1, 150};
+  struct model model = {.config = {.blocks = 5,
+                                   .dim = 16,
+                                   .heads = 2,
+                                   .context = 150,
+                                   .vocabulary = WEFT_GPT_VOCABULARY,
+                                   .skips = true,
+                                   .predict = 2,
+                                   .seed = 11}};
+  uint8_t text[150];
+  fill_text(text, sizeof text);
+  fill_model(&model);
+  float *expected = forward(&model, text, sizeof text);
+  for (unsigned k = 0; k < sizeof pieces / sizeof *pieces; k++) {
+    check_pieces(&model, expected, text, sizeof text, pieces[k]);
+  }
   free(expected);
   free_model(&model);
 }
@@ -465,6 +500,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_decoder),
       cmocka_unit_test(test_decoder_of_one_head),
+      cmocka_unit_test(test_decoder_of_a_graph),
       cmocka_unit_test(test_text),
       cmocka_unit_test(test_what_text_depends_on),
       cmocka_unit_test(test_first_byte_counts),
