@@ -165,6 +165,12 @@ last_loss() {
   on_gpus --data data.txt --heads 4
   fails 2 "heads of 8 channels: the GPU's kernels have no such width"
   hints
+  on_gpus --data data.txt --layers 3 --skips
+  fails 2 "--skips: the GPU's layers have no kernel yet that adds up activations"
+  hints
+  on_gpus --data data.txt --predict-tokens 2
+  fails 2 "--predict-tokens 2: the GPU's layers have no kernel yet"
+  hints
   weft train --synthetic --vocabulary 512
   fails 2 "on the host tokens are bytes"
   hints

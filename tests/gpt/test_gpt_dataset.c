@@ -336,6 +336,29 @@ static void test_batch_places(void **state) {
   }
 }
 
+/* The same rows with the tokens that come two further, but for a row at the very end. */
+static void test_batch_ahead(void **state) {
+  (void)state;
+  enum { PART = 40, LENGTH = 30 };
+  uint8_t bytes[PART * 10], input[LENGTH], target[LENGTH], same[LENGTH], one[LENGTH], two[LENGTH];
+  void *const targets[] = {one, two};
+  unsigned moved = 0;
+  for (unsigned k = 0; k < sizeof bytes; k++) {
+    bytes[k] = (uint8_t)k;
+  }
+  const struct weft_gpt_dataset dataset = {
+      .bytes = bytes, .size = sizeof bytes, .train_size = 9 * PART};
+  for (uint64_t step = 0; step < 1000; step++) {
+    weft_gpt_dataset_batch(&dataset, true, 1, step, 1, LENGTH, input, target);
+    weft_gpt_dataset_batch_ahead(&dataset, true, 1, step, 1, LENGTH, 2, same, targets);
+    assert_int_equal(one[LENGTH - 1], same[0] + LENGTH);
+    assert_int_equal(two[LENGTH - 1], same[0] + LENGTH + 1);
+    moved += same[0] != input[0];
+    assert_true(same[0] == input[0] || input[0] == 104 + PART - LENGTH - 1);
+  }
+  assert_true(moved > 50 && moved < 150);
+}
+
 /* Row k of step n is the same, however many rows are asked for. */
 static void test_batch_depends(void **state) {
   (void)state;
@@ -386,6 +409,7 @@ int main(void) {
       cmocka_unit_test(test_no_paths),
       cmocka_unit_test(test_batch_rows),
       cmocka_unit_test(test_batch_places),
+      cmocka_unit_test(test_batch_ahead),
       cmocka_unit_test(test_batch_depends),
       cmocka_unit_test(test_unigram),
   };

@@ -290,13 +290,38 @@ static void test_the_largest(void **state) {
   weft_text_finish(&text);
 }
 
+/* Of models that are no chain; others have no such fields, as ever. */
+static void test_graph_fields(void **state) {
+  (void)state;
+  struct weft_gpt_training graph = training, found;
+  struct weft_gpt_manifest_layer layers[6], *read;
+  struct weft_error error;
+  struct weft_text text = {.allocator = NULL};
+  graph.config.blocks = 3;
+  graph.config.skips = true;
+  graph.config.predict = 2;
+  for (uint32_t k = 0; k < 6; k++) {
+    layers[k] = (struct weft_gpt_manifest_layer){
+        .file = weft_gpt_layer_name(k), .size = 1000 + k, .checksum = 0xabc0 + k};
+  }
+  assert_int_equal(weft_gpt_manifest_write(&text, &graph, layers, &error), WEFT_OK);
+  assert_non_null(strstr(text.data,
+                         "\"seed\": \"000000000000002a\",\n    \"skips\": true,\n    "
+                         "\"predict_tokens\": 2\n  },\n"));
+  assert_int_equal(weft_gpt_manifest_read(NULL, "it", text.data, text.size, &found, &read, &error),
+                   WEFT_OK);
+  assert_true(found.config.skips && found.config.predict == 2);
+  weft_gpt_free(NULL, read);
+  weft_text_finish(&text);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_text),      cmocka_unit_test(test_other_spellings_are_read),
       cmocka_unit_test(test_wrong_values),  cmocka_unit_test(test_wrong_models),
       cmocka_unit_test(test_wrong_members), cmocka_unit_test(test_wrong_layers),
       cmocka_unit_test(test_wrong_ends),    cmocka_unit_test(test_limits),
-      cmocka_unit_test(test_the_largest),
+      cmocka_unit_test(test_the_largest),   cmocka_unit_test(test_graph_fields),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,6 +105,23 @@ static void check(struct weft_gpt_trainer_options options, uint32_t *runs) {
   (*runs)++;
 }
 
+/* Skips between blocks, and two heads: on one rank each, or on one. */
+static void check_graphs(struct weft_gpt_trainer_options options, uint32_t *runs) {
+  static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
+  static const uint32_t heads_apart[] = {0, 4, 7, 8, 9};
+  options.training.config.skips = true;
+  options.training.config.predict = 2;
+  options.training.config.tied = false;
+  for (uint32_t k = 0; k < 4; k++) {
+    options.schedule = schedules[k / 2];
+    options.first_layers = k % 2 == 0 ? heads_apart : NULL;
+    options.ranks = k < 2 ? 4 : 2;
+    options.replicas = k < 2 ? 1 : 2;
+    options.shard = k < 2 ? WEFT_GPT_SHARD_NONE : WEFT_GPT_SHARD_FULL;
+    check(options, runs);
+  }
+}
+
 static void test_matrix(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
@@ -131,6 +148,7 @@ static void test_matrix(void **state) {
     options.shard = (enum weft_gpt_shard)(k % 3);
     check(options, &runs);
   }
+  check_graphs(options, &runs);
   if (rank_of_job() == 0) {
     print_message("%u runs of %d steps, bit for bit\n", runs, HAND_STEPS);
   }

@@ -184,7 +184,8 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   }
   if ((options->training.config.skips || weft_gpt_head_count(&options->training.config) > 1) &&
       trainer->compute_ops->sum == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "train without --device cuda, or without it",
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "train such a model on the host: leave out --device cuda",
                      "%s: the GPU's layers have no kernel yet that adds up activations",
                      options->training.config.skips ? "--skips" : "--predict-tokens 2");
   }
