@@ -78,7 +78,7 @@ hashes() {
   weft train --data data.txt --resume c/step-00000003 -p 2 --schedule ZBVZeroBubble --json
   succeeds
   [[ $output == *"\"parameters_hash\":\"$hash\""* ]]
-  weft sample --checkpoint c --bytes 20
+  weft sample --checkpoint c --tokens 20
   succeeds
   weft train --data data.txt --resume c --predict-tokens 1
   fails 2 "--predict-tokens 1 is not what the checkpoint in 'c' was trained with: that is 2"

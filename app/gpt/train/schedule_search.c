@@ -199,8 +199,14 @@ enum weft_status weft_gpt_trainer_plan_split(const struct weft_gpt_trainer *trai
                                              uint32_t *first_layers, double *gain,
                                              struct weft_error *error) {
   assert(trainer != NULL && first_layers != NULL && gain != NULL);
+  const uint32_t *now = trainer->first_layers;
   struct weft_costs *costs;
   double present = 0, planned = 0;
+  if (trainer->config.skips || weft_gpt_head_count(&trainer->config) > 1) {
+    *gain = 0;
+    memcpy(first_layers, now, (trainer->stage_count + 1u) * sizeof *first_layers);
+    return WEFT_OK;
+  }
   WEFT_TRY(weft_gpt_profile_layer_costs(&trainer->ranks[0], &costs, error));
   first_layers[0] = 0;
   enum weft_status status = best_split(trainer, costs, true, &present, NULL, error);
@@ -212,7 +218,7 @@ enum weft_status weft_gpt_trainer_plan_split(const struct weft_gpt_trainer *trai
   *gain = planned < INFINITY ? (present < INFINITY ? 1 - planned / present : 1) : 0;
   if (!(*gain >= WEFT_GPT_SPLIT_GAIN_MIN)) {
     *gain = 0;
-    memcpy(first_layers, trainer->first_layers, (trainer->stage_count + 1u) * sizeof *first_layers);
+    memcpy(first_layers, now, (trainer->stage_count + 1u) * sizeof *first_layers);
   }
   return WEFT_OK;
 }

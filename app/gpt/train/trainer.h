@@ -225,8 +225,8 @@ const char *weft_gpt_trainer_attention(const struct weft_gpt_trainer *trainer);
 
 /* The split into stages that the planner chooses together with the order, for the measured times
  * of layers and the memory limit of the options: first_layers [stage_count + 1], and the share of
- * the time of a step that it promises to save. Without a promise of WEFT_GPT_SPLIT_GAIN_MIN, or where
- * nothing fits, first_layers is the present split and the gain 0. The same in all processes.
+ * the time of a step that it promises to save. Without a promise of WEFT_GPT_SPLIT_GAIN_MIN, where
+ * nothing fits, and for layers that are no chain, first_layers is the present split and the gain 0. The same in all processes.
  * WEFT_ERR_USAGE before the second step. */
 #define WEFT_GPT_SPLIT_GAIN_MIN 0.03
 enum weft_status weft_gpt_trainer_plan_split(const struct weft_gpt_trainer *trainer,
