@@ -181,7 +181,7 @@ static void test_split_of_heads(void **state) {
 
 struct outcome {
   double losses[HAND_STEPS], second[HAND_STEPS];
-  uint32_t count;
+  uint32_t count, edges;
   uint64_t hash, state;
 };
 
@@ -215,6 +215,7 @@ static void train(struct weft_gpt_trainer_options options, const char *what,
     fail_msg("%s: %s", what, error.message);
   }
   outcome->hash = weft_gpt_trainer_hash(trainer);
+  outcome->edges = weft_gpt_trainer_edges(trainer);
   outcome->state = hand_hash_state_of(trainer, &options.training.config);
   weft_gpt_trainer_destroy(trainer);
 }
@@ -291,6 +292,60 @@ static void test_every_shape(void **state) {
     check_kind(&dataset, kinds[k], &runs);
   }
   print_message("%u runs of %d steps, bit for bit\n", runs, HAND_STEPS);
+}
+
+/* Stages that begin anywhere: readers of an output in one other stage or in two, skips to the next
+ * stage and over several, stages with an embedding, a block or a head alone. */
+static void draw_split(struct weft_random *random, const struct weft_gpt_config *config,
+                       uint32_t stages, uint32_t *first) {
+  const uint32_t layers = weft_gpt_layer_count(config);
+  do {
+    bool begins[32] = {true};
+    uint32_t at = 0;
+    for (uint32_t drawn = 1; drawn < stages;) {
+      const uint32_t layer = 1 + (uint32_t)weft_random_below(random, layers - 1);
+      drawn += !begins[layer];
+      begins[layer] = true;
+    }
+    for (uint32_t layer = 0; layer < layers; layer++) {
+      if (begins[layer]) {
+        first[at++] = layer;
+      }
+    }
+    first[stages] = layers;
+  } while (weft_gpt_split_check(config, stages, first, NULL) < 0);
+}
+
+static void test_random_splits(void **state) {
+  (void)state;
+  enum { RUNS = 40 };
+  static const char *const schedules[] = {"1F1B", "ZBH1", "Interleaved1F1B"};
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_random random = {17};
+  uint32_t skipping = 0;
+  for (uint32_t n = 0; n < RUNS; n++) {
+    struct weft_gpt_trainer_options options = options_of(&dataset, 1 + n % 3);
+    struct outcome outcome;
+    uint32_t first[32];
+    char what[128];
+    options.training.config.blocks = 3 + (uint32_t)weft_random_below(&random, 7);
+    const struct outcome expected = by_hand(&options, 1);
+    const uint32_t v = n % 2 + 1, most = weft_gpt_layer_count(&options.training.config) / v;
+    options.ranks = 2 + (uint32_t)weft_random_below(&random, (most < 8 ? most : 8) - 1);
+    options.ranks = v == 2 && options.ranks > 4 ? 4 : options.ranks; /* divides microbatches */
+    options.ranks = v == 2 && options.ranks == 3 ? 2 : options.ranks;
+    options.schedule = v == 2 ? schedules[2] : schedules[n / 2 % 2];
+    options.transport = "loopback";
+    options.loopback_seed = n;
+    draw_split(&random, &options.training.config, options.ranks * v, first);
+    options.first_layers = first;
+    snprintf(what, sizeof what, "run %u: %u blocks, kind %u, %s on %u", n,
+             options.training.config.blocks, 1 + n % 3, options.schedule, options.ranks);
+    train(options, what, &outcome);
+    expect_same(&outcome, &expected, what);
+    skipping += outcome.edges > options.ranks * v - 1;
+  }
+  assert_true(skipping >= RUNS / 4); /* have edges over stages */
 }
 
 static void test_replicas(void **state) {
@@ -421,6 +476,7 @@ int main(void) {
       cmocka_unit_test(test_too_many_tensors),
       cmocka_unit_test(test_split_of_heads),
       cmocka_unit_test(test_every_shape),
+      cmocka_unit_test(test_random_splits),
       cmocka_unit_test(test_replicas),
       cmocka_unit_test(test_resume),
       cmocka_unit_test(test_programs),
