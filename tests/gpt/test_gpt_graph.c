@@ -440,8 +440,8 @@ static void test_programs(void **state) {
   struct weft_gpt_trainer_options options = options_of(&dataset, 1);
   const struct outcome expected = by_hand(&options, 1);
   const struct weft_shape shape = {.ranks = 4, .microbatches = MICROBATCHES};
-  struct weft_program *table, *lowered;
-  struct weft_graph *other;
+  struct weft_program *table, *lowered, *complete;
+  struct weft_graph *own, *other;
   struct outcome outcome;
   struct weft_error error;
   assert_int_equal(weft_generate(NULL, "1F1B", &shape, &table, &error), WEFT_OK);
@@ -453,6 +453,20 @@ static void test_programs(void **state) {
   options.program = lowered;
   assert_int_equal(create(&options, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "the SEND and RECV of a chain"));
+  /* A table with the edges of the model's stages, and its program. */
+  uint32_t first[5];
+  assert_int_equal(weft_gpt_split(NULL, &options.training.config, NULL, 4, first, &error), WEFT_OK);
+  own = graph_of(&options.training.config, 4, first);
+  assert_non_null(own);
+  assert_int_equal(weft_program_set_graph(table, own, &error), WEFT_OK);
+  assert_int_equal(weft_lower(NULL, table, NULL, &complete, &error), WEFT_OK);
+  for (uint32_t k = 0; k < 2; k++) {
+    options.program = k == 0 ? table : complete;
+    train(options, "with edges", &outcome);
+    expect_same(&outcome, &expected, "with edges");
+  }
+  weft_graph_destroy(own);
+  weft_program_destroy(complete);
   /* A table of another graph, for a graph and for a chain. */
   const struct weft_edge edges[] = {weft_edge_make(0, 1), weft_edge_make(1, 2),
                                     weft_edge_make(2, 3), weft_edge_make(1, 3)};

@@ -82,7 +82,9 @@ static enum weft_status check_tensors(const struct weft_gpt_stage_split *split, 
   return count <= WEFT_TENSORS_MAX
              ? WEFT_OK
              : weft_fail(error, WEFT_ERR_USAGE,
-                         "use more stages or fewer layers, or leave out --skips",
+                         "use more stages, on the same ranks too (--schedule Interleaved1F1B -v "
+                         "2), or fewer "
+                         "layers",
                          "stage %" PRIu32 " passes %" PRIu32 " tensors to stage %" PRIu32
                          ", with the skips between them; a message has at most %d",
                          from, count, to, WEFT_TENSORS_MAX);
