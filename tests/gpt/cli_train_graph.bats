@@ -111,9 +111,6 @@ hashes() {
   train --layers 2 --skips
   fails 2 "2 layers have no room for skips"
   hints
-  train --layers 20 --skips
-  fails 2 "stage 0 passes 10 tensors to stage 1" "a message has at most 8"
-  hints
   train --predict-tokens 3
   fails 2 "--predict-tokens '3' is over the limit"
   train --predict-tokens 2 --tied -p 4 --split 3,3,0,0

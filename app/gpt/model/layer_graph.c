@@ -2,7 +2,6 @@
 #include "gpt/model/layer_graph.h"
 
 #include <assert.h>
-#include <inttypes.h>
 
 #include <weft/support.h>
 
@@ -56,38 +55,21 @@ static bool has(const struct weft_gpt_stage_split *split, uint32_t stage, uint32
   return layer >= split->first[stage] && layer < split->first[stage + 1];
 }
 
-uint32_t weft_gpt_edge_layers(const struct weft_gpt_stage_split *split, uint32_t from, uint32_t to,
-                              uint32_t layers[WEFT_TENSORS_MAX]) {
-  assert(from < to && to < split->stage_count);
-  uint32_t count = 0;
-  for (uint32_t layer = split->first[from]; layer < split->first[from + 1]; layer++) {
-    const struct weft_gpt_links readers = weft_gpt_layer_readers(split->config, layer);
-    for (uint32_t k = 0; k < readers.count; k++) {
-      if (has(split, to, readers.layers[k])) {
-        if (count < WEFT_TENSORS_MAX) {
-          layers[count] = layer;
-        }
-        count++;
-        break;
-      }
-    }
-  }
-  return count;
+bool weft_gpt_stage_reads(const struct weft_gpt_stage_split *split, uint32_t stage,
+                          uint32_t layer) {
+  assert(stage < split->stage_count);
+  const struct weft_gpt_links readers = weft_gpt_layer_readers(split->config, layer);
+  return (readers.count > 0 && has(split, stage, readers.layers[0])) ||
+         (readers.count > 1 && has(split, stage, readers.layers[1]));
 }
 
-static enum weft_status check_tensors(const struct weft_gpt_stage_split *split, uint32_t from,
-                                      uint32_t to, struct weft_error *error) {
-  uint32_t layers[WEFT_TENSORS_MAX];
-  const uint32_t count = weft_gpt_edge_layers(split, from, to, layers);
-  return count <= WEFT_TENSORS_MAX
-             ? WEFT_OK
-             : weft_fail(error, WEFT_ERR_USAGE,
-                         "use more stages, on the same ranks too (--schedule Interleaved1F1B -v "
-                         "2), or fewer "
-                         "layers",
-                         "stage %" PRIu32 " passes %" PRIu32 " tensors to stage %" PRIu32
-                         ", with the skips between them; a message has at most %d",
-                         from, count, to, WEFT_TENSORS_MAX);
+uint32_t weft_gpt_edge_outputs(const struct weft_gpt_stage_split *split, uint32_t from,
+                               uint32_t to) {
+  uint32_t count = 0;
+  for (uint32_t layer = split->first[from]; layer < split->first[from + 1]; layer++) {
+    count += weft_gpt_stage_reads(split, to, layer);
+  }
+  return count;
 }
 
 enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
@@ -112,7 +94,6 @@ enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
           e++;
         }
         if (to != s && e == count) {
-          WEFT_TRY(check_tensors(split, s, to, error));
           edges[count++] = weft_edge_make(s, to);
         }
       }

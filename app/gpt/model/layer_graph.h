@@ -1,6 +1,7 @@
 /* The graph of stages (weft/graph.h) that follows from the graph of layers and a split into stages.
  * An edge is a message with the outputs, of layers of one stage, that layers of another one read;
- * each output once, however many layers of that stage read it. */
+ * each output once, however many layers of that stage read it. Every output is a tensor, as long as
+ * a message may have so many; beyond that several outputs, one after the other, are one tensor. */
 #ifndef GPT_LAYER_GRAPH_H
 #define GPT_LAYER_GRAPH_H
 
@@ -16,13 +17,17 @@ struct weft_gpt_stage_split {
   const uint32_t *first; /* [stage_count + 1] */
 };
 
-/* The layers of stage `from` that stage `to` reads, ascending: how many there are, and the first
- * WEFT_TENSORS_MAX of them. 0: there is no edge. */
-uint32_t weft_gpt_edge_layers(const struct weft_gpt_stage_split *split, uint32_t from, uint32_t to,
-                              uint32_t layers[WEFT_TENSORS_MAX]);
+/* Whether any layer of the stage reads the output of a layer. */
+bool weft_gpt_stage_reads(const struct weft_gpt_stage_split *split, uint32_t stage, uint32_t layer);
+/* Outputs of layers of stage `from` that stage `to` reads; 0: there is no edge. */
+uint32_t weft_gpt_edge_outputs(const struct weft_gpt_stage_split *split, uint32_t from,
+                               uint32_t to);
+/* Of a message with so many: each tensor has as many of them, but for the last one. */
+static inline uint32_t weft_gpt_outputs_per_tensor(uint32_t outputs) {
+  return outputs > 0 ? (outputs + WEFT_TENSORS_MAX - 1) / WEFT_TENSORS_MAX : 1;
+}
 
-/* The graph; NULL for a chain. WEFT_ERR_USAGE where an edge has more tensors than a message may,
- * WEFT_ERR_LIMIT where one passes over too many stages. */
+/* The graph; NULL for a chain. WEFT_ERR_LIMIT where an edge passes over too many stages. */
 enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
                                       const struct weft_gpt_stage_split *split,
                                       struct weft_graph **out, struct weft_error *error);

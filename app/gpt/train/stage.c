@@ -41,14 +41,34 @@ static const struct weft_gpt_port *find_export(const struct weft_gpt_stage *stag
   return weft_gpt_wiring_find(stage->wiring.exports, stage->wiring.export_count, layer, n);
 }
 
+/* B, of this microbatch. */
+static uint64_t sequences_of(const struct weft_gpt_stage *stage,
+                             const struct weft_stage_call *call) {
+  const struct weft_gpt_wiring *wiring = &stage->wiring;
+  const uint64_t first = call->inputs[0].items[0].shape.dims[0];
+  return wiring->import_count > 0 ? first / wiring->imports[0].parts : first;
+}
+
+/* B T C. */
+static uint64_t floats_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call) {
+  return sequences_of(stage, call) * call->inputs[0].items[0].shape.dims[1] * stage->config->dim;
+}
+
+/* A port in the messages of its direction, or in their gradients. */
+static char *at_port(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
+                     const struct weft_tensors *messages, const struct weft_gpt_port *port) {
+  const uint64_t each = weft_dtype_size(stage->context->compute->ops->dtype);
+  return (char *)messages[port->edge].items[port->item].data +
+         port->part * floats_of(stage, call) * each;
+}
+
 /* The output of a layer, of this stage or of another one. */
 static const void *output_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
                              uint32_t layer) {
   if (has(stage, layer)) {
     return slot(call, stage->wiring.slots[layer - stage->first_layer].y);
   }
-  const struct weft_gpt_port *port = find_import(stage, layer);
-  return call->inputs[port->edge].items[port->item].data;
+  return at_port(stage, call, call->inputs, find_import(stage, layer));
 }
 
 static const void *input_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
@@ -69,7 +89,7 @@ static void *gradient_of_input(const struct weft_gpt_stage *stage,
   const uint32_t layer = stage->first_layer + k;
   const struct weft_gpt_port *port =
       find_import(stage, weft_gpt_layer_inputs(stage->config, layer).layers[0]);
-  return call->input_grads[port->edge].items[port->item].data;
+  return at_port(stage, call, call->input_grads, port);
 }
 
 /* Gradients that are added up: at most two. */
@@ -98,7 +118,7 @@ static struct terms terms_of(const struct weft_gpt_stage *stage, const struct we
   struct terms terms = terms_inside(stage, call, layer);
   const struct weft_gpt_port *port;
   for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL; n++) {
-    terms.data[terms.count++] = call->output_grads[port->edge].items[port->item].data;
+    terms.data[terms.count++] = at_port(stage, call, call->output_grads, port);
   }
   return terms;
 }
@@ -113,11 +133,6 @@ static const void *gradient_of_output(const struct weft_gpt_stage *stage,
 }
 
 /* ---- Sums and copies ---- */
-
-static uint64_t floats_of(const struct weft_gpt_stage *stage, const struct weft_stage_call *call) {
-  const struct weft_tensor_shape *shape = &call->inputs[0].items[0].shape;
-  return shape->dims[0] * shape->dims[1] * stage->config->dim;
-}
 
 static enum weft_status add_up(const struct weft_gpt_stage *stage,
                                const struct weft_stage_call *call, const void *a, const void *b,
@@ -151,7 +166,7 @@ static struct weft_gpt_pass_call pass_call(const struct weft_gpt_stage *stage,
   return (struct weft_gpt_pass_call){
       .config = stage->config,
       .layer = stage->first_layer + k,
-      .sequences = shape->dims[0],
+      .sequences = sequences_of(stage, call),
       .tokens = shape->dims[1],
       .parameters = rounded != NULL ? rounded : stage->layers[k].parameters,
       .saved = slot(call, stage->wiring.slots[k].saved),
@@ -166,14 +181,15 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
   const enum weft_dtype dtype =
       tokens ? weft_gpt_token_dtype(stage->config) : stage->context->compute->ops->dtype;
   const struct weft_tensor_shape *shape = &call->inputs[0].items[0].shape;
+  const uint64_t sequences = sequences_of(stage, call);
   if (call->inputs[0].count < 1 || shape->dtype != dtype || shape->dim_count != (tokens ? 2 : 3) ||
-      shape->dims[0] > stage->context->sequences_max || shape->dims[1] > stage->config->context ||
-      shape->dims[0] == 0 || shape->dims[1] == 0) {
+      sequences > stage->context->sequences_max || shape->dims[1] > stage->config->context ||
+      sequences == 0 || shape->dims[1] == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give it tokens, sequences x context",
                      "microbatch %" PRIu32 " has %" PRIu64 " x %" PRIu64 "; at most %" PRIu64
                      " sequences of %" PRIu32 " tokens fit",
-                     call->microbatch, shape->dims[0], shape->dims[1],
-                     stage->context->sequences_max, stage->config->context);
+                     call->microbatch, sequences, shape->dims[1], stage->context->sequences_max,
+                     stage->config->context);
   }
   return WEFT_OK;
 }
@@ -210,22 +226,24 @@ static void set_shapes(const struct weft_gpt_stage *stage, const struct weft_sta
   for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL; n++) {
     struct weft_tensor_shape *out = &call->outputs[port->edge].items[port->item].shape;
     out->dim_count = 3;
-    out->dims[0] = in->dims[0];
+    out->dims[0] = port->parts * sequences_of(stage, call);
     out->dims[1] = in->dims[1];
     out->dims[2] = stage->config->dim;
   }
 }
 
 /* To the messages other than the one that the last layer has written straight into. */
-static enum weft_status export(const struct weft_gpt_stage *stage,
-                               const struct weft_stage_call *call, uint32_t layer, const void *y,
-                               struct weft_error *error) {
+static enum weft_status copy_output(const struct weft_gpt_stage *stage,
+                                    const struct weft_stage_call *call, uint32_t layer,
+                                    const void *y, struct weft_error *error) {
   const struct weft_gpt_port *port;
-  for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL;
-       n++){void *to = call->outputs[port->edge].items[port->item].data;
-            if (to != y){WEFT_TRY(copy_out(stage, call, y, to, error));}
-}
-return WEFT_OK;
+  for (uint32_t n = 0; (port = find_export(stage, layer, n)) != NULL; n++) {
+    void *to = at_port(stage, call, call->outputs, port);
+    if (to != y) {
+      WEFT_TRY(copy_out(stage, call, y, to, error));
+    }
+  }
+  return WEFT_OK;
 }
 
 /* Its loss is kept by itself where there are two heads, and added with its weight. */
@@ -264,10 +282,10 @@ static enum weft_status forward_layer(struct weft_gpt_stage *stage, struct weft_
   }
   const struct weft_gpt_port *port = find_export(stage, pass.layer, 0);
   pass.y = k + 1 < stage->layer_count ? slot(call, stage->wiring.slots[k].y)
-                                      : call->outputs[port->edge].items[port->item].data;
+                                      : at_port(stage, call, call->outputs, port);
   set_shapes(stage, call, pass.layer);
   WEFT_TRY(compute->ops->forward(compute, &pass, error));
-  return export(stage, call, pass.layer, pass.y, error);
+  return copy_output(stage, call, pass.layer, pass.y, error);
 }
 
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
@@ -307,7 +325,7 @@ static enum weft_status send_back(const struct weft_gpt_stage *stage,
   for (uint32_t n = 0; n < stage->wiring.import_count; n++) {
     const struct weft_gpt_port *port = &stage->wiring.imports[n];
     const struct terms terms = terms_inside(stage, call, port->layer);
-    void *to = call->input_grads[port->edge].items[port->item].data;
+    void *to = at_port(stage, call, call->input_grads, port);
     if (terms.count > 1) {
       WEFT_TRY(add_up(stage, call, terms.data[0], terms.data[1], to, error));
     } else if (terms.data[0] != to) {
@@ -509,15 +527,17 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
 /* ---- Boundaries ---- */
 
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
-                                       uint64_t sequences_max, uint32_t tensor_count) {
-  assert(tensor_count <= WEFT_TENSORS_MAX);
-  struct weft_boundary boundary = {.tensor_count = tensor_count};
-  for (uint32_t k = 0; k < tensor_count; k++) {
+                                       uint64_t sequences_max, uint32_t outputs) {
+  const uint32_t each = weft_gpt_outputs_per_tensor(outputs);
+  struct weft_boundary boundary = {.tensor_count = (outputs + each - 1) / each};
+  for (uint32_t k = 0; k < boundary.tensor_count; k++) {
+    const uint32_t left = outputs - k * each;
     boundary.tensors[k] = (struct weft_boundary_tensor){
         .name = "x",
         .largest = {.dtype = (uint8_t)dtype,
                     .dim_count = 3,
-                    .dims = {sequences_max, config->context, config->dim}},
+                    .dims = {(left < each ? left : each) * sequences_max, config->context,
+                             config->dim}},
         .needs_grad = true};
   }
   return boundary;

@@ -93,12 +93,20 @@ uint64_t weft_gpt_saved_bytes(const struct weft_gpt_compute_ops *ops,
 /* Of the edge between two stages; the next one of the stage if there is any. */
 static void add_edge(const struct weft_gpt_stage_split *split, uint32_t from, uint32_t to,
                      struct weft_gpt_port *ports, uint32_t *count) {
-  uint32_t layers[WEFT_TENSORS_MAX];
   const uint32_t edge = *count > 0 ? ports[*count - 1].edge + 1 : 0;
-  const uint32_t tensors = weft_gpt_edge_layers(split, from, to, layers);
-  assert(tensors <= WEFT_TENSORS_MAX);
-  for (uint32_t k = 0; k < tensors; k++) {
-    ports[(*count)++] = (struct weft_gpt_port){.layer = layers[k], .edge = edge, .item = k};
+  const uint32_t outputs = weft_gpt_edge_outputs(split, from, to);
+  const uint32_t each = weft_gpt_outputs_per_tensor(outputs);
+  uint32_t n = 0;
+  for (uint32_t layer = split->first[from]; layer < split->first[from + 1]; layer++) {
+    if (weft_gpt_stage_reads(split, to, layer)) {
+      const uint32_t left = outputs - n / each * each;
+      ports[(*count)++] = (struct weft_gpt_port){.layer = layer,
+                                                 .edge = edge,
+                                                 .item = n / each,
+                                                 .part = n % each,
+                                                 .parts = left < each ? left : each};
+      n++;
+    }
   }
 }
 

@@ -10,11 +10,13 @@
 #include "gpt/model/compute.h"
 #include "gpt/model/layer_graph.h"
 
-/* An output of a layer that passes between this stage and another one: a tensor of a message. */
+/* An output of a layer that passes between this stage and another one: a tensor of a message, or
+ * one of the parts of a tensor, [parts][B, T, C]. */
 struct weft_gpt_port {
   uint32_t layer;
   uint32_t edge; /* of the stage: as in call->inputs, or call->outputs */
   uint32_t item; /* tensor of the message */
+  uint32_t part, parts;
 };
 
 /* Where something is in call->saved, in bytes; WEFT_GPT_NO_SLOT: nowhere. */

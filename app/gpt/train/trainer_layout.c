@@ -291,12 +291,11 @@ static enum weft_status connect(struct weft_gpt_trainer *trainer, struct weft_er
       weft_arena_allocate(&trainer->arena, trainer->boundary_count, sizeof *trainer->boundaries);
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
   for (uint32_t e = 0; e < trainer->edge_count; e++) {
-    uint32_t layers[WEFT_TENSORS_MAX];
     const uint32_t from = graph != NULL ? graph->edges[e].from : e;
-    const uint32_t tensors =
-        weft_gpt_edge_layers(&split, from, graph != NULL ? graph->edges[e].to : e + 1, layers);
-    trainer->boundaries[e] = weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype,
-                                               trainer->sequences_max, tensors);
+    const uint32_t to = graph != NULL ? graph->edges[e].to : e + 1;
+    trainer->boundaries[e] =
+        weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype, trainer->sequences_max,
+                          weft_gpt_edge_outputs(&split, from, to));
   }
   return fit_program(trainer, error);
 }
