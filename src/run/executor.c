@@ -8,7 +8,7 @@
 
 #include <weft/support.h>
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 
 /* ---- Waiting ---- */
 

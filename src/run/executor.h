@@ -18,7 +18,7 @@
 #include <weft/spec.h>
 
 #include "ir/action.h"
-#include "run/batch_merge.h"
+#include "run/batch/batch_merge.h"
 #include "run/buffer_pool.h"
 #include "run/rank_status.h"
 #include "run/row.h"

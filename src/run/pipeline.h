@@ -4,9 +4,9 @@
 
 #include <weft/run.h>
 
+#include "run/batch/stage_feed.h"
 #include "run/executor.h"
 #include "run/handshake.h"
-#include "run/stage_feed.h"
 
 struct weft_world_graph;
 struct weft_rank_graph;

@@ -4,7 +4,7 @@
 
 #include <weft/support.h>
 
-#include "verify/wait_graph.h"
+#include "verify/liveness_waits.h"
 
 /* ---- A wait in words ---- */
 

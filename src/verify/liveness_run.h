@@ -1,5 +1,5 @@
 /* The run that decides liveness: what its parts share. verify_liveness.c runs it; where it gets
- * stuck, wait_graph.c finds who waits for whom, and deadlock_report.c says so. */
+ * stuck, liveness_waits.c finds who waits for whom, and deadlock_report.c says so. */
 #ifndef VERIFY_LIVENESS_RUN_H
 #define VERIFY_LIVENESS_RUN_H
 

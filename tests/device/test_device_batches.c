@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "run/batch_merge.h"
-#include "run/batch_split.h"
-#include "run/batch_upload.h"
+#include "run/batch/batch_merge.h"
+#include "run/batch/batch_split.h"
+#include "run/batch/batch_upload.h"
 #include "support_linear_model.h"
 #include "support_pipelines.h"
 #include "support_protected_device.h"

@@ -11,7 +11,7 @@
 #include <weft/comm.h>
 #include <weft/run.h>
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 #include "support_fault_injection.h"
 #include "support_memory.h"
 #include "support_rank_states.h"

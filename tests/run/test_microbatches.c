@@ -11,8 +11,8 @@
 
 #include <weft/support.h>
 
-#include "run/batch_merge.h"
-#include "run/batch_split.h"
+#include "run/batch/batch_merge.h"
+#include "run/batch/batch_split.h"
 #include "support_memory.h"
 
 #define ROOM 4096u

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 #include "support_rank_states.h"
 
 struct writer {

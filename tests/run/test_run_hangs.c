@@ -15,7 +15,7 @@
 #include <weft/run.h>
 #include <weft/weft.h>
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 #include "support_csv.h"
 #include "support_memory.h"
 #include "support_mutants.h"

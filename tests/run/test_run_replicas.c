@@ -12,7 +12,7 @@
 
 #include <weft/support.h>
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 #include "support_csv.h"
 #include "support_linear_model.h"
 #include "support_linear_stage.h"

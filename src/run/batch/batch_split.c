@@ -2,7 +2,7 @@
  * along dimension d, is `outer` blocks of `length` x `inner` bytes; a chunk is a piece of
  * each block, so it is contiguous when `outer` is 1. Everything is checked and measured
  * first, then memory is reserved, then data is copied. */
-#include "run/batch_split.h"
+#include "run/batch/batch_split.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* Reads a dump, strictly: jansson parses the text, and json_document finds the place of a field that
  * is wrong. */
-#include "run/hang.h"
+#include "run/hang/hang.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
-#include "run/diagnosis_text.h"
+#include "run/hang/diagnosis_text.h"
 #include "run/rank_status.h"
 #include "spec/json_document.h"
 

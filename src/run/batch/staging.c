@@ -1,5 +1,5 @@
 /* Memory for what a step copies; see staging.h. */
-#include "run/staging.h"
+#include "run/batch/staging.h"
 
 #include <assert.h>
 

@@ -1,5 +1,5 @@
 /* See batch_upload.h. */
-#include "run/batch_upload.h"
+#include "run/batch/batch_upload.h"
 
 #include <assert.h>
 

@@ -4,7 +4,7 @@
 
 #include <weft/run.h>
 
-#include "run/staging.h"
+#include "run/batch/staging.h"
 
 /* Zero-initialise and set `allocator` (NULL: the default). Made again for each step; memory
  * only grows, so equal steps allocate nothing. */

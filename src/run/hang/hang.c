@@ -1,6 +1,6 @@
 /* The snapshot. Status is read field by field while its rank may be writing it, so two
  * moments may be mixed; that is good enough, because a rank that hangs writes nothing. */
-#include "run/hang.h"
+#include "run/hang/hang.h"
 
 #include <assert.h>
 #include <unistd.h>

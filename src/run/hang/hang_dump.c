@@ -1,7 +1,7 @@
 /* Writes the snapshot of all ranks as JSON, a line per rank. hang_reader.c reads it. */
 #include <weft/support.h>
 
-#include "run/diagnosis_text.h"
+#include "run/hang/diagnosis_text.h"
 #include "run/rank_status.h"
 
 static void write_action(struct weft_json *json, const char *key, struct weft_action action) {

@@ -4,7 +4,7 @@
 
 #include <weft/run.h>
 
-#include "run/staging.h"
+#include "run/batch/staging.h"
 
 struct weft_output_slot {
   bool kept;

@@ -1,6 +1,6 @@
 /* See diagnosis_text.h. Another process may have written a rank's status, so nothing here
  * relies on its values. */
-#include "run/diagnosis_text.h"
+#include "run/hang/diagnosis_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

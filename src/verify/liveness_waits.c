@@ -1,5 +1,5 @@
-/* Waits of agents; see wait_graph.h. */
-#include "verify/wait_graph.h"
+/* Waits of agents; see liveness_waits.h. */
+#include "verify/liveness_waits.h"
 
 #include <stdlib.h>
 

@@ -22,7 +22,7 @@
 enum { MODELS = 600, STALL = 100000 };
 
 /* Set where the verifier and the simulator take graphs: then all programs must pass them. */
-static const bool takes_graphs = false;
+static const bool takes_graphs = true;
 
 static void expect(const struct graph_model *model, const char *complaint, const char *where) {
   if (complaint != NULL) {

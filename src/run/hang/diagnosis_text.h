@@ -2,7 +2,7 @@
 #ifndef RUN_DIAGNOSIS_TEXT_H
 #define RUN_DIAGNOSIS_TEXT_H
 
-#include "run/hang.h"
+#include "run/hang/hang.h"
 
 /* Room for any action ("65535REDUCE_GRAD", "65535SEND_F4294967295") or time. */
 enum { WEFT_DIAGNOSIS_WORD = 48 };

@@ -1,6 +1,6 @@
 /* See batch_merge.h. A merge first checks and measures all tensors, then reserves memory,
  * then makes the tensors one by one. */
-#include "run/batch_merge.h"
+#include "run/batch/batch_merge.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 
 #include <weft/support.h>
 
-#include "run/diagnosis_text.h"
+#include "run/hang/diagnosis_text.h"
 #include "run/rank_status.h"
 
 #define NOBODY UINT32_MAX

@@ -1,6 +1,6 @@
 /* Who waits for whom where a run got stuck, and the cycles among them. */
-#ifndef VERIFY_WAIT_GRAPH_H
-#define VERIFY_WAIT_GRAPH_H
+#ifndef VERIFY_LIVENESS_WAITS_H
+#define VERIFY_LIVENESS_WAITS_H
 
 #include "verify/liveness_run.h"
 

@@ -1,5 +1,5 @@
 /* See stage_feed.h. */
-#include "run/stage_feed.h"
+#include "run/batch/stage_feed.h"
 
 #include <assert.h>
 #include <inttypes.h>

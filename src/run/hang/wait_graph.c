@@ -4,7 +4,7 @@
  * is, and it needs no memory. The graph is read from a snapshot, or directly from the
  * ranks' status, which may change meanwhile; so every loop is bounded by the number of
  * ranks. */
-#include "run/hang.h"
+#include "run/hang/hang.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
-#include "run/diagnosis_text.h"
+#include "run/hang/diagnosis_text.h"
 
 #define NOBODY UINT32_MAX
 

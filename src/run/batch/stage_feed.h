@@ -6,9 +6,9 @@
 
 #include <weft/run.h>
 
-#include "run/batch_merge.h"
-#include "run/batch_split.h"
-#include "run/batch_upload.h"
+#include "run/batch/batch_merge.h"
+#include "run/batch/batch_split.h"
+#include "run/batch/batch_upload.h"
 #include "run/executor.h"
 
 struct weft_stage_feed {

@@ -3,7 +3,7 @@
 #ifndef RUN_BATCH_UPLOAD_H
 #define RUN_BATCH_UPLOAD_H
 
-#include "run/batch_split.h"
+#include "run/batch/batch_split.h"
 
 /* Zero-initialise. Memory only grows. */
 struct weft_batch_upload {
