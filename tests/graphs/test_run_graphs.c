@@ -21,9 +21,6 @@
 
 enum { MODELS = 600, STALL = 100000 };
 
-/* Set where the verifier and the simulator take graphs: then all programs must pass them. */
-static const bool takes_graphs = true;
-
 static void expect(const struct graph_model *model, const char *complaint, const char *where) {
   if (complaint != NULL) {
     struct weft_text text = {.size = 0};
@@ -78,11 +75,9 @@ static void run_model(const struct graph_model *model, enum weft_run_comm comm, 
 static void verify(const struct graph_model *model) {
   struct weft_report *report;
   struct weft_error error;
-  if (takes_graphs) {
-    assert_int_equal(weft_verify(NULL, model->program, NULL, &report, &error), WEFT_OK);
-    expect(model, report->finding_count > 0 ? "it is not accepted" : NULL, "verify");
-    weft_report_destroy(report);
-  }
+  assert_int_equal(weft_verify(NULL, model->program, NULL, &report, &error), WEFT_OK);
+  expect(model, report->finding_count > 0 ? "it is not accepted" : NULL, "verify");
+  weft_report_destroy(report);
 }
 
 static void test_random_graphs(void **state) {
@@ -320,7 +315,7 @@ static void test_times(void **state) {
     graph_model_finish(model);
   }
   print_message("200 graphs, every compute at its tick; %u of them simulated\n", simulated);
-  assert_true(simulated == 200 || !takes_graphs);
+  assert_int_equal(simulated, 200);
   free(model);
 }
 
