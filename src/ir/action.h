@@ -134,20 +134,6 @@ static inline uint32_t weft_action_output_at(const struct weft_graph *graph,
   return forward ? edge->to : edge->from;
 }
 
-/* The stage that makes an action's input, in a chain. */
-static inline bool weft_action_input(struct weft_action action, uint32_t stage_count,
-                                     uint32_t *producer_stage) {
-  *producer_stage = weft_action_input_at(NULL, action, 0);
-  return weft_action_input_count(NULL, action, stage_count) > 0;
-}
-
-/* The stage that consumes what the action made, likewise. */
-static inline bool weft_action_output(struct weft_action action, uint32_t stage_count,
-                                      uint32_t *consumer_stage) {
-  *consumer_stage = weft_action_output_at(NULL, action, 0);
-  return weft_action_output_count(NULL, action, stage_count) > 0;
-}
-
 /* ---- Transfers ---- */
 
 /* A SEND or RECV of `stage` whose other end is `other`, at most WEFT_SKIP_MAX stages beyond the
@@ -213,17 +199,6 @@ static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
                                 : weft_graph_find(graph, other, send.stage);
   const bool exists = edge != WEFT_EDGE_NONE && (forward || graph->edges[edge].gradient);
   return exists ? 2u * edge + !forward : WEFT_EDGE_NONE;
-}
-
-/* Of a SEND or RECV, likewise. */
-static inline uint32_t weft_channel_of_transfer(const struct weft_graph *graph,
-                                                struct weft_action transfer) {
-  struct weft_action send = transfer;
-  if (weft_op_in(transfer.op, WEFT_OPS_RECV) &&
-      !weft_action_partner(transfer, WEFT_STAGES_MAX, &send)) {
-    return WEFT_EDGE_NONE;
-  }
-  return weft_channel_of_send(graph, send);
 }
 
 /* Of a SEND or RECV of a graph (graph.c); see weft_channel_of(). */

@@ -28,7 +28,7 @@ enum weft_status weft_message_table_init(struct weft_message_table *table,
     if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       continue;
     }
-    const uint32_t channel = weft_channel_of_transfer(program->graph, action);
+    const uint32_t channel = weft_graph_channel_of(program->graph, action);
     if (channel != WEFT_EDGE_NONE && table->used[channel] == WEFT_EDGE_NONE) {
       table->used[channel] = table->used_count++;
     }

@@ -85,7 +85,7 @@ static void end_messages(struct assignment *a, struct weft_action action) {
 WEFT_GRAPH_INLINE uint32_t begin_action(struct assignment *a, const struct weft_graph *graph,
                                         struct weft_action action, struct held *held) {
   if (graph != NULL && weft_op_in(action.op, WEFT_OPS_RECV)) {
-    uint32_t *message = message_on(a, weft_channel_of_transfer(graph, action), action.microbatch);
+    uint32_t *message = message_on(a, weft_graph_channel_of(graph, action), action.microbatch);
     return message != NULL ? begin_life(&a->receives, message) : WEFT_SLOT_NONE;
   }
   switch (action.op) {

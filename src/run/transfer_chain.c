@@ -52,8 +52,7 @@ static double inputs_of(const struct chain *chain, uint64_t at, uint64_t next) {
   double last = 0;
   for (uint64_t i = at; i < next; i++) {
     const struct weft_action action = chain->program->actions[i];
-    uint32_t producer;
-    if (weft_action_input(action, chain->program->stage_count, &producer)) {
+    if (weft_action_input_count(NULL, action, chain->program->stage_count) > 0) {
       const double made = *input_of(chain, action.op != WEFT_OP_F, action.stage, action.microbatch);
       if (made < 0) {
         return -1;
@@ -83,10 +82,10 @@ static bool compute(const struct chain *chain, uint32_t r) {
     for (uint64_t i = at; i < next; i++) {
       const struct weft_action action = program->actions[i];
       const bool gradient = action.op != WEFT_OP_F;
-      uint32_t consumer;
-      if (!weft_action_output(action, program->stage_count, &consumer)) {
+      if (weft_action_output_count(NULL, action, program->stage_count) == 0) {
         continue;
       }
+      const uint32_t consumer = weft_action_output_at(NULL, action, 0);
       *output_of(chain, gradient, action.stage, action.microbatch) = rank->compute_end;
       if (!chain->chained || chain->rank_of[consumer] == r) {
         *input_of(chain, gradient, consumer, action.microbatch) = rank->compute_end;

@@ -5,7 +5,7 @@
 #include <weft/ir.h>
 #include <weft/support.h>
 
-/* Runs all rows with rendezvous sends and transfers that take no time. A transfer waits for all
+/* Of a chain of stages. Runs all rows with rendezvous sends and transfers that take no time. A transfer waits for all
  * transfers before it in its row, a SEND for what it sends, and compute for the RECVs of its inputs,
  * as in a recorded step. *slowdown: how much longer that takes than if compute
  * waited for its inputs alone, with forwards, input and weight gradients of equal lengths; 1: no

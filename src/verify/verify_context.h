@@ -73,7 +73,7 @@ static inline bool weft_has_backward(const struct weft_verify_context *context) 
  * nothing at all is sent over it. */
 static inline uint64_t weft_transfer_message(const struct weft_verify_context *context,
                                              struct weft_action transfer) {
-  return weft_message_number(&context->messages, weft_channel_of_transfer(context->graph, transfer),
+  return weft_message_number(&context->messages, weft_graph_channel_of(context->graph, transfer),
                              transfer.microbatch);
 }
 
