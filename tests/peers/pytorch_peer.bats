@@ -72,6 +72,18 @@ peer() { # CHECK
   [ "$(grep -c ': same losses and gradients' "$BATS_TEST_TMPDIR/planned")" -eq 4 ]
 }
 
+@test "a skip connection: the losses and gradients of PyTorch's own pipelining" {
+  if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
+    skip "once is enough, without sanitizers"
+  fi
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_skip_pytorch.py" "$WEFT_BUILD_DIR/tests/job_skip" \
+    >"$BATS_TEST_TMPDIR/skip" 2>&1 || {
+    cat "$BATS_TEST_TMPDIR/skip"
+    false
+  }
+  grep -x 'check_skip: 3 agree' "$BATS_TEST_TMPDIR/skip"
+}
+
 @test "PyTorch's stages are measured into a costs file, and stage 0 computes no input gradient" {
   if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
     skip "once is enough, without sanitizers"
