@@ -127,7 +127,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
                                   struct weft_error *error) {
   static const struct weft_tensor_shape shape = {WEFT_F32, 1, {0}, {ROWS}};
   const struct job *job = context;
-  const struct weft_boundary boundary = {1, {{"x", shape, true}}};
+  const struct weft_boundary boundary = {.tensor_count = 1, .tensors = {{"x", shape, true}}};
   const uint32_t last = transport->rank_count - 1;
   struct weft_named_source schedule = {.schedule = "1F1B", .ranks = transport->rank_count};
   struct layer layer = {.stage.ops = &layer_ops, .state.w = transport->rank == last ? -0.3f : 0.8f};

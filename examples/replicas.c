@@ -146,7 +146,7 @@ static void layer_update(struct layer *layer, const struct job *job) {
 static enum weft_status train(const struct job *job, struct layer *layer,
                               struct weft_transport *transport, struct weft_error *error) {
   static const struct weft_tensor_shape largest = {WEFT_F32, 2, {0}, {ROWS, N}};
-  const struct weft_boundary boundary = {1, {{"x", largest, true}}};
+  const struct weft_boundary boundary = {.tensor_count = 1, .tensors = {{"x", largest, true}}};
   const uint32_t ranks = transport->rank_count / job->replicas;
   const uint32_t row = transport->rank % ranks, replica = transport->rank / ranks;
   struct weft_named_source schedule = {.schedule = "1F1B", .ranks = ranks};

@@ -95,7 +95,7 @@ static float noise(unsigned *state) { /* -1 ... 1 */
 static enum weft_status rank_main(void *source, struct weft_transport *transport,
                                   struct weft_error *error) {
   static const struct weft_tensor_shape shape = {WEFT_F32, 2, {0}, {ROWS, N}};
-  const struct weft_boundary boundary = {1, {{"x", shape, true}}};
+  const struct weft_boundary boundary = {.tensor_count = 1, .tensors = {{"x", shape, true}}};
   struct layer *layer = calloc(1, sizeof *layer);
   struct weft_stage *stages[RANKS] = {NULL};
   unsigned seed = transport->rank + 1, data = 12345; /* the same data on every rank */

@@ -137,7 +137,7 @@ static weft_status rank_main(void *eager, weft_transport *transport, weft_error 
   static const weft_stage_ops ops = {
       .enqueues = true, .replays = true, .prepare = prepare, .forward = forward,
       .backward_input = backward_input, .backward_weight = backward_weight, .loss = loss};
-  const weft_boundary boundary = {1, {{"x", {WEFT_F32, 2, {}, {ROWS, N}}, true}}};
+  const weft_boundary boundary = {1, {{"x", {WEFT_F32, 2, {}, {ROWS, N}}, true}}, false};
   weft_pipeline_options options = weft_pipeline_options_default();
   weft_program *program;
   WEFT_TRY(weft_source_named(&source, MICROBATCHES, true, &program, error));

@@ -212,6 +212,9 @@ static bool dominates(const struct state *a, const struct state *b) {
 /* Keeps, of states that have done the same, those that no other one dominates. */
 static void reduce(struct states *states) {
   size_t kept = 0, first = 0;
+  if (states->count == 0) {
+    return;
+  }
   qsort(states->items, states->count, sizeof *states->items, compare);
   for (size_t k = 0; k < states->count; k++) {
     const struct state item = states->items[k];
