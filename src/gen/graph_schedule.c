@@ -90,19 +90,19 @@ static enum weft_status check_stages(const struct weft_schedule_info *info,
     return weft_fail(error, WEFT_ERR_USAGE, "take 1F1B, ZBH1 or Interleaved1F1B",
                      "%s is a fixed table, made for a chain of stages", info->name);
   }
-  if (v > 0 && shape->ranks == (graph->stage_count + v - 1) / v && graph->stage_count % v == 0) {
+  if (v == 0 || graph->stage_count % v != 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use a number of stages per rank that divides it",
+                     "the graph has %" PRIu32 " stages, and %s has %" PRIu32 " on each rank",
+                     graph->stage_count, info->name, v);
+  }
+  if (shape->ranks == graph->stage_count / v) {
     return WEFT_OK;
   }
-  if (v > 0 && graph->stage_count % v == 0) {
-    (void)snprintf(hint, sizeof hint, "use %" PRIu32 " ranks", graph->stage_count / v);
-  } else {
-    (void)snprintf(hint, sizeof hint, "use a number of stages per rank that divides %" PRIu32,
-                   graph->stage_count);
-  }
+  (void)snprintf(hint, sizeof hint, "use %" PRIu32 " ranks", graph->stage_count / v);
   return weft_fail(error, WEFT_ERR_USAGE, hint,
-                   "the graph has %" PRIu32 " stages, and %s on %" PRIu32 " ranks has %" PRIu32
+                   "the graph has %" PRIu32 " stages, and %s on %" PRIu32 " rank%s has %" PRIu32
                    " on each",
-                   graph->stage_count, info->name, shape->ranks, v);
+                   graph->stage_count, info->name, shape->ranks, shape->ranks == 1 ? "" : "s", v);
 }
 
 static enum weft_status generate_by_height(const struct weft_allocator *allocator, const char *name,

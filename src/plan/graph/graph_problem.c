@@ -30,12 +30,14 @@ static enum weft_status check(const struct weft_search_request *request, const u
                        s, rank_of[s], request->ranks);
     }
   }
-  const uint64_t channels = (uint64_t)graph->edge_count * 2 + graph->stage_count * UINT64_C(3);
-  if (channels * request->microbatches > OPS_MAX) {
-    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
-                     "%" PRIu32 " stages, %" PRIu32 " edges and %" PRIu32
-                     " microbatches are more than a plan may have",
-                     graph->stage_count, graph->edge_count, request->microbatches);
+  const uint64_t each = (uint64_t)graph->edge_count * 2 + graph->stage_count * UINT64_C(3);
+  if (each * request->microbatches > OPS_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT,
+                     "plan for fewer microbatches; the order of the steady state repeats",
+                     "%" PRIu32 " microbatches with %" PRIu64
+                     " actions and messages each are more than the %d that a plan of a graph may "
+                     "have",
+                     request->microbatches, each, OPS_MAX);
   }
   return WEFT_OK;
 }
