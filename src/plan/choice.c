@@ -473,6 +473,10 @@ enum weft_status weft_choose(const struct weft_allocator *allocator,
                              struct weft_error *error) {
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
+  if (request->search.graph != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "plan it with weft_search()",
+                     "ranks and replicas are chosen for chains of stages, and this is a graph");
+  }
   WEFT_TRY(check(request, error));
   struct choosing choosing = {.allocator = allocator,
                               .request = request,

@@ -142,3 +142,31 @@ write_files() {
   weft sim cycle.csv
   fails 65 "weft: cycle.csv:1:" "the edge 1>0 goes back"
 }
+
+@test "gen and plan for a graph, and what they refuse" {
+  echo '{"schema": "weft-graph/1", "stages": 4, "edges": [{"from": 0, "to": 1}, {"from": 1, "to": 2},
+    {"from": 2, "to": 3}, {"from": 0, "to": 3}]}' >skip.json
+  weft gen 1F1B --graph skip.json -m 4 -o table.csv
+  succeeds
+  weft verify table.csv
+  succeeds
+  weft plan --graph skip.json -p 2 -m 4 --stage-ranks 0,1,1,0 -o plan.csv
+  succeeds
+  [[ $output == *"optimal for this placement"* ]]
+  "$WEFT" lower plan.csv | "$WEFT" verify
+  weft plan --graph skip.json -p 2 -m 4 --stage-ranks 0,1
+  fails 2 "expected 4 numbers of ranks"
+  hints
+  weft plan --graph skip.json -p 2 -m 4 --stage-ranks 0,1,2,3
+  fails 2 "stage 2 is placed on rank 2, and there are 2 ranks"
+  weft plan -p 2 -m 4 --stage-ranks 0,1
+  fails 2 "--graph is not there"
+  weft plan --graph skip.json -p 2 -m 4 --pareto
+  fails 2 "--pareto is for chains"
+  weft plan --graph skip.json -p 2 -m 10000000
+  fails 2 "are more than the 16777216 that a plan of a graph may have"
+  weft plan --graph skip.json -p 2 -m 4 --memory 0.1
+  fails 1 "2 is enough, and every schedule needs at least 2"
+  weft gen 1F1B --graph skip.json -m 4 --for pytorch
+  fails 2 "--for does not go with --graph"
+}

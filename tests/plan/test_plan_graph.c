@@ -170,6 +170,11 @@ static void test_two_encoders(void **state) {
   request.memory_limit = 0.5;
   assert_int_equal(weft_search(NULL, &request, &answer, &error), WEFT_ERR_INVALID);
   assert_non_null(strstr(error.message, "1 is enough"));
+  double least;
+  assert_int_equal(weft_search_least_memory(NULL, &request, &least, &error), WEFT_ERR_USAGE);
+  const struct weft_choice_request choose = {.search = request, .global_batch = 8};
+  struct weft_choice *choice = NULL;
+  assert_int_equal(weft_choose(NULL, &choose, &choice, &error), WEFT_ERR_USAGE);
   weft_costs_destroy(costs);
   weft_graph_destroy(graph);
 }
