@@ -75,7 +75,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 def tensor_at(torch: Any, data: int, dtype: int, dims: Sequence[int], device: Any) -> Any:
-    """Make a tensor of memory at an address; whoever owns the memory keeps it there."""
+    """Make a tensor of memory at an address; its owner keeps the memory there."""
     name = NAMES[dtype]
     if 0 in dims:
         return torch.empty(list(dims), dtype=getattr(torch, name), device=device)

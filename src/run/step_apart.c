@@ -163,7 +163,7 @@ static enum weft_status gather(struct weft_rank_graph *graph, const void *from, 
   return graph->group->ops->start(graph->group, &graph->collective, error);
 }
 
-/* As a rank in the handshake: it waits for whoever has not begun the step. */
+/* As a rank in the handshake: it waits for the ranks that have not begun the step. */
 static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_rank_graph *graph = pipeline->apart;
   struct weft_executor *executor = &pipeline->executor;
@@ -218,7 +218,7 @@ static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_e
   return gather(graph, vote, graph->votes, sizeof *vote, error);
 }
 
-/* What headers would have told. */
+/* What headers would say. */
 static enum weft_status check_vote(struct weft_pipeline *pipeline, uint32_t k,
                                    struct weft_error *error) {
   const struct weft_rank_graph *graph = pipeline->apart;

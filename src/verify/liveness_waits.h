@@ -25,7 +25,7 @@ struct weft_wait {
 /* Goes through the waits of an agent; begins as {0}. */
 struct weft_wait_cursor {
   uint32_t part, input;
-  bool past; /* the only one has been told */
+  bool past; /* the only one has been reported */
 };
 
 /* The next wait of a stuck agent; false: no more. There is at least one, and only compute with

@@ -11,33 +11,13 @@
 
 enum { CASES = 400 };
 
-static struct weft_program *parse(const char *csv) {
-  struct weft_program *program = NULL;
-  struct weft_error error;
-  if (weft_program_parse(NULL, csv, strlen(csv), "test", &program, &error) != WEFT_OK) {
-    fail_msg("%s", error.message);
-  }
-  return program;
-}
-
-static struct weft_program *lower(const struct weft_program *table) {
-  struct weft_lower_options options = weft_lower_options_default();
-  struct weft_program *program = NULL;
-  struct weft_error error;
-  options.unshard = options.reduce_grad = false;
-  if (weft_lower(NULL, table, &options, &program, &error) != WEFT_OK) {
-    fail_msg("%s", error.message);
-  }
-  return program;
-}
-
 #define TABLE "#graph,0>1,0>2,1>2\n0F0,0B0\n1F0,2F0,2B0,1B0\n"
 
 /* ---- By hand ---- */
 
 static void the_dry_run_waits_for_all_inputs(void **state) {
   (void)state;
-  struct weft_program *table = parse(TABLE), *program = lower(table), *steps = NULL;
+  struct weft_program *table = parse_text(TABLE), *program = lower_plainly(table), *steps = NULL;
   struct weft_text text = {0};
   struct weft_error error;
   assert_int_equal(weft_dry_run(NULL, program, &steps, &error), WEFT_OK);
@@ -54,15 +34,16 @@ static void the_dry_run_waits_for_all_inputs(void **state) {
 
 static void a_missing_message_is_named_with_its_edge(void **state) {
   (void)state;
-  struct weft_program *program =
-                          parse("#graph,0>1,0>2,1>2\n0F0,0SEND_F0\n1RECV_F0,1F0,2RECV_F0<0,2F0\n"),
+  struct weft_program *program = parse_text(
+                          "#graph,0>1,0>2,1>2\n0F0,0SEND_F0\n1RECV_F0,1F0,2RECV_F0<0,2F0\n"),
                       *steps = NULL;
   struct weft_error error;
   assert_int_equal(weft_dry_run(NULL, program, &steps, &error), WEFT_ERR_INVALID);
   assert_non_null(
       strstr(error.message, "2RECV_F0<0 waits for 0SEND_F0>2 (nowhere in the program)"));
   weft_program_destroy(program);
-  program = parse("#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,2F0,2RECV_F0<0\n");
+  program =
+      parse_text("#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,2F0,2RECV_F0<0\n");
   assert_int_equal(weft_dry_run(NULL, program, &steps, &error), WEFT_ERR_INVALID);
   assert_non_null(strstr(error.message, "2F0 waits for 2RECV_F0<0 (rank 1, step 3)"));
   weft_program_destroy(program);
@@ -70,7 +51,7 @@ static void a_missing_message_is_named_with_its_edge(void **state) {
 
 static void other_edges_are_a_difference(void **state) {
   (void)state;
-  struct weft_program *a = parse(TABLE), *b = parse(strchr(TABLE, '\n') + 1);
+  struct weft_program *a = parse_text(TABLE), *b = parse_text(strchr(TABLE, '\n') + 1);
   struct weft_diff *diff = NULL;
   struct weft_error error;
   assert_int_equal(weft_diff_create(NULL, a, b, 10, &diff, &error), WEFT_OK);
@@ -205,7 +186,7 @@ static void random_graphs_are_linked_by_their_edges(void **state) {
     struct weft_random random = {.state = seed};
     struct weft_graph *graph = any_graph(&random);
     struct weft_program *table = any_graph_table(&random, graph);
-    struct weft_program *program = lower(table);
+    struct weft_program *program = lower_plainly(table);
     expect_links(table);
     expect_links(program);
     expect_dry_run(program);

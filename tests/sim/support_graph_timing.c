@@ -4,8 +4,13 @@
 #include "support_graph_timing.h"
 
 #include <assert.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <cmocka.h>
 
 enum { STAGES = 8, RANKS = 4, EDGES = STAGES * STAGES, MICROBATCHES = 5 };
 enum { RECORDS = 4 * STAGES * MICROBATCHES }; /* of a row: F, I, W, and headers of overlaps */
@@ -552,4 +557,26 @@ void timed_program_finish(struct timed_program *timed) {
   free(timed->idle);
   free(timed->buffers);
   free(timed->peaks);
+}
+
+/* ---- Tables by hand ---- */
+
+struct weft_program *parse_text(const char *csv) {
+  struct weft_program *program = NULL;
+  struct weft_error error;
+  if (weft_program_parse(NULL, csv, strlen(csv), "test", &program, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  return program;
+}
+
+struct weft_program *lower_plainly(const struct weft_program *table) {
+  struct weft_lower_options options = weft_lower_options_default();
+  struct weft_program *program = NULL;
+  struct weft_error error;
+  options.unshard = options.reduce_grad = false;
+  if (weft_lower(NULL, table, &options, &program, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  return program;
 }

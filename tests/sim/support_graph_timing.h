@@ -34,4 +34,8 @@ struct timed_program time_program(const struct weft_program *program,
                                   const struct weft_costs *costs, enum weft_channel_model scope);
 void timed_program_finish(struct timed_program *timed);
 
+/* Fail the test where they cannot. Lowered without UNSHARD, RESHARD and REDUCE_GRAD. */
+struct weft_program *parse_text(const char *csv);
+struct weft_program *lower_plainly(const struct weft_program *table);
+
 #endif

@@ -13,26 +13,6 @@
 
 enum { CASES = 1500, SCOPES = WEFT_CHANNEL_COUNT };
 
-static struct weft_program *parse(const char *csv) {
-  struct weft_program *program = NULL;
-  struct weft_error error;
-  if (weft_program_parse(NULL, csv, strlen(csv), "test", &program, &error) != WEFT_OK) {
-    fail_msg("%s", error.message);
-  }
-  return program;
-}
-
-static struct weft_program *lower(const struct weft_program *table) {
-  struct weft_lower_options options = weft_lower_options_default();
-  struct weft_program *program = NULL;
-  struct weft_error error;
-  options.unshard = options.reduce_grad = false;
-  if (weft_lower(NULL, table, &options, &program, &error) != WEFT_OK) {
-    fail_msg("%s", error.message);
-  }
-  return program;
-}
-
 /* ---- By hand ---- */
 
 /* 0 feeds 1 and 2, 1 feeds 2; stage 0 is on rank 0, 1 and 2 on rank 1. */
@@ -40,7 +20,7 @@ static struct weft_program *lower(const struct weft_program *table) {
 
 static void a_skip_connection_by_hand(void **state) {
   (void)state;
-  struct weft_program *table = parse(TRIANGLE "0F0,0B0\n1F0,2F0,2B0,1B0\n");
+  struct weft_program *table = parse_text(TRIANGLE "0F0,0B0\n1F0,2F0,2B0,1B0\n");
   struct weft_costs *costs = NULL;
   struct weft_simulation *sim = NULL;
   struct weft_error error;
@@ -62,7 +42,7 @@ static void a_skip_connection_by_hand(void **state) {
 /* Stage 0 is frozen: it keeps nothing, and has no gradients to store. */
 static void a_frozen_stage_keeps_nothing(void **state) {
   (void)state;
-  struct weft_program *table = parse(
+  struct weft_program *table = parse_text(
       "#graph,0>1F,1>2\n0F0,0F1,0F2\n1F0,1F1,1F2,1B0,1B1,1B2\n"
       "2F0,2B0,2F1,2B1,2F2,2B2\n");
   struct weft_costs *costs = NULL;
@@ -212,7 +192,7 @@ static void random_graphs_take_the_time_of_the_reference(void **state) {
     struct weft_graph *graph = any_graph(&random);
     struct weft_program *table = any_graph_table(&random, graph);
     struct weft_costs *costs = any_costs(&random, graph->stage_count);
-    struct weft_program *program = lower(table);
+    struct weft_program *program = lower_plainly(table);
     assert_true(check(table, costs, WEFT_CHANNEL_EDGE));
     assert_true(check(program, costs, WEFT_CHANNEL_EDGE));
     finished[0]++;
@@ -251,7 +231,7 @@ static void a_chain_written_as_a_graph_is_the_same(void **state) {
   assert_int_equal(weft_program_set_graph(table, graph, &error), WEFT_OK);
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
   costs->hop = (struct weft_hop_costs){.latency = 0.5, .bytes = 3, .bytes_per_unit = 4};
-  struct weft_program *programs[2] = {lower(plain), lower(table)};
+  struct weft_program *programs[2] = {lower_plainly(plain), lower_plainly(table)};
   for (unsigned scope = 0; scope < SCOPES; scope++) {
     struct weft_sim_options options = weft_sim_options_default();
     struct weft_simulation *sims[2] = {NULL};
@@ -283,7 +263,7 @@ static void a_chain_written_as_a_graph_is_the_same(void **state) {
 
 static void every_allocation_may_fail(void **state) {
   (void)state;
-  struct weft_program *table = parse(TRIANGLE "0F0,0B0\n1F0,2F0,2B0,1B0\n");
+  struct weft_program *table = parse_text(TRIANGLE "0F0,0B0\n1F0,2F0,2B0,1B0\n");
   struct weft_costs *costs = NULL;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
