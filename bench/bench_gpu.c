@@ -592,19 +592,22 @@ int weft_bench_cmd_gpu(const struct weft_cli *cli, const struct weft_cli_argumen
 /* ---- Blocks, beside another program ---- */
 
 static int measure_blocks(const struct bench *bench, uint32_t ranks, struct table *table) {
-  static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"};
   enum { EAGER, GRAPH, PARTS, WAYS };
   if (ranks > 4 || 8 % ranks != 0) {
     return weft_cli_usage(bench->cli, "give -p 1, 2 or 4",
                           "8 blocks cannot be divided among %" PRIu32 " ranks", ranks);
   }
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(schedules); k++) {
+  for (size_t k = 0; schedule_at(k) != NULL; k++) {
+    const struct weft_schedule_info *info = weft_schedule_find(schedule_at(k), NULL);
+    if (!info->in_pytorch) {
+      continue;
+    }
     struct weft_bench_gpu_result results[WAYS];
-    double *row = add_row(table, schedules[k]);
+    double *row = add_row(table, info->name);
     for (int way = 0; way < WAYS; way++) {
       struct weft_bench_gpu_case at =
-          products_case(bench, schedules[k], ranks, 0, 8 / ranks / (k > 0 ? 2 : 1));
-      at.rows = at.width = 2048;
+          products_case(bench, info->name, ranks, 0, 8 / ranks / info->stages_per_rank_default);
+      at.rows = at.width = number(bench, WEFT_CLI_OPTION_DIM, 2048);
       at.wide = 4 * at.width;
       at.no_graph = way == EAGER;
       at.partitions = way == PARTS ? ranks : 0;
@@ -621,7 +624,7 @@ static int measure_blocks(const struct bench *bench, uint32_t ranks, struct tabl
       row[4] += results[GRAPH].losses[m];
     }
     if (results[EAGER].checksum != results[GRAPH].checksum) {
-      weft_cli_print(bench->cli, NULL, "bench: %s: eager and graph steps differ", schedules[k]);
+      weft_cli_print(bench->cli, NULL, "bench: %s: eager and graph steps differ", info->name);
       return WEFT_CLI_FOUND_BAD;
     }
   }
@@ -635,13 +638,14 @@ int weft_bench_cmd_gpu_blocks(const struct weft_cli *cli,
   struct bench bench = {.cli = cli, .arguments = arguments, .text = text, .json = json};
   struct table table = {
       .key = "blocks",
-      .title = "8 blocks of width 2048, graph",
+      .title = "8 blocks of one width, graph",
       .note =
           "Milliseconds of a step, eager and as a graph of ranks that share the GPU, and as one "
           "with\n"
           "  a partition of the GPU for each rank. A block is\n"
-          "  x + W2 gelu(W1 x) with an inner width of 8192; bf16, 2048 rows in a microbatch. The\n"
-          "  loss is the sum of outputs times targets, of the first microbatch and of all.",
+          "  x + W2 gelu(W1 x), four times as wide inside; bf16, as many rows in a microbatch as\n"
+          "  columns (--dim, 2048). The loss is the sum of outputs times targets, of the first\n"
+          "  microbatch and of all.",
       .columns = {"eager_ms", "step_ms", "partitions_ms", "loss_0", "loss_sum"}};
   const uint32_t ranks = number(&bench, WEFT_CLI_OPTION_RANKS, 2);
   int status = open_gpu(&bench);

@@ -113,16 +113,17 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 
-/* The model is for training on GPUs. */
+/* The model is for training on GPUs; blocks have a width, too. */
 static int refuse_model(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id options[] = {
       WEFT_CLI_OPTION_DEVICE,     WEFT_CLI_OPTION_MODEL, WEFT_CLI_OPTION_LAYERS,
       WEFT_CLI_OPTION_DIM,        WEFT_CLI_OPTION_HEADS, WEFT_CLI_OPTION_CONTEXT,
       WEFT_CLI_OPTION_VOCABULARY, WEFT_CLI_OPTION_BATCH};
-  const bool trains = arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0;
+  const char *name = arguments->operand_count > 0 ? arguments->operands[0] : "";
+  const bool trains = strcmp(name, "train") == 0, blocks = strcmp(name, "gpu-blocks") == 0;
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     const bool is_device = options[i] == WEFT_CLI_OPTION_DEVICE;
-    if (arguments->given[options[i]] &&
+    if (arguments->given[options[i]] && !(blocks && options[i] == WEFT_CLI_OPTION_DIM) &&
         !(trains && (is_device || weft_cli_is_on_gpus(arguments)))) {
       return weft_cli_usage(cli, "weft bench train --device cuda",
                             "--%s has no effect: it is for the benchmark train%s",

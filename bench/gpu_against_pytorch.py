@@ -12,20 +12,28 @@ PyTorch runs a process per rank on the GPU, under MPS if it can be started, with
 (each process claims to be a host of its own, else NCCL refuses two ranks on a GPU). Weft runs all
 ranks in one process (`weft bench gpu-blocks`). Ranks share the whole GPU, or each has its part of
 it: by MPS's limit on threads, and by partitions. Printed is the median step in milliseconds.
+
+WEFT_BENCH_WIDTH=16 WEFT_BENCH_DEVICE=cpu tries the script where there is no GPU: Weft needs the
+fake driver of the tests, PyTorch computes on the host over gloo, and the times mean nothing.
 """
 import argparse
 import importlib.util
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-WIDTH, WIDE, BLOCKS, ROWS, MICROBATCHES, STEPS = 2048, 8192, 8, 2048, 8, 10
-SCHEDULES = {"1F1B": 1, "Interleaved1F1B": 2, "ZBVZeroBubble": 2}
+BLOCKS, MICROBATCHES, STEPS = 8, 8, 10
+WIDTH = int(os.environ.get("WEFT_BENCH_WIDTH", "2048"))
+WIDE, ROWS = 4 * WIDTH, WIDTH
+DEVICE = os.environ.get("WEFT_BENCH_DEVICE", "cuda")
+SCHEDULES = {"GPipe": 1, "1F1B": 1, "LoopedBFS": 2, "Interleaved1F1B": 2,
+             "InterleavedZeroBubble": 2, "ZBVZeroBubble": 2, "DualPipeV": 2}
 TOLERANCE = 0.02  # of the sum of the losses' magnitudes
 
 
@@ -34,7 +42,7 @@ TOLERANCE = 0.02  # of the sum of the losses' magnitudes
 def make_table(torch):
     """As table_number() of bench/bench_gpu_stages.c."""
     mask = 0xFFFFFFFF
-    x = torch.arange(1 << 24, dtype=torch.int64, device="cuda")
+    x = torch.arange(1 << 24, dtype=torch.int64, device=DEVICE)
     x = (x * 2654435761) & mask
     x = ((x ^ (x >> 15)) * 2246822519) & mask
     x = ((x ^ (x >> 13)) * 3266489917) & mask
@@ -72,13 +80,15 @@ def time_schedule(torch, dist, table, rank, ranks, schedule):
 
     stages = ranks * SCHEDULES[schedule]
     mine = [rank + k * ranks for k in range(SCHEDULES[schedule])]
-    if schedule == "ZBVZeroBubble":
+    if schedule in ("ZBVZeroBubble", "DualPipeV"):
         mine = [rank, stages - 1 - rank]
     layers = BLOCKS // stages
-    device = torch.device("cuda:0")
-    example = torch.zeros(1, ROWS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    device = torch.device(DEVICE)
+    batch_example = torch.zeros(1, ROWS, WIDTH, device=DEVICE, dtype=torch.bfloat16)
+    example = batch_example.clone().requires_grad_()  # PyTorch 2.13 takes it from here
     parts = [PipelineStage(torch.nn.Sequential(*[Block(s * layers + k) for k in range(layers)]), s,
-                           stages, device, input_args=(example,), output_args=(example,))
+                           stages, device, input_args=(example if s > 0 else batch_example,),
+                           output_args=(example,))
              for s in mine]
     kind = get_schedule_class(schedule)
     pipeline = kind(parts if issubclass(kind, PipelineScheduleMulti) else parts[0], MICROBATCHES,
@@ -86,19 +96,24 @@ def time_schedule(torch, dist, table, rank, ranks, schedule):
     inputs, targets = batch(1000, 2.0), batch(2000, 0.125)
     parameters = [p for part in parts for p in part.submod.parameters()]
     times, losses = [], []
+
+    def synchronize():
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+
     for k in range(3 + STEPS):
-        torch.cuda.synchronize()
+        synchronize()
         dist.barrier()
-        torch.cuda.synchronize()
+        synchronize()
         begin = time.perf_counter()
         for p in parameters:
             p.grad = None
         losses.clear()
         last = {"target": targets, "losses": losses} if stages - 1 in mine else {}
         pipeline.step(*((inputs,) if 0 in mine else ()), **last)
-        torch.cuda.synchronize()
+        synchronize()
         dist.barrier()
-        torch.cuda.synchronize()
+        synchronize()
         if k >= 3:
             times.append((time.perf_counter() - begin) * 1e3)
     return times, [float(loss) for loss in losses]
@@ -110,9 +125,13 @@ def run_rank(rank, ranks, port, folder):
                       RANK=str(rank), WORLD_SIZE=str(ranks))
     import torch
     import torch.distributed as dist
-    torch.cuda.set_device(0)
-    dist.init_process_group("nccl", rank=rank, world_size=ranks,
-                            device_id=torch.device("cuda:0"))
+    if DEVICE == "cuda":
+        torch.cuda.set_device(0)
+        dist.init_process_group("nccl", rank=rank, world_size=ranks,
+                                device_id=torch.device("cuda:0"))
+    else:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", rank=rank, world_size=ranks)
     table = make_table(torch)
     for schedule in SCHEDULES:
         times, losses = time_schedule(torch, dist, table, rank, ranks, schedule)
@@ -126,6 +145,15 @@ def run_rank(rank, ranks, port, folder):
 
 
 # ---- Both programs ----
+
+def what_failed(text):
+    """The last exception in what a process printed, with what it says on the lines after it."""
+    lines = [re.sub(r"^\[rank\d+\]: ?", "", line).rstrip() for line in text.splitlines()]
+    lines = [line for line in lines if line]
+    at = max((k for k, line in enumerate(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)),
+             default=len(lines) - 1)
+    return " ".join(line.strip() for line in lines[at:at + 4]) or "it printed nothing"
+
 
 def run_pytorch(ranks, limit, percentage):
     """{schedule: (median milliseconds, losses)} of those that ended, and why others did not."""
@@ -144,7 +172,7 @@ def run_pytorch(ranks, limit, percentage):
             try:
                 _, text = process.communicate(timeout=max(1, until - time.time()))
                 if process.returncode != 0:
-                    why = why or (text.decode(errors="replace").strip().splitlines() or ["?"])[-1]
+                    why = why or what_failed(text.decode(errors="replace"))
             except subprocess.TimeoutExpired:
                 why = why or f"not done after {limit} s"
                 process.kill()
@@ -180,8 +208,8 @@ def stop_mps(names):
 
 
 def run_weft(command, ranks):
-    done = subprocess.run(command + ["-p", str(ranks), "--json"], stdout=subprocess.PIPE,
-                          timeout=300, check=False)
+    done = subprocess.run(command + ["-p", str(ranks), "--dim", str(WIDTH), "--json"],
+                          stdout=subprocess.PIPE, timeout=300, check=False)
     if done.returncode != 0:  # 69: no GPU, or no cublasLt; it has said so
         sys.exit(0 if done.returncode == 69 else 1)
     return {row["case"]: row for row in json.loads(done.stdout)["blocks"]}
@@ -193,10 +221,10 @@ def compare(ranks, weft, pytorch, column):
     for schedule in SCHEDULES:
         row = weft[schedule]
         if schedule not in pytorch:
-            print(f"{schedule:<18} {ranks:>5} {'-':>11} {row[column]:>9.2f}", flush=True)
+            print(f"{schedule:<22} {ranks:>5} {'-':>11} {row[column]:>9.2f}", flush=True)
             continue
         milliseconds, losses = pytorch[schedule]
-        print(f"{schedule:<18} {ranks:>5} {milliseconds:>11.2f} {row[column]:>9.2f} "
+        print(f"{schedule:<22} {ranks:>5} {milliseconds:>11.2f} {row[column]:>9.2f} "
               f"{milliseconds / row[column]:>12.2f} {sum(losses):>13.4f} {row['loss_sum']:>13.4f}",
               flush=True)
         size = sum(abs(loss) for loss in losses)
@@ -227,7 +255,7 @@ def main():
                 print(f"8 blocks of width {WIDTH}, {MICROBATCHES} microbatches, bf16; PyTorch "
                       f"{'under MPS' if mps else 'without MPS'}; "
                       f"{'ranks share the GPU' if shared else 'each rank has its part of the GPU'}")
-                print(f"{'schedule':<18} {'ranks':>5} {'pytorch ms':>11} {'weft ms':>9} "
+                print(f"{'schedule':<22} {'ranks':>5} {'pytorch ms':>11} {'weft ms':>9} "
                       f"{'pytorch/weft':>12} {'loss: pytorch':>13} {'weft':>13}", flush=True)
                 for p in ranks:
                     found, why = run_pytorch(p, arguments.limit, 100 if shared else 100 // p)

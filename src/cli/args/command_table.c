@@ -395,9 +395,8 @@ static const struct weft_cli_command commands[] = {
      "gpu: on the first GPU, host time per action and per step against bare calls of the driver, "
      "and steps of timed stages and of matrix products against their simulation. Losses and "
      "gradients of linear stages must have the host's bits. Takes a minute.\n"
-     "gpu-blocks: steps of eight MLP blocks of width 2,048 on -p ranks that share the first GPU, "
-     "for "
-     "bench/gpu_against_pytorch.py.\n"
+     "gpu-blocks: steps of eight MLP blocks of width --dim (default 2,048) on -p ranks that share "
+     "the first GPU, on every schedule that PyTorch has, for bench/gpu_against_pytorch.py.\n"
      "Default shape: -p 64 -m 256, two stages per rank; for run -p 8 -m 32, and -m 256.",
      "weft bench plan --large"},
     {"doctor",
