@@ -105,6 +105,44 @@ last_loss() {
   jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
 }
 
+both_losses() {
+  jq -s 'map(select(.loss)) | last | [.loss, .second_loss]' <<<"$output"
+}
+
+# hash_of WORDS: the parameters' hash after such a training on GPUs is $hash, or becomes it.
+hash_of() {
+  local found
+  on_gpus --data data.txt "$@"
+  succeeds
+  found=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
+  [ "$found" = "${hash:=$found}" ] || { echo "$*: $found instead of $hash" >&2; return 1; }
+}
+
+@test "train on GPUs: skips and a second head, on the host, back, and on another shape" {
+  local hash there common=(--layers 4 --skips --predict-tokens 2 --lr 0.001 --lr-min 0.001 --warmup 0)
+  hash_of "${common[@]}" --steps 4 --profile costs.json
+  jq -e '.parts | length == 7 and all(.f > 0 and .w > 0)' costs.json
+  there=$(both_losses)
+  train "${common[@]}" --steps 4
+  succeeds
+  both_losses | jq -e --argjson there "$there" '[.[0] - $there[0], .[1] - $there[1]] | all(fabs < 0.01)'
+  # Stopped, and continued with other stages: the bits of a training that was not.
+  on_gpus --data data.txt "${common[@]}" --steps 2 --checkpoint gpu --ranks 2 --partitions 2 --schedule ZBVZeroBubble
+  succeeds
+  hash_of "${common[@]}" --steps 4 --resume gpu --ranks 4 --split 2,2,0,0 --no-graph
+  hash_of "${common[@]}" --steps 4 --resume gpu --ranks 2 --schedule auto
+  # From GPUs to the host, and from the host to GPUs.
+  train "${common[@]}" --steps 3 --resume gpu --ranks 3 --split 4,0,0 --checkpoint host
+  succeeds
+  on_gpus --data data.txt "${common[@]}" --steps 4 --resume host --ranks 2
+  succeeds
+  both_losses | jq -e --argjson there "$there" '[.[0] - $there[0], .[1] - $there[1]] | all(fabs < 0.01)'
+  # Replicas, which come to bits of their own.
+  hash=
+  hash_of "${common[@]}" --steps 2 --dp 2 --tied
+  hash_of "${common[@]}" --steps 2 --dp 2 --tied --shard full --ranks 2 --schedule ZBH1
+}
+
 @test "train on tokens of 16 bits: nanoGPT's files, and llm.c's" {
   local k
   for k in $(seq 1 2000); do
@@ -164,12 +202,6 @@ last_loss() {
   hints
   on_gpus --data data.txt --heads 4
   fails 2 "heads of 8 channels: the GPU's kernels have no such width"
-  hints
-  on_gpus --data data.txt --layers 3 --skips
-  fails 2 "--skips: the GPU's layers have no kernel yet that adds up activations"
-  hints
-  on_gpus --data data.txt --predict-tokens 2
-  fails 2 "--predict-tokens 2: the GPU's layers have no kernel yet"
   hints
   weft train --synthetic --vocabulary 512
   fails 2 "on the host tokens are bytes"

@@ -226,6 +226,7 @@ static void weft_copies_wait() {
 }
 
 #include "gpt_layers.cu"
+#include "gpt_optimizer.cu"
 
 struct weft_fragment;
 static weft_fragment weft_load_matrices(const uint4 *at);

@@ -106,6 +106,33 @@ static bool check_columns(unsigned rows, unsigned width, unsigned each) {
   return report("column sums", rows, width, distance(columns.to, truth), 1e-5);
 }
 
+/* ---- Sums of activations ---- */
+
+static struct {
+  std::vector<weft_bf16> a, b, sum;
+} sums;
+
+static void run_sum() {
+  weft_gpt_add_bf16(sums.sum.data(), sums.a.data(), sums.b.data(), sums.sum.size());
+}
+static void run_sum_swapped() {
+  weft_gpt_add_bf16(sums.sum.data(), sums.b.data(), sums.a.data(), sums.sum.size());
+}
+
+static bool check_sum(unsigned rows, unsigned channels) {
+  const size_t count = (size_t)rows * channels;
+  sums = {draw_many(count), draw_many(count), std::vector<weft_bf16>(count, 0x7fff)};
+  std::vector<double> truth(count);
+  for (size_t k = 0; k < count; k++) {
+    truth[k] = number_of(sums.a[k]) + number_of(sums.b[k]);
+  }
+  const unsigned blocks = (unsigned)((count / 8 + 255) / 256);
+  launch(run_sum, blocks, 1, 256);
+  const std::vector<weft_bf16> first = sums.sum;
+  launch(run_sum_swapped, blocks, 1, 256);
+  return report("add_bf16", rows, channels, distance(first, truth), 0.003) && first == sums.sum;
+}
+
 /* ---- Cross entropy ---- */
 
 static struct {
@@ -156,6 +183,7 @@ int main() {
   }
   good = check_norm(32, 768, true) && good;
   good = check_columns(1000, 96, 256) && check_columns(512, 768, 256) && good;
+  good = check_sum(7, 32) && check_sum(37, 768) && good;
   for (const unsigned vocabulary : {256u, 8200u, 50304u}) {
     good = check_entropy(2, vocabulary, false) && good;
   }

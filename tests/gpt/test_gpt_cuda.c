@@ -23,7 +23,7 @@ enum { RANKS_MAX = 4, SCHEDULE_STEP = 1 };
 #endif
 
 /* The first step is enqueued, the second recorded, the third replayed. */
-enum { STEPS = 3, BLOCKS = 6, LAYERS = BLOCKS + 2 };
+enum { STEPS = 3, BLOCKS = 6, LAYERS_MAX = BLOCKS + 1 + WEFT_GPT_HEADS_MAX };
 
 static struct weft_gpt_trainer_options base_options(const struct weft_gpt_dataset *dataset) {
   struct weft_gpt_trainer_options options = hand_options(dataset);
@@ -40,17 +40,18 @@ static struct weft_gpt_trainer_options base_options(const struct weft_gpt_datase
 }
 
 struct run {
-  double losses[STEPS], validation[STEPS], norms[STEPS];
+  double losses[STEPS], second_losses[STEPS], validation[STEPS], norms[STEPS];
   uint64_t hash, state_hash;
   enum weft_gpt_divergence divergence;
   uint64_t steps_done, skipped;
   /* Of the last step; freed by the caller. */
-  float *gradients[LAYERS], *parameters[LAYERS];
+  float *gradients[LAYERS_MAX], *parameters[LAYERS_MAX];
 };
 
 static void note_step(void *context, const struct weft_gpt_step_report *report) {
   struct run *run = context;
   run->losses[report->step - 1] = report->loss;
+  run->second_losses[report->step - 1] = report->second_loss;
   run->norms[report->step - 1] = report->gradient_norm;
   run->validation[report->step - 1] = report->validation_loss;
 }
@@ -75,7 +76,7 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
   }
   run->hash = weft_gpt_trainer_hash(trainer);
   run->state_hash = hand_hash_state_of(trainer, &options.training.config);
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&options.training.config); layer++) {
     const uint64_t count = weft_gpt_layer_floats(&options.training.config, layer);
     run->gradients[layer] = calloc((size_t)count, sizeof(float));
     run->parameters[layer] = calloc((size_t)count, sizeof(float));
@@ -95,7 +96,7 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
 }
 
 static void free_run(struct run *run) {
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+  for (uint32_t layer = 0; layer < LAYERS_MAX; layer++) {
     free(run->gradients[layer]);
     free(run->parameters[layer]);
   }
@@ -129,6 +130,8 @@ static void check_against_host(struct weft_gpt_trainer_options options, const ch
       fail_msg("%s: step %u has loss %g, on the host %g", what, k + 1, run.losses[k],
                host.losses[k]);
     }
+    assert_true(fabs(run.second_losses[k] - host.second_losses[k]) <=
+                0.002 * host.second_losses[k]);
     assert_true(fabs(run.norms[k] - host.norms[k]) < 0.02 * host.norms[k]);
   }
   assert_true(fabs(run.validation[STEPS - 1] - host.validation[STEPS - 1]) < 0.01);
@@ -137,7 +140,7 @@ static void check_against_host(struct weft_gpt_trainer_options options, const ch
   options.training.total_steps = 1;
   train(options, false, what, &host);
   train(options, true, what, &run);
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&options.training.config); layer++) {
     compare_gradients(&run, &host, layer, weft_gpt_layer_floats(&options.training.config, layer));
   }
   free_run(&host);
@@ -200,6 +203,88 @@ static void test_same_bits(void **state) {
     }
   }
   free_run(&one);
+}
+
+/* ---- Skips and a second head ---- */
+
+static struct weft_gpt_trainer_options graph_options(const struct weft_gpt_dataset *dataset) {
+  struct weft_gpt_trainer_options options = base_options(dataset);
+  options.training.config.skips = true;
+  options.training.config.predict = 2;
+  return options;
+}
+
+static void test_graph_against_host(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = graph_options(&dataset);
+  check_against_host(options, "skips and two heads");
+  options.training.config.predict = 1;
+  options.training.config.tied = true;
+  check_against_host(options, "skips, tied");
+}
+
+static bool same_bits(const struct run *a, const struct run *b) {
+  return memcmp(a->losses, b->losses, sizeof a->losses) == 0 &&
+         memcmp(a->second_losses, b->second_losses, sizeof a->second_losses) == 0 &&
+         memcmp(a->validation, b->validation, sizeof a->validation) == 0 && a->hash == b->hash &&
+         a->state_hash == b->state_hash;
+}
+
+/* Heads beside blocks, on a stage of their own, and each on its own; skips that pass over several
+ * stages, and over none. */
+static void test_graph_same_bits(void **state) {
+  (void)state;
+  static const struct {
+    const char *schedule;
+    uint32_t ranks, stage_count, blocks[8];
+    bool tied, no_graph;
+  } cases[] = {{"1F1B", 2, 2, {3, 3}, true, false},
+               {"ZBVZeroBubble", 2, 4, {2, 2, 2, 0}, true, false},
+               {"ZBH1", 3, 3, {6, 0, 0}, false, true},
+               {"GPipe", 4, 4, {3, 3, 0, 0}, false, true},
+               {"Interleaved1F1B", 2, 4, {0, 6, 0, 0}, false, false},
+               {"ZBH1", 4, 4, {0, 1, 2, 3}, false, false},
+               {"Interleaved1F1B", 4, 8, {1, 1, 1, 1, 1, 1, 0, 0}, false, true},
+               {"DualPipeV", 4, 8, {0, 1, 1, 1, 1, 1, 1, 0}, true, false},
+               {"ZBVZeroBubble", 4, 8, {1, 1, 1, 1, 1, 1, 0, 0}, false, false}};
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct run one[2], run;
+  for (uint32_t tied = 0; tied < 2; tied++) {
+    struct weft_gpt_trainer_options options = graph_options(&dataset);
+    options.training.config.tied = tied > 0;
+    fake_cuda_reset(NULL);
+    train(options, true, "a graph on one rank", &one[tied]);
+  }
+  for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(cases); k++) {
+    struct weft_gpt_trainer_options options = graph_options(&dataset);
+    uint32_t first[9];
+    struct weft_error error;
+    if (cases[k].ranks > RANKS_MAX) {
+      continue;
+    }
+    options.training.config.tied = cases[k].tied;
+    options.schedule = cases[k].schedule;
+    options.ranks = cases[k].ranks;
+    options.no_graph = cases[k].no_graph;
+    options.first_layers = first;
+    assert_int_equal(weft_gpt_split_counts(&options.training.config, cases[k].blocks,
+                                           cases[k].stage_count, first, &error),
+                     WEFT_OK);
+    char what[64];
+    (void)snprintf(what, sizeof what, "graph %u, %s on %u ranks", k, cases[k].schedule,
+                   cases[k].ranks);
+    fake_cuda_reset(
+        &(struct fake_cuda_options){.seed = k, .queues = 1 + k % 9, .devices = 1 + k % 2});
+    train(options, true, what, &run);
+    assert_true(fake_cuda_calls("cuGraphLaunch") >= STEPS - 1 || cases[k].no_graph);
+    if (!same_bits(&run, &one[cases[k].tied])) {
+      fail_msg("%s: not the bits of one rank", what);
+    }
+    free_run(&run);
+  }
+  free_run(&one[0]);
+  free_run(&one[1]);
 }
 
 /* ---- Replicas ---- */
@@ -288,7 +373,7 @@ static void test_optimizer(void **state) {
   fake_cuda_reset(&(struct fake_cuda_options){.devices = 2, .seed = 7});
   train(options, true, "one step", &run);
   double sum = 0;
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+  for (uint32_t layer = 0; layer < BLOCKS + 2; layer++) {
     double squares = 0;
     for (uint64_t k = 0; k < weft_gpt_layer_floats(&options.training.config, layer); k++) {
       squares += (double)run.gradients[layer][k] * (double)run.gradients[layer][k];
@@ -297,7 +382,7 @@ static void test_optimizer(void **state) {
   }
   assert_true(sqrt(sum) > 5 * options.training.clip);
   assert_true(fabs(run.norms[0] - sqrt(sum)) < 1e-12 * sqrt(sum));
-  for (uint32_t layer = 0; layer < LAYERS; layer++) {
+  for (uint32_t layer = 0; layer < BLOCKS + 2; layer++) {
     struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
     const uint32_t count = weft_gpt_layer_parameters(&options.training.config, layer, tensors);
     float *before = calloc(weft_gpt_layer_floats(&options.training.config, layer), sizeof *before);
@@ -350,6 +435,7 @@ static void test_divergence(void **state) {
     struct run one, run;
     options.training.rate = options.training.rate_min = 1e30;
     options.training.warmup_steps = 0;
+    options.training.config.predict = ranks;
     options.training.total_steps = 1;
     options.eval_every = 0;
     options.ranks = ranks;
@@ -470,6 +556,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_against_host),
       cmocka_unit_test(test_same_bits),
+      cmocka_unit_test(test_graph_against_host),
+      cmocka_unit_test(test_graph_same_bits),
       cmocka_unit_test(test_replicas),
       cmocka_unit_test(test_optimizer),
       cmocka_unit_test(test_a_step_is_one_launch),

@@ -94,6 +94,7 @@ same() {
   seq 1 900 >data.txt
   same 2 -p 2 --tied
   same 4 -p 2 --dp 2 --shard full --schedule ZBH1
+  same 2 -p 2 --tied --skips --predict-tokens 2
   mpi_is_tidy
 }
 
@@ -103,6 +104,7 @@ same() {
   seq 1 900 >data.txt
   same 2 -p 2 --schedule ZBVZeroBubble --tied
   same 4 --dp 2 --shard grads
+  same 4 -p 4 --skips --predict-tokens 2 --split 3,3,0,0 --schedule ZBH1
   mpi_is_tidy
 }
 

@@ -35,6 +35,7 @@ teardown_file() {
   same 4 -p 2 --dp 2 --shard full --schedule ZBH1
   same 3 -p 1 --dp 3 --shard grads --batch 12
   WEFT_NCCL_PIECE=20000 same 4 -p 2 --dp 2 --tied
+  same 3 -p 3 --skips --predict-tokens 2 --split 6,0,0 --schedule ZBH1
   mpi_is_tidy
 }
 

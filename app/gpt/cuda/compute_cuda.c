@@ -159,6 +159,16 @@ static enum weft_status tie(struct weft_gpt_compute *compute, uint64_t count, fl
       (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(a), WEFT_GPT_ADDRESS(b), count}, stream, error);
 }
 
+static enum weft_status sum(struct weft_gpt_compute *compute, uint64_t count, const void *a,
+                            const void *b, void *c, struct weft_stream *stream,
+                            struct weft_error *error) {
+  assert(count % 8 == 0);
+  return weft_gpt_cuda_launch(
+      weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_add_bf16, weft_gpt_cuda_threads(count / 8),
+      (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(c), WEFT_GPT_ADDRESS(a), WEFT_GPT_ADDRESS(b), count},
+      stream, error);
+}
+
 /* ---- Between steps ---- */
 
 static enum weft_status begin(const struct weft_gpt_cuda *cuda, struct weft_error *error) {
@@ -282,14 +292,15 @@ static enum weft_status sum_losses(struct weft_gpt_compute *compute, uint32_t co
 }
 
 static enum weft_status clip(struct weft_gpt_compute *compute, const double *sums, uint32_t layers,
-                             uint32_t replicas, struct weft_stream *stream,
+                             uint32_t heads, uint32_t replicas, struct weft_stream *stream,
                              struct weft_error *error) {
   const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
   return weft_gpt_cuda_launch(
       cuda, WEFT_GPT_CUDA_clip, (struct weft_gpt_cuda_grid){.blocks = {1}, .threads = {1024}},
       (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(cuda->settings),
                              WEFT_GPT_ADDRESS(cuda->step + STEP_NORM), WEFT_GPT_ADDRESS(sums),
-                             WEFT_GPT_ADDRESS(cuda->step), layers, replicas},
+                             WEFT_GPT_ADDRESS(cuda->step), layers, replicas,
+                             (uint64_t)heads * replicas},
       stream, error);
 }
 
@@ -341,6 +352,7 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
                                                   .backward_weight = weft_gpt_cuda_backward_weight,
                                                   .scale = scale,
                                                   .tie = tie,
+                                                  .sum = sum,
                                                   .square_sums = square_sums,
                                                   .round = round_parameters,
                                                   .set_step = set_step,

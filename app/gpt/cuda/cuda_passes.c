@@ -65,7 +65,7 @@ static uint64_t lay_out(const struct weft_gpt_config *config, uint32_t layer, ui
   saved->mean1 = take(&at, base, rows * sizeof(float));
   saved->rstd1 = take(&at, base, rows * sizeof(float));
   saved->parts1 = take(&at, base, parts);
-  if (layer == config->blocks + 1) {
+  if (weft_gpt_is_head(config, layer)) {
     saved->logits = take(&at, base, rows * config->vocabulary * 2);
     saved->losses = take(&at, base, rows * sizeof(float));
     return at;
@@ -392,6 +392,7 @@ static enum weft_status block_backward_weight(const struct pass *p, struct weft_
 /* Logits are bf16, and become their gradients in the same place. */
 static enum weft_status head_forward(const struct pass *p, struct weft_error *error) {
   const struct cuda_saved *k = &p->saved;
+  const double weight = weft_gpt_head_weight(p->call->config, p->call->layer);
   WEFT_TRY(norm(p, p->call->x, WEFT_GPT_LNF_WEIGHT, WEFT_GPT_LNF_BIAS, k->ln1, k->mean1, k->rstd1,
                 error));
   if (p->call->targets == NULL) {
@@ -410,9 +411,9 @@ static enum weft_status head_forward(const struct pass *p, struct weft_error *er
       error));
   LAUNCH(cross_entropy, GRID(.blocks = {p->rows}, .threads = {1024}), ADDRESS(k->logits),
          ADDRESS(k->losses), ADDRESS(p->call->targets), p->rows, p->vocabulary,
-         weft_gpt_cuda_number(1.0 / (double)p->rows), p->call->training ? 0 : 1, token_bytes(p));
+         weft_gpt_cuda_number(weight / (double)p->rows), p->call->training ? 0 : 1, token_bytes(p));
   LAUNCH(mean_loss, GRID(.blocks = {1}, .threads = {1024}), ADDRESS(p->call->loss),
-         ADDRESS(k->losses), p->rows);
+         ADDRESS(p->call->head_loss), ADDRESS(k->losses), p->rows, weft_gpt_cuda_number(weight));
   return WEFT_OK;
 }
 
@@ -434,7 +435,7 @@ static enum weft_status head_backward_weight(const struct pass *p, struct weft_e
 /* ---- Any layer ---- */
 
 static bool is_head(const struct weft_gpt_pass_call *call) {
-  return call->layer == call->config->blocks + 1;
+  return weft_gpt_is_head(call->config, call->layer);
 }
 
 enum weft_status weft_gpt_cuda_forward(struct weft_gpt_compute *compute,

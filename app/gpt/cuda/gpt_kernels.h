@@ -24,6 +24,7 @@ extern const char weft_gpt_cuda_text[];
   X(scale)                             \
   X(tie)                               \
   X(add)                               \
+  X(add_bf16)                          \
   X(to_bf16)                           \
   X(square_sums)                       \
   X(sum_parts)                         \

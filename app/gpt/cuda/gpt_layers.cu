@@ -519,8 +519,9 @@ extern "C" __global__ void __launch_bounds__(1024, 2)
   }
 }
 
-/* *loss += the mean of losses; one block of 1024 threads. */
-WEFT_GLOBAL(mean_loss, (double *loss, const float *losses, weft_u64 rows)) {
+/* *own, if not NULL, = the mean of losses; *loss += weight times it. One block of 1024 threads. */
+WEFT_GLOBAL(mean_loss, (double *loss, double *own, const float *losses, weft_u64 rows,
+                        double weight)) {
   __shared__ double sums[32];
   double sum = 0;
   for (weft_u64 r = threadIdx.x; r < rows; r += 1024) {
@@ -535,6 +536,10 @@ WEFT_GLOBAL(mean_loss, (double *loss, const float *losses, weft_u64 rows)) {
     for (int w = 1; w < 32; w++) {
       sum += sums[w];
     }
-    *loss += sum / (double)rows;
+    const double mean = sum / (double)rows;
+    if (own != nullptr) {
+      *own = mean;
+    }
+    *loss += weight * mean;
   }
 }

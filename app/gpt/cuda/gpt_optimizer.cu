@@ -31,6 +31,22 @@ WEFT_GLOBAL(add, (float *c, const float *a, const float *b, weft_u64 count)) {
   }
 }
 
+/* Activations: c[k] = a[k] + b[k], rounded once, so that a and b may change places; eight numbers
+ * per thread. */
+WEFT_GLOBAL(add_bf16, (weft_bf16 *c, const weft_bf16 *a, const weft_bf16 *b, weft_u64 count)) {
+  const weft_u64 k = weft_thread() * 8;
+  if (k < count) {
+    float x[8], y[8];
+    weft_load8(x, a + k);
+    weft_load8(y, b + k);
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      x[e] += y[e];
+    }
+    weft_store8(c + k, x);
+  }
+}
+
 /* To bf16; eight numbers per thread. */
 WEFT_GLOBAL(to_bf16, (weft_bf16 *y, const float *x, weft_u64 count)) {
   const weft_u64 k = weft_thread() * 8;
@@ -85,14 +101,14 @@ WEFT_GLOBAL(sum_parts, (double *sums, const double *parts, weft_u64 count, weft_
 }
 
 /* The norm of all gradients, and the settings of AdamW with the factor that clips them. `sums`: the
- * squares of each replica's layers, [replicas][layers], then the losses, [replicas]; added up in
+ * squares of each replica's layers, [replicas][layers], then `losses` losses; added up in
  * the order of layers, as the host does (step_stats.c). `step`: six settings, the norm to clip at
  * (0: none), and whether gradients that are not finite count. One block of 1024 threads. */
 WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const double *step,
-                   weft_u64 layers, weft_u64 replicas)) {
+                   weft_u64 layers, weft_u64 replicas, weft_u64 losses)) {
   __shared__ double some[1024];
-  const weft_u64 squares = layers * replicas, count = squares + replicas;
-  double sum = 0, of_layer = 0, losses = 0;
+  const weft_u64 squares = layers * replicas, count = squares + losses;
+  double sum = 0, of_layer = 0, loss = 0;
   for (weft_u64 begin = 0; begin < count; begin += 1024) {
     const weft_u64 i = begin + threadIdx.x;
     __syncthreads();
@@ -102,7 +118,7 @@ WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const doub
     __syncthreads();
     for (weft_u64 k = begin; threadIdx.x == 0 && k < count && k < begin + 1024; k++) {
       if (k >= squares) {
-        losses += some[k - begin];
+        loss += some[k - begin];
         continue;
       }
       of_layer += some[k - begin];
@@ -119,7 +135,7 @@ WEFT_GLOBAL(clip, (float *settings, double *norm, const double *sums, const doub
     const double all = sqrt(sum), most = step[6];
     *norm = all;
     settings[6] = most > 0 && all > most ? (float)(most / (all + 1e-6)) : 1;
-    settings[7] = step[7] != 0 || (all - all == 0 && losses - losses == 0) ? 1 : 0;
+    settings[7] = step[7] != 0 || (all - all == 0 && loss - loss == 0) ? 1 : 0;
   }
 }
 

@@ -25,9 +25,10 @@ struct weft_gpt_pass_call {
 
   const void *x; /* of the embedding: tokens, weft_gpt_token_dtype() */
   void *y;       /* of the head: logits [B, T, V] if not NULL, on the host only */
-  /* Forward of the head: the mean loss of B T tokens is added to *loss. NULL targets: none. */
+  /* Forward of a head: the mean loss of B T tokens becomes *head_loss, if not NULL, and times the
+   * head's weight it is added to *loss. NULL targets: none. */
   const void *targets;
-  double *loss;
+  double *loss, *head_loss;
   bool training;
 
   const void *dy;   /* not of the head */
@@ -73,8 +74,7 @@ struct weft_gpt_compute_ops {
   /* Both become a + b. */
   enum weft_status (*tie)(struct weft_gpt_compute *compute, uint64_t count, float *a, float *b,
                           struct weft_stream *stream, struct weft_error *error);
-  /* Activations, or their gradients, of ops->dtype: c = a + b. NULL: there are neither skips nor a
-   * second head. */
+  /* Activations, or their gradients, of ops->dtype: c = a + b, rounded once. A multiple of 8. */
   enum weft_status (*sum)(struct weft_gpt_compute *compute, uint64_t count, const void *a,
                           const void *b, void *c, struct weft_stream *stream,
                           struct weft_error *error);
@@ -107,9 +107,10 @@ struct weft_gpt_compute_ops {
                                  const double *losses, double *sum, struct weft_stream *stream,
                                  struct weft_error *error);
   /* The norm and the factor that clips, of the sums of all replicas' layers, [replicas][layers],
-   * and of their losses, [replicas]. */
+   * and of the losses of their heads, [replicas][heads]. */
   enum weft_status (*clip)(struct weft_gpt_compute *compute, const double *sums, uint32_t layers,
-                           uint32_t replicas, struct weft_stream *stream, struct weft_error *error);
+                           uint32_t heads, uint32_t replicas, struct weft_stream *stream,
+                           struct weft_error *error);
   enum weft_status (*update_layer)(struct weft_gpt_compute *compute,
                                    const struct weft_gpt_config *config,
                                    const struct weft_gpt_update *update, struct weft_stream *stream,

@@ -41,7 +41,12 @@ static enum weft_status forward(struct weft_gpt_compute *compute,
   if (is_embedding(call->layer)) {
     weft_gpt_embedding_forward(&layer, call->x, call->y);
   } else if (is_head(call)) {
-    *call->loss += weft_gpt_head_forward(&layer, call->x, call->targets, call->training, call->y);
+    const double loss =
+        weft_gpt_head_forward(&layer, call->x, call->targets, call->training, call->y);
+    *call->loss += weft_gpt_head_weight(call->config, call->layer) * loss;
+    if (call->head_loss != NULL) {
+      *call->head_loss = loss;
+    }
   } else {
     weft_gpt_block_forward(&layer, call->x, call->y);
   }

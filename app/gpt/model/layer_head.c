@@ -58,8 +58,7 @@ double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float
   if (targets == NULL) {
     return 0.0;
   }
-  const bool second = call->layer > call->config->blocks + 1;
-  const float weight = second ? (float)WEFT_GPT_SECOND_WEIGHT : 1.0f;
+  const float weight = (float)weft_gpt_head_weight(call->config, call->layer);
   const double sum =
       weft_gpt_cross_entropy(head.rows, head.vocabulary, scores, targets, weight / (float)head.rows,
                              training ? head.dlogits : NULL);

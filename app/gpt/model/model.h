@@ -54,6 +54,10 @@ static inline uint32_t weft_gpt_layer_count(const struct weft_gpt_config *config
 static inline bool weft_gpt_is_head(const struct weft_gpt_config *config, uint32_t layer) {
   return layer > config->blocks;
 }
+/* What the loss of a head counts. */
+static inline double weft_gpt_head_weight(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer > config->blocks + 1 ? WEFT_GPT_SECOND_WEIGHT : 1;
+}
 
 /* ---- Which layers read which ---- */
 

@@ -39,7 +39,7 @@ static uint64_t lay_out(struct measurement *m, uint32_t layer) {
   const uint64_t row_bytes = rows * config->dim * weft_dtype_size(ops->dtype);
   const uint64_t token_bytes = rows * weft_dtype_size(weft_gpt_token_dtype(config));
   const uint64_t floats = weft_gpt_layer_floats(config, layer);
-  const bool embeds = layer == 0, is_head = layer == config->blocks + 1;
+  const bool embeds = layer == 0, is_head = weft_gpt_is_head(config, layer);
   uint64_t at = 0;
   m->call = (struct weft_gpt_pass_call){.config = config,
                                         .layer = layer,

@@ -111,12 +111,11 @@ static enum weft_status collect(struct weft_gpt_rank *rank, struct weft_group *g
 /* The gradients of a weight that stages of two ranks share. */
 static enum weft_status tie(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_stage *stage = rank->has_first ? rank->tie.first : rank->tie.last;
-  uint64_t offset, count;
+  uint64_t count;
   if (rank->tie_group == NULL) {
     return WEFT_OK;
   }
-  weft_gpt_tied_range(&rank->trainer->config, !rank->has_first, &offset, &count);
-  float *gradient = stage->layers[rank->has_first ? 0 : stage->layer_count - 1].gradients + offset;
+  float *gradient = weft_gpt_tied_gradient(stage, !rank->has_first, &count);
   return collect(rank, rank->tie_group,
                  (struct weft_collective){.kind = WEFT_ALL_REDUCE,
                                           .from = gradient,
@@ -176,15 +175,14 @@ static enum weft_status for_layers(struct weft_gpt_rank *rank,
 static enum weft_status exchange_sums(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint32_t layers = trainer->layer_count, rows = trainer->options.ranks;
-  const uint32_t last_row = trainer->rank_of[trainer->stage_count - 1];
-  const size_t count = layers + 1u; /* and the loss */
-  double *losses = trainer->sums + (uint64_t)trainer->options.replicas * layers;
+  const uint32_t heads = weft_gpt_head_count(&trainer->config), first_head = layers - heads;
+  const size_t count = layers + heads; /* and their losses */
   WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
   double *mine = weft_arena_allocate(&arena, count, sizeof *mine);
   double *all = weft_arena_allocate(&arena, count * trainer->world_size, sizeof *all);
   WEFT_TRY(weft_arena_status(&arena, error));
   memcpy(mine, trainer->sums + (uint64_t)rank->replica * layers, layers * sizeof *mine);
-  mine[layers] = losses[rank->replica];
+  memcpy(mine + layers, weft_gpt_trainer_losses(trainer, rank->replica), heads * sizeof *mine);
   WEFT_TRY(weft_allgather(rank->transport, mine, all, count * sizeof *mine, trainer->stall_limit,
                           error));
   for (uint32_t r = 0; r < trainer->world_size; r++) {
@@ -193,9 +191,10 @@ static enum weft_status exchange_sums(struct weft_gpt_rank *rank, struct weft_er
     for (uint32_t k = trainer->layers.begin[row]; k < trainer->layers.begin[row + 1]; k++) {
       const uint32_t layer = trainer->layers.list[k];
       trainer->sums[(uint64_t)replica * layers + layer] = of[layer];
-    }
-    if (row == last_row) {
-      losses[replica] = of[layers];
+      if (layer >= first_head) {
+        weft_gpt_trainer_losses(trainer, replica)[layer - first_head] =
+            of[layers + layer - first_head];
+      }
     }
   }
   return WEFT_OK;

@@ -191,22 +191,28 @@ static enum weft_status sum_squares(const struct weft_gpt_rank *rank, struct wef
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     WEFT_TRY(sum_stage(rank, rank->stages[rank->own_stages[n]], stream, error));
   }
-  if (!rank->has_last) {
-    return WEFT_OK;
+  for (uint32_t head = 0; head < weft_gpt_head_count(&trainer->config); head++) {
+    uint32_t k;
+    const struct weft_gpt_stage *stage =
+        weft_gpt_rank_find_layer(rank, trainer->config.blocks + 1 + head, &k);
+    const uint32_t m = trainer->options.training.microbatches;
+    if (stage != NULL) {
+      WEFT_TRY(rank->compute->ops->sum_losses(
+          rank->compute, m,
+          stage->head_losses != NULL ? stage->head_losses + (size_t)head * m : stage->losses,
+          weft_gpt_trainer_losses(trainer, rank->replica) + head, stream, error));
+    }
   }
-  return rank->compute->ops->sum_losses(
-      rank->compute, trainer->options.training.microbatches,
-      rank->stages[trainer->stage_count - 1]->losses,
-      trainer->sums + (uint64_t)trainer->options.replicas * trainer->layer_count + rank->replica,
-      stream, error);
+  return WEFT_OK;
 }
 
 static enum weft_status clip_and_update(const struct weft_gpt_rank *rank,
                                         struct weft_stream *stream, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_compute_ops *ops = rank->compute->ops;
-  WEFT_TRY(ops->clip(rank->compute, trainer->sums, trainer->layer_count, trainer->options.replicas,
-                     stream, error));
+  WEFT_TRY(ops->clip(rank->compute, trainer->sums, trainer->layer_count,
+                     weft_gpt_head_count(&trainer->config), trainer->options.replicas, stream,
+                     error));
   for (uint32_t n = 0; n < rank->own_layer_count; n++) {
     const struct weft_gpt_update update = update_of(rank, rank->own_layers[n]);
     WEFT_TRY(ops->update_layer(rank->compute, &trainer->config, &update, stream, error));

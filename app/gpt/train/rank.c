@@ -153,8 +153,8 @@ static void unshare_tie(const struct weft_gpt_rank *rank) {
 static enum weft_status share_sums(const struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_device *device = rank->compute->device;
-  const uint64_t bytes =
-      (uint64_t)trainer->options.replicas * (trainer->layer_count + 1) * sizeof *trainer->sums;
+  const uint64_t each = trainer->layer_count + weft_gpt_head_count(&trainer->config);
+  const uint64_t bytes = trainer->options.replicas * each * sizeof *trainer->sums;
   if (rank->compute->ops->clip == NULL || rank->transport->rank > trainer->first_local) {
     return WEFT_OK;
   }

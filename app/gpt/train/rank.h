@@ -172,9 +172,9 @@ struct weft_gpt_trainer {
   uint32_t *first_layers;        /* [stage_count + 1] */
   uint32_t *rank_of;             /* [stage_count] row */
   struct weft_gpt_tie *ties;     /* [replicas] of all ranks, where they compute on GPUs */
-  double *sums; /* where work is enqueued: squares of gradients, [replicas][layers], and losses,
-                   [replicas]; memory of the host that all GPUs access. The first rank of the
-                   process allocates it */
+  double *sums; /* where work is enqueued: squares of gradients, [replicas][layers], and sums of
+                   losses, [replicas][heads]; memory of the host that all GPUs access. The first
+                   rank of the process allocates it */
   struct weft_gpt_ownership layers, stages;
   struct weft_graph *graph;           /* of stages; NULL: a chain */
   struct weft_program *graph_program; /* the options' program with the graph; NULL: as it is */
@@ -191,6 +191,13 @@ struct weft_gpt_trainer {
 /* The rank of the world; NULL: not in this process. */
 struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trainer,
                                              uint32_t world_rank);
+
+/* Of a replica's heads, in `sums`. */
+static inline double *weft_gpt_trainer_losses(const struct weft_gpt_trainer *trainer,
+                                              uint32_t replica) {
+  return trainer->sums + (uint64_t)trainer->options.replicas * trainer->layer_count +
+         (uint64_t)replica * weft_gpt_head_count(&trainer->config);
+}
 
 static inline const struct weft_gpt_training *weft_gpt_rank_training(
     const struct weft_gpt_rank *rank) {

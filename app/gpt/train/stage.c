@@ -138,7 +138,6 @@ static enum weft_status add_up(const struct weft_gpt_stage *stage,
                                const struct weft_stage_call *call, const void *a, const void *b,
                                void *sum, struct weft_error *error) {
   struct weft_gpt_compute *compute = stage->context->compute;
-  assert(compute->ops->sum != NULL);
   return compute->ops->sum(compute, floats_of(stage, call), a, b, sum, call->stream, error);
 }
 
@@ -246,7 +245,7 @@ static enum weft_status copy_output(const struct weft_gpt_stage *stage,
   return WEFT_OK;
 }
 
-/* Its loss is kept by itself where there are two heads, and added with its weight. */
+/* Its loss is kept by itself where there are two heads. */
 static enum weft_status forward_head(struct weft_gpt_stage *stage,
                                      const struct weft_stage_call *call,
                                      struct weft_gpt_pass_call *pass, struct weft_error *error) {
@@ -255,15 +254,10 @@ static enum weft_status forward_head(struct weft_gpt_stage *stage,
   pass->targets = call->targets->count > head ? call->targets->items[head].data : NULL;
   pass->loss = call->loss;
   stage->losses = call->loss - call->microbatch;
-  if (stage->head_losses == NULL) {
-    return compute->ops->forward(compute, pass, error);
+  if (stage->head_losses != NULL) {
+    pass->head_loss = &stage->head_losses[head * stage->context->microbatches + call->microbatch];
   }
-  double *own = &stage->head_losses[head * stage->context->microbatches + call->microbatch];
-  *own = 0;
-  pass->loss = own;
-  WEFT_TRY(compute->ops->forward(compute, pass, error));
-  *call->loss += (head > 0 ? WEFT_GPT_SECOND_WEIGHT : 1) * *own;
-  return WEFT_OK;
+  return compute->ops->forward(compute, pass, error);
 }
 
 static enum weft_status forward_layer(struct weft_gpt_stage *stage, struct weft_stage_call *call,
@@ -437,6 +431,20 @@ static const struct weft_stage_ops enqueued_ops = {STAGE_FUNCTIONS, .enqueues = 
 /* With collectives that go through memory of the host: a graph would leave them out. */
 static const struct weft_stage_ops gathering_ops = {STAGE_FUNCTIONS, .enqueues = true};
 
+static enum weft_status allocate_head_losses(struct weft_gpt_stage *stage,
+                                             struct weft_error *error) {
+  struct weft_device *device = stage->context->compute->device;
+  const size_t count = (size_t)WEFT_GPT_HEADS_MAX * stage->context->microbatches;
+  if (!stage->context->compute->ops->enqueues) {
+    stage->head_losses = weft_arena_allocate(&stage->arena, count, sizeof *stage->head_losses);
+    return weft_arena_status(&stage->arena, error);
+  }
+  stage->head_losses = device->ops->allocate_host(device, count * sizeof *stage->head_losses);
+  return stage->head_losses != NULL
+             ? WEFT_OK
+             : weft_device_fail_allocation(device, count * sizeof *stage->head_losses, error);
+}
+
 static uint32_t stage_number(const struct weft_gpt_stage *stage) {
   uint32_t s = 0;
   while (stage->context->split.first[s] != stage->first_layer) {
@@ -453,10 +461,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
                                 error));
   stage->stage.saved_bytes = stage->wiring.saved_bytes;
   if (weft_gpt_head_count(stage->config) > 1) {
-    stage->head_losses =
-        weft_arena_allocate(&stage->arena, (size_t)WEFT_GPT_HEADS_MAX * context->microbatches,
-                            sizeof *stage->head_losses);
-    WEFT_TRY(weft_arena_status(&stage->arena, error));
+    WEFT_TRY(allocate_head_losses(stage, error));
   }
   WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->compute,
                                       context->config, stage->first_layer, stage->layer_count,
@@ -520,6 +525,10 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   weft_gpt_free(allocator, stage->gathered);
   weft_device_free(stage->context->compute->device, allocator, stage->scratch,
                    stage->scratch_bytes);
+  if (stage->context->compute->ops->enqueues) {
+    struct weft_device *device = stage->context->compute->device;
+    device->ops->free_host(device, stage->head_losses);
+  }
   weft_arena_finish(&stage->arena);
   weft_gpt_free(allocator, stage);
 }

@@ -51,9 +51,8 @@ struct weft_gpt_stage {
   void *scratch;
   uint64_t scratch_bytes;
   const double *losses; /* of the head: [microbatches] of the last forward's step */
-  double
-      *head_losses; /* likewise of each of two heads, [heads][microbatches], without weights; NULL:
-                          there is one */
+  double *head_losses;  /* likewise of each of two heads, [heads][microbatches], without weights;
+                           memory of the host that the GPU accesses. NULL: there is one head */
   struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
   /* On the host: rounded parameters, as they are unsharded between processes; NULL: they are not,
@@ -93,6 +92,8 @@ enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_st
 /* The range of the tied weight, wte, in the embedding or in the head. */
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count);
+/* Its gradient, in the first or in the last stage. */
+float *weft_gpt_tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count);
 
 /* A boundary between stages: so many outputs of layers [B, T, C], with gradients; each a tensor, or
  * several (gpt/model/layer_graph.h). That of a loss, its outputs, has none. */

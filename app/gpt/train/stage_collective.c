@@ -220,7 +220,7 @@ void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64
   *count = parameters[head ? WEFT_GPT_LM_HEAD_WEIGHT : WEFT_GPT_WTE].count;
 }
 
-static float *tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {
+float *weft_gpt_tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {
   uint64_t offset;
   weft_gpt_tied_range(stage->config, head, &offset, count);
   const uint32_t k = head ? stage->config->blocks + 1 - stage->first_layer : 0;
@@ -233,8 +233,8 @@ static enum weft_status tie_with_peer(struct weft_gpt_tie *tie, bool again,
   struct weft_group *group = tie->group;
   if (!again) {
     uint64_t count;
-    float *gradient = tie->first != NULL ? tied_gradient(tie->first, false, &count)
-                                         : tied_gradient(tie->last, true, &count);
+    float *gradient = tie->first != NULL ? weft_gpt_tied_gradient(tie->first, false, &count)
+                                         : weft_gpt_tied_gradient(tie->last, true, &count);
     tie->collective = (struct weft_collective){.kind = WEFT_ALL_REDUCE,
                                                .from = gradient,
                                                .to = gradient,
@@ -249,8 +249,8 @@ static enum weft_status tie_here(const struct weft_gpt_tie *tie, struct weft_gpt
                                  struct weft_device_event *other, struct weft_stream *stream,
                                  struct weft_error *error) {
   uint64_t count;
-  float *embedding = tied_gradient(tie->first, false, &count);
-  float *head = tied_gradient(tie->last, true, &count);
+  float *embedding = weft_gpt_tied_gradient(tie->first, false, &count);
+  float *head = weft_gpt_tied_gradient(tie->last, true, &count);
   if (other != NULL) {
     WEFT_TRY(compute->device->ops->event_wait(compute->device, other, stream, error));
   }

@@ -182,13 +182,6 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
                      "the vocabulary is %" PRIu32 ": on the host tokens are bytes, %d of them",
                      options->training.config.vocabulary, WEFT_GPT_VOCABULARY);
   }
-  if ((options->training.config.skips || weft_gpt_head_count(&options->training.config) > 1) &&
-      trainer->compute_ops->sum == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE,
-                     "train such a model on the host: leave out --device cuda",
-                     "%s: the GPU's layers have no kernel yet that adds up activations",
-                     options->training.config.skips ? "--skips" : "--predict-tokens 2");
-  }
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
   trainer->layer_count = weft_gpt_layer_count(&trainer->config);

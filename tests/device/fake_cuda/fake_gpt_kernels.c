@@ -255,15 +255,22 @@ ACCESSES(cross_entropy) {
 RUN(mean_loss) {
   double sum = 0;
   (void)threads;
-  for (uint64_t r = 0; r < U64(2); r++) {
-    sum += (double)F32(1)[r];
+  for (uint64_t r = 0; r < U64(3); r++) {
+    sum += (double)F32(2)[r];
   }
-  *F64(0) += sum / (double)U64(2);
+  const double mean = sum / (double)U64(3);
+  if (F64(1) != NULL) {
+    *F64(1) = mean;
+  }
+  *F64(0) += REAL(4) * mean;
 }
 ACCESSES(mean_loss) {
   uint32_t count = 0;
   UPDATES(0, 8);
-  READS(1, v[2] * 4);
+  if (v[1] != 0) {
+    WRITES(1, 8);
+  }
+  READS(2, v[3] * 4);
   return count;
 }
 
@@ -305,6 +312,20 @@ ACCESSES(add) {
   WRITES(0, v[3] * 4);
   READS(1, v[3] * 4);
   READS(2, v[3] * 4);
+  return count;
+}
+
+RUN(add_bf16) {
+  (void)threads;
+  for (uint64_t k = 0; k < U64(3); k++) {
+    BF16(0)[k] = to_bf16(to_float(BF16(1)[k]) + to_float(BF16(2)[k]));
+  }
+}
+ACCESSES(add_bf16) {
+  uint32_t count = 0;
+  WRITES(0, v[3] * 2);
+  READS(1, v[3] * 2);
+  READS(2, v[3] * 2);
   return count;
 }
 
@@ -370,8 +391,8 @@ RUN(clip) {
     }
     sum += of_layer;
   }
-  for (uint64_t d = 0; d < replicas; d++) {
-    losses += sums[layers * replicas + d];
+  for (uint64_t k = 0; k < U64(6); k++) {
+    losses += sums[layers * replicas + k];
   }
   const double norm = sqrt(sum);
   *F64(1) = norm;
@@ -385,7 +406,7 @@ ACCESSES(clip) {
   uint32_t count = 0;
   WRITES(0, 32);
   WRITES(1, 8);
-  READS(2, v[5] * (v[4] + 1) * 8);
+  READS(2, (v[5] * v[4] + v[6]) * 8);
   READS(3, 64);
   return count;
 }
@@ -608,14 +629,15 @@ static const struct fake_cuda_kernel kernels[] = {
     KERNEL(column_parts, 5, 2),
     KERNEL(add_parts, 5, 2),
     KERNEL(cross_entropy, 8, 3),
-    KERNEL(mean_loss, 3, 2),
+    KERNEL(mean_loss, 5, 3),
     KERNEL(scale, 3, 1),
     KERNEL(tie, 3, 2),
     KERNEL(add, 4, 3),
+    KERNEL(add_bf16, 4, 3),
     KERNEL(to_bf16, 3, 2),
     KERNEL(square_sums, 4, 2),
     KERNEL(sum_parts, 4, 2),
-    KERNEL(clip, 6, 4),
+    KERNEL(clip, 7, 4),
     KERNEL(adamw, 8, 7),
     KERNEL(attention_products, 7, 3),
     ATTENTION_KERNELS(16),
