@@ -14,7 +14,7 @@ void weft_batch_merge_finish(struct weft_batch_merge *outputs) {
   weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
   weft_staging_finish(&outputs->kept, outputs->allocator);
   weft_staging_finish(&outputs->merged, outputs->allocator);
-  *outputs = (struct weft_batch_merge){.allocator = outputs->allocator};
+  *outputs = (struct weft_batch_merge){.allocator = outputs->allocator, .pinned = outputs->pinned};
 }
 
 /* ---- Keeping ---- */
@@ -73,7 +73,7 @@ enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
   if (!weft_multiply(slot_bytes, microbatch_count, &bytes)) {
     return weft_fail_memory(error, SIZE_MAX);
   }
-  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, NULL, bytes, error));
+  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, outputs->pinned, bytes, error));
   WEFT_TRY(reserve_slots(outputs, microbatch_count, error));
   for (uint32_t m = 0; m < microbatch_count; m++) {
     outputs->slots[m].kept = false;
@@ -144,6 +144,7 @@ enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_
                                                   .data = outputs->kept.data + at,
                                                   .shape = tensors->items[t].shape};
     const struct weft_copy copy = {.to = outputs->kept.data + at,
+                                   .to_device = outputs->pinned,
                                    .from = tensors->items[t].data,
                                    .from_device = tensors->items[t].device,
                                    .row_bytes = bytes,

@@ -15,6 +15,8 @@ struct weft_output_slot {
  * steps allocate nothing. */
 struct weft_batch_merge {
   const struct weft_allocator *allocator;
+  struct weft_device *pinned; /* for outputs of a device with streams: copies to other memory of the
+                                 host would have it wait in the middle of a step; NULL: none */
   const struct weft_boundary *boundary; /* borrowed from begin to merge */
   uint32_t microbatch_count;
   uint32_t kept_count;

@@ -252,6 +252,7 @@ static const struct weft_boundary *output_boundary(const struct weft_stage_feeds
 enum weft_status weft_stage_feeds_begin(struct weft_stage_feeds *feeds,
                                         const struct weft_batch *batch, const struct weft_row *row,
                                         struct weft_error *error) {
+  struct weft_device *device = feeds->executor->options->device;
   const uint32_t m = batch->microbatch_count;
   WEFT_TRY(check_stages(feeds->executor, batch, error));
   for (uint32_t k = 0; k < feeds->count; k++) {
@@ -268,6 +269,7 @@ enum weft_status weft_stage_feeds_begin(struct weft_stage_feeds *feeds,
       losses += m;
       if (batch->want_outputs) {
         feed->stage->outputs = &feed->outputs;
+        feed->outputs.pinned = has_streams(feeds) ? device->ops->pinned(device) : NULL;
         WEFT_TRY(
             weft_batch_merge_begin(&feed->outputs, output_boundary(feeds, feed->stage), m, error));
       }
