@@ -187,14 +187,10 @@ static enum weft_step_graph_refusal check_chain(struct weft_pipeline *pipeline) 
     const bool all = wanted != NULL && strcmp(wanted, "all") == 0;
     struct weft_error error;
     double slowdown = INFINITY;
-    const bool is_chain = weft_graph_is_chain(row->program->graph);
-    if (is_chain) {
-      (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
-                                      &error);
-    }
+    (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
+                                    &error);
     graph->checked = row;
-    graph->of_checked = !is_chain                         ? WEFT_STEP_GRAPH_EDGES
-                        : isinf(slowdown)                 ? WEFT_STEP_GRAPH_CHAIN_HANGS
+    graph->of_checked = isinf(slowdown)                   ? WEFT_STEP_GRAPH_CHAIN_HANGS
                         : slowdown > SLOWDOWN_MAX && !all ? WEFT_STEP_GRAPH_CHAIN_SLOW
                                                           : WEFT_STEP_GRAPH_POSSIBLE;
   }
@@ -256,8 +252,8 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
     graph->refusal[0] = '\0';
   }
   const uint32_t refusal = refuses != UINT32_MAX ? graph->votes[refuses].refusal : 0;
-  const bool everywhere = refusal == WEFT_STEP_GRAPH_CHAIN_HANGS ||
-                          refusal == WEFT_STEP_GRAPH_CHAIN_SLOW || refusal == WEFT_STEP_GRAPH_EDGES;
+  const bool everywhere =
+      refusal == WEFT_STEP_GRAPH_CHAIN_HANGS || refusal == WEFT_STEP_GRAPH_CHAIN_SLOW;
   if (refuses != UINT32_MAX) {
     refuse(pipeline->apart_refusal, pipeline, everywhere ? UINT32_MAX : graph->first_rank + refuses,
            weft_step_graph_refusal_text(refusal));

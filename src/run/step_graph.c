@@ -25,7 +25,6 @@ const char *weft_step_graph_refusal_text(uint32_t refusal) {
           "one transfer at a time per rank, in the order of its row, as a graph has them, would "
           "make the step longer; lower the table in the order of time, as 'weft run' does with a "
           "compute-only one, or set WEFT_NCCL_GRAPHS=all",
-      [WEFT_STEP_GRAPH_EDGES] = "stages have edges to others than their neighbours",
       [WEFT_STEP_GRAPH_NOT_RECORDED] = "it could not be recorded"};
   return refusal < WEFT_STEP_GRAPH_REFUSAL_COUNT ? texts[refusal] : "of a reason unknown here";
 }

@@ -18,47 +18,45 @@ struct chain {
   bool chained; /* else compute takes its inputs when they are made */
   struct rank *ranks;
   double *made;    /* [gradient][stage][microbatch]: the output of that stage; < 0: not yet */
-  double *arrived; /* likewise: its input */
-  double *offered; /* [op][stage][microbatch]: a SEND or RECV has begun; likewise */
+  double *arrived; /* [channel][microbatch]: a message has; likewise */
+  double *offered; /* [receives][channel][microbatch]: a SEND or RECV has begun; likewise */
 };
 
-static uint64_t index_of(const struct chain *chain, uint32_t table, uint32_t stage, uint32_t mb) {
-  const struct weft_program *program = chain->program;
-  return ((uint64_t)table * program->stage_count + stage) * program->microbatch_count + mb;
-}
-
-static double *input_of(const struct chain *chain, bool gradient, uint32_t stage, uint32_t mb) {
-  return &chain->arrived[index_of(chain, gradient, stage, mb)];
-}
-
 static double *output_of(const struct chain *chain, bool gradient, uint32_t stage, uint32_t mb) {
-  return &chain->made[index_of(chain, gradient, stage, mb)];
+  const uint64_t row = (uint64_t)gradient * chain->program->stage_count + stage;
+  return &chain->made[row * chain->program->microbatch_count + mb];
 }
 
-static double *offer_of(const struct chain *chain, struct weft_action transfer) {
-  const uint32_t table = transfer.op == WEFT_OP_SEND_F   ? 0
-                         : transfer.op == WEFT_OP_RECV_F ? 1
-                         : transfer.op == WEFT_OP_SEND_B ? 2
-                                                         : 3;
-  return &chain->offered[index_of(chain, table, transfer.stage, transfer.microbatch)];
+static double *message_of(const struct chain *chain, double *table, uint32_t channel, uint32_t mb) {
+  return &table[(uint64_t)channel * chain->program->microbatch_count + mb];
+}
+
+static double *offer_of(const struct chain *chain, bool receives, uint32_t channel, uint32_t mb) {
+  const uint32_t channels = weft_channel_count(chain->program->graph, chain->program->stage_count);
+  return message_of(chain, chain->offered, receives * channels + channel, mb);
 }
 
 static double cost_of(struct weft_action action) {
   return action.op == WEFT_OP_B ? 2 : weft_op_in(action.op, WEFT_OPS_COMPUTE) ? 1 : 0;
 }
 
-/* When all inputs of a cell are there; < 0: they are not. */
-static double inputs_of(const struct chain *chain, uint64_t at, uint64_t next) {
+/* When the inputs of an action are there; < 0: they are not. Those that the rank makes itself need no
+ * transfer. */
+static double inputs_of(const struct chain *chain, uint32_t r, struct weft_action action) {
+  const struct weft_program *program = chain->program;
+  const uint32_t count = weft_action_input_count(program->graph, action, program->stage_count);
   double last = 0;
-  for (uint64_t i = at; i < next; i++) {
-    const struct weft_action action = chain->program->actions[i];
-    if (weft_action_input_count(NULL, action, chain->program->stage_count) > 0) {
-      const double made = *input_of(chain, action.op != WEFT_OP_F, action.stage, action.microbatch);
-      if (made < 0) {
-        return -1;
-      }
-      last = fmax(last, made);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t from = weft_action_input_at(program->graph, action, k);
+    const double there =
+        chain->chained && chain->rank_of[from] != r
+            ? *message_of(chain, chain->arrived,
+                          weft_action_input_channel(program->graph, action, k), action.microbatch)
+            : *output_of(chain, action.op != WEFT_OP_F, from, action.microbatch);
+    if (there < 0) {
+      return there;
     }
+    last = fmax(last, there);
   }
   return last;
 }
@@ -70,25 +68,21 @@ static bool compute(const struct chain *chain, uint32_t r) {
   bool moved = false;
   while (rank->compute < program->row_begin[r + 1]) {
     const uint64_t at = rank->compute, next = at + weft_cell_records(&program->actions[at]);
-    const double begin = inputs_of(chain, at, next);
+    double begin = 0, cost = 0;
+    for (uint64_t i = at; i < next && begin >= 0; i++) {
+      const double there = inputs_of(chain, r, program->actions[i]);
+      begin = there < 0 ? there : fmax(begin, there);
+      cost += cost_of(program->actions[i]);
+    }
     if (begin < 0) {
       break;
-    }
-    double cost = 0;
-    for (uint64_t i = at; i < next; i++) {
-      cost += cost_of(program->actions[i]);
     }
     rank->compute_end = cost > 0 ? fmax(rank->compute_end, begin) + cost : rank->compute_end;
     for (uint64_t i = at; i < next; i++) {
       const struct weft_action action = program->actions[i];
-      const bool gradient = action.op != WEFT_OP_F;
-      if (weft_action_output_count(NULL, action, program->stage_count) == 0) {
-        continue;
-      }
-      const uint32_t consumer = weft_action_output_at(NULL, action, 0);
-      *output_of(chain, gradient, action.stage, action.microbatch) = rank->compute_end;
-      if (!chain->chained || chain->rank_of[consumer] == r) {
-        *input_of(chain, gradient, consumer, action.microbatch) = rank->compute_end;
+      if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+        *output_of(chain, action.op != WEFT_OP_F, action.stage, action.microbatch) =
+            rank->compute_end;
       }
     }
     rank->compute = next;
@@ -114,20 +108,23 @@ static bool transfer(const struct chain *chain, uint32_t r) {
   bool moved = false;
   while (rank->transfer < program->row_begin[r + 1]) {
     const struct weft_action action = program->actions[rank->transfer];
-    struct weft_action partner;
     if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      double *mine = offer_of(chain, action);
+      const bool receives = weft_op_in(action.op, WEFT_OPS_RECV);
+      const uint32_t channel = weft_channel_of(program, action), mb = action.microbatch;
+      if (channel == WEFT_EDGE_NONE) {
+        break;
+      }
+      double *mine = offer_of(chain, receives, channel, mb);
+      const double theirs = *offer_of(chain, !receives, channel, mb);
       const bool is_new = *mine < 0;
       *mine = begin_of(chain, action, rank->transfer_end);
       moved = moved || (is_new && *mine >= 0);
-      if (*mine < 0 || !weft_action_partner(action, program->stage_count, &partner) ||
-          *offer_of(chain, partner) < 0) {
+      if (*mine < 0 || theirs < 0) {
         break;
       }
-      rank->transfer_end = fmax(*mine, *offer_of(chain, partner));
-      if (weft_op_in(action.op, WEFT_OPS_RECV)) {
-        *input_of(chain, action.op == WEFT_OP_RECV_B, action.stage, action.microbatch) =
-            rank->transfer_end;
+      rank->transfer_end = fmax(*mine, theirs);
+      if (receives) {
+        *message_of(chain, chain->arrived, channel, mb) = rank->transfer_end;
       }
     }
     rank->transfer += weft_cell_records(&program->actions[rank->transfer]);
@@ -136,16 +133,21 @@ static bool transfer(const struct chain *chain, uint32_t r) {
   return moved;
 }
 
+static void forget(double *times, uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    times[k] = -1;
+  }
+}
+
 /* How long all rows take; infinite: they do not end. */
 static double run(struct chain *chain) {
   const struct weft_program *program = chain->program;
-  const uint64_t items = (uint64_t)program->stage_count * program->microbatch_count;
+  const uint64_t channels = weft_channel_count(program->graph, program->stage_count);
   bool moved = true;
   double end = 0;
-  for (uint64_t k = 0; k < 4 * items; k++) {
-    chain->offered[k] = -1;
-    chain->made[k % (2 * items)] = chain->arrived[k % (2 * items)] = -1;
-  }
+  forget(chain->made, 2 * (uint64_t)program->stage_count * program->microbatch_count);
+  forget(chain->arrived, channels * program->microbatch_count);
+  forget(chain->offered, 2 * channels * program->microbatch_count);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     chain->ranks[r] = (struct rank){program->row_begin[r], program->row_begin[r], 0, 0};
   }
@@ -172,12 +174,13 @@ enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocato
                                            const uint32_t *rank_of, double *slowdown,
                                            struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
-  const uint64_t items = (uint64_t)program->stage_count * program->microbatch_count;
+  const uint64_t microbatches = program->microbatch_count;
+  const uint64_t channels = weft_channel_count(program->graph, program->stage_count);
   struct chain chain = {.program = program, .rank_of = rank_of};
   chain.ranks = weft_arena_allocate(&arena, program->rank_count, sizeof *chain.ranks);
-  chain.made = weft_arena_allocate(&arena, 2 * items, sizeof *chain.made);
-  chain.offered = weft_arena_allocate(&arena, 4 * items, sizeof *chain.offered);
-  chain.arrived = weft_arena_allocate(&arena, 2 * items, sizeof *chain.arrived);
+  chain.made = weft_arena_allocate(&arena, 2 * program->stage_count * microbatches, sizeof(double));
+  chain.arrived = weft_arena_allocate(&arena, channels * microbatches, sizeof(double));
+  chain.offered = weft_arena_allocate(&arena, 2 * channels * microbatches, sizeof(double));
   WEFT_TRY(weft_arena_status(&arena, error));
   const double free_end = run(&chain);
   chain.chained = true;

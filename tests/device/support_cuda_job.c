@@ -81,8 +81,11 @@ static void note_line(void *context, const char *line) {
   (void)snprintf(job->log + used, sizeof job->log - used, "%s\n", line);
 }
 
-/* NULL: it is on the host. */
+/* NULL: it is on the host, or another process's. */
 static struct weft_device *device_of(const struct cuda_job *job, uint32_t rank) {
+  if (job->communicator != NULL) {
+    return rank == job->own_rank ? weft_cuda_device(job->cuda, 0) : NULL;
+  }
   return job->cuda != NULL && (job->host_ranks >> rank & 1) == 0 ? weft_cuda_device(job->cuda, rank)
                                                                  : NULL;
 }
@@ -134,7 +137,8 @@ static enum weft_status host_backward_weight(struct weft_stage *stage, struct we
 
 static void look_at_host_stage(struct cuda_job *job, uint32_t s) {
   static struct weft_stage_ops ops;
-  if (job->cuda != NULL && (job->host_ranks >> job->rank_of[s] & 1) != 0) {
+  if (job->cuda != NULL && job->communicator == NULL &&
+      (job->host_ranks >> job->rank_of[s] & 1) != 0) {
     linear_ops = job->stages[s].stage.ops;
     ops = *linear_ops;
     ops.forward = host_forward;
@@ -293,7 +297,11 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
   if (job->with_stages != NULL) {
     job->with_stages(job);
   }
-  WEFT_TRY(weft_comm_open(NULL, job->cuda != NULL ? "cuda" : "threads", &options, &comm, error));
+  options.communicator = job->communicator;
+  const char *transport = job->communicator != NULL ? "nccl"
+                          : job->cuda != NULL       ? "cuda"
+                                                    : "threads";
+  WEFT_TRY(weft_comm_open(NULL, transport, &options, &comm, error));
   enum weft_status status = weft_comm_run(comm, rank_main, job, error);
   for (uint32_t s = 0; s < job->stage_count && status == WEFT_OK; s++) {
     status = weft_linear_stage_read(&job->stages[s], true, job->results->grads[s], error);
@@ -332,7 +340,20 @@ enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results 
   host.before = host.after = NULL;
   host.look = NULL;
   host.cuda = NULL;
+  host.communicator = NULL;
   return run(&host, results, error);
+}
+
+void cuda_job_keep_rank(const struct cuda_job *job, uint32_t rank, struct cuda_results *results) {
+  if (job->rank_of[job->stage_count - 1] != rank) {
+    memset(results->losses, 0, sizeof results->losses);
+    memset(results->outputs, 0, sizeof results->outputs);
+  }
+  for (uint32_t s = 0; s < job->stage_count; s++) {
+    if (job->rank_of[s] != rank) {
+      memset(results->grads[s], 0, sizeof results->grads[s]);
+    }
+  }
 }
 
 bool cuda_job_same(const void *a, const void *b, size_t bytes) { return memcmp(a, b, bytes) == 0; }
@@ -399,7 +420,8 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
       .gpus = job->gpus, .gpu_count = job->gpu_count, .partitions = job->partitions};
   job->objects = statistics();
   job->failed_ranks = 0;
-  WEFT_TRY(weft_cuda_open(NULL, &options, job->ranks, &job->cuda, error));
+  const uint32_t ranks = job->communicator != NULL ? 1 : job->ranks;
+  WEFT_TRY(weft_cuda_open(NULL, &options, ranks, &job->cuda, error));
   const enum weft_status status = run(job, results, error);
   weft_cuda_close(job->cuda);
   job->cuda = NULL;

@@ -45,6 +45,10 @@ struct cuda_job {
   const uint32_t *gpus; /* NULL: all */
   uint32_t gpu_count, partitions;
   uint32_t host_ranks; /* bit r: rank r is on the host */
+  void *
+      communicator; /* an MPI_Comm: this process is `own_rank` of it, over NCCL, and has the results
+                          of its stages alone; NULL: all ranks are threads */
+  uint32_t own_rank;
   bool no_graph, no_events;
   int64_t stall_limit; /* 0: the default */
   /* If given: called when the stages are made, before there are pipelines. */
@@ -89,6 +93,8 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
                               struct weft_error *error);
 
 void cuda_job_read_grads(struct cuda_job *job);
+/* Leaves what the stages of a rank have, as such a process has it. */
+void cuda_job_keep_rank(const struct cuda_job *job, uint32_t rank, struct cuda_results *results);
 
 /* Whether both have the same bits. */
 bool cuda_job_same(const void *a, const void *b, size_t bytes);

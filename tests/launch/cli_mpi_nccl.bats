@@ -142,23 +142,6 @@ END
   mpi_is_tidy
 }
 
-@test "stages that form a graph run over NCCL, action by action" {
-  mpi_launcher "$(mpi_names | head -n 1)"
-  echo '{"schema": "weft-graph/1", "stages": 4, "edges": [{"from": 0, "to": 1}, {"from": 1, "to": 2},
-    {"from": 2, "to": 3}, {"from": 0, "to": 3}, {"from": 0, "to": 2}]}' >skip.json
-  local schedule
-  for schedule in 1F1B ZBH1; do
-    "$WEFT" gen "$schedule" --graph skip.json -m 4 >t.csv
-    per_rank "seed=5,queues=$([ "$schedule" = ZBH1 ] && echo 1 || echo 8)" seed=5
-    mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --i 1 --w 1 --steps 4 --json -o report.json
-    [ "$status" -eq 0 ]
-    is_sound 4
-    [ "$(jq -r .transport report.json)" = nccl ]
-    [[ $(jq -r .no_graph report.json) == *"edges to others than their neighbours"* ]]
-  done
-  mpi_is_tidy
-}
-
 @test "a rank whose GPU fails before the ranks are connected is named" {
   mpi_launcher "$(mpi_names | head -n 1)"
   seq 1 900 >data.txt

@@ -81,6 +81,44 @@ END
   mpi_is_tidy
 }
 
+# skips SCHEDULE: t.csv, a table of four stages with two skip connections.
+skips() {
+  echo '{"schema": "weft-graph/1", "stages": 4, "edges": [{"from": 0, "to": 1}, {"from": 1, "to": 2},
+    {"from": 2, "to": 3}, {"from": 0, "to": 3}, {"from": 0, "to": 2}]}' >skip.json
+  "$WEFT" gen "$1" --graph skip.json -m 4 >t.csv
+}
+
+@test "steps of stages that form a graph are graphs over NCCL, and failures in them are named" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  local schedule
+  for schedule in 1F1B ZBH1; do
+    skips "$schedule"
+    per_rank "seed=5,queues=$([ "$schedule" = ZBH1 ] && echo 1 || echo 8)" seed=5
+    [ "$(steps 4 --i 1 --w 1)" -eq 4 ]
+    is_sound 4
+  done
+  per_rank "" "die=transfer:90@2"
+  mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --i 1 --w 1 --steps 50 --stall-limit 5
+  ends_with 75
+  reports "rank 2 (" "was killed by signal 9 (SIGKILL)"
+  per_rank "" "" 3 hang=weft_spin:27
+  mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --i 1 --w 1 --steps 50 --stall-limit 2
+  ends_with 75
+  reports "rank 3 (" "which is in 3" "GPU 0 has not ended its"
+  # A rank that receives from both before it sends to either: one communicator for all would hang.
+  cat >t.csv <<END
+#graph,0>1,0>2,1>2
+0F0,0SEND_F0,0F1,0SEND_F1,0SEND_F0>2,0SEND_F1>2
+1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1
+2RECV_F0<0,2RECV_F0,2F0,2RECV_F1<0,2RECV_F1,2F1
+END
+  per_rank
+  mpi_run -n 3 ./weft run t.csv --unchecked --device cuda --f 1 --json
+  [ "$status" -eq 0 ]
+  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"--channel nccl-world"* ]]
+  mpi_is_tidy
+}
+
 @test "a rank that dies, a transfer that fails and a kernel that hangs in a graph are named" {
   mpi_launcher "$(mpi_names | head -n 1)"
   "$WEFT" gen 1F1B -p 3 -m 4 >t.csv

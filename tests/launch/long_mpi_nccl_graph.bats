@@ -74,6 +74,18 @@ waits() {
   [ "$noticed" -gt "$covered" ]
 }
 
+@test "graphs of stages: a wait that a recording leaves out is noticed, or covered by others" {
+  local ranks
+  mpi_needs openmpi
+  mpi_launcher openmpi
+  export WEFT_NCCL_CTAS=1
+  for ranks in 2 3; do
+    mpi_run -n "$ranks" "$WEFT_BUILD_DIR/tests/test_run_graph_nccl_openmpi" mutants
+    [ "$status" -eq 0 ] || { echo "$output" "$stderr" >&2; return 1; }
+    echo "# $ranks ranks: $(grep -m 1 noticed <<<"$output$stderr")" >&3
+  done
+}
+
 @test "the probe of NCCL prints what messages and graphs cost" {
   mpi_launcher "$(mpi_names | head -n 1)"
   mpi_run -n 2 "$WEFT_BUILD_DIR/tests/probe_nccl" 1F1B:2:0

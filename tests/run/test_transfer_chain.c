@@ -17,6 +17,7 @@
 
 #include "ir/action.h"
 #include "run/transfer_chain.h"
+#include "support_random_graph.h"
 
 enum { STAGES_MAX = 64, PROGRAMS = 600 };
 
@@ -109,14 +110,15 @@ static void test_schedules(void **state) {
 }
 
 /* Whether two neighbours in a row can change places, and every channel still has its order. */
-static bool can_swap(struct weft_action a, struct weft_action b) {
+static bool can_swap(const struct weft_program *program, struct weft_action a,
+                     struct weft_action b) {
   const uint32_t transfers = WEFT_OPS_SEND | WEFT_OPS_RECV;
   const bool a_moves = weft_op_in(a.op, transfers), b_moves = weft_op_in(b.op, transfers);
   if (a.parts > 0 || b.parts > 0 || (!a_moves && !b_moves)) {
     return false;
   }
   if (a_moves && b_moves) {
-    return a.op != b.op;
+    return a.op != b.op || weft_channel_of(program, a) != weft_channel_of(program, b);
   }
   return a.stage != b.stage || a.microbatch != b.microbatch;
 }
@@ -130,7 +132,7 @@ static void shuffle(struct weft_program *program, struct weft_random *random) {
     for (uint32_t n = weft_random_below(random, 6); n > 0 && at + 1 < begin + length; n--, at++) {
       struct weft_action *a = &program->actions[at], *b = a + 1;
       const bool inside = at > begin && (a[-1].parts > 0 || (at > begin + 1 && a[-2].parts > 0));
-      if (inside || !can_swap(*a, *b)) {
+      if (inside || !can_swap(program, *a, *b)) {
         break;
       }
       const struct weft_action other = *a;
@@ -141,36 +143,111 @@ static void shuffle(struct weft_program *program, struct weft_random *random) {
   program->known_hash = 0;
 }
 
-/* What verify says of one communicator for all ranks, with rendezvous sends: the same chain. */
+/* What verify says of one communicator for all ranks, with rendezvous sends: the same chain. Whether
+ * it hangs. */
+static bool check_against_verify(const char *name, uint32_t k, struct weft_program *program,
+                                 struct weft_random *random) {
+  struct weft_verify_options options = weft_verify_options_default();
+  struct weft_report *report = NULL;
+  shuffle(program, random);
+  options.model.channel = WEFT_CHANNEL_NCCL_WORLD;
+  assert_int_equal(weft_verify(NULL, program, &options, &report, NULL), WEFT_OK);
+  const bool ends = isfinite(slowdown_of(program));
+  if (report->ok != ends) {
+    fail_msg("program %u (%s): verify says %s, the chain %s", k, name,
+             report->ok ? "ok" : report->findings[0].message, ends ? "ends" : "hangs");
+  }
+  weft_report_destroy(report);
+  weft_program_destroy(program);
+  return !ends;
+}
+
 static void test_verify_agrees(void **state) {
   static const char *const schedules[] = {"1F1B", "Interleaved1F1B", "ZBVZeroBubble", "GPipe"};
   struct weft_random random = {.state = 7};
   uint32_t hangs = 0;
   (void)state;
   for (uint32_t k = 0; k < PROGRAMS; k++) {
-    struct weft_verify_options options = weft_verify_options_default();
     struct weft_program *program = NULL;
-    struct weft_report *report = NULL;
     assert_true(make(schedules[k % 4], 2 + k % 3, 2 + k % 4 * (2 + k % 3), k % 2 == 0, &program) ||
                 make(schedules[k % 4], 2 + k % 3, 2 * (2 + k % 3), k % 2 == 0, &program));
-    shuffle(program, &random);
-    options.model.channel = WEFT_CHANNEL_NCCL_WORLD;
-    assert_int_equal(weft_verify(NULL, program, &options, &report, NULL), WEFT_OK);
-    const bool ends = isfinite(slowdown_of(program));
-    if (report->ok != ends) {
-      fail_msg("program %u (%s): verify says %s, the chain %s", k, schedules[k % 4],
-               report->ok ? "ok" : report->findings[0].message, ends ? "ends" : "hangs");
-    }
-    hangs += !ends;
-    weft_report_destroy(report);
-    weft_program_destroy(program);
+    hangs += check_against_verify(schedules[k % 4], k, program, &random);
   }
   print_message("%u of %u programs hang\n", hangs, PROGRAMS);
   assert_in_range(hangs, PROGRAMS / 20, PROGRAMS - PROGRAMS / 20);
 }
 
+/* ---- Graphs of stages ---- */
+
+static void lower_table(const struct weft_program *table, bool by_time, struct weft_program **out) {
+  struct weft_lower_options options = weft_lower_options_default();
+  struct weft_error error;
+  options.by_time = by_time;
+  if (weft_lower(NULL, table, &options, out, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+}
+
+/* Random tables of random graphs, with frozen stages and any placement. */
+static void test_verify_agrees_on_graphs(void **state) {
+  struct weft_random random = {.state = 22};
+  struct draft draft = {.rank_count = 0};
+  uint32_t hangs = 0;
+  (void)state;
+  for (uint32_t k = 0; k < PROGRAMS; k++) {
+    const struct random_graph_shape shape = random_graph_shape(&random, 2 + k % 7);
+    struct weft_graph *graph = random_graph(&random, &shape);
+    struct weft_program *table, *program = NULL;
+    uint32_t rank_of[STAGES_MAX];
+    random_graph_table(&random, graph, 2 + k % 3, 1 + k % 4, k % 2 == 0, rank_of, &draft);
+    table = draft_build(&draft);
+    lower_table(table, k % 3 == 0, &program);
+    hangs += check_against_verify("graph", k, program, &random);
+    weft_program_destroy(table);
+    weft_graph_destroy(graph);
+  }
+  draft_finish(&draft);
+  print_message("%u of %u programs of graphs hang\n", hangs, PROGRAMS);
+  assert_in_range(hangs, PROGRAMS / 20, PROGRAMS - PROGRAMS / 20);
+}
+
+/* Schedules of random graphs: in the order of time the chain is hardly longer. */
+static void test_schedules_of_graphs(void **state) {
+  struct weft_random random = {.state = 5};
+  double worst[2] = {1, 1};
+  uint32_t count = 0, over = 0;
+  (void)state;
+  for (uint32_t k = 0; k < 60; k++) {
+    const struct random_graph_shape drawn = random_graph_shape(&random, 2 * (1 + k % 4));
+    struct weft_graph *graph = random_graph(&random, &drawn);
+    for (size_t n = 0; n < weft_schedule_count(); n++) {
+      const struct weft_shape shape = {.microbatches = 8};
+      struct weft_program *table = NULL;
+      if (weft_generate_graph(NULL, weft_schedule_at(n)->name, &shape, graph, &table, NULL) < 0) {
+        continue;
+      }
+      for (uint32_t by_time = 0; by_time < 2; by_time++) {
+        struct weft_program *program = NULL;
+        lower_table(table, by_time != 0, &program);
+        const double slowdown = slowdown_of(program);
+        assert_true(slowdown >= 1 && isfinite(slowdown));
+        worst[by_time] = fmax(worst[by_time], slowdown);
+        over += by_time != 0 && slowdown > 1.05;
+        weft_program_destroy(program);
+      }
+      weft_program_destroy(table);
+      count++;
+    }
+    weft_graph_destroy(graph);
+  }
+  print_message("%u schedules of graphs: at most %.3f, by time %.3f, %u above 1.05\n", count,
+                worst[0], worst[1], over);
+  assert_true(count >= 400 && over == 0 && worst[0] > 1.05);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules),
-                                     cmocka_unit_test(test_verify_agrees)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_schedules), cmocka_unit_test(test_verify_agrees),
+      cmocka_unit_test(test_verify_agrees_on_graphs), cmocka_unit_test(test_schedules_of_graphs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
