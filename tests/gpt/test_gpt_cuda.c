@@ -472,6 +472,7 @@ static void test_wide_tokens(void **state) {
   train(options, true, "600 tokens", &run);
   assert_true(fabs(run.losses[0] - log(600)) < 0.05);
   free_run(&run);
+  check_against_host(options, "600 tokens");
   weft_gpt_dataset_finish(&dataset);
 }
 
@@ -497,16 +498,12 @@ static void test_refusals(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
   struct weft_gpt_trainer_options options = base_options(&dataset);
-  struct weft_gpt_trainer *trainer;
-  struct weft_error error;
   fake_cuda_reset(NULL);
   options.training.config.heads = 4;
   refuse(&options, WEFT_ERR_USAGE, "heads of 8 channels");
   options = base_options(&dataset);
   options.training.config.vocabulary = 257;
   refuse(&options, WEFT_ERR_USAGE, "vocabulary of 257");
-  assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_ERR_USAGE);
-  assert_non_null(strstr(error.message, "on the host tokens are bytes"));
   options = base_options(&dataset);
   options.ranks = 2;
   options.training.config.tied = true;

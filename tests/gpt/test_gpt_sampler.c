@@ -207,6 +207,13 @@ static void test_decoder_of_a_graph(void **state) {
 
 /* ---- Text ---- */
 
+static int choose(const float *logits, double temperature, uint32_t top_k, uint64_t seed,
+                  uint64_t index) {
+  struct weft_gpt_candidate candidates[WEFT_GPT_VOCABULARY];
+  return weft_gpt_sampler_choose(logits, WEFT_GPT_VOCABULARY, candidates, temperature, top_k, seed,
+                                 index);
+}
+
 static struct weft_gpt_sampler *sampler_of(const struct model *model) {
   struct weft_gpt_sampler *sampler = NULL;
   struct weft_error error;
@@ -219,7 +226,7 @@ static struct weft_gpt_sampler *sampler_of(const struct model *model) {
 static struct weft_gpt_sample_options options_of(const char *prompt, uint64_t count,
                                                  double temperature) {
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  options.prompt = (const uint8_t *)prompt;
+  options.prompt = prompt;
   options.prompt_size = prompt != NULL ? strlen(prompt) : 0;
   options.count = count;
   options.temperature = temperature;
@@ -248,8 +255,8 @@ static void check_slowly(const struct model *model, const char *prompt,
   memcpy(window, prompt + strlen(prompt) - used, used);
   for (uint64_t k = 0; k < text->size; k++) {
     float *logits = forward(model, window, used);
-    const int byte = weft_gpt_sampler_choose(logits + (used - 1) * 256, options->temperature,
-                                             options->top_k, options->seed, k);
+    const int byte =
+        choose(logits + (used - 1) * 256, options->temperature, options->top_k, options->seed, k);
     free(logits);
     assert_int_equal((uint8_t)text->data[k], byte);
     if (used == context) {
@@ -333,14 +340,56 @@ static void test_first_byte_counts(void **state) {
 
 /* ---- Bytes as they are made ---- */
 
+/* A model of 257 tokens, the last of which is as likely as the one before it, makes the same text as
+ * that of bytes, as numbers. */
+static void test_wide_tokens(void **state) {
+  (void)state;
+  enum { COUNT = 40 };
+  struct model narrow, wide;
+  make_model(&narrow, 2, 2, 16, 16);
+  make_model(&wide, 2, 2, 16, 16);
+  free_model(&wide);
+  wide.config.vocabulary = 257;
+  fill_model(&wide);
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&wide.config); layer++) {
+    struct weft_gpt_parameter from[WEFT_GPT_PARAMETERS_MAX], to[WEFT_GPT_PARAMETERS_MAX];
+    const uint32_t tensors = weft_gpt_layer_parameters(&narrow.config, layer, from);
+    (void)weft_gpt_layer_parameters(&wide.config, layer, to);
+    for (uint32_t k = 0; k < tensors; k++) {
+      const float *source = narrow.layers[layer].parameters + from[k].offset;
+      float *target = wide.layers[layer].parameters + to[k].offset;
+      memcpy(target, source, from[k].count * sizeof *target);
+      memcpy(target + from[k].count, source + from[k].count - (to[k].count - from[k].count),
+             (to[k].count - from[k].count) * sizeof *target);
+    }
+  }
+  struct weft_gpt_sampler *samplers[] = {sampler_of(&narrow), sampler_of(&wide)};
+  struct weft_gpt_sample_options options = options_of("xy", COUNT, 0);
+  struct weft_text bytes = sample(samplers[0], options), numbers = {0}, expected = {0};
+  const uint16_t prompt[] = {'x', 'y'};
+  options.prompt = prompt;
+  assert_int_equal(weft_gpt_sample(samplers[1], &options, &numbers, NULL), WEFT_OK);
+  for (uint32_t k = 0; k < COUNT; k++) {
+    weft_text_addf(&expected, " %u", (unsigned)(uint8_t)bytes.data[k]);
+  }
+  assert_string_equal(numbers.data, expected.data);
+  weft_text_finish(&bytes);
+  weft_text_finish(&numbers);
+  weft_text_finish(&expected);
+  weft_gpt_sampler_destroy(samplers[0]);
+  weft_gpt_sampler_destroy(samplers[1]);
+  free_model(&narrow);
+  free_model(&wide);
+}
+
 struct listener {
   uint8_t bytes[64];
   uint64_t count, most;
 };
 
-static bool listen(void *context, uint8_t byte) {
+static bool listen(void *context, uint32_t token) {
   struct listener *listener = context;
-  listener->bytes[listener->count++] = byte;
+  listener->bytes[listener->count++] = (uint8_t)token;
   return listener->count < listener->most;
 }
 
@@ -352,7 +401,7 @@ static void test_listener(void **state) {
   struct weft_gpt_sample_options options = options_of("x", 30, 1);
   struct weft_text text = sample(sampler, options);
   struct listener listener = {.most = 64};
-  options.on_byte = listen;
+  options.on_token = listen;
   options.context = &listener;
   assert_int_equal(weft_gpt_sample(sampler, &options, NULL, NULL), WEFT_OK);
   assert_int_equal(listener.count, 30);
@@ -377,7 +426,7 @@ static void count_choices(const float *logits, double temperature, uint32_t top_
                           unsigned counts[256]) {
   memset(counts, 0, 256 * sizeof *counts);
   for (unsigned k = 0; k < trials; k++) {
-    const int byte = weft_gpt_sampler_choose(logits, temperature, top_k, 77, k);
+    const int byte = choose(logits, temperature, top_k, 77, k);
     assert_in_range(byte, 0, 255);
     counts[byte]++;
   }
@@ -417,9 +466,9 @@ static void test_choice_at_the_ends(void **state) {
   (void)state;
   float logits[256] = {0};
   unsigned counts[256];
-  assert_int_equal(weft_gpt_sampler_choose(logits, 0, 0, 1, 1), 0); /* all are equal */
+  assert_int_equal(choose(logits, 0, 0, 1, 1), 0); /* all are equal */
   logits[9] = logits[8] = 1e-6F;
-  assert_int_equal(weft_gpt_sampler_choose(logits, 0, 0, 1, 1), 8);
+  assert_int_equal(choose(logits, 0, 0, 1, 1), 8);
   count_choices(logits, 1e-300, 0, 100, counts); /* the two likeliest are left */
   assert_int_equal(counts[8] + counts[9], 100);
   count_choices(logits, 1e300, 0, 25600, counts); /* all are alike */
@@ -430,9 +479,9 @@ static void test_choice_at_the_ends(void **state) {
   count_choices(logits, 1, 0, 100, counts);
   assert_int_equal(counts[3], 100);
   logits[4] = NAN;
-  assert_int_equal(weft_gpt_sampler_choose(logits, 0, 0, 1, 1), -1);
+  assert_int_equal(choose(logits, 0, 0, 1, 1), -1);
   logits[4] = INFINITY;
-  assert_int_equal(weft_gpt_sampler_choose(logits, 1, 0, 1, 1), -1);
+  assert_int_equal(choose(logits, 1, 0, 1, 1), -1);
 }
 
 /* ---- What goes wrong ---- */
@@ -486,7 +535,7 @@ static void test_memory_failures(void **state) {
       weft_text_finish(&text);
       weft_gpt_sampler_destroy(sampler);
       assert_int_equal(memory.blocks, 0);
-      assert_int_equal(k, 6); /* a sampler is five blocks; its text is the sixth */
+      assert_int_equal(k, 7); /* a sampler is six blocks; its text is the seventh */
       break;
     }
     assert_int_equal(status, WEFT_ERR_MEMORY);
@@ -504,6 +553,7 @@ int main(void) {
       cmocka_unit_test(test_text),
       cmocka_unit_test(test_what_text_depends_on),
       cmocka_unit_test(test_first_byte_counts),
+      cmocka_unit_test(test_wide_tokens),
       cmocka_unit_test(test_listener),
       cmocka_unit_test(test_choice),
       cmocka_unit_test(test_choice_at_the_ends),

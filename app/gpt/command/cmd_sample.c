@@ -2,6 +2,9 @@
 #include "gpt/command/train_commands.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/launch.h>
@@ -12,6 +15,7 @@
 #include "cli/scoped.h"
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/command/sample_text.h"
+#include "gpt/kernels/kernels.h"
 #include "gpt/model/aligned_memory.h"
 
 enum { TOKENS_DEFAULT = 300 };
@@ -86,13 +90,49 @@ static void add_words(struct weft_text *text, const char *prompt, const struct w
   weft_text_add(text, "\n");
 }
 
+/* The numbers of tokens, with spaces between them. */
+static int read_tokens(const struct weft_cli *cli, const char *prompt, uint32_t vocabulary,
+                       uint16_t *tokens, uint64_t *count) {
+  const char *at = prompt;
+  *count = 0;
+  for (;;) {
+    at += strspn(at, " ,\n");
+    const size_t length = strspn(at, "0123456789");
+    const unsigned long token = strtoul(at, NULL, 10);
+    if (*at == '\0') {
+      return WEFT_CLI_OK;
+    }
+    if (length == 0 || length > 5 || token >= vocabulary) {
+      char hint[128];
+      (void)snprintf(hint, sizeof hint,
+                     "give numbers from 0 to %" PRIu32 ", for example '464 3290'", vocabulary - 1);
+      return weft_cli_usage(cli, hint,
+                            "--prompt '%s': '%.*s' is no token of this model, whose vocabulary has "
+                            "%" PRIu32,
+                            weft_cli_quoted(prompt).text, (int)strcspn(at, " ,\n"), at, vocabulary);
+    }
+    tokens[(*count)++] = (uint16_t)token;
+    at += length;
+  }
+}
+
 static int write_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         const struct model *model) {
   const char *given = arguments->texts[WEFT_CLI_OPTION_PROMPT];
   const char *prompt = given != NULL ? given : "";
+  const struct weft_gpt_config *config = &model->training->config;
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  options.prompt = (const uint8_t *)prompt;
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  options.prompt = prompt;
   options.prompt_size = strlen(prompt);
+  if (weft_gpt_token_bytes(config->vocabulary) > 1) {
+    uint16_t *tokens = weft_arena_allocate(&arena, strlen(prompt) + 1, sizeof *tokens);
+    if (tokens == NULL) {
+      return weft_cli_fail_memory(cli);
+    }
+    WEFT_CLI_TRY(read_tokens(cli, prompt, config->vocabulary, tokens, &options.prompt_size));
+    options.prompt = tokens;
+  }
   options.count = weft_cli_number(arguments, WEFT_CLI_OPTION_TOKENS, TOKENS_DEFAULT);
   options.temperature = weft_cli_real(arguments, WEFT_CLI_OPTION_TEMPERATURE, TEMPERATURE_DEFAULT);
   options.top_k = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_TOP_K, 0);
@@ -100,7 +140,7 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
   WEFT_SCOPED_TEXT sample = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   weft_text_add(&sample, "");
-  WEFT_CLI_TRY(weft_train_sample(cli, &model->training->config, model->layers, options, &sample));
+  WEFT_CLI_TRY(weft_train_sample(cli, config, model->layers, options, &sample));
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     add_json(&text, model, prompt, &sample);
   } else {

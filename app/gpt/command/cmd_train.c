@@ -60,7 +60,7 @@ static int say_sample(const struct weft_train_setup *setup,
     return WEFT_CLI_OK;
   }
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  options.prompt = (const uint8_t *)prompt;
+  options.prompt = prompt;
   options.prompt_size = strlen(prompt);
   options.count = SAMPLE_BYTES;
   options.temperature = SAMPLE_TEMPERATURE;

@@ -21,9 +21,9 @@ void weft_train_choose_kernels(const struct weft_cli *cli) {
 }
 
 /* A signal stops a long sample. */
-static bool goes_on(void *context, uint8_t byte) {
+static bool goes_on(void *context, uint32_t token) {
   (void)context;
-  (void)byte;
+  (void)token;
   return weft_launch_signal() == 0;
 }
 
@@ -33,7 +33,7 @@ int weft_train_sample(const struct weft_cli *cli, const struct weft_gpt_config *
   assert(cli != NULL && text != NULL);
   WEFT_SCOPED(weft_gpt_sampler) sampler = NULL;
   struct weft_error error;
-  options.on_byte = goes_on;
+  options.on_token = goes_on;
   WEFT_CLI_TRY(weft_cli_result(
       cli, NULL, weft_gpt_sampler_create(cli->allocator, config, layers, &sampler, &error),
       &error));

@@ -83,6 +83,19 @@ static int check_shape(const struct weft_train_setup *setup,
   for (size_t i = 0; i < count; i++) {
     WEFT_CLI_TRY(contradict(setup, pairs[i].option, pairs[i].has));
   }
+  /* Options about its shape, given beside the name, are those above. */
+  const struct weft_gpt_config named = weft_train_new_training(setup->arguments, false).config;
+  if (setup->arguments->given[WEFT_CLI_OPTION_MODEL] &&
+      (named.blocks != config->blocks || named.dim != config->dim || named.heads != config->heads ||
+       named.context != config->context || named.vocabulary != config->vocabulary ||
+       named.tied != config->tied)) {
+    return weft_cli_usage(setup->cli, "leave out --model, or train without --resume",
+                          "--model %s is not what the checkpoint was trained with: that has "
+                          "%" PRIu32 " layers, dim %" PRIu32 ", context %" PRIu32
+                          " and a vocabulary of %" PRIu32,
+                          setup->arguments->texts[WEFT_CLI_OPTION_MODEL], config->blocks,
+                          config->dim, config->context, config->vocabulary);
+  }
   if (setup->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
     return weft_cli_usage(setup->cli, "leave out --tied, or train without --resume",
                           "--tied is not what the checkpoint was trained with: its head has "

@@ -191,13 +191,19 @@ static enum weft_status add_tokens(struct weft_gpt_dataset *dataset, const char 
                                    uint64_t begin, uint32_t vocabulary, struct weft_error *error) {
   uint8_t *bytes = dataset->bytes + begin;
   uint64_t size = dataset->size - begin;
-  uint32_t magic = 0;
+  uint32_t header[3] = {0};
   if (size >= LLMC_HEADER_BYTES) {
-    memcpy(&magic, bytes, sizeof magic);
+    memcpy(header, bytes, sizeof header);
   }
-  if (magic == llmc_magic) {
+  if (header[0] == llmc_magic) {
     size -= LLMC_HEADER_BYTES;
     memmove(bytes, bytes + LLMC_HEADER_BYTES, size);
+    if (size != UINT64_C(2) * header[2]) {
+      return weft_fail(error, WEFT_ERR_FORMAT, "copy the file again: it is cut off, or not llm.c's",
+                       "%s has %" PRIu64 " bytes of tokens; its header says %" PRIu32
+                       " tokens of 2 bytes",
+                       path, size, header[2]);
+    }
   }
   if (size % 2 != 0) {
     return weft_fail(error, WEFT_ERR_FORMAT, "a file of tokens has two bytes for each",

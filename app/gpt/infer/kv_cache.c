@@ -245,11 +245,11 @@ static void run_layer(const struct weft_gpt_inference *inference, uint32_t layer
   }
 }
 
-static void read_rows(struct weft_gpt_inference *inference, const uint8_t *bytes, uint64_t rows) {
+static void read_rows(struct weft_gpt_inference *inference, const void *tokens, uint64_t rows) {
   const struct tensors w = tensors_of(inference, 0);
   const uint64_t c = inference->config->dim;
-  weft_gpt_embed(1, rows, c, bytes, w.at[WEFT_GPT_WTE],
-                 w.at[WEFT_GPT_WPE] + inference->position * c, inference->x);
+  weft_gpt_embed(1, rows, c, weft_gpt_token_bytes(inference->config->vocabulary), tokens,
+                 w.at[WEFT_GPT_WTE], w.at[WEFT_GPT_WPE] + inference->position * c, inference->x);
   for (uint32_t layer = 1; layer <= inference->config->blocks; layer++) {
     run_layer(inference, layer, rows);
   }
@@ -262,13 +262,14 @@ uint64_t weft_gpt_inference_position(const struct weft_gpt_inference *inference)
   return inference->position;
 }
 
-const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const uint8_t *bytes,
+const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const void *tokens,
                                      uint64_t count) {
+  const uint64_t each = weft_gpt_token_bytes(inference->config->vocabulary);
   uint64_t rows = 0;
   assert(count > 0 && count <= inference->config->context - inference->position);
   for (uint64_t done = 0; done < count; done += rows) {
     rows = count - done < ROWS_MAX ? count - done : ROWS_MAX;
-    read_rows(inference, bytes + done, rows);
+    read_rows(inference, (const char *)tokens + done * each, rows);
   }
   run_head(inference, inference->x + (rows - 1) * inference->config->dim);
   return inference->logits;

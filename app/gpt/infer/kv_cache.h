@@ -19,12 +19,12 @@ void weft_gpt_inference_destroy(struct weft_gpt_inference *inference);
 
 /* Forgets what was read. */
 void weft_gpt_inference_rewind(struct weft_gpt_inference *inference);
-/* How many bytes it has read since. */
+/* How many tokens it has read since. */
 uint64_t weft_gpt_inference_position(const struct weft_gpt_inference *inference);
 
-/* Reads `count` >= 1 bytes more; there may be config->context in all. Returns the logits
- * [V] of the byte that follows, valid until the next call. */
-const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const uint8_t *bytes,
+/* Reads `count` >= 1 tokens more, bytes or 16 bits; there may be config->context in all. Returns the
+ * logits [V] of the token that follows, valid until the next call. */
+const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const void *tokens,
                                      uint64_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Draws bytes from what the decoder says, and moves its context along. */
+/* Draws tokens from what the decoder says, and moves its context along. */
 #include "gpt/infer/sampler.h"
 
 #include <assert.h>
@@ -10,13 +10,16 @@
 #include <weft/support.h>
 
 #include "gpt/infer/kv_cache.h"
+#include "gpt/kernels/kernels.h"
 #include "gpt/model/aligned_memory.h"
 
 struct weft_gpt_sampler {
   const struct weft_allocator *allocator;
   struct weft_gpt_inference *inference;
-  uint64_t context;
-  uint8_t *window; /* [context]: what the decoder has read */
+  uint64_t context, token_bytes;
+  uint32_t vocabulary;
+  char *window;                          /* [context] tokens: what the decoder has read */
+  struct weft_gpt_candidate *candidates; /* [vocabulary] */
 };
 
 WEFT_SCOPED_TYPE(weft_gpt_sampler)
@@ -30,10 +33,15 @@ enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
   if (sampler == NULL) {
     return weft_fail_memory(error, sizeof *sampler);
   }
-  *sampler = (struct weft_gpt_sampler){.allocator = allocator, .context = config->context};
-  sampler->window = weft_gpt_allocate(allocator, sampler->context, 1);
-  if (sampler->window == NULL) {
-    return weft_fail_memory(error, sampler->context);
+  *sampler = (struct weft_gpt_sampler){.allocator = allocator,
+                                       .context = config->context,
+                                       .token_bytes = weft_gpt_token_bytes(config->vocabulary),
+                                       .vocabulary = config->vocabulary};
+  sampler->window = weft_gpt_allocate(allocator, sampler->context, sampler->token_bytes);
+  sampler->candidates =
+      weft_gpt_allocate(allocator, sampler->vocabulary, sizeof *sampler->candidates);
+  if (sampler->window == NULL || sampler->candidates == NULL) {
+    return weft_fail_memory(error, sampler->context * sampler->token_bytes);
   }
   WEFT_TRY(weft_gpt_inference_create(allocator, config, layers, &sampler->inference, error));
   *out = sampler;
@@ -45,25 +53,21 @@ void weft_gpt_sampler_destroy(struct weft_gpt_sampler *sampler) {
   if (sampler != NULL) {
     weft_gpt_inference_destroy(sampler->inference);
     weft_gpt_free(sampler->allocator, sampler->window);
+    weft_gpt_free(sampler->allocator, sampler->candidates);
     weft_gpt_free(sampler->allocator, sampler);
   }
 }
 
 /* ---- The choice ---- */
 
-struct candidate {
-  float logit;
-  uint8_t byte;
-};
-
-/* The likelier first; of equals the smaller byte, so that the order is one. */
+/* The likelier first; of equals the smaller token, so that the order is one. */
 static int compare_candidates(const void *left, const void *right) {
-  const struct candidate *a = left;
-  const struct candidate *b = right;
+  const struct weft_gpt_candidate *a = left;
+  const struct weft_gpt_candidate *b = right;
   if (a->logit != b->logit) {
     return a->logit > b->logit ? -1 : 1;
   }
-  return a->byte < b->byte ? -1 : 1;
+  return a->token < b->token ? -1 : 1;
 }
 
 /* 0 <= ... < 1 */
@@ -72,25 +76,26 @@ static double uniform_at(uint64_t seed, uint64_t index) {
 }
 
 /* Relative to the likeliest, so nothing overflows, however small the temperature. */
-static double weight_of(const struct candidate *candidates, uint32_t k, double temperature) {
+static double weight_of(const struct weft_gpt_candidate *candidates, uint32_t k,
+                        double temperature) {
   return exp(((double)candidates[k].logit - (double)candidates[0].logit) / temperature);
 }
 
-int weft_gpt_sampler_choose(const float *logits, double temperature, uint32_t top_k, uint64_t seed,
-                            uint64_t index) {
-  assert(logits != NULL);
-  struct candidate candidates[WEFT_GPT_VOCABULARY];
-  const uint32_t count = top_k == 0 ? WEFT_GPT_VOCABULARY : top_k;
+int weft_gpt_sampler_choose(const float *logits, uint32_t vocabulary,
+                            struct weft_gpt_candidate *candidates, double temperature,
+                            uint32_t top_k, uint64_t seed, uint64_t index) {
+  assert(logits != NULL && top_k <= vocabulary);
+  const uint32_t count = top_k == 0 ? vocabulary : top_k;
   double sum = 0;
-  for (unsigned byte = 0; byte < WEFT_GPT_VOCABULARY; byte++) {
-    if (!isfinite(logits[byte])) {
+  for (uint32_t token = 0; token < vocabulary; token++) {
+    if (!isfinite(logits[token])) {
       return -1;
     }
-    candidates[byte] = (struct candidate){.logit = logits[byte], .byte = (uint8_t)byte};
+    candidates[token] = (struct weft_gpt_candidate){.logit = logits[token], .token = token};
   }
-  qsort(candidates, WEFT_GPT_VOCABULARY, sizeof *candidates, compare_candidates);
+  qsort(candidates, vocabulary, sizeof *candidates, compare_candidates);
   if (temperature <= 0) {
-    return candidates[0].byte;
+    return (int)candidates[0].token;
   }
   for (uint32_t k = 0; k < count; k++) {
     sum += weight_of(candidates, k, temperature);
@@ -103,34 +108,31 @@ int weft_gpt_sampler_choose(const float *logits, double temperature, uint32_t to
       break;
     }
   }
-  return candidates[k].byte;
+  return (int)candidates[k].token;
 }
 
 /* ---- The context ---- */
 
 /* Reads what the prompt ends with. */
-static const float *begin(struct weft_gpt_sampler *sampler, const uint8_t *prompt, uint64_t size) {
-  static const uint8_t empty_line[] = {'\n'};
-  if (size == 0) {
-    prompt = empty_line;
-    size = sizeof empty_line;
-  }
-  const uint64_t used = size < sampler->context ? size : sampler->context;
-  memcpy(sampler->window, prompt + size - used, used);
+static const float *begin(struct weft_gpt_sampler *sampler, const void *prompt, uint64_t size) {
+  const uint64_t each = sampler->token_bytes,
+                 used = size < sampler->context ? size : sampler->context;
+  memcpy(sampler->window, (const char *)prompt + (size - used) * each, used * each);
   weft_gpt_inference_rewind(sampler->inference);
   return weft_gpt_inference_read(sampler->inference, sampler->window, used);
 }
 
-static const float *go_on(struct weft_gpt_sampler *sampler, uint8_t byte) {
+static const float *go_on(struct weft_gpt_sampler *sampler, uint16_t token) {
+  const uint64_t each = sampler->token_bytes; /* the lower byte comes first */
   uint64_t position = weft_gpt_inference_position(sampler->inference);
   if (position < sampler->context) {
-    sampler->window[position] = byte;
-    return weft_gpt_inference_read(sampler->inference, &byte, 1);
+    memcpy(sampler->window + position * each, &token, each);
+    return weft_gpt_inference_read(sampler->inference, sampler->window + position * each, 1);
   }
   /* Positions are learned, so cached keys cannot be shifted: half of them are recomputed. */
   position = sampler->context / 2;
-  memmove(sampler->window, sampler->window + sampler->context - position, position);
-  sampler->window[position] = byte;
+  memmove(sampler->window, sampler->window + (sampler->context - position) * each, position * each);
+  memcpy(sampler->window + position * each, &token, each);
   weft_gpt_inference_rewind(sampler->inference);
   return weft_gpt_inference_read(sampler->inference, sampler->window, position + 1);
 }
@@ -141,16 +143,23 @@ struct weft_gpt_sample_options weft_gpt_sample_options_default(void) {
   return (struct weft_gpt_sample_options){.count = 256, .temperature = 0.8};
 }
 
-static enum weft_status check_options(const struct weft_gpt_sample_options *options,
+static enum weft_status check_options(const struct weft_gpt_sampler *sampler,
+                                      const struct weft_gpt_sample_options *options,
                                       struct weft_error *error) {
   if (!isfinite(options->temperature) || options->temperature < 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "", "the temperature is %g; expected 0 or more",
                      options->temperature);
   }
-  if (options->top_k > WEFT_GPT_VOCABULARY) {
+  if (options->top_k > sampler->vocabulary) {
     return weft_fail(error, WEFT_ERR_USAGE, "",
-                     "top-k is %" PRIu32 "; expected 1 to %d, or 0 for all", options->top_k,
-                     WEFT_GPT_VOCABULARY);
+                     "top-k is %" PRIu32 "; expected 1 to %" PRIu32 ", or 0 for all",
+                     options->top_k, sampler->vocabulary);
+  }
+  if (options->prompt_size == 0 && sampler->token_bytes > 1) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give it the numbers of some tokens",
+                     "there is no prompt: the model's tokens are %" PRIu32
+                     " numbers, and none is an empty line",
+                     sampler->vocabulary);
   }
   return WEFT_OK;
 }
@@ -159,25 +168,33 @@ enum weft_status weft_gpt_sample(struct weft_gpt_sampler *sampler,
                                  const struct weft_gpt_sample_options *options,
                                  struct weft_text *text, struct weft_error *error) {
   assert(sampler != NULL && options != NULL);
+  const bool bytes = sampler->token_bytes == 1, empty = options->prompt_size == 0;
   const float *logits = NULL;
-  uint8_t byte = 0;
-  WEFT_TRY(check_options(options, error));
+  uint32_t token = 0;
+  WEFT_TRY(check_options(sampler, options, error));
   for (uint64_t index = 0; index < options->count; index++) {
-    logits =
-        index == 0 ? begin(sampler, options->prompt, options->prompt_size) : go_on(sampler, byte);
+    logits = index == 0
+                 ? begin(sampler, empty ? "\n" : options->prompt, empty ? 1 : options->prompt_size)
+                 : go_on(sampler, (uint16_t)token);
     const int choice =
-        weft_gpt_sampler_choose(logits, options->temperature, options->top_k, options->seed, index);
+        weft_gpt_sampler_choose(logits, sampler->vocabulary, sampler->candidates,
+                                options->temperature, options->top_k, options->seed, index);
     if (choice < 0) {
       return weft_fail(error, WEFT_ERR_INVALID,
                        "the training went wrong: use an earlier checkpoint, a lower rate",
-                       "the model's answer for byte %" PRIu64 " is not made of numbers", index);
+                       "the model's answer for %s %" PRIu64 " is not made of numbers",
+                       bytes ? "byte" : "token", index);
     }
-    byte = (uint8_t)choice;
+    token = (uint32_t)choice;
     if (text != NULL) {
-      weft_text_append(text, (const char *)&byte, 1);
+      if (bytes) {
+        weft_text_append(text, &(char){(char)token}, 1);
+      } else {
+        weft_text_addf(text, " %" PRIu32, token);
+      }
       WEFT_TRY(weft_text_status(text, error));
     }
-    if (options->on_byte != NULL && !options->on_byte(options->context, byte)) {
+    if (options->on_token != NULL && !options->on_token(options->context, token)) {
       break;
     }
   }

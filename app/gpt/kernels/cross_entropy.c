@@ -19,7 +19,7 @@ WEFT_GPT_INLINE float row_exp(bool fused, uint64_t count, const float *x, float 
 }
 
 /* dx may be NULL. */
-WEFT_GPT_INLINE void row_loss_body(bool fused, uint64_t count, const float *x, uint8_t target,
+WEFT_GPT_INLINE void row_loss_body(bool fused, uint64_t count, const float *x, uint64_t target,
                                    float scale, float *dx, double *loss) {
   float piece[PIECE], sum = 0.0f;
   const float max = weft_gpt_array_max(count, x, x[0]), wanted = x[target];
@@ -37,16 +37,17 @@ WEFT_GPT_INLINE void row_loss_body(bool fused, uint64_t count, const float *x, u
   }
 }
 WEFT_GPT_VARIANTS(row_loss,
-                  (uint64_t count, const float *x, uint8_t target, float scale, float *dx,
+                  (uint64_t count, const float *x, uint64_t target, float scale, float *dx,
                    double *loss),
                   count, x, target, scale, dx, loss)
 
 double weft_gpt_cross_entropy(uint64_t rows, uint64_t vocabulary, const float *logits,
-                              const uint8_t *targets, float scale, float *dlogits) {
+                              const void *targets, float scale, float *dlogits) {
   assert(vocabulary > 0 && targets != NULL);
+  const uint64_t token_bytes = weft_gpt_token_bytes(vocabulary);
   double loss = 0.0;
   for (uint64_t r = 0; r < rows; r++) {
-    row_loss(vocabulary, logits + r * vocabulary, targets[r], scale,
+    row_loss(vocabulary, logits + r * vocabulary, weft_gpt_token_at(targets, token_bytes, r), scale,
              dlogits != NULL ? dlogits + r * vocabulary : NULL, &loss);
   }
   return loss;

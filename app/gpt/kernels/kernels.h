@@ -54,17 +54,27 @@ void weft_gpt_attention_backward(uint64_t sequences, uint64_t tokens, uint64_t c
                                  const float *log_sums, const float *dy, float *dqkv,
                                  float *scratch);
 
+/* ---- Tokens: bytes, or 16 bits where the vocabulary has more than 256 ---- */
+static inline uint64_t weft_gpt_token_bytes(uint64_t vocabulary) {
+  return vocabulary > 256 ? 2 : 1;
+}
+/* The r-th of those that have so many bytes. */
+static inline uint64_t weft_gpt_token_at(const void *ids, uint64_t token_bytes, uint64_t r) {
+  return token_bytes == 1 ? ((const uint8_t *)ids)[r] : ((const uint16_t *)ids)[r];
+}
+
 /* ---- Embedding: x[b, t] = wte[token] + wpe[t] ---- */
-void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, const uint8_t *ids,
-                    const float *wte, const float *wpe, float *x);
+void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, uint64_t token_bytes,
+                    const void *ids, const float *wte, const float *wpe, float *x);
 void weft_gpt_embed_backward_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
-                                    const uint8_t *ids, const float *dx, float *dwte, float *dwpe);
+                                    uint64_t token_bytes, const void *ids, const float *dx,
+                                    float *dwte, float *dwpe);
 
 /* ---- Softmax and cross entropy ---- */
 /* Sum over rows of -log softmax(logits[r])[targets[r]], in double. If dlogits is not
  * NULL it gets (=) scale * (softmax - onehot); it may be logits. */
 double weft_gpt_cross_entropy(uint64_t rows, uint64_t vocabulary, const float *logits,
-                              const uint8_t *targets, float scale, float *dlogits);
+                              const void *targets, float scale, float *dlogits);
 
 /* ---- Optimizer ---- */
 /* Sum of squares, in double, in a fixed order. */

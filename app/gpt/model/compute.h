@@ -135,7 +135,7 @@ struct weft_gpt_compute *weft_gpt_compute_host(void);
 
 /* A token of the vocabulary: a byte, or 16 bits (unsigned). */
 static inline enum weft_dtype weft_gpt_token_dtype(const struct weft_gpt_config *config) {
-  return config->vocabulary <= 256 ? WEFT_U8 : WEFT_I16;
+  return weft_gpt_token_bytes(config->vocabulary) == 1 ? WEFT_U8 : WEFT_I16;
 }
 
 #endif

@@ -33,10 +33,9 @@ uint64_t weft_gpt_head_saved(const struct weft_gpt_config *config, uint64_t sequ
 uint64_t weft_gpt_head_scratch(const struct weft_gpt_config *config, uint64_t sequences,
                                uint64_t tokens);
 
-/* ids [B, T]: the embedding's input; y is its output. */
-void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const uint8_t *ids,
-                                float *y);
-void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
+/* ids [B, T]: the embedding's input, tokens of weft_gpt_token_bytes(); y is its output. */
+void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const void *ids, float *y);
+void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const void *ids,
                                         const float *dy, float *gradients);
 
 /* The block does not save x: it must be unchanged until the backward. y may not be x. */
@@ -52,7 +51,7 @@ void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, cons
  * WEFT_GPT_SECOND_WEIGHT. logits [B, T, V]: written if not
  * NULL. targets may be NULL: then there is no loss, and 0 is returned. */
 double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
-                             const uint8_t *targets, bool training, float *logits);
+                             const void *targets, bool training, float *logits);
 void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const float *x,
                                   float *dx);
 void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,

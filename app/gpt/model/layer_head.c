@@ -46,7 +46,7 @@ static struct head_layer open_head(const struct weft_gpt_layer_call *call) {
 }
 
 double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
-                             const uint8_t *targets, bool training, float *logits) {
+                             const void *targets, bool training, float *logits) {
   assert(x != NULL && weft_gpt_is_head(call->config, call->layer));
   const struct head_layer head = open_head(call);
   float *scores = logits != NULL ? logits : head.dlogits;

@@ -177,11 +177,6 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   options->shard = options->replicas > 1 ? options->shard : WEFT_GPT_SHARD_NONE;
   options->unshard_window = options->unshard_window > 0 ? options->unshard_window : WINDOW_DEFAULT;
   WEFT_TRY(weft_gpt_config_check(&options->training.config, error));
-  if (options->training.config.vocabulary > WEFT_GPT_VOCABULARY && options->cuda == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "train on GPUs (--device cuda), or on bytes",
-                     "the vocabulary is %" PRIu32 ": on the host tokens are bytes, %d of them",
-                     options->training.config.vocabulary, WEFT_GPT_VOCABULARY);
-  }
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
   trainer->layer_count = weft_gpt_layer_count(&trainer->config);

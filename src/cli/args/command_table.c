@@ -292,17 +292,18 @@ static const struct weft_cli_command commands[] = {
       &json_lines,
       OPTION(HELP)},
      "train the reference GPT on a pipeline",
-     "Trains a GPT on the bytes of text. Its blocks are divided into stages on -p ranks (default "
+     "Trains a GPT on the bytes of text, or on files of tokens. Its blocks are divided into stages "
+     "on -p ranks (default "
      "2), each in its own thread. A step has -m microbatches (default 8). Weights after a step are "
      "the same bit for bit for every number of ranks, schedule, split, transport and --shard that "
-     "adds gradients in the same order; parameters_hash is their hash. Loss is in nats per byte. "
+     "adds gradients in the same order; parameters_hash is their hash. Loss is in nats per token. "
      "The bubble is the measured idle share of all ranks, reported with the one that is "
      "simulated from measured times.\n"
      "With --dp there are several such pipelines, each with its part of the batch and -m "
      "microbatches; gradients are added in the order of replicas.\n"
      "With --skips and --predict-tokens 2 the stages form a graph: a stage sends to every stage "
      "that reads an output of its blocks. The second head's loss is added with weight 0.3; the "
-     "losses that are reported are those of the next byte. On the CPU only.\n"
+     "losses that are reported are those of the next token.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
      "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and writes "
      "--log, --curve, --profile and -o; all ranks need --data and --checkpoint.\n"
@@ -326,7 +327,8 @@ static const struct weft_cli_command commands[] = {
      "write text with a trained model",
      "Reads the newest checkpoint that 'weft train' has written into a folder, or that of one "
      "step, and continues the prompt. Bytes that are not text are escaped on a terminal, and "
-     "written unchanged elsewhere.",
+     "written unchanged elsewhere. A model with a --vocabulary of tokens takes and gives their "
+     "numbers: --prompt '464 3290'.",
      "weft sample --checkpoint model --prompt 'static int '"},
     {"explain",
      "[FILE]",
