@@ -239,8 +239,7 @@ WEFT_GRAPH_INLINE void check_transfer(struct weft_verify_context *context,
   const struct weft_action action = at->action;
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
-  if ((graph == NULL ? action.skip > 0
-                     : weft_graph_channel_of(graph, action) == WEFT_EDGE_NONE) ||
+  if ((graph == NULL ? action.skip > 0 : weft_graph_channel_of(graph, action) == WEFT_EDGE_NONE) ||
       !weft_action_partner(action, context->stage_count, &partner)) {
     report_boundary(context, at);
     return;

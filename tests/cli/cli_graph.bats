@@ -120,6 +120,44 @@ write_files() {
   succeeds
 }
 
+@test "compare ranks the schedules of a graph, with and without files" {
+  echo '{"schema": "weft-graph/1", "stages": 6, "edges": [{"from": 0, "to": 2}, {"from": 2, "to": 4},
+    {"from": 1, "to": 3}, {"from": 3, "to": 4}, {"from": 4, "to": 5}, {"from": 0, "to": 5}]}' >encoders.json
+  weft compare --graph encoders.json -p 6 -m 8 --json
+  succeeds
+  # A chain of six stages takes 39.
+  [ "$(jq -r '.schedules[] | select(.name == "1F1B") | .makespan' <<<"$output")" = 33 ]
+  [ "$("$WEFT" gen 1F1B --graph encoders.json -m 8 | "$WEFT" sim --json | jq .makespan)" = 33 ]
+  jq -e '[.schedules[].v] | unique == [1]' <<<"$output"
+  jq -e '.left_out[] | select(.name == "ZBVZeroBubble") | .why | test("2 stages per rank")' <<<"$output"
+  first=$output
+  weft compare --graph encoders.json -m 8 --json
+  [ "$output" = "$first" ]
+  weft compare --graph encoders.json -p 3 -m 6 --json
+  succeeds
+  jq -e '[.schedules[].v] | unique == [2]' <<<"$output"
+  "$WEFT" gen Interleaved1F1B --graph encoders.json -p 3 -m 6 >table.csv
+  weft compare table.csv --json
+  succeeds
+  jq -e '[.schedules[] | select(.name == ("table.csv", "Interleaved1F1B")).makespan] |
+    length == 2 and .[0] == .[1]' <<<"$output"
+  weft compare --graph encoders.json -p 4 -m 8
+  fails 2 "the graph has 6 stages, which is not 4 ranks with v stages each"
+  hints
+  weft compare --graph encoders.json -p 6 -v 2 -m 8
+  fails 2 "the graph has 6 stages, which is not 6 ranks with 2 stages each"
+  weft compare --graph encoders.json -p 6
+  fails 2 "compare needs -m"
+}
+
+@test "compare takes costs of each stage where ranks have different numbers of them" {
+  write_files
+  echo '{"schema": "weft-costs/1", "stages": [{}, {"f": 2}, {}]}' >stages.json
+  weft compare graph.csv --costs stages.json --json
+  succeeds
+  [ "$(jq '.schedules[0].makespan' <<<"$output")" = "$("$WEFT" sim graph.csv --costs stages.json --json | jq .makespan)" ]
+}
+
 @test "a graph that does not fit is refused with what differs" {
   write_files
   printf '%s\n' '#graph,0>1,1>2' 0F0,0B0 1F0,2F0,2B0,1B0 >chain.csv

@@ -139,8 +139,10 @@ static const struct weft_cli_command commands[] = {
      "share of the model; with v stages per rank each stage takes 1/v of its time and memory, and "
      "the time of a transfer does not change. A file with one entry per stage compares the "
      "schedules with that many stages.\n"
-     "FILEs whose stages form a graph are compared with each other only, all with the same edges, "
-     "and costs are of a stage.",
+     "With --graph, or FILEs whose stages form a graph, which all have the same edges, the "
+     "schedules "
+     "are those of 'weft gen --graph', and costs are of a stage. -p may then be left out: as many "
+     "ranks as stages.",
      "weft compare -p 4 -m 8 --memory 4"},
     {"plan",
      "",

@@ -25,6 +25,7 @@ struct compare_run {
   struct weft_hop_costs hop; /* as given */
   const struct weft_cli_arguments *arguments;
   struct weft_program *files[WEFT_CLI_OPERANDS_MAX]; /* [operand_count] */
+  struct weft_graph *graph; /* of the stages, held; NULL: chains of any length */
   struct weft_cli_comparison *comparison;
 };
 
@@ -99,7 +100,7 @@ static int try_schedule(struct compare_run *run, size_t order, uint32_t v) {
   }
   shape.stages_per_rank = v;
   const enum weft_status made =
-      weft_generate(run->cli->allocator, info->name, &shape, &table, &error);
+      weft_generate_graph(run->cli->allocator, info->name, &shape, run->graph, &table, &error);
   if (made == WEFT_ERR_USAGE || made == WEFT_ERR_LIMIT) {
     leave_out(comparison, info, v, error.message);
     return WEFT_CLI_OK;
@@ -149,20 +150,17 @@ static int try_values(struct compare_run *run, size_t order) {
   return WEFT_CLI_OK;
 }
 
-/* Schedules by name are for chains. */
-static bool has_graph(const struct compare_run *run) {
-  return run->arguments->operand_count > 0 && !weft_graph_is_chain(run->files[0]->graph);
-}
-
 static int try_all(struct compare_run *run) {
   for (unsigned k = 0; k < run->arguments->operand_count; k++) {
     const char *name = weft_cli_input_name(run->arguments->operands[k]);
     WEFT_CLI_TRY(simulate(run, run->files[k],
                           (struct weft_cli_entry){.name = name, .file = true, .one_v = true}));
   }
-  for (size_t order = 0; order < weft_schedule_count() && !has_graph(run); order++) {
+  /* No named schedule has ranks with different numbers of stages. */
+  const bool uneven = run->graph != NULL && run->comparison->shape.stages_per_rank == 0;
+  for (size_t order = 0; order < weft_schedule_count(); order++) {
     const struct weft_schedule_info *info = weft_schedule_at(order);
-    if (info->trains && !info->fixed) {
+    if (info->trains && !info->fixed && !uneven) {
       WEFT_CLI_TRY(try_values(run, order));
     }
   }
@@ -174,25 +172,68 @@ static int try_all(struct compare_run *run) {
   return WEFT_CLI_OK;
 }
 
+struct v_text {
+  char text[16];
+};
+
+/* The number of stages per rank, for messages. */
+static struct v_text v_text(const struct weft_shape *shape) {
+  struct v_text v = {"v"};
+  if (shape->stages_per_rank != 0) {
+    (void)snprintf(v.text, sizeof v.text, "%" PRIu32, shape->stages_per_rank);
+  }
+  return v;
+}
+
+/* The stages of a graph are as many as they are: the shape follows, and costs are of a stage. With
+ * files alone v may stay 0, where ranks have different numbers of stages. */
+static int fix_graph(struct compare_run *run) {
+  const struct weft_cli_arguments *arguments = run->arguments;
+  struct weft_shape *shape = &run->comparison->shape;
+  if (arguments->operand_count == 0) {
+    WEFT_CLI_TRY(weft_cli_read_graph(run->cli, arguments, &run->graph));
+  } else if (arguments->given[WEFT_CLI_OPTION_GRAPH] ||
+             !weft_graph_is_chain(run->files[0]->graph)) {
+    run->graph = weft_graph_hold(run->files[0]->graph);
+  }
+  if (run->graph == NULL) {
+    return WEFT_CLI_OK;
+  }
+  const uint32_t stages = run->graph->stage_count, v = shape->stages_per_rank;
+  run->comparison->per_stage = true;
+  if (shape->ranks == 0) {
+    shape->ranks = v > 1 && stages % v == 0 ? stages / v : stages;
+  }
+  if (v == 0 && stages % shape->ranks == 0) {
+    shape->stages_per_rank = stages / shape->ranks;
+  } else if (arguments->operand_count == 0 && stages != (uint64_t)shape->ranks * v) {
+    return weft_cli_usage(run->cli,
+                          "leave -p and -v out: then there are as many ranks as stages; 'weft plan "
+                          "--graph' takes any number of ranks",
+                          "the graph has %" PRIu32 " stages, which is not %" PRIu32
+                          " ranks with %s stages each",
+                          stages, shape->ranks, v_text(shape).text);
+  }
+  return WEFT_CLI_OK;
+}
+
 /* Costs of each stage fit only the v that makes as many stages. */
 static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs,
                       struct weft_cli_comparison *comparison) {
   struct weft_shape *shape = &comparison->shape;
-  comparison->per_stage = costs->stage_count != 1 || shape->stages_per_rank != 0;
-  if (costs->stage_count == 1) {
+  const bool uneven = comparison->per_stage && shape->stages_per_rank == 0;
+  comparison->per_stage =
+      comparison->per_stage || costs->stage_count != 1 || shape->stages_per_rank != 0;
+  if (costs->stage_count == 1 || uneven) {
     return WEFT_CLI_OK;
   }
   if (costs->stage_count % shape->ranks != 0 ||
       (shape->stages_per_rank != 0 &&
        costs->stage_count != (uint64_t)shape->ranks * shape->stages_per_rank)) {
-    char v[32] = "v";
-    if (shape->stages_per_rank != 0) {
-      (void)snprintf(v, sizeof v, "%" PRIu32, shape->stages_per_rank);
-    }
     return weft_cli_usage(cli, "give one entry that serves all stages, or one for each stage",
                           "the costs have %" PRIu32 " entries in stages, which is not %" PRIu32
                           " ranks with %s stages each",
-                          costs->stage_count, shape->ranks, v);
+                          costs->stage_count, shape->ranks, v_text(shape).text);
   }
   shape->stages_per_rank = costs->stage_count / shape->ranks;
   return WEFT_CLI_OK;
@@ -259,11 +300,12 @@ static int read_file(struct compare_run *run, unsigned index) {
 
 /* ---- The command ---- */
 
-/* What is not given is 0 and taken from the first file. */
+/* What is not given is 0 and taken from the first file, or from the graph. */
 static int read_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_shape *shape) {
   static const char example[] = "for example: weft compare -p 4 -m 8, or weft compare FILE";
-  if (!arguments->given[WEFT_CLI_OPTION_RANKS] && arguments->operand_count == 0) {
+  if (!arguments->given[WEFT_CLI_OPTION_RANKS] && !arguments->given[WEFT_CLI_OPTION_GRAPH] &&
+      arguments->operand_count == 0) {
     return weft_cli_usage(cli, example, "compare needs -p, the number of ranks");
   }
   if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES] && arguments->operand_count == 0) {
@@ -288,8 +330,8 @@ static int compare(struct compare_run *run) {
   comparison->unit = run->costs.costs->unit;
   comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
   comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
+  WEFT_CLI_TRY(fix_graph(run));
   WEFT_CLI_TRY(fix_stages(run->cli, run->costs.costs, comparison));
-  comparison->per_stage = comparison->per_stage || has_graph(run);
   WEFT_CLI_TRY(try_all(run));
   weft_cli_comparison_sort(comparison);
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_compare_json : weft_cli_compare_text)(
@@ -306,6 +348,7 @@ int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &run.costs));
   const int status = compare(&run);
   weft_cli_costs_finish(&run.costs);
+  weft_graph_destroy(run.graph);
   for (unsigned k = 0; k < arguments->operand_count; k++) {
     weft_program_destroy(run.files[k]);
   }
