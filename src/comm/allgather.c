@@ -68,7 +68,8 @@ static enum weft_status fail_stalled(struct weft_transport *transport, int64_t l
 static enum weft_status exchange(struct weft_transport *transport, const void *mine, void *all,
                                  size_t size, int64_t limit, struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
-  const int64_t until = limit > 0 ? ops->now(transport) + limit : WEFT_TIME_NEVER;
+  const int64_t now = ops->now(transport);
+  const int64_t until = limit > 0 && limit < WEFT_TIME_NEVER - now ? now + limit : WEFT_TIME_NEVER;
   for (;;) {
     WEFT_TRY(ops->progress(transport, error));
     const enum weft_status status = ops->exchange(transport, mine, all, size, error);

@@ -591,7 +591,9 @@ bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit) 
   }
   const int64_t begin = weft_clock_ns();
   while (work->device->ops->event_query(work->device, work->end, &error) == WEFT_IN_PROGRESS) {
-    if (limit > 0 && weft_clock_ns() - begin > limit) {
+    const int64_t waited = weft_clock_ns() - begin;
+    if ((limit > 0 && waited > limit) ||
+        (waited > WEFT_CANCEL_NS && weft_executor_is_interrupted(executor))) {
       return false;
     }
   }

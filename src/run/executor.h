@@ -413,8 +413,15 @@ void weft_executor_write_replayed(const struct weft_executor *executor);
 /* After another step: the same, if it has not been done yet, before the events are used again. */
 enum weft_status weft_executor_read_times(const struct weft_executor *executor,
                                           struct weft_error *error);
+/* Somebody wants the step to end. */
+static inline bool weft_executor_is_interrupted(const struct weft_executor *executor) {
+  const struct weft_pipeline_options *options = executor->options;
+  return options->interrupted != NULL && options->interrupted(options->interrupted_context);
+}
 /* The device may use nothing of the pipeline any more: waits for it, at most so long (0: without
- * limit). False: it still works. Its memory then cannot be freed, which waits for it as well. */
+ * limit), and once interrupted WEFT_CANCEL_NS at most. False: it still works. Its memory then
+ * cannot be freed, which waits for it as well. */
+enum { WEFT_CANCEL_NS = 500 * 1000 * 1000 };
 bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit);
 void weft_executor_abandon_device(struct weft_executor *executor);
 

@@ -261,6 +261,9 @@ static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error 
   return weft_stage_feeds_init(&pipeline->feeds, pipeline->allocator, &pipeline->executor, error);
 }
 
+/* Beyond 73 years is never: times and their doubles can be added up. */
+#define STALL_LIMIT_MAX (INT64_MAX / 4)
+
 enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
                                       struct weft_transport *transport,
                                       const struct weft_pipeline_options *options,
@@ -276,6 +279,9 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
   pipeline->allocator = allocator;
   pipeline->transport = transport;
   pipeline->options = *options;
+  if (options->stall_limit > STALL_LIMIT_MAX) {
+    pipeline->options.stall_limit = 0;
+  }
   pipeline->step = 1;
   pipeline->executor.allocator = allocator;
   const enum weft_status status = build(pipeline, error);
@@ -293,13 +299,11 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     return;
   }
   const struct weft_allocator *allocator = pipeline->allocator;
-  /* A device that has stalled gets a moment more. */
-  const int64_t limit =
-      pipeline->options.stall_limit / (pipeline->failure.status == WEFT_ERR_STALLED ? 20 : 1);
+  const int64_t limit = weft_pipeline_patience(pipeline, pipeline->failure.status);
   if (!weft_executor_settle_device(&pipeline->executor, limit)) {
     weft_executor_abandon_device(&pipeline->executor);
   }
-  weft_executor_await_devices(&pipeline->executor, 2 * pipeline->options.stall_limit);
+  weft_executor_await_devices(&pipeline->executor, 2 * limit);
   weft_world_graph_destroy(pipeline->graph);
   weft_rank_graph_destroy(pipeline->apart);
   weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
@@ -313,6 +317,15 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 }
 
 /* ---- Failing ---- */
+
+/* A device that has stalled gets a moment more; and after a signal somebody waits. */
+int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_status status) {
+  const int64_t limit = pipeline->options.stall_limit;
+  if (status == WEFT_ERR_CANCELLED) {
+    return limit > 0 && limit < WEFT_CANCEL_NS ? limit : WEFT_CANCEL_NS;
+  }
+  return limit / (status == WEFT_ERR_STALLED ? 20 : 1);
+}
 
 enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
                                        struct weft_error *error) {
@@ -496,9 +509,17 @@ enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct w
   return WEFT_OK;
 }
 
-static bool is_interrupted(const struct weft_pipeline *pipeline) {
-  return pipeline->options.interrupted != NULL &&
-         pipeline->options.interrupted(pipeline->options.interrupted_context);
+enum weft_status weft_pipeline_poll(struct weft_pipeline *pipeline, struct weft_error *error) {
+  if (pipeline->transport->ops->progress(pipeline->transport, error) < 0) {
+    return follow(pipeline, error);
+  }
+  if (!weft_executor_is_interrupted(&pipeline->executor)) {
+    return WEFT_OK;
+  }
+  (void)weft_fail(error, WEFT_ERR_CANCELLED, "",
+                  "rank %" PRIu32 " was asked to stop in step %" PRIu64, pipeline->transport->rank,
+                  pipeline->step);
+  return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
 }
 
 enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
@@ -510,15 +531,9 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     return pipeline->state == WEFT_PIPELINE_FAILED ? pipeline->failure.status : WEFT_OK;
   }
   error->message[0] = error->hint[0] = '\0';
-  enum weft_status status = pipeline->transport->ops->progress(pipeline->transport, error);
+  enum weft_status status = weft_pipeline_poll(pipeline, error);
   if (status < 0) {
-    return follow(pipeline, error);
-  }
-  if (is_interrupted(pipeline)) {
-    (void)weft_fail(error, WEFT_ERR_CANCELLED, "",
-                    "rank %" PRIu32 " was asked to stop in step %" PRIu64,
-                    pipeline->transport->rank, pipeline->step);
-    return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+    return status;
   }
   if (!pipeline->handshake_done) {
     status = shake_hands(pipeline, error);

@@ -134,9 +134,8 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
     for (uint32_t r = 0; r < count; r++) {
       struct weft_pipeline *pipeline = items[r];
       if (!pipeline->executor.device->finishing) {
-        struct weft_transport *transport = pipeline->transport;
-        WEFT_TRY(transport->ops->progress(transport, error));
-        pipeline->executor.blamed_rank = transport->rank;
+        WEFT_TRY(weft_pipeline_poll(pipeline, error));
+        pipeline->executor.blamed_rank = pipeline->transport->rank;
         const enum weft_status status = weft_executor_advance(&pipeline->executor, error);
         if (status == WEFT_ERR_DEVICE) {
           (void)weft_executor_fail_device(&pipeline->executor, error);
@@ -316,6 +315,7 @@ static enum weft_status await_graph(struct weft_world_graph *graph, void *const 
     watch_at = now + WATCH_NS;
     for (uint32_t r = 0; r < graph->rank_count; r++) {
       struct weft_pipeline *pipeline = items[r];
+      WEFT_TRY(weft_pipeline_poll(pipeline, error));
       status = weft_executor_watch_device(&pipeline->executor, error);
       if (status < 0) {
         return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
@@ -513,7 +513,7 @@ static void drive_step(void *const *items, uint32_t count) {
 }
 
 /* After a failure, each rank frees what is its own, which others and the graph may still use. A
- * device that has stalled is given a moment more, and then is left as it is. */
+ * device that does not end is left as it is. */
 static void settle(void *const *items, uint32_t count) {
   struct weft_pipeline *first = items[0];
   int64_t limit = first->options.stall_limit;
@@ -522,7 +522,7 @@ static void settle(void *const *items, uint32_t count) {
   for (uint32_t r = 0; r < count; r++) {
     const enum weft_status status = ((const struct weft_pipeline *)items[r])->together_status;
     failed = failed || status < 0;
-    limit = status == WEFT_ERR_STALLED ? first->options.stall_limit / 20 : limit;
+    limit = status < 0 ? weft_pipeline_patience(first, status) : limit;
   }
   if (failed && first->graph != NULL) { /* rank 0's stream comes after the graph */
     const struct weft_world_graph *graph = first->graph;

@@ -154,6 +154,27 @@ is_sound() {
   [[ ${lines[1]} == "rank 1: GPU 1 is in 1F0, since "* ]]
 }
 
+@test "a signal ends the command, whatever a GPU does" {
+  local graph hangs pid
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  # The first step is enqueued, and the third one is a replay.
+  for hangs in 1 20; do
+    for graph in "" --no-graph; do
+      # shellcheck disable=SC2086
+      env --default-signal=INT "LD_LIBRARY_PATH=$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+        "WEFT_FAKE_CUDA=hang=weft_spin:$hangs" "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \
+        "$WEFT" run t.csv --device cuda --stall-limit 600 $graph >out 2>err &
+      pid=$!
+      await_handlers "$pid"
+      sleep 0.3
+      kill -s INT "$pid"
+      await_end 20 "$pid" "weft run --device cuda $graph"
+      [ "$status" -eq 130 ]
+      grep -q '^weft: stopped by SIGINT' err
+    done
+  done
+}
+
 @test "without a driver, GPUs are refused with what to install" {
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   [ ! -e /dev/nvidiactl ] || skip "there is one"

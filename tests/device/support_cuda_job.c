@@ -251,6 +251,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
   options.log = transport->rank == 0 ? note_line : NULL;
   options.log_context = job;
+  options.interrupted = job->interrupted;
   struct finish_context finish_context = {job, transport->rank};
   options.finish = job->finish != NULL ? finish : NULL;
   options.finish_context = &finish_context;

@@ -50,7 +50,8 @@ struct cuda_job {
                           of its stages alone; NULL: all ranks are threads */
   uint32_t own_rank;
   bool no_graph, no_events;
-  int64_t stall_limit; /* 0: the default */
+  int64_t stall_limit;                /* 0: the default */
+  bool (*interrupted)(void *context); /* if given: weft_pipeline_options's */
   /* If given: called when the stages are made, before there are pipelines. */
   void (*with_stages)(struct cuda_job *job);
   /* If given: ends training steps on GPUs (weft_pipeline_options). */

@@ -220,6 +220,47 @@ static void kernels_that_never_end_are_named(void **state) {
   hang("weft_linear_forward", 20, false, "F");
 }
 
+/* ---- A step that is interrupted ---- */
+
+static int64_t interrupt_at;
+
+static bool is_interrupted(void *context) {
+  (void)context;
+  return weft_clock_ns() >= interrupt_at;
+}
+
+/* A kernel hangs, and nobody waits for the stall limit. */
+static void interrupt(uint64_t nth, bool no_graph, uint32_t host_ranks) {
+  struct weft_error error;
+  make_job("1F1B", no_graph);
+  job.partitions = 0;
+  job.host_ranks = host_ranks;
+  job.stall_limit = nth % 2 == 0 ? INT64_MAX : INT64_C(600000000000);
+  job.interrupted = is_interrupted;
+  fake_cuda_reset(&(struct fake_cuda_options){.seed = nth, .stall_waits = true});
+  fake_cuda_hang("weft_linear_forward", nth);
+  interrupt_at = weft_clock_ns() + 200 * 1000 * 1000;
+  const enum weft_status status = cuda_job_run(&job, &found, &error);
+  fake_cuda_release();
+  assert_int_equal(status, WEFT_ERR_CANCELLED);
+  assert_non_null(strstr(error.message, "was asked to stop in step"));
+  assert_int_equal(job.failed_ranks, job.ranks);
+  assert_int_equal(job.stuck_ranks, 0);
+  assert_true(weft_clock_ns() - interrupt_at < INT64_C(5000000000));
+}
+
+static void interrupted_steps_end(void **state) {
+  (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+  skip(); /* what is left on the GPU would be leaks of the driver */
+#endif
+  interrupt(1, true, 0);
+  interrupt(2, true, 0);
+  interrupt(21, false, 0);
+  interrupt(1, false, 1);
+  interrupt(2, false, 2);
+}
+
 /* ---- A kernel that crashes ---- */
 
 static void crash(const char *kernel, uint64_t nth, bool no_graph, const char *action) {
@@ -250,6 +291,7 @@ int main(void) {
       cmocka_unit_test(calls_fail_between_gpus),
       cmocka_unit_test(calls_fail_with_a_rank_on_the_host),
       cmocka_unit_test(kernels_that_never_end_are_named),
+      cmocka_unit_test(interrupted_steps_end),
       cmocka_unit_test(kernels_that_crash_are_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
