@@ -315,7 +315,44 @@ static void a_step_that_is_not_finished_fails(void **state) {
   cuda_job_check_leaks(&job, "at the end");
 }
 
+/* A limit that no clock can reach is none. */
+static void a_step_has_any_stall_limit(void **state) {
+  static struct cuda_job job;
+  (void)state;
+  for (uint32_t k = 0; k < 4; k++) {
+    job = (struct cuda_job){.schedule = "1F1B",
+                            .ranks = 2,
+                            .microbatches = 4,
+                            .step_count = 3,
+                            .no_graph = k % 2 == 1,
+                            .host_ranks = k / 2,
+                            .stall_limit = INT64_MAX};
+    run_and_compare(&job, (struct fake_cuda_options){.seed = k});
+  }
+}
+
 /* ---- Several GPUs, and parts of them ---- */
+
+/* A program may want streams of its own. */
+static void a_rank_has_many_streams(void **state) {
+  struct weft_stream *streams[200];
+  struct weft_cuda *cuda;
+  struct weft_error error;
+  (void)state;
+  fake_cuda_reset(NULL);
+  const uint64_t before = fake_cuda_statistics().streams;
+  assert_int_equal(weft_cuda_open(NULL, NULL, 1, &cuda, &error), WEFT_OK);
+  struct weft_device *device = weft_cuda_device(cuda, 0);
+  for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(streams); k++) {
+    assert_int_equal(device->ops->stream_create(device, NULL, &streams[k], &error), WEFT_OK);
+  }
+  for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(streams); k += 2) {
+    device->ops->stream_destroy(device, NULL, streams[k]);
+  }
+  assert_int_equal(weft_device_fill(device, NULL, 0, 0, NULL, &error), WEFT_OK);
+  weft_cuda_close(cuda);
+  assert_int_equal(fake_cuda_statistics().streams, before);
+}
 
 static void ranks_are_on_parts_of_gpus(void **state) {
   static struct cuda_job job;
@@ -658,6 +695,8 @@ int main(void) {
       cmocka_unit_test(collectives_are_recorded),
       cmocka_unit_test(ranks_finish_a_step_together),
       cmocka_unit_test(a_step_that_is_not_finished_fails),
+      cmocka_unit_test(a_step_has_any_stall_limit),
+      cmocka_unit_test(a_rank_has_many_streams),
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
       cmocka_unit_test(memory_is_what_the_simulator_says),

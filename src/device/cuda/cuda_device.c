@@ -48,6 +48,25 @@ static struct weft_device *pinned(struct weft_device *device) {
 
 /* ---- Streams ---- */
 
+/* False: no memory. */
+static bool keep_stream(struct weft_cuda_device *rank, CUstream stream) {
+  pthread_mutex_lock(&rank->lock);
+  if (rank->stream_count == rank->stream_room) {
+    const uint32_t room = rank->stream_room > 0 ? 2 * rank->stream_room : 8;
+    CUstream *streams = weft_array_resize(rank->of->allocator, rank->streams, rank->stream_room,
+                                          room, sizeof(CUstream));
+    rank->streams = streams != NULL ? streams : rank->streams;
+    rank->stream_room = streams != NULL ? room : rank->stream_room;
+  }
+  const bool kept = rank->stream_count < rank->stream_room;
+  if (kept) {
+    rank->streams[rank->stream_count++] = stream;
+    rank->own = rank->own != NULL ? rank->own : stream;
+  }
+  pthread_mutex_unlock(&rank->lock);
+  return kept;
+}
+
 static enum weft_status stream_create(struct weft_device *device,
                                       const struct weft_allocator *allocator,
                                       struct weft_stream **out, struct weft_error *error) {
@@ -61,10 +80,10 @@ static enum weft_status stream_create(struct weft_device *device,
   } else {
     WEFT_CUDA_TRY(rank->cuda, error, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
   }
-  pthread_mutex_lock(&rank->lock);
-  assert(rank->stream_count < WEFT_CUDA_STREAMS_MAX);
-  rank->streams[rank->stream_count++] = stream;
-  pthread_mutex_unlock(&rank->lock);
+  if (!keep_stream(rank, stream)) {
+    (void)rank->cuda->cuStreamDestroy(stream);
+    return weft_fail_memory(error, sizeof stream);
+  }
   *out = (struct weft_stream *)stream;
   return WEFT_OK;
 }
@@ -104,7 +123,7 @@ static enum weft_status begin_complete(struct weft_cuda_device *rank, CUstream *
     result = rank->cuda->cuStreamSynchronize(rank->streams[k]);
   }
   pthread_mutex_unlock(&rank->lock);
-  *stream = rank->streams[0];
+  *stream = rank->own;
   return result == CUDA_SUCCESS ? WEFT_OK
                                 : weft_cuda_fail(rank->cuda, result, "cuStreamSynchronize", error);
 }
@@ -112,7 +131,7 @@ static enum weft_status begin_complete(struct weft_cuda_device *rank, CUstream *
 static enum weft_status end_complete(const struct weft_cuda_device *rank,
                                      const struct weft_stream *asked, struct weft_error *error) {
   if (asked == NULL) {
-    WEFT_CUDA_TRY(rank->cuda, error, cuStreamSynchronize, rank->streams[0]);
+    WEFT_CUDA_TRY(rank->cuda, error, cuStreamSynchronize, rank->own);
   }
   return WEFT_OK;
 }
@@ -143,9 +162,9 @@ static void *allocate(struct weft_device *device, const struct weft_allocator *a
     result = weft_cuda_arena_allocate(&rank->arena, bytes, &data);
   }
   if (result == CUDA_SUCCESS && bytes > 0) {
-    result = cuda->cuMemsetD8Async(data, 0, (size_t)bytes, rank->streams[0]);
+    result = cuda->cuMemsetD8Async(data, 0, (size_t)bytes, rank->own);
     if (result == CUDA_SUCCESS) {
-      result = cuda->cuStreamSynchronize(rank->streams[0]);
+      result = cuda->cuStreamSynchronize(rank->own);
     }
     if (result != CUDA_SUCCESS) {
       weft_cuda_arena_free(&rank->arena, data);

@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_arena.h"
 
-enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 64, WEFT_CUDA_PLACE_SIZE = 256 };
+enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_PLACE_SIZE = 256 };
 
 /* A GPU that is open: its primary context is retained. */
 struct weft_cuda_gpu {
@@ -31,9 +31,10 @@ struct weft_cuda_device {
   CUgreenCtx partition; /* NULL: the whole GPU */
   struct weft_cuda_arena arena;
   bool has_arena;
-  pthread_mutex_t lock;                    /* over the streams */
-  CUstream streams[WEFT_CUDA_STREAMS_MAX]; /* that exist; the first is for operations without */
-  uint32_t stream_count;
+  pthread_mutex_t lock; /* over the streams */
+  CUstream *streams;    /* [stream_room]: those that exist */
+  uint32_t stream_count, stream_room;
+  CUstream own;        /* the first: for operations without one */
   uint32_t sm_count;   /* of the partition, or of the GPU */
   CUresult allocation; /* what the last one that failed ended with; atomic */
   char place[WEFT_CUDA_PLACE_SIZE];

@@ -99,7 +99,7 @@ static enum weft_status split(const struct weft_cuda *cuda, struct weft_cuda_gpu
                               uint32_t *sms_each, struct weft_error *error) {
   const struct weft_cuda_api *api = cuda->cuda;
   const uint32_t wanted = cuda->partition_count;
-  CUdevResource whole, rest, parts[64];
+  CUdevResource whole = {.type = CU_DEV_RESOURCE_TYPE_SM}, rest, parts[64];
   if (!can_split(api)) {
     return fail_split(cuda, gpu, "the driver is older than CUDA 12.4", error);
   }
@@ -234,6 +234,7 @@ static void close_rank(struct weft_cuda_device *rank) {
     rank->device.ops->stream_destroy(&rank->device, NULL,
                                      (struct weft_stream *)rank->streams[rank->stream_count - 1]);
   }
+  weft_array_free(rank->of->allocator, rank->streams, rank->stream_room, sizeof(CUstream));
   weft_cuda_arena_finish(&rank->arena, rank->gpu->abandoned);
   pthread_mutex_destroy(&rank->lock);
 }
