@@ -30,12 +30,14 @@ from ._errors import (
     UsageError,
     VerifyError,
 )
+from ._graph import Edge, Graph
 from ._library import version as __version__
 from ._plan import Candidate, Choice, Plan, Progress, choose, plan
 from ._program import (
     Action,
     Diff,
     Difference,
+    EdgeDifference,
     Explanation,
     Instruction,
     Program,
@@ -57,6 +59,8 @@ __all__ = [
     "DeviceError",
     "Diff",
     "Difference",
+    "Edge",
+    "EdgeDifference",
     "Entry",
     "Error",
     "Event",
@@ -64,6 +68,7 @@ __all__ = [
     "FileError",
     "Finding",
     "FormatError",
+    "Graph",
     "Instruction",
     "InternalError",
     "InvalidError",

@@ -16,6 +16,7 @@ from ._library import (
     c,
     call,
     content,
+    json_of,
     lib,
     numbers,
     path_name,
@@ -157,16 +158,7 @@ class Costs(Immutable):
 
     def to_dict(self) -> dict[str, Any]:
         """Give the JSON form as a dict."""
-        text = c.weft_text()
-        writer = c.weft_json()
-        writer.text = ctypes.pointer(text)
-        try:
-            lib.weft_costs_print(self._handle.pointer, ctypes.byref(writer), None)
-            call(lib.weft_text_status, ctypes.byref(text))
-            document: dict[str, Any] = json.loads(ctypes.string_at(text.data, text.size))
-            return document
-        finally:
-            lib.weft_text_finish(ctypes.byref(text))
+        return json_of(lib.weft_costs_print, self._handle.pointer)
 
     def save(self, path: Path) -> None:
         """Write a costs file."""

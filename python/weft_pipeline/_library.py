@@ -6,6 +6,7 @@ Callers check types and sizes before they call a C function.
 from __future__ import annotations
 
 import ctypes
+import json
 import operator
 import os
 import weakref
@@ -124,6 +125,20 @@ def text_of(function: Any, *arguments: Any, fails: bool = True) -> str:
             function(*arguments, ctypes.byref(text))
         call(lib.weft_text_status, ctypes.byref(text))
         return ctypes.string_at(text.data, text.size).decode("utf-8", "replace")
+    finally:
+        lib.weft_text_finish(ctypes.byref(text))
+
+
+def json_of(function: Any, pointer: Any) -> dict[str, Any]:
+    """Return the object that a weft_..._print() writes as JSON."""
+    text = c.weft_text()
+    writer = c.weft_json()
+    writer.text = ctypes.pointer(text)
+    try:
+        function(pointer, ctypes.byref(writer), None)
+        call(lib.weft_text_status, ctypes.byref(text))
+        document: dict[str, Any] = json.loads(ctypes.string_at(text.data, text.size))
+        return document
     finally:
         lib.weft_text_finish(ctypes.byref(text))
 
@@ -333,6 +348,7 @@ __all__ = [
     "choice",
     "content",
     "integer",
+    "json_of",
     "lib",
     "numbers",
     "read_file",

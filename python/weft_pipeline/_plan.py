@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ._costs import Costs
+from ._errors import UsageError
+from ._graph import Graph, graph_pointer
 from ._library import (
     Handle,
     Path,
@@ -229,6 +231,24 @@ def _request(
     return request, costs
 
 
+def _set_graph(request: Any, graph: Optional[Graph], stage_ranks: object) -> None:
+    request.graph = graph_pointer(graph)
+    if stage_ranks is None:
+        return
+    if graph is None:
+        raise UsageError("stage_ranks are given without a graph", "give graph=Graph(...) too")
+    if isinstance(stage_ranks, (str, bytes)) or not isinstance(stage_ranks, Sequence):
+        raise TypeError(f"stage_ranks must be a sequence, not {type(stage_ranks).__name__}")
+    if len(stage_ranks) != graph.stages:
+        raise UsageError(
+            f"stage_ranks has {len(stage_ranks)} ranks; the graph has {graph.stages} stages",
+            "give the rank of each stage, in order",
+        )
+    last = request.ranks - 1
+    ranks = [integer(rank, f"stage_ranks[{k}]", 0, last) for k, rank in enumerate(stage_ranks)]
+    request.rank_of = (ctypes.c_uint32 * graph.stages)(*ranks)
+
+
 def _plan_of(answer: Any, handle: Handle) -> Plan:
     table = Table._adopt(answer.table, handle)
     parts = answer.stage_parts
@@ -265,6 +285,8 @@ def plan(
     whole_backward: bool = False,
     uniform_backward: bool = False,
     keep_partition: bool = False,
+    graph: Optional[Graph] = None,
+    stage_ranks: Optional[Sequence[int]] = None,
     rank_factors: Optional[Sequence[float]] = None,
     effort: Optional[float] = None,
     time_limit: Optional[float] = None,
@@ -280,6 +302,9 @@ def plan(
     those of a rank's share of the model, or of a stage where `stages_per_rank` is given.
     `effort` is work in seconds of a typical core per thread (0.5); with `time_limit`, in seconds,
     the search uses the time. `threads` 0 takes all cores.
+
+    With a `graph`, the stages are its own, and costs are those of a stage. `stage_ranks` has the
+    rank of each; without it they are placed as the placement says.
 
     Other Python threads run meanwhile. Ctrl-C in the main thread ends the search with the best so
     far (`stopped` is then True), and so does setting the event `cancel` from anywhere. `progress`
@@ -304,6 +329,7 @@ def plan(
     request.microbatches = integer(microbatches, "microbatches", 1, c.WEFT_MICROBATCHES_MAX)
     request.replicas = integer(replicas, "replicas", 1, c.WEFT_RANKS_MAX)
     request.keep_partition = boolean(keep_partition, "keep_partition")
+    _set_graph(request, graph, stage_ranks)
     watch.attach(request)
     out = ctypes.POINTER(c.weft_search_answer)()
     watch.run(lib.weft_search, request, out)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, Union, overload
 
 from ._errors import InvalidError, UsageError
+from ._graph import Graph, chain_edges, graph_pointer
 from ._library import (
     Handle,
     Immutable,
@@ -132,19 +133,39 @@ class Difference(NamedTuple):
         return f"rank {self.rank}: {sides[0]} -> {sides[1]}"
 
 
+_LINKS = {None: "none", False: "without gradient", True: "with gradient"}
+
+
+class EdgeDifference(NamedTuple):
+    """An edge between stages that two programs do not share.
+
+    `a` and `b` say whether it has a gradient there; None where there is no such edge.
+    """
+
+    from_stage: int
+    to_stage: int
+    a: Optional[bool]
+    b: Optional[bool]
+
+    def __str__(self) -> str:
+        """Give the edge and what it is on both sides."""
+        return f"edge {self.from_stage}>{self.to_stage}: {_LINKS[self.a]} -> {_LINKS[self.b]}"
+
+
 class Diff(NamedTuple):
     """All differences of two programs, and how many were left out. False when there is none."""
 
     differences: tuple[Difference, ...]
     left_out: int
+    edges: tuple[EdgeDifference, ...] = ()
 
     def __bool__(self) -> bool:
         """Tell whether the programs differ."""
-        return bool(self.differences) or self.left_out > 0
+        return bool(self.edges) or bool(self.differences) or self.left_out > 0
 
     def __str__(self) -> str:
         """Give a line for each difference."""
-        lines = [str(difference) for difference in self.differences]
+        lines = [str(difference) for difference in (*self.edges, *self.differences)]
         if self.left_out:
             lines.append(f"and {self.left_out} more")
         return "\n".join(lines) or "no difference"
@@ -242,33 +263,58 @@ class Program(Immutable):
         return self
 
     @classmethod
-    def parse(cls: type[_Self], text: Union[str, bytes], name: str = "input") -> _Self:
-        """Read the CSV form: a row for each rank, a cell for each step. Errors call it `name`."""
+    def parse(
+        cls: type[_Self],
+        text: Union[str, bytes],
+        name: str = "input",
+        graph: Optional[Graph] = None,
+    ) -> _Self:
+        """Read the CSV form: a row for each rank, a cell for each step. Errors call it `name`.
+
+        `graph` has the edges between stages, for a text without a row `#graph` or with the same.
+        """
         data = content(text, "text")
         out = _ProgramPointer()
         call(lib.weft_program_parse, None, data, len(data), string(name, "name"), ctypes.byref(out))
         self = cls._adopt(out)
         if cls is not Program:
             self._check_level(name)
+        if graph is not None:
+            self._take_graph(graph, name)
         return self
+
+    def _take_graph(self, graph: Graph, name: str) -> None:
+        """Give a program that has just been made its graph."""
+        pointer, own = graph_pointer(graph), self._c.graph
+        if own and not lib.weft_graph_equal(own, pointer):
+            raise UsageError(
+                f"the row #graph of {name} is {self.graph}, and the graph {graph}",
+                "leave graph out, or give the one that the table was made for",
+            )
+        call(lib.weft_program_set_graph, self._handle.pointer, pointer)
 
     def _check_level(self, name: str) -> None:
         """Refuse communication in a table."""
 
     @classmethod
-    def load(cls: type[_Self], path: Path) -> _Self:
-        """Read a CSV file."""
-        return cls.parse(read_file(path), path_name(path).replace("\0", ""))
+    def load(cls: type[_Self], path: Path, graph: Optional[Graph] = None) -> _Self:
+        """Read a CSV file; `graph` as in parse()."""
+        return cls.parse(read_file(path), path_name(path).replace("\0", ""), graph)
 
     @classmethod
-    def from_rows(cls: type[_Self], rows: Iterable[Iterable[Cell]]) -> _Self:
-        """Make one of rows, one for each rank, of cells: Action, text, or None (a bubble)."""
+    def from_rows(
+        cls: type[_Self], rows: Iterable[Iterable[Cell]], graph: Optional[Graph] = None
+    ) -> _Self:
+        """Make one of rows, one for each rank, of cells: Action, text, or None (a bubble).
+
+        Rows have no edges: give the graph of a program that has one.
+        """
         lines = []
         for rank, row in enumerate(rows):
             if isinstance(row, (str, bytes)):
                 raise TypeError(f"row {rank} must be a sequence of cells, not a text")
             lines.append(",".join(_cell_text(cell, rank, k) for k, cell in enumerate(row)) + "\n")
-        return cls.parse("".join(lines), "rows")
+        return cls.parse("".join(lines), "rows", graph)
 
     # ---- What it has ----
 
@@ -290,6 +336,12 @@ class Program(Immutable):
     def microbatches(self) -> int:
         """Number of microbatches."""
         return int(self._c.microbatch_count)
+
+    @property
+    def graph(self) -> Optional[Graph]:
+        """The graph of its stages; None where they form a chain and nothing more is known."""
+        pointer = self._c.graph
+        return Graph._adopt(lib.weft_graph_hold(pointer)) if pointer else None
 
     @property
     def has_communication(self) -> bool:
@@ -354,7 +406,7 @@ class Program(Immutable):
         return int(lib.weft_program_row_steps(self._handle.pointer, rank))
 
     def __eq__(self, other: object) -> bool:
-        """Compare the rows, action for action."""
+        """Compare the edges between stages, and the rows, action for action."""
         if not isinstance(other, Program):
             return NotImplemented
         return bool(lib.weft_program_equal(self._handle.pointer, other._handle.pointer))
@@ -364,14 +416,15 @@ class Program(Immutable):
         return int(lib.weft_program_hash(self._handle.pointer))
 
     def __reduce__(self) -> Any:
-        """Pickle as CSV."""
-        return type(self).parse, (str(self),)
+        """Pickle as CSV, and the graph, whose names and sizes CSV has not."""
+        return type(self).parse, (str(self), "input", self.graph)
 
     def __repr__(self) -> str:
         """Give the shape."""
+        graph = ", a graph" if self._c.graph else ""
         return (
-            f"<weft_pipeline.{type(self).__name__}: {self.ranks} ranks, {self.stages} stages, "
-            f"{self.microbatches} microbatches>"
+            f"<weft_pipeline.{type(self).__name__}: {self.ranks} ranks, {self.stages} stages"
+            f"{graph}, {self.microbatches} microbatches>"
         )
 
     def __str__(self) -> str:
@@ -455,7 +508,7 @@ class Program(Immutable):
             )
             for item in (diff.differences[k] for k in range(diff.difference_count))
         )
-        return Diff(found, diff.left_out)
+        return Diff(found, diff.left_out, _edges_of(self, other) if diff.graphs_differ else ())
 
     def explain(self, rank: Optional[int] = None) -> Explanation:
         """List every instruction, of all ranks or of one, with what it is linked to."""
@@ -483,6 +536,20 @@ class Program(Immutable):
             return self.simulate()._repr_svg_()
         except InvalidError:
             return None
+
+
+def _edges_of(a: Program, b: Program) -> tuple[EdgeDifference, ...]:
+    """List the edges that differ: those of a first, then those that only b has."""
+    sides = [
+        {
+            edge[:2]: edge.gradient
+            for edge in (chain_edges(side.stages) if side.graph is None else side.graph.edges)
+        }
+        for side in (a, b)
+    ]
+    every = {**sides[0], **sides[1]}
+    found = (EdgeDifference(*edge, *(side.get(edge) for side in sides)) for edge in every)
+    return tuple(edge for edge in found if edge.a is not edge.b)
 
 
 def _cell_text(cell: object, rank: int, step: int) -> str:
@@ -545,15 +612,17 @@ class Table(Program):
         cls,
         name: str,
         *,
-        ranks: int,
+        ranks: int = 0,
         microbatches: int,
         stages_per_rank: int = 0,
         placement: str = "loop",
+        graph: Optional[Graph] = None,
     ) -> Table:
         """Make the table of a named schedule; schedules() lists them.
 
         Without `stages_per_rank` the schedule's default is taken. `placement` is for ForwardOnly;
-        the others have their own.
+        the others have their own. With a `graph`, `ranks` may be left out: there are as many as
+        its stages need.
         """
         shape = c.weft_shape()
         shape.ranks = integer(ranks, "ranks", 0, 2**32 - 1)
@@ -561,7 +630,9 @@ class Table(Program):
         shape.stages_per_rank = integer(stages_per_rank, "stages_per_rank", 0, 2**32 - 1)
         shape.placement = placement_number(placement)
         out = _ProgramPointer()
-        call(lib.weft_generate, None, string(name, "name"), ctypes.byref(shape), ctypes.byref(out))
+        edges = graph_pointer(graph)
+        wanted = string(name, "name"), ctypes.byref(shape), edges
+        call(lib.weft_generate_graph, None, *wanted, ctypes.byref(out))
         return Table._adopt(out)
 
     def _check_level(self, name: str) -> None:

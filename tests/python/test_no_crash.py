@@ -15,6 +15,7 @@ TABLE = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbat
 PROGRAM = TABLE.lower()
 COSTS = weft.Costs(hop=0.5)
 SIM = TABLE.simulate(COSTS)
+GRAPH = weft.Graph("0>1,1>2,2>3,0>3")
 OPS = ["F", "B", "I", "W", "SEND_F", "RECV_F", "SEND_B", "RECV_B"]
 
 
@@ -97,6 +98,9 @@ VALUES = [
     PROGRAM,
     COSTS,
     SIM,
+    GRAPH,
+    "0>1",
+    ["0>1", (1, 2)],
     threading.Event(),
 ]
 
@@ -112,7 +116,8 @@ def functions():
     for kind in (weft.Table, weft.Program):
         yield from (kind, kind.parse, kind.from_rows, kind.load, kind._adopt.__func__)
     yield from (weft.Costs.parse, weft.Costs.load, weft.Simulation)
-    for thing in (TABLE, PROGRAM, SIM, COSTS, TABLE.verify()):
+    yield from (weft.Graph, weft.Graph.parse, weft.Graph.load, weft.Graph.from_dict)
+    for thing in (TABLE, PROGRAM, SIM, COSTS, GRAPH, TABLE.verify()):
         for name, member in inspect.getmembers(thing):
             if callable(member) and not name.startswith("_") and name != "save":
                 yield member

@@ -1,0 +1,168 @@
+"""Graphs of stages: objects, tables, plans; what keeps a graph, and what has to refuse one."""
+
+import copy
+import pickle
+
+import pytest
+import weft_pipeline as weft
+
+SKIP = weft.Graph("0>1,0>2,1>2", names=["down", "middle", "up"])
+FROZEN = weft.Graph("0>1F,1>2")
+SIZED = weft.Graph([weft.Edge(0, 1, bytes=4), (1, 2), weft.Edge(0, 2, True, 16, 8)])
+
+
+def test_edges():
+    assert str(SKIP) == "0>1,0>2,1>2"
+    assert repr(SKIP) == "<weft_pipeline.Graph: 3 stages, 0>1,0>2,1>2>"
+    assert SKIP.stages == 3 and SKIP.names == ("down", "middle", "up")
+    assert (SKIP.inputs_of(2), SKIP.outputs_of(0)) == ((0, 1), (1, 2))
+    assert (SKIP.sources, SKIP.losses) == ((0,), (2,))
+    assert FROZEN.edges == (weft.Edge(0, 1, gradient=False), weft.Edge(1, 2))
+    assert SIZED.edges[1] == weft.Edge(0, 2, True, 16, 8)
+    assert weft.Graph([(1, 2), "0>1"]).is_chain and not FROZEN.is_chain
+    many = weft.Graph([(k, k + 1) for k in range(99)])
+    assert repr(many).endswith("...>") and len(repr(many)) < 120
+
+
+def test_equality_is_of_edges_sizes_and_names():
+    assert weft.Graph(["1>2", (0, 1), weft.Edge(0, 2)], names=["down", "middle", "up"]) == SKIP
+    others = [SIZED, FROZEN, weft.Graph("0>1,1>2"), weft.Graph("0>1,0>2,1>2"), "0>1,0>2,1>2"]
+    assert all(other != SKIP for other in others)
+    assert len({SKIP, SIZED, FROZEN, copy.copy(SKIP)}) == 3
+
+
+@pytest.mark.parametrize("graph", [SKIP, FROZEN, SIZED])
+def test_graph_copies(graph, tmp_path):
+    assert pickle.loads(pickle.dumps(graph)) == graph
+    assert weft.Graph.from_dict(graph.to_dict()) == graph
+    graph.save(tmp_path / "graph.json")
+    assert weft.Graph.load(tmp_path / "graph.json") == graph
+    table = weft.Table.named("1F1B", graph=graph, microbatches=4)
+    for made in (table, table.lower(), table.lower().dry_run()):
+        assert made.graph == graph
+        for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert again == made and again.graph == graph
+    table.save(tmp_path / "table.csv")  # which has no names and sizes
+    assert weft.Table.load(tmp_path / "table.csv") == table
+    assert weft.Table.load(tmp_path / "table.csv", graph).graph == graph
+
+
+@pytest.mark.parametrize(
+    ("edges", "options", "said"),
+    [
+        ("0>1,1>0", {}, "the edge 1>0 goes back"),
+        ("0>0", {}, "stage 0"),
+        ("0>1,0>1", {}, "0>1"),
+        ("0>2", {}, "stage 1 has no edge"),
+        ("0>1,1>2F", {}, "0>1"),
+        ("0-1", {}, "edges[0] is '0-1'; expected 0>2, say"),
+        ("", {}, "edges[0] is ''"),
+        ([], {}, ""),
+        ("0>300", {}, ""),
+        ([(0, 70000)], {}, "to_stage of edges[0] is 70000"),
+        ([(0, 1, True, -1)], {}, "bytes of edges[0] is -1"),
+        ([(0, 1, True, float("nan"))], {}, "bytes of edges[0]"),
+        ([(0,)], {}, "edges[0] has 1 items"),
+        ("0>1", {"names": ["a"]}, "there are 1 stages"),
+        ("0>1", {"names": ["a", "b", "c"]}, "no edge"),
+    ],
+)
+def test_no_graph(edges, options, said):
+    with pytest.raises(weft.Error) as caught:
+        weft.Graph(edges, **options)
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("edges", "options"),
+    [
+        (None, {}),
+        (7, {}),
+        (b"0>1", {}),
+        ({0: 1}, {}),
+        ([None], {}),
+        ([{0: 1}], {}),
+        ([(0, "1")], {}),
+        ([(0, 1, 1)], {}),
+        ("0>1", {"names": "ab"}),
+        ("0>1", {"names": [1, 2]}),
+        ("0>1", {"names": 2}),
+    ],
+)
+def test_wrong_types(edges, options):
+    with pytest.raises(TypeError):
+        weft.Graph(edges, **options)
+
+
+def test_graph_is_immutable():
+    with pytest.raises(AttributeError):
+        SKIP.stages = 4
+    for wrong in (-1, 3):
+        with pytest.raises(weft.UsageError):
+            SKIP.inputs_of(wrong)
+
+
+def test_diff_has_the_edges():
+    table = weft.Table.named("1F1B", graph=SKIP, microbatches=4)
+    chain = weft.Table.from_rows(table)
+    assert table != chain
+    found = table.diff(chain)
+    assert found and found.edges == (weft.EdgeDifference(0, 2, True, None),)
+    assert str(found) == "edge 0>2: with gradient -> none"
+    assert str(chain.diff(table)) == "edge 0>2: none -> with gradient"
+    frozen = weft.Table.from_rows(table, graph=weft.Graph("0>1,0>2F,1>2"))
+    assert str(table.diff(frozen, 0)) == "edge 0>2: with gradient -> without gradient"
+    assert not table.diff(weft.Table.parse(str(table)))
+    assert not chain.diff(weft.Table.from_rows(chain, graph=weft.Graph("0>1,1>2")))
+
+
+def test_rows_keep_the_graph_that_is_given():
+    table = weft.Table.named("ZBH1", graph=SKIP, microbatches=4)
+    for made in (table, table.lower()):
+        again = type(made).from_rows(made, graph=made.graph)
+        assert again == made and again.graph == made.graph and not again.diff(made)
+        assert again.verify().ok
+        assert "a graph" in repr(again)
+    assert weft.Table.named("1F1B", ranks=2, microbatches=2).graph is None
+    with pytest.raises(weft.UsageError, match=r"row #graph of input is 0>1,0>2,1>2"):
+        weft.Table.parse(str(table), graph=FROZEN)
+    with pytest.raises(weft.UsageError, match="3 stages, and a graph of 2"):
+        weft.Table.from_rows(table, graph=weft.Graph("0>1"))
+    with pytest.raises(TypeError):
+        weft.Table.from_rows(table, graph="0>1,1>2")
+
+
+def test_everything_follows_the_graph():
+    table = weft.Table.named("1F1B", graph=SIZED, microbatches=4)
+    program = table.lower()
+    assert "0SEND_F0>2" in str(program) and program.verify().ok
+    costs = weft.Costs(hop_bytes=4, hop_bytes_per_unit=4)
+    plain = weft.Table.parse(str(table))  # every edge carries the bytes of the hop
+    assert table.simulate(costs).makespan > plain.simulate(costs).makespan
+    send = next(entry for entry in program.explain(0) if str(entry.action) == "0SEND_F0>2")
+    assert str(send.peer.action) == "2RECV_F0<0"
+    frozen = weft.Table.named("1F1B", graph=FROZEN, microbatches=2)
+    assert frozen.verify().ok and "0B" not in str(frozen)
+    with pytest.raises(weft.UsageError):
+        weft.Table.named("1F1B", ranks=2, graph=SKIP, microbatches=2)
+
+
+def test_plan_of_a_graph():
+    encoders = weft.Graph("0>2,2>4,1>3,3>4,4>5,0>5")
+    found = weft.plan(ranks=6, microbatches=8, graph=encoders, threads=1)
+    assert found.optimal and found.makespan == 27 and found.table.graph == encoders
+    placed = (0, 1, 0, 1, 2, 2)
+    found = weft.plan(ranks=3, microbatches=8, graph=encoders, stage_ranks=placed, threads=1)
+    assert found.makespan == 50 and found.table.rank_of_stage == placed
+    assert found.simulate().makespan == 50 and found.table.lower().verify().ok
+    wrong = [
+        {"stage_ranks": placed},
+        {"graph": encoders, "stage_ranks": (0, 1, 2)},
+        {"graph": encoders, "stage_ranks": (0, 1, 0, 1, 2, 3)},
+    ]
+    for options in wrong:
+        with pytest.raises(weft.UsageError):
+            weft.plan(ranks=3, microbatches=8, **options)
+    for options in ({"graph": "0>1"}, {"graph": encoders, "stage_ranks": "010122"}):
+        with pytest.raises(TypeError):
+            weft.plan(ranks=3, microbatches=8, **options)
