@@ -8,7 +8,8 @@ from typing import NamedTuple, Optional
 
 from ._costs import Costs
 from ._errors import LimitError, UsageError
-from ._library import c, integer, real
+from ._graph import Graph, graph_pointer
+from ._library import c, integer, lib, real
 from ._program import Program, Table, schedules
 
 _DOUBLINGS = (1, 2, 4)  # stages per rank that are tried
@@ -123,12 +124,16 @@ def compare(
     stages_per_rank: int = 0,
     costs: Optional[Costs] = None,
     memory: Optional[float] = None,
+    graph: Optional[Graph] = None,
 ) -> Comparison:
     """Simulate every named schedule for a shape, and the given tables or programs, and rank them.
 
     Without `ranks` and `microbatches` the shape is that of the first program. Costs with one entry
     are those of a rank's share of the model, unless `stages_per_rank` is given: with v stages on
     each rank, a stage has 1/v of them. `memory` is a limit per rank.
+
+    With a `graph`, or programs that have one, which must be the same, the named schedules are
+    those of the graph, costs are those of a stage, and `ranks` may be left out: as many as stages.
     """
     if costs is None:
         costs = Costs()
@@ -140,12 +145,17 @@ def compare(
         program.verify().raise_if_bad()
     if memory is not None:
         memory = real(memory, "memory", 0, 1e300)
+    graph_pointer(graph)
     if programs:
+        if graph is None and not lib.weft_graph_is_chain(programs[0]._c.graph):
+            graph = programs[0].graph
         ranks = ranks or programs[0].ranks
         microbatches = microbatches or programs[0].microbatches
+    v = integer(stages_per_rank, "stages_per_rank", 0, c.WEFT_STAGES_MAX)
+    if graph is not None:
+        ranks = ranks or -(-graph.stages // max(v, 1))
     ranks = integer(ranks, "ranks", 1, c.WEFT_RANKS_MAX)
     microbatches = integer(microbatches, "microbatches", 1, c.WEFT_MICROBATCHES_MAX)
-    v = integer(stages_per_rank, "stages_per_rank", 0, c.WEFT_STAGES_MAX)
     for k, program in enumerate(programs):
         if (program.ranks, program.microbatches) != (ranks, microbatches):
             raise UsageError(
@@ -153,7 +163,22 @@ def compare(
                 f"not {ranks} and {microbatches}",
                 "schedules are comparable when they do the same work on as many ranks",
             )
-    if costs.stages != 1:
+        if not lib.weft_graph_equal(program._c.graph, graph_pointer(graph)):
+            raise UsageError(
+                f"program {k} has other edges between stages: {program.graph}, not {graph}",
+                "schedules are comparable when their stages form the same graph",
+            )
+    is_uneven = graph is not None and not v and graph.stages % ranks != 0
+    if graph is not None and not is_uneven:
+        v = v or graph.stages // ranks
+    if graph is not None and not programs and graph.stages != ranks * v:
+        raise UsageError(
+            f"the graph has {graph.stages} stages, which is not {ranks} ranks with {v or 'v'} "
+            f"stages each",
+            "leave ranks and stages_per_rank out: then there are as many ranks as stages; "
+            "plan(graph=...) takes any number of ranks",
+        )
+    if costs.stages != 1 and not is_uneven:
         if costs.stages % ranks or (v and costs.stages != ranks * v):
             raise UsageError(
                 f"the costs have {costs.stages} entries in stages, which is not {ranks} ranks with "
@@ -161,14 +186,14 @@ def compare(
                 "give one entry that serves all stages, or one for each stage",
             )
         v = costs.stages // ranks
-    per_stage = v != 0
+    per_stage = v != 0 or is_uneven
     entries = [
         _entry(f"program {k}", program, costs, memory, per_stage)
         for k, program in enumerate(programs)
     ]
     left_out = []
     for info in schedules():
-        if not info.trains or info.fixed:
+        if is_uneven or not info.trains or info.fixed:
             continue
         for count in (v,) if v else _DOUBLINGS:
             most = info.stages_per_rank_max
@@ -176,7 +201,11 @@ def compare(
                 continue
             try:
                 table = Table.named(
-                    info.name, ranks=ranks, stages_per_rank=count, microbatches=microbatches
+                    info.name,
+                    ranks=ranks,
+                    stages_per_rank=count,
+                    microbatches=microbatches,
+                    graph=graph,
                 )
             except (UsageError, LimitError) as error:
                 left_out.append((info.name, count, error.message))

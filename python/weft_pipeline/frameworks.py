@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from ._errors import InvalidError, UsageError
+from ._graph import refuse_graph
 from ._library import Path, integer, path_name
 from ._plan import Plan
 from ._program import Program, Table
@@ -24,6 +25,7 @@ def _table_of(source: Union[Table, Plan]) -> Table:
     table = source.table if isinstance(source, Plan) else source
     if not isinstance(table, Table):
         raise TypeError(f"expected a Table or Plan, not {type(source).__name__}")
+    refuse_graph(table, "this framework", "weft_pipeline.torch.Pipeline runs graphs of modules")
     if table.stages % table.ranks:
         raise UsageError(
             f"{table.stages} stages are not the same number on each of {table.ranks} ranks"

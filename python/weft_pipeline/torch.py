@@ -14,6 +14,7 @@ from typing import Any, Callable, Optional, Union
 from ._autoplan import Autoplan, Step, plan_for, profile_program, stages_in
 from ._costs import Costs
 from ._errors import UnavailableError, UsageError
+from ._graph import refuse_graph
 from ._kineto import costs_from_kineto, timeline_from_kineto
 from ._pipeline import Pipeline, StepResult
 from ._plan import Plan
@@ -268,6 +269,9 @@ def runtime(
     schedules = _schedules()
     program = _lowered(source)
     program.verify().raise_if_bad()
+    refuse_graph(
+        program, "PyTorch's runtime", "weft_pipeline.torch.Pipeline runs graphs of modules"
+    )
     stages = list(stages)
     if not stages:
         raise UsageError("there are no stages", "give a PipelineStage for each of stages_of()")

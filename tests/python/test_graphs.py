@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import weft_pipeline as weft
+from weft_pipeline import frameworks
 
 SKIP = weft.Graph("0>1,0>2,1>2", names=["down", "middle", "up"])
 FROZEN = weft.Graph("0>1F,1>2")
@@ -166,3 +167,33 @@ def test_plan_of_a_graph():
     for options in ({"graph": "0>1"}, {"graph": encoders, "stage_ranks": "010122"}):
         with pytest.raises(TypeError):
             weft.plan(ranks=3, microbatches=8, **options)
+
+
+def test_compare_ranks_the_schedules_of_a_graph():
+    encoders = weft.Graph("0>2,2>4,1>3,3>4,4>5,0>5")
+    found = weft.compare(graph=encoders, microbatches=8)
+    names = ["ZBH1", "InterleavedZeroBubble", "1F1B", "Eager1F1B", "GPipe"]  # docs/graphs.md
+    assert [entry.name for entry in found.entries[:5]] == names
+    assert found.per_stage and found.best.makespan == 27 and found.best.table.graph == encoders
+    fast = weft.plan(ranks=6, microbatches=8, graph=encoders, threads=1).table
+    again = weft.compare(fast, found.entries[2].table, costs=weft.Costs(f=[1] * 6, hop=0.5))
+    assert {entry.table.graph for entry in again.entries} == {encoders}
+    assert len(again.entries) == len(found.entries) + 2
+    placed = (0, 1, 2, 3, 0, 0)
+    uneven = weft.plan(ranks=4, microbatches=8, graph=encoders, stage_ranks=placed, threads=1)
+    assert len(weft.compare(uneven.table, costs=weft.Costs(f=[1] * 6)).entries) == 1
+    for programs, options in (
+        ((fast, weft.Table.named("GPipe", ranks=6, microbatches=8)), {}),
+        ((fast,), {"graph": SKIP}),
+        ((), {"graph": encoders, "ranks": 4, "microbatches": 8}),
+        ((), {"graph": encoders, "stages_per_rank": 4, "microbatches": 8}),
+    ):
+        with pytest.raises(weft.UsageError):
+            weft.compare(*programs, **options)
+
+
+def test_frameworks_with_chains_alone_say_so(tmp_path):
+    table = weft.Table.named("1F1B", graph=SKIP, microbatches=4)
+    with pytest.raises(weft.InvalidError, match="form a graph, 0>1,0>2,1>2"):
+        frameworks.torchtitan(table, tmp_path / "x.csv")
+    assert not (tmp_path / "x.csv").exists()
