@@ -173,3 +173,18 @@ END
   reports "rank 1" "internal error" "NCCL_DEBUG=INFO"
   mpi_is_tidy
 }
+
+@test "processes that share a GPU by MPS share its connections" {
+  mpi_launcher "$(mpi_names | head -n 1)"
+  "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
+  mkdir mps
+  touch mps/control
+  export CUDA_MPS_PIPE_DIRECTORY=$PWD/mps WEFT_NCCL_CTAS=2
+  per_rank mps=120 # as a GPU has: 60 processes with 2
+  mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --b 2
+  [ "$status" -eq 0 ]
+  CUDA_DEVICE_MAX_CONNECTIONS=32 mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --b 2
+  ends_with 70
+  reports "cuDevicePrimaryCtxRetain failed" "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED" \
+    "a smaller CUDA_DEVICE_MAX_CONNECTIONS lets more of them in"
+}

@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/support.h>
 
 enum { VERSION_MIN = 12000 };
+static const unsigned long CONNECTIONS_MIN = 2, CONNECTIONS_MAX = 32, CONNECTIONS_MPS = 64;
 
 static struct weft_cuda_api api;
 static struct weft_error load_error; /* WEFT_OK: loaded */
@@ -63,10 +65,44 @@ static enum weft_status initialise(struct weft_error *error) {
   return WEFT_OK;
 }
 
+/* Whether processes share GPUs by MPS: its control daemon listens here. */
+static bool has_mps(void) {
+  const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  char path[4096];
+  (void)snprintf(path, sizeof path, "%s/control", folder != NULL ? folder : "/tmp/nvidia-mps");
+  return access(path, F_OK) == 0;
+}
+
+/* Of a job, on this host; as launchers say. */
+static unsigned long count_processes(void) {
+  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                      "SLURM_TASKS_PER_NODE"};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(names); k++) {
+    const char *text = getenv(names[k]);
+    const unsigned long count = text != NULL ? strtoul(text, NULL, 10) : 0;
+    if (count > 0) {
+      return count;
+    }
+  }
+  return 1;
+}
+
+/* More hardware queues than CUDA's eight, so that a rank's streams do not share one. Under MPS the
+ * processes on a GPU have one pool of them, for 60 processes with 2 each, and one that finds too few
+ * left gets no context: so those of a job take 64 together. Read by cuInit(); what the user has set
+ * stays. */
+static void choose_connections(void) {
+  const unsigned long share = has_mps() ? CONNECTIONS_MPS / count_processes() : CONNECTIONS_MAX;
+  char text[16];
+  (void)snprintf(text, sizeof text, "%lu",
+                 share > CONNECTIONS_MAX   ? CONNECTIONS_MAX
+                 : share < CONNECTIONS_MIN ? CONNECTIONS_MIN
+                                           : share);
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", text, 0);
+}
+
 static void load(void) {
-  /* More hardware queues than CUDA's eight, so that a rank's streams do not share one. Read by
-   * cuInit(); what the user has set stays. */
-  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  choose_connections();
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
     (void)weft_fail(&load_error, WEFT_ERR_UNAVAILABLE, install_hint,
@@ -96,9 +132,13 @@ enum weft_status weft_cuda_fail(const struct weft_cuda_api *cuda, CUresult resul
   (void)cuda->cuGetErrorName(result, &name);
   (void)cuda->cuGetErrorString(result, &text);
   const bool memory = result == CUDA_ERROR_OUT_OF_MEMORY;
-  return weft_fail(error, memory ? WEFT_ERR_MEMORY : WEFT_ERR_DEVICE,
-                   memory ? "fewer microbatches in flight, smaller ones, or more ranks need less"
-                          : "compute-sanitizer shows where a kernel goes wrong",
-                   "%s failed: %s (%s)", call, text != NULL ? text : "unknown error",
-                   name != NULL ? name : "?");
+  const bool mps = result == CUDA_ERROR_MPS_MAX_CLIENTS_REACHED ||
+                   result == CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED;
+  return weft_fail(
+      error, memory ? WEFT_ERR_MEMORY : WEFT_ERR_DEVICE,
+      memory ? "fewer microbatches in flight, smaller ones, or more ranks need less"
+      : mps  ? "processes that share a GPU by MPS share its connections, too: a smaller "
+               "CUDA_DEVICE_MAX_CONNECTIONS lets more of them in"
+             : "compute-sanitizer shows where a kernel goes wrong",
+      "%s failed: %s (%s)", call, text != NULL ? text : "unknown error", name != NULL ? name : "?");
 }

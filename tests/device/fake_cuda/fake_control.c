@@ -479,6 +479,8 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
     options->memory_bytes = number;
   } else if (strcmp(text, "version") == 0) {
     options->version = (uint32_t)number;
+  } else if (strcmp(text, "mps") == 0) {
+    options->mps = (uint32_t)number;
   } else if (strcmp(text, "no_peers") == 0) {
     options->no_peers = true;
   } else if (strcmp(text, "separate_hosts") == 0) {

@@ -50,7 +50,8 @@ struct fake_cuda_options {
   uint32_t query_nodes;  /* a query runs up to so many nodes before it answers: 16 */
   uint64_t memory_bytes; /* of each device: 1 GiB */
   uint32_t version;      /* of CUDA: 13000 */
-  bool no_peers;         /* devices cannot access each other's memory */
+  uint32_t mps;  /* connections that all processes of the job share, as under MPS: 0: no MPS */
+  bool no_peers; /* devices cannot access each other's memory */
   bool separate_hosts; /* what one host thread has waited for, another has not; else all are one */
   bool strict_queries; /* a query of an event that was seen, and not recorded since, is early */
   bool late_queries;   /* every second query of an event begins a moment after the call */

@@ -1,5 +1,6 @@
 /* Devices, contexts and partitions of a device (green contexts). */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "fake_driver.h"
@@ -13,6 +14,8 @@ static bool is_device(CUdevice device) {
   return device >= 0 && (uint32_t)device < fake.options.devices;
 }
 
+static unsigned long connections; /* of this process, as it said at first */
+
 static CUresult initialise(unsigned int flags) {
   if (flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -20,8 +23,19 @@ static CUresult initialise(unsigned int flags) {
   if (fake.options.devices == 0) {
     return CUDA_ERROR_NO_DEVICE;
   }
+  const char *text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  connections = text != NULL ? strtoul(text, NULL, 10) : 2;
   fake.initialised = true;
   return CUDA_SUCCESS;
+}
+
+/* As MPS does, the first processes get theirs, and the last none. Here all are taken for the last:
+ * nobody knows how many there are already. */
+static bool has_connections(void) {
+  const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  text = text != NULL ? text : getenv("MPI_LOCALNRANKS");
+  const unsigned long processes = text != NULL ? strtoul(text, NULL, 10) : 1;
+  return fake.options.mps == 0 || connections * processes <= fake.options.mps;
 }
 
 static CUresult attribute_of(int *value, int attribute, CUdevice device) {
@@ -40,6 +54,9 @@ static CUresult attribute_of(int *value, int attribute, CUdevice device) {
 static CUresult retain(CUcontext *context, CUdevice device) {
   if (!is_device(device)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!has_connections()) {
+    return CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED;
   }
   contexts[device].object.kind = FAKE_CONTEXT;
   contexts[device].device = device;
@@ -182,6 +199,8 @@ static const struct {
                "peer access is already enabled"},
               {FAKE_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
               {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+              {CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED",
+               "the hardware resources required to device connections have been exhausted"},
               {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
                "operation not permitted when stream is capturing"},
               {FAKE_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
