@@ -104,7 +104,7 @@ skips() {
   per_rank "" "" 3 hang=weft_spin:27
   mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --i 1 --w 1 --steps 50 --stall-limit 2
   ends_with 75
-  reports "rank 3 (" "which is in 3" "GPU 0 has not ended its"
+  reports "rank 3 (" " is in 3" "GPU 0 has not ended its"
   # A rank that receives from both before it sends to either: one communicator for all would hang.
   cat >t.csv <<END
 #graph,0>1,0>2,1>2

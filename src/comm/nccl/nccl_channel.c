@@ -15,6 +15,7 @@
 
 enum {
   ID_BYTES = sizeof(ncclUniqueId),
+  BLOCKS_MAX = 64,
   THREADS_MIN = 4 /* cores for the rank and NCCL's threads */
 };
 
@@ -119,10 +120,27 @@ static enum weft_status open_inner(struct weft_nccl_world *world,
 
 /* ---- What the ranks have ---- */
 
+static uint32_t number_in(const char *variable, uint32_t otherwise) {
+  const char *text = getenv(variable);
+  const long number = text != NULL ? strtol(text, NULL, 10) : 0;
+  return number >= 1 && number <= BLOCKS_MAX ? (uint32_t)number : otherwise;
+}
+
+/* NCCL's own variables go before what a communicator is created with; and it rounds the blocks of
+ * sends and receives up to a power of two. */
 uint32_t weft_nccl_blocks(void) {
-  const char *text = getenv("WEFT_NCCL_CTAS");
-  const long number = text != NULL ? strtol(text, NULL, 10) : WEFT_NCCL_CTAS;
-  return number >= 1 && number <= 64 ? (uint32_t)number : (uint32_t)WEFT_NCCL_CTAS;
+  static const char *const minima[] = {"NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS",
+                                       "NCCL_MIN_P2P_NCHANNELS"};
+  uint32_t blocks = number_in("NCCL_MAX_CTAS", number_in("WEFT_NCCL_CTAS", WEFT_NCCL_CTAS));
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(minima); k++) {
+    const uint32_t minimum = number_in(minima[k], 1);
+    blocks = minimum > blocks ? minimum : blocks;
+  }
+  uint32_t rounded = 1;
+  while (rounded < blocks) {
+    rounded *= 2;
+  }
+  return rounded;
 }
 
 static enum weft_status exchange(struct weft_nccl_world *world, const struct weft_nccl_rank *mine,
@@ -240,6 +258,13 @@ static void free_threads(void) {
   }
 }
 
+/* NCCL's own collectives have to be connected before a step, whatever their sizes (nccl_sum.c). */
+static void connect_algorithms(const struct weft_nccl_world *world) {
+  if (world->own_order && world->groups != NULL) {
+    (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  }
+}
+
 static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft_error *error) {
   struct weft_nccl_rank mine;
   uint32_t sharing = 0;
@@ -259,6 +284,7 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
   WEFT_TRY(check_blocks(world, &mine, &sharing, error));
   name_host(world, sharing);
   free_threads();
+  connect_algorithms(world);
   return WEFT_OK;
 }
 

@@ -2,10 +2,16 @@
  *
  * NCCL connects ranks when they first exchange something, and all must take part. So every
  * communicator is made and used once here, in one order that is the same on all ranks: first those
- * of two ranks, by sender, receiver and first channel, then those of groups, by id. Take the first
- * in that order that is not ready. All of its ranks are through with all that come before, or these
- * would not be ready; so all are at it, and it becomes ready. */
+ * of two ranks, then those of groups, by id. Take the first in that order that is not ready. All of
+ * its ranks are through with all that come before, or these would not be ready; so all are at it,
+ * and it becomes ready.
+ *
+ * Making one takes NCCL a second or so, so pairs without a common rank should do it at once. Let d be
+ * the distance of two ranks. The pairs of a distance whose lower rank is in an even block of d ranks
+ * have no rank in common, and so have the others. The order goes by distance and by this, so a
+ * pipeline with a stage per rank takes as long as four communicators, whatever its length. */
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +24,8 @@
 enum {
   ID_BYTES = sizeof(ncclUniqueId),
   WARM_BYTES = 64,
+  SPIN_NS =
+      200 * 1000, /* a call that NCCL passes on to a thread of its own is mostly done by then */
   PAUSE_NS = 20 * 1000,
   CONFIG_BYTES_2_26 = offsetof(ncclConfig_t, commName)
 };
@@ -77,12 +85,15 @@ static enum weft_status fail_after_others(struct weft_nccl_world *world, ncclRes
 enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
                                  ncclResult_t result, const char *call, int64_t until,
                                  struct weft_error *error) {
+  const int64_t spin_until = result == ncclInProgress ? weft_clock_ns() + SPIN_NS : 0;
   while (result == ncclInProgress) {
     const ncclResult_t asked = world->nccl->ncclCommGetAsyncError(comm, &result);
     if (asked != ncclSuccess) {
       return weft_nccl_fail(world->nccl, asked, "ncclCommGetAsyncError", error);
     }
-    if (result == ncclInProgress) {
+    if (result == ncclInProgress && weft_clock_ns() < spin_until) {
+      (void)sched_yield();
+    } else if (result == ncclInProgress) {
       WEFT_TRY(pause_and_look(world, error));
       if (world->inner->ops->now(world->inner) >= until) {
         return weft_nccl_fail_late(world, call, UINT32_MAX, error);
@@ -191,7 +202,7 @@ static enum weft_status make_lane(struct weft_nccl_world *world, struct weft_ncc
                          .magic = NCCL_API_MAGIC,
                          .version = has_names ? WEFT_NCCL_VERSION_NAMES : WEFT_NCCL_VERSION_MIN,
                          .blocking = 0,
-                         .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                         .cgaClusterSize = 0, /* each block finds room by itself */
                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
                          .maxCTAs = (int)weft_nccl_blocks(),
                          .splitShare = NCCL_CONFIG_UNDEF_INT,
@@ -239,6 +250,17 @@ static enum weft_status warm_up(struct weft_nccl_world *world, struct weft_nccl_
                                until, error);
 }
 
+/* Of a communicator of two ranks in the order of all. */
+struct place {
+  uint32_t keys[5];
+};
+
+static struct place place_of(const struct weft_nccl_lane *lane) {
+  const uint32_t low = lane->from < lane->to ? lane->from : lane->to;
+  const uint32_t distance = lane->from + lane->to - 2 * low;
+  return (struct place){{distance, low / distance % 2, lane->channel, lane->from != low, low}};
+}
+
 static int compare_lanes(const void *left, const void *right) {
   const struct weft_nccl_lane *const *a = left, *const *b = right;
   if ((*a)->size > 0 || (*b)->size > 0) {
@@ -247,13 +269,13 @@ static int compare_lanes(const void *left, const void *right) {
                ? 1
                : ((*a)->group_id > (*b)->group_id) - ((*a)->group_id < (*b)->group_id);
   }
-  if ((*a)->from != (*b)->from) {
-    return (*a)->from < (*b)->from ? -1 : 1;
+  const struct place first = place_of(*a), second = place_of(*b);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(first.keys); k++) {
+    if (first.keys[k] != second.keys[k]) {
+      return first.keys[k] < second.keys[k] ? -1 : 1;
+    }
   }
-  if ((*a)->to != (*b)->to) {
-    return (*a)->to < (*b)->to ? -1 : 1;
-  }
-  return (*a)->channel < (*b)->channel ? -1 : (*a)->channel > (*b)->channel;
+  return 0;
 }
 
 static enum weft_status prepare_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
@@ -287,7 +309,6 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
 }
 
 enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error) {
-  const int64_t until = weft_nccl_limit(world);
   struct weft_nccl_lane **order =
       weft_arena_allocate(&world->arena, world->lane_count, sizeof(struct weft_nccl_lane *));
   WEFT_TRY(weft_arena_status(&world->arena, error));
@@ -297,6 +318,7 @@ enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_er
   }
   qsort(order, world->lane_count, sizeof(struct weft_nccl_lane *), compare_lanes);
   for (uint32_t k = 0; k < world->lane_count; k++) {
+    const int64_t until = weft_nccl_limit(world); /* of each: so many are made */
     WEFT_TRY(make_lane(world, order[k], until, error));
     WEFT_TRY(warm_up(world, order[k], until, error));
   }

@@ -52,9 +52,25 @@ static void look(struct weft_nccl_world *world) {
   }
 }
 
+static bool is_aborting(struct weft_nccl_world *world) {
+  (void)pthread_mutex_lock(&world->lock);
+  const bool aborting = world->aborting;
+  (void)pthread_mutex_unlock(&world->lock);
+  return aborting;
+}
+
+enum weft_status weft_nccl_check_alive(struct weft_nccl_world *world, struct weft_error *error) {
+  if (!is_aborting(world)) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(world->inner->ops->progress(world->inner, error));
+  return weft_fail(error, WEFT_ERR_PEER, "", "the communicators of rank %" PRIu32 " have ended",
+                   world->transport.rank);
+}
+
 void weft_nccl_poll(struct weft_nccl_world *world) {
   const int64_t now = weft_clock_ns();
-  if (now < world->next_poll) {
+  if (now < world->next_poll || is_aborting(world)) {
     return;
   }
   world->next_poll = now + (int64_t)WEFT_NCCL_POLL_MS * WEFT_NCCL_NS_PER_MS;

@@ -124,6 +124,7 @@ static enum weft_status start(struct weft_group *base, struct weft_collective *c
   if (base->size == 1) {
     return copy_own(group, collective, error);
   }
+  WEFT_TRY(weft_nccl_check_alive(group->world, error));
   return collective->stream != NULL
              ? weft_nccl_collect(group->world, group->lane, collective, collective->stream, error)
              : start_own(group, collective, error);
@@ -149,20 +150,6 @@ static void end_pending(struct weft_nccl_group *group, struct weft_nccl_pending 
   group->world->polled--;
 }
 
-/* Work of a communicator that was aborted ends, too, and has not done what it should. */
-static enum weft_status check_communicators(struct weft_nccl_world *world,
-                                            struct weft_error *error) {
-  (void)pthread_mutex_lock(&world->lock);
-  const bool aborted = world->aborting;
-  (void)pthread_mutex_unlock(&world->lock);
-  if (!aborted) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(world->inner->ops->progress(world->inner, error));
-  return weft_fail(error, WEFT_ERR_PEER, "", "the communicators of rank %" PRIu32 " have ended",
-                   world->transport.rank);
-}
-
 static enum weft_status test(struct weft_group *base, struct weft_collective *collective,
                              struct weft_error *error) {
   struct weft_nccl_group *group = self_of(base);
@@ -176,7 +163,7 @@ static enum weft_status test(struct weft_group *base, struct weft_collective *co
   }
   const enum weft_status status = device->ops->event_query(device, (*link)->event, error);
   if (status == WEFT_OK) {
-    WEFT_TRY(check_communicators(group->world, error));
+    WEFT_TRY(weft_nccl_check_alive(group->world, error)); /* aborted work ends, too */
     end_pending(group, link);
   }
   return status;

@@ -1,12 +1,17 @@
-/* Collectives of a group, enqueued. NCCL gathers; but the order of its sums depends on sizes, GPUs
- * and their links. So here members exchange parts, and a kernel adds up what each is to sum, in
- * order of members:
+/* Collectives of a group, enqueued. The order of NCCL's own sums depends on sizes, GPUs and their
+ * links. So here members exchange parts, and a kernel adds up what each is to sum, in order of
+ * members:
  *
+ *   all-gather      every member sends its share to all others
  *   reduce-scatter  every member sends each other one a piece of that one's share; the owner sums
  *   all-reduce      the same over slices, then every member sends its slice to all others
  *
  * Each element crosses the network as often as in a ring. Memory for what is received is bounded:
- * a share is summed in pieces, one after the other in the stream. */
+ * a share is summed in pieces, one after the other in the stream.
+ *
+ * NCCL connects each of its own algorithms when a collective first takes it, which depends on sizes;
+ * it allocates memory for that, and CUDA may let that wait for transfers that wait for this rank.
+ * Sends and receives are connected when channels are opened. */
 #include <assert.h>
 
 #include <weft/support.h>
@@ -72,21 +77,17 @@ static enum weft_status end_call(struct weft_nccl_world *world, struct weft_nccl
   return device->ops->event_record(device, lane->marks[mark % WEFT_NCCL_MARKS], stream, error);
 }
 
-static enum weft_status gather(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                               const struct weft_collective *collective, struct weft_stream *stream,
-                               struct weft_error *error) {
-  WEFT_TRY(begin_call(world, lane, collective->recorded, error));
-  const ncclResult_t result = world->nccl->ncclAllGather(
-      collective->from, collective->to, (size_t)collective->bytes, ncclInt8, lane->comm, stream);
-  return end_call(world, lane, result, "ncclAllGather", collective->recorded, stream, error);
-}
-
-/* In an order that NCCL chooses. */
-static enum weft_status sum_by_nccl(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                    const struct weft_collective *collective,
-                                    struct weft_stream *stream, struct weft_error *error) {
+/* Sums in an order that NCCL chooses. */
+static enum weft_status collect_by_nccl(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                                        const struct weft_collective *collective,
+                                        struct weft_stream *stream, struct weft_error *error) {
   const bool all = collective->kind == WEFT_ALL_REDUCE;
   WEFT_TRY(begin_call(world, lane, collective->recorded, error));
+  if (collective->kind == WEFT_ALL_GATHER) {
+    const ncclResult_t result = world->nccl->ncclAllGather(
+        collective->from, collective->to, (size_t)collective->bytes, ncclInt8, lane->comm, stream);
+    return end_call(world, lane, result, "ncclAllGather", collective->recorded, stream, error);
+  }
   const ncclResult_t result = (all ? world->nccl->ncclAllReduce : world->nccl->ncclReduceScatter)(
       collective->from, collective->to, (size_t)(collective->bytes / sizeof(float)), ncclFloat32,
       ncclSum, lane->comm, stream);
@@ -112,32 +113,32 @@ static ncclResult_t receive_part(const struct weft_nccl_world *world,
              : world->nccl->ncclRecv(data, (size_t)bytes, ncclInt8, (int)other, lane->comm, stream);
 }
 
-/* With one other member: a piece of its share for a piece of this one's; or, at the end of an
- * all-reduce, one sum for the other. */
+/* With one other member: a piece of its share for a piece of this one's; or, in an all-gather and at
+ * the end of an all-reduce, one whole share for the other. */
 static ncclResult_t trade_with(const struct weft_nccl_world *world,
                                const struct weft_nccl_lane *lane,
                                const struct weft_collective *collective, uint32_t other,
-                               uint64_t at, bool sums, struct weft_stream *stream) {
-  const uint64_t size = sums ? UINT64_MAX : world->piece;
+                               uint64_t at, bool whole, struct weft_stream *stream) {
+  const uint64_t size = whole ? UINT64_MAX : world->piece;
   const struct span mine = piece_of(lane, collective, lane->member, at, size);
   const struct span theirs = piece_of(lane, collective, other, at, size);
   const char *from = collective->from;
   char *to = collective->to;
   const uint32_t place = other < lane->member ? other : other - 1;
   const ncclResult_t sent =
-      sums ? send_part(world, lane, to + mine.begin, mine.bytes, other, stream)
-           : send_part(world, lane, from + theirs.begin, theirs.bytes, other, stream);
+      whole ? send_part(world, lane, to + mine.begin, mine.bytes, other, stream)
+            : send_part(world, lane, from + theirs.begin, theirs.bytes, other, stream);
   if (sent != ncclSuccess && sent != ncclInProgress) {
     return sent;
   }
-  return sums ? receive_part(world, lane, to + theirs.begin, theirs.bytes, other, stream)
-              : receive_part(world, lane, (char *)lane->others + place * world->piece, mine.bytes,
-                             other, stream);
+  return whole ? receive_part(world, lane, to + theirs.begin, theirs.bytes, other, stream)
+               : receive_part(world, lane, (char *)lane->others + place * world->piece, mine.bytes,
+                              other, stream);
 }
 
 /* With all others at once: NCCL has the parts of a group make progress together. */
 static enum weft_status trade(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                              const struct weft_collective *collective, uint64_t at, bool sums,
+                              const struct weft_collective *collective, uint64_t at, bool whole,
                               struct weft_stream *stream, struct weft_error *error) {
   WEFT_TRY(begin_call(world, lane, collective->recorded, error));
   ncclResult_t result = world->nccl->ncclGroupStart();
@@ -146,7 +147,7 @@ static enum weft_status trade(struct weft_nccl_world *world, struct weft_nccl_la
   }
   for (uint32_t k = 1; k < lane->size && (result == ncclSuccess || result == ncclInProgress); k++) {
     const uint32_t other = (lane->member + k) % lane->size;
-    result = trade_with(world, lane, collective, other, at, sums, stream);
+    result = trade_with(world, lane, collective, other, at, whole, stream);
   }
   const ncclResult_t ended = world->nccl->ncclGroupEnd();
   if (result == ncclSuccess || result == ncclInProgress) {
@@ -189,6 +190,22 @@ static enum weft_status sum_in_order(struct weft_nccl_world *world, struct weft_
              : WEFT_OK;
 }
 
+static enum weft_status gather(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+                               const struct weft_collective *collective, struct weft_stream *stream,
+                               struct weft_error *error) {
+  char *own = (char *)collective->to + lane->member * collective->bytes;
+  if (own != collective->from) {
+    WEFT_TRY(weft_copy(&(struct weft_copy){.to = own,
+                                           .to_device = world->device,
+                                           .from = collective->from,
+                                           .from_device = world->device,
+                                           .row_bytes = collective->bytes,
+                                           .rows = 1},
+                       stream, error));
+  }
+  return trade(world, lane, collective, 0, true, stream, error);
+}
+
 /* ---- All of them ---- */
 
 enum weft_status weft_nccl_collect(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
@@ -198,11 +215,11 @@ enum weft_status weft_nccl_collect(struct weft_nccl_world *world, struct weft_nc
   if (collective->bytes == 0) {
     return WEFT_OK;
   }
-  if (collective->kind == WEFT_ALL_GATHER) {
-    return gather(world, lane, collective, stream, error);
+  if (world->own_order) {
+    return collect_by_nccl(world, lane, collective, stream, error);
   }
-  return world->own_order ? sum_by_nccl(world, lane, collective, stream, error)
-                          : sum_in_order(world, lane, collective, stream, error);
+  return (collective->kind == WEFT_ALL_GATHER ? gather : sum_in_order)(world, lane, collective,
+                                                                       stream, error);
 }
 
 enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world, struct weft_nccl_lane *lane,

@@ -161,6 +161,7 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
 static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_end *end, bool sends,
                               struct weft_message *message, struct weft_error *error) {
   WEFT_TRY(check_message(world, end, sends, message, error));
+  WEFT_TRY(weft_nccl_check_alive(world, error));
   struct weft_nccl_lane *lane = &world->lanes[end->lane];
   struct weft_nccl_slot *slot = &end->slots[end->posted % end->depth];
   struct weft_device *device = world->device;

@@ -166,8 +166,8 @@ enum weft_status weft_nccl_open(struct weft_transport *transport,
                                 struct weft_error *error);
 /* Frees all but communicators. */
 void weft_nccl_close_ends(struct weft_nccl_world *world);
-/* Blocks of a communicator, at most: WEFT_NCCL_CTAS of the environment, for tests and for NVLink
- * with few ranks. */
+/* Blocks of a communicator, at most, a power of two: WEFT_NCCL_CTAS of the environment, for tests
+ * and for NVLink with few ranks, or what variables of NCCL ask for. */
 uint32_t weft_nccl_blocks(void);
 
 /* nccl_connect.c */
@@ -203,6 +203,9 @@ void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane 
 /* nccl_failure.c */
 /* Looks for errors of the communicators, now and then. */
 void weft_nccl_poll(struct weft_nccl_world *world);
+/* The error of a world whose communicators are being ended: a thread may have freed them, so nothing
+ * may use them. */
+enum weft_status weft_nccl_check_alive(struct weft_nccl_world *world, struct weft_error *error);
 /* Ends all communicators, so that no transfer spins on the GPU any more. Waits for it, but not
  * for long, and not at all while graphs have transfers: their kernels end at once, but NCCL frees
  * nothing before the graphs are gone. False when a communicator does not end. Any thread; the first

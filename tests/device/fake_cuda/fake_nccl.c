@@ -8,7 +8,10 @@
  *   - An operation on a stream that is captured becomes part of the graph. Both ends of it must, or
  *     none. A communicator does not end before the graphs that have its operations are gone.
  *   - The first operation connects the two ranks: a non-blocking communicator is "in progress"
- *     until the other rank has come to its first operation, too.
+ *     until the other rank has come to its first operation, too. So do the first short and the first
+ *     long collective. Nothing may run on the GPU meanwhile.
+ *   - A communicator takes no operation before the one before it was seen to be successful, and
+ *     nothing at all once it is destroyed or aborted.
  *   - An operation on a non-blocking communicator may be enqueued later, when its state is asked
  *     for: until then nothing may rely on the stream.
  *   - When a process dies, its peers find "remote error", and their kernels spin until the
@@ -62,12 +65,13 @@ extern CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigne
                                unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                                void **parameters, void **extra);
 
-enum { MAGIC = 0x6e63636c };
+enum { MAGIC = 0x6e63636c, LONG_BYTES = 4096 };
 
 static struct ncclComm *comms; /* all, so that a kernel that is left can look */
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER;
 static CUkernel kernel_of_transfers;
 static uint64_t transfers;
+static uint64_t running; /* transfers that have been launched and are not done, but in graphs */
 
 /* ---- Options ---- */
 
@@ -188,8 +192,8 @@ static size_t move(struct ncclComm *comm, struct link *link, unsigned char *data
 }
 
 /* A short frame, which always fits: there are never many. */
-static void tell(struct ncclComm *comm, struct link *link, enum frame_kind kind) {
-  struct frame frame = {.kind = kind, .rank = (uint32_t)comm->rank};
+static void tell(struct ncclComm *comm, struct link *link, enum frame_kind kind, uint64_t way) {
+  struct frame frame = {.kind = kind, .rank = (uint32_t)comm->rank, .bytes = way};
   size_t moved = 0;
   while (moved < sizeof frame && comm->error == ncclSuccess && link->fd >= 0) {
     moved += move(comm, link, (unsigned char *)&frame + moved, sizeof frame - moved, true);
@@ -209,7 +213,9 @@ static void listen_to(struct ncclComm *comm, struct link *link) {
       continue;
     }
     link->partial_bytes = 0;
-    link->heard_connect = link->heard_connect || link->partial.kind == FRAME_CONNECT;
+    if (link->partial.kind == FRAME_CONNECT && link->partial.bytes < WAYS) {
+      link->heard_connect[link->partial.bytes] = true;
+    }
     link->ready += link->partial.kind == FRAME_READY;
     if (link->partial.kind == FRAME_DATA) {
       link->frame = link->partial;
@@ -351,6 +357,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int rank_count, ncclUniqueI
   if (config->magic != NCCL_API_MAGIC || rank_count > RANKS_MAX || rank >= rank_count) {
     return ncclInvalidArgument;
   }
+  if (config->cgaClusterSize != 0 || config->maxCTAs < 1 ||
+      (config->maxCTAs & (config->maxCTAs - 1)) != 0) {
+    (void)fprintf(stderr,
+                  "fake NCCL: blocks in clusters, which need room at once, or %d blocks, "
+                  "which sends round up to a power of two\n",
+                  config->maxCTAs);
+    return ncclInvalidArgument;
+  }
   struct ncclComm *comm = calloc(1, sizeof *comm);
   if (comm == NULL) {
     return ncclSystemError;
@@ -372,6 +386,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int rank_count, ncclUniqueI
   comm->older = comms;
   comms = comm;
   (void)pthread_mutex_unlock(&table);
+  comm->unasked = !comm->blocking;
   *out = comm;
   while (comm->blocking && !has_joined(comm) && comm->error == ncclSuccess) {
     pause_a_moment();
@@ -460,7 +475,7 @@ bool fake_nccl_advance_receive(struct op *op) {
   struct link *link = &op->comm->links[op->peer];
   if (!op->sent_ready) {
     op->sent_ready = true;
-    tell(op->comm, link, FRAME_READY);
+    tell(op->comm, link, FRAME_READY, 0);
   }
   return pull(op, link, op->staging, op->bytes);
 }
@@ -566,6 +581,9 @@ static void run(void *const *parameters, uint64_t threads) {
            (size_t)(part > 0 ? part : shares * op->bytes));
   }
   reset(op);
+  if (!op->captured) {
+    (void)__atomic_sub_fetch(&running, 1, __ATOMIC_ACQ_REL);
+  }
   const uint64_t nth = __atomic_add_fetch(&transfers, 1, __ATOMIC_RELAXED);
   const char *async = option("async", &size), *die = option("die", &size);
   int ignored;
@@ -628,30 +646,44 @@ static ncclResult_t launch(struct op *op) {
                                              op->stream, parameters, NULL) == CUDA_SUCCESS
                                   ? ncclSuccess
                                   : ncclUnhandledCudaError;
-  if (op->captured && result == ncclSuccess) {
-    (void)__atomic_add_fetch(&op->comm->graphs, 1, __ATOMIC_ACQ_REL);
+  if (result == ncclSuccess) {
+    (void)__atomic_add_fetch(op->captured ? &op->comm->graphs : &running, 1, __ATOMIC_ACQ_REL);
   }
   return result;
 }
 
 /* ---- Operations ---- */
 
-/* Whether the ranks of an operation are connected; the first one does that. */
-static bool has_connected(struct ncclComm *comm) {
+static uint32_t way_of(const struct op *op) {
+  return op->kind == OP_PARTS || op->kind <= OP_RECEIVE ? WAY_PARTS
+         : op->bytes <= LONG_BYTES                      ? WAY_SHORT
+                                                        : WAY_LONG;
+}
+
+/* Whether the ranks of an operation are connected; the first one does that. It allocates memory, for
+ * which CUDA waits until nothing runs on the GPU. */
+static bool has_connected(struct ncclComm *comm, uint32_t way) {
+  const char *late = getenv("NCCL_RUNTIME_CONNECT");
   bool all = true;
+  if (way != WAY_PARTS && late != NULL && strcmp(late, "0") == 0) {
+    return true; /* it was connected at once */
+  }
   for (int r = 0; r < comm->count; r++) {
     struct link *link = &comm->links[r];
     if (link->fd < 0) {
       continue;
     }
-    if (!link->said_connect) {
-      link->said_connect = true;
-      tell(comm, link, FRAME_CONNECT);
+    if (!link->said_connect[way]) {
+      if (__atomic_load_n(&running, __ATOMIC_ACQUIRE) > 0) {
+        return false;
+      }
+      link->said_connect[way] = true;
+      tell(comm, link, FRAME_CONNECT, way);
     }
-    if (!link->heard_connect) {
+    if (!link->heard_connect[way]) {
       listen_to(comm, link);
     }
-    all = all && link->heard_connect;
+    all = all && link->heard_connect[way];
   }
   return all;
 }
@@ -666,7 +698,7 @@ static ncclResult_t settle(struct ncclComm *comm) {
   }
   while (comm->waiting != NULL) {
     struct op *op = comm->waiting;
-    if (!has_connected(comm)) {
+    if (!has_connected(comm, way_of(op))) {
       return comm->error != ncclSuccess ? comm->error : ncclInProgress;
     }
     comm->waiting = op->next;
@@ -683,6 +715,25 @@ static ncclResult_t settle(struct ncclComm *comm) {
   return comm->error;
 }
 
+/* The real one would use memory that has been freed. */
+static void check_alive(const char *call, const struct ncclComm *comm) {
+  if (__atomic_load_n(&comm->magic, __ATOMIC_ACQUIRE) != MAGIC) {
+    (void)fprintf(stderr, "fake NCCL: %s of a communicator that has ended\n", call);
+    abort();
+  }
+}
+
+/* Whether nobody has waited for the operation before. */
+static bool is_busy(const char *call, struct ncclComm *comm) {
+  (void)pthread_mutex_lock(&comm->lock);
+  const bool busy = comm->unasked;
+  (void)pthread_mutex_unlock(&comm->lock);
+  if (busy) {
+    (void)fprintf(stderr, "fake NCCL: %s before the operation before it was successful\n", call);
+  }
+  return busy;
+}
+
 ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
   struct op *op = calloc(1, sizeof *op);
   if (op == NULL) {
@@ -697,6 +748,9 @@ ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
     free(op);
     return ncclSystemError;
   }
+  if (is_busy("an operation", comm)) {
+    return ncclInvalidArgument;
+  }
   (void)pthread_mutex_lock(&comm->lock);
   struct op **end = &comm->waiting;
   while (*end != NULL) {
@@ -706,7 +760,7 @@ ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
   ncclResult_t result = ncclInProgress;
   bool connected = true;
   for (int r = 0; r < comm->count; r++) {
-    connected = connected && (comm->links[r].fd < 0 || comm->links[r].said_connect);
+    connected = connected && (comm->links[r].fd < 0 || comm->links[r].said_connect[way_of(made)]);
   }
   if (comm->blocking || (connected && random_below(2) == 0)) {
     while ((result = settle(comm)) == ncclInProgress && comm->blocking) {
@@ -715,6 +769,7 @@ ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
       (void)pthread_mutex_lock(&comm->lock);
     }
   }
+  comm->unasked = result == ncclInProgress;
   (void)pthread_mutex_unlock(&comm->lock);
   return result;
 }
@@ -726,15 +781,16 @@ static ncclResult_t submit(struct ncclComm *comm, const struct op *made) {
 
 static uint64_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : 1; }
 
-#define BEGIN(name, comm)                           \
-  do {                                              \
-    const ncclResult_t early_ = enter(name);        \
-    if (early_ != ncclSuccess) {                    \
-      return early_;                                \
-    }                                               \
-    if ((comm) == NULL || (comm)->magic != MAGIC) { \
-      return ncclInvalidArgument;                   \
-    }                                               \
+#define BEGIN(name, comm)                    \
+  do {                                       \
+    const ncclResult_t early_ = enter(name); \
+    if (early_ != ncclSuccess) {             \
+      return early_;                         \
+    }                                        \
+    if ((comm) == NULL) {                    \
+      return ncclInvalidArgument;            \
+    }                                        \
+    check_alive(name, comm);                 \
   } while (0)
 
 ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
@@ -811,6 +867,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
   BEGIN("ncclCommGetAsyncError", comm);
   (void)pthread_mutex_lock(&comm->lock);
   *state = settle(comm);
+  comm->unasked = comm->unasked && *state == ncclInProgress;
   if (comm->ends && *state == ncclSuccess && __atomic_load_n(&comm->graphs, __ATOMIC_ACQUIRE) > 0) {
     *state = ncclInProgress;
   }
@@ -833,12 +890,16 @@ static void close_links(struct ncclComm *comm) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   BEGIN("ncclCommFinalize", comm);
+  if (is_busy("ncclCommFinalize", comm)) {
+    return ncclInvalidArgument;
+  }
   comm->ends = true;
   return comm->blocking ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   BEGIN("ncclCommDestroy", comm);
+  __atomic_store_n(&comm->magic, 0, __ATOMIC_RELEASE);
   (void)pthread_mutex_lock(&comm->lock);
   close_links(comm);
   (void)pthread_mutex_unlock(&comm->lock);
@@ -848,6 +909,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 /* The object stays: kernels may still look at it. */
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   BEGIN("ncclCommAbort", comm);
+  __atomic_store_n(&comm->magic, 0, __ATOMIC_RELEASE);
   while (number_option("stuck_abort", 0) != 0) {
     (void)sleep(1);
   }

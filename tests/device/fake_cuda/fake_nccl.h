@@ -22,10 +22,14 @@ struct frame {
   uint64_t captured; /* its end of the operation is */
 };
 
+/* What has to be connected before an operation, each by the first that needs it: sends and receives,
+ * and the algorithms that NCCL takes for short and for long collectives. */
+enum { WAY_PARTS, WAY_SHORT, WAY_LONG, WAYS };
+
 /* A connection with another rank. */
 struct link {
   int fd; /* -1: none */
-  bool said_connect, heard_connect;
+  bool said_connect[WAYS], heard_connect[WAYS];
   uint64_t ready; /* receives that the other rank has reached, */
   uint64_t begun; /* and sends to it that have begun */
   bool has_frame; /* of data, whose content has not been read */
@@ -75,8 +79,9 @@ struct ncclComm {
   struct link links[RANKS_MAX];
   uint64_t eager;
   ncclResult_t error;
-  bool aborted, connects, ends;
-  uint32_t graphs;    /* operations in them, atomic */
+  bool aborted, ends;
+  bool unasked;       /* an operation was not done when it returned, and nobody has seen it done */
+  uint64_t graphs;    /* operations in them, atomic */
   struct op *active;  /* that runs */
   struct op *waiting; /* has been called and is not enqueued */
   struct op *all;     /* ever made */
