@@ -1,4 +1,4 @@
-/* The JSON document of a program: what CSV says, and its size, hash and buffers. */
+/* The JSON document of a program: what CSV says, and its size, hash, graph and buffers. */
 #include "cli/report/program_json.h"
 
 #include <assert.h>
@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include <weft/lower.h>
+#include <weft/spec.h>
 
 #include "cli/io/output_file.h"
 
@@ -81,6 +82,9 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
   weft_json_number(&json, "microbatches", program->microbatch_count);
   weft_json_number(&json, "actions", program->action_count);
   weft_json_string(&json, "hash", hash);
+  if (program->graph != NULL) {
+    weft_graph_print(program->graph, &json, "graph");
+  }
   if (program->slots != NULL) {
     add_slots(&json, program);
   }
