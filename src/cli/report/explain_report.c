@@ -1,6 +1,8 @@
 /* The report of `weft explain`, as text and as "weft-explain/1". */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <weft/lower.h>
 #include <weft/spec.h>
@@ -233,6 +235,24 @@ static void add_json_channel(struct weft_json *json, const struct weft_cli_expla
   weft_json_close(json, '}');
 }
 
+/* What the op does; where stages form a graph, with the number of the other stage. */
+static void add_json_summary(struct weft_json *json, const struct weft_program *program,
+                             const struct weft_action *action) {
+  const char *summary = weft_op_info((enum weft_op)action->op)->summary;
+  struct channel channel;
+  if (weft_graph_is_chain(program->graph) || !channel_of(action, &channel)) {
+    weft_json_string(json, "does", summary);
+    return;
+  }
+  const char *end = strstr(summary, "stage+1") != NULL ? "+1" : "-1";
+  const char *formula = strstr(summary, end);
+  const int64_t other = channel.from_stage + channel.to_stage - action->stage;
+  char does[96];
+  assert(formula != NULL && formula[2] == '\0');
+  (void)snprintf(does, sizeof does, "%.*s %" PRId64, (int)(formula - summary), summary, other);
+  weft_json_string(json, "does", does);
+}
+
 static void add_json_reference(struct weft_json *json, const char *key,
                                const struct weft_program *program, uint64_t index) {
   const uint32_t rank = weft_program_rank_at(program, index);
@@ -274,7 +294,7 @@ static void add_json_record(struct weft_json *json, const struct weft_cli_explai
   if (info->has_microbatch) {
     weft_json_number(json, "microbatch", action->microbatch);
   }
-  weft_json_string(json, "does", info->summary);
+  add_json_summary(json, program, action);
   add_json_channel(json, report, action);
   if (program->slots != NULL && program->slots[index] != WEFT_SLOT_NONE) {
     weft_json_number(json, info->kind == WEFT_KIND_RECV ? "receive_slot" : "activation_slot",
