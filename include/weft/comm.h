@@ -67,9 +67,13 @@ struct weft_comm_options {
   uint32_t rank_count;
 
   /* loopback */
-  uint64_t seed;           /* order of ranks that could run at the same time, and delays */
-  int64_t latency_ticks;   /* of every message */
-  int64_t occupied_ticks;  /* a message occupies its channel this long, before the latency */
+  uint64_t seed;          /* order of ranks that could run at the same time, and delays */
+  int64_t latency_ticks;  /* of every message */
+  int64_t occupied_ticks; /* a message occupies its channel this long, before the latency */
+  const int64_t
+      *channel_ticks; /* [channel_count] the same of channels 0, 1, ... in its place, where
+                                   messages have sizes; borrowed until the world is closed */
+  uint32_t channel_count;
   int64_t delay_ticks_max; /* random extra latency, 0 ... max; order on a channel is kept */
   int64_t stage_limit_ns;  /* real time in one call of a stage's function, in which virtual time
                               stands still; default 30 s; 0: no limit (see weft_comm_run) */

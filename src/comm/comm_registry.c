@@ -61,6 +61,12 @@ static enum weft_status check_options(const struct weft_comm_options *options,
                        "weft_comm_options.%s is %" PRId64, times[k].name, times[k].value);
     }
   }
+  for (uint32_t k = 0; k < options->channel_count; k++) {
+    if (options->channel_ticks == NULL || options->channel_ticks[k] < 0) {
+      return weft_fail(error, WEFT_ERR_USAGE, "a time is 0 or more",
+                       "weft_comm_options.channel_ticks has no time for channel %" PRIu32, k);
+    }
+  }
   if (options->progress != WEFT_COMM_PROGRESS_CALLS &&
       options->progress != WEFT_COMM_PROGRESS_THREAD) {
     return weft_fail(error, WEFT_ERR_USAGE, "WEFT_COMM_PROGRESS_CALLS or WEFT_COMM_PROGRESS_THREAD",

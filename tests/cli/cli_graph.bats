@@ -67,6 +67,35 @@ write_files() {
   [[ $output != *"form a graph"* ]]
 }
 
+@test "explain --json: what a transfer does names its other stage" {
+  write_files
+  "$WEFT" lower --no-unshard --no-reduce-grad graph.csv >program.csv
+  "$WEFT" explain program.csv --json | jq -r '.rows[].instructions[] | "\(.action): \(.does)"' >does
+  has '^2RECV_F0<0: receive the activation of stage 0$' does
+  has '^0SEND_F0>2: send the activation to stage 2$' does
+  has '^2SEND_B0>0: send the input gradient to stage 0$' does
+  has '^0RECV_B0<2: receive the gradient of stage 2$' does
+  has '^0SEND_F0: send the activation to stage 1$' does
+  lacks 'stage[-+]1' does
+  "$WEFT" gen 1F1B -p 2 -m 1 | "$WEFT" lower | "$WEFT" explain --json |
+    jq -e '[.rows[].instructions[].does] | index("receive the activation of stage-1") != null' >/dev/null
+}
+
+@test "--json of gen, lower and sim --steps has the graph, as a file that --graph takes" {
+  write_files
+  sed 's/"to": "middle"}/"to": "middle", "gradient": false}/' graph.json >frozen.json
+  "$WEFT" gen GPipe --graph frozen.json -m 2 --json | jq .graph >made.json
+  jq -e '.schema == "weft-graph/1" and .stages == ["encoder", "middle", "head"] and
+    .edges == [{from: 0, to: 1, gradient: false},
+               {from: 0, to: 2, bytes: 12, gradient_bytes: 4}, {from: 1, to: 2}]' made.json
+  weft gen GPipe --graph made.json -m 2
+  succeeds
+  [ "$output" = "$("$WEFT" gen GPipe --graph frozen.json -m 2)" ]
+  "$WEFT" lower graph.csv --json | jq -e '.graph.stages == 3 and (.graph.edges | length == 3)'
+  "$WEFT" sim graph.csv --steps --json | jq -e '.graph.edges[1] == {from: 0, to: 2}'
+  "$WEFT" gen GPipe -p 2 -m 2 --json | jq -e 'has("graph") | not'
+}
+
 @test "diff: other edges are a difference" {
   write_files
   weft diff graph.csv bare.csv

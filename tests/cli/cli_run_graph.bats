@@ -31,6 +31,31 @@ EOF
   jq -e 'all(.ranks[]; .busy == .simulated_busy and .idle == .simulated_idle)' r.json
 }
 
+@test "run --graph: a bare table, with the sizes of edges to the tick" {
+  setup_graph
+  tail -n +2 g.csv >bare.csv
+  echo '{"schema": "weft-costs/1", "stages": [{"f": 2, "b": 3}],
+    "hop": {"latency": 0.5, "bytes": 2, "bytes_per_unit": 4}}' >costs.json
+  echo '{"schema": "weft-graph/1", "stages": ["image", "text", "join", "up", "head", "second"], "edges": [
+    {"from": "image", "to": "up", "gradient": false, "bytes": 40}, {"from": "text", "to": "join"},
+    {"from": "text", "to": "head", "bytes": 30, "gradient_bytes": 12}, {"from": "join", "to": "up"},
+    {"from": "join", "to": "second"}, {"from": "up", "to": "head", "bytes": 1}]}' >g.json
+  weft run bare.csv --transport loopback --costs costs.json
+  [ "$status" -eq 1 ]
+  "$WEFT" run bare.csv --graph g.json --transport loopback --costs costs.json --json >r.json
+  jq -e '.measured_makespan == .simulated_makespan' r.json
+  [ "$(jq .simulated_makespan r.json)" = "$("$WEFT" lower bare.csv --graph g.json |
+    "$WEFT" sim --graph g.json --costs costs.json --json | jq .makespan)" ]
+  weft run g.csv --transport loopback --costs costs.json --json
+  [ "$(jq .simulated_makespan <<<"$output")" != "$(jq .simulated_makespan r.json)" ]
+  weft run bare.csv --graph g.json --stage null -o run.html
+  succeeds
+  has '"stageNames":\["image","text","join"' run.html
+  sed 's/"to": "up", "gradient": false/"to": "up"/' g.json >other.json
+  weft run g.csv --graph other.json --stage null
+  fails 2 "the row #graph of g.csv and the graph of other.json differ"
+}
+
 @test "a graph that hangs names the edges" {
   cat >h.csv <<'EOF'
 #graph,0>1,0>2,1>2

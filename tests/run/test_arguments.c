@@ -175,6 +175,10 @@ static void wrong_in_comm(void **state) {
     REFUSES(names[k], weft_comm_open(NULL, "loopback", &options, &comm, &error));
     *times[k] = before;
   }
+  options.channel_ticks = (const int64_t[]){0, -1};
+  options.channel_count = 2;
+  REFUSES("no time for channel 1", weft_comm_open(NULL, "loopback", &options, &comm, &error));
+  options.channel_count = 0;
   options.progress = (enum weft_comm_progress)9;
   REFUSES("progress is 9", weft_comm_open(NULL, "threads", &options, &comm, &error));
   options.progress = WEFT_COMM_PROGRESS_CALLS;

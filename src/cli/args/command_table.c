@@ -213,8 +213,8 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {TIMES, OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE), OPTION(GPUS),
-      OPTION(PARTITIONS), OPTION(NO_GRAPH), OPTION(STAGE), &run_steps, &run_comm,
+     {TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE),
+      OPTION(GPUS), OPTION(PARTITIONS), OPTION(NO_GRAPH), OPTION(STAGE), &run_steps, &run_comm,
       OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), OUTPUT_JSON_HELP},
      "execute a table or program and compare it with its prediction",
      "Verifies it, then every rank executes its row, with stages that take the given time. A "

@@ -40,7 +40,9 @@ struct subject {
   struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
   bool is_stuck;                      /* ranks are left in their stages */
   struct weft_cli_stages stages;
-  double per_unit;          /* the transport's time */
+  double per_unit;        /* the transport's time */
+  int64_t *channel_ticks; /* [channel_count] in virtual time, where edges have sizes; or NULL */
+  uint32_t channel_count;
   struct weft_cli_job *job; /* of mpi; or NULL */
   struct weft_cuda *cuda;   /* of --device cuda; or NULL */
 };
@@ -98,7 +100,7 @@ static int lower(struct subject *subject) {
 
 static int read_program(struct subject *subject) {
   const struct weft_cli *cli = subject->cli;
-  WEFT_CLI_TRY(weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given));
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, subject->arguments, 0, &subject->given));
   WEFT_CLI_TRY(verify(subject, subject->given));
   if (subject->given->microbatch_count == 0) {
     weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
@@ -154,9 +156,39 @@ static int64_t to_ticks(const struct subject *subject, double cost) {
   return llrint(cost * subject->per_unit);
 }
 
+static int64_t occupied_ticks(const struct subject *subject, double bytes) {
+  const struct weft_hop_costs *hop = &subject->costs.costs->hop;
+  return hop->bytes_per_unit > 0
+             ? to_ticks(subject, (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit)
+             : 0;
+}
+
+/* How long the messages of each edge occupy their channel, as the simulator has it. */
+static int make_channels(struct subject *subject) {
+  const struct weft_graph *graph = subject->program->graph;
+  if (graph == NULL || graph->edge_count == 0 || !subject->transport->virtual_time) {
+    return WEFT_CLI_OK;
+  }
+  subject->channel_count = 2 * graph->edge_count;
+  subject->channel_ticks = weft_array_allocate(subject->cli->allocator, subject->channel_count,
+                                               sizeof *subject->channel_ticks);
+  if (subject->channel_ticks == NULL) {
+    return weft_cli_fail_memory(subject->cli);
+  }
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    const struct weft_edge *edge = &graph->edges[e];
+    subject->channel_ticks[2 * e] = occupied_ticks(subject, edge->bytes);
+    subject->channel_ticks[2 * e + 1] = occupied_ticks(subject, edge->gradient_bytes);
+  }
+  return WEFT_CLI_OK;
+}
+
 /* Longer than all actions one after the other. In virtual time that costs nothing. */
 static int64_t virtual_limit(const struct subject *subject, int64_t hop) {
   int64_t longest = 1;
+  for (uint32_t k = 0; k < subject->channel_count; k++) {
+    longest = subject->channel_ticks[k] > longest ? subject->channel_ticks[k] : longest;
+  }
   for (uint32_t s = 0; s < subject->stages.count; s++) {
     for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
       const int64_t time = subject->stages.timed[s].times[op];
@@ -182,9 +214,10 @@ static void set_up(const struct subject *subject, struct weft_cli_execution *exe
                                              WEFT_COMM_RENDEZVOUS};
   const struct weft_hop_costs *hop = &subject->costs.costs->hop;
   const bool is_virtual = subject->transport->virtual_time;
-  const double occupied = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
   execution->latency_ticks = to_ticks(subject, hop->latency);
-  execution->occupied_ticks = to_ticks(subject, occupied);
+  execution->occupied_ticks = occupied_ticks(subject, -1);
+  execution->channel_ticks = subject->channel_ticks;
+  execution->channel_count = subject->channel_count;
   execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]];
   execution->stall_limit =
       is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
@@ -355,7 +388,8 @@ static int prepare(struct subject *subject) {
   WEFT_CLI_TRY(weft_cli_open_gpus(subject->cli, subject->arguments, subject->job,
                                   subject->program->rank_count, &subject->cuda));
   WEFT_CLI_TRY(simulate(subject));
-  return make_stages(subject);
+  WEFT_CLI_TRY(make_stages(subject));
+  return make_channels(subject);
 }
 
 static int run(struct subject *subject) {
@@ -373,6 +407,8 @@ static int run(struct subject *subject) {
   weft_comm_disconnect(subject->job != NULL ? subject->job->comm : NULL); /* it uses the GPU */
   weft_cuda_close(subject->cuda);
   weft_simulation_destroy(subject->simulation);
+  weft_array_free(subject->cli->allocator, subject->channel_ticks, subject->channel_count,
+                  sizeof *subject->channel_ticks);
   weft_program_destroy(subject->lowered);
   weft_program_destroy(subject->given);
   weft_cli_costs_finish(&subject->costs);
@@ -388,7 +424,9 @@ static int run_as_rank(const struct subject *given) {
   if (status == WEFT_CLI_OK) {
     subject.cli = &job.cli;
     subject.job = &job;
-    status = weft_cli_is_standard_input(subject.arguments->operands[0])
+    const char *graph = subject.arguments->texts[WEFT_CLI_OPTION_GRAPH];
+    status = weft_cli_is_standard_input(subject.arguments->operands[0]) ||
+                     (graph != NULL && weft_cli_is_standard_input(graph))
                  ? weft_cli_job_share_input(&job)
                  : WEFT_CLI_OK;
   }

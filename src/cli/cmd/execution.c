@@ -344,6 +344,8 @@ static enum weft_status open_world(struct weft_cli_execution *execution, struct 
   options.rank_count = execution->program->rank_count;
   options.latency_ticks = execution->latency_ticks;
   options.occupied_ticks = execution->occupied_ticks;
+  options.channel_ticks = execution->channel_ticks;
+  options.channel_count = execution->channel_count;
   if (execution->job != NULL) {
     execution->comm_world = execution->job->comm;
     return WEFT_OK;

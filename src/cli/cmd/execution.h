@@ -36,6 +36,8 @@ struct weft_cli_execution {
   int64_t stall_limit; /* in the transport's time; 0: never */
   bool no_events;
   int64_t latency_ticks, occupied_ticks; /* of transfers on loopback */
+  int64_t *channel_ticks;                /* [channel_count] as in weft_comm_options */
+  uint32_t channel_count;
   uint32_t step_count;
   bool keeps_events; /* of every step */
   bool no_notes;     /* nothing is computed from events: no makespans, no ranks */

@@ -253,6 +253,11 @@ static int64_t random_delay(const struct weft_loopback *world,
   return max > 0 ? (int64_t)(weft_random_next(&channel->random) % ((uint64_t)max + 1)) : 0;
 }
 
+static int64_t occupied_ticks(const struct weft_comm_options *options, uint32_t channel) {
+  return channel < options->channel_count ? options->channel_ticks[channel]
+                                          : options->occupied_ticks;
+}
+
 static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
                                       struct weft_message *message, struct weft_error *error) {
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
@@ -270,7 +275,7 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
     return WEFT_IN_PROGRESS;
   }
   const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
-  channel->free_at = begin + world->options.occupied_ticks;
+  channel->free_at = begin + occupied_ticks(&world->options, number);
   int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
