@@ -1,5 +1,4 @@
-/* The kernels of norms and cross entropy of app/gpt/cuda, emulated (emulated_gpu.hpp), beside sums in
- * double.
+/* The kernels of app/gpt/cuda but for attention, emulated (emulated_gpu.hpp), beside sums in double.
  *
  *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_layers tests/gpt/emulated_layers.cpp */
 #include "emulated_gpu.hpp"
@@ -176,6 +175,161 @@ static bool check_entropy(unsigned rows, unsigned vocabulary, bool keeps) {
          good;
 }
 
+/* ---- Losses, norm and AdamW ---- */
+
+static struct {
+  std::vector<float> losses, settings, gradients, w, m, v;
+  std::vector<double> sums, step, parts;
+  std::vector<weft_bf16> rounded;
+  std::vector<unsigned char> decays;
+  double loss, own, norm;
+  unsigned layers, replicas, heads;
+} end;
+
+static void run_mean() {
+  weft_gpt_mean_loss(&end.loss, &end.own, end.losses.data(), end.losses.size(), 0.3);
+}
+static void run_mean_alone() {
+  weft_gpt_mean_loss(&end.loss, nullptr, end.losses.data(), end.losses.size(), 1);
+}
+static void run_squares() {
+  weft_gpt_square_sums(end.parts.data(), end.gradients.data(), end.gradients.size(), end.parts.size());
+}
+static void run_sum_parts() {
+  weft_gpt_sum_parts(end.sums.data(), end.parts.data(), end.parts.size(), 1);
+}
+static void run_clip() {
+  weft_gpt_clip(end.settings.data(), &end.norm, end.sums.data(), end.step.data(), end.layers,
+                end.replicas, end.heads * end.replicas);
+}
+static void run_adamw() {
+  weft_gpt_adamw(end.w.data(), end.m.data(), end.v.data(), end.rounded.data(), end.gradients.data(),
+                 end.decays.data(), end.settings.data(), end.w.size());
+}
+
+static bool check_losses() {
+  end.losses.assign(3000, 0);
+  double mean = 0;
+  for (size_t r = 0; r < end.losses.size(); r++) {
+    end.losses[r] = (float)(r % 7) + 0.25f;
+    mean += end.losses[r] / 3000.0;
+  }
+  end.loss = 1;
+  launch(run_mean, 1, 1, 1024);
+  bool good = fabs(end.own - mean) < 1e-12 && fabs(end.loss - (1 + 0.3 * mean)) < 1e-12;
+  end.own = 5;
+  launch(run_mean_alone, 1, 1, 1024);
+  good = good && end.own == 5 && fabs(end.loss - (1 + 1.3 * mean)) < 1e-12;
+  return report("mean_loss", 3000, 1, good ? 0 : 1, 0.5);
+}
+
+/* Layers, replicas and heads of which there are more numbers than threads; a loss that is not finite
+ * skips the step, whichever head has it, unless all steps count. */
+static bool check_clip(unsigned layers, unsigned replicas, unsigned heads) {
+  end.layers = layers, end.replicas = replicas, end.heads = heads;
+  end.sums.assign((size_t)replicas * (layers + heads), 2);
+  end.settings.assign(8, -1);
+  double sum = 0;
+  for (unsigned k = 0; k < layers * replicas; k++) {
+    sum += end.sums[k] = k % 5;
+  }
+  end.step = {0.9, 0.01, 1, 1e-8, 0.9, 0.95, 1, 0};
+  launch(run_clip, 1, 1, 1024);
+  bool good = fabs(end.norm - sqrt(sum)) < 1e-12 * sqrt(sum) && end.settings[7] == 1 &&
+              end.settings[6] == (float)(1 / (sqrt(sum) + 1e-6)) && end.settings[0] == 0.9f;
+  for (unsigned k = 0; k < heads * replicas; k++) {
+    for (int always = 0; always < 2; always++) {
+      end.step[7] = always;
+      end.sums[layers * replicas + k] = INFINITY;
+      launch(run_clip, 1, 1, 1024);
+      good = good && end.settings[7] == (float)always;
+      end.sums[layers * replicas + k] = 2;
+    }
+  }
+  return report("clip", layers, replicas * heads, good ? 0 : 1, 0.5);
+}
+
+static bool check_update(unsigned count) {
+  end.gradients.assign(count, 0);
+  end.w.assign(count, 1), end.m.assign(count, 0.5f), end.v.assign(count, 0.25f);
+  end.rounded.assign(count, 0), end.decays.assign(count / 16, 0);
+  end.settings = {0.5f, 0.1f, 2, 1e-8f, 0.9f, 0.95f, 0.5f, 1};
+  double squares = 0, worst = 0;
+  for (unsigned k = 0; k < count; k++) {
+    end.gradients[k] = (float)(k % 11) - 5;
+    squares += (double)end.gradients[k] * end.gradients[k];
+    end.decays[k / 16] = k / 16 % 2;
+  }
+  end.parts.assign(64, NAN), end.sums.assign(1, NAN);
+  launch(run_squares, 64, 1, 256);
+  launch(run_sum_parts, 1, 1, 256);
+  launch(run_adamw, (count / 4 + 255) / 256, 1, 256);
+  for (unsigned k = 0; k < count; k++) {
+    const double g = 0.5 * end.gradients[k], m = 0.5 + 0.1 * (g - 0.5), v = 0.95 * 0.25 + 0.05 * g * g;
+    const double w = (k / 16 % 2 != 0 ? 0.5 : 1) - 0.1 * m / (sqrt(v) * 2 + 1e-8);
+    worst = fmax(worst, fabs(end.w[k] - w) + fabs(end.m[k] - m) + fabs(end.v[k] - v));
+    worst = fmax(worst, fabs(number_of(end.rounded[k]) - w) / 1000); /* bf16 */
+  }
+  return report("square_sums", count, 1, fabs(end.sums[0] - squares) / squares, 1e-12) &&
+         report("adamw", count, 1, worst, 1e-5);
+}
+
+/* ---- Embedding ---- */
+
+static struct {
+  unsigned rows, tokens, channels, vocabulary, bytes;
+  std::vector<unsigned char> ids;
+  std::vector<weft_bf16> wte, wpe, y, dy;
+  std::vector<float> dwte, dwpe;
+} embedding;
+
+static void run_embed() {
+  weft_gpt_embed(embedding.y.data(), embedding.ids.data(), embedding.wte.data(),
+                 embedding.wpe.data(), embedding.rows, embedding.tokens, embedding.channels,
+                 embedding.bytes);
+}
+static void run_positions() {
+  weft_gpt_embed_backward_positions(embedding.dwpe.data(), embedding.dy.data(), embedding.rows,
+                                    embedding.tokens, embedding.channels);
+}
+static unsigned each_block() { return (embedding.vocabulary + 1023) / 1024; }
+static void run_tokens() {
+  weft_gpt_embed_backward_tokens(embedding.dwte.data(), embedding.ids.data(), embedding.dy.data(),
+                                 embedding.rows, embedding.channels, each_block(), embedding.bytes,
+                                 embedding.vocabulary);
+}
+
+static bool check_embedding(unsigned sequences, unsigned tokens, unsigned channels,
+                            unsigned vocabulary) {
+  auto &e = embedding;
+  const unsigned rows = sequences * tokens, bytes = vocabulary > 256 ? 2 : 1;
+  e = {rows, tokens, channels, vocabulary, bytes, std::vector<unsigned char>(rows * bytes),
+       draw_many((size_t)vocabulary * channels), draw_many((size_t)tokens * channels),
+       std::vector<weft_bf16>((size_t)rows * channels, 0x7fff), draw_many((size_t)rows * channels),
+       std::vector<float>((size_t)vocabulary * channels, 1),
+       std::vector<float>((size_t)tokens * channels, 1)};
+  std::vector<double> y(e.y.size()), dwte(e.dwte.size(), 1), dwpe(e.dwpe.size(), 1);
+  for (unsigned r = 0; r < rows; r++) {
+    const unsigned id = r % 3 == 0 ? vocabulary - 1 : r * 7919 % vocabulary; /* some often */
+    for (unsigned b = 0; b < bytes; b++) {
+      e.ids[r * bytes + b] = (unsigned char)(id >> (8 * b));
+    }
+    for (unsigned c = 0; c < channels; c++) {
+      const size_t at = (size_t)r * channels + c;
+      y[at] = number_of(e.wte[(size_t)id * channels + c]) +
+              number_of(e.wpe[(size_t)(r % tokens) * channels + c]);
+      dwte[(size_t)id * channels + c] += number_of(e.dy[at]);
+      dwpe[(size_t)(r % tokens) * channels + c] += number_of(e.dy[at]);
+    }
+  }
+  launch(run_embed, (rows * channels / 8 + 255) / 256, 1, 256);
+  launch(run_positions, (tokens * channels + 255) / 256, 1, 256);
+  launch(run_tokens, (vocabulary + each_block() - 1) / each_block(), 1, 256);
+  const bool forward = report("embed", rows, channels, distance(e.y, y), 0.003);
+  return report("embed_backward_positions", rows, channels, distance(e.dwpe, dwpe), 1e-5) &&
+         report("embed_backward_tokens", rows, vocabulary, distance(e.dwte, dwte), 1e-5) && forward;
+}
+
 int main() {
   bool good = true;
   for (const unsigned channels : {32u, 256u, 768u, 1024u, 1280u}) {
@@ -188,5 +342,8 @@ int main() {
     good = check_entropy(2, vocabulary, false) && good;
   }
   good = check_entropy(2, 512, true) && good;
+  good = check_losses() && check_clip(8, 1, 1) && check_clip(9, 3, 2) && check_clip(700, 2, 2) && good;
+  good = check_update(4096) && check_update(16 * 37) && good;
+  good = check_embedding(3, 90, 32, 256) && check_embedding(2, 160, 16, 2064) && good;
   return good ? 0 : 1;
 }

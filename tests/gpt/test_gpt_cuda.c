@@ -167,13 +167,9 @@ static void test_against_host(void **state) {
 
 static void test_same_bits(void **state) {
   (void)state;
-  static const char *const schedules[] = {"GPipe",
-                                          "1F1B",
-                                          "ZBH1",
-                                          "Interleaved1F1B",
-                                          "ZBVZeroBubble",
-                                          "DualPipeV",
-                                          "InterleavedZeroBubble"};
+  static const char *const schedules[] = {
+      "GPipe",           "1F1B",          "Eager1F1B", "ZBH1",
+      "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV", "InterleavedZeroBubble"};
   const struct weft_gpt_dataset dataset = hand_corpus();
   struct weft_gpt_trainer_options options = base_options(&dataset);
   struct run one, run;
@@ -203,6 +199,59 @@ static void test_same_bits(void **state) {
     }
   }
   free_run(&one);
+}
+
+/* LoopedBFS takes the backwards of a stage in another order: its bits are its own, with and without
+ * graph, and its losses those of the host. */
+static void test_looped_bfs(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  struct run host, graph, enqueued;
+  options.schedule = "LoopedBFS";
+  options.ranks = 2;
+  fake_cuda_reset(NULL);
+  train(options, false, "LoopedBFS on the host", &host);
+  train(options, true, "LoopedBFS", &graph);
+  options.no_graph = true;
+  train(options, true, "LoopedBFS without graph", &enqueued);
+  assert_int_equal(memcmp(&graph.state_hash, &enqueued.state_hash, sizeof graph.state_hash), 0);
+  for (uint32_t s = 0; s < STEPS; s++) {
+    assert_true(fabs(graph.losses[s] - host.losses[s]) < 0.002 * host.losses[s]);
+  }
+  free_run(&host);
+  free_run(&graph);
+  free_run(&enqueued);
+}
+
+/* As the others, after fifty steps. */
+static void test_fifty_steps(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  uint64_t hashes[3];
+  for (uint32_t k = 0; k < 3; k++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct weft_gpt_trainer *trainer;
+    struct weft_error error;
+    options.training.config.dim = 16;
+    options.training.config.heads = 1;
+    options.training.config.blocks = 3;
+    options.training.batch = options.training.microbatches = 4;
+    options.training.total_steps = 50;
+    options.eval_every = 0;
+    options.transport = "cuda";
+    options.ranks = 1 + k;
+    options.schedule = k == 2 ? "ZBH1" : k == 1 ? "ZBVZeroBubble" : "1F1B";
+    options.no_graph = k == 2;
+    fake_cuda_reset(&(struct fake_cuda_options){.seed = k});
+    assert_int_equal(weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error), WEFT_OK);
+    assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
+    assert_int_equal(weft_gpt_trainer_run(trainer, &error), WEFT_OK);
+    hashes[k] = weft_gpt_trainer_hash(trainer);
+    weft_gpt_trainer_destroy(trainer);
+    weft_cuda_close(options.cuda);
+  }
+  assert_true(hashes[0] == hashes[1] && hashes[0] == hashes[2]);
 }
 
 /* ---- Skips and a second head ---- */
@@ -553,6 +602,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_against_host),
       cmocka_unit_test(test_same_bits),
+      cmocka_unit_test(test_looped_bfs),
+      cmocka_unit_test(test_fifty_steps),
       cmocka_unit_test(test_graph_against_host),
       cmocka_unit_test(test_graph_same_bits),
       cmocka_unit_test(test_replicas),

@@ -228,7 +228,9 @@ static __device__ __forceinline__ void weft_norm_backward_rows(
     const weft_bf16 *weight, const float *means, const float *rstds, const weft_bf16 *dy, int count,
     int channels) {
   constexpr int warps = 8, width = 256 * CHUNKS;
-  constexpr bool early = CHUNKS <= 3; /* there are registers for the residual, too */
+  /* There are registers for the residual and for dy, too; else they are read when they are needed,
+   * dy a second time from the cache. */
+  constexpr bool early = CHUNKS <= 3;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float of_weight[CHUNKS][8] = {}, of_bias[CHUNKS][8] = {};
   for (int n = warp; n < count; n += warps) {
@@ -267,7 +269,7 @@ static __device__ __forceinline__ void weft_norm_backward_rows(
           weft_load8(d, residual + at + 256 * k);
         }
         weft_unpack8(v, v_bits[k]);
-        weft_unpack8(g, g_bits[k]);
+        weft_unpack8(g, early ? g_bits[k] : *(const uint4 *)(dy + at + 256 * k));
         weft_load8(w, weight + lane * 8 + 256 * k);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
