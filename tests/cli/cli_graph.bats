@@ -136,6 +136,33 @@ write_files() {
   succeeds
 }
 
+@test "verify and sim name the losses, what is frozen, and parts" {
+  write_files
+  weft verify graph.csv
+  succeeds
+  [ "${lines[1]}" = "graph: loss in stage 2" ]
+  weft verify graph.csv --graph graph.json
+  [ "${lines[1]}" = "graph: loss in stage 2 'head'" ]
+  weft sim graph.csv --graph graph.json
+  grep -qx "graph             loss in stage 2 'head'" <<<"$output"
+  # A U-Net whose edge from the middle was forgotten, beside a chain of two stages of its own.
+  echo '{"schema": "weft-graph/1", "stages": ["text", "down", "middle", "up", "x", "y"], "edges": [
+    {"from": "text", "to": "down", "gradient": false}, {"from": "down", "to": "middle"},
+    {"from": "down", "to": "up"}, {"from": "x", "to": "y"}]}' >parts.json
+  "$WEFT" gen GPipe --graph parts.json -m 1 >parts.csv
+  weft verify parts.csv --graph parts.json
+  succeeds
+  [ "${lines[1]}" = "graph: losses in stages 2 'middle', 3 'up', 5 'y'; frozen: stage 0 'text'; 2 parts without an edge between them: stages 0 'text', 1 'down', 2 'middle', 3 'up' | stages 4 'x', 5 'y'" ]
+  "$WEFT" verify parts.csv --graph parts.json --json | jq -e '.graph == {losses: [{stage: 2, name: "middle"},
+    {stage: 3, name: "up"}, {stage: 5, name: "y"}], frozen: [{stage: 0, name: "text"}], parts: 2}'
+  "$WEFT" sim parts.csv --json | jq -e '.graph == {losses: [{stage: 2}, {stage: 3}, {stage: 5}],
+    frozen: [{stage: 0}], parts: 2}'
+  "$WEFT" gen 1F1B -p 2 -m 2 >chain.csv
+  weft verify chain.csv
+  [ "${#lines[@]}" -eq 1 ]
+  "$WEFT" verify chain.csv --json | jq -e 'has("graph") | not'
+}
+
 @test "compare ranks files with the same graph among themselves" {
   write_files
   printf '%s\n' '#graph,0>1,0>2,1>2' 0F0,0B0,0F1,0B1 1F0,2F0,2B0,1B0,1F1,2F1,2B1,1B1 >other.csv

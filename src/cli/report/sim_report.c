@@ -7,6 +7,7 @@
 #include <weft/support.h>
 
 #include "cli/io/text_columns.h"
+#include "cli/report/graph_summary.h"
 #include "cli/report/program_json.h"
 #include "cli/report/sim_report.h"
 
@@ -64,6 +65,11 @@ static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *
                  weft_cli_plural(program->stage_count), program->microbatch_count,
                  program->microbatch_count == 1 ? "" : "es");
   weft_cli_sim_text_numbers(text, report);
+  if (!weft_graph_is_chain(program->graph)) {
+    weft_text_addf(text, "%-17s ", "graph");
+    weft_cli_graph_text(text, program->graph);
+    weft_text_add(text, "\n");
+  }
 }
 
 static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *report) {
@@ -313,6 +319,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
 void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report) {
   assert(text != NULL && report != NULL);
   struct weft_json json = weft_json_begin(text, "weft-sim/1");
+  weft_cli_graph_json(&json, report->simulation->program->graph);
   weft_cli_sim_json_members(&json, report);
   weft_json_end(&json);
 }

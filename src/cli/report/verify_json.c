@@ -1,6 +1,7 @@
 /* The result of `weft verify` as JSON. */
 #include <assert.h>
 
+#include "cli/report/graph_summary.h"
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
@@ -74,6 +75,7 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
   weft_json_number(&json, "stages", report->stage_count);
   weft_json_number(&json, "microbatches", report->microbatch_count);
   weft_json_number(&json, "actions", result->program->action_count);
+  weft_cli_graph_json(&json, result->program->graph);
   weft_json_boolean(&json, "has_backward", report->has_backward);
   weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);

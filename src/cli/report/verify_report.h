@@ -12,7 +12,7 @@ struct weft_cli_verify_result {
   bool colour;
 };
 
-/* One line when all is well; else the findings, the grid around one of them, and
+/* One line when all is well, and one on the graph of the stages; else the findings, the grid around one of them, and
  * their number. */
 enum weft_status weft_cli_verify_text(struct weft_text *text,
                                       const struct weft_cli_verify_result *result,

@@ -5,6 +5,7 @@
 
 #include "cli/io/text_columns.h"
 #include "cli/report/finding_grid.h"
+#include "cli/report/graph_summary.h"
 #include "cli/report/verify_report.h"
 
 void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
@@ -68,11 +69,16 @@ static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *
     weft_text_add(text,
                   "every input is there in time on all ranks (compute-only table: 'weft lower' "
                   "makes it a program)\n");
-    return;
+  } else {
+    weft_text_add(text, "cannot hang (");
+    weft_cli_add_capacity(text, result->options->model.capacity);
+    weft_text_addf(text, " sends, %s)\n", channel_words(result->options->model.channel));
   }
-  weft_text_add(text, "cannot hang (");
-  weft_cli_add_capacity(text, result->options->model.capacity);
-  weft_text_addf(text, " sends, %s)\n", channel_words(result->options->model.channel));
+  if (!weft_graph_is_chain(program->graph)) {
+    weft_text_add(text, "graph: ");
+    weft_cli_graph_text(text, program->graph);
+    weft_text_add(text, "\n");
+  }
 }
 
 static void add_place(struct weft_text *text, const struct weft_place *place) {

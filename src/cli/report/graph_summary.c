@@ -1,0 +1,165 @@
+/* What a graph of stages amounts to, as text and as JSON. */
+#include "cli/report/graph_summary.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { STAGES_SHOWN = 8, PARTS_SHOWN = 4 };
+
+enum role { ROLE_LOSS, ROLE_FROZEN };
+
+static bool has_role(const struct weft_graph *graph, uint32_t stage, enum role role) {
+  return role == ROLE_LOSS ? graph->out.begin[stage] == graph->out.begin[stage + 1]
+                           : !weft_graph_has_backward(graph, stage);
+}
+
+/* ---- Parts ---- */
+
+/* The first stage of each stage's part; NULL without memory. */
+static uint32_t *find_parts(const struct weft_allocator *allocator,
+                            const struct weft_graph *graph) {
+  uint32_t *first = weft_array_allocate(allocator, graph->stage_count, sizeof *first);
+  for (uint32_t s = 0; first != NULL && s < graph->stage_count; s++) {
+    first[s] = s;
+  }
+  for (uint32_t e = 0; first != NULL && e < graph->edge_count; e++) {
+    uint32_t a = graph->edges[e].from, b = graph->edges[e].to;
+    while (first[a] != a) {
+      a = first[a] = first[first[a]];
+    }
+    while (first[b] != b) {
+      b = first[b] = first[first[b]];
+    }
+    first[a > b ? a : b] = a < b ? a : b;
+  }
+  for (uint32_t s = 0; first != NULL && s < graph->stage_count; s++) {
+    first[s] = first[first[s]]; /* that of an earlier stage is final */
+  }
+  return first;
+}
+
+static uint32_t count_parts(const struct weft_graph *graph, const uint32_t *first) {
+  uint32_t count = 0;
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    count += first[s] == s;
+  }
+  return count;
+}
+
+/* ---- Text ---- */
+
+static void add_stage(struct weft_text *text, const struct weft_graph *graph, uint32_t stage) {
+  weft_text_add_number(text, stage);
+  if (graph->names != NULL && graph->names[stage] != NULL) {
+    weft_text_add(text, " '");
+    weft_text_add_escaped(text, graph->names[stage], strlen(graph->names[stage]));
+    weft_text_add(text, "'");
+  }
+}
+
+/* A list that is cut after some; `index` counts its stages from 0. */
+static void add_listed(struct weft_text *text, const struct weft_graph *graph, uint32_t stage,
+                       uint32_t index) {
+  if (index < STAGES_SHOWN) {
+    weft_text_add(text, index > 0 ? ", " : "");
+    add_stage(text, graph, stage);
+  }
+}
+
+static void add_rest(struct weft_text *text, uint32_t count, uint32_t shown, const char *what) {
+  if (count > shown) {
+    weft_text_addf(text, " and %" PRIu32 " more%s", count - shown, what);
+  }
+}
+
+static void add_role(struct weft_text *text, const struct weft_graph *graph, enum role role,
+                     const char *one, const char *several) {
+  uint32_t count = 0, index = 0;
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    count += has_role(graph, s, role);
+  }
+  if (count == 0) {
+    return;
+  }
+  weft_text_add(text, count == 1 ? one : several);
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    if (has_role(graph, s, role)) {
+      add_listed(text, graph, s, index++);
+    }
+  }
+  add_rest(text, count, STAGES_SHOWN, "");
+}
+
+static void add_parts(struct weft_text *text, const struct weft_graph *graph,
+                      const uint32_t *first) {
+  const uint32_t count = count_parts(graph, first);
+  uint32_t part = 0;
+  if (count < 2) {
+    return;
+  }
+  weft_text_addf(text, "; %" PRIu32 " parts without an edge between them: ", count);
+  for (uint32_t begin = 0; begin < graph->stage_count && part < PARTS_SHOWN; begin++) {
+    if (first[begin] != begin) {
+      continue;
+    }
+    uint32_t index = 0;
+    weft_text_add(text, part++ > 0 ? " | stages " : "stages ");
+    for (uint32_t s = begin; s < graph->stage_count; s++) {
+      if (first[s] == begin) {
+        add_listed(text, graph, s, index++);
+      }
+    }
+    add_rest(text, index, STAGES_SHOWN, "");
+  }
+  add_rest(text, count, PARTS_SHOWN, " parts");
+}
+
+void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph) {
+  assert(text != NULL && graph != NULL);
+  add_role(text, graph, ROLE_LOSS, "loss in stage ", "losses in stages ");
+  add_role(text, graph, ROLE_FROZEN, "; frozen: stage ", "; frozen: stages ");
+  uint32_t *first = find_parts(text->allocator, graph);
+  if (first == NULL) {
+    text->failed = true;
+    return;
+  }
+  add_parts(text, graph, first);
+  weft_array_free(text->allocator, first, graph->stage_count, sizeof *first);
+}
+
+/* ---- JSON ---- */
+
+static void add_json_role(struct weft_json *json, const char *key, const struct weft_graph *graph,
+                          enum role role) {
+  weft_json_open(json, key, '[');
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
+    if (has_role(graph, s, role)) {
+      weft_json_open(json, NULL, '{');
+      weft_json_number(json, "stage", s);
+      if (graph->names != NULL && graph->names[s] != NULL) {
+        weft_json_string(json, "name", graph->names[s]);
+      }
+      weft_json_close(json, '}');
+    }
+  }
+  weft_json_close(json, ']');
+}
+
+void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph) {
+  if (weft_graph_is_chain(graph)) {
+    return;
+  }
+  const struct weft_allocator *allocator = json->text->allocator;
+  uint32_t *first = find_parts(allocator, graph);
+  if (first == NULL) {
+    json->text->failed = true;
+    return;
+  }
+  weft_json_open(json, "graph", '{');
+  add_json_role(json, "losses", graph, ROLE_LOSS);
+  add_json_role(json, "frozen", graph, ROLE_FROZEN);
+  weft_json_number(json, "parts", count_parts(graph, first));
+  weft_json_close(json, '}');
+  weft_array_free(allocator, first, graph->stage_count, sizeof *first);
+}

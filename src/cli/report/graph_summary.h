@@ -1,0 +1,16 @@
+/* What a graph of stages amounts to: where its losses are, what is frozen, whether it has several
+ * parts. An edge that was forgotten shows here: the stage before it computes a loss. */
+#ifndef CLI_GRAPH_SUMMARY_H
+#define CLI_GRAPH_SUMMARY_H
+
+#include <weft/graph.h>
+#include <weft/support.h>
+
+/* "loss in stage 2 'up'; frozen: stage 0 'image'", without an end of the line. The graph may be no
+ * chain. */
+void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph);
+
+/* The member "graph": losses, frozen and parts. Nothing for a chain. */
+void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph);
+
+#endif
