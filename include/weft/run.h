@@ -67,8 +67,8 @@ struct weft_stage_call {
 
   /* In a chain there is one of each. In a graph (weft/graph.h) these are arrays: inputs[k] and
    * input_grads[k] are of the k-th in-edge, outputs[k] and output_grads[k] of the k-th output, both
-   * in ascending order of the stages at the other ends. Out-edges with shared boundaries
-   * (struct weft_boundary) are one output: if all of a stage are, it has one, as in a chain. */
+   * in ascending order of the stages at the other ends. All out-edges of a stage are one output,
+   * as in a chain, but those whose boundary has own_output (struct weft_boundary). */
   uint32_t input_count;  /* of inputs and input_grads: at least 1 */
   uint32_t output_count; /* of outputs and output_grads: at least 1 */
   const struct weft_tensors
@@ -181,10 +181,11 @@ struct weft_stage {
  * no gradient for it. A boundary on which no tensor needs a gradient carries none: its SEND_B and
  * RECV_B do nothing, and the backward of a stage that gets no gradient is not called (it is frozen).
  *
- * In a graph, all out-edges of a stage whose boundaries are `shared` carry the same tensors: the
- * stage writes them once, and the runtime copies them to the other edges. It adds up the gradients
- * that come back, in ascending order of the stages that they come from: ((a + b) + c), with the same
- * bits on every transport and number of ranks; in f32 and f64, on the host and on GPUs. */
+ * In a graph, the out-edges of a stage carry the same tensors: the stage writes them once, and the
+ * runtime copies them to the other edges. It adds up the gradients that come back, in ascending
+ * order of the stages that they come from: ((a + b) + c), with the same bits on every transport and
+ * number of ranks; in f32 and f64, and in f16 and bf16 with each sum rounded to nearest even. An
+ * edge with `own_output` does not take part: the stage has an output for it alone. */
 struct weft_boundary_tensor {
   const char *name; /* may be NULL */
   struct weft_tensor_shape largest;
@@ -194,7 +195,7 @@ struct weft_boundary_tensor {
 struct weft_boundary {
   uint32_t tensor_count;
   struct weft_boundary_tensor tensors[WEFT_TENSORS_MAX];
-  bool shared; /* default false: the stage has an output for this edge alone */
+  bool own_output; /* in a graph: the stage has an output for this edge alone */
 };
 
 /* ---- Batches ---- */

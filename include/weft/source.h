@@ -9,6 +9,7 @@
 #define WEFT_SOURCE_H
 
 #include <weft/gen.h>
+#include <weft/graph.h>
 #include <weft/lower.h>
 
 #ifdef __cplusplus
@@ -23,6 +24,7 @@ struct weft_named_source {
   uint32_t ranks;
   uint32_t stages_per_rank;               /* 0: the schedule's default */
   const struct weft_lower_options *lower; /* NULL: the default */
+  const struct weft_graph *graph;         /* of the stages (weft/graph.h); NULL: a chain */
 };
 
 /* `context` is a struct weft_named_source. Training: the schedule, lowered. Otherwise: forward

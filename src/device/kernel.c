@@ -2,8 +2,21 @@
 #include "device/kernel.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include <weft/support.h>
+
+static uint32_t bits_of(float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  return bits;
+}
+
+static float float_of(uint32_t bits) {
+  float number;
+  memcpy(&number, &bits, sizeof number);
+  return number;
+}
 
 typedef uint64_t weft_count;
 #define WEFT_KERNEL(name, ...) static void name##_thread(weft_count weft_thread, __VA_ARGS__)
@@ -12,6 +25,9 @@ typedef uint64_t weft_count;
 #define WEFT_ADD(a, b) ((a) + (b))
 #define WEFT_MULTIPLY_F64(a, b) ((a) * (b))
 #define WEFT_ADD_F64(a, b) ((a) + (b))
+#define WEFT_BITS(number) bits_of(number)
+#define WEFT_FLOAT(bits) float_of(bits)
+#define WEFT_INLINE static inline
 #define WEFT_CLOCK() ((weft_count)weft_clock_ns())
 #define WEFT_PUBLISH(number, value) __atomic_store_n((number), (value), __ATOMIC_RELEASE)
 
@@ -76,6 +92,18 @@ static void add_f64(void *const *parameters, uint64_t threads) {
   }
 }
 
+static void add_f16(void *const *parameters, uint64_t threads) {
+  FOR_THREADS {
+    add_f16_thread(thread, ADDRESS(uint16_t, 0), ADDRESS(const uint16_t, 1), NUMBER(uint64_t, 2));
+  }
+}
+
+static void add_bf16(void *const *parameters, uint64_t threads) {
+  FOR_THREADS {
+    add_bf16_thread(thread, ADDRESS(uint16_t, 0), ADDRESS(const uint16_t, 1), NUMBER(uint64_t, 2));
+  }
+}
+
 static void add_members(void *const *parameters, uint64_t threads) {
   FOR_THREADS {
     add_members_thread(thread, ADDRESS(float, 0), ADDRESS(const float, 1), ADDRESS(const float, 2),
@@ -111,6 +139,8 @@ enum {
   SCALE,
   ADD,
   ADD_F64,
+  ADD_F16,
+  ADD_BF16,
   ADD_MEMBERS,
   NOTE,
   SPIN,
@@ -135,6 +165,8 @@ static const struct weft_kernel kernels[KERNELS] = {
     [SCALE] = {"weft_scale", 3, {UPDATES, F64, U64}, scale},
     [ADD] = {"weft_add", 3, {UPDATES, READS, U64}, add},
     [ADD_F64] = {"weft_add_f64", 3, {UPDATES, READS, U64}, add_f64},
+    [ADD_F16] = {"weft_add_f16", 3, {UPDATES, READS, U64}, add_f16},
+    [ADD_BF16] = {"weft_add_bf16", 3, {UPDATES, READS, U64}, add_bf16},
     [ADD_MEMBERS] = {"weft_add_members",
                      7,
                      {WRITES, READS, READS, U64, U64, U64, U64},
@@ -156,6 +188,8 @@ const struct weft_kernel *weft_kernel_subtract(void) { return &kernels[SUBTRACT]
 const struct weft_kernel *weft_kernel_scale(void) { return &kernels[SCALE]; }
 const struct weft_kernel *weft_kernel_add(void) { return &kernels[ADD]; }
 const struct weft_kernel *weft_kernel_add_f64(void) { return &kernels[ADD_F64]; }
+const struct weft_kernel *weft_kernel_add_f16(void) { return &kernels[ADD_F16]; }
+const struct weft_kernel *weft_kernel_add_bf16(void) { return &kernels[ADD_BF16]; }
 const struct weft_kernel *weft_kernel_add_members(void) { return &kernels[ADD_MEMBERS]; }
 const struct weft_kernel *weft_kernel_note(void) { return &kernels[NOTE]; }
 const struct weft_kernel *weft_kernel_spin(void) { return &kernels[SPIN]; }

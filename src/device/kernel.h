@@ -43,9 +43,12 @@ const struct weft_kernel *weft_kernel_square_loss(void);
 const struct weft_kernel *weft_kernel_subtract(void);
 /* x[k] *= factor. Parameters: x, factor (f64), count. */
 const struct weft_kernel *weft_kernel_scale(void);
-/* x[k] += y[k], in f32 and in f64. Parameters: x, y, count. */
+/* x[k] += y[k], in f32 and f64, and in f16 and bf16, which are added in f32 and rounded to nearest
+ * even. Parameters: x, y, count. */
 const struct weft_kernel *weft_kernel_add(void);
 const struct weft_kernel *weft_kernel_add_f64(void);
+const struct weft_kernel *weft_kernel_add_f16(void);
+const struct weft_kernel *weft_kernel_add_bf16(void);
 /* to[k] = ((x0[k] + x1[k]) + x2[k]) + ..., x of `member` being `own`, and that of the n-th of the
  * other members others[n * stride ...]. `to` may be `own`. Parameters: to, own, others, count,
  * stride, members, member. */

@@ -99,14 +99,14 @@ static void link_port(const struct weft_executor *executor, const struct weft_ro
   }
 }
 
-/* Out-edges whose boundaries are shared have one output, the others one each; outputs are in the
- * order of their first edges. */
+/* Out-edges share an output but for those that have their own; outputs are in the order of their
+ * first edges. */
 static void number_outputs(const struct weft_executor *executor,
                            struct weft_executor_stage *stage) {
   uint32_t shared = UINT32_MAX;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     struct weft_port *port = &stage->ports[n];
-    const bool shares = boundary_at(executor->options, port->boundary)->shared;
+    const bool shares = !boundary_at(executor->options, port->boundary)->own_output;
     if (shares && shared != UINT32_MAX) {
       port->output = (uint16_t)shared;
       stage->shares = true;

@@ -66,6 +66,17 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
 
 /* ---- Backward ---- */
 
+/* NULL: tensors of this dtype are not added up. */
+static const struct weft_kernel *addition_of(uint8_t dtype) {
+  switch (dtype) {
+    case WEFT_F32: return weft_kernel_add();
+    case WEFT_F64: return weft_kernel_add_f64();
+    case WEFT_F16: return weft_kernel_add_f16();
+    case WEFT_BF16: return weft_kernel_add_bf16();
+    default: return NULL;
+  }
+}
+
 static enum weft_status add_tensor(const struct weft_executor *executor,
                                    const struct weft_tensor *to, const struct weft_tensor *from,
                                    struct weft_stream *stream, struct weft_error *error) {
@@ -80,9 +91,8 @@ static enum weft_status add_tensor(const struct weft_executor *executor,
   if (!weft_shape_elements(&to->shape, &count) || count == 0) {
     return WEFT_OK;
   }
-  return weft_kernel_launch(executor->options->device,
-                            to->shape.dtype == WEFT_F64 ? weft_kernel_add_f64() : weft_kernel_add(),
-                            count, parameters, stream, error);
+  return weft_kernel_launch(executor->options->device, addition_of(to->shape.dtype), count,
+                            parameters, stream, error);
 }
 
 /* Adds the gradient of port n to that of the first port with the same output, if it is another. */
@@ -135,7 +145,7 @@ static bool can_add(const struct weft_executor *executor, const struct weft_buff
   struct weft_device *device = executor->options->device;
   bool can = weft_device_is_host(device) || device->ops->launch != NULL;
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
-    can = can && (layout->largest[k].dtype == WEFT_F32 || layout->largest[k].dtype == WEFT_F64);
+    can = can && addition_of(layout->largest[k].dtype) != NULL;
   }
   return can;
 }
@@ -152,7 +162,7 @@ enum weft_status weft_executor_check_shared(const struct weft_executor *executor
     const struct weft_port *lead = &stage->ports[first];
     if (!is_same_layout(&lead->activations->layout, &port->activations->layout)) {
       return weft_fail(error, WEFT_ERR_USAGE,
-                       "give both the same tensors, or do not mark one of them as shared",
+                       "give both the same tensors, or set own_output of one of them",
                        "the edges %" PRIu32 ">%" PRIu32 " and %" PRIu32 ">%" PRIu32
                        " share an output, and their boundaries have different tensors",
                        stage->stage, lead->other, stage->stage, port->other);
@@ -165,7 +175,7 @@ enum weft_status weft_executor_check_shared(const struct weft_executor *executor
     }
     if (!is_same_layout(&lead->gradients->layout, &port->gradients->layout)) {
       return weft_fail(error, WEFT_ERR_USAGE,
-                       "set needs_grad alike, or do not mark one of them as shared",
+                       "set needs_grad alike, or set own_output of one of them",
                        "the edges %" PRIu32 ">%" PRIu32 " and %" PRIu32 ">%" PRIu32
                        " share an output, and different tensors of it need gradients",
                        stage->stage, lead->other, stage->stage, port->other);
@@ -173,10 +183,10 @@ enum weft_status weft_executor_check_shared(const struct weft_executor *executor
     if (!can_add(executor, &port->gradients->layout)) {
       return weft_fail(
           error, WEFT_ERR_USAGE,
-          "do not mark the boundaries as shared: the stage then has an output for each "
-          "edge, and adds the gradients up itself",
+          "set own_output of the boundaries: the stage then has an output for each edge, and "
+          "adds the gradients up itself",
           "the gradients of the edges %" PRIu32 ">%" PRIu32 " and %" PRIu32 ">%" PRIu32
-          " are to be added up, which the runtime can do for f32 and f64 on the host "
+          " are to be added up, which the runtime can do for f32, f64, f16 and bf16 on the host "
           "and on GPUs only",
           stage->stage, lead->other, stage->stage, port->other);
     }

@@ -150,6 +150,22 @@ END
   cc -std=c11 -Wall -Wextra ${WEFT_WERROR:+"$WEFT_WERROR"} -Wno-unused-function -I"$PREFIX/include" -fsyntax-only example.c
 }
 
+@test "examples: stages that form a graph learn two heads, on any schedule" {
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --libs weft-run)
+  cc -std=c11 "${warnings[@]}" "${cflags[@]}" -o graph_trainer \
+    "$WEFT_SOURCE_DIR/examples/graph_trainer.c" "${libs[@]}" -lm
+  ./graph_trainer 1F1B >losses
+  [ "$(wc -l <losses)" = 5 ]
+  awk '{ a[NR] = $4; b[NR] = $5 } END { exit !(a[5] < a[1] / 20 && b[5] < b[1] / 20) }' losses
+  for words in GPipe Eager1F1B ZBH1 "1F1B loopback"; do
+    # shellcheck disable=SC2086
+    ./graph_trainer $words | diff losses -
+  done
+  run -1 ./graph_trainer Interleaved1F1B
+  [[ $output == *"the graph has 5 stages"* ]]
+}
+
 # rank by rank the same, with and without shards, on threads; walk.bats adds MPI.
 @test "examples: replicas agree, and a training that was killed goes on with the same bits" {
   read -ra cflags < <(pkg-config --cflags weft-run)

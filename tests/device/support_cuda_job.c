@@ -229,7 +229,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   struct weft_stage *stages[CUDA_STAGES_MAX];
   const struct weft_boundary boundary = {
       .tensor_count = 1,
-      .shared = !job->unshared,
+      .own_output = job->own_outputs,
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 2, .dims = {CUDA_ROWS + 1, CUDA_WIDTH}},
            .needs_grad = true}}};

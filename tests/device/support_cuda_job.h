@@ -38,7 +38,7 @@ struct cuda_results {
 struct cuda_job {
   const char *schedule;
   const struct weft_program *program; /* instead of a schedule, maybe of a graph; NULL: none */
-  bool unshared;                      /* stages of a graph have an output for each edge */
+  bool own_outputs;                   /* stages of a graph have an output for each edge */
   uint32_t ranks, microbatches;
   const struct cuda_step *steps; /* [step_count]; NULL: all train with `microbatches` */
   uint32_t step_count;

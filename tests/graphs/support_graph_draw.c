@@ -75,10 +75,10 @@ static void draw_boundaries(struct graph_model *model, struct weft_random *rando
     const bool shared = test_device() == NULL && chance(random, 50);
     uint32_t lead = e;
     for (uint32_t k = 0; shared && k < e; k++) {
-      lead =
-          graph->edges[k].from == graph->edges[e].from && model->boundaries[k].shared && lead == e
-              ? k
-              : lead;
+      lead = graph->edges[k].from == graph->edges[e].from && !model->boundaries[k].own_output &&
+                     lead == e
+                 ? k
+                 : lead;
     }
     if (lead < e) {
       *boundary = model->boundaries[lead];
@@ -90,7 +90,7 @@ static void draw_boundaries(struct graph_model *model, struct weft_random *rando
       boundary->tensors[boundary->tensor_count++] =
           make_tensor(marks ? WEFT_I32 : WEFT_F32, !marks && chance(random, 60));
     }
-    boundary->shared = shared;
+    boundary->own_output = !shared;
   }
   model->boundary_count = graph->edge_count;
   for (uint32_t s = 0; s < model->stage_count; s++) {

@@ -79,7 +79,7 @@ static uint32_t lead_of(const struct graph_model *model, uint32_t s, uint32_t ou
   bool has_shared = false;
   for (uint32_t k = 0; k < graph_model_out_count(model, s); k++) {
     const uint32_t e = out_edge(model, s, k);
-    const bool shared = boundary_of(model, e)->shared;
+    const bool shared = !boundary_of(model, e)->own_output;
     if (shared && has_shared) {
       continue;
     }
@@ -145,7 +145,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
         float x, weight = 1;
         input_row(of, call, k, &x);
         const uint32_t to = e != WEFT_EDGE_NONE ? of->model->graph->edges[e].to : 0;
-        const bool shared = e != WEFT_EDGE_NONE && boundary_of(of->model, e)->shared;
+        const bool shared = e != WEFT_EDGE_NONE && !boundary_of(of->model, e)->own_output;
         if (e != WEFT_EDGE_NONE) {
           weight = out_weight(of->number, to, t, shared);
         }
@@ -174,7 +174,7 @@ static float output_grad(const struct graph_stage *of, const struct weft_stage_c
       const float weight = e == WEFT_EDGE_NONE
                                ? 1
                                : out_weight(of->number, of->model->graph->edges[e].to, t,
-                                            boundary_of(of->model, e)->shared);
+                                            !boundary_of(of->model, e)->own_output);
       sum += weight * ((const float *)test_tensor_view(&call->output_grads[j].items[g]))[k];
     }
   }
@@ -283,8 +283,8 @@ static void evaluate_forward(const struct graph_model *model, struct evaluation 
       const struct weft_boundary *boundary = boundary_of(model, e);
       for (uint32_t t = 0; t < boundary->tensor_count; t++) {
         const float value = boundary->tensors[t].largest.dtype == WEFT_I32
-                                ? 0.01f * (float)mark_of(from, boundary->shared ? 0 : s, k)
-                                : out_weight(from, s, t, boundary->shared) * at->y[from][k];
+                                ? 0.01f * (float)mark_of(from, boundary->own_output ? s : 0, k)
+                                : out_weight(from, s, t, !boundary->own_output) * at->y[from][k];
         x += in_weight(from, s, t) * value;
       }
     }
@@ -301,7 +301,7 @@ static float shared_grad(const struct graph_model *model, const struct evaluatio
   for (uint32_t n = 0; n < graph_model_out_count(model, s); n++) {
     const uint32_t e = out_edge(model, s, n);
     const bool same =
-        e == lead || (boundary_of(model, e)->shared && boundary_of(model, lead)->shared);
+        e == lead || (!boundary_of(model, e)->own_output && !boundary_of(model, lead)->own_output);
     if (same && carries(model, e) && boundary_of(model, e)->tensors[t].needs_grad) {
       sum = *any ? sum + at->grads[e][t][k] : at->grads[e][t][k];
       *any = true;
@@ -321,7 +321,8 @@ static void evaluate_backward(const struct graph_model *model, struct evaluation
         bool any;
         const float grad = shared_grad(model, at, s, lead, t, k, &any);
         if (any) {
-          dy += out_weight(s, model->graph->edges[lead].to, t, boundary_of(model, lead)->shared) *
+          dy += out_weight(s, model->graph->edges[lead].to, t,
+                           !boundary_of(model, lead)->own_output) *
                 grad;
         }
       }

@@ -46,9 +46,9 @@ static void run_model(const struct graph_model *model, uint32_t seed) {
   if (job.host_ranks + 1 == 1u << job.ranks) {
     job.host_ranks = 0; /* one must have a GPU */
   }
-  job.unshared = true;
+  job.own_outputs = true;
   run_on_host(&job, &found);
-  job.unshared = seed % 5 == 0;
+  job.own_outputs = seed % 5 == 0;
   run_on_host(&job, &expected);
   assert_memory_equal(&expected, &found, sizeof expected);
   fake_cuda_reset(&(struct fake_cuda_options){

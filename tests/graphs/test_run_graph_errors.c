@@ -93,17 +93,16 @@ static void test_boundaries(void **state) {
   setup.options.boundary_count = 4;
   refused(&setup, "4 boundaries for a graph with 4 edges and 2 losses");
   set_up(&setup, table);
-  setup.boundaries[0].shared = setup.boundaries[1].shared = true;
   setup.boundaries[1].tensors[0].largest.dims[0] = 2;
   refused(&setup, "the edges 0>1 and 0>2 share an output, and their boundaries have different");
   set_up(&setup, table);
-  setup.boundaries[0].shared = setup.boundaries[2].shared = true;
-  setup.boundaries[0].tensors[0].largest.dtype = WEFT_F16;
-  setup.boundaries[2].tensors[0].largest.dtype = WEFT_F16;
+  setup.boundaries[1].own_output = true;
+  setup.boundaries[0].tensors[0].largest.dtype = WEFT_I32;
+  setup.boundaries[2].tensors[0].largest.dtype = WEFT_I32;
   refused(&setup, "the gradients of the edges 0>1 and 0>3 are to be added up");
   set_up(&setup, table);
+  setup.boundaries[1].own_output = true;
   for (uint32_t k = 0; k < 3; k += 2) {
-    setup.boundaries[k].shared = true;
     setup.boundaries[k].tensor_count = 2;
     setup.boundaries[k].tensors[1] = number;
   }

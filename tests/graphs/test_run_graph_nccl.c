@@ -53,7 +53,7 @@ static void run_program(const char *name, const struct weft_program *program, ui
                           .step_count = WEFT_ARRAY_LENGTH(steps),
                           .communicator = &everybody,
                           .own_rank = own_rank,
-                          .unshared = seed % 5 == 0,
+                          .own_outputs = seed % 5 == 0,
                           .look = count_graphs};
   if (cuda_job_run_on_host(&job, &expected, &error) < 0) {
     fail_msg("%s on the host: %s", name, error.message);

@@ -258,6 +258,39 @@ static void check_placement(const struct weft_schedule_info *info, uint32_t p, u
   weft_program_destroy(table);
 }
 
+/* A graph: two encoders, a decoder and a head that branches off, on schedules with one and with
+ * two stages per rank; the programs have its edges, and evaluation has the placement of training. */
+static void named_plans_of_graphs(void **state) {
+  (void)state;
+  const struct weft_edge edges[] = {weft_edge_make(0, 2), weft_edge_make(1, 2),
+                                    weft_edge_make(2, 3), weft_edge_make(0, 3)};
+  struct weft_graph *graph = NULL;
+  struct weft_error error;
+  must(weft_graph_create(NULL, 4, edges, 4, NULL, &graph, &error), &error);
+  static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
+  for (uint32_t k = 0; k < 2; k++) {
+    struct weft_named_source source = {
+        .schedule = schedules[k], .ranks = k == 0 ? 4 : 2, .graph = graph};
+    struct weft_program *training = NULL, *evaluation = NULL;
+    struct weft_report *report = NULL;
+    uint32_t rank_of[4] = {0}, eval_rank_of[4] = {0};
+    must(weft_source_named(&source, 6, true, &training, &error), &error);
+    must(weft_source_named(&source, 3, false, &evaluation, &error), &error);
+    assert_true(weft_graph_equal(training->graph, graph));
+    assert_true(weft_graph_equal(evaluation->graph, graph));
+    must(weft_verify(NULL, training, NULL, &report, &error), &error);
+    assert_true(report->ok);
+    assert_int_equal(evaluation->microbatch_count, 3);
+    (void)weft_placement_infer(training, rank_of);
+    (void)weft_placement_infer(evaluation, eval_rank_of);
+    assert_memory_equal(rank_of, eval_rank_of, sizeof rank_of);
+    weft_report_destroy(report);
+    weft_program_destroy(evaluation);
+    weft_program_destroy(training);
+  }
+  weft_graph_destroy(graph);
+}
+
 static void named_plans_evaluate(void **state) {
   (void)state;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
@@ -557,11 +590,17 @@ static void failing_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(named_plans_train),        cmocka_unit_test(named_plans_evaluate),
-      cmocka_unit_test(named_plans_refuse),       cmocka_unit_test(forward_on_random_placements),
-      cmocka_unit_test(forward_keeps_ranks_busy), cmocka_unit_test(forward_of_many_ranks),
-      cmocka_unit_test(forward_refuses),          cmocka_unit_test(fixed_plans),
-      cmocka_unit_test(fixed_plan_of_a_file),     cmocka_unit_test(failing_memory),
+      cmocka_unit_test(named_plans_train),
+      cmocka_unit_test(named_plans_of_graphs),
+      cmocka_unit_test(named_plans_evaluate),
+      cmocka_unit_test(named_plans_refuse),
+      cmocka_unit_test(forward_on_random_placements),
+      cmocka_unit_test(forward_keeps_ranks_busy),
+      cmocka_unit_test(forward_of_many_ranks),
+      cmocka_unit_test(forward_refuses),
+      cmocka_unit_test(fixed_plans),
+      cmocka_unit_test(fixed_plan_of_a_file),
+      cmocka_unit_test(failing_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -538,7 +538,7 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
                                        uint64_t sequences_max, uint32_t outputs) {
   const uint32_t each = weft_gpt_outputs_per_tensor(outputs);
-  struct weft_boundary boundary = {.tensor_count = (outputs + each - 1) / each};
+  struct weft_boundary boundary = {.tensor_count = (outputs + each - 1) / each, .own_output = true};
   for (uint32_t k = 0; k < boundary.tensor_count; k++) {
     const uint32_t left = outputs - k * each;
     boundary.tensors[k] = (struct weft_boundary_tensor){

@@ -26,23 +26,6 @@ static struct weft_lower_options lower_options(const struct weft_gpt_trainer *tr
   return lower;
 }
 
-/* The named schedule, for the graph of stages. */
-static enum weft_status make_graph_program(const struct weft_gpt_trainer *trainer,
-                                           const struct weft_lower_options *lower,
-                                           uint32_t microbatches, bool training,
-                                           struct weft_program **out, struct weft_error *error) {
-  const struct weft_gpt_trainer_options *options = &trainer->options;
-  const struct weft_shape shape = {.ranks = options->ranks,
-                                   .stages_per_rank = options->stages_per_rank,
-                                   .microbatches = options->training.microbatches};
-  WEFT_SCOPED(weft_program) table = NULL;
-  WEFT_TRY(weft_generate_graph(trainer->allocator, options->schedule, &shape, trainer->graph,
-                               &table, error));
-  struct weft_fixed_source fixed = {
-      .allocator = trainer->allocator, .program = table, .lower = lower};
-  return weft_source_fixed(&fixed, microbatches, training, out, error);
-}
-
 enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, bool training,
                                          struct weft_program **out, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = context;
@@ -51,9 +34,6 @@ enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, b
   const struct weft_program *program = trainer->first.table != NULL     ? trainer->first.table
                                        : trainer->graph_program != NULL ? trainer->graph_program
                                                                         : options->program;
-  if (program == NULL && trainer->graph != NULL) {
-    return make_graph_program(trainer, &lower, microbatches, training, out, error);
-  }
   if (program != NULL) {
     struct weft_fixed_source fixed = {
         .allocator = trainer->allocator, .program = program, .lower = &lower};
@@ -63,7 +43,8 @@ enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, b
                                     .schedule = options->schedule,
                                     .ranks = options->ranks,
                                     .stages_per_rank = options->stages_per_rank,
-                                    .lower = &lower};
+                                    .lower = &lower,
+                                    .graph = trainer->graph};
   return weft_source_named(&named, microbatches, training, out, error);
 }
 

@@ -163,7 +163,6 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
                                         struct weft_error *error) {
   static const struct weft_boundary boundary = {
       .tensor_count = 1,
-      .shared = true, /* a stage of a graph makes one output */
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();

@@ -81,6 +81,10 @@ static uint32_t add_f64(const uint64_t *v, struct fake_cuda_access *out) {
   return list(out, v, (uint64_t[]){8 * v[2], 8 * v[2]}, 2, true);
 }
 
+static uint32_t add_16_bits(const uint64_t *v, struct fake_cuda_access *out) {
+  return list(out, v, (uint64_t[]){2 * v[2], 2 * v[2]}, 2, true);
+}
+
 static uint32_t add_members(const uint64_t *v, struct fake_cuda_access *out) {
   const uint64_t count = v[3], stride = v[4], members = v[5];
   return list(out, v, (uint64_t[]){4 * count, 4 * count, 4 * ((members - 2) * stride + count)}, 3,
@@ -123,6 +127,8 @@ static const struct {
              {"weft_scale", scale},
              {"weft_add", add_f32},
              {"weft_add_f64", add_f64},
+             {"weft_add_f16", add_16_bits},
+             {"weft_add_bf16", add_16_bits},
              {"weft_add_members", add_members},
              {"weft_note", note},
              {"weft_spin", spin}};
