@@ -51,8 +51,8 @@ WEFT_API enum weft_status weft_fail(struct weft_error *error, enum weft_status s
 /* WEFT_ERR_MEMORY, with the number of bytes that could not be allocated. */
 WEFT_API enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes);
 
-/* Copies `size` bytes of outside text into `buffer`, control bytes escaped, truncated with
- * "..."; returns `buffer`. For building messages. */
+/* Copies `size` bytes of outside text into `buffer`, control bytes and what is no UTF-8 escaped,
+ * truncated with "..."; returns `buffer`. For building messages. */
 WEFT_API char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size);
 
 /* ---- Arrays, with checked sizes. A NULL allocator is the default ---- */

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/plain_text.h"
+
 const char *weft_version(void) { return WEFT_VERSION; }
 
 const char *weft_status_name(enum weft_status status) {
@@ -32,10 +34,14 @@ const char *weft_status_name(enum weft_status status) {
   return "unknown";
 }
 
-/* Marks a text of `wanted` bytes that was cut to fit. */
+/* Marks a text of `wanted` bytes that was cut to fit; a character is cut off whole. */
 static void mark_cut(char *buffer, size_t buffer_size, int wanted) {
   if (wanted >= 0 && (size_t)wanted >= buffer_size && buffer_size >= 4) {
-    memcpy(buffer + buffer_size - 4, "...", 4);
+    size_t end = buffer_size - 4;
+    while (end > 0 && ((unsigned char)buffer[end] & 0xc0) == 0x80) {
+      end--;
+    }
+    memcpy(buffer + end, "...", 4);
   }
 }
 
@@ -78,26 +84,26 @@ enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes) {
                    "out of memory: %zu bytes could not be had", bytes);
 }
 
-static bool is_plain(unsigned char byte) { return byte >= 0x20 && byte < 0x7f; }
-
 char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size) {
   assert(buffer != NULL && buffer_size > 0 && (data != NULL || size == 0));
   size_t used = 0;
-  for (size_t i = 0; i < size; i++) {
-    const unsigned char byte = (unsigned char)data[i];
-    const size_t width = is_plain(byte) ? 1 : 4;
+  for (size_t i = 0; i < size;) {
+    const size_t length = weft_plain_length(data + i, size - i);
+    const size_t width = length > 0 ? length : 4;
+    const size_t taken = length > 0 ? length : 1;
     /* Leave room for "..." and the NUL until it is known that all fits. */
-    const size_t reserve = i + 1 < size ? 4 : 1;
+    const size_t reserve = i + taken < size ? 4 : 1;
     if (used + width + reserve > buffer_size) {
       (void)snprintf(buffer + used, buffer_size - used, "...");
       return buffer;
     }
-    if (is_plain(byte)) {
-      buffer[used] = (char)byte;
+    if (length > 0) {
+      memcpy(buffer + used, data + i, length);
     } else {
-      (void)snprintf(buffer + used, width + 1, "\\x%02x", byte);
+      (void)snprintf(buffer + used, width + 1, "\\x%02x", (unsigned char)data[i]);
     }
     used += width;
+    i += taken;
   }
   buffer[used] = '\0';
   return buffer;

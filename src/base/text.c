@@ -7,6 +7,8 @@
 
 #include <weft/support.h>
 
+#include "base/plain_text.h"
+
 enum { TEXT_BYTES_MIN = 256 };
 
 /* Makes room for `more` bytes and a NUL. */
@@ -91,9 +93,8 @@ void weft_text_addf(struct weft_text *text, const char *format, ...) {
   text->size += (size_t)size;
 }
 
-/* Length of the well-formed UTF-8 sequence at data, 0 if there is none.
- * Overlong forms, surrogates and C1 controls (U+0080-U+009F, which terminals
- * obey) do not count as well-formed. */
+/* 0 if there is no well-formed UTF-8 sequence. Overlong forms, surrogates and C1 controls
+ * (U+0080-U+009F, which terminals obey) do not count as well-formed. */
 static size_t utf8_length(const unsigned char *data, size_t size) {
   const unsigned char lead = data[0];
   const size_t length = lead >= 0xf0 && lead <= 0xf4 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
@@ -111,18 +112,20 @@ static size_t utf8_length(const unsigned char *data, size_t size) {
   return overlong || outside || control ? 0 : length;
 }
 
-void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size) {
+size_t weft_plain_length(const char *data, size_t size) {
+  assert(data != NULL && size > 0);
   const unsigned char *bytes = (const unsigned char *)data;
+  return bytes[0] >= 0x80 ? utf8_length(bytes, size) : bytes[0] >= 0x20 && bytes[0] < 0x7f;
+}
+
+void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size) {
   for (size_t i = 0; i < size;) {
-    size_t length = bytes[i] >= 0x20 && bytes[i] < 0x7f ? 1 : 0;
-    if (bytes[i] >= 0x80) {
-      length = utf8_length(bytes + i, size - i);
-    }
+    const size_t length = weft_plain_length(data + i, size - i);
     if (length > 0) {
       weft_text_append(text, data + i, length);
       i += length;
     } else {
-      weft_text_addf(text, "\\x%02x", bytes[i]);
+      weft_text_addf(text, "\\x%02x", (unsigned char)data[i]);
       i++;
     }
   }

@@ -1,0 +1,11 @@
+/* Which characters of outside text are shown as they are. */
+#ifndef BASE_PLAIN_TEXT_H
+#define BASE_PLAIN_TEXT_H
+
+#include <weft/base.h>
+
+/* Bytes of the character at data, which has at least one; 0 where it would control a terminal, or
+ * is no well-formed UTF-8, and so is escaped. */
+size_t weft_plain_length(const char *data, size_t size);
+
+#endif
