@@ -11,6 +11,7 @@
 #include <weft/ir.h>
 #include <weft/support.h>
 
+#include "ir/graph_maker.h"
 #include "ir/program_builder.h"
 
 struct reader {
@@ -354,6 +355,15 @@ static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge)
              : fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line", HINT_GRAPH);
 }
 
+/* Where it is in the row; 1 for the row as a whole. */
+static uint64_t edge_column(const struct reader *reader, uint32_t edge) {
+  const char *at = reader->line_begin;
+  for (uint32_t k = 0; edge != WEFT_EDGE_NONE && k <= edge; k++) {
+    at = (const char *)memchr(at, ',', (size_t)(reader->end - at)) + 1;
+  }
+  return (uint64_t)(at - reader->line_begin) + 1;
+}
+
 static enum weft_status make_graph(struct reader *reader, const struct weft_edge *edges,
                                    uint32_t count) {
   uint32_t stages = 1;
@@ -362,16 +372,18 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
     stages = higher + 1 > stages ? higher + 1 : stages;
   }
   struct weft_error why;
-  const enum weft_status status = weft_graph_create(reader->builder.allocator, stages, edges, count,
-                                                    NULL, &reader->graph, &why);
+  uint32_t edge;
+  const enum weft_status status = weft_graph_make(reader->builder.allocator, stages, edges, count,
+                                                  NULL, &reader->graph, &edge, &why);
   if (status < 0) {
     char name[128];
-    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ":1: %s",
+    const uint64_t column = edge_column(reader, edge);
+    (void)weft_fail(reader->error, status, why.hint, "%s:%" PRIu64 ":%" PRIu64 ": %s",
                     weft_escape(name, sizeof name, reader->name, strlen(reader->name)),
-                    reader->line, why.message);
+                    reader->line, column, why.message);
     if (reader->error != NULL) {
       reader->error->line = reader->line;
-      reader->error->column = 1; /* the row as a whole */
+      reader->error->column = column;
     }
     return status;
   }

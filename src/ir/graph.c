@@ -9,6 +9,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
+#include "ir/graph_maker.h"
 
 struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
   return (struct weft_edge){.from = (uint16_t)from,
@@ -20,44 +21,25 @@ struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
 
 /* ---- What can be wrong ---- */
 
-/* "stage 3", or "stage 3 'encoder'". */
-static const char *name_stage(const char *const *names, uint32_t stage, char *buffer, size_t size) {
-  char escaped[64];
-  if (names == NULL || names[stage] == NULL) {
-    (void)snprintf(buffer, size, "stage %" PRIu32, stage);
-  } else {
-    (void)snprintf(buffer, size, "stage %" PRIu32 " '%s'", stage,
-                   weft_escape(escaped, sizeof escaped, names[stage], strlen(names[stage])));
-  }
-  return buffer;
-}
-
 static enum weft_status check_ends(const struct weft_edge *edge, uint32_t stage_count,
                                    const char *const *names, struct weft_error *error) {
-  char from[96], to[96];
+  char from[96];
   if (edge->from >= stage_count || edge->to >= stage_count) {
     return weft_fail(error, WEFT_ERR_INVALID, "stages count from 0",
                      "the edge %u>%u: there are %" PRIu32 " stages", edge->from, edge->to,
                      stage_count);
   }
-  (void)name_stage(names, edge->from, from, sizeof from);
-  (void)name_stage(names, edge->to, to, sizeof to);
   if (edge->from == edge->to) {
     return weft_fail(error, WEFT_ERR_INVALID, "what a stage feeds itself stays inside the stage",
-                     "%s has an edge to itself", from);
-  }
-  if (edge->from > edge->to) {
-    return weft_fail(error, WEFT_ERR_INVALID,
-                     "number stages so that every edge goes from a lower to a higher one; a cycle "
-                     "of edges can never begin",
-                     "the edge %u>%u goes back, from %s to %s", edge->from, edge->to, from, to);
+                     "%s has an edge to itself",
+                     weft_stage_text(names, edge->from, from, sizeof from));
   }
   if (!(edge->bytes <= WEFT_EDGE_BYTES_MAX) || !(edge->gradient_bytes <= WEFT_EDGE_BYTES_MAX)) {
     return weft_fail(error, WEFT_ERR_INVALID, "sizes are from 0 to 1e12, or negative: the hop's",
                      "the edge %u>%u has messages of %g and %g bytes", edge->from, edge->to,
                      edge->bytes, edge->gradient_bytes);
   }
-  if (edge->to - edge->from - 1u > WEFT_SKIP_MAX) {
+  if (edge->to > edge->from && edge->to - edge->from - 1u > WEFT_SKIP_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "pass the tensor on through a stage in between",
                      "the edge %u>%u skips %u stages; the limit is %" PRIu32, edge->from, edge->to,
                      edge->to - edge->from - 1u, WEFT_SKIP_MAX);
@@ -71,32 +53,35 @@ static int compare_edges(const void *a, const void *b) {
                             : (x->to > y->to) - (x->to < y->to);
 }
 
+/* *about becomes the edge that a failure is about. */
 static enum weft_status check_sorted(const struct weft_graph *graph, const char *const *names,
-                                     struct weft_error *error) {
+                                     struct weft_edge *about, struct weft_error *error) {
   char from[96], to[96];
   for (uint32_t e = 0; e < graph->edge_count; e++) {
     const struct weft_edge *edge = &graph->edges[e];
+    *about = *edge;
     if (e > 0 && compare_edges(edge - 1, edge) == 0) {
       return weft_fail(error, WEFT_ERR_INVALID,
                        "several tensors between two stages are one edge, and one message",
                        "two edges %u>%u, from %s to %s", edge->from, edge->to,
-                       name_stage(names, edge->from, from, sizeof from),
-                       name_stage(names, edge->to, to, sizeof to));
+                       weft_stage_text(names, edge->from, from, sizeof from),
+                       weft_stage_text(names, edge->to, to, sizeof to));
     }
     if (edge->gradient && !weft_graph_has_backward(graph, edge->to)) {
       return weft_fail(error, WEFT_ERR_INVALID,
                        "let an edge from it carry gradients, or none of those to it",
                        "no gradient comes to %s, so it cannot send one over the edge %u>%u to %s",
-                       name_stage(names, edge->to, to, sizeof to), edge->from, edge->to,
-                       name_stage(names, edge->from, from, sizeof from));
+                       weft_stage_text(names, edge->to, to, sizeof to), edge->from, edge->to,
+                       weft_stage_text(names, edge->from, from, sizeof from));
     }
   }
+  *about = weft_edge_make(0, 0); /* none is */
   for (uint32_t s = 0; graph->stage_count > 1 && s < graph->stage_count; s++) {
     if (graph->in.begin[s] == graph->in.begin[s + 1] &&
         graph->out.begin[s] == graph->out.begin[s + 1]) {
       return weft_fail(error, WEFT_ERR_INVALID, "connect it, or take it out",
                        "%s has no edge: nobody feeds it, and nobody uses what it makes",
-                       name_stage(names, s, from, sizeof from));
+                       weft_stage_text(names, s, from, sizeof from));
     }
   }
   return WEFT_OK;
@@ -155,7 +140,7 @@ static void copy_names(struct weft_arena *arena, struct weft_graph *graph,
 
 static enum weft_status fill(struct weft_arena *arena, struct weft_graph *graph,
                              const struct weft_edge *edges, const char *const *names,
-                             struct weft_error *error) {
+                             struct weft_edge *about, struct weft_error *error) {
   graph->edges = weft_arena_allocate(arena, graph->edge_count, sizeof *graph->edges);
   struct weft_edge_list *const lists[] = {&graph->in, &graph->out, &graph->gradient_in,
                                           &graph->gradient_out};
@@ -172,13 +157,29 @@ static enum weft_status fill(struct weft_arena *arena, struct weft_graph *graph,
   index_edges(graph, FROM, false, &graph->out);
   index_edges(graph, FROM, true, &graph->gradient_in);
   index_edges(graph, TO, true, &graph->gradient_out);
-  return check_sorted(graph, names, error);
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
+    if (edges[e].from > edges[e].to) {
+      *about = edges[e];
+      return weft_graph_fail_order(arena, graph, names, about, error);
+    }
+  }
+  return check_sorted(graph, names, about, error);
 }
 
-enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint32_t stage_count,
-                                   const struct weft_edge *edges, uint32_t edge_count,
-                                   const char *const *names, struct weft_graph **out,
-                                   struct weft_error *error) {
+/* The last one between these stages: of two, the second is one too many. */
+static uint32_t find_last(const struct weft_edge *edges, uint32_t count,
+                          const struct weft_edge *about) {
+  while (count > 0 && compare_edges(&edges[count - 1], about) != 0) {
+    count--;
+  }
+  return count > 0 ? count - 1 : WEFT_EDGE_NONE;
+}
+
+enum weft_status weft_graph_make(const struct weft_allocator *allocator, uint32_t stage_count,
+                                 const struct weft_edge *edges, uint32_t edge_count,
+                                 const char *const *names, struct weft_graph **out, uint32_t *at,
+                                 struct weft_error *error) {
+  *at = WEFT_EDGE_NONE;
   WEFT_NEED(out, error);
   if (edge_count > 0) {
     WEFT_NEED(edges, error);
@@ -193,15 +194,19 @@ enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint3
                      stage_count, edge_count, WEFT_STAGES_MAX, WEFT_EDGES_MAX);
   }
   for (uint32_t e = 0; e < edge_count; e++) {
+    *at = e;
     WEFT_TRY(check_ends(&edges[e], stage_count, names, error));
   }
+  *at = WEFT_EDGE_NONE;
   struct weft_arena arena = {.allocator = allocator};
   struct weft_graph *graph = weft_arena_allocate(&arena, 1, sizeof *graph);
   enum weft_status status = weft_arena_status(&arena, error);
   if (graph != NULL) {
     *graph = (struct weft_graph){
         .stage_count = stage_count, .edge_count = edge_count, .allocator = allocator, .holders = 1};
-    status = fill(&arena, graph, edges, names, error);
+    struct weft_edge about = weft_edge_make(0, 0);
+    status = fill(&arena, graph, edges, names, &about, error);
+    *at = status < 0 ? find_last(edges, edge_count, &about) : WEFT_EDGE_NONE;
   }
   if (status < 0) {
     weft_arena_finish(&arena);
@@ -210,6 +215,14 @@ enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint3
   graph->memory = arena.chunks;
   *out = graph;
   return WEFT_OK;
+}
+
+enum weft_status weft_graph_create(const struct weft_allocator *allocator, uint32_t stage_count,
+                                   const struct weft_edge *edges, uint32_t edge_count,
+                                   const char *const *names, struct weft_graph **out,
+                                   struct weft_error *error) {
+  uint32_t at;
+  return weft_graph_make(allocator, stage_count, edges, edge_count, names, out, &at, error);
 }
 
 struct weft_graph *weft_graph_hold(const struct weft_graph *graph) {

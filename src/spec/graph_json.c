@@ -1,11 +1,13 @@
 /* The graph file: JSON to struct weft_graph, strictly. Stages are named by number or by name. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/spec.h>
 #include <weft/support.h>
 
+#include "ir/graph_maker.h"
 #include "spec/json_document.h"
 
 #define SCHEMA "weft-graph/1"
@@ -19,13 +21,20 @@
 #define HINT_STAGE "a stage is its number, counted from 0, or its name in the list 'stages'"
 #define HINT_BYTES "sizes are numbers from 0 to 1e12"
 
+struct stage_name {
+  const char *text;
+  uint32_t stage;
+};
+
 struct graph_reader {
   struct weft_json_document document;
   struct weft_arena arena;
   uint32_t stage_count;
   uint32_t edge_count;
-  uint64_t edges_at;  /* which member of the document they are */
-  const char **names; /* [stage_count] NULL where a stage has none */
+  uint64_t edges_at;         /* which member of the document they are */
+  const char **names;        /* [stage_count] NULL where a stage has none */
+  struct stage_name *sorted; /* [name_count] by name, then stage */
+  uint32_t name_count;
   struct weft_edge *edges;
 };
 
@@ -82,15 +91,47 @@ static enum weft_status read_name(struct graph_reader *reader, const json_t *val
   if (name == NULL || name[0] == '\0') {
     return unexpected(reader, HINT_EXAMPLE, "a name, or null");
   }
-  for (uint32_t s = 0; s < stage; s++) {
-    if (reader->names[s] != NULL && strcmp(reader->names[s], name) == 0) {
+  reader->names[stage] = name;
+  reader->sorted[reader->name_count++] = (struct stage_name){name, stage};
+  return WEFT_OK;
+}
+
+static int compare_names(const void *a, const void *b) {
+  const struct stage_name *x = a, *y = b;
+  const int order = strcmp(x->text, y->text);
+  return order != 0 ? order : (x->stage > y->stage) - (x->stage < y->stage);
+}
+
+/* The first stage with this name; NULL where none has it. */
+static const struct stage_name *find_name(const struct graph_reader *reader, const char *text) {
+  uint32_t low = 0, high = reader->name_count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (strcmp(reader->sorted[middle].text, text) < 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool found = low < reader->name_count && strcmp(reader->sorted[low].text, text) == 0;
+  return found ? &reader->sorted[low] : NULL;
+}
+
+/* Sorts the names; `ordinal` counts the stages, for the place of a name that is there twice. */
+static enum weft_status sort_names(struct graph_reader *reader, uint64_t *ordinal) {
+  if (reader->name_count > 0) {
+    qsort(reader->sorted, reader->name_count, sizeof *reader->sorted, compare_names);
+  }
+  for (*ordinal = 0; *ordinal < reader->stage_count; ++*ordinal) {
+    const char *text = reader->names[*ordinal];
+    const struct stage_name *first = text != NULL ? find_name(reader, text) : NULL;
+    if (first != NULL && first->stage < *ordinal) {
       const struct weft_json_place place = weft_json_document_here(&reader->document);
       return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
                                      "give every stage a name of its own",
-                                     "stage %" PRIu32 " has this name already", s);
+                                     "stage %" PRIu32 " has this name already", first->stage);
     }
   }
-  reader->names[stage] = name;
   return WEFT_OK;
 }
 
@@ -103,15 +144,16 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
   if (!json_is_array(value)) {
     return unexpected(reader, HINT_EXAMPLE, "a list of names, or the number of stages");
   }
-  enum { NAMES_MAX = 4096 }; /* they are compared with each other */
-  WEFT_TRY(check_length(reader, json_array_size(value), NAMES_MAX));
+  WEFT_TRY(check_length(reader, json_array_size(value), WEFT_STAGES_MAX));
   reader->stage_count = (uint32_t)json_array_size(value);
   reader->names = weft_arena_allocate(&reader->arena, reader->stage_count, sizeof *reader->names);
+  reader->sorted = weft_arena_allocate(&reader->arena, reader->stage_count, sizeof *reader->sorted);
   WEFT_TRY(weft_arena_status(&reader->arena, reader->document.error));
   uint64_t *ordinal = enter(reader);
   for (; *ordinal < reader->stage_count; ++*ordinal) {
     WEFT_TRY(read_name(reader, json_array_get(value, (size_t)*ordinal), (uint32_t)*ordinal));
   }
+  WEFT_TRY(sort_names(reader, ordinal));
   leave(reader);
   return WEFT_OK;
 }
@@ -120,18 +162,17 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
 
 static enum weft_status read_stage(const struct graph_reader *reader, const json_t *value,
                                    uint16_t *stage) {
-  const char *name = json_string_value(value);
+  const char *text = json_string_value(value);
+  const struct stage_name *name = text != NULL ? find_name(reader, text) : NULL;
   if (is_number(value, reader->stage_count - 1)) {
     *stage = (uint16_t)json_real_value(value);
     return WEFT_OK;
   }
-  for (uint32_t s = 0; name != NULL && reader->names != NULL && s < reader->stage_count; s++) {
-    if (reader->names[s] != NULL && strcmp(reader->names[s], name) == 0) {
-      *stage = (uint16_t)s;
-      return WEFT_OK;
-    }
+  if (name == NULL) {
+    return unexpected(reader, HINT_STAGE, "a stage of the list 'stages'");
   }
-  return unexpected(reader, HINT_STAGE, "a stage of the list 'stages'");
+  *stage = (uint16_t)name->stage;
+  return WEFT_OK;
 }
 
 static enum weft_status read_bytes(const struct graph_reader *reader, const json_t *value,
@@ -260,11 +301,15 @@ static enum weft_status read_root(struct graph_reader *reader, json_t *root,
   WEFT_TRY(check_document(reader, root));
   WEFT_TRY(read_fields(reader, root, false));
   WEFT_TRY(read_fields(reader, root, true));
+  uint32_t edge;
   const enum weft_status status =
-      weft_graph_create(allocator, reader->stage_count, reader->edges, reader->edge_count,
-                        (const char *const *)reader->names, out, &why);
+      weft_graph_make(allocator, reader->stage_count, reader->edges, reader->edge_count,
+                      (const char *const *)reader->names, out, &edge, &why);
   if (status < 0) {
     *enter(reader) = reader->edges_at;
+    if (edge != WEFT_EDGE_NONE) {
+      *enter(reader) = edge;
+    }
     const struct weft_json_place place = weft_json_document_here(&reader->document);
     (void)weft_json_document_fail(&reader->document, &place, status, why.hint, "%s", why.message);
   }

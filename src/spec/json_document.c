@@ -196,7 +196,7 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
                                          const struct weft_json_place *place,
                                          enum weft_status status, const char *hint,
                                          const char *format, ...) {
-  char name[128], what[256];
+  char name[128], what[448];
   va_list arguments;
   va_start(arguments, format);
   (void)vsnprintf(what, sizeof what, format, arguments);

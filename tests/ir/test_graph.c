@@ -85,6 +85,66 @@ static void wrong_graphs_are_explained(void **state) {
                    WEFT_ERR_LIMIT);
 }
 
+/* The number after each occurrence of `mark`, from the beginning of `text` too. */
+static uint32_t read_numbers(const char *text, const char *mark, uint32_t *numbers) {
+  uint32_t count = 0;
+  for (const char *at = text; at != NULL; at = strstr(at, mark)) {
+    at += count > 0 ? strlen(mark) : 0;
+    numbers[count++] = (uint32_t)strtoul(at, NULL, 10);
+  }
+  return count;
+}
+
+/* Random edges, some of which go back: either the cycle that is named is one, or the order that is
+ * named lets every edge go up. */
+static void edges_that_go_back_are_explained(void **state) {
+  (void)state;
+  enum { STAGES = 7 };
+  struct weft_random random = {.state = 99};
+  uint32_t cycles = 0, orders = 0;
+  for (uint32_t k = 0; k < 20000; k++) {
+    struct weft_edge edges[9];
+    bool exists[STAGES][STAGES] = {{false}};
+    uint32_t count = 0, numbers[16], place[STAGES];
+    for (uint32_t e = 0; e < 9; e++) {
+      const uint32_t from = weft_random_below(&random, STAGES);
+      const uint32_t to = weft_random_below(&random, STAGES);
+      if (from != to && !exists[from][to]) {
+        exists[from][to] = true;
+        edges[count++] = weft_edge_make(from, to);
+      }
+    }
+    struct weft_graph *graph = NULL;
+    struct weft_error error = {0};
+    if (weft_graph_create(NULL, STAGES, edges, count, NULL, &graph, &error) == WEFT_OK ||
+        strstr(error.message, "goes back") == NULL) {
+      weft_graph_destroy(graph);
+      continue;
+    }
+    const char *cycle = strstr(error.message, "cycle: stage ");
+    const char *order = strstr(error.hint, "in the order ");
+    if (cycle != NULL) {
+      const uint32_t length = read_numbers(cycle + strlen("cycle: stage "), "> stage ", numbers);
+      assert_true(length > 2 && numbers[0] == numbers[length - 1]);
+      for (uint32_t n = 0; n + 1 < length; n++) {
+        assert_true(exists[numbers[n]][numbers[n + 1]]);
+      }
+      cycles++;
+    } else {
+      assert_non_null(order);
+      assert_int_equal(read_numbers(order + strlen("in the order "), ", ", numbers), STAGES);
+      for (uint32_t n = 0; n < STAGES; n++) {
+        place[numbers[n]] = n;
+      }
+      for (uint32_t e = 0; e < count; e++) {
+        assert_true(place[edges[e].from] < place[edges[e].to]);
+      }
+      orders++;
+    }
+  }
+  assert_true(cycles > 1000 && orders > 1000);
+}
+
 static void edges_may_skip_255_stages(void **state) {
   (void)state;
   struct weft_edge edges[300];
@@ -330,12 +390,14 @@ static const struct {
     {"#grape,0>1\n0F0\n", WEFT_ERR_FORMAT, 1, 1, "expected an action, found '#'", "#graph"},
     {"0F0\n#graph,0>1\n", WEFT_ERR_FORMAT, 2, 1, "expected an action, found '#'", ""},
     {"#graph,0>65536\n0F0\n", WEFT_ERR_LIMIT, 1, 10, "a stage number of at most 65535", ""},
-    {"#graph,0>257\n0F0\n", WEFT_ERR_LIMIT, 1, 1, "the edge 0>257 skips 256 stages", "stage in"},
-    {"#graph,0>1,1>0\n0F0\n", WEFT_ERR_INVALID, 1, 1, "the edge 1>0 goes back", "cycle"},
-    {"#graph,0>0\n0F0\n", WEFT_ERR_INVALID, 1, 1, "stage 0 has an edge to itself", "inside"},
-    {"#graph,0>1,0>1F\n0F0\n", WEFT_ERR_INVALID, 1, 1, "two edges 0>1", "one edge"},
+    {"#graph,0>257\n0F0\n", WEFT_ERR_LIMIT, 1, 8, "the edge 0>257 skips 256 stages", "stage in"},
+    {"#graph,0>1,1>0\n0F0\n", WEFT_ERR_INVALID, 1, 12,
+     "the edge 1>0 goes back and closes a cycle: stage 0 > stage 1 > stage 0", "take one"},
+    {"#graph,0>2,2>1\n0F0\n", WEFT_ERR_INVALID, 1, 12, "the edge 2>1 goes back", "order 0, 2, 1"},
+    {"#graph,0>0\n0F0\n", WEFT_ERR_INVALID, 1, 8, "stage 0 has an edge to itself", "inside"},
+    {"#graph,0>1,0>1F\n0F0\n", WEFT_ERR_INVALID, 1, 12, "two edges 0>1", "one edge"},
     {"#graph,0>1,0>3\n0F0\n", WEFT_ERR_INVALID, 1, 1, "stage 2 has no edge", "connect it"},
-    {"#graph,0>1,1>2F\n0F0\n", WEFT_ERR_INVALID, 1, 1, "no gradient comes to stage 1", "carry"},
+    {"#graph,0>1,1>2F\n0F0\n", WEFT_ERR_INVALID, 1, 8, "no gradient comes to stage 1", "carry"},
     /* stages beyond the graph */
     {"#graph,0>1\n0F0,2F0\n", WEFT_ERR_FORMAT, 2, 5, "a stage number of at most 1", "#graph"},
     {"#graph,0>1\n0SEND_F0>2\n", WEFT_ERR_FORMAT, 2, 10, "a stage number of at most 1", "#graph"},
@@ -431,6 +493,7 @@ static void round_trips(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(wrong_graphs_are_explained),
+      cmocka_unit_test(edges_that_go_back_are_explained),
       cmocka_unit_test(edges_may_skip_255_stages),
       cmocka_unit_test(random_graphs),
       cmocka_unit_test(memory_runs_out_anywhere),

@@ -107,12 +107,22 @@ static const struct {
      "edges[1].size: unknown field; expected from, to, gradient, bytes, gradient_bytes"},
     /* what no graph can be, with names */
     {EDGE("\"from\": 2, \"to\": 1"), WEFT_ERR_INVALID,
-     "g.json:2:11: edges: the edge 2>1 goes back, from stage 2 'c' to stage 1 'b'"},
-    {EDGE("\"from\": \"a\", \"to\": \"b\""), WEFT_ERR_INVALID, "edges: two edges 0>1|'a'|'b'"},
-    {EDGE("\"from\": 1, \"to\": 1"), WEFT_ERR_INVALID, "edges: stage 1 'b' has an edge to itself"},
-    {EDGES("[{\"from\": 0, \"to\": 1}]"), WEFT_ERR_INVALID, "edges: stage 2 'c' has no edge"},
+     "g.json:2:34: edges[1]: the edge 2>1 goes back, from stage 2 'c' to stage 1 'b'"},
+    {EDGES("[{\"from\": 2, \"to\": 0}, {\"from\": 0, \"to\": 1}, {\"from\": 1, \"to\": 2}]"),
+     WEFT_ERR_INVALID,
+     "g.json:2:12: edges[0]: the edge 2>0 goes back and closes a cycle: stage 0 'a' > stage 1 'b' "
+     "> "
+     "stage 2 'c' > stage 0 'a'"},
+    {HEAD "\"stages\": [\"\xe5\x85\xa5\", \"\xc2\x9b\"], \"edges\": [{\"from\": 1, \"to\": 0}]}",
+     WEFT_ERR_INVALID, "from stage 1 '\\xc2\\x9b' to stage 0 '\xe5\x85\xa5'"},
+    {EDGE("\"from\": \"a\", \"to\": \"b\""), WEFT_ERR_INVALID,
+     "g.json:2:34: edges[1]: two edges 0>1|'a'|'b'"},
+    {EDGE("\"from\": 1, \"to\": 1"), WEFT_ERR_INVALID,
+     "edges[1]: stage 1 'b' has an edge to itself"},
+    {EDGES("[{\"from\": 0, \"to\": 1}]"), WEFT_ERR_INVALID,
+     "g.json:2:11: edges: stage 2 'c' has no edge"},
     {EDGE("\"from\": 1, \"to\": 2, \"gradient\": false"), WEFT_ERR_INVALID,
-     "edges: no gradient comes to stage 1 'b'|over the edge 0>1 to stage 0 'a'"},
+     "edges[0]: no gradient comes to stage 1 'b'|over the edge 0>1 to stage 0 'a'"},
     {HEAD "\"stages\": 300, \"edges\": [{\"from\": 0, \"to\": 299}]}", WEFT_ERR_LIMIT,
      "the edge 0>299 skips 298 stages; the limit is 255"},
 };
@@ -144,13 +154,34 @@ static void too_many_names(void **state) {
   struct weft_graph *graph = NULL;
   struct weft_error error = {0};
   weft_text_add(&text, HEAD "\"stages\": [null");
-  for (uint32_t s = 0; s < 4096; s++) {
+  for (uint32_t s = 0; s < 65536; s++) {
     weft_text_add(&text, ", null");
   }
   weft_text_add(&text, "], \"edges\": []}");
   assert_int_equal(weft_graph_parse(NULL, text.data, text.size, "g.json", &graph, &error),
                    WEFT_ERR_LIMIT);
-  assert_non_null(strstr(error.message, "4097 entries; the limit is 4096"));
+  assert_non_null(strstr(error.message, "65537 entries; the limit is 65536"));
+  weft_text_finish(&text);
+}
+
+/* 20,000 names and edges by name: in no order, each found. */
+static void many_names(void **state) {
+  (void)state;
+  enum { COUNT = 20000 };
+  struct weft_text text = {0};
+  weft_text_add(&text, HEAD "\"stages\": [");
+  for (uint32_t s = 0; s < COUNT; s++) {
+    weft_text_addf(&text, "%s\"%" PRIu32 "\"", s > 0 ? ", " : "", s * 7919 % COUNT);
+  }
+  weft_text_add(&text, "], \"edges\": [");
+  for (uint32_t s = 0; s + 1 < COUNT; s++) {
+    weft_text_addf(&text, "%s{\"from\": \"%" PRIu32 "\", \"to\": \"%" PRIu32 "\"}",
+                   s > 0 ? ", " : "", s * 7919 % COUNT, (s + 1) * 7919 % COUNT);
+  }
+  weft_text_add(&text, "]}");
+  struct weft_graph *graph = parsed(text.data, text.size);
+  assert_true(weft_graph_is_chain(graph));
+  weft_graph_destroy(graph);
   weft_text_finish(&text);
 }
 
@@ -252,6 +283,7 @@ int main(void) {
       cmocka_unit_test(stages_without_names),
       cmocka_unit_test(wrong_files_are_explained),
       cmocka_unit_test(too_many_names),
+      cmocka_unit_test(many_names),
       cmocka_unit_test(sizes_are_numbers),
       cmocka_unit_test(what_is_printed_is_read),
       cmocka_unit_test(memory_runs_out_anywhere),
