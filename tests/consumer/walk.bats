@@ -15,7 +15,7 @@ setup_file() {
   # Root, and more ranks than cores: Open MPI 4, and 5.
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_mpi_yield_when_idle=1
+  export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
   export UCX_LOG_LEVEL=error
 }
 

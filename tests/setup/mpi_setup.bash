@@ -39,7 +39,7 @@ mpi_launcher() {
   local command
   command=$(command -v "mpirun.$1" || command -v mpirun)
   case $1 in
-    openmpi) launcher=("$command" --oversubscribe --mca mpi_yield_when_idle 1) ;;
+    openmpi) launcher=("$command" --oversubscribe) ;;
     *) launcher=("$command") ;;
   esac
 }
@@ -51,7 +51,7 @@ mpi_hosts() {
   mpi_launcher "$1"
   case $1 in
     openmpi) # with --oversubscribe, Open MPI 5 puts all ranks on the first host
-      launcher=("${launcher[0]}" --mca mpi_yield_when_idle 1 --mca plm_rsh_agent "$agent" --host "$list"
+      launcher=("${launcher[0]}" --mca plm_rsh_agent "$agent" --host "$list"
         --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include data --mca oob_tcp_if_include control)
       # Without this, a rank of Open MPI 5 that loses a connection aborts the job by itself.
       ! is_openmpi_5 || launcher+=(--with-ft ulfm)

@@ -8,7 +8,6 @@
 #include "comm/threads/threads.h"
 
 #include <assert.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <weft/support.h>
@@ -67,9 +66,9 @@ static bool spin(const struct weft_endpoint *endpoint, int64_t until) {
   return until - start < SPIN_NS;
 }
 
-static bool yield(const struct weft_endpoint *endpoint) {
-  for (int k = 0; k < YIELDS; k++) {
-    (void)sched_yield();
+/* True when something happened. */
+static bool yield(struct weft_endpoint *endpoint) {
+  for (int k = 0; k < YIELDS && weft_core_yield(&endpoint->yield); k++) {
     if (!nothing_happened(endpoint)) {
       return true;
     }

@@ -19,6 +19,7 @@
 
 #include "comm/channel_ends.h"
 #include "comm/comm_registry.h"
+#include "comm/core_yield.h"
 #include "comm/meeting.h"
 #include "comm/world.h"
 
@@ -82,6 +83,7 @@ struct weft_endpoint {
   struct weft_transport base;
   struct weft_threads *threads;
   uint64_t seen; /* `events` at the last progress() */
+  struct weft_core_yield yield;
 
   bool opened;
   struct weft_end *ends; /* [end_count], those that receive first */

@@ -81,7 +81,8 @@ static enum weft_status check_threading(struct weft_mpi_world *world, struct wef
 }
 
 /* Without a launcher Open MPI would start a daemon to serve processes that are never
- * spawned. */
+ * spawned. Where ranks outnumber cores, each of its polls would yield the core, however long that
+ * takes (core_yield.h); this world waits in its own way. */
 static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_error *error) {
   int flag = 0;
   int level;
@@ -98,6 +99,7 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
     (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   }
+  (void)setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
   const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (result != MPI_SUCCESS) {
     return fail_mpi(error, result, "starting");
@@ -110,7 +112,7 @@ int weft_mpi_await(MPI_Request *request) {
   int flag = 0;
   int result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
   while (result == MPI_SUCCESS && !flag) {
-    (void)sched_yield();
+    weft_mpi_sleep(20 * WEFT_MPI_NS_PER_US);
     result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
   }
   return result;

@@ -29,6 +29,7 @@
 #include <weft/support.h>
 
 #include "comm/channel_ends.h"
+#include "comm/core_yield.h"
 #include "comm/mpi/mpi_driver.h"
 
 enum {
@@ -157,6 +158,7 @@ struct weft_mpi_world {
   uint32_t tests;                /* in vain, since then */
   uint32_t polls;                /* of the network */
   uint32_t has_failed;           /* atomic: a failure is known */
+  struct weft_core_yield yield;  /* in wait() */
   int64_t poll_ns;               /* what a poll costs at least; 0: not known */
   int64_t next_progress;         /* before this time, progress_from_compute() does nothing */
   struct weft_mpi_group *groups; /* with a collective in flight */
@@ -213,7 +215,7 @@ static inline void weft_mpi_unlock(struct weft_mpi_world *world) {
 /* All of these are called with the lock held, except where it says otherwise; the ops of the
  * transport take it themselves. */
 
-/* mpi_world.c: as MPI_Wait, but yields the core: in MPI's own waiting, ranks that outnumber the
+/* mpi_world.c: as MPI_Wait, but sleeps in between: in MPI's own waiting, ranks that outnumber the
  * cores would spin against each other. Without the lock. */
 int weft_mpi_await(MPI_Request *request);
 
