@@ -47,13 +47,15 @@ struct product {
 /* ---- Computing ---- */
 
 static float load(const void *data, int type, uint64_t at) {
-  float number;
   if (type == TYPE_F32) {
     return ((const float *)data)[at];
   }
-  const uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
-  memcpy(&number, &bits, sizeof number);
-  return number;
+  /* Not by memcpy(): AddressSanitizer would make a frame for the number's address, at each. */
+  const union {
+    uint32_t bits;
+    float number;
+  } value = {.bits = (uint32_t)((const uint16_t *)data)[at] << 16};
+  return value.number;
 }
 
 static void store(void *data, int type, uint64_t at, float number) {
@@ -104,13 +106,17 @@ static void run(void *const *parameters, uint64_t threads) {
   void *const c = *(void *const *)parameters[2], *const d = *(void *const *)parameters[3];
   void *const bias = *(void *const *)parameters[4], *const aux = *(void *const *)parameters[5];
   const int32_t batches = p->d.batch > 0 ? p->d.batch : 1;
+  const bool transpose_a = p->desc.transpose_a != 0, transpose_b = p->desc.transpose_b != 0;
+  const uint64_t a_step = place(&p->a, transpose_a, 0, 1, 0);
+  const uint64_t b_step = place(&p->b, transpose_b, 1, 0, 0);
   (void)threads;
   for (uint64_t n = 0; n < (uint64_t)batches * p->n * p->m; n++) {
     const uint64_t row = n % p->m, column = n / p->m % p->n, batch = n / p->m / p->n;
+    const uint64_t a_first = place(&p->a, transpose_a, row, 0, batch);
+    const uint64_t b_first = place(&p->b, transpose_b, 0, column, batch);
     float sum = 0;
     for (uint64_t k = 0; k < p->k; k++) {
-      sum += load(a, p->a.type, place(&p->a, p->desc.transpose_a != 0, row, k, batch)) *
-             load(b, p->b.type, place(&p->b, p->desc.transpose_b != 0, k, column, batch));
+      sum += load(a, p->a.type, a_first + k * a_step) * load(b, p->b.type, b_first + k * b_step);
     }
     sum *= p->alpha;
     const uint64_t at = place(&p->d, false, row, column, batch);
