@@ -98,7 +98,17 @@ static enum weft_status check_stages(const struct weft_schedule_info *info,
   if (shape->ranks == graph->stage_count / v) {
     return WEFT_OK;
   }
-  (void)snprintf(hint, sizeof hint, "use %" PRIu32 " ranks", graph->stage_count / v);
+  const uint32_t other = shape->ranks > 0 && graph->stage_count % shape->ranks == 0
+                             ? graph->stage_count / shape->ranks
+                             : 0;
+  if (other >= info->stages_per_rank_min && other <= info->stages_per_rank_max && other > 0) {
+    (void)snprintf(hint, sizeof hint,
+                   "use %" PRIu32 " ranks (-p %" PRIu32 "), or %" PRIu32
+                   " stages per rank (-v %" PRIu32 ")",
+                   graph->stage_count / v, graph->stage_count / v, other, other);
+  } else {
+    (void)snprintf(hint, sizeof hint, "use %" PRIu32 " ranks", graph->stage_count / v);
+  }
   return weft_fail(error, WEFT_ERR_USAGE, hint,
                    "the graph has %" PRIu32 " stages, and %s on %" PRIu32 " rank%s has %" PRIu32
                    " on each",

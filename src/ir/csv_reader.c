@@ -109,11 +109,14 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
   while (is_digit(reader)) {
     value = value * 10 + (uint32_t)(*reader->at - '0');
     if (value >= limit) {
+      if (reader->graph != NULL && limit == reader->stage_limit) { /* smaller than other limits */
+        (void)snprintf(expected, sizeof expected,
+                       "a stage of the row #graph, which has 0 to %" PRIu32, limit - 1);
+        return fault(reader, begin, WEFT_ERR_FORMAT, expected, HINT_GRAPH);
+      }
       (void)snprintf(expected, sizeof expected, "a %s number of at most %" PRIu32, what, limit - 1);
-      return reader->graph != NULL && limit == reader->stage_limit /* smaller than other limits */
-                 ? fault(reader, begin, WEFT_ERR_FORMAT, expected, HINT_GRAPH)
-                 : fault(reader, begin, WEFT_ERR_LIMIT, expected,
-                         "numbers count from 0; the limits are listed in docs/language.md");
+      return fault(reader, begin, WEFT_ERR_LIMIT, expected,
+                   "numbers count from 0; the limits are listed in docs/language.md");
     }
     reader->at++;
   }

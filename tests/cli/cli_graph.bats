@@ -261,6 +261,11 @@ write_files() {
   fails 2 "are more than the 16777216 that a plan of a graph may have"
   weft plan --graph skip.json -p 2 -m 4 --memory 0.1
   fails 1 "2 is enough, and every schedule needs at least 2"
+  weft gen Interleaved1F1B --graph skip.json -m 4 -p 1
+  fails 2 "the graph has 4 stages, and Interleaved1F1B on 1 rank has 2 on each"
+  [[ $stderr == *"hint: use 2 ranks (-p 2), or 4 stages per rank (-v 4)"* ]]
+  weft gen ZBVZeroBubble --graph skip.json -m 4 -p 1
+  [[ $stderr == *$'hint: use 2 ranks'* && $stderr != *"-v"* ]]
   weft gen 1F1B --graph skip.json -m 4 --for pytorch
   fails 2 "--for does not go with --graph"
 }

@@ -399,9 +399,12 @@ static const struct {
     {"#graph,0>1,0>3\n0F0\n", WEFT_ERR_INVALID, 1, 1, "stage 2 has no edge", "connect it"},
     {"#graph,0>1,1>2F\n0F0\n", WEFT_ERR_INVALID, 1, 8, "no gradient comes to stage 1", "carry"},
     /* stages beyond the graph */
-    {"#graph,0>1\n0F0,2F0\n", WEFT_ERR_FORMAT, 2, 5, "a stage number of at most 1", "#graph"},
-    {"#graph,0>1\n0SEND_F0>2\n", WEFT_ERR_FORMAT, 2, 10, "a stage number of at most 1", "#graph"},
-    {"#graph,0>1\nF0_s2\n", WEFT_ERR_FORMAT, 2, 5, "a stage number of at most 1", "#graph"},
+    {"#graph,0>1\n0F0,2F0\n", WEFT_ERR_FORMAT, 2, 5, "a stage of the row #graph, which has 0 to 1",
+     "#graph"},
+    {"#graph,0>1\n0SEND_F0>2\n", WEFT_ERR_FORMAT, 2, 10,
+     "a stage of the row #graph, which has 0 to 1", "#graph"},
+    {"#graph,0>1\nF0_s2\n", WEFT_ERR_FORMAT, 2, 5, "a stage of the row #graph, which has 0 to 1",
+     "#graph"},
     /* the other end of a transfer */
     {"2SEND_F0<5\n", WEFT_ERR_FORMAT, 1, 9, "'>' before the stage that a SEND goes to", "2SEND_F"},
     {"5RECV_F0>2\n", WEFT_ERR_FORMAT, 1, 9, "'<' before the stage that a RECV comes", "2SEND_F"},
