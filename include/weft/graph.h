@@ -86,6 +86,11 @@ WEFT_API bool weft_graph_is_chain(const struct weft_graph *graph);
 /* Same stages and edges; sizes and names are not compared. NULL is a chain of any length. */
 WEFT_API bool weft_graph_equal(const struct weft_graph *a, const struct weft_graph *b);
 
+/* The first edge that only one of them has, or that carries gradients in only one; *in_a says which
+ * has it. False where there is none. NULL is a chain with as many stages as the other. */
+WEFT_API bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *b,
+                                    struct weft_edge *edge, bool *in_a);
+
 /* Whether a stage has a backward: it is a loss, or a gradient comes to it. */
 static inline bool weft_graph_has_backward(const struct weft_graph *graph, uint32_t stage) {
   return graph == NULL || graph->out.begin[stage] == graph->out.begin[stage + 1] ||

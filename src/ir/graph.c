@@ -295,3 +295,29 @@ bool weft_graph_equal(const struct weft_graph *a, const struct weft_graph *b) {
   }
   return true;
 }
+
+static bool has_edge(const struct weft_graph *graph, const struct weft_edge *edge) {
+  if (graph == NULL) {
+    return edge->to == edge->from + 1 && edge->gradient;
+  }
+  const uint32_t found = weft_graph_find(graph, edge->from, edge->to);
+  return found != WEFT_EDGE_NONE && graph->edges[found].gradient == edge->gradient;
+}
+
+bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *b,
+                           struct weft_edge *edge, bool *in_a) {
+  assert(edge != NULL && in_a != NULL);
+  for (unsigned side = 0; side < 2 && (a != NULL || b != NULL); side++) {
+    const struct weft_graph *one = side == 0 ? a : b, *other = side == 0 ? b : a;
+    const uint32_t count = one != NULL ? one->edge_count : other->stage_count - 1;
+    for (uint32_t e = 0; e < count; e++) {
+      const struct weft_edge candidate = one != NULL ? one->edges[e] : weft_edge_make(e, e + 1);
+      if (!has_edge(other, &candidate)) {
+        *edge = candidate;
+        *in_a = side == 0;
+        return true;
+      }
+    }
+  }
+  return false;
+}

@@ -37,6 +37,9 @@ hashes() {
   [[ $output == *"graph     2 skips, a second head of weight 0.3, 3 edges between stages"* ]]
   [[ $output == *"stages    embedding, blocks 0-2 | blocks 3-5 | head | second head"* ]]
   [[ $output == *"second head      "*" for the byte after it"*"Sample:"* ]]
+  train --skips --predict-tokens 2 -p 4 --split 3,3,0,0 -o train.html
+  succeeds
+  has '"stageNames":\["embedding, blocks 0-2","blocks 3-5","head","second head"\]' train.html
   train --predict-tokens 2 --json
   succeeds
   [ "$(jq -s '[.[:6][] | select(.second_loss > 1)] | length' <<<"$output")" = 6 ]

@@ -94,6 +94,10 @@ static void test_edges(void **state) {
               !weft_gpt_stage_reads(&split, 2, 0));
   assert_int_equal(weft_gpt_edge_outputs(&split, 0, 1), 1);
   assert_int_equal(weft_gpt_edge_outputs(&split, 1, 3), 0);
+  static const char *const names[] = {"embedding, blocks 0-1", "blocks 2-3", "blocks 4-5", "head"};
+  for (uint32_t s = 0; s < 4; s++) {
+    assert_string_equal(graph->names[s], names[s]);
+  }
   weft_graph_destroy(graph);
   /* On two stages it is a chain, whose message has the skips; on one there is none. */
   const uint32_t two[] = {0, 4, 8}, one[] = {0, 8};
@@ -111,6 +115,14 @@ static void test_edges(void **state) {
   assert_int_equal(graph->edge_count, 2);
   assert_true(weft_graph_find(graph, 0, 1) != WEFT_EDGE_NONE &&
               weft_graph_find(graph, 0, 2) != WEFT_EDGE_NONE);
+  assert_string_equal(graph->names[0], "embedding, blocks 0-5");
+  assert_string_equal(graph->names[1], "head");
+  assert_string_equal(graph->names[2], "second head");
+  weft_graph_destroy(graph);
+  const uint32_t mixed[] = {0, 2, 6, 9};
+  graph = graph_of(&both, 3, mixed);
+  assert_string_equal(graph->names[0], "embedding, block 0");
+  assert_string_equal(graph->names[2], "block 5, head, second head");
   weft_graph_destroy(graph);
 }
 
@@ -484,6 +496,7 @@ static void test_programs(void **state) {
     options.training.config.skips = kind == 0;
     assert_int_equal(create(&options, &error), WEFT_ERR_USAGE);
     assert_non_null(strstr(error.message, "the edges of another graph"));
+    assert_non_null(strstr(error.message, "only the program has the edge 1>3"));
   }
   weft_graph_destroy(other);
   weft_program_destroy(table);

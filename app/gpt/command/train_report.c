@@ -13,6 +13,7 @@
 #include "cli/io/text_columns.h"
 #include "gpt/command/train_auto.h"
 #include "gpt/command/train_report.h"
+#include "gpt/model/layer_graph.h"
 
 const char *weft_train_transport(const struct weft_train_setup *setup) {
   return setup->options.transport;
@@ -26,34 +27,6 @@ static const char *shard_name(const struct weft_train_setup *setup) {
 static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
 
 /* ---- Before ---- */
-
-/* "embedding, blocks 0-2": the layers of a stage. */
-static void add_layers(struct weft_text *text, uint32_t first, uint32_t end,
-                       const struct weft_gpt_config *config) {
-  const uint32_t blocks = config->blocks;
-  const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
-  const uint32_t after = end > blocks + 1 ? blocks : (end > 0 ? end - 1 : 0);
-  const char *comma = "";
-  if (first == 0) {
-    weft_text_add(text, "embedding");
-    comma = ", ";
-  }
-  if (after > begin) {
-    weft_text_addf(text, after - begin == 1 ? "%sblock %" PRIu32 : "%sblocks %" PRIu32, comma,
-                   begin);
-    if (after - begin > 1) {
-      weft_text_addf(text, "-%" PRIu32, after - 1);
-    }
-    comma = ", ";
-  }
-  if (first <= blocks + 1 && end >= blocks + 2) {
-    weft_text_addf(text, "%shead", comma);
-    comma = ", ";
-  }
-  if (end == blocks + 3) {
-    weft_text_addf(text, "%ssecond head", comma);
-  }
-}
 
 /* What decided the split, unless it is the default. */
 static void add_reason(struct weft_text *text, const struct weft_train_setup *setup) {
@@ -78,7 +51,7 @@ static void add_split(struct weft_text *text, const struct weft_train_setup *set
   weft_text_add(text, "stages    ");
   for (uint32_t s = 0; s < count && s < SHOWN_MAX; s++) {
     weft_text_add(text, s > 0 ? " | " : "");
-    add_layers(text, first[s], first[s + 1], &setup->options.training.config);
+    weft_gpt_add_layers(text, first[s], first[s + 1], &setup->options.training.config);
   }
   weft_text_add(text, count > SHOWN_MAX ? " | ..." : "");
   add_reason(text, setup);

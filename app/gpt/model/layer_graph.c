@@ -2,6 +2,7 @@
 #include "gpt/model/layer_graph.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 #include <weft/support.h>
 
@@ -72,6 +73,33 @@ uint32_t weft_gpt_edge_outputs(const struct weft_gpt_stage_split *split, uint32_
   return count;
 }
 
+void weft_gpt_add_layers(struct weft_text *text, uint32_t first, uint32_t end,
+                         const struct weft_gpt_config *config) {
+  const uint32_t blocks = config->blocks;
+  const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
+  const uint32_t after = end > blocks + 1 ? blocks : (end > 0 ? end - 1 : 0);
+  const char *comma = "";
+  if (first == 0) {
+    weft_text_add(text, "embedding");
+    comma = ", ";
+  }
+  if (after > begin) {
+    weft_text_addf(text, after - begin == 1 ? "%sblock %" PRIu32 : "%sblocks %" PRIu32, comma,
+                   begin);
+    if (after - begin > 1) {
+      weft_text_addf(text, "-%" PRIu32, after - 1);
+    }
+    comma = ", ";
+  }
+  if (first <= blocks + 1 && end >= blocks + 2) {
+    weft_text_addf(text, "%shead", comma);
+    comma = ", ";
+  }
+  if (end == blocks + 3) {
+    weft_text_addf(text, "%ssecond head", comma);
+  }
+}
+
 enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
                                       const struct weft_gpt_stage_split *split,
                                       struct weft_graph **out, struct weft_error *error) {
@@ -79,10 +107,17 @@ enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   const uint32_t room = 2 * weft_gpt_layer_count(split->config); /* readers of all layers */
   struct weft_edge *edges = weft_arena_allocate(&arena, room, sizeof *edges);
+  const char **names = weft_arena_allocate(&arena, split->stage_count, sizeof *names);
   WEFT_TRY(weft_arena_status(&arena, error));
   uint32_t count = 0;
   for (uint32_t s = 0; s < split->stage_count; s++) {
     const uint32_t begin = count;
+    struct weft_text name = {.allocator = allocator};
+    weft_gpt_add_layers(&name, split->first[s], split->first[s + 1], split->config);
+    const enum weft_status named = weft_text_status(&name, error);
+    names[s] = named < 0 ? NULL : weft_arena_copy_text(&arena, name.data, name.size);
+    weft_text_finish(&name);
+    WEFT_TRY(named);
     for (uint32_t layer = split->first[s]; layer < split->first[s + 1]; layer++) {
       const struct weft_gpt_links readers = weft_gpt_layer_readers(split->config, layer);
       for (uint32_t k = 0; k < readers.count; k++) {
@@ -99,12 +134,13 @@ enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
       }
     }
   }
+  WEFT_TRY(weft_arena_status(&arena, error));
   *out = NULL;
   if (split->stage_count == 1) {
     return WEFT_OK;
   }
   struct weft_graph *graph;
-  WEFT_TRY(weft_graph_create(allocator, split->stage_count, edges, count, NULL, &graph, error));
+  WEFT_TRY(weft_graph_create(allocator, split->stage_count, edges, count, names, &graph, error));
   if (weft_graph_is_chain(graph)) {
     weft_graph_destroy(graph);
     return WEFT_OK;

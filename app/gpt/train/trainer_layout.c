@@ -226,13 +226,17 @@ static enum weft_status fit_program(struct weft_gpt_trainer *trainer, struct wef
   if (program == NULL || weft_graph_equal(program->graph, trainer->graph)) {
     return WEFT_OK;
   }
-  if (program->graph != NULL) {
+  struct weft_edge edge;
+  bool in_program;
+  if (program->graph != NULL &&
+      weft_graph_difference(program->graph, trainer->graph, &edge, &in_program)) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give the table without its row '#graph': the model and the split determine "
                      "the edges",
-                     "the program has the edges of another graph than the model's stages: "
-                     "%" PRIu32 " edges, and the model has %" PRIu32,
-                     program->graph->edge_count, trainer->edge_count);
+                     "the program has the edges of another graph than the model's stages: only %s "
+                     "has the edge %u>%u%s",
+                     in_program ? "the program" : "the model", edge.from, edge.to,
+                     edge.gradient ? "" : " without a gradient");
   }
   if (program->level != WEFT_LEVEL_COMPUTE) {
     return weft_fail(error, WEFT_ERR_USAGE,

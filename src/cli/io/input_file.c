@@ -233,30 +233,19 @@ int weft_cli_read_graph(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- A program with the graph of --graph ---- */
 
-/* The first edge that only one of them has, or that carries gradients in only one. */
-static const struct weft_edge *find_other_edge(const struct weft_graph *a,
-                                               const struct weft_graph *b) {
-  for (uint32_t e = 0; e < a->edge_count; e++) {
-    const struct weft_edge *edge = &a->edges[e];
-    const uint32_t other = weft_graph_find(b, edge->from, edge->to);
-    if (other == WEFT_EDGE_NONE || b->edges[other].gradient != edge->gradient) {
-      return edge;
-    }
-  }
-  return NULL;
-}
-
 static int fail_edges(const struct weft_cli *cli, const char *name, const char *graph_name,
                       const struct weft_graph *row, const struct weft_graph *graph) {
-  const struct weft_edge *edge = find_other_edge(row, graph);
-  const struct weft_edge *other = edge != NULL ? edge : find_other_edge(graph, row);
-  assert(other != NULL); /* no stage is without edges */
+  struct weft_edge edge = weft_edge_make(0, 0);
+  bool in_row = false;
+  const bool differ = weft_graph_difference(row, graph, &edge, &in_row);
+  assert(differ); /* no stage is without edges */
+  (void)differ;
   return weft_cli_usage(cli, "leave --graph out, or give the graph that the table was made for",
                         "the row #graph of %s and the graph of %s differ: only %s has the edge "
                         "%" PRIu32 ">%" PRIu32 "%s",
                         weft_cli_quoted(name).text, weft_cli_quoted(graph_name).text,
-                        edge != NULL ? "the row" : "the graph", (uint32_t)other->from,
-                        (uint32_t)other->to, other->gradient ? "" : " without a gradient");
+                        in_row ? "the row" : "the graph", (uint32_t)edge.from, (uint32_t)edge.to,
+                        edge.gradient ? "" : " without a gradient");
 }
 
 static int apply_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
