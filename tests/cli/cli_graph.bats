@@ -126,6 +126,20 @@ write_files() {
   has 'send activation 0 to 2' picture.json
 }
 
+@test "stages without a name among others that have one" {
+  write_files
+  sed -i 's/"middle", "head"\]/null, "head"]/; s/"middle"/1/g' graph.json
+  for ending in svg html json; do
+    weft show graph.csv --graph graph.json -o "picture.$ending"
+    succeeds
+  done
+  has '"stageNames":\["encoder","","head"\]' picture.html
+  weft verify graph.csv --graph graph.json
+  succeeds
+  weft run graph.csv --graph graph.json --stage null
+  succeeds
+}
+
 @test "lower and verify take the graph from a file" {
   write_files
   weft lower bare.csv --graph graph.json --no-unshard --no-reduce-grad

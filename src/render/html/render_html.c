@@ -358,7 +358,7 @@ static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool
 }
 
 /* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have
- * some. */
+ * some; "" for a stage without one. */
 static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
   weft_text_add(text, ",\"edges\":[");
   for (uint32_t e = 0; e < graph->edge_count; e++) {
@@ -368,7 +368,7 @@ static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
   weft_text_add(text, "]");
   for (uint32_t s = 0; graph->names != NULL && s < graph->stage_count; s++) {
     weft_text_add(text, s == 0 ? ",\"stageNames\":[" : ",");
-    weft_add_json_string(text, graph->names[s]);
+    weft_add_json_string(text, graph->names[s] != NULL ? graph->names[s] : "");
   }
   weft_text_add(text, graph->names != NULL ? "]" : "");
 }

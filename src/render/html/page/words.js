@@ -55,7 +55,7 @@ function describe(model, id) {
 // With what a graph calls it.
 function stageName(model, stage) {
   const name = model.picture.stageNames[stage];
-  return `stage ${stage}${name === undefined ? '' : ` (${name})`}`;
+  return `stage ${stage}${name ? ` (${name})` : ''}`;
 }
 
 // Of a graph: the edge that an action's input came over.
