@@ -41,6 +41,10 @@ same() {
   [ -z "$(launches 0)" ]
   same 3 1 -p 3 --schedule Interleaved1F1B
   same 2 8 -p 1 --dp 2 # without messages
+  # Steps that follow each other are replayed: what replicas sum after them is where it was recorded.
+  same 4 8 -p 2 --dp 2 --shard grads --eval-every 0 --steps 4
+  [ "$(launches 0)" -eq 3 ]
+  same 4 1 -p 2 --dp 2 --shard full --tied --eval-every 0 --steps 4
   mpi_is_tidy
 }
 

@@ -221,7 +221,8 @@ static enum weft_status clip_and_update(const struct weft_gpt_rank *rank,
 }
 
 /* Replicas' gradients are summed when all of them are complete, and given back when all replicas
- * have read them. */
+ * have read them. A rank that is a process keeps them until it clears them: a step that is replayed
+ * writes where it was recorded, and acquires nothing. */
 enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct weft_stream *stream,
                                            struct weft_error *error) {
   enum { REDUCE, SUM, UPDATE, FETCH };
@@ -231,7 +232,7 @@ enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct 
   switch (pass + (options->replicas > 1 ? REDUCE : SUM)) {
     case REDUCE: WEFT_TRY(for_layers(rank, reduce_layer, stream, error)); return WEFT_IN_PROGRESS;
     case SUM:
-      for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+      for (uint32_t n = 0; n < rank->own_stage_count && !rank->trainer->gpus_apart; n++) {
         weft_gpt_stage_memory_release_gradients(&rank->stages[rank->own_stages[n]]->memory);
       }
       WEFT_TRY(sum_squares(rank, stream, error));
