@@ -32,6 +32,7 @@ struct world {
   const struct weft_bench_gpu_case *at;
   struct weft_bench_gpu_result *result;
   struct weft_named_source source;
+  struct weft_lower_options lower;
   struct weft_program *program;
   uint32_t rank_of[WEFT_BENCH_GPU_STAGES_MAX];
   struct weft_cuda *cuda; /* NULL: on the host */
@@ -117,6 +118,9 @@ static enum weft_status run_steps(struct world *world, struct weft_pipeline *pip
   for (uint32_t step = 0; step < timed + at->noted; step++) {
     struct weft_step_result result;
     WEFT_TRY(weft_pipeline_step(pipeline, &batch, &result, error));
+    if (at->communicator != NULL) {
+      WEFT_TRY(weft_barrier(transport, 0, error));
+    }
     const uint64_t now = weft_bench_now_ns();
     if (r == 0 && step >= first && step < timed) {
       world->samples[step - first] = now - last;
@@ -178,6 +182,9 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
                                       : weft_fail_memory(error, (size_t)room * sizeof *events);
   weft_array_free(NULL, events, (size_t)room, sizeof *events);
   world->ranks[transport->rank].saved_bytes = weft_pipeline_saved_bytes(pipeline);
+  if (transport->rank == at->own_rank) {
+    world->result->graph_steps = weft_pipeline_graph_steps(pipeline);
+  }
   weft_pipeline_destroy(pipeline);
   return status;
 }
@@ -285,6 +292,9 @@ static enum weft_status read_results(struct world *world, struct weft_error *err
   result->checksum = result->checksum * 31 + weft_checksum(result->losses, sizeof result->losses);
   for (uint32_t r = 0; world->cuda != NULL && r < world->at->ranks; r++) {
     uint64_t bytes, allocations;
+    if (weft_cuda_device(world->cuda, r) == NULL) {
+      continue; /* another process has it */
+    }
     weft_cuda_memory(world->cuda, r, &bytes, &allocations);
     result->memory_bytes += bytes;
     result->stage_bytes += world->ranks[r].saved_bytes;
@@ -299,12 +309,16 @@ static enum weft_status make_stages(struct world *world, struct weft_error *erro
   const struct weft_bench_gpu_case *at = world->at;
   world->null.ops = weft_null_stage_ops();
   if (at->kind == WEFT_BENCH_GPU_PRODUCTS) {
-    WEFT_TRY(weft_bench_gpu_plans_open(weft_cuda_device(world->cuda, 0), at, &world->plans, error));
+    WEFT_TRY(weft_bench_gpu_plans_open(weft_cuda_device(world->cuda, at->own_rank), at,
+                                       &world->plans, error));
   }
   for (uint32_t s = 0; s < world->program->stage_count; s++) {
     struct weft_device *device =
         world->cuda != NULL ? weft_cuda_device(world->cuda, world->rank_of[s]) : NULL;
     world->bases[s] = &world->null;
+    if (at->communicator != NULL && device == NULL) {
+      continue; /* another process has it */
+    }
     if (at->kind == WEFT_BENCH_GPU_TIMED) {
       struct weft_cost_stage *timed = &world->timed[s];
       weft_cost_stage_init(timed, WEFT_COST_DEVICE);
@@ -329,7 +343,11 @@ static enum weft_status run_world(struct world *world, struct weft_error *error)
   struct weft_comm *comm;
   options.rank_count = world->at->ranks;
   WEFT_TRY(make_stages(world, error));
-  WEFT_TRY(weft_comm_open(NULL, world->cuda != NULL ? "cuda" : "threads", &options, &comm, error));
+  options.communicator = world->at->communicator;
+  const char *transport = world->at->communicator != NULL ? "nccl"
+                          : world->cuda != NULL           ? "cuda"
+                                                          : "threads";
+  WEFT_TRY(weft_comm_open(NULL, transport, &options, &comm, error));
   enum weft_status status = weft_comm_run(comm, rank_main, world, error);
   const uint64_t free_after = weft_bench_gpu_free_bytes(world->cuda);
   weft_comm_close(comm);
@@ -354,7 +372,7 @@ static enum weft_status open_world(struct world *world, struct weft_error *error
   const struct weft_bench_gpu_case *at = world->at;
   const uint32_t gpu = 0;
   const struct weft_cuda_options options = {
-      .gpus = &gpu, .gpu_count = 1, .partitions = at->partitions};
+      .gpus = &gpu, .gpu_count = 1, .partitions = at->partitions, .first_rank = at->own_rank};
   struct weft_random random = {.state = 7};
   WEFT_TRY(weft_source_named(&world->source, at->microbatches, true, &world->program, error));
   assert(world->program->stage_count <= WEFT_BENCH_GPU_STAGES_MAX);
@@ -376,7 +394,8 @@ static enum weft_status open_world(struct world *world, struct weft_error *error
     world->batch[0][k] = (float)weft_random_share(&random);
     world->batch[1][k] = (float)weft_random_share(&random);
   }
-  return at->on_host ? WEFT_OK : weft_cuda_open(NULL, &options, at->ranks, &world->cuda, error);
+  const uint32_t here = at->communicator != NULL ? 1 : at->ranks;
+  return at->on_host ? WEFT_OK : weft_cuda_open(NULL, &options, here, &world->cuda, error);
 }
 
 static void close_world(struct world *world) {
@@ -406,8 +425,12 @@ enum weft_status weft_bench_gpu_run(const struct weft_bench_gpu_case *at,
   memset(result, 0, sizeof *result);
   world->at = at;
   world->result = result;
-  world->source = (struct weft_named_source){
-      .schedule = at->schedule, .ranks = at->ranks, .stages_per_rank = at->stages_per_rank};
+  world->lower = weft_lower_options_default();
+  world->lower.by_time = at->communicator != NULL; /* as the command does */
+  world->source = (struct weft_named_source){.schedule = at->schedule,
+                                             .ranks = at->ranks,
+                                             .stages_per_rank = at->stages_per_rank,
+                                             .lower = &world->lower};
   enum weft_status status = open_world(world, error);
   if (status == WEFT_OK) {
     status = run_world(world, error);

@@ -2,6 +2,7 @@
 """Weft beside PyTorch's pipelining on one GPU, with the same stages.
 
     python3 bench/gpu_against_pytorch.py [--weft build/weft-bench] [--ranks 2,4]
+    python3 bench/gpu_against_pytorch.py --weft-nccl build/tests/job_blocks_nccl_openmpi
 
 The model is eight blocks x + W2 gelu(W1 x) of width 2,048 without biases, in bf16, and a step has
 eight microbatches of 2,048 rows; the loss is the sum of outputs times targets. Weights, inputs and
@@ -12,6 +13,9 @@ PyTorch runs a process per rank on the GPU, under MPS if it can be started, with
 (each process claims to be a host of its own, else NCCL refuses two ranks on a GPU). Weft runs all
 ranks in one process (`weft bench gpu-blocks`). Ranks share the whole GPU, or each has its part of
 it: by MPS's limit on threads, and by partitions. Printed is the median step in milliseconds.
+
+With --weft-nccl, Weft runs as PyTorch does: a process per rank, over NCCL and its sockets, under the
+same MPS, and each step ends with a barrier; as a graph per rank.
 
 WEFT_BENCH_WIDTH=16 WEFT_BENCH_DEVICE=cpu tries the script where there is no GPU: Weft needs the
 fake driver of the tests, PyTorch computes on the host over gloo, and the times mean nothing.
@@ -215,11 +219,32 @@ def run_weft(command, ranks):
     return {row["case"]: row for row in json.loads(done.stdout)["blocks"]}
 
 
+def run_weft_nccl(program, ranks, limit):
+    """As run_weft(), by a job of MPI."""
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                       OMPI_MCA_btl="^tcp,openib", WEFT_NCCL_CTAS="1")
+    environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
+               "1", "-n", str(ranks), program, str(WIDTH), str(STEPS)]
+    try:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=limit,
+                              check=False)
+        text = done.stdout.decode() if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"Weft over NCCL, {ranks} ranks: {error}")
+        text = ""
+    return {row["case"]: row for row in json.loads(text)["blocks"]} if text else {}
+
+
 def compare(ranks, weft, pytorch, column):
     """Prints a line per schedule; whether losses agree."""
     same = True
     for schedule in SCHEDULES:
-        row = weft[schedule]
+        row = weft.get(schedule)
+        if row is None:
+            text = f"{pytorch[schedule][0]:.2f}" if schedule in pytorch else "-"
+            print(f"{schedule:<22} {ranks:>5} {text:>11} {'-':>9}", flush=True)
+            continue
         if schedule not in pytorch:
             print(f"{schedule:<22} {ranks:>5} {'-':>11} {row[column]:>9.2f}", flush=True)
             continue
@@ -239,6 +264,7 @@ def main():
         run_rank(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weft", default="build/weft-bench", help="the program weft-bench")
+    parser.add_argument("--weft-nccl", help="the program job_blocks_nccl of the tests instead")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--limit", type=int, default=120, help="seconds for PyTorch, each time")
     arguments = parser.parse_args()
@@ -246,18 +272,21 @@ def main():
     if importlib.util.find_spec("torch") is None:
         print("there is no PyTorch here; nothing was compared")
         return 0
-    weft = {p: run_weft([arguments.weft, "bench", "gpu-blocks"], p) for p in ranks}
+    apart = arguments.weft_nccl
+    weft = {} if apart else {p: run_weft([arguments.weft, "bench", "gpu-blocks"], p) for p in ranks}
     same = True
     with tempfile.TemporaryDirectory() as folder:
         mps = start_mps(folder)
         try:
-            for shared in (True, False) if mps else (True,):
-                print(f"8 blocks of width {WIDTH}, {MICROBATCHES} microbatches, bf16; PyTorch "
-                      f"{'under MPS' if mps else 'without MPS'}; "
+            for shared in (True, False) if mps and not apart else (True,):
+                print(f"8 blocks of width {WIDTH}, {MICROBATCHES} microbatches, bf16; "
+                      f"{'both' if apart else 'PyTorch'} {'under MPS' if mps else 'without MPS'}; "
                       f"{'ranks share the GPU' if shared else 'each rank has its part of the GPU'}")
                 print(f"{'schedule':<22} {'ranks':>5} {'pytorch ms':>11} {'weft ms':>9} "
                       f"{'pytorch/weft':>12} {'loss: pytorch':>13} {'weft':>13}", flush=True)
                 for p in ranks:
+                    if apart:
+                        weft[p] = run_weft_nccl(apart, p, arguments.limit)
                     found, why = run_pytorch(p, arguments.limit, 100 if shared else 100 // p)
                     column = "step_ms" if shared else "partitions_ms"
                     same = compare(p, weft[p], found, column) and same

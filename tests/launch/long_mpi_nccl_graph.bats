@@ -95,3 +95,15 @@ waits() {
   [ "$status" -eq 0 ]
   [[ $output == *" 0/203"* ]]
 }
+
+@test "blocks in a process per rank: eager and graph steps have the same bits" {
+  local ranks
+  mpi_needs openmpi
+  mpi_launcher openmpi
+  export WEFT_NCCL_CTAS=1
+  for ranks in 2 4; do
+    mpi_run -n "$ranks" "$WEFT_BUILD_DIR/tests/job_blocks_nccl_openmpi" 16 3
+    [ "$status" -eq 0 ] || { echo "$stderr" >&2; return 1; }
+    [ "$(jq '[.blocks[] | select(.graph_steps == 5)] | length' <<<"$output")" -eq 7 ]
+  done
+}
