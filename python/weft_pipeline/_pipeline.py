@@ -13,6 +13,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import launch
 from ._errors import CancelledError, Error, StageError, UsageError
+from ._graph import Edge, Graph, chain_edges, graph_pointer
 from ._library import Immutable, boolean, c, choice, integer, lib, real, set_once
 from ._places import Place, places_of, same_device
 from ._plan import Plan
@@ -50,14 +51,20 @@ def _interruptible() -> Iterator[None]:
 class StepResult(NamedTuple):
     """The losses of the microbatches, and the output of the last stage where it is wanted.
 
-    Between processes only the rank with the last stage has them.
+    In a graph, stages without out-edges compute losses: `losses` are their sums, `heads` has those
+    of each stage, and `output` is a tuple where there are several. Between processes a rank has
+    what its own stages compute.
     """
 
     losses: tuple[float, ...]
     output: Any
+    heads: dict[int, tuple[float, ...]]
 
 
-def _program_of(schedule: Union[str, Table, Program, Plan], stages: int, m: int) -> Program:
+def _program_of(
+    schedule: Union[str, Table, Program, Plan], stages: int, m: int, graph: Optional[Graph]
+) -> Program:
+    graph_pointer(graph)
     if isinstance(schedule, Plan):
         schedule = schedule.table
     if isinstance(schedule, str):
@@ -66,8 +73,11 @@ def _program_of(schedule: Union[str, Table, Program, Plan], stages: int, m: int)
                 f"the schedule {schedule} needs a number of microbatches",
                 "give microbatches=8, say",
             )
-        table = Table.named(schedule, ranks=stages, microbatches=m)
-        if table.stages != stages:  # several stages on a rank
+        if graph is not None:
+            table = Table.named(schedule, graph=graph, microbatches=m)
+        else:
+            table = Table.named(schedule, ranks=stages, microbatches=m)
+        if graph is None and table.stages != stages:  # several stages on a rank
             v = table.stages // table.ranks
             if stages % v:
                 raise UsageError(
@@ -78,6 +88,12 @@ def _program_of(schedule: Union[str, Table, Program, Plan], stages: int, m: int)
         schedule = table
     if not isinstance(schedule, Program):
         raise TypeError(f"schedule must be a name, Table, Program or Plan, not {schedule!r}")
+    if graph is not None and not lib.weft_graph_equal(schedule._c.graph, graph_pointer(graph)):
+        raise UsageError(
+            f"the schedule has the graph {schedule.graph}, not {graph}",
+            "leave graph out, except for a schedule by name; Table.from_rows(table, graph=...) "
+            "gives a table a graph",
+        )
     program = schedule.lower() if isinstance(schedule, Table) else schedule
     program.verify().raise_if_bad()
     if program.stages != stages:
@@ -136,6 +152,14 @@ class Pipeline(Immutable):
     takes and gives one tensor. A rank that makes no progress for `stall_limit` seconds ends the
     step with an error that names it.
 
+    Modules may form a graph: that of the schedule, or `graph` for a schedule by name. A module then
+    gets a tensor for each in-edge, in ascending order of the stages that these come from. It gives
+    one tensor, which goes over all out-edges, or a tuple with one for each, in ascending order of
+    the stages that they go to. Gradients that come back for one tensor are summed in that order.
+    A stage that gets no gradient over any edge is frozen: it runs without autograd. Stages without
+    in-edges take the batch, those without out-edges compute losses: with several of them, `x`,
+    `target` and `loss_fn` are one for all, or a sequence with one for each, in ascending order.
+
     All ranks are in this process. Those with stages on the CPU are threads. Those whose modules are
     on a GPU run there, one GPU or several, and what they exchange stays on it; `partitions` splits
     each GPU into so many groups of its multiprocessors, one or more for each rank.
@@ -147,8 +171,9 @@ class Pipeline(Immutable):
     """
 
     __slots__ = (
-        "_last_rank",
+        "_edges",
         "_lock",
+        "_losses",
         "_microbatches",
         "_partitions",
         "_places",
@@ -156,6 +181,7 @@ class Pipeline(Immutable):
         "_rank",
         "_runs",
         "_scale",
+        "_sources",
         "_stages",
         "_stall",
         "_transport",
@@ -163,8 +189,9 @@ class Pipeline(Immutable):
         "program",
     )
     program: Program
-    _last_rank: int
+    _edges: tuple[Edge, ...]
     _lock: Any
+    _losses: tuple[int, ...]  # stages without out-edges
     _microbatches: int
     _partitions: int
     _places: dict[int, Place]  # of the ranks of this process
@@ -172,6 +199,7 @@ class Pipeline(Immutable):
     _rank: Optional[int]  # None: all ranks are here
     _runs: Runs
     _scale: bool
+    _sources: tuple[int, ...]  # stages without in-edges
     _stages: list[Optional[Stage]]
     _stall: int
     _transport: str
@@ -181,8 +209,9 @@ class Pipeline(Immutable):
         self,
         stages: Sequence[Any],
         schedule: Union[str, Table, Program, Plan] = "1F1B",
-        loss_fn: Optional[Callable[..., Any]] = None,
+        loss_fn: Union[Callable[..., Any], Sequence[Callable[..., Any]], None] = None,
         *,
+        graph: Optional[Graph] = None,
         microbatches: int = 0,
         scale_grads: bool = True,
         stall_limit: float = 30,
@@ -195,8 +224,6 @@ class Pipeline(Immutable):
         modules = list(stages)
         if not modules or isinstance(stages, str):
             raise TypeError("stages must be modules of PyTorch")
-        if loss_fn is not None and not callable(loss_fn):
-            raise TypeError("loss_fn must be a function")
         count = integer(microbatches, "microbatches", 0, c.WEFT_MICROBATCHES_MAX)
         scale = boolean(scale_grads, "scale_grads")
         stall = int(real(stall_limit, "stall_limit", 0, 1e6) * 1e9)
@@ -204,7 +231,15 @@ class Pipeline(Immutable):
             choice(transport, "transport", _TRANSPORTS)
         choice(progress, "progress", ("calls", "thread"))
         parts = integer(partitions, "partitions", 0, 64)
-        program = _program_of(schedule, len(modules), count)
+        program = _program_of(schedule, len(modules), count, graph)
+        found = program.graph
+        edges = chain_edges(program.stages) if found is None else found.edges
+        sources = (0,) if found is None else found.sources
+        losses = (program.stages - 1,) if found is None else found.losses
+        functions = _each(loss_fn, "loss_fn", losses)
+        for function in functions.values():
+            if function is not None and not callable(function):
+                raise TypeError("loss_fn must be a function, or a sequence of functions")
         is_job = transport in ("mpi", "nccl")
         job = launch.info()
         rank = job.rank if is_job else None
@@ -216,9 +251,8 @@ class Pipeline(Immutable):
         _check_modules(torch, modules, program, rank)
         places = places_of(torch, modules, program, rank)
         runs = Runs(torch)
-        last = len(modules) - 1
         made = [
-            Stage(runs, places[owner or 0], k, modules[k], loss_fn, k == last)
+            Stage(runs, places[owner or 0], k, modules[k], functions.get(k))
             if rank is None or owner == rank
             else None
             for k, owner in enumerate(program.rank_of_stage)
@@ -226,7 +260,9 @@ class Pipeline(Immutable):
         set_once(
             self,
             program=program,
-            _last_rank=program.rank_of_stage[-1],
+            _edges=edges,
+            _losses=losses,
+            _sources=sources,
             _microbatches=program.microbatches,
             _lock=launch.state.lock if is_job else threading.Lock(),
             _partitions=parts,
@@ -255,28 +291,31 @@ class Pipeline(Immutable):
         with same_device(self._runs.torch, self._places):
             self._world.clear()
 
-    def _open(self, x: Any) -> World:
-        """The ranks, with buffers for batches like this one; made anew for a larger one."""
+    def _open(self, xs: dict[int, Any]) -> World:
+        """The ranks, with buffers for batches like these; made anew for larger ones."""
         if self._world:
             world = self._world[0]
-            size = None if x is None else tuple(x.shape)
-            if size is None or world.size is None:
-                return world
-            if size[0] <= world.size[0] and size[1:] == world.size[1:]:
+            larger = [
+                (size, most)
+                for size, most in ((tuple(x.shape), world.sizes[k]) for k, x in xs.items())
+                if size[0] > most[0] or size[1:] != most[1:]
+            ]
+            if not larger:
                 return world
             if self._rank is not None:
                 raise UsageError(
-                    f"a batch of {size} is larger than the first one, of {world.size}",
+                    f"a batch of {larger[0][0]} is larger than the first one, of {larger[0][1]}",
                     "between processes, begin with the largest batch",
                 )
             self._clear()
-        self._world.append(World(self, x))
+        self._world.append(World(self, xs))
         return self._world[0]
 
     def step(self, x: Any = None, target: Any = None, *, output: bool = False) -> StepResult:
         """Run a training step on a batch, which is split along its first dimension.
 
-        Between processes the rank with the first stage needs `x`, that with the last `target`.
+        Between processes the rank with the first stage needs `x`, that with the last `target`; in a
+        graph, ranks with stages without in-edges, and without out-edges.
         """
         return self._run(lib.weft_pipeline_step, x, target, boolean(output, "output"))
 
@@ -284,11 +323,16 @@ class Pipeline(Immutable):
         """Run the forwards alone."""
         return self._run(lib.weft_pipeline_eval, x, target, boolean(output, "output"))
 
-    def _batch(self, tensor: Any, name: str, stage: int) -> Optional[Any]:
-        """A tensor for a stage, on its device, if that is in this process."""
-        made = self._stages[stage]
-        if made is None or (tensor is None and name == "target"):
-            return None
+    def _batches(self, given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
+        """The tensors of those of these stages that are in this process, on their devices."""
+        found = {}
+        for k, tensor in _each(given, name, stages).items():
+            made = self._stages[k]
+            if made is not None and not (tensor is None and name == "target"):
+                found[k] = self._batch(tensor, name, made)
+        return found
+
+    def _batch(self, tensor: Any, name: str, made: Stage) -> Any:
         if not isinstance(tensor, self._runs.torch.Tensor):
             raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
         m = self._microbatches
@@ -302,42 +346,53 @@ class Pipeline(Immutable):
         return tensor.detach().to(place.device, non_blocking=place.enqueues)
 
     def _run(self, function: Any, x: Any, target: Any, output: bool) -> StepResult:
-        training = function is lib.weft_pipeline_step
-        x, target = self._batch(x, "x", 0), self._batch(target, "target", -1)
-        last = self._stages[-1]
-        if training and last is not None and (target is None or last.loss_fn is None):
-            raise UsageError(
-                "a training step needs a target, and the pipeline a loss_fn",
-                "step(x, target); forwards alone are eval(x)",
-            )
+        xs = self._batches(x, "x", self._sources)
+        targets = self._batches(target, "target", self._losses)
+        if function is lib.weft_pipeline_step:
+            for k in self._losses:
+                made = self._stages[k]
+                if made is not None and (k not in targets or made.loss_fn is None):
+                    raise UsageError(
+                        "a training step needs a target, and the pipeline a loss_fn"
+                        + (f"; stage {k} has not both" if len(self._losses) > 1 else ""),
+                        "step(x, target); forwards alone are eval(x)",
+                    )
         with self._lock:
             if self._rank is not None and launch.state.agreed is not None:
                 raise UsageError("the job has failed before", "end the process") from (
                     launch.state.agreed
                 )
             with same_device(self._runs.torch, self._places):
-                return self._run_on(self._open(x), function, x, target, output)
+                return self._run_on(self._open(xs), function, xs, targets, output)
 
-    def _run_on(self, world: World, function: Any, x: Any, target: Any, output: bool) -> StepResult:
+    def _run_on(
+        self, world: World, function: Any, xs: Any, targets: Any, output: bool
+    ) -> StepResult:
         torch, runs, m = self._runs.torch, self._runs, self._microbatches
-        first, last = self._stages[0], self._stages[-1]
-        if first is not None:
-            first.chunks = x.tensor_split(m)
-        plain, wants = c.weft_batch(), c.weft_batch()  # for the rank with the last stage the second
-        plain.microbatch_count = wants.microbatch_count = m
-        if last is not None:
-            last.targets = target.tensor_split(m) if target is not None else None
-            last.outputs.clear()
-            wants.want_losses = target is not None and last.loss_fn is not None
+        for k, x in xs.items():
+            self._stages[k].chunks = x.tensor_split(m)
+        heads: dict[int, Stage] = {}  # losses of this process
+        batches: dict[Optional[int], Any] = {}  # of ranks with losses; None: of the others
+        for k in self._losses:
+            stage, rank = self._stages[k], self.program.rank_of_stage[k]
+            if stage is None:
+                continue
+            heads[k] = stage
+            stage.targets = targets[k].tensor_split(m) if k in targets else None
+            stage.outputs.clear()
+            batch = batches.setdefault(rank, c.weft_batch())
+            batch.want_losses |= stage.targets is not None and stage.loss_fn is not None
+        batches.setdefault(None, c.weft_batch())
+        for batch in batches.values():
+            batch.microbatch_count = m
         runs.error, runs.output = None, output
         training = function is lib.weft_pipeline_step
-        owner = self._last_rank
-        result = c.weft_step_result()
+        results = {rank: c.weft_step_result() for rank in batches if rank is not None}
         casts = _autocasts(torch, self._places)
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
-            batch = wants if rank == owner else plain
-            into = ctypes.byref(result) if rank == owner else None
+            batch = batches[rank if rank in batches else None]
+            into = ctypes.byref(results[rank]) if rank in results else None
             with contextlib.ExitStack() as modes:  # of this thread
                 modes.enter_context(torch.set_grad_enabled(training))
                 for mode in casts:
@@ -348,7 +403,7 @@ class Pipeline(Immutable):
             place.begin()
         try:
             with _interruptible():
-                world.run(step, (self, x, target, plain, wants, result))
+                world.run(step, (self, xs, targets, batches, results))
         except Error as error:
             self._clear()  # the next step begins with new ranks
             cause = runs.error if isinstance(error, StageError) else None
@@ -357,12 +412,41 @@ class Pipeline(Immutable):
             if cause is not None:
                 raise cause from error
             raise
-        found = tuple(result.losses[: result.loss_count]) if result.loss_count else ()
-        merged = None
-        if last is not None and output:
-            merged = torch.cat([last.outputs[k] for k in range(m)])
-            last.outputs.clear()
-        return StepResult(found, merged)
+        return self._result(heads, results, output)
+
+    def _result(self, heads: dict[int, Stage], results: Any, output: bool) -> StepResult:
+        m = self._microbatches
+        losses = {
+            head.stage: tuple(head.losses[:m])
+            for result in results.values()
+            for head in result.heads[: result.head_count]
+            if heads[head.stage].targets is not None and head.losses
+        }
+        losses = {k: losses[k] for k in heads if k in losses}
+        merged: list[Any] = []
+        for k in self._losses if output and heads else ():
+            stage = heads.get(k)
+            if stage is None:
+                merged.append(None)
+                continue
+            merged.append(self._runs.torch.cat([stage.outputs[j] for j in range(m)]))
+            stage.outputs.clear()
+        one = merged[0] if len(merged) == 1 else tuple(merged) if merged else None
+        return StepResult(tuple(map(sum, zip(*losses.values()))), one, losses)
+
+
+def _each(given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
+    """What is given for all of these stages, or a sequence with one for each."""
+    if not isinstance(given, (tuple, list)):
+        return dict.fromkeys(stages, given)
+    if len(given) != len(stages):
+        listed = ", ".join(map(str, stages))
+        raise UsageError(
+            f"{name} has {len(given)} items; expected {len(stages)}, for "
+            f"{'stages' if len(stages) > 1 else 'stage'} {listed}",
+            "give one for all of them, or one for each in ascending order",
+        )
+    return dict(zip(stages, given))
 
 
 def _autocasts(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:

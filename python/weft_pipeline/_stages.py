@@ -11,6 +11,8 @@ from ._library import c
 from ._places import Place
 from ._tensors import ITEM, shape_of
 
+_TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
+
 _WALK_FROM = 1 << 16  # weights of a stage
 
 
@@ -34,8 +36,11 @@ _Function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
 class Stage:
     """A module and its functions for the runtime.
 
-    These are called for every action, so they do little: no dict or list is built, tensors in the
-    runtime's buffers are made once, and the autograd engine is called without the checks of
+    The module gets a tensor for each in-edge, in ascending order of the stages that these come
+    from. It gives one tensor, which goes over all out-edges, or one for each.
+
+    The functions are called for every action, so they do little: tensors in the runtime's buffers
+    are made once, and the autograd engine is called without the checks of
     torch.autograd.backward(), whose arguments are right here.
     """
 
@@ -46,7 +51,6 @@ class Stage:
         index: int,
         module: Any,
         loss_fn: Optional[Callable[..., Any]],
-        is_last: bool,
     ) -> None:
         """Make a stage on a place."""
         self.runs = runs
@@ -54,12 +58,16 @@ class Stage:
         self.view = place.view
         self.index = index
         self.module = module
-        self.is_last = is_last
-        self.loss_fn = loss_fn if is_last else None
-        self.takes_grad = False  # whether its input needs a gradient
-        self.chunks: Any = None  # microbatches of the batch, for the first stage
-        self.targets: Any = None  # likewise, for the last
-        self.outputs: dict[int, Any] = {}  # of the last stage, by microbatch, where wanted
+        self.is_loss = False
+        self.loss_fn = loss_fn
+        # Where the tensor of an input or output is among all, and whether it needs a gradient.
+        self.in_edges: tuple[tuple[int, bool], ...] = ()
+        self.gives: tuple[tuple[int, bool], ...] = ()
+        self.owes: tuple[int, ...] = ()  # in-edges that it gives a gradient over
+        self.has_backward = True
+        self.chunks: Any = None  # microbatches of the batch, for a stage without in-edges
+        self.targets: Any = None  # likewise, for a loss
+        self.outputs: dict[int, Any] = {}  # of a loss, by microbatch, where wanted
         self.kept: dict[int, Any] = {}
         self.calls: dict[int, Any] = {}
         # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
@@ -78,9 +86,16 @@ class Stage:
         self.struct = c.weft_stage()
         self.struct.ops = ctypes.pointer(self.ops)
 
-    def reset(self, takes_grad: bool) -> None:
-        """Begin anew, with ranks that have just been opened."""
-        self.takes_grad = takes_grad
+    def reset(self, takes: list[bool], gives: list[bool], is_loss: bool) -> None:
+        """Begin anew, with ranks that have just been opened.
+
+        `takes` and `gives` say which of its inputs and outputs need a gradient.
+        """
+        self.in_edges = tuple((k * _TENSORS, needs) for k, needs in enumerate(takes))
+        self.gives = tuple((k * _TENSORS, needs) for k, needs in enumerate(gives))
+        self.owes = tuple(at for at, needs in self.in_edges if needs)
+        self.is_loss = is_loss
+        self.has_backward = is_loss or any(gives)
         self.kept.clear()
         self.outputs.clear()
         self.calls.clear()
@@ -112,30 +127,62 @@ class Stage:
         return run
 
     def forward(self, where: Any) -> None:
-        """Compute the output, and of the last stage the loss."""
-        training = where.training
+        """Compute the output, and of a loss the loss."""
+        training = where.training and self.has_backward
         if self.chunks is not None:
-            x = self.chunks[where.microbatch]
+            xs = (self.chunks[where.microbatch],)
         else:
-            x = self.view(where.inputs).detach()
-            if training and self.takes_grad:
-                x.requires_grad_()
-        y = self.module(x)
-        if not self.is_last:
-            self._put(where.outputs, y)
+            xs = tuple(
+                [self._input(where.inputs + at, needs and training) for at, needs in self.in_edges]
+            )
+        if training or not where.training:
+            y = self.module(*xs)
+        else:  # frozen
+            with self.runs.torch.no_grad():
+                y = self.module(*xs)
+        if self.is_loss:
+            y = self._loss(where, y)
         else:
-            if self.runs.output:
-                self.outputs[where.microbatch] = y.detach()
-            if self.loss_fn is not None and self.targets is not None:
-                y = self.loss_fn(y, self.targets[where.microbatch])
-                if y.numel() != 1:
-                    raise UsageError(
-                        f"loss_fn gives a tensor of {tuple(y.shape)}; expected one number",
-                        'reduction="mean" or "sum" of PyTorch\'s losses gives one',
-                    )
-                self.place.put_loss(where.loss, y)
+            for (at, _), part in zip(self.gives, self.parts_of(y, len(self.gives))):
+                self._put(where.outputs + at, part)
         if training:
-            self.kept[where.slot] = (x, y)
+            self.kept[where.slot] = (xs, y)
+
+    def _input(self, address: int, needs_grad: bool) -> Any:
+        x = self.view(address).detach()
+        return x.requires_grad_() if needs_grad else x
+
+    def _loss(self, where: Any, y: Any) -> Any:
+        if self.runs.output:
+            self.outputs[where.microbatch] = y.detach()
+        if self.loss_fn is None or self.targets is None:
+            return y
+        loss = self.loss_fn(y, self.targets[where.microbatch])
+        if loss.numel() != 1:
+            raise UsageError(
+                f"loss_fn gives a tensor of {tuple(loss.shape)}; expected one number",
+                'reduction="mean" or "sum" of PyTorch\'s losses gives one',
+            )
+        self.place.put_loss(where.loss, loss)
+        return loss
+
+    def parts_of(self, y: Any, count: int) -> list[Any]:
+        """Give each of so many outputs."""
+        tensor = self.runs.torch.Tensor
+        if isinstance(y, tensor):
+            return [y] * count
+        is_many = type(y) in (tuple, list)
+        if is_many and len(y) == count > 1 and all(isinstance(part, tensor) for part in y):
+            return list(y)
+        found = type(y).__name__
+        if is_many:
+            kinds = ("tensor" if isinstance(part, tensor) else type(part).__name__ for part in y)
+            found += f" of {len(y)} ({', '.join(kinds)})"
+        each = f", or {count}, one for each of its out-edges" if count > 1 else ""
+        raise UsageError(
+            f"stage {self.index} gives {found}; expected one tensor{each}",
+            "return a tensor; several of one shape can be stacked",
+        )
 
     def _put(self, outputs: int, y: Any) -> None:
         out = self.view(outputs)
@@ -155,29 +202,39 @@ class Stage:
             out = self.view(outputs)
         out.copy_(y.detach())
 
-    def _gradient(self, where: Any, y: Any) -> Any:
-        """The gradient of what the stage gives: its output, or the loss.
+    def _roots(self, where: Any, y: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Where the backward begins, and the gradients there.
 
-        A copy: the engine may keep a part of it as the gradient of a weight.
+        Copies: the engine may keep a part of one as the gradient of a weight.
         """
-        if self.loss_fn is not None:
-            return self.runs.ones_like(y)
-        return self.view(where.output_grads).clone()
+        if self.is_loss:
+            return ((y,), (self.runs.ones_like(y),)) if y.requires_grad else ((), ())
+        if len(self.gives) == 1:
+            return ((y,), (self.view(where.output_grads).clone(),)) if y.requires_grad else ((), ())
+        pairs = [
+            (part, self.view(where.output_grads + at).clone())
+            for (at, needs), part in zip(self.gives, self.parts_of(y, len(self.gives)))
+            if needs and part.requires_grad
+        ]
+        return tuple(part for part, _ in pairs), tuple(grad for _, grad in pairs)
 
-    def _pass_on(self, where: Any, gradient: Any) -> None:
-        out = self.view(where.input_grads)
-        if gradient is None:  # the output does not depend on the input
-            out.zero_()
-        else:
-            out.copy_(gradient)
+    def _pass_on(self, where: Any, gradients: Any) -> None:
+        """Write the gradients of the inputs that need one."""
+        for at, gradient in zip(self.owes, gradients):
+            out = self.view(where.input_grads + at)
+            if gradient is None:  # no output depends on the input
+                out.zero_()
+            else:
+                out.copy_(gradient)
 
     def backward(self, where: Any) -> None:
         """Compute all gradients."""
-        x, y = self.kept.pop(where.slot)
-        if y.requires_grad:
-            self.runs.backward((y,), (self._gradient(where, y),), False, False, (), True, True)
-        if x.requires_grad:
-            self._pass_on(where, x.grad)
+        xs, y = self.kept.pop(where.slot)
+        roots, grads = self._roots(where, y)
+        if roots:
+            self.runs.backward(roots, grads, False, False, (), True, True)
+        if self.owes:
+            self._pass_on(where, [x.grad for x in xs if x.requires_grad])
 
     def _weights_in(self, where: Any) -> tuple[Any, ...]:
         if where.step != self.step:
@@ -186,31 +243,33 @@ class Stage:
         return self.weights
 
     def backward_input(self, where: Any) -> None:
-        """Compute the gradient of the input."""
+        """Compute the gradients of the inputs."""
         slot = where.slot
-        x, y = self.kept[slot]
-        gradient = self._gradient(where, y)
-        if self.walks and x.requires_grad and y.requires_grad and not y._is_view():
+        xs, y = self.kept[slot]
+        roots, grads = self._roots(where, y)
+        ends = tuple([x for x in xs if x.requires_grad])
+        # PyTorch's walk is for one way through a stage.
+        if self.walks and len(roots) == len(ends) == len(xs) == 1 and not roots[0]._is_view():
             weights = iter(self._weights_in(where))
-            found, groups = self.runs.split.stage_backward_input([y], [gradient], [x], weights)
+            found, groups = self.runs.split.stage_backward_input([*roots], [*grads], xs, weights)
             self.kept[slot] = (groups, None)
-            self._pass_on(where, found[0])
+            self._pass_on(where, found)
             return
-        self.kept[slot] = (gradient, y)
-        if x.requires_grad:
-            found = None
-            if y.requires_grad:
-                (found,) = self.runs.backward((y,), (gradient,), True, False, (x,), True, False)
+        self.kept[slot] = (grads, roots)
+        if ends:
+            found = (None,) * len(ends)
+            if roots:
+                found = self.runs.backward(roots, grads, True, False, ends, True, False)
             self._pass_on(where, found)
 
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
-        gradient, y = self.kept.pop(where.slot)
+        grads, roots = self.kept.pop(where.slot)
         weights = self._weights_in(where)
-        if y is None:  # what I left of the graph
-            self.runs.split.stage_backward_weight(iter(weights), gradient)
-        elif weights and y.requires_grad:
-            self.runs.backward((y,), (gradient,), False, False, weights, True, True)
+        if roots is None:  # what I left of the graph
+            self.runs.split.stage_backward_weight(iter(weights), grads)
+        elif weights and roots:
+            self.runs.backward(roots, grads, False, False, weights, True, True)
 
     def scale_grads(self, where: Any) -> None:
         """Divide the gradients by the number of microbatches."""

@@ -22,16 +22,16 @@ _stuck: list[Any] = []  # what threads that never return may still use
 class World:
     """The ranks of a pipeline that are in this process, and their pipelines."""
 
-    def __init__(self, owner: Pipeline, x: Any) -> None:
-        """Open the ranks, with buffers for batches like this one."""
+    def __init__(self, owner: Pipeline, xs: dict[int, Any]) -> None:
+        """Open the ranks, with buffers for batches like these, by stage without in-edges."""
         program, stages = owner.program, owner._stages
         self.rank = owner._rank
-        self.size = None if x is None else tuple(x.shape)
+        self.sizes = {k: tuple(x.shape) for k, x in xs.items()}
         gpus = None
         if any(place.enqueues for place in owner._places.values()):
             gpus = Gpus(owner._places, owner._partitions)
         if self.rank is None:
-            boundaries = _boundaries(owner, x, lambda mine: [mine])
+            boundaries = _boundaries(owner, xs, lambda mine: [mine])
             world = lib.weft_comm_options_default()
             world.rank_count = program.ranks
             comm = ctypes.POINTER(c.weft_comm)()
@@ -46,10 +46,16 @@ class World:
             comm = launch.world(owner._progress, owner._transport)
             launch.state.is_used = True
             launch.state.devices = gpus  # NCCL uses them for as long as there is a world
-            boundaries = _boundaries(owner, x, lambda m: launch.allgather(m, owner._stall))
+            boundaries = _boundaries(owner, xs, lambda m: launch.allgather(m, owner._stall))
         for k, stage in enumerate(stages):
             if stage is not None:
-                stage.reset(takes_grad=k > 0 and boundaries[k - 1].tensors[0].needs_grad)
+                needs = [boundary.tensors[0].needs_grad for boundary in boundaries]
+                takes = [needs[e] for e, edge in enumerate(owner._edges) if edge.to_stage == k]
+                outputs = _outputs_of(owner, k)
+                gives = [needs[e] for e in outputs]
+                if not boundaries[outputs[0]].own_output:  # one goes over all edges
+                    gives = [any(gives)]
+                stage.reset(takes, gives, k in owner._losses)
         options, keep = _options(owner, boundaries)
         destroy = lib.weft_comm_close if self.rank is None else None
         self.comm = Handle(comm, destroy, [keep, gpus])
@@ -98,7 +104,7 @@ def _options(owner: Pipeline, boundaries: Any) -> tuple[Any, Any]:
     options.source_context = ctypes.cast(ctypes.pointer(source), ctypes.c_void_p)
     options.microbatch_count = program.microbatches
     options.stages, options.stage_count = pointers, len(stages)
-    options.boundaries, options.boundary_count = boundaries, len(stages)
+    options.boundaries, options.boundary_count = boundaries, len(boundaries)
     options.scale_grads = owner._scale
     options.stall_limit = owner._stall
     options.no_events = True
@@ -107,64 +113,99 @@ def _options(owner: Pipeline, boundaries: Any) -> tuple[Any, Any]:
     return options, [program, stages, pointers, source, options, boundaries]
 
 
-def _boundaries(owner: Pipeline, x: Any, allgather: Callable[[bytes], list[bytes]]) -> Any:
-    """What each stage gives for the largest microbatch, without computing it.
+def _outputs_of(owner: Pipeline, k: int) -> list[int]:
+    """The boundaries that a stage writes: those of its out-edges, or that of a loss."""
+    if k in owner._losses:
+        return [len(owner._edges) + owner._losses.index(k)]
+    return [e for e, edge in enumerate(owner._edges) if edge.from_stage == k]
 
-    Between processes the ranks tell each other, stage by stage; a rank that cannot tell says so,
-    and all fail.
+
+def _boundaries(
+    owner: Pipeline, xs: dict[int, Any], allgather: Callable[[bytes], list[bytes]]
+) -> Any:
+    """What goes over each edge, and what each loss gives, for the largest microbatch.
+
+    Modules compute it without data. Between processes the ranks tell each other, stage by stage; a
+    rank that cannot tell says so, and all fail.
     """
-    torch, program = owner._runs.torch, owner.program
+    torch, program, edges = owner._runs.torch, owner.program, owner._edges
     size = ctypes.sizeof(c.weft_tensor_shape)
-    boundaries = (c.weft_boundary * program.stages)()
+    boundaries = (c.weft_boundary * (len(edges) + len(owner._losses)))()
     failure: Optional[BaseException] = None
-    shape = c.weft_tensor_shape()
-    for k in range(-1, program.stages):  # -1: the batch itself
-        rank = program.rank_of_stage[max(k, 0)] or 0
+    for k in range(program.stages):
+        rank = program.rank_of_stage[k] or 0
+        outputs = _outputs_of(owner, k)
         mine = b""
         if owner._rank in (None, rank):
+            inputs = [
+                boundaries[e].tensors[0].largest
+                for e, edge in enumerate(edges)
+                if edge.to_stage == k
+            ]
             try:
-                mine = b"+" + bytes(_given(owner, x, k, shape))
+                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs))
+                mine = (b"1" if is_one else b"+") + b"".join(map(bytes, shapes))
             except BaseException as caught:
                 failure = caught
-                mine = b"-" + bytes(size)
+                mine = b"-" + bytes(size * len(outputs))
             finally:
                 torch.clear_autocast_cache()  # weights without data are no use to a step
-        found = allgather(mine or bytes(size + 1))
+        found = allgather(mine or bytes(size * len(outputs) + 1))
         answer = found[rank if len(found) > 1 else 0]
-        if answer[:1] != b"+":
+        if answer[:1] not in (b"1", b"+"):
             reason = StageError(
                 f"rank {rank} cannot tell what stage {k} gives", "that rank's error says why"
             )
             if owner._rank is not None:
                 launch.is_failed(failure or reason)
             raise failure or reason
-        shape = c.weft_tensor_shape.from_buffer_copy(answer[1:])
-        if k >= 0:
-            boundaries[k].tensor_count = 1
-            boundaries[k].tensors[0].largest = shape
-            is_floating = getattr(torch, NAMES[shape.dtype]).is_floating_point
-            boundaries[k].tensors[0].needs_grad = is_floating
+        for n, e in enumerate(outputs):
+            shape = c.weft_tensor_shape.from_buffer_copy(answer, 1 + n * size)
+            boundaries[e].tensor_count = 1
+            boundaries[e].tensors[0].largest = shape
+            boundaries[e].own_output = answer[:1] == b"+"
+    _mark_gradients(owner, boundaries)
     return boundaries
 
 
-def _given(owner: Pipeline, x: Any, k: int, shape: Any) -> Any:
-    """The shape of what a stage gives for an input of a shape; of -1, of a microbatch of `x`."""
-    torch, program = owner._runs.torch, owner.program
-    stage = owner._stages[max(k, 0)]
+def _mark_gradients(owner: Pipeline, boundaries: Any) -> None:
+    """Tensors of floating point need a gradient, where their stage gets one to go on from."""
+    torch = owner._runs.torch
+    has_backward = [False] * owner.program.stages
+    for k in reversed(range(owner.program.stages)):
+        has_backward[k] = k in owner._losses
+        for e in _outputs_of(owner, k):
+            tensor = boundaries[e].tensors[0]
+            comes_back = k in owner._losses or (
+                owner._edges[e].gradient and has_backward[owner._edges[e].to_stage]
+            )
+            is_floating = getattr(torch, NAMES[tensor.largest.dtype]).is_floating_point
+            tensor.needs_grad = comes_back and is_floating
+            has_backward[k] = has_backward[k] or tensor.needs_grad
+
+
+def _given(
+    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int
+) -> tuple[list[Any], bool]:
+    """What a stage gives for inputs of these shapes or for a microbatch of `x`.
+
+    The shapes over each of its out-edges, and whether that is one tensor for all of them.
+    """
+    torch = owner._runs.torch
+    stage = owner._stages[k]
     assert stage is not None
     device = stage.place.device
     fake = import_module("torch._subclasses").FakeTensorMode(allow_non_fake_inputs=True)
     with torch.no_grad(), torch.random.fork_rng(devices=[]), fake:
-        if k < 0:
-            rows = -(-x.shape[0] // program.microbatches)
-            y = torch.empty((rows, *x.shape[1:]), dtype=x.dtype, device=device)
+        if not inputs:
+            shape_of(x, "x", device)
+            sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]
         else:
-            dtype = getattr(torch, NAMES[shape.dtype])
-            y = torch.empty(shape.dims[: shape.dim_count], dtype=dtype, device=device)
-            y = stage.module(y)
-        if not isinstance(y, torch.Tensor):
-            raise UsageError(
-                f"stage {k} gives {type(y).__name__}; expected one tensor",
-                "return a tensor; several of one shape can be stacked",
-            )
-        return shape_of(y, f"the output of stage {k}" if k >= 0 else "x", device)
+            sizes = [
+                (tuple(shape.dims[: shape.dim_count]), getattr(torch, NAMES[shape.dtype]))
+                for shape in inputs
+            ]
+        y = stage.module(*(torch.empty(dims, dtype=kind, device=device) for dims, kind in sizes))
+        what = f"the output of stage {k}"
+        shapes = [shape_of(part, what, device) for part in stage.parts_of(y, count)]
+        return shapes, isinstance(y, torch.Tensor)

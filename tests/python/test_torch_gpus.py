@@ -17,6 +17,7 @@ import warnings
 
 import pytest
 import test_launch
+import test_torch_graphs
 import weft_pipeline as weft
 import weft_pipeline.torch as weft_torch
 from weft_pipeline import _places, _tensors
@@ -233,6 +234,15 @@ def test_no_such_gpu(monkeypatch):
     assert "7" in caught.value.message and caught.value.hint
 
 
+@on_fake
+@pytest.mark.parametrize("name", ["skip", "frozen-skip", "heads"])
+def test_graphs(name, monkeypatch):
+    on_gpus(monkeypatch, lambda rank: rank % 2)
+    graph = weft.Graph(test_torch_graphs.GRAPHS[name])
+    for schedule in ("1F1B", "ZBH1"):
+        test_torch_graphs.compare(test_torch_graphs.modules_for(graph), graph, schedule)
+
+
 # ---- A process for each rank ----
 
 JOB = """\
@@ -422,7 +432,7 @@ def test_without_a_gpu():
     pipeline = weft_torch.Pipeline(on_cuda(2), "1F1B", loss_of, microbatches=4)
     assert {str(place.device) for place in pipeline._places.values()} == {"cuda:0"}
     with pytest.raises(weft.UnavailableError) as caught:
-        pipeline._open(torch.empty(8, 4))
+        pipeline._open({0: torch.empty(8, 4)})
     assert "libcuda" in caught.value.message and caught.value.hint
 
 
