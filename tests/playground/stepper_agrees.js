@@ -23,9 +23,15 @@ function below(n) { // xorshift
 }
 const pick = (list) => list[below(list.length)];
 
+const GRAPHS = ['0>1,1>2,0>2', '0>2,1>2,2>3', '0>1,1>2,2>3,0>3,0>2', '0>1F,1>2,2>3', '0>1,0>2']
+  .map((edges) => edges.split(',').map((edge) => { const [from, to] = edge.split('>'); return { from: Number(from), to: parseInt(to, 10), gradient: !to.endsWith('F') }; }))
+  .map((edges) => JSON.stringify({ schema: 'weft-graph/1', stages: 1 + Math.max(...edges.map((edge) => edge.to)), edges }));
+
 function program() {
-  const name = pick(['GPipe', '1F1B', 'LoopedBFS', 'Interleaved1F1B', 'InterleavedZeroBubble', 'ZBH1', 'ZBVZeroBubble', 'DualPipeV']);
-  const table = weft(['gen', name, '-p', String(2 + below(4)), '-m', String(2 + below(11))]);
+  const graph = below(3) === 0;
+  const name = pick(graph ? ['GPipe', '1F1B', 'ZBH1'] : ['GPipe', '1F1B', 'LoopedBFS', 'Interleaved1F1B', 'InterleavedZeroBubble', 'ZBH1', 'ZBVZeroBubble', 'DualPipeV']);
+  const shape = graph ? ['--graph', 'g.json'] : ['-p', String(2 + below(4))];
+  const table = weft(['gen', name, ...shape, '-m', String(2 + below(11))], { 'g.json': pick(GRAPHS) });
   if (table.status !== 0) return program();
   return weft(['lower', 't.csv', ...(below(2) ? ['--no-unshard'] : [])], { 't.csv': table.output }).output;
 }
@@ -34,7 +40,7 @@ function program() {
 function shuffled(text) {
   const rows = text.trim().split('\n').map((row) => row.split(','));
   for (let k = below(6); k > 0; k--) {
-    const row = pick(rows);
+    const row = pick(rows.filter(([first]) => first !== '#graph'));
     const at = below(row.length - 1);
     [row[at], row[at + 1]] = [row[at + 1], row[at]];
   }
