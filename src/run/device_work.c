@@ -20,6 +20,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -433,6 +434,15 @@ static uint32_t cells_done(const struct weft_device_work *work) {
   return done;
 }
 
+void weft_executor_look_at_device(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  const uint32_t done = cells_done(work);
+  if (done != work->seen) {
+    work->seen = done;
+    executor->last_progress = executor->now;
+  }
+}
+
 /* Of a replay whose transfers come one after the other: the one that the device is at, if its next
  * cell, or its end, comes after that. */
 static const struct weft_device_transfer *find_next_transfer(const struct weft_device_work *work) {
@@ -506,42 +516,121 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
   return status;
 }
 
-/* The first cell of all ranks that is not done and waits for nothing: its record, or NULL. */
-static const struct weft_action *find_culprit(const struct weft_executor *const *ranks,
-                                              uint32_t rank_count, uint32_t *rank) {
-  for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
-    struct weft_device_work *work = ranks[r] != NULL ? ranks[r]->device : NULL;
-    if (work != NULL && work->replaying) {
+/* ---- Whose fault a failure of the device is ----
+ *
+ * A GPU that has failed says so with every call, and tells neither which kernel it was nor which
+ * events have happened. What is known is how far each rank was: in a graph as the device has noted
+ * it, else as the host has last seen it; and that what a cell waits for is done if the cell is.
+ * From there on, the cells that can have begun are candidates: one for each rank that was busy. */
+
+enum { CANDIDATES_NAMED = 4 };
+
+struct candidates {
+  uint32_t ranks[CANDIDATES_NAMED];
+  uint32_t count; /* of all */
+};
+
+/* The device answers every call with an error. This event is never part of a graph. */
+static bool is_lost(const struct weft_device_work *work) {
+  struct weft_error error;
+  return work->device->ops->make_current(work->device, &error) < 0 ||
+         work->device->ops->event_query(work->device, work->base, &error) < 0;
+}
+
+static struct weft_device_work *work_of(const struct weft_executor *const *ranks, uint32_t r) {
+  return ranks[r] != NULL ? ranks[r]->device : NULL;
+}
+
+/* What the cells that are done have waited for is done; false: that was known. */
+static bool infer_progress(const struct weft_executor *const *ranks,
+                           const struct weft_device_work *work) {
+  bool changed = false;
+  for (uint32_t w = 0; w < work->wait_count; w++) {
+    const struct weft_device_wait *wait = &work->waits[w];
+    struct weft_device_work *other = work_of(ranks, wait->rank);
+    if (wait->cell < work->seen && other != NULL && other->seen <= wait->for_cell) {
+      other->seen = wait->for_cell + 1;
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+/* rank_count 1: this rank alone, whose waits are for others. */
+static struct candidates find_candidates(const struct weft_executor *const *ranks,
+                                         uint32_t rank_count) {
+  struct candidates found = {.count = 0};
+  struct weft_error ignored;
+  for (uint32_t r = 0; r < rank_count; r++) {
+    struct weft_device_work *work = work_of(ranks, r);
+    if (work != NULL && work->device->ops->make_current(work->device, &ignored) == WEFT_OK) {
       work->seen = cells_done(work);
     }
   }
-  for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
-    const struct weft_device_work *work = ranks[r] != NULL ? ranks[r]->device : NULL;
-    if (work != NULL && work->seen < work->enqueued && find_awaited(work) == UINT32_MAX) {
-      *rank = r;
-      return &ranks[r]->row->program->actions[work->records[work->seen]];
+  for (bool changed = rank_count > 1; changed;) {
+    changed = false;
+    for (uint32_t r = 0; r < rank_count; r++) {
+      const struct weft_device_work *work = work_of(ranks, r);
+      changed = (work != NULL && infer_progress(ranks, work)) || changed;
     }
   }
-  return NULL;
+  for (uint32_t r = 0; r < rank_count; r++) {
+    const struct weft_device_work *work = work_of(ranks, r);
+    if (work != NULL && work->seen < work->enqueued && find_awaited(work) == UINT32_MAX &&
+        is_lost(work)) {
+      if (found.count < CANDIDATES_NAMED) {
+        found.ranks[found.count] = r;
+      }
+      found.count++;
+    }
+  }
+  return found;
+}
+
+/* "1F3", "one of 1F3, 2F2 (rank 2)", "one of ... or 3 more" */
+static void name_candidates(const struct weft_executor *const *ranks,
+                            const struct candidates *found, char *out, size_t size) {
+  size_t used = (size_t)snprintf(out, size, found->count > 1 ? "one of " : "");
+  for (uint32_t k = 0; k < found->count && k < CANDIDATES_NAMED; k++) {
+    const struct weft_device_work *work = ranks[found->ranks[k]]->device;
+    const struct weft_program *program = ranks[found->ranks[k]]->row->program;
+    char text[64], rank[24] = "";
+    if (k > 0) {
+      (void)snprintf(rank, sizeof rank, " (rank %" PRIu32 ")", found->ranks[k]);
+    }
+    used += (size_t)snprintf(
+        out + used, size - used, "%s%s%s", k > 0 ? ", " : "",
+        weft_action_format(&program->actions[work->records[work->seen]], text, sizeof text), rank);
+    assert(used < size);
+  }
+  if (found->count > CANDIDATES_NAMED) {
+    (void)snprintf(out + used, size - used, " or %" PRIu32 " more",
+                   found->count - CANDIDATES_NAMED);
+  }
 }
 
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error) {
+  const struct weft_executor *own[] = {executor};
+  const bool together = executor->device->ranks != NULL;
+  const struct weft_executor *const *ranks = together ? executor->device->ranks : own;
+  const struct candidates found =
+      find_candidates(ranks, together ? executor->transport->rank_count : 1);
   const struct weft_row *row = executor->row;
-  uint32_t rank = executor->transport->rank;
-  const struct weft_action *action =
-      find_culprit(executor->device->ranks, executor->transport->rank_count, &rank);
-  if (action == NULL && executor->at < row->end) {
-    action = &row->program->actions[executor->at];
-  }
-  if (action == NULL) {
+  char text[400];
+  if (found.count > 0) {
+    executor->blamed_rank = ranks[found.ranks[0]]->transport->rank;
+    (void)snprintf(text, sizeof text, "most likely ");
+    name_candidates(ranks, &found, text + strlen(text), sizeof text - strlen(text));
+  } else if (is_lost(executor->device)) {
+    (void)snprintf(text, sizeof text, "most likely what ends it");
+  } else if (error->status == WEFT_ERR_DEVICE && executor->at < row->end) {
+    (void)weft_action_format(&row->program->actions[executor->at], text, sizeof text);
+  } else {
     return error->status;
   }
-  char text[64];
-  executor->blamed_rank = rank;
-  return weft_fail(error, error->status, error->hint,
-                   "rank %" PRIu32 ", step %" PRIu64 ", most likely %s: %s", rank, executor->step,
-                   weft_action_format(action, text, sizeof text), error->message);
+  return weft_fail(error, error->status, error->hint, "rank %" PRIu32 ", step %" PRIu64 ", %s: %s",
+                   executor->blamed_rank, executor->step, text, error->message);
 }
 
 enum weft_status weft_executor_await_device(struct weft_executor *executor,
@@ -562,6 +651,7 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
     return WEFT_IN_PROGRESS;
   }
   const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
+  work->seen = status == WEFT_OK ? work->enqueued : work->seen;
   if (status == WEFT_OK && work->replaying) {
     weft_executor_read_clocks(executor);
     weft_executor_write_replayed(executor);

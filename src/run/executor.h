@@ -393,11 +393,14 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
 /* Whether the device has done all of the row: WEFT_OK, WEFT_IN_PROGRESS. */
 enum weft_status weft_executor_await_device(struct weft_executor *executor,
                                             struct weft_error *error);
+/* While a row is being enqueued: how far the device is, in case that it fails. */
+void weft_executor_look_at_device(struct weft_executor *executor);
 /* The row runs on the device: as block(), while it does. */
 enum weft_status weft_executor_watch_device(struct weft_executor *executor,
                                             struct weft_error *error);
-/* After a failure of the device: the error also names the rank and the action that most likely
- * caused it. Returns its status, and sets blamed_rank. */
+/* After a failure on a rank with a device: if the device is lost, the error also names the actions
+ * that may have caused it, most likely ones first, and blamed_rank is the rank of the first; if it
+ * is not, and the driver has refused a call, the action that was being enqueued. Returns its status. */
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error);
 /* In a graph: notes its beginning, before anything else in the rank's stream. */

@@ -318,13 +318,14 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 
 /* ---- Failing ---- */
 
-/* A device that has stalled gets a moment more; and after a signal somebody waits. */
+/* A device that has stalled, or that may wait for one that is lost, gets a moment more; and after
+ * a signal somebody waits. */
 int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_status status) {
   const int64_t limit = pipeline->options.stall_limit;
   if (status == WEFT_ERR_CANCELLED) {
     return limit > 0 && limit < WEFT_CANCEL_NS ? limit : WEFT_CANCEL_NS;
   }
-  return limit / (status == WEFT_ERR_STALLED ? 20 : 1);
+  return limit / (status == WEFT_ERR_STALLED || status == WEFT_ERR_DEVICE ? 20 : 1);
 }
 
 enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
@@ -542,15 +543,16 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
                  ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                  : status;
     }
-    if (weft_executor_connect(&pipeline->executor, error) < 0 ||
-        weft_rank_graph_open(pipeline, error) < 0) {
-      return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
-    }
+    status = weft_executor_connect(&pipeline->executor, error);
+    status = status == WEFT_OK ? weft_rank_graph_open(pipeline, error) : status;
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
-  status = pipeline->apart != NULL ? weft_rank_graph_advance(pipeline, error)
-                                   : weft_executor_advance(&pipeline->executor, error);
-  if (status == WEFT_ERR_DEVICE && pipeline->executor.device != NULL) {
+  if (status == WEFT_OK) {
+    status = pipeline->apart != NULL ? weft_rank_graph_advance(pipeline, error)
+                                     : weft_executor_advance(&pipeline->executor, error);
+  }
+  if ((status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) &&
+      pipeline->executor.device != NULL) {
     (void)weft_executor_fail_device(&pipeline->executor, error);
   }
   if (status < 0) {

@@ -137,7 +137,7 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
         WEFT_TRY(weft_pipeline_poll(pipeline, error));
         pipeline->executor.blamed_rank = pipeline->transport->rank;
         const enum weft_status status = weft_executor_advance(&pipeline->executor, error);
-        if (status == WEFT_ERR_DEVICE) {
+        if (status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) {
           (void)weft_executor_fail_device(&pipeline->executor, error);
         }
         if (status < 0) {
@@ -299,8 +299,9 @@ static enum weft_status launch(const struct weft_world_graph *graph, void *const
   return ops->event_record(graph->device, graph->finish, graph->origin, error);
 }
 
-/* Between two looks at how far the ranks are, which take longer than to see that all are done. */
-enum { WATCH_NS = 50 * 1000 };
+/* Between two looks at how far the ranks are, which take longer than to see that all are done: of
+ * a graph, and while rows are enqueued. */
+enum { WATCH_NS = 50 * 1000, LOOK_NS = 200 * 1000 };
 
 static enum weft_status await_graph(struct weft_world_graph *graph, void *const *items,
                                     struct weft_error *error) {
@@ -371,11 +372,27 @@ static void finish_eagerly(void *const *items, uint32_t count) {
   }
 }
 
+/* Long rows are enqueued while the devices already work. A device that fails tells nothing any
+ * more, so what it has done is asked for before, and seldom: asking takes as long as a record. */
+static void look_at_devices(void *const *items, uint32_t count, int64_t *look_at) {
+  const int64_t now = weft_clock_ns();
+  if (now < *look_at) {
+    return;
+  }
+  *look_at = now + LOOK_NS;
+  for (uint32_t r = 0; r < count; r++) {
+    if (!work_of(items, r)->finishing) { /* else the rank does it by itself */
+      weft_executor_look_at_device(&((struct weft_pipeline *)items[r])->executor);
+    }
+  }
+}
+
 static void drive_eagerly(void *const *items, uint32_t count) {
   const struct weft_pipeline *first = items[0];
   const bool waits_for_host = count < first->transport->rank_count;
   const bool finishes = has_finish(items, count);
   uint32_t left = count;
+  int64_t look_at = weft_clock_ns() + LOOK_NS;
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
     pipeline->together_status =
@@ -399,6 +416,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
     if (finishes && left > 0) {
       finish_eagerly(items, count);
     }
+    look_at_devices(items, count, &look_at);
     if (waits_for_host) {
       (void)sched_yield();
     }

@@ -13,12 +13,15 @@
 
 #include <weft/support.h>
 
+#include "run/pipeline.h"
+
 /* NULL on a GPU (job_cuda.c), where there is nobody to ask. */
 #pragma weak fake_cuda_statistics
 #pragma weak fake_cuda_host_reads
 #pragma weak fake_cuda_host_writes
 #pragma weak fake_cuda_finding_count
 #pragma weak fake_cuda_finding
+#pragma weak fake_cuda_label_by
 
 enum { BATCH_ROWS = CUDA_MICROBATCHES_MAX * CUDA_ROWS + 1 };
 
@@ -148,6 +151,54 @@ static void look_at_host_stage(struct cuda_job *job, uint32_t s) {
   }
 }
 
+/* ---- Names for what the driver finds ---- */
+
+static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct weft_pipeline *pipelines[CUDA_RANKS_MAX];
+
+static void name_pipeline(uint32_t rank, struct weft_pipeline *pipeline) {
+  pthread_mutex_lock(&names_lock);
+  pipelines[rank] = pipeline;
+  pthread_mutex_unlock(&names_lock);
+}
+
+static bool is_streams(const struct weft_device_work *work, const void *stream) {
+  return work != NULL &&
+         (work->stream == stream || work->second == stream || work->incoming == stream ||
+          work->outgoing == stream || work->watch == stream);
+}
+
+/* "1F3 of rank 1": the action that the rank is enqueuing; of an overlap, the part. */
+static void name_action(const struct weft_pipeline *pipeline, char *text, size_t size) {
+  const struct weft_executor *executor = &pipeline->executor;
+  const bool runs = pipeline->state == WEFT_PIPELINE_RUNNING; /* else its row may be gone */
+  const struct weft_row *row = pipeline->last_row;
+  char action[64] = "the end";
+  if (!runs) {
+    (void)snprintf(action, sizeof action, "the batch");
+  } else if (executor->at < row->end) {
+    const struct weft_action *cell = &row->program->actions[executor->at];
+    const bool part = weft_cell_parts(cell) > 0 && executor->cell_step == WEFT_CELL_CALLING &&
+                      executor->sub_action_at < executor->sub_action_count;
+    (void)weft_action_format(part ? executor->sub_actions[executor->sub_action_at].action : cell,
+                             action, sizeof action);
+  }
+  (void)snprintf(text, size, "%s of rank %u", action, executor->transport->rank);
+}
+
+static bool label(void *stream, char *text, size_t size) {
+  bool found = false;
+  pthread_mutex_lock(&names_lock);
+  for (uint32_t r = 0; r < CUDA_RANKS_MAX && !found; r++) {
+    found = pipelines[r] != NULL && is_streams(pipelines[r]->executor.device, stream);
+    if (found) {
+      name_action(pipelines[r], text, size);
+    }
+  }
+  pthread_mutex_unlock(&names_lock);
+  return found;
+}
+
 /* ---- A rank ---- */
 
 void cuda_job_read_grads(struct cuda_job *job) {
@@ -257,6 +308,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.finish_context = &finish_context;
   struct weft_pipeline *pipeline;
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
+  name_pipeline(transport->rank, pipeline);
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < job->step_count && status == WEFT_OK; k++) {
     meet(job, transport->rank, k, false);
@@ -268,6 +320,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
       meet(job, transport->rank, k, true);
     }
   }
+  name_pipeline(transport->rank, NULL);
   weft_pipeline_destroy(pipeline);
   return status;
 }
@@ -321,6 +374,9 @@ static enum weft_status run(struct cuda_job *job, struct cuda_results *results,
   job->failed_ranks = 0;
   job->log[0] = '\0';
   (void)batch_data(0); /* drawn before there are threads */
+  if (fake_cuda_label_by != NULL) {
+    fake_cuda_label_by(label);
+  }
   for (uint32_t k = 0; job->steps != NULL && k < job->step_count; k++) {
     job->sources[k] =
         (struct weft_named_source){.schedule = job->steps[k].schedule, .ranks = job->ranks};

@@ -152,8 +152,7 @@ static void test_finds_each_dropped_wait(void **state) {
     assert_true(fake_cuda_count(FAKE_CUDA_RACE) > 0);
     assert_int_equal(fake_cuda_count(FAKE_CUDA_DEADLOCK) + fake_cuda_count(FAKE_CUDA_FAULT), 0);
     const char *text = fake_cuda_finding(0);
-    assert_non_null(strstr(text, dropped % 2 == 1 ? "[even]" : "[odd]"));
-    assert_non_null(strstr(text, "add_one"));
+    assert_non_null(strstr(text, dropped % 2 == 1 ? "\n  even (add_one #" : "\n  odd (add_one #"));
     assert_non_null(strstr(text, "stream"));
     assert_int_equal(fake_cuda_calls("cuStreamWaitEvent"), 20);
     OK(cuda->cuMemFree(word));
@@ -277,9 +276,12 @@ static CUresult wait_for_a_peer(uint32_t queues) {
   void *word = pin(8);
   memset(word, 0, 8);
   CUstream a = create_stream(), b = create_stream();
+  fake_cuda_label("1F0 of rank 1");
   OK(launch(await, a, &word, NULL, NULL));
   OK(cuda->cuMemsetD8Async((uintptr_t)word + 4, 0, 4, b));
+  fake_cuda_label("0SEND_F0 of rank 0");
   OK(cuda->cuStreamWriteValue32(b, (uintptr_t)word, 1, 0));
+  fake_cuda_label(NULL);
   const CUresult result = cuda->cuStreamSynchronize(a);
   if (result == CUDA_SUCCESS) {
     OK(cuda->cuStreamSynchronize(b));
@@ -292,8 +294,13 @@ static CUresult wait_for_a_peer(uint32_t queues) {
   }
   assert_int_equal(fake_cuda_finding_count(), 1);
   assert_int_equal(fake_cuda_count(FAKE_CUDA_DEADLOCK), 1);
-  assert_non_null(strstr(fake_cuda_finding(0), "await"));
-  assert_non_null(strstr(fake_cuda_finding(0), "3 nodes are left"));
+  const char *text = fake_cuda_finding(0);
+  assert_int_equal(
+      strncmp(text, "deadlock: 2 operations wait for each other in a cycle forever; 3 ", 65), 0);
+  assert_non_null(strstr(text, "\n  1F0 of rank 1 (await #"));
+  assert_non_null(strstr(text, ") waits for 0SEND_F0 of rank 0 (cuStreamWriteValue32 #"));
+  assert_non_null(strstr(text, "): it spins on what that writes\n  0SEND_F0 of rank 0 (cu"));
+  assert_non_null(strstr(text, "): it is behind that in a hardware queue"));
   assert_int_equal(cuda->cuMemFreeHost(word), result); /* freed, and it says that all is lost */
   assert_int_equal(cuda->cuStreamDestroy(a), result);
   assert_int_equal(cuda->cuStreamDestroy(b), result);
@@ -307,6 +314,30 @@ static void test_finds_a_deadlock(void **state) {
   (void)state;
   assert_int_equal(wait_for_a_peer(2), CUDA_SUCCESS);
   assert_int_equal(wait_for_a_peer(1), 719);
+}
+
+/* The kernel waits for a stream that waits for what comes after the kernel. */
+static void test_a_cycle_through_an_event(void **state) {
+  (void)state;
+  begin((struct fake_cuda_options){.queues = 8, .policy = FAKE_CUDA_OLDEST});
+  void *word = pin(4);
+  memset(word, 0, 4);
+  CUstream a = create_stream(), b = create_stream();
+  CUevent event = create_event(CU_EVENT_DISABLE_TIMING);
+  OK(launch(await, a, &word, NULL, NULL));
+  OK(cuda->cuEventRecord(event, a));
+  OK(cuda->cuStreamWaitEvent(b, event, 0));
+  OK(cuda->cuStreamWriteValue32(b, (uintptr_t)word, 1, 0));
+  assert_int_equal(cuda->cuStreamSynchronize(a), 719);
+  assert_int_equal(fake_cuda_count(FAKE_CUDA_DEADLOCK), 1);
+  assert_non_null(strstr(fake_cuda_finding(0), "deadlock: 4 operations wait for each other"));
+  assert_non_null(strstr(fake_cuda_finding(0), ": its event has not happened"));
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
+  OK(cuda->cuMemFreeHost(word));
+  OK(cuda->cuEventDestroy(event));
+  OK(cuda->cuStreamDestroy(a));
+  OK(cuda->cuStreamDestroy(b));
+  end();
 }
 
 static void test_a_kernel_that_never_ends(void **state) {
@@ -562,6 +593,7 @@ int main(void) {
       cmocka_unit_test(test_the_host_takes_part),
       cmocka_unit_test(test_queries),
       cmocka_unit_test(test_finds_a_deadlock),
+      cmocka_unit_test(test_a_cycle_through_an_event),
       cmocka_unit_test(test_a_kernel_that_never_ends),
       cmocka_unit_test(test_words_for_the_host),
       cmocka_unit_test(test_accesses_out_of_bounds),

@@ -284,6 +284,102 @@ static void kernels_that_crash_are_named(void **state) {
   crash("weft_linear_backward_input", 7, true, "most likely");
 }
 
+/* ---- Who is blamed for it ---- */
+
+/* "1F3 of rank 1" is among "rank 0, step 2, most likely one of 0F4, 1F3 (rank 1): ..." */
+static bool is_named(const char *culprit, const char *message, uint32_t *names) {
+  char action[64], first[24], other[80];
+  unsigned rank;
+  assert_int_equal(sscanf(culprit, "%63s of rank %u", action, &rank), 2);
+  const char *list = strstr(message, "most likely ");
+  const char *end = list != NULL ? strstr(list, ": ") : NULL;
+  if (end == NULL) {
+    return false;
+  }
+  char text[400];
+  (void)snprintf(text, sizeof text, "%.*s,", (int)(end - list), list);
+  (void)snprintf(first, sizeof first, "rank %u, step ", rank);
+  *names = 1;
+  for (const char *at = strchr(text, ','); at[1] != '\0'; at = strchr(at + 1, ',')) {
+    ++*names;
+  }
+  (void)snprintf(other, sizeof other, " %s (rank %u)", action, rank);
+  if (strstr(text, other) != NULL) {
+    return true;
+  }
+  (void)snprintf(other, sizeof other, " %s,", action);
+  return strncmp(message, first, strlen(first)) == 0 && strstr(text, other) != NULL;
+}
+
+struct crashes {
+  const char *schedule;
+  bool no_graph;
+  uint32_t devices;
+  uint32_t query_nodes, lasts; /* queries of the host, from the kernel's begin to its crash */
+  uint32_t count, named, names;
+};
+
+/* Every launch of the kernels in the second step crashes once. (In the first, ranks allocate what
+ * goes between GPUs, and wait for it.) */
+static void crash_everywhere(struct crashes *of) {
+  static const char *const kernels[] = {"weft_linear_forward", "weft_linear_backward_input",
+                                        "weft_linear_backward_weight"};
+  enum { RANKS = 4, MICROBATCHES = 8 };
+  job = (struct cuda_job){.schedule = of->schedule,
+                          .ranks = RANKS,
+                          .microbatches = MICROBATCHES,
+                          .step_count = 2,
+                          .no_graph = of->no_graph};
+  assert_true(cuda_job_fits(&job));
+  for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(kernels); k++) {
+    const uint32_t each = (job.stage_count - (k == 1)) * MICROBATCHES; /* none for the input */
+    for (uint32_t nth = each + 1; nth <= 2 * each; nth++) {
+      struct weft_error error;
+      uint32_t names = 0;
+      fake_cuda_reset(&(struct fake_cuda_options){.seed = nth,
+                                                  .queues = 32,
+                                                  .devices = of->devices,
+                                                  .query_nodes = of->query_nodes,
+                                                  .crash_queries = of->lasts});
+      fake_cuda_crash(kernels[k], nth, CUDA_ERROR_ILLEGAL_ADDRESS);
+      assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_ERR_DEVICE);
+      assert_non_null(fake_cuda_crashed());
+      const bool named = is_named(fake_cuda_crashed(), error.message, &names);
+      if (!named && of->lasts > 0) {
+        fail_msg("%s, %s: %s", of->schedule, fake_cuda_crashed(), error.message);
+      }
+      of->named += named;
+      of->names += names;
+      of->count++;
+    }
+  }
+  print_message("%s, %s, %u GPUs, %u nodes per query: %u of %u named, %.2f actions each%s\n",
+                of->schedule, of->no_graph ? "eager" : "graph", of->devices, of->query_nodes,
+                of->named, of->count, (double)of->names / of->count,
+                of->lasts > 0 ? "" : "; kernels crash as they begin");
+}
+
+/* The action that crashed is among those that are named, always, if the host has looked at the ranks
+ * while its kernel ran. One that crashes at once may be taken for the one before it. */
+static void culprits_are_named(void **state) {
+  static const uint32_t query_nodes[] = {1, 16, 64};
+  (void)state;
+  for (uint32_t k = 0; k < 12; k++) {
+    struct crashes of = {.schedule = k < 6 ? "1F1B" : "ZBVZeroBubble",
+                         .no_graph = k % 2 == 0,
+                         .devices = 1 + k / 2 % 2,
+                         .query_nodes = query_nodes[k / 2 % 3],
+                         .lasts = 200};
+    crash_everywhere(&of);
+  }
+  for (uint32_t k = 0; k < 2; k++) {
+    struct crashes of = {
+        .schedule = "1F1B", .no_graph = k % 2 == 0, .devices = 1, .query_nodes = 1};
+    crash_everywhere(&of);
+    assert_true(5 * of.named > of.count);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_fail_when_enqueued),
@@ -293,6 +389,7 @@ int main(void) {
       cmocka_unit_test(kernels_that_never_end_are_named),
       cmocka_unit_test(interrupted_steps_end),
       cmocka_unit_test(kernels_that_crash_are_named),
+      cmocka_unit_test(culprits_are_named),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ CUresult fake_capture_add(CUstream stream, const struct fake_work *work, CUevent
     node->work = *work;
   }
   node->records = records;
-  node->label = fake_thread()->label;
+  node->label = fake_label_of(stream);
   node->stream_name = stream->name;
   node->stream = stream->index;
   node->lane = stream->lane;

@@ -197,6 +197,29 @@ void fake_cuda_label(const char *text) {
   pthread_mutex_unlock(&fake.lock);
 }
 
+static bool (*labeller)(void *stream, char *text, size_t size);
+
+void fake_cuda_label_by(bool (*label)(void *stream, char *text, size_t size)) {
+  pthread_mutex_lock(&fake.lock);
+  labeller = label;
+  pthread_mutex_unlock(&fake.lock);
+}
+
+const char *fake_label_of(CUstream stream) {
+  char text[60];
+  const char *own = fake_thread()->label;
+  return own == NULL && stream != NULL && labeller != NULL && labeller(stream, text, sizeof text)
+             ? fake_intern(text)
+             : own;
+}
+
+const char *fake_cuda_crashed(void) {
+  pthread_mutex_lock(&fake.lock);
+  const char *label = fake.crashed;
+  pthread_mutex_unlock(&fake.lock);
+  return label;
+}
+
 /* ---- Plans ---- */
 
 static void plan(int action, const char *name, uint64_t nth, CUresult result, bool sticky) {
@@ -313,19 +336,19 @@ void fake_find(enum fake_cuda_finding kind, const char *format, ...) {
   findings[total] = text;
 }
 
+/* "2F3 of rank 2 (weft_linear_forward #17 on stream 3)"; without a label what is in brackets */
 const char *fake_operation_text(const struct fake_operation *operation, char *text, size_t size) {
-  char stream[80] = "", name[60] = "", label[60] = "";
+  char stream[80] = "", name[60] = "";
+  const bool labelled = operation->label != NULL;
   if (operation->stream != UINT32_MAX) {
     (void)snprintf(stream, sizeof stream, " on stream %u", operation->stream);
   }
   if (operation->stream_name != NULL) {
     (void)snprintf(name, sizeof name, " \"%s\"", operation->stream_name);
   }
-  if (operation->label != NULL) {
-    (void)snprintf(label, sizeof label, " [%s]", operation->label);
-  }
-  (void)snprintf(text, size, "%s #%llu%s%s%s", operation->name,
-                 (unsigned long long)operation->serial, stream, name, label);
+  (void)snprintf(text, size, "%s%s%s #%llu%s%s%s", labelled ? operation->label : "",
+                 labelled ? " (" : "", operation->name, (unsigned long long)operation->serial,
+                 stream, name, labelled ? ")" : "");
   return text;
 }
 
@@ -382,6 +405,8 @@ static void clear(void) {
     free(plans);
   }
   fake.deadlocked = false;
+  fake.crashed = NULL;
+  fake.crash_begun = false;
   fake.serial = 0;
   fake.streams_created = 0;
   for (uint32_t k = 0; k < fake.stream_count; k++) {
@@ -412,6 +437,7 @@ static void set_options(const struct fake_cuda_options *of, bool no_devices) {
     abort();
   }
   fake.random = of->seed;
+  fake.crash_left = of->crash_queries;
 }
 
 static void refuse(const char *text) {
@@ -475,6 +501,8 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
     options->starved = (uint32_t)number;
   } else if (strcmp(text, "query_nodes") == 0) {
     options->query_nodes = (uint32_t)number;
+  } else if (strcmp(text, "crash_queries") == 0) {
+    options->crash_queries = (uint32_t)number;
   } else if (strcmp(text, "memory_bytes") == 0) {
     options->memory_bytes = number;
   } else if (strcmp(text, "version") == 0) {

@@ -94,6 +94,10 @@ static CUresult check_memory(struct fake_visitor *visitor, uintptr_t data, uint6
 /* ---- Execution ---- */
 
 bool fake_work_may_run(const struct fake_work *work, const struct fake_plan *plan) {
+  if (plan != NULL && plan->action == FAKE_PLAN_CRASH && fake.crash_left > 0) {
+    fake.crash_begun = true;
+    return false;
+  }
   return work->kind != FAKE_WORK_KERNEL ||
          ((plan == NULL || plan->action != FAKE_PLAN_HANG || plan->over) &&
           fake_kernel_is_ready(work));

@@ -46,10 +46,11 @@ struct fake_cuda_options {
   uint32_t queues;  /* hardware queues of each device: 8; up to 32 */
   uint64_t seed;    /* 0 */
   enum fake_cuda_policy policy;
-  uint32_t starved;      /* FAKE_CUDA_STARVE: the how-manieth stream that is created, from 0 */
-  uint32_t query_nodes;  /* a query runs up to so many nodes before it answers: 16 */
-  uint64_t memory_bytes; /* of each device: 1 GiB */
-  uint32_t version;      /* of CUDA: 13000 */
+  uint32_t starved;       /* FAKE_CUDA_STARVE: the how-manieth stream that is created, from 0 */
+  uint32_t query_nodes;   /* a query runs up to so many nodes before it answers: 16 */
+  uint32_t crash_queries; /* a kernel that crashes does so after so many more queries: 0 */
+  uint64_t memory_bytes;  /* of each device: 1 GiB */
+  uint32_t version;       /* of CUDA: 13000 */
   uint32_t mps;  /* connections that all processes of the job share, as under MPS: 0: no MPS */
   bool no_peers; /* devices cannot access each other's memory */
   bool separate_hosts; /* what one host thread has waited for, another has not; else all are one */
@@ -108,6 +109,9 @@ FAKE_CUDA_API const char *fake_cuda_finding(uint64_t k);
 /* Of what this thread calls from now on; NULL: none. Copied. */
 FAKE_CUDA_API void fake_cuda_label(const char *text);
 FAKE_CUDA_API void fake_cuda_name_stream(void *stream, const char *name);
+/* What such a thread calls on a stream: written to `text`; false: nothing. It is called with the
+ * driver's lock held, and calls nothing of it. NULL: nobody is asked. */
+FAKE_CUDA_API void fake_cuda_label_by(bool (*label)(void *stream, char *text, size_t size));
 
 /* ---- The host's own accesses ---- */
 
@@ -138,6 +142,8 @@ FAKE_CUDA_API void fake_cuda_hang(const char *kernel, uint64_t nth);
 FAKE_CUDA_API void fake_cuda_release(void);
 /* The nth launch of a kernel fails while it runs; the device is lost. 0: "launch failed". */
 FAKE_CUDA_API void fake_cuda_crash(const char *kernel, uint64_t nth, int result);
+/* The label of the one that did; NULL: none did, or it has none. */
+FAKE_CUDA_API const char *fake_cuda_crashed(void);
 
 /* ---- Kernels ---- */
 

@@ -222,6 +222,7 @@ struct CUdevResourceDesc_st {
 struct fake_mark {
   uint32_t references;
   bool done;
+  bool lost; /* it did not happen: its device was lost before */
   int device;
   uint64_t serial;   /* of the call that made it */
   uint64_t record;   /* 0, or the how-manieth cuEventRecord that was */
@@ -295,6 +296,8 @@ CUresult fake_stream_of(CUstream handle, CUstream *out);
 /* A call of this thread on a stream comes after what the thread has waited for. */
 void fake_stream_follow_host(CUstream stream);
 void fake_stream_release(CUstream stream);
+/* Of what this thread calls on a stream, which may be NULL; NULL: none. */
+const char *fake_label_of(CUstream stream);
 struct fake_operation fake_operation_of(const char *name, CUstream stream);
 struct fake_node *fake_node_create(enum fake_node_kind kind, CUstream stream,
                                    struct fake_operation operation);
@@ -343,6 +346,8 @@ CUresult fake_launch_run(struct fake_node *of, uint32_t k, uint64_t begin_ns, bo
 /* When all of it has run; and the device of what failed. */
 uint64_t fake_launch_end_ns(const struct fake_launch *launch);
 int fake_launch_device(const struct fake_launch *launch);
+/* Of the node that ran last; NULL: none. */
+const char *fake_launch_label(const struct fake_launch *launch);
 /* All its marks happen. */
 void fake_launch_destroy(struct fake_launch *launch);
 /* Whether the launch of the same graph before it has ended. */
@@ -410,7 +415,10 @@ struct fake_state {
   CUstream *streams; /* the live ones */
   uint32_t stream_count, stream_capacity, streams_created;
   struct fake_cuda_statistics statistics;
-  bool deadlocked; /* it has been reported */
+  bool deadlocked;     /* it has been reported */
+  const char *crashed; /* fake_cuda_crashed() */
+  uint32_t crash_left; /* queries until it does, */
+  bool crash_begun;    /* which count since it runs */
 };
 
 extern struct fake_state fake;

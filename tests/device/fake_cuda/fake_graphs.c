@@ -28,7 +28,8 @@ struct fake_launch {
   CUresult *results;          /* [n] what the work ends with */
   const struct fake_plan **plans; /* [n] */
   struct fake_mark **marks;       /* [n] of nodes that record; NULL: none */
-  int failed;                     /* the device of the node that ran last */
+  int failed;                     /* the device of the node that ran last, */
+  const char *label;              /* and its label */
 };
 
 void fake_graph_release(CUgraph graph) {
@@ -299,6 +300,7 @@ CUresult fake_launch_run(struct fake_node *of, uint32_t k, uint64_t begin_ns, bo
   const CUgraphExec executable = launch->executable;
   *ended = launch->left <= 1;
   launch->failed = of->stream->device;
+  launch->label = NULL;
   if (launch->left == 0) {
     return CUDA_SUCCESS;
   }
@@ -311,6 +313,7 @@ CUresult fake_launch_run(struct fake_node *of, uint32_t k, uint64_t begin_ns, bo
     launch->marks[at]->time_ns = end_ns;
   } else {
     launch->failed = node->work.device;
+    launch->label = node->label;
     if (result == CUDA_SUCCESS) {
       fake.now_ns = end_ns;
       result = fake_work_run(&node->work, launch->plans[at]);
@@ -334,6 +337,8 @@ CUresult fake_launch_run(struct fake_node *of, uint32_t k, uint64_t begin_ns, bo
 uint64_t fake_launch_end_ns(const struct fake_launch *launch) { return launch->end_ns; }
 
 int fake_launch_device(const struct fake_launch *launch) { return launch->failed; }
+
+const char *fake_launch_label(const struct fake_launch *launch) { return launch->label; }
 
 bool fake_launch_hangs(const struct fake_launch *launch) {
   for (uint32_t k = 0; k < launch->ready_count; k++) {

@@ -20,6 +20,7 @@ static void retire(struct fake_queue *queue) {
   }
   if (node->kind == FAKE_NODE_RECORD || node->kind == FAKE_NODE_GRAPH) {
     node->mark->done = true;
+    node->mark->lost = fake.lost[stream->device] != CUDA_SUCCESS;
     node->mark->time_ns = stream->time_ns;
   }
   if (node->kind == FAKE_NODE_GRAPH) {
@@ -60,6 +61,10 @@ static uint32_t runnable(struct fake_queue *queue) {
   struct fake_node *head = queue->first;
   while (head != NULL && head->kind == FAKE_NODE_WAIT && head->mark->done) {
     CUstream stream = head->stream;
+    if (head->mark->lost && fake.lost[stream->device] == CUDA_SUCCESS) {
+      lose(stream->device, fake.lost[head->mark->device]); /* what it waits for will never be */
+      return 0;
+    }
     queue->begin_ns = later(queue->begin_ns, head->mark->time_ns);
     stream->time_ns = later(stream->time_ns, head->mark->time_ns);
     retire(queue);
@@ -124,7 +129,7 @@ static struct choice choose(void) {
 bool fake_step(void) {
   const uint64_t before = fake.pending;
   const struct choice chosen = choose();
-  if (chosen.queue == NULL) {
+  if (chosen.queue == NULL || chosen.queue->first == NULL) { /* its device is lost meanwhile */
     return fake.pending < before;
   }
   struct fake_node *node = chosen.queue->first;
@@ -151,6 +156,10 @@ bool fake_step(void) {
       }
       break;
     case FAKE_NODE_WAIT: abort();
+  }
+  if (result != CUDA_SUCCESS && fake.crashed == NULL) {
+    fake.crashed =
+        node->kind == FAKE_NODE_GRAPH ? fake_launch_label(node->launch) : node->operation.label;
   }
   if (ended || result != CUDA_SUCCESS) {
     chosen.queue->begin_ns = begin_ns;
@@ -199,6 +208,13 @@ static bool waits_outside(void) {
   return false;
 }
 
+/* A kernel runs that will crash: it does so now, because the host waits for it. */
+static bool crashes_now(void) {
+  const bool runs = fake.crash_begun && fake.crash_left > 0;
+  fake.crash_left = runs ? 0 : fake.crash_left;
+  return runs;
+}
+
 /* Gives the other process a moment. */
 static void wait_outside(void) {
   pthread_mutex_unlock(&fake.lock);
@@ -206,35 +222,122 @@ static void wait_outside(void) {
   pthread_mutex_lock(&fake.lock);
 }
 
-static void describe(const struct fake_node *head, uint32_t device, uint32_t q, char *text,
-                     size_t size) {
-  char name[200];
-  const char *why = "spins on memory";
-  if (head->kind == FAKE_NODE_WAIT) {
-    why = "waits for a record that cannot run";
-  } else if (head->kind == FAKE_NODE_GRAPH) {
-    why = "is a graph of which nothing may run";
-  }
-  (void)snprintf(text, size, "\n  queue %u of device %u: %s %s", q, device,
-                 fake_operation_text(&head->operation, name, sizeof name), why);
+static struct fake_queue *queue_of(const struct fake_node *node) {
+  return &fake.queues[node->stream->device][node->stream->queue % fake.options.queues];
 }
 
-/* Heads that wait, in the order of queues; and the devices are lost. */
-static CUresult report_deadlock(void) {
-  char text[2000] = "";
-  size_t used = 0;
+/* The first node in a queue for which it holds; NULL: none. */
+static const struct fake_node *find_node(bool (*holds)(const struct fake_node *node,
+                                                       const struct fake_node *of),
+                                         const struct fake_node *of) {
   for (uint32_t device = 0; device < FAKE_DEVICES_MAX; device++) {
     for (uint32_t q = 0; q < FAKE_QUEUES_MAX; q++) {
-      const struct fake_node *head = fake.queues[device][q].first;
-      if (head != NULL && used < sizeof text - 300) {
-        describe(head, device, q, text + used, sizeof text - used);
-        used += strlen(text + used);
+      const struct fake_node *node = fake.queues[device][q].first;
+      while (node != NULL && (node == of || !holds(node, of))) {
+        node = node->next;
+      }
+      if (node != NULL) {
+        return node;
       }
     }
   }
+  return NULL;
+}
+
+static bool makes_mark(const struct fake_node *node, const struct fake_node *wait) {
+  return node->kind != FAKE_NODE_WAIT && node->mark == wait->mark;
+}
+
+/* Whether a work writes to an address. */
+struct search {
+  struct fake_visitor visitor;
+  uintptr_t address;
+  bool found;
+};
+
+static CUresult compare(struct fake_visitor *visitor, uintptr_t data, uint64_t bytes, bool reads,
+                        bool writes) {
+  struct search *search = (struct search *)visitor;
+  (void)reads;
+  search->found = search->found || (writes && search->address - data < bytes);
+  return CUDA_SUCCESS;
+}
+
+/* A kernel spins on memory that it is given. */
+static bool writes_for(const struct fake_node *node, const struct fake_node *spins) {
+  struct search search = {.visitor = {.visit = compare, .work = &node->work}};
+  const struct fake_cuda_kernel *kernel = spins->work.of.launch.kernel->kernel;
+  for (uint32_t k = 0; node->kind == FAKE_NODE_WORK && k < kernel->parameter_count; k++) {
+    search.address = spins->work.of.launch.values[k];
+    if ((kernel->addresses >> k & 1) != 0) {
+      (void)fake_work_visit(&node->work, &search.visitor);
+    }
+  }
+  return search.found;
+}
+
+/* What a node waits for; NULL: not known. */
+static const struct fake_node *cause_of(const struct fake_node *node, const char **why) {
+  const struct fake_node *head = queue_of(node)->first;
+  *why = "it is behind that in a hardware queue";
+  if (head != node) {
+    return head;
+  }
+  *why =
+      node->kind == FAKE_NODE_WAIT ? "its event has not happened" : "it spins on what that writes";
+  return node->kind == FAKE_NODE_GRAPH
+             ? NULL
+             : find_node(node->kind == FAKE_NODE_WAIT ? makes_mark : writes_for, node);
+}
+
+enum { CYCLE_MAX = 64 };
+
+/* The nodes of a cycle, first to last; 0: there is none that can be told. */
+static uint32_t find_cycle(const struct fake_node **cycle) {
+  const struct fake_node *at = NULL;
+  const char *why;
+  uint32_t count = 0;
+  for (uint32_t k = 0; at == NULL && k < FAKE_DEVICES_MAX * FAKE_QUEUES_MAX; k++) {
+    at = fake.queues[k / FAKE_QUEUES_MAX][k % FAKE_QUEUES_MAX].first;
+  }
+  for (; at != NULL && count < CYCLE_MAX; at = cause_of(at, &why)) {
+    for (uint32_t k = 0; k < count; k++) {
+      if (cycle[k] == at) {
+        memmove(cycle, cycle + k, (count - k) * sizeof(void *));
+        return count - k;
+      }
+    }
+    cycle[count++] = at;
+  }
+  return 0;
+}
+
+/* As `weft verify` has it: who waits for whom, around the cycle; else the heads of all queues. The
+ * devices are lost. */
+static CUresult report_deadlock(void) {
+  const struct fake_node *cycle[CYCLE_MAX];
+  char text[3000] = "", first[200], second[200];
+  const char *why;
+  size_t used = 0;
+  const uint32_t length = find_cycle(cycle);
+  for (uint32_t k = 0; k < length && used < sizeof text - 500; k++) {
+    const struct fake_node *next = cause_of(cycle[k], &why);
+    used += (size_t)snprintf(text + used, sizeof text - used, "\n  %s waits for %s: %s",
+                             fake_operation_text(&cycle[k]->operation, first, sizeof first),
+                             fake_operation_text(&next->operation, second, sizeof second), why);
+  }
+  for (uint32_t k = 0; length == 0 && k < FAKE_DEVICES_MAX * FAKE_QUEUES_MAX; k++) {
+    const struct fake_node *head = fake.queues[k / FAKE_QUEUES_MAX][k % FAKE_QUEUES_MAX].first;
+    if (head != NULL && used < sizeof text - 300) {
+      used += (size_t)snprintf(text + used, sizeof text - used, "\n  %s cannot run",
+                               fake_operation_text(&head->operation, first, sizeof first));
+    }
+  }
   if (!fake.deadlocked) {
-    fake_find(FAKE_CUDA_DEADLOCK, "deadlock: %llu nodes are left and none may run%s",
-              (unsigned long long)fake.pending, text);
+    (void)snprintf(first, sizeof first, "%u operations wait for each other in a cycle forever; ",
+                   length);
+    fake_find(FAKE_CUDA_DEADLOCK, "deadlock: %s%llu nodes are left and none may run%s",
+              length > 0 ? first : "", (unsigned long long)fake.pending, text);
   }
   fake.deadlocked = true;
   if (fake.options.stall_waits) {
@@ -248,7 +351,7 @@ static CUresult report_deadlock(void) {
 
 CUresult fake_run_until_done(const bool *done) {
   while (!*done) {
-    if (!fake_step()) {
+    if (!fake_step() && !crashes_now()) {
       if (waits_outside()) {
         wait_outside();
         continue;
@@ -261,7 +364,7 @@ CUresult fake_run_until_done(const bool *done) {
 
 CUresult fake_run_until_empty(CUstream stream) {
   while (stream->pending > 0) {
-    if (!fake_step()) {
+    if (!fake_step() && !crashes_now()) {
       if (waits_outside()) {
         wait_outside();
         continue;
@@ -274,9 +377,10 @@ CUresult fake_run_until_empty(CUstream stream) {
 
 CUresult fake_run_some(void) {
   const uint64_t count = fake_random() % (fake.options.query_nodes + 1);
+  fake.crash_left -= fake.crash_begun && fake.crash_left > 0;
   for (uint64_t k = 0; k < count && fake.pending > 0; k++) {
     if (!fake_step()) {
-      if (something_hangs() || waits_outside()) {
+      if (something_hangs() || waits_outside() || fake.crash_left > 0) {
         return CUDA_SUCCESS;
       }
       const CUresult result = report_deadlock();
@@ -302,7 +406,7 @@ bool fake_cuda_run(void) {
   pthread_mutex_lock(&fake.lock);
   CUresult result = CUDA_SUCCESS;
   while (fake.pending > 0 && result == CUDA_SUCCESS) {
-    if (!fake_step()) {
+    if (!fake_step() && !crashes_now()) {
       result = something_hangs() ? FAKE_LAUNCH_FAILED : report_deadlock();
     }
   }

@@ -20,7 +20,7 @@ struct fake_mark *fake_mark_create(int device) {
     mark = fake_allocate(sizeof *mark);
   }
   mark->references = 1;
-  mark->done = false;
+  mark->done = mark->lost = false;
   mark->device = device;
   mark->serial = fake.serial;
   mark->record = 0;
@@ -158,7 +158,7 @@ void fake_stream_follow_host(CUstream stream) {
 
 struct fake_operation fake_operation_of(const char *name, CUstream stream) {
   return (struct fake_operation){.name = name,
-                                 .label = fake_thread()->label,
+                                 .label = fake_label_of(stream),
                                  .stream_name = stream != NULL ? stream->name : NULL,
                                  .stream = stream != NULL ? stream->index : UINT32_MAX,
                                  .serial = fake.serial};
@@ -299,7 +299,7 @@ static CUresult event_status(CUevent event, bool synchronize) {
               mark == NULL ? "nobody has recorded" : "nobody has recorded since it was seen");
   }
   if (mark == NULL) {
-    return CUDA_SUCCESS;
+    return fake.lost[event->device];
   }
   fake_record_used(mark->record);
   if (synchronize) {
