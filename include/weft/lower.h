@@ -53,7 +53,8 @@ WEFT_API const struct weft_pass *weft_pass_at(size_t index);
  *   RECV_F, RECV_B   the receive buffer the message arrives in; it is free again
  *                    when the compute that consumes it (F; B or I) is done
  *   F, B, I, W       the activation buffer of that (stage, microbatch): taken by
- *                    F, free again after B or W (after F, where no backward follows)
+ *                    F, free again after B or W, or after the last SEND or F of
+ *                    another stage of the rank that uses it, whichever is later
  *   everything else  WEFT_SLOT_NONE
  * Receive buffers are shared by all stages and both directions of a rank,
  * activation buffers by all its stages; each kind is coloured with as few as

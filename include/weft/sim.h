@@ -49,7 +49,10 @@ struct weft_rank_times {
   double peak_gradients;  /* likewise: full from the start of its first backward to the end of
                              its REDUCE_GRAD */
   uint32_t
-      receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
+      receive_buffers_peak;  /* messages that have arrived or are arriving and are not consumed */
+  double message_bytes_peak; /* of a simulated graph: their bytes, and those of what a stage of the
+                                rank has made for another one, until it is consumed; in the unit of
+                                the hop's bytes. 0 for chains and measured times */
 };
 
 struct weft_simulation {

@@ -35,6 +35,9 @@ struct assignment {
   struct held *held; /* [stage][microbatch] */
   struct weft_message_table messages;
   uint32_t *received; /* [message] its slot; NULL: a chain, held has them */
+  uint32_t *uses;     /* [stage][microbatch] of an output: SENDs, forwards of this rank and the
+                         backward that still need it; NULL: the backward is always the last */
+  uint32_t *rank_of;  /* [stage], with `uses` */
   struct pool activations;
   struct pool receives;
 };
@@ -96,6 +99,53 @@ WEFT_GRAPH_INLINE uint32_t begin_action(struct assignment *a, const struct weft_
   }
 }
 
+/* ---- Outputs that the backward is not the last to use ---- */
+
+static uint32_t output_count(const struct assignment *a, uint32_t stage) {
+  const struct weft_graph *graph = a->program->graph;
+  return graph != NULL ? graph->out.begin[stage + 1] - graph->out.begin[stage]
+                       : stage + 1 < a->program->stage_count;
+}
+
+/* One use less of what a stage has made; the last one frees it. */
+static void end_use(struct assignment *a, uint32_t stage, uint32_t microbatch) {
+  const struct weft_action made = {
+      .op = WEFT_OP_F, .stage = (uint16_t)stage, .microbatch = microbatch};
+  struct held *held = held_by(a, made);
+  uint32_t *uses = &a->uses[held - a->held];
+  if (*uses > 0 && --*uses == 0) {
+    pool_give(&a->activations, &held->activation);
+  }
+}
+
+/* A forward has consumed what other stages of the rank have made. */
+static void end_local_uses(struct assignment *a, struct weft_action action) {
+  const struct weft_graph *graph = a->program->graph;
+  const uint32_t rank = a->rank_of[action.stage];
+  if (graph == NULL) {
+    if (action.stage > 0 && a->rank_of[action.stage - 1u] == rank) {
+      end_use(a, action.stage - 1u, action.microbatch);
+    }
+    return;
+  }
+  for (uint32_t k = graph->in.begin[action.stage]; k < graph->in.begin[action.stage + 1u]; k++) {
+    const uint32_t from = graph->edges[graph->in.edges[k]].from;
+    if (a->rank_of[from] == rank) {
+      end_use(a, from, action.microbatch);
+    }
+  }
+}
+
+static void end_forward(struct assignment *a, struct weft_action action, bool has_backward,
+                        struct held *held) {
+  uint32_t *uses = &a->uses[held - a->held];
+  *uses = output_count(a, action.stage) + has_backward;
+  if (*uses == 0) {
+    pool_give(&a->activations, &held->activation);
+  }
+  end_local_uses(a, action);
+}
+
 /* What is free again when the action is done. */
 WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph *graph,
                                   struct weft_action action, struct held *held) {
@@ -108,9 +158,15 @@ WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph 
   } else if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
     pool_give(&a->receives, &held->received_gradient);
   }
-  if (action.op == WEFT_OP_B || action.op == WEFT_OP_W ||
-      (action.op == WEFT_OP_F && !has_backward)) {
-    pool_give(&a->activations, &held->activation);
+  const bool ends_backward = action.op == WEFT_OP_B || action.op == WEFT_OP_W;
+  if (a->uses == NULL) {
+    if (ends_backward) {
+      pool_give(&a->activations, &held->activation);
+    }
+  } else if (ends_backward) {
+    end_use(a, action.stage, action.microbatch);
+  } else if (action.op == WEFT_OP_F) {
+    end_forward(a, action, has_backward, held);
   }
 }
 
@@ -147,6 +203,9 @@ WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph 
       end_action(a, graph, action, held);
     } else if (action.op != WEFT_OP_OVERLAP_F_B) {
       program->slots[i] = WEFT_SLOT_NONE;
+      if (action.op == WEFT_OP_SEND_F && a->uses != NULL) {
+        end_use(a, action.stage, action.microbatch);
+      }
     } else {
       assign_overlap(a, i);
       i += action.parts;
@@ -203,6 +262,16 @@ static bool allocate_results(struct weft_program *program, struct weft_program *
   return true;
 }
 
+/* Whether some output may be used after its backward, or has none: where no gradient comes back. */
+static bool outlives_backward(const struct assignment *a) {
+  const struct weft_graph *graph = a->program->graph;
+  bool outlives = !a->has_backward;
+  for (uint32_t e = 0; graph != NULL && e < graph->edge_count && !outlives; e++) {
+    outlives = !graph->edges[e].gradient;
+  }
+  return outlives;
+}
+
 enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error) {
   WEFT_NEED(program, error);
   return weft_slots_assign_recycling(program, NULL, error);
@@ -223,15 +292,25 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
         weft_message_table_init(&a.messages, allocator, program, program->microbatch_count, error));
     a.received = weft_array_allocate(allocator, weft_message_count(&a.messages), sizeof(uint32_t));
   }
+  const bool counts_uses = outlives_backward(&a);
+  if (counts_uses) {
+    a.uses = weft_array_allocate(allocator, pairs, sizeof *a.uses);
+    a.rank_of = weft_array_allocate(allocator, program->stage_count, sizeof *a.rank_of);
+  }
   a.held = weft_array_allocate(allocator, pairs, sizeof(struct held));
   a.activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t));
   a.receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t));
   enum weft_status status = WEFT_OK;
   if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
-      (has_graph && a.received == NULL) || !allocate_results(program, spent)) {
+      (has_graph && a.received == NULL) || (counts_uses && (a.uses == NULL || a.rank_of == NULL)) ||
+      !allocate_results(program, spent)) {
     status = weft_fail_memory(error, pairs * sizeof(struct held));
   } else {
     memset(a.held, 0xff, pairs * sizeof(struct held)); /* WEFT_SLOT_NONE */
+    if (counts_uses) {
+      memset(a.uses, 0, pairs * sizeof *a.uses);
+      (void)weft_placement_infer(program, a.rank_of);
+    }
     if (has_graph) {
       memset(a.received, 0xff, weft_message_count(&a.messages) * sizeof(uint32_t));
     }
@@ -243,6 +322,8 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
       }
     }
   }
+  weft_array_free(allocator, a.uses, counts_uses ? pairs : 0, sizeof *a.uses);
+  weft_array_free(allocator, a.rank_of, counts_uses ? program->stage_count : 0, sizeof *a.rank_of);
   weft_array_free(allocator, a.held, pairs, sizeof(struct held));
   weft_array_free(allocator, a.activations.free, row, sizeof(uint32_t));
   weft_array_free(allocator, a.receives.free, row, sizeof(uint32_t));

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include <weft/spec.h>
 
@@ -128,6 +129,24 @@ uint32_t weft_buffers_peak(const int64_t *taken, const int64_t *freed, size_t co
   return peak;
 }
 
+static int compare_changes(const void *a, const void *b) {
+  const struct weft_bytes_change *x = a, *y = b;
+  return x->at != y->at ? (x->at > y->at) - (x->at < y->at)
+                        : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+double weft_bytes_peak(struct weft_bytes_change *changes, size_t count) {
+  double size = 0, peak = 0;
+  if (count > 0) {
+    qsort(changes, count, sizeof *changes, compare_changes);
+  }
+  for (size_t k = 0; k < count; k++) {
+    size += changes[k].bytes;
+    peak = size > peak ? size : peak;
+  }
+  return peak;
+}
+
 static int64_t last_end(const struct weft_rank_record *record) {
   return record->clock > record->stream ? record->clock : record->stream;
 }
@@ -146,7 +165,8 @@ static struct weft_rank_times times_of(const struct weft_rank_record *record, in
                                   .peak_parameters = record->memory.peak_parameters,
                                   .peak_gradients = record->memory.peak_gradients,
                                   .peak_at = (double)(record->memory.peak_at - origin) / unit,
-                                  .receive_buffers_peak = record->buffers_peak};
+                                  .receive_buffers_peak = record->buffers_peak,
+                                  .message_bytes_peak = record->message_bytes_peak};
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     times.idle_by_cause[cause] = (double)record->idle[cause] / unit;
   }

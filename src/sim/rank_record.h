@@ -89,6 +89,7 @@ struct weft_rank_record {
   int64_t idle[WEFT_IDLE_CAUSES];
   struct weft_rank_memory memory;
   uint32_t buffers_peak; /* receive buffers */
+  double message_bytes_peak;
   bool has_begun;
 };
 
@@ -100,6 +101,14 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
 
 /* The most buffers in use at once: each from taken[k] to its time in `freed`. Both ascend. */
 uint32_t weft_buffers_peak(const int64_t *taken, const int64_t *freed, size_t count);
+
+/* The largest sum of changes so far, in the order of time; those that subtract come first where
+ * times are equal. Sorts them. */
+struct weft_bytes_change {
+  int64_t at;
+  double bytes;
+};
+double weft_bytes_peak(struct weft_bytes_change *changes, size_t count);
 
 /* For qsort(). */
 int weft_compare_times(const void *a, const void *b);

@@ -30,6 +30,16 @@ static int64_t occupancy_of(const struct weft_sim_run *run, uint32_t number) {
                               number % 2 == 0 ? edge->bytes : edge->gradient_bytes);
 }
 
+/* Of a message. In a chain nothing asks for it. */
+static double bytes_of(const struct weft_sim_run *run, uint32_t number) {
+  if (run->graph == NULL) {
+    return 0;
+  }
+  const struct weft_edge *edge = &run->graph->edges[number / 2];
+  const double bytes = number % 2 == 0 ? edge->bytes : edge->gradient_bytes;
+  return bytes >= 0 ? bytes : run->costs->hop.bytes;
+}
+
 enum weft_status weft_sim_channels_init(struct weft_sim_run *run, struct weft_error *error) {
   const uint32_t count = weft_channel_count(run->graph, run->program->stage_count);
   run->channels = weft_arena_allocate(&run->arena, count, sizeof *run->channels);
@@ -44,6 +54,7 @@ enum weft_status weft_sim_channels_init(struct weft_sim_run *run, struct weft_er
                                   .free = &run->channel_free[k],
                                   .occupancy = occupancy,
                                   .hop = sender != receiver ? run->ticks.latency + occupancy : 0,
+                                  .bytes = bytes_of(run, k),
                                   .from = sender,
                                   .to = receiver};
   }

@@ -27,6 +27,7 @@ struct row {
   struct weft_event *event; /* the next */
   size_t buffer_count;      /* inputs from other ranks that it has consumed */
   size_t buffer_moves;      /* to keep them in order */
+  size_t message_count;     /* in a graph: changes of bytes */
   int64_t taken_last;       /* the latest time of all */
   bool is_unsorted;
 };
@@ -91,6 +92,12 @@ ROW_INLINE void remember_buffers(const struct weft_sim_recorder *recorder, struc
     const int64_t *input = weft_sim_edge_input(run, action, k, &channel);
     if (channel->from != row->rank) {
       remember_buffer(recorder, row, *input - channel->hop, end);
+    }
+    if (recorder->messages != NULL && row->message_count < 2 * recorder->messages_max) {
+      struct weft_bytes_change *change = &recorder->messages[row->message_count];
+      change[0] = (struct weft_bytes_change){*input - channel->hop, channel->bytes};
+      change[1] = (struct weft_bytes_change){end, -channel->bytes};
+      row->message_count += 2;
     }
   }
 }
@@ -276,6 +283,7 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
     qsort(recorder->taken, row.buffer_count, sizeof *recorder->taken, weft_compare_times);
   }
   row.record.buffers_peak = weft_buffers_peak(recorder->taken, recorder->freed, row.buffer_count);
+  row.record.message_bytes_peak = weft_bytes_peak(recorder->messages, row.message_count);
   row.record.clock = row.clock;
   row.record.stream = state->stream;
   recorder->records[rank] = row.record;
@@ -312,9 +320,23 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
 
 /* ---- Setting up ---- */
 
+/* Of the rank with the most; 0 where no message has a size. */
+static size_t count_messages(const struct weft_sim_run *run, size_t *counts) {
+  size_t most = 0;
+  bool has_sizes = false;
+  memset(counts, 0, (run->program->rank_count + 1u) * sizeof *counts);
+  for (uint32_t k = 0; k < 2 * run->graph->edge_count; k++) {
+    const struct weft_sim_channel *channel = &run->channels[k];
+    has_sizes = has_sizes || channel->bytes > 0;
+    counts[channel->to] += run->program->microbatch_count;
+    most = counts[channel->to] > most ? counts[channel->to] : most;
+  }
+  return has_sizes ? most : 0;
+}
+
 /* The most that a rank has: one per input from another rank. (A program that
  * consumes an input twice is no valid one; it has one buffer all the same.) */
-static bool count_buffers(struct weft_sim_run *run, size_t *most) {
+static bool count_buffers(struct weft_sim_run *run, size_t *most, size_t *messages) {
   const struct weft_program *program = run->program;
   size_t *counts = weft_arena_allocate(&run->arena, program->rank_count + 1u, sizeof *counts);
   const uint32_t channels = run->graph != NULL ? 2 * run->graph->edge_count : 0;
@@ -332,6 +354,7 @@ static bool count_buffers(struct weft_sim_run *run, size_t *most) {
       *most = counts[rank] > *most ? counts[rank] : *most;
     }
   }
+  *messages = counts != NULL && run->graph != NULL ? count_messages(run, counts) : 0;
   return counts != NULL;
 }
 
@@ -349,8 +372,13 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
                                             sizeof *recorder->changes);
   }
   WEFT_TRY(weft_arena_status(&run->arena, error));
-  if (!count_buffers(run, &recorder->buffers_max)) {
+  if (!count_buffers(run, &recorder->buffers_max, &recorder->messages_max)) {
     return weft_fail_memory(error, program->rank_count * sizeof *recorder->records);
+  }
+  if (recorder->messages_max > 0) {
+    recorder->messages =
+        weft_arena_allocate(&run->arena, 2 * recorder->messages_max, sizeof *recorder->messages);
+    WEFT_TRY(weft_arena_status(&run->arena, error));
   }
   const size_t numbers = 2 * recorder->buffers_max;
   recorder->taken = weft_array_allocate(run->allocator, numbers, sizeof *recorder->taken);

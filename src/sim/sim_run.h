@@ -35,6 +35,7 @@ struct weft_sim_channel {
   int64_t *free;     /* when it is free */
   int64_t occupancy; /* of it by one transfer */
   int64_t hop;       /* from the start of a transfer to the arrival; 0: both ends on one rank */
+  double bytes;      /* of a message */
   uint32_t from;     /* rank of the stage that sends; rank_count: none */
   uint32_t to;       /* and of the one that receives */
 };
@@ -193,6 +194,8 @@ struct weft_sim_recorder {
   int64_t *taken;                     /* [buffer] of one rank: when they are taken, ascending, */
   int64_t *freed;                     /* and given back */
   size_t buffers_max;                 /* of any rank */
+  struct weft_bytes_change *messages; /* [2 x messages_max] in a graph with sizes; else NULL */
+  size_t messages_max;                /* of any rank, those within it included */
   struct weft_memory_change *changes; /* of one rank's memory; NULL: only activations count */
   struct weft_event *events;          /* NULL: not to be written */
   const uint64_t *event_begin;        /* [rank + 1] into events */

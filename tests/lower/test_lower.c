@@ -434,6 +434,16 @@ static void number_cells(const struct weft_program *program, uint32_t rank, uint
   }
 }
 
+/* Without a backward: where what F at `i` has made is sent, or used by the rank's next stage. */
+static uint64_t last_use(const struct weft_program *program, uint32_t rank, uint64_t i) {
+  const struct weft_action made = program->actions[i];
+  const struct weft_action next = {.stage = (uint16_t)(made.stage + 1),
+                                   .microbatch = made.microbatch};
+  const uint64_t send = find(program, rank, i, WEFT_OP_SEND_F, WEFT_OP_SEND_F, made);
+  const uint64_t use = find(program, rank, i, WEFT_OP_F, WEFT_OP_F, next);
+  return send != UINT64_MAX ? send : use != UINT64_MAX ? use : i;
+}
+
 static size_t lives_of(const struct weft_program *program, uint32_t rank, const uint64_t *cell_of,
                        bool trains, struct life *lives) {
   size_t count = 0;
@@ -445,7 +455,8 @@ static size_t lives_of(const struct weft_program *program, uint32_t rank, const 
     } else if (action.op == WEFT_OP_RECV_B) {
       end = find(program, rank, i, WEFT_OP_B, WEFT_OP_I, action);
     } else if (action.op == WEFT_OP_F) {
-      end = trains ? find(program, rank, i, WEFT_OP_B, WEFT_OP_W, action) : i;
+      end = trains ? find(program, rank, i, WEFT_OP_B, WEFT_OP_W, action)
+                   : last_use(program, rank, i);
     } else {
       continue;
     }

@@ -76,7 +76,8 @@ static void check_sends(const struct weft_program *program) {
 /* --- Slots ------------------------------------------------------------------------------- */
 
 /* Where the lifetime that begins at a record ends, in the same row: a message with what consumes
- * it, an activation with the last of its stage and microbatch. */
+ * it, an activation with the last of its stage and microbatch, SENDs included, and not before
+ * other stages of the row have consumed it. */
 static uint64_t life_end(const struct weft_program *program, uint32_t rank, uint64_t begin) {
   const struct weft_action *first = &program->actions[begin];
   uint64_t end = begin;
@@ -85,8 +86,12 @@ static uint64_t life_end(const struct weft_program *program, uint32_t rank, uint
     const bool consumes = first->op == WEFT_OP_RECV_F ? action->op == WEFT_OP_F
                           : first->op == WEFT_OP_RECV_B
                               ? action->op == WEFT_OP_B || action->op == WEFT_OP_I
-                              : is_compute(action);
-    if (consumes && action->stage == first->stage && action->microbatch == first->microbatch) {
+                              : is_compute(action) || action->op == WEFT_OP_SEND_F;
+    const bool takes_over =
+        first->op == WEFT_OP_F && action->op == WEFT_OP_F &&
+        weft_graph_find(program->graph, first->stage, action->stage) != WEFT_EDGE_NONE;
+    if (((consumes && action->stage == first->stage) || takes_over) &&
+        action->microbatch == first->microbatch) {
       end = i;
     }
   }

@@ -181,6 +181,7 @@ struct weft_costs *any_costs(struct weft_random *random, uint32_t stage_count) {
 
 /* Over one direction of an edge. */
 struct message {
+  double bytes;
   const struct weft_edge *edge;
   bool forward;
   uint32_t from, to; /* ranks */
@@ -278,6 +279,7 @@ static void note_sizes(struct timing_run *run) {
     message->forward = k / run->program->microbatch_count % 2 == 0;
     const double own = message->forward ? message->edge->bytes : message->edge->gradient_bytes;
     const double bytes = own < 0 ? hop->bytes : own;
+    message->bytes = bytes;
     message->occupancy = hop->bytes_per_unit > 0 ? halves(bytes / hop->bytes_per_unit) : 0;
     message->latency = halves(hop->latency);
     message->issued_after[0] = message->issued_after[1] = UINT64_MAX;
@@ -484,6 +486,26 @@ static uint32_t count_buffers(const struct timing_run *run, uint32_t rank) {
   return most;
 }
 
+/* Bytes of messages to the rank, its own included, that are on the way or there and not consumed,
+ * at every moment at which one starts. */
+static double count_bytes(const struct timing_run *run, uint32_t rank) {
+  double most = 0;
+  for (size_t k = 0; k < run->message_count; k++) {
+    double bytes = 0;
+    for (size_t j = 0; j < run->message_count; j++) {
+      const struct message *message = &run->messages[j];
+      const bool waits = (message->forward || message->edge->gradient) && message->to == rank &&
+                         message->start <= run->messages[k].start &&
+                         run->records[message->taker].end > run->messages[k].start;
+      bytes += waits ? message->bytes : 0;
+    }
+    const bool counts = run->messages[k].to == rank &&
+                        (run->messages[k].forward || run->messages[k].edge->gradient);
+    most = counts && bytes > most ? bytes : most;
+  }
+  return most;
+}
+
 static double peak_of_row(const struct timing_run *run, uint32_t rank) {
   const struct weft_program *program = run->program;
   double held = 0, peak = 0;
@@ -530,6 +552,7 @@ struct timed_program time_program(const struct weft_program *program,
   struct timed_program timed = {.records = run.records,
                                 .idle = allocate(p * WEFT_IDLE_CAUSES, sizeof *timed.idle),
                                 .buffers = allocate(p, sizeof *timed.buffers),
+                                .bytes = allocate(p, sizeof *timed.bytes),
                                 .peaks = allocate(p, sizeof *timed.peaks)};
   for (uint64_t i = 0; i < program->action_count; i++) {
     const uint8_t op = program->actions[i].op;
@@ -544,6 +567,7 @@ struct timed_program time_program(const struct weft_program *program,
   for (uint32_t r = 0; r < p && timed.finishes; r++) {
     blame_row(&run, r, &timed.idle[(size_t)r * WEFT_IDLE_CAUSES]);
     timed.buffers[r] = count_buffers(&run, r);
+    timed.bytes[r] = count_bytes(&run, r);
     timed.peaks[r] = peak_of_row(&run, r);
   }
   time_transfers(&run);
@@ -556,6 +580,7 @@ void timed_program_finish(struct timed_program *timed) {
   free(timed->records);
   free(timed->idle);
   free(timed->buffers);
+  free(timed->bytes);
   free(timed->peaks);
 }
 

@@ -27,6 +27,7 @@ struct timed_program {
   struct timed_record *records; /* [action_count] */
   int64_t *idle;                /* [rank_count][WEFT_IDLE_CAUSES] without start and end */
   uint32_t *buffers;            /* [rank_count] receive buffers in use at once */
+  double *bytes;                /* [rank_count] of messages that wait at once */
   double *peaks;                /* [rank_count] activations held at once */
 };
 

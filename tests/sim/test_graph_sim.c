@@ -88,6 +88,7 @@ static void expect_numbers(const struct weft_simulation *sim, const struct timed
     }
     assert_true(times->busy == 0 || sum == times->idle);
     assert_int_equal(times->receive_buffers_peak, timed->buffers[r]);
+    assert_true(times->message_bytes_peak == timed->bytes[r]);
     assert_true(times->peak_activation == timed->peaks[r]);
     weft_memory_curve(sim, costs, r, points, 1024, &count);
     for (uint64_t k = 0; k < count; k++) {

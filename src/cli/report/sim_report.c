@@ -96,13 +96,14 @@ enum {
   COLUMN_PARAMETERS,
   COLUMN_GRADIENTS,
   COLUMN_BUFFERS,
+  COLUMN_BYTES,
   COLUMN_CAUSES, /* and one for each cause */
   COLUMN_COUNT = COLUMN_CAUSES + WEFT_IDLE_CAUSES
 };
 
 static const char *column_name(unsigned column) {
-  static const char *const names[] = {"busy",   "idle",       "span",      "peak",
-                                      "memory", "parameters", "gradients", "buffers"};
+  static const char *const names[] = {"busy",       "idle",      "span",    "peak", "memory",
+                                      "parameters", "gradients", "buffers", "bytes"};
   return column < COLUMN_CAUSES
              ? names[column]
              : weft_idle_cause_name((enum weft_idle_cause)(column - COLUMN_CAUSES));
@@ -118,6 +119,7 @@ static double cell(const struct weft_rank_times *rank, unsigned column) {
     case COLUMN_PARAMETERS: return rank->peak_parameters;
     case COLUMN_GRADIENTS: return rank->peak_gradients;
     case COLUMN_BUFFERS: return rank->receive_buffers_peak;
+    case COLUMN_BYTES: return rank->message_bytes_peak;
     default: return rank->idle_by_cause[column - COLUMN_CAUSES];
   }
 }
@@ -228,6 +230,9 @@ static void add_rank(struct weft_json *json, const struct weft_rank_times *rank)
   weft_json_exact(json, "peak_parameters", rank->peak_parameters);
   weft_json_exact(json, "peak_gradients", rank->peak_gradients);
   weft_json_number(json, "receive_buffers", rank->receive_buffers_peak);
+  if (rank->message_bytes_peak > 0) {
+    weft_json_exact(json, "message_bytes", rank->message_bytes_peak);
+  }
   weft_json_open(json, "idle_by_cause", '{');
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     weft_json_exact(json, weft_idle_cause_name((enum weft_idle_cause)cause),
