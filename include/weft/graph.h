@@ -91,6 +91,16 @@ WEFT_API bool weft_graph_equal(const struct weft_graph *a, const struct weft_gra
 WEFT_API bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *b,
                                     struct weft_edge *edge, bool *in_a);
 
+/* The name of a stage; NULL where it has none. The graph may be NULL. */
+static inline const char *weft_graph_name(const struct weft_graph *graph, uint32_t stage) {
+  return graph != NULL && graph->names != NULL && stage < graph->stage_count ? graph->names[stage]
+                                                                             : NULL;
+}
+
+/* Appends "2", or "2 'up'" where the stage has a name. The graph may be NULL. */
+WEFT_API void weft_graph_add_stage(const struct weft_graph *graph, uint32_t stage,
+                                   struct weft_text *text);
+
 /* Whether a stage has a backward: it is a loss, or a gradient comes to it. */
 static inline bool weft_graph_has_backward(const struct weft_graph *graph, uint32_t stage) {
   return graph == NULL || graph->out.begin[stage] == graph->out.begin[stage + 1] ||

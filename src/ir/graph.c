@@ -321,3 +321,13 @@ bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *
   }
   return false;
 }
+
+void weft_graph_add_stage(const struct weft_graph *graph, uint32_t stage, struct weft_text *text) {
+  const char *name = weft_graph_name(graph, stage);
+  weft_text_add_number(text, stage);
+  if (name != NULL) {
+    weft_text_add(text, " '");
+    weft_text_add_escaped(text, name, strlen(name));
+    weft_text_add(text, "'");
+  }
+}

@@ -34,6 +34,34 @@ static bool grow(struct weft_findings *findings) {
   return true;
 }
 
+/* Copies the message, with the name behind every "stage 3". */
+static void add_names(const struct weft_graph *graph, const char *message, struct weft_text *text) {
+  static const char word[] = "stage ";
+  for (const char *at = message, *found; (found = strstr(at, word)) != NULL; message = at) {
+    char *end;
+    at = found + strlen(word);
+    const uint64_t stage = strtoull(at, &end, 10);
+    weft_text_append(text, message, (size_t)(at - message));
+    if (end > at && stage < graph->stage_count) {
+      weft_graph_add_stage(graph, (uint32_t)stage, text);
+      at = end;
+    }
+  }
+  weft_text_add(text, message);
+}
+
+static const char *keep_message(struct weft_findings *findings, const char *message, size_t size) {
+  if (findings->graph == NULL || findings->graph->names == NULL) {
+    return weft_arena_copy_text(findings->arena, message, size);
+  }
+  struct weft_text text = {.allocator = findings->arena->allocator};
+  add_names(findings->graph, message, &text);
+  const char *copy =
+      text.failed ? NULL : weft_arena_copy_text(findings->arena, text.data, text.size);
+  weft_text_finish(&text);
+  return copy;
+}
+
 void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
                        const char *format, ...) {
   assert((unsigned)rule < WEFT_RULE_COUNT);
@@ -49,7 +77,7 @@ void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, stru
   const size_t kept = size < 0                        ? 0
                       : (size_t)size < sizeof message ? (size_t)size
                                                       : sizeof message - 1;
-  const char *copy = weft_arena_copy_text(findings->arena, message, kept);
+  const char *copy = keep_message(findings, message, kept);
   if (copy == NULL) {
     findings->failed = true;
     return;

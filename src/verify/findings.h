@@ -7,8 +7,9 @@
 #include <weft/verify.h>
 
 struct weft_findings {
-  struct weft_arena *arena; /* owns findings and messages */
-  size_t max;               /* of each rule */
+  struct weft_arena *arena;       /* owns findings and messages */
+  size_t max;                     /* of each rule */
+  const struct weft_graph *graph; /* whose names of stages messages have; or NULL */
   uint64_t count[WEFT_RULE_COUNT];
   struct weft_finding *list;
   size_t list_count;
@@ -17,7 +18,7 @@ struct weft_findings {
 };
 
 /* Adds a finding; counted but not kept beyond the maximum of its rule. The
- * message is formatted only when kept. */
+ * message is formatted only when kept. It calls a stage "stage 3"; a name is added here. */
 void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
                        const char *format, ...) WEFT_PRINTF(4, 5);
 

@@ -304,6 +304,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
       .model = options->model,
       .messages = {.allocator = allocator},
       .findings = {.arena = &owned->arena,
+                   .graph = program->graph,
                    .max = options->findings_max > 0 ? options->findings_max : 1},
       .error = error};
   enum weft_status status = check_shape_and_rows(&context, options, &owned->report);
