@@ -116,6 +116,18 @@ void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
   }
 }
 
+void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph) {
+  enum { STAGES_SHOWN = 12 };
+  weft_text_add(text, "stages");
+  for (uint32_t s = 0; s < graph->stage_count && s < STAGES_SHOWN; s++) {
+    weft_text_add(text, s > 0 ? ", " : " ");
+    weft_graph_add_stage(graph, s, text);
+  }
+  if (graph->stage_count > STAGES_SHOWN) {
+    weft_text_addf(text, " and %" PRIu32 " more", graph->stage_count - STAGES_SHOWN);
+  }
+}
+
 size_t weft_count_characters(const char *data, size_t size) {
   size_t count = 0;
   for (size_t i = 0; i < size; i++) {

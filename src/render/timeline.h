@@ -50,6 +50,9 @@ void weft_add_number(struct weft_text *text, double number);
 /* "edges 0>1, 0>2F and 7 more"; an F where no gradient comes back. */
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph);
 
+/* "stages 0 'down', 1 'up' and 7 more"; the graph has names. */
+void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph);
+
 /* Outside text in one line of at most `width` characters, made safe for a
  * terminal, cut with an ellipsis. */
 void weft_add_line_text(struct weft_text *text, const char *outside, size_t width);

@@ -33,8 +33,8 @@ write_files() {
   weft sim graph.csv --costs costs.json --graph graph.json --critical-path
   succeeds
   grep -A3 '^critical path' <<<"$output" >path
-  has ' 0F0$' path
-  has ' 4.5  *5.5  *1  2F0$' path
+  has " 0F0  *0 'encoder'$" path
+  has " 4.5  *5.5  *1  2F0  *2 'head'$" path
   lacks 1F0 path
 }
 
@@ -138,6 +138,35 @@ write_files() {
   succeeds
   weft run graph.csv --graph graph.json --stage null
   succeeds
+}
+
+@test "names of stages: findings, explain, the critical path, pictures" {
+  write_files
+  sed 's/2B1,//; s/1F1,//' graph.csv >wrong.csv
+  weft verify wrong.csv --graph graph.json
+  [ "$status" -eq 1 ]
+  [[ $output == *": stage 1 'middle', microbatch 1 has no F [coverage.forward]"* ]]
+  [[ $output == *": stage 2 'head', microbatch 1 has no backward"* ]]
+  weft verify wrong.csv
+  [[ $output == *": stage 1, microbatch 1 has no F"* ]]
+  "$WEFT" lower graph.csv >program.csv
+  weft explain program.csv --graph graph.json
+  succeeds
+  [[ ${lines[0]} == "rank 0: "*"; stage 0 'encoder'" ]]
+  [[ $output == *$'\nrank 1: '*"; stage 1 'middle', stage 2 'head'"$'\n'* ]]
+  "$WEFT" explain program.csv --graph graph.json --json |
+    jq -e '.rows[1].instructions | map(select(.stage == 2).stage_name) | unique == ["head"]'
+  weft sim graph.csv --graph graph.json --critical-path
+  succeeds
+  grep -qE "^ +0 +1 +0  0F0 +0 'encoder'$" <<<"$output"
+  weft sim graph.csv --critical-path
+  grep -qE '^ +0 +1 +0  0F0$' <<<"$output"
+  weft show graph.csv --graph graph.json
+  [ "${lines[-1]}" = "stages 0 'encoder', 1 'middle', 2 'head'" ]
+  weft show graph.csv --graph graph.json -o picture.svg
+  has 'stages 0 &#39;encoder&#39;, 1 &#39;middle&#39;' picture.svg
+  weft show graph.csv --graph graph.json -o picture.json
+  jq -e '[.traceEvents[].args | select(.stage == 2).stage_name] | unique == ["head"]' picture.json
 }
 
 @test "lower and verify take the graph from a file" {

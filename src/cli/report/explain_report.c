@@ -141,7 +141,22 @@ static void add_record(struct weft_text *text, const struct weft_cli_explain_rep
   weft_text_add(text, "\n");
 }
 
-static void add_heading(struct weft_text *text, const struct weft_program *program, uint32_t rank) {
+/* "; stage 0 'down', stage 3 'up'": those of the rank, where they have names. */
+static void add_stages(struct weft_text *text, const struct weft_cli_explain_report *report,
+                       uint32_t rank) {
+  const struct weft_graph *graph = report->program->graph;
+  unsigned count = 0;
+  for (uint32_t s = 0; graph != NULL && graph->names != NULL && s < graph->stage_count; s++) {
+    if (weft_links_owner(report->links, s) == rank) {
+      weft_text_add(text, count++ > 0 ? ", stage " : "; stage ");
+      weft_graph_add_stage(graph, s, text);
+    }
+  }
+}
+
+static void add_heading(struct weft_text *text, const struct weft_cli_explain_report *report,
+                        uint32_t rank) {
+  const struct weft_program *program = report->program;
   const uint64_t records = program->row_begin[rank + 1] - program->row_begin[rank];
   const uint64_t steps = weft_program_row_steps(program, rank);
   weft_text_addf(text, "rank %" PRIu32 ": %" PRIu64 " instruction%s, %" PRIu64 " step%s", rank,
@@ -150,6 +165,7 @@ static void add_heading(struct weft_text *text, const struct weft_program *progr
     weft_text_addf(text, ", %" PRIu32 " receive and %" PRIu32 " activation buffers",
                    program->receive_slots[rank], program->activation_slots[rank]);
   }
+  add_stages(text, report, rank);
   weft_text_add(text, "\n");
   if (records > 0) {
     weft_text_addf(text, "%6s %6s  %-*s%-*s%-*s%s\n", "#", "step", (int)ACTION_WIDTH, "action",
@@ -163,7 +179,7 @@ static void add_row(struct weft_text *text, const struct weft_cli_explain_report
   const struct weft_program *program = report->program;
   const uint64_t begin = program->row_begin[rank];
   uint64_t step = 0;
-  add_heading(text, program, rank);
+  add_heading(text, report, rank);
   for (uint64_t i = begin; i < program->row_begin[rank + 1] && !text->failed; step++) {
     const uint64_t size = weft_cli_cell_size(&program->actions[i]);
     for (uint64_t part = 0; part < size; part++, i++) {
@@ -290,6 +306,9 @@ static void add_json_record(struct weft_json *json, const struct weft_cli_explai
   weft_json_string(json, "op", info->text);
   if (info->kind != WEFT_KIND_IDLE && info->kind != WEFT_KIND_GROUP) {
     weft_json_number(json, "stage", action->stage);
+    if (weft_graph_name(program->graph, action->stage) != NULL) {
+      weft_json_string(json, "stage_name", weft_graph_name(program->graph, action->stage));
+    }
   }
   if (info->has_microbatch) {
     weft_json_number(json, "microbatch", action->microbatch);

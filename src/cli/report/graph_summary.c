@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
 
 enum { STAGES_SHOWN = 8, PARTS_SHOWN = 4 };
 
@@ -49,21 +48,12 @@ static uint32_t count_parts(const struct weft_graph *graph, const uint32_t *firs
 
 /* ---- Text ---- */
 
-static void add_stage(struct weft_text *text, const struct weft_graph *graph, uint32_t stage) {
-  weft_text_add_number(text, stage);
-  if (graph->names != NULL && graph->names[stage] != NULL) {
-    weft_text_add(text, " '");
-    weft_text_add_escaped(text, graph->names[stage], strlen(graph->names[stage]));
-    weft_text_add(text, "'");
-  }
-}
-
 /* A list that is cut after some; `index` counts its stages from 0. */
 static void add_listed(struct weft_text *text, const struct weft_graph *graph, uint32_t stage,
                        uint32_t index) {
   if (index < STAGES_SHOWN) {
     weft_text_add(text, index > 0 ? ", " : "");
-    add_stage(text, graph, stage);
+    weft_graph_add_stage(graph, stage, text);
   }
 }
 
@@ -137,7 +127,7 @@ static void add_json_role(struct weft_json *json, const char *key, const struct 
     if (has_role(graph, s, role)) {
       weft_json_open(json, NULL, '{');
       weft_json_number(json, "stage", s);
-      if (graph->names != NULL && graph->names[s] != NULL) {
+      if (weft_graph_name(graph, s) != NULL) {
         weft_json_string(json, "name", graph->names[s]);
       }
       weft_json_close(json, '}');

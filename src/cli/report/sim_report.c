@@ -193,14 +193,22 @@ static void add_path(struct weft_text *text, const struct weft_cli_sim_report *r
   if (!report->has_path) {
     return;
   }
-  weft_text_addf(text, "\ncritical path: %" PRIu64 " actions\n%12s  %12s   rank  action\n",
-                 report->path_count, "begin", "end");
+  const struct weft_graph *graph = simulation->program->graph;
+  const bool named = graph != NULL && graph->names != NULL;
+  weft_text_addf(text, "\ncritical path: %" PRIu64 " actions\n%12s  %12s   rank  action%s\n",
+                 report->path_count, "begin", "end", named ? "      stage" : "");
   for (uint64_t k = 0; k < report->path_count; k++) {
     const struct weft_event *event = &simulation->events[report->path[k]];
     weft_text_addf(text, "%12s  %12s  %5" PRIu32 "  ",
                    weft_cli_amount((double)event->begin / ticks).text,
                    weft_cli_amount((double)event->end / ticks).text, event->rank);
-    weft_action_print(&simulation->program->actions[event->record], text);
+    const struct weft_action *action = &simulation->program->actions[event->record];
+    const size_t begin = text->size;
+    weft_action_print(action, text);
+    if (named && action->op != WEFT_OP_OVERLAP_F_B) {
+      weft_cli_pad(text, begin, 12);
+      weft_graph_add_stage(graph, action->stage, text);
+    }
     weft_text_add(text, "\n");
   }
 }

@@ -23,15 +23,15 @@ static void add_count(struct weft_svg *svg, uint32_t count, const char *noun) {
 }
 
 /* As text of the document: without >. */
-static void add_edges(struct weft_svg *svg, const struct weft_graph *graph) {
-  struct weft_text edges = {.allocator = svg->text->allocator};
-  weft_add_edges(&edges, graph);
-  if (edges.failed) {
+static void add_graph(struct weft_svg *svg, const struct weft_graph *graph, bool names) {
+  struct weft_text words = {.allocator = svg->text->allocator};
+  (names ? weft_add_stage_names : weft_add_edges)(&words, graph);
+  if (words.failed) {
     svg->text->failed = true;
   } else {
-    weft_svg_outside(svg->text, edges.data, edges.size);
+    weft_svg_outside(svg->text, words.data, words.size);
   }
-  weft_text_finish(&edges);
+  weft_text_finish(&words);
 }
 
 enum fact {
@@ -42,6 +42,7 @@ enum fact {
   FACT_STAGES,
   FACT_MICROBATCHES,
   FACT_EDGES,
+  FACT_NAMES,
   FACTS
 };
 
@@ -64,7 +65,7 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
     case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
     case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
     case FACT_MICROBATCHES: add_count(svg, program->microbatch_count, "microbatch"); break;
-    default: add_edges(svg, program->graph); break;
+    default: add_graph(svg, program->graph, fact == FACT_NAMES); break;
   }
 }
 
@@ -72,10 +73,12 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
 static void add_facts(struct weft_svg *svg) {
   const size_t begin = svg->text->size;
   const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
+  const struct weft_graph *graph = svg->picture->simulation->program->graph;
+  const bool chain = weft_graph_is_chain(graph);
   for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
     const size_t size_before = svg->text->size;
-    if ((fact == FACT_PEAK && svg->row.memory == 0) ||
-        (fact == FACT_EDGES && weft_graph_is_chain(svg->picture->simulation->program->graph))) {
+    if ((fact == FACT_PEAK && svg->row.memory == 0) || (fact == FACT_EDGES && chain) ||
+        (fact == FACT_NAMES && (chain || graph->names == NULL))) {
       continue;
     }
     add_fact(svg, fact);

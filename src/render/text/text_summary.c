@@ -114,5 +114,9 @@ void weft_text_summary_add(struct weft_text *text, const struct weft_picture *pi
   if (!weft_graph_is_chain(simulation->program->graph)) {
     weft_add_edges(text, simulation->program->graph);
     weft_text_add(text, "\n");
+    if (simulation->program->graph->names != NULL) {
+      weft_add_stage_names(text, simulation->program->graph);
+      weft_text_add(text, "\n");
+    }
   }
 }

@@ -99,10 +99,19 @@ static void add_process(struct trace *trace, uint32_t rank) {
 
 /* ---- Slices ---- */
 
+static void add_stage_name(struct trace *trace, uint32_t stage) {
+  const char *name = weft_graph_name(trace->program->graph, stage);
+  if (name != NULL) {
+    weft_text_add(trace->text, ",\"stage_name\":");
+    weft_add_json_string(trace->text, name);
+  }
+}
+
 static void add_action_args(struct trace *trace, const struct weft_action *action) {
   weft_text_addf(trace->text, "\"op\":\"%s\"", weft_op_info(action->op)->text);
   if (action->op != WEFT_OP_OVERLAP_F_B) {
     weft_text_addf(trace->text, ",\"stage\":%d", action->stage);
+    add_stage_name(trace, action->stage);
   }
   if (weft_op_info(action->op)->has_microbatch) {
     weft_text_addf(trace->text, ",\"microbatch\":%" PRIu32, action->microbatch);
