@@ -369,9 +369,9 @@ static void known_hangs(void **state) {
 
 /* ---- Random programs ---- */
 
-static void random_programs(void **state) {
-  (void)state;
-  const struct random_limits limits = {.communicate = true, .cells_two = 40, .cells_three = 30};
+static void run_random_programs(bool graph) {
+  const struct random_limits limits = {
+      .communicate = true, .graph = graph, .cells_two = 40, .cells_three = 30};
   struct weft_random random = {.state = 2026};
   struct draft draft = {0};
   struct tally tally = {0};
@@ -388,6 +388,16 @@ static void random_programs(void **state) {
   draft_finish(&draft);
   print_tally(&tally);
   assert_true(tally.stalled >= 300 && tally.complete >= 300);
+}
+
+static void random_programs(void **state) {
+  (void)state;
+  run_random_programs(false);
+}
+
+static void random_programs_of_graphs(void **state) {
+  (void)state;
+  run_random_programs(true);
 }
 
 /* ---- Mutants ---- */
@@ -485,8 +495,8 @@ static void mutants_end(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(known_hangs),
-                                     cmocka_unit_test(random_programs),
-                                     cmocka_unit_test(mutants_end)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(known_hangs), cmocka_unit_test(random_programs),
+      cmocka_unit_test(random_programs_of_graphs), cmocka_unit_test(mutants_end)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
