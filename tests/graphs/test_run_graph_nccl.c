@@ -1,5 +1,5 @@
 /* Graphs of stages over NCCL under mpirun, a process with a GPU per rank, on the fake driver and the
- * fake NCCL: random graphs and tables, and named schedules of graphs, have the host's losses, outputs
+ * fake NCCL: random graphs and tables, named schedules of graphs, and those of chains, have the host's losses, outputs
  * and gradients, bit for bit, enqueued action by action and as a CUDA graph per rank. Every process
  * draws the same graphs. With the word "mutants" each wait of each rank's recording is left out once,
  * and noticed, or covered by others. */
@@ -113,18 +113,43 @@ static struct weft_graph *make_skips(void) {
   return graph;
 }
 
-/* Its program, in the order of time. */
-static struct weft_program *make_program(const char *schedule) {
-  const struct weft_shape shape = {.ranks = ranks, .stages_per_rank = 2, .microbatches = 2 * ranks};
-  struct weft_graph *graph = make_skips();
+/* The program of a graph (NULL: a chain) in the order of time; NULL: the schedule has none. */
+static struct weft_program *lower_schedule(const char *schedule, const struct weft_graph *graph) {
+  const struct weft_shape shape = {
+      .ranks = ranks, .stages_per_rank = graph != NULL ? 2 : 0, .microbatches = 2 * ranks};
   struct weft_lower_options lower = weft_lower_options_default();
   struct weft_program *table = NULL, *program = NULL;
   lower.by_time = true;
-  assert_int_equal(weft_generate_graph(NULL, schedule, &shape, graph, &table, NULL), WEFT_OK);
+  if (weft_generate_graph(NULL, schedule, &shape, graph, &table, NULL) < 0) {
+    return NULL;
+  }
   assert_int_equal(weft_lower(NULL, table, &lower, &program, NULL), WEFT_OK);
   weft_program_destroy(table);
+  return program;
+}
+
+static struct weft_program *make_program(const char *schedule) {
+  struct weft_graph *graph = make_skips();
+  struct weft_program *program = lower_schedule(schedule, graph);
+  assert_non_null(program);
   weft_graph_destroy(graph);
   return program;
+}
+
+/* Without a graph: all that train. */
+static void every_schedule_of_a_chain(void **state) {
+  uint32_t count = 0;
+  (void)state;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    const struct weft_schedule_info *info = weft_schedule_at(k);
+    struct weft_program *program = info->trains ? lower_schedule(info->name, NULL) : NULL;
+    if (program != NULL) {
+      run_program(info->name, program, 200 + (uint32_t)k);
+      weft_program_destroy(program);
+      count++;
+    }
+  }
+  assert_true(count >= 9);
 }
 
 static void named_schedules(void **state) {
@@ -220,6 +245,7 @@ int main(int argc, char **argv) {
   ranks = (uint32_t)size;
   own_rank = (uint32_t)rank;
   const struct CMUnitTest tests[] = {cmocka_unit_test(random_graphs),
+                                     cmocka_unit_test(every_schedule_of_a_chain),
                                      cmocka_unit_test(named_schedules)};
   const struct CMUnitTest long_tests[] = {cmocka_unit_test(mutants)};
   if ((mutates ? cmocka_run_group_tests(long_tests, NULL, NULL)

@@ -167,6 +167,10 @@ END
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --stall-limit 5
   ends_with 75
   reports "rank 1 (" "was killed by signal 9 (SIGKILL)"
+  per_rank "" "die=ncclRecv:4@1,stuck_abort=1" # and NCCL does not end its communicators either
+  mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --stall-limit 5
+  ends_with 75
+  reports "rank 1 (" "was killed by signal 9 (SIGKILL)"
   per_rank "" "async=9:3@1" # an internal error, after nine transfers
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --steps 500 --stall-limit 5
   ends_with 70

@@ -147,6 +147,8 @@ FAKE_CUDA_API const char *fake_cuda_crashed(void);
 
 /* ---- Kernels ---- */
 
+/* This thread's; -1: none. */
+FAKE_CUDA_API int fake_cuda_current_device(void);
 /* Whether what is launched on the stream becomes part of a graph. */
 FAKE_CUDA_API bool fake_cuda_is_capturing(void *stream);
 

@@ -83,6 +83,14 @@ static CUresult set_current(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
+int fake_cuda_current_device(void) {
+  pthread_mutex_lock(&fake.lock);
+  const struct CUctx_st *context = fake_thread()->context;
+  const int device = context != NULL ? context->device : -1;
+  pthread_mutex_unlock(&fake.lock);
+  return device;
+}
+
 static CUresult enable_peer(CUcontext peer, unsigned int flags) {
   const struct CUctx_st *context = fake_thread()->context;
   if (context == NULL || !fake_object_is(peer, FAKE_CONTEXT)) {

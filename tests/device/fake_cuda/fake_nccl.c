@@ -292,6 +292,18 @@ static int take_listener(const char *address) {
   return fd;
 }
 
+/* NCCL takes a GPU once per host: what it knows of both. */
+static uint64_t own_place(void) {
+  char name[64] = "";
+  const char *host = getenv("NCCL_HOSTID");
+  uint64_t hash = 1 + (uint64_t)fake_cuda_current_device();
+  (void)gethostname(name, sizeof name - 1);
+  for (const char *at = host != NULL ? host : name; *at != '\0'; at++) {
+    hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+  }
+  return hash;
+}
+
 /* Every rank accepts those with higher ranks, which say who they are. */
 static void accept_some(struct ncclComm *comm) {
   const int expected = comm->count - 1;
@@ -307,13 +319,19 @@ static void accept_some(struct ncclComm *comm) {
     }
     comm->links[hello.rank].fd = fd;
     comm->joined++;
+    if (hello.bytes == comm->place) {
+      (void)fprintf(stderr, "fake NCCL: ranks %d and %u of a communicator are on one GPU\n",
+                    comm->rank, hello.rank);
+      set_error(comm, ncclInvalidUsage);
+    }
   }
 }
 
 /* Rank 0 has been there since the id was made; the others may not have come yet. */
 static void join_lower(struct ncclComm *comm, int rank) {
   struct sockaddr_un address;
-  const struct frame hello = {.kind = FRAME_HELLO, .rank = (uint32_t)comm->rank};
+  const struct frame hello = {
+      .kind = FRAME_HELLO, .rank = (uint32_t)comm->rank, .bytes = comm->place};
   const socklen_t size = address_of(comm->address, rank, &address);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, size) == 0 &&
@@ -372,6 +390,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int rank_count, ncclUniqueI
   comm->magic = MAGIC;
   comm->rank = rank;
   comm->count = rank_count;
+  comm->place = own_place();
   comm->blocking = config->blocking != 0;
   comm->eager = random_below(number_option("eager", 8192) + 1);
   for (int r = 0; r < RANKS_MAX; r++) {

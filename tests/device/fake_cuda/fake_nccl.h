@@ -78,6 +78,7 @@ struct ncclComm {
   int joined;
   struct link links[RANKS_MAX];
   uint64_t eager;
+  uint64_t place; /* a hash of host and GPU */
   ncclResult_t error;
   bool aborted, ends;
   bool unasked;       /* an operation was not done when it returned, and nobody has seen it done */
