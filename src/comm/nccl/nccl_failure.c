@@ -11,7 +11,7 @@
 
 #include <weft/support.h>
 
-enum { FINALIZE_MS = 5000 };
+enum { FINALIZE_MS = 5000 }; /* of each communicator */
 
 /* ---- Errors ---- */
 
@@ -143,8 +143,8 @@ bool weft_nccl_abort(struct weft_nccl_world *world) {
 
 /* ---- A good end ---- */
 
-static bool finalize_lane(const struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
-                          int64_t until) {
+static bool finalize_lane(const struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+  const int64_t until = weft_clock_ns() + (int64_t)FINALIZE_MS * WEFT_NCCL_NS_PER_MS;
   ncclResult_t state = world->nccl->ncclCommFinalize(lane->comm);
   while (state == ncclInProgress && weft_clock_ns() < until) {
     const struct timespec pause = {.tv_nsec = 100 * 1000};
@@ -157,14 +157,13 @@ static bool finalize_lane(const struct weft_nccl_world *world, const struct weft
 }
 
 void weft_nccl_finalize(struct weft_nccl_world *world) {
-  const int64_t until = weft_clock_ns() + (int64_t)FINALIZE_MS * WEFT_NCCL_NS_PER_MS;
   struct weft_error error;
   bool good =
       world->device == NULL || world->device->ops->make_current(world->device, &error) == WEFT_OK;
   for (uint32_t k = 0; k < world->lane_count && good; k++) {
     struct weft_nccl_lane *lane = &world->lanes[k];
     if (lane->comm != NULL && !lane->gone) {
-      good = finalize_lane(world, lane, until);
+      good = finalize_lane(world, lane);
       lane->gone = good;
     }
   }
