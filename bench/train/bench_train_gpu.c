@@ -28,6 +28,9 @@ enum {
   ROUNDS_MAX = WEFT_BENCH_REPEATS_MAX
 };
 #define LOSS_TOLERANCE 0.002 /* as a share: docs/trainer.md */
+/* What is aimed at: of one rank's speed when ranks share a GPU, and of the gain that is simulated. */
+#define SHARE_TARGET 0.97
+#define GAIN_TARGET 0.97
 
 static const struct gpu_case {
   const char *name, *schedule;
@@ -52,6 +55,7 @@ struct bench {
   uint32_t sample_count[CASES];
   double step_ms[CASES], simulated_ms[CASES]; /* medians; of the last round. 0: not possible */
   double loss_error;                          /* of the check, as a share */
+  bool quiet;                                 /* says nothing before the report */
 };
 
 /* ---- A training ---- */
@@ -123,6 +127,19 @@ static int check(struct bench *bench) {
 
 /* ---- Cases ---- */
 
+static double tokens_per_s(const struct bench *bench, double step_ms) {
+  return (double)(bench->training.batch * bench->training.config.context) / step_ms * 1e3;
+}
+
+/* A bench takes minutes, and what it has found so far shall not be lost with it. */
+static void say_case(const struct bench *bench, uint32_t k, struct weft_bench_train_block *block) {
+  if (!bench->quiet) {
+    const double ms = (double)weft_bench_median(block->samples_ns, block->sample_count) / 1e6;
+    weft_cli_print(bench->cli, NULL, "bench: %s: %.2f ms, %.0f tokens/s, simulated %.2f ms",
+                   cases[k].name, ms, tokens_per_s(bench, ms), block->simulated_ms);
+  }
+}
+
 static int measure_case(struct bench *bench, uint32_t k) {
   const struct gpu_case *at = &cases[k];
   struct weft_gpt_trainer_options options = {.training = bench->training,
@@ -132,11 +149,8 @@ static int measure_case(struct bench *bench, uint32_t k) {
   struct weft_bench_train_block block = {.hash = 0};
   options.training.microbatches =
       at->microbatches > 0 ? at->microbatches : (uint32_t)bench->training.batch;
-  const struct weft_bench_case shown = {
-      .schedule = at->schedule,
-      .shape = {.ranks = at->ranks, .microbatches = options.training.microbatches}};
-  weft_bench_print_case(bench->cli, &shown);
   WEFT_CLI_TRY(run(bench, &options, at->partitions, &block));
+  say_case(bench, k, &block);
   for (uint32_t s = 0; s < block.sample_count; s++) {
     bench->samples[k][bench->sample_count[k]++] = block.samples_ns[s];
   }
@@ -170,8 +184,15 @@ static int measure(struct bench *bench) {
 
 /* ---- The report ---- */
 
-static double tokens_per_s(const struct bench *bench, uint32_t k) {
-  return (double)(bench->training.batch * bench->training.config.context) / bench->step_ms[k] * 1e3;
+static double ratio_of_share(const struct bench *bench) {
+  return bench->step_ms[EIGHT] / bench->step_ms[SHARE];
+}
+/* By ZBVZeroBubble, against 1F1B. */
+static double gain(const struct bench *bench) {
+  return bench->step_ms[PARTITIONS] / bench->step_ms[ZERO_BUBBLE];
+}
+static double simulated_gain(const struct bench *bench) {
+  return bench->simulated_ms[PARTITIONS] / bench->simulated_ms[ZERO_BUBBLE];
 }
 
 static void add_text(struct weft_text *text, const struct bench *bench) {
@@ -192,21 +213,21 @@ static void add_text(struct weft_text *text, const struct bench *bench) {
     if (bench->step_ms[k] > 0) {
       weft_text_addf(text, "%-23s %-14s %5" PRIu32 " %12" PRIu64 " %10.2f %12.0f\n", at->name,
                      at->schedule, at->ranks, microbatches, bench->step_ms[k],
-                     tokens_per_s(bench, k));
+                     tokens_per_s(bench, bench->step_ms[k]));
     } else {
       weft_text_addf(text, "%-23s this GPU cannot be split\n", at->name);
     }
   }
   weft_text_addf(text,
                  "  Medians of whole steps with AdamW on random tokens.\n\n%d ranks that share the "
-                 "GPU: %.3f of one rank's tokens/s\n",
-                 RANKS, bench->step_ms[EIGHT] / bench->step_ms[SHARE]);
+                 "GPU: %.3f of one rank's tokens/s (target: %.2f or more)\n",
+                 RANKS, ratio_of_share(bench), SHARE_TARGET);
   if (bench->step_ms[ZERO_BUBBLE] > 0) {
     weft_text_addf(text,
                    "ZBVZeroBubble against 1F1B on %d partitions: %.3f times the speed, simulated "
-                   "%.3f\n",
-                   RANKS, bench->step_ms[PARTITIONS] / bench->step_ms[ZERO_BUBBLE],
-                   bench->simulated_ms[PARTITIONS] / bench->simulated_ms[ZERO_BUBBLE]);
+                   "%.3f: %.3f of that (target: %.2f or more)\n",
+                   RANKS, gain(bench), simulated_gain(bench), gain(bench) / simulated_gain(bench),
+                   GAIN_TARGET);
   }
 }
 
@@ -243,10 +264,15 @@ static void add_json(struct weft_json *json, const struct bench *bench) {
     weft_json_number(json, "steps_measured", bench->sample_count[k]);
     weft_json_exact(json, "step_ms", bench->step_ms[k]);
     weft_json_exact(json, "simulated_pipeline_ms", bench->simulated_ms[k]);
-    weft_json_exact(json, "tokens_per_s", tokens_per_s(bench, k));
+    weft_json_exact(json, "tokens_per_s", tokens_per_s(bench, bench->step_ms[k]));
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');
+  weft_json_exact(json, "ranks_share", ratio_of_share(bench));
+  if (bench->step_ms[ZERO_BUBBLE] > 0) {
+    weft_json_exact(json, "zero_bubble_gain", gain(bench));
+    weft_json_exact(json, "simulated_gain", simulated_gain(bench));
+  }
   weft_json_close(json, '}');
 }
 
@@ -269,6 +295,7 @@ int weft_bench_cmd_train_gpu(const struct weft_cli *cli, const struct weft_cli_a
   }
   bench->cli = cli;
   bench->rounds = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, 1);
+  bench->quiet = json != NULL;
   read_model(arguments, bench);
   int status = WEFT_CLI_OK;
   if (bench->training.batch % MICROBATCHES != 0) {

@@ -150,8 +150,8 @@ hash_of() {
   jq -e '.schema == "weft-bench-train-gpu/1" and .checked and .loss_error < 0.002 and .model.layers == 6 and
          ([.cases[].name] == ["one", "small_microbatches", "eight_microbatches", "ranks_share", "partitions",
                               "partitions_zero_bubble"]) and
-         (.cases | all(.tokens_per_s > 0 and .step_ms > 0 and .simulated_pipeline_ms > 0 and .steps_measured == 8))' \
-    <<<"$output"
+         (.cases | all(.tokens_per_s > 0 and .step_ms > 0 and .simulated_pipeline_ms > 0 and .steps_measured == 8)) and
+         .ranks_share > 0 and .zero_bubble_gain > 0 and .simulated_gain > 0' <<<"$output"
   weft bench train --dim 64
   fails 2 "--dim has no effect"
   hints
