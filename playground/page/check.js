@@ -11,6 +11,8 @@ const SAMPLES = {
     text: '0F0,0SEND_F0,2RECV_F0,2F0,2SEND_F0,0F1,0SEND_F1,2RECV_F1,2F1,2SEND_F1\n1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3RECV_F1,3F1\n' },
   missing: { name: 'a receive that is missing', comm: 'rendezvous', scope: 'edge',
     text: '0F0,0SEND_F0,0F1,0SEND_F1,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' },
+  skip: { name: 'a skip connection that is sent first and received last', comm: 'rendezvous', scope: 'edge',
+    text: '#graph,0>1,0>2,1>2\n0F0,0SEND_F0>2,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2RECV_F0<0,2F0\n' },
   good: { name: '1F1B, lowered', comm: 'rendezvous', scope: 'edge', command: ['1F1B', '-p', '3', '-m', '4'] },
 };
 

@@ -116,6 +116,14 @@ const LESSONS = [
       task: 'Change the scope of a channel so that the program cannot hang.',
       done: ({ check }) => Boolean(check && check.result && check.result.verdict.ok && state.program === SAMPLES.fifo.text),
       after: 'One channel for each stage boundary and direction needs no agreement between different boundaries. Weft’s runtime gives each its own.' },
+    { panel: 'check', set: { program: SAMPLES.skip.text, comm: 'rendezvous', scope: 'edge', at: '0' },
+      text: [
+        'A model with skip connections is no chain. The row #graph says which stage feeds which: here stage 0 feeds stage 1, and over 0>2 also stage 2. A transfer that skips stages names its other end.',
+        'Every edge has a channel of its own, and it still hangs. Rank 0 sends over the skip connection first. Rank 2 receives over it last, after the message of rank 1, which has nothing before rank 0 sends to it: a cycle of three.'],
+      task: 'Exchange two neighbouring actions in the program, so that it cannot hang although every send waits.',
+      done: ({ check }) => Boolean(check && check.result && check.result.verdict.ok && check.result.verdict.level === 'comms'
+        && state.comm === 'rendezvous' && state.program.startsWith('#graph,0>1,0>2,1>2')),
+      after: 'Either end will do: send to stage 1 first, or receive from stage 0 first. Lowering a table puts transfers into an order that is proven.' },
   ] },
   { id: 'planning', title: 'Planning under a memory limit', pages: [
     { panel: 'explore', set: { schedule: '1F1B', p: '4', m: '8', memory: '4' },

@@ -25,7 +25,9 @@ LESSONS = {
     "interleaving": [{"set-v": "4"}, {"set-hop": "0.5"}],
     "split": [{"schedule": "ZBH1"}, "click_gap"],
     "v": [{"schedule": "ZBVZeroBubble"}, {"set-i": "2"}],
-    "hang": ["step_to_the_end", {"comm": "slots:1"}, {"scope": "edge"}],
+    "hang": ["step_to_the_end", {"comm": "slots:1"}, {"scope": "edge"},
+             {"program": "#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n"
+                         "2RECV_F0,2RECV_F0<0,2F0\n"}],
     "planning": [{"set-memory": "3"}, {"set-memory": "1"}],
     "bound": [{}, {"set-m": "32"}],
 }
@@ -235,6 +237,15 @@ class Scenarios:
         self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.level === 'comms'")
         self.push("use-explain")
         self.wait("document.getElementById('tool-output').textContent.includes('from rank 0')")
+        self.page.run("Array.from(document.querySelectorAll('#samples button')).find((button) => button.textContent.includes('skip')).click()")
+        self.wait("weftPlayground.checked().verdict && (weftPlayground.checked().verdict.cycle || []).length === 3")
+        self.push("step-last")
+        self.assertIn("3 ranks wait forever", self.page.text("#step-words"))
+        self.shot("skip")
+        self.set({"program": "#graph,0>1,0>2,1>2\n0F0,0B0\n1F0,1B0\n2F0,2B0\n"})
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
+        self.push("use-lower")
+        self.wait("document.getElementById('tool-output').textContent.includes('0SEND_F0>2')")
         self.set({"other": "0F0,0B0\n1F0\n"})
         self.wait("document.getElementById('tool-output').textContent.includes('differences')")
         self.page.run("""

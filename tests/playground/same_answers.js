@@ -47,10 +47,26 @@ function times() {
 const gen = () => ['gen', pick(NAMES), ...shape(), ...stages()];
 const wasm = (words, files) => runWeft(module_, words, files);
 
+// A graph file: a tree of stages and more edges; some are no graph, some no JSON.
+function graph() {
+  const edges = [];
+  const last = 1 + below(5);
+  for (let to = 1; to <= last; to++) edges.push({ from: chance(0.7) ? to - 1 : below(to), to });
+  for (let k = below(3); k > 0; k--) edges.push({ from: below(last + 1), to: below(last + 1) });
+  for (const edge of edges) {
+    if (chance(0.1)) edge.gradient = false;
+    if (chance(0.2)) edge[pick(['bytes', 'gradient_bytes'])] = pick([0, 4, 0.5, -1, 'x']);
+    if (chance(0.1)) edge.from = `s${edge.from}`;
+  }
+  const names = chance(0.3) ? Array.from({ length: last + 1 }, (_, k) => `s${k}`) : last + 1;
+  const text = JSON.stringify({ schema: 'weft-graph/1', stages: names, edges }, null, pick([0, 2]));
+  return chance(0.9) ? text : text.slice(0, below(text.length));
+}
+
 // A table or a program, mostly a good one.
 function program() {
   for (;;) {
-    const table = wasm(gen(), {});
+    const table = chance(0.2) ? wasm(['gen', pick(['GPipe', '1F1B', 'ZBH1']), '--graph', 'g.json', '-m', '3'], { 'g.json': graph() }) : wasm(gen(), {});
     if (table.status !== 0) continue;
     if (chance(0.4)) return table.output;
     const lowered = wasm(['lower', 't.csv', ...(chance(0.5) ? ['--no-unshard'] : [])], { 't.csv': table.output });
@@ -116,6 +132,8 @@ const CASES = [
   () => ({ words: ['show', 'a.csv', '-o', pick(['x.svg', 'x.html', 'x.json', 'x.txt', '-']), ...times(), ...(chance(0.2) ? ['--colour-by', 'stage'] : []), ...(chance(0.1) ? ['--dark'] : [])], files: { 'a.csv': anyProgram() } }),
   () => ({ words: ['show', 'a.csv', ...pick([['--grid'], ['--width', '60'], []])], files: { 'a.csv': anyProgram() } }),
   () => ({ words: ['explain', 'a.csv', ...(chance(0.5) ? ['--json'] : []), ...(chance(0.2) ? ['--rank', String(below(4))] : [])], files: { 'a.csv': anyProgram() } }),
+  () => ({ words: [...pick([['gen', '1F1B', '-m', '2'], ['compare', '-m', '2', '--json'], ['plan', '-p', String(1 + below(3)), '-m', '3', '--threads', '1', '--effort', '0.003', '--json']]), '--graph', 'g.json'], files: { 'g.json': graph() } }),
+  () => ({ words: [pick(['verify', 'lower', 'sim', 'explain']), 'a.csv', '--graph', 'g.json', ...(chance(0.5) ? ['--json'] : [])], files: { 'a.csv': anyProgram(), 'g.json': graph() } }),
   () => { const a = program(); return { words: ['diff', 'a.csv', 'b.csv', ...(chance(0.5) ? ['--json'] : [])], files: { 'a.csv': a, 'b.csv': chance(0.5) ? damaged(a) : program() } }; },
 ];
 
