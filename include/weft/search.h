@@ -134,7 +134,8 @@ WEFT_API enum weft_status weft_search(const struct weft_allocator *allocator,
 WEFT_API void weft_search_answer_destroy(struct weft_search_answer *answer);
 
 /* The smallest memory limit for which the request has a schedule, over all placements and
- * partitions that it leaves open; its own limit is ignored. WEFT_ERR_USAGE, also for a graph,
+ * partitions that it leaves open; its own limit is ignored. Of a graph: over the placements that
+ * weft_search() tries; where that is too large to be decided, a limit that is enough. WEFT_ERR_USAGE,
  * WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 WEFT_API enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
                                                    const struct weft_search_request *request,

@@ -20,6 +20,7 @@
 
 #include <weft/support.h>
 
+#include "plan/graph/graph_problem.h"
 #include "plan/layout/layout.h"
 #include "plan/problem.h"
 
@@ -147,9 +148,7 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   WEFT_NEED(least, error);
   WEFT_NEED(request->costs, error);
   if (request->graph != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE,
-                     "weft_search() with a limit that is too small says what is enough",
-                     "the least memory of stages that form a graph is not known");
+    return weft_graph_search_least_memory(allocator, request, least, error);
   }
   /* With a limit of 0, partitions are made for the least memory. */
   struct weft_search_request starved = *request;

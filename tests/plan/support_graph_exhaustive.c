@@ -45,6 +45,11 @@ static const struct weft_stage_costs *costs_of(const struct world *world, uint32
   return weft_costs_of(world->request->costs, stage);
 }
 
+static int32_t time_of(const struct world *world, uint32_t stage, double time) {
+  const double *factors = world->request->rank_factors;
+  return (int32_t)(factors != NULL ? time * factors[world->rank_of[stage]] : time);
+}
+
 /* ---- Memory ---- */
 
 static double memory_of(const struct world *world, const struct state *state, uint32_t rank) {
@@ -118,12 +123,12 @@ static void send(const struct world *world, struct state *state, uint32_t s, boo
 }
 
 static void run_op(const struct world *world, struct state *state, uint32_t s, int32_t start,
-                   double duration) {
+                   int32_t duration) {
   int32_t *clock = clock_of(state, world->rank_of[s]), *first = first_of(state, world->rank_of[s]);
   if (*first > 0) { /* none yet */
     *first = -start;
   }
-  *clock = start + (int32_t)duration;
+  *clock = start + duration;
 }
 
 static bool do_forward(const struct world *world, struct state *state, uint32_t s) {
@@ -135,9 +140,10 @@ static bool do_forward(const struct world *world, struct state *state, uint32_t 
       !fits(world, state, world->rank_of[s], costs->activation)) {
     return false;
   }
-  run_op(world, state, s, start, costs->f);
+  const int32_t duration = time_of(world, s, costs->f);
+  run_op(world, state, s, start, duration);
   stage->forward++;
-  send(world, state, s, false, k, start + (int32_t)costs->f);
+  send(world, state, s, false, k, start + duration);
   return true;
 }
 
@@ -151,11 +157,11 @@ static bool do_backward(const struct world *world, struct state *state, uint32_t
       !fits(world, state, rank, k == 0 ? costs->gradients : 0)) {
     return false;
   }
-  const double duration = whole ? costs->b : costs->i;
+  const int32_t duration = time_of(world, s, whole ? costs->b : costs->i);
   run_op(world, state, s, start, duration);
   stage->backward++;
   stage->whole |= (uint8_t)(whole << k);
-  send(world, state, s, true, k, start + (int32_t)duration);
+  send(world, state, s, true, k, start + duration);
   return fits(world, state, rank, 0);
 }
 
@@ -166,7 +172,8 @@ static bool do_weight(const struct world *world, struct state *state, uint32_t s
     return false;
   }
   if ((stage->whole >> stage->weight & 1) == 0) {
-    run_op(world, state, s, *clock_of(state, world->rank_of[s]), costs_of(world, s)->w);
+    run_op(world, state, s, *clock_of(state, world->rank_of[s]),
+           time_of(world, s, costs_of(world, s)->w));
   }
   stage->weight++;
   return true;

@@ -14,8 +14,8 @@ enum { OPS_MAX = 1 << 24 };
 
 /* ---- Making a problem ---- */
 
-static enum weft_status check(const struct weft_search_request *request, const uint32_t *rank_of,
-                              struct weft_error *error) {
+enum weft_status weft_graph_check(const struct weft_search_request *request,
+                                  const uint32_t *rank_of, struct weft_error *error) {
   const struct weft_graph *graph = request->graph;
   if (request->ranks == 0 || request->microbatches == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
@@ -39,7 +39,7 @@ static enum weft_status check(const struct weft_search_request *request, const u
                      "have",
                      request->microbatches, each, OPS_MAX);
   }
-  return WEFT_OK;
+  return weft_costs_check(request->costs, graph->stage_count, error);
 }
 
 static bool allocate(struct weft_graph_problem *problem) {
@@ -151,8 +151,6 @@ enum weft_status weft_graph_problem_init(struct weft_graph_problem *problem,
                                          const struct weft_search_request *request,
                                          const uint32_t *rank_of, struct weft_error *error) {
   assert(request->graph != NULL && rank_of != NULL);
-  WEFT_TRY(check(request, rank_of, error));
-  WEFT_TRY(weft_costs_check(request->costs, request->graph->stage_count, error));
   *problem = (struct weft_graph_problem){.allocator = allocator,
                                          .arena = {.allocator = allocator},
                                          .graph = request->graph,
@@ -390,25 +388,6 @@ int64_t weft_graph_peak(const struct weft_graph_problem *problem,
     peak = held > peak ? held : peak;
   }
   return peak;
-}
-
-/* A stage holds its activation until its backward, which comes after those of all stages that send
- * it gradients: so along any way of gradients, all stages of the rank hold theirs at once. */
-int64_t weft_graph_least_memory(const struct weft_graph_problem *problem, uint32_t rank,
-                                int64_t *scratch) {
-  const struct weft_graph *graph = problem->graph;
-  int64_t least = 0;
-  for (uint32_t s = problem->stage_count; s-- > 0;) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
-    int64_t behind = 0;
-    for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
-      const int64_t other = scratch[graph->edges[graph->gradient_in.edges[n]].to];
-      behind = other > behind ? other : behind;
-    }
-    scratch[s] = behind + (stage->rank == rank && stage->trains ? stage->held : 0);
-    least = scratch[s] > least ? scratch[s] : least;
-  }
-  return least;
 }
 
 /* ---- Tables ---- */

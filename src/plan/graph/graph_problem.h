@@ -44,7 +44,12 @@ struct weft_graph_problem {
   uint32_t *height;   /* [stage] edges on the longest way to a stage without out-edges */
 };
 
-/* `rank_of` is [stage_count]. WEFT_ERR_USAGE, WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+/* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where the request is no problem. `rank_of` is [stage_count]. */
+enum weft_status weft_graph_check(const struct weft_search_request *request,
+                                  const uint32_t *rank_of, struct weft_error *error);
+
+/* Of a request that was checked, whose costs have what ranks of different speeds take.
+ * WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_graph_problem_init(struct weft_graph_problem *problem,
                                          const struct weft_allocator *allocator,
                                          const struct weft_search_request *request,
@@ -105,9 +110,22 @@ void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_gr
 int64_t weft_graph_peak(const struct weft_graph_problem *problem,
                         const struct weft_graph_order *order, uint32_t rank, uint32_t *done);
 
-/* Memory that any order holds on a rank at some time. */
-int64_t weft_graph_least_memory(const struct weft_graph_problem *problem, uint32_t rank,
-                                int64_t *scratch /* [stage_count] */);
+/* ---- Least memory: graph_memory.c ---- */
+
+/* An order within the limits, where there is one that a complete search of small problems finds, or
+ * that takes one microbatch after the other. WEFT_ERR_MEMORY. */
+enum weft_status weft_graph_fit(const struct weft_graph_problem *problem,
+                                struct weft_graph_order *order, bool *found,
+                                struct weft_error *error);
+
+struct weft_graph_least {
+  int64_t excess; /* no order exceeds the limits by less; negative: so much is left */
+  bool is_exact;  /* and some order exceeds them by no more */
+};
+
+/* WEFT_ERR_MEMORY. */
+enum weft_status weft_graph_least(const struct weft_graph_problem *problem,
+                                  struct weft_graph_least *least, struct weft_error *error);
 
 /* ---- Bounds: graph_bound.c ---- */
 
@@ -144,5 +162,10 @@ void weft_graph_serial(const struct weft_graph_problem *problem, struct weft_gra
 enum weft_status weft_graph_search(const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    struct weft_search_answer **out, struct weft_error *error);
+
+/* weft_search_least_memory() of a request with a graph. */
+enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
+                                                const struct weft_search_request *request,
+                                                double *least, struct weft_error *error);
 
 #endif

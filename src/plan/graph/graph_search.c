@@ -8,6 +8,8 @@
 #include <weft/gen.h>
 
 #include "plan/graph/graph_problem.h"
+#include "plan/layout/layout.h"
+#include "plan/layout/partition.h"
 #include "plan/plan_check.h"
 
 enum { PLACEMENTS_MAX = 3 };
@@ -19,7 +21,8 @@ struct attempt {
   struct weft_graph_order best, trial;
   uint32_t *done; /* scratch of weft_graph_peak() */
   enum weft_placement_kind placement;
-  int64_t value; /* WEFT_GRAPH_NEVER: no order yet */
+  struct weft_costs *costs; /* of the stages, as their ranks execute them; owned */
+  int64_t value;            /* WEFT_GRAPH_NEVER: no order yet */
   int64_t bound;
 };
 
@@ -73,12 +76,33 @@ static void place_shape(const struct weft_search_request *request,
   }
 }
 
+static enum weft_status make_costs(const struct graph_search *search, const uint32_t *rank_of,
+                                   struct weft_costs **out, struct weft_error *error) {
+  const struct weft_costs *from = search->request->costs;
+  const double *factors = search->request->rank_factors;
+  const uint32_t n = search->request->graph->stage_count;
+  WEFT_TRY(weft_costs_create(search->allocator, n, out, error));
+  for (uint32_t s = 0; s < n; s++) {
+    (*out)->stages[s] = *weft_costs_of(from, s);
+    if (factors != NULL) {
+      weft_stage_costs_slow_down(&(*out)->stages[s], factors[rank_of[s]]);
+    }
+  }
+  memcpy((*out)->unit, from->unit, sizeof from->unit);
+  (*out)->hop = from->hop;
+  return WEFT_OK;
+}
+
 static enum weft_status add_attempt(struct graph_search *search, const uint32_t *rank_of,
                                     enum weft_placement_kind placement, struct weft_error *error) {
   struct attempt *attempt = &search->attempts[search->attempt_count];
   struct weft_graph_problem *problem = &attempt->problem;
-  WEFT_TRY(weft_graph_problem_init(problem, search->allocator, search->request, rank_of, error));
+  struct weft_search_request own = *search->request;
+  WEFT_TRY(weft_graph_check(search->request, rank_of, error));
+  WEFT_TRY(make_costs(search, rank_of, &attempt->costs, error));
   search->attempt_count++;
+  own.costs = attempt->costs;
+  WEFT_TRY(weft_graph_problem_init(problem, search->allocator, &own, rank_of, error));
   problem->control = &search->control;
   attempt->placement = placement;
   attempt->value = WEFT_GRAPH_NEVER;
@@ -155,10 +179,19 @@ static void consider(struct graph_search *search, struct attempt *attempt) {
   }
 }
 
-static void construct(struct graph_search *search, struct attempt *attempt) {
+static enum weft_status construct(struct graph_search *search, struct attempt *attempt,
+                                  struct weft_error *error) {
   const struct weft_graph_problem *problem = &attempt->problem;
   weft_graph_serial(problem, &attempt->clock, &attempt->trial);
   consider(search, attempt);
+  if (attempt->value == WEFT_GRAPH_NEVER) {
+    bool found;
+    WEFT_TRY(weft_graph_fit(problem, &attempt->trial, &found, error));
+    if (found) {
+      consider(search, attempt);
+      assert(attempt->value != WEFT_GRAPH_NEVER);
+    }
+  }
   for (uint32_t k = 0; k < 32 && attempt->value > attempt->bound; k++) {
     const uint32_t extras[] = {0, 1, problem->height[0], problem->microbatch_count};
     const struct weft_graph_rule rule = {.extra = extras[k / 8],
@@ -172,6 +205,7 @@ static void construct(struct graph_search *search, struct attempt *attempt) {
     }
     (void)weft_search_control_poll(&search->control);
   }
+  return WEFT_OK;
 }
 
 /* ---- Annealing ---- */
@@ -301,31 +335,67 @@ static void choose_best(struct graph_search *search) {
   }
 }
 
-/* What is known of the memory: what every order needs, and what one microbatch at a time does. */
-static enum weft_status explain_memory(struct graph_search *search, struct weft_error *error) {
-  struct attempt *attempt = &search->attempts[0];
-  const struct weft_graph_problem *problem = &attempt->problem;
-  const struct weft_search_request *request = search->request;
-  int64_t *scratch = weft_arena_allocate(&search->arena, problem->stage_count, sizeof *scratch);
-  double least = 0, enough = 0;
+/* What is known of the memory of a placement, in the unit of the costs. */
+struct memory_need {
+  double least;  /* every order needs as much */
+  double enough; /* some order needs no more */
+};
+
+static enum weft_status find_need(struct graph_search *search, struct attempt *attempt,
+                                  struct memory_need *need, struct weft_error *error) {
+  /* With a limit of 0 for all memory, what exceeds it is what is needed. */
+  struct weft_search_request starved = *search->request;
+  struct weft_graph_problem problem;
+  struct weft_graph_least least;
+  uint32_t *rank_of =
+      weft_arena_allocate(&search->arena, attempt->problem.stage_count, sizeof *rank_of);
   WEFT_TRY(weft_arena_status(&search->arena, error));
-  weft_graph_serial(problem, &attempt->clock, &attempt->trial);
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double kept = 0;
-    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
-      const struct weft_stage_costs *costs = weft_costs_of(request->costs, problem->stage_of[k]);
-      kept += costs->parameters + costs->gradients_sharded;
-    }
-    const double size = problem->sizes_per_unit;
-    least = fmax(least, kept + (double)weft_graph_least_memory(problem, r, scratch) / size);
-    enough = fmax(
-        enough, kept + (double)weft_graph_peak(problem, &attempt->trial, r, attempt->done) / size);
+  for (uint32_t s = 0; s < attempt->problem.stage_count; s++) {
+    rank_of[s] = attempt->problem.stages[s].rank;
   }
-  return weft_fail(
-      error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-      "no schedule was found that fits into a memory of %.9g per rank; %.9g is enough, "
-      "and every schedule needs at least %.9g",
-      request->memory_limit, enough, least);
+  starved.costs = attempt->costs;
+  starved.memory_limit = 0;
+  WEFT_TRY(weft_graph_problem_init(&problem, search->allocator, &starved, rank_of, error));
+  const enum weft_status status = weft_graph_least(&problem, &least, error);
+  int64_t enough = least.excess;
+  weft_graph_serial(&problem, &attempt->clock, &attempt->trial);
+  for (uint32_t r = 0; r < problem.rank_count && !least.is_exact; r++) {
+    const int64_t own =
+        weft_graph_peak(&problem, &attempt->trial, r, attempt->done) - problem.limit[r];
+    enough = own > enough ? own : enough;
+  }
+  *need = (struct memory_need){(double)least.excess / problem.sizes_per_unit,
+                               (double)enough / problem.sizes_per_unit};
+  weft_graph_problem_finish(&problem);
+  return status;
+}
+
+/* On the best of the placements. */
+static enum weft_status find_least_need(struct graph_search *search, struct memory_need *need,
+                                        struct weft_error *error) {
+  *need = (struct memory_need){INFINITY, INFINITY};
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    struct memory_need own;
+    WEFT_TRY(find_need(search, &search->attempts[n], &own, error));
+    *need = (struct memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status explain_memory(struct graph_search *search, struct weft_error *error) {
+  struct memory_need all;
+  WEFT_TRY(find_least_need(search, &all, error));
+  const double limit = search->request->memory_limit;
+  if (all.least > limit) {
+    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+                     "no schedule fits into a memory of %.9g per rank; %s%.9g", limit,
+                     all.least == all.enough ? "the least is " : "every one needs at least ",
+                     all.least);
+  }
+  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+                   "no schedule was found that fits into a memory of %.9g per rank, and none was "
+                   "proven impossible; %.9g is enough, and every schedule needs at least %.9g",
+                   limit, all.enough, all.least);
 }
 
 static double peak_of(struct attempt *attempt, const struct weft_costs *costs) {
@@ -341,19 +411,6 @@ static double peak_of(struct attempt *attempt, const struct weft_costs *costs) {
     peak = fmax(peak, own);
   }
   return peak;
-}
-
-static enum weft_status copy_costs(struct graph_search *search, struct weft_costs **out,
-                                   struct weft_error *error) {
-  const struct weft_costs *from = search->request->costs;
-  const uint32_t n = search->request->graph->stage_count;
-  WEFT_TRY(weft_costs_create(search->allocator, n, out, error));
-  for (uint32_t s = 0; s < n; s++) {
-    (*out)->stages[s] = *weft_costs_of(from, s);
-  }
-  memcpy((*out)->unit, from->unit, sizeof from->unit);
-  (*out)->hop = from->hop;
-  return WEFT_OK;
 }
 
 static enum weft_status make_answer(struct graph_search *search, struct weft_search_answer **out,
@@ -379,7 +436,7 @@ static enum weft_status make_answer(struct graph_search *search, struct weft_sea
           (best->problem.stage_count + best->problem.rank_count - 1) / best->problem.rank_count,
       .makespan = in_units(best, best->clock.makespan),
       .span = in_units(best, best->clock.span),
-      .peak_memory = peak_of(best, search->request->costs),
+      .peak_memory = peak_of(best, best->costs),
       .bound = in_units(best, best->bound),
       .open_bound = open,
       .optimal = best->value == best->bound,
@@ -390,9 +447,8 @@ static enum weft_status make_answer(struct graph_search *search, struct weft_sea
   enum weft_status status =
       weft_graph_order_table(&best->problem, &best->best, &answer->table, error);
   if (status == WEFT_OK) {
-    status = copy_costs(search, &answer->costs, error);
-  }
-  if (status == WEFT_OK) {
+    answer->costs = best->costs;
+    best->costs = NULL;
     const int64_t begin = weft_clock_ns();
     status = weft_plan_check(answer, search->request->memory_limit, error);
     answer->check_ns = (double)(weft_clock_ns() - begin);
@@ -411,7 +467,7 @@ static enum weft_status run(struct graph_search *search, struct weft_search_answ
   const struct weft_search_request *request = search->request;
   WEFT_TRY(add_attempts(search, error));
   for (uint32_t n = 0; n < search->attempt_count; n++) {
-    construct(search, &search->attempts[n]);
+    WEFT_TRY(construct(search, &search->attempts[n], error));
   }
   choose_best(search);
   if (search->best->value == WEFT_GRAPH_NEVER) {
@@ -436,11 +492,39 @@ static enum weft_status check_request(const struct weft_search_request *request,
     return weft_fail(error, WEFT_ERR_USAGE, "use --keep-partition, or costs without parts",
                      "stages that form a graph cannot be partitioned anew: the graph is of stages");
   }
-  if (request->replicas > 1 || request->rank_factors != NULL) {
+  if (request->replicas > 1) {
     return weft_fail(error, WEFT_ERR_USAGE, "plan without them",
-                     "the planner for graphs knows neither replicas nor ranks of different speeds");
+                     "the planner for graphs does not know replicas");
   }
-  return WEFT_OK;
+  return weft_plan_check_factors(request, error);
+}
+
+static void search_finish(struct graph_search *search) {
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    weft_graph_problem_finish(&search->attempts[n].problem);
+    weft_costs_destroy(search->attempts[n].costs);
+  }
+  weft_arena_finish(&search->arena);
+}
+
+enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
+                                                const struct weft_search_request *request,
+                                                double *least, struct weft_error *error) {
+  assert(request->graph != NULL && least != NULL);
+  struct graph_search search = {
+      .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
+  struct memory_need need;
+  WEFT_TRY(check_request(request, error));
+  weft_search_control_start(&search.control, request);
+  enum weft_status status = add_attempts(&search, error);
+  if (status == WEFT_OK) {
+    status = find_least_need(&search, &need, error);
+  }
+  search_finish(&search);
+  if (status == WEFT_OK) {
+    *least = need.enough;
+  }
+  return status;
 }
 
 enum weft_status weft_graph_search(const struct weft_allocator *allocator,
@@ -452,9 +536,6 @@ enum weft_status weft_graph_search(const struct weft_allocator *allocator,
   WEFT_TRY(check_request(request, error));
   weft_search_control_start(&search.control, request);
   const enum weft_status status = run(&search, out, error);
-  for (uint32_t n = 0; n < search.attempt_count; n++) {
-    weft_graph_problem_finish(&search.attempts[n].problem);
-  }
-  weft_arena_finish(&search.arena);
+  search_finish(&search);
   return status;
 }

@@ -36,17 +36,20 @@ static enum weft_status share_costs(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
+void weft_stage_costs_slow_down(struct weft_stage_costs *stage, double factor) {
+  const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
+  stage->f *= factor;
+  stage->i *= factor;
+  stage->w *= factor;
+  stage->b = is_sum ? stage->i + stage->w : stage->b * factor;
+  stage->overlap_f_b *= factor; /* negative: not specified */
+}
+
 void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_request *request,
                           const struct weft_shape *shape) {
   for (uint32_t s = 0; request->rank_factors != NULL && s < costs->stage_count; s++) {
-    const double factor = request->rank_factors[weft_shape_rank_of(shape, s)];
-    struct weft_stage_costs *stage = &costs->stages[s];
-    const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
-    stage->f *= factor;
-    stage->i *= factor;
-    stage->w *= factor;
-    stage->b = is_sum ? stage->i + stage->w : stage->b * factor;
-    stage->overlap_f_b *= factor; /* negative: not specified */
+    weft_stage_costs_slow_down(&costs->stages[s],
+                               request->rank_factors[weft_shape_rank_of(shape, s)]);
   }
 }
 
