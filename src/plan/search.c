@@ -12,6 +12,7 @@
 
 #include "plan/graph/graph_problem.h"
 #include "plan/improve/worker_pool.h"
+#include "plan/improve/worker_threads.h"
 #include "plan/incumbent.h"
 #include "plan/layout/layout.h"
 #include "plan/plan_check.h"
@@ -215,18 +216,6 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
 /* More than a search has threads, each of which has a seed. */
 enum { SEEDS = 1000 };
 
-/* The search goes through rungs, each with more work than the one before, and keeps the best. A rung
- * does not depend on the effort. So a search with more effort does all that one with less does,
- * and then more: its answer is never worse. The last rung ends at the first step that exceeds the
- * effort. One rung has the default effort; those before it come on top, as FIRST_RUNGS. */
-enum { RUNG_DEFAULT = 3 };
-#define FIRST_RUNGS (1 + 1.0 / 8 + 1.0 / 64 + 1.0 / 512)
-
-static double rung_effort(uint32_t rung) {
-  const int above = (int)rung - RUNG_DEFAULT;
-  return weft_search_request_default().effort * pow(above < 0 ? 8 : 2, above);
-}
-
 /* Nanoseconds of a typical core for each op that a rung must have to be worth it; the default effort
  * always is. */
 enum { OP_WORK = 30 };
@@ -235,7 +224,7 @@ static uint32_t first_rung(const struct search *search) {
   const double least =
       (double)OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
   uint32_t rung = 0;
-  while (rung < RUNG_DEFAULT && 1e9 * rung_effort(rung) < least) {
+  while (rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(rung) < least) {
     rung++;
   }
   return rung;
@@ -245,11 +234,12 @@ static uint32_t first_rung(const struct search *search) {
 static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
                                 struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  const double effort = rung_effort(search->rung) * share;
+  const double effort = weft_search_rung(search->rung) * share;
   const struct weft_worker_task task = {
       .threads = weft_worker_count(request->threads),
       .seed = request->seed +
-              (uint64_t)(search->rung > RUNG_DEFAULT ? search->rung - RUNG_DEFAULT : 0) * SEEDS,
+              (uint64_t)(search->rung > WEFT_RUNG_DEFAULT ? search->rung - WEFT_RUNG_DEFAULT : 0) *
+                  SEEDS,
       .work = (uint64_t)(1e9 * effort)};
   if (task.work == 0 || attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
       weft_incumbent_is_optimal(&attempt->incumbent) ||
@@ -321,7 +311,7 @@ static bool is_over(struct search *search) {
 
 /* The layouts of the rung, and a share of its work for each. `left` is the effort that is left. */
 static enum weft_status climb(struct search *search, double left, struct weft_error *error) {
-  const double effort = rung_effort(search->rung);
+  const double effort = weft_search_rung(search->rung);
   search->control.budget = left >= effort ? INFINITY : 1e9 * left;
   if (search->rung > 0) {
     const double share = weft_plan_layouts_share(&search->layouts, search->request);
@@ -340,10 +330,11 @@ static enum weft_status climb(struct search *search, double left, struct weft_er
 
 static enum weft_status climb_all(struct search *search, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  double left = request->use_time && request->effort > 0 ? INFINITY : FIRST_RUNGS * request->effort;
+  double left =
+      request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_RUNGS * request->effort;
   for (search->rung = first_rung(search); left > 0 && !is_over(search); search->rung++) {
     WEFT_TRY(climb(search, left, error));
-    left -= rung_effort(search->rung);
+    left -= weft_search_rung(search->rung);
   }
   return WEFT_OK;
 }
@@ -540,7 +531,7 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   struct search search = {
       .allocator = allocator, .request = request, .answer_seconds = ANSWER_SECONDS};
   weft_search_control_start(&search.control, request);
-  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, rung_effort(0),
+  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, weft_search_rung(0),
                                   &search.control, error));
   const uint32_t count = WEFT_PLAN_LAYOUTS_MAX;
   search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);

@@ -81,6 +81,11 @@ bool weft_search_control_spend(struct weft_search_control *control, double work)
   return control->budget >= 0;
 }
 
+double weft_search_rung(uint32_t rung) {
+  const int above = (int)rung - WEFT_RUNG_DEFAULT;
+  return weft_search_request_default().effort * pow(above < 0 ? 8 : 2, above);
+}
+
 bool weft_search_control_poll(struct weft_search_control *control) {
   if (control == NULL) {
     return false;

@@ -1,30 +1,13 @@
 /* Rounds of local search on several threads. */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "plan/improve/worker_pool.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <time.h>
 
 #include <weft/support.h>
 
 #include "plan/improve/annealing.h"
-
-/* How often the calling thread reports progress. */
-#define TICK_NANOSECONDS 20000000L
-
-enum { WORKERS_MAX = 256 };
-
-uint32_t weft_worker_count(uint32_t asked) {
-  cpu_set_t cores;
-  if (asked == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0) {
-    asked = (uint32_t)CPU_COUNT(&cores);
-  }
-  return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
-}
+#include "plan/improve/worker_threads.h"
 
 /* Shares of the work: a beam search, periodic and scaled orders before the first round; a better
  * bound, orders from its time windows, and beam searches guided by them, after it; and once more a
@@ -98,7 +81,6 @@ struct worker {
   struct worker_pool *pool;
   struct weft_local_search search;
   uint32_t number;
-  pthread_t thread;
 };
 
 struct worker_pool {
@@ -110,9 +92,7 @@ struct worker_pool {
   const struct round *round;
   uint64_t amount;      /* of work, in this round */
   uint64_t work_before; /* the first round */
-  pthread_mutex_t lock;
-  pthread_cond_t ended;
-  uint32_t working; /* under lock */
+  double done;          /* share of the rounds that is complete */
 };
 
 /* Large problems need a lower temperature, as their critical paths are longer. The best one is
@@ -125,20 +105,15 @@ static double temperature_of(const struct worker *worker) {
   return problem->stages_per_rank == 1 ? temperature * sqrt(900 / ops) : temperature;
 }
 
-static void *work(void *argument) {
-  struct worker *worker = argument;
-  struct worker_pool *pool = worker->pool;
+static void work(void *context, uint32_t number) {
+  struct worker_pool *pool = context;
+  struct worker *worker = &pool->workers[number];
   if (pool->round->priority_search) { /* the whole grid, even if no work is left after it */
     weft_priority_search(&worker->search, pool->amount, pool->task->work, worker->number,
                          pool->size);
   } else {
     weft_anneal(&worker->search, pool->amount, temperature_of(worker));
   }
-  (void)pthread_mutex_lock(&pool->lock);
-  pool->working--;
-  (void)pthread_cond_signal(&pool->ended);
-  (void)pthread_mutex_unlock(&pool->lock);
-  return NULL;
 }
 
 static void report(struct worker_pool *pool, double done) {
@@ -148,43 +123,9 @@ static void report(struct worker_pool *pool, double done) {
       (double)pool->incumbent->bound / problem->ticks_per_unit, done, pool->incumbent->evaluated);
 }
 
-/* Waits until all workers have ended, and reports progress. */
-static void wait_for_all(struct worker_pool *pool, double done) {
-  (void)pthread_mutex_lock(&pool->lock);
-  while (pool->working > 0) {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TICK_NANOSECONDS;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
-    if (pthread_cond_timedwait(&pool->ended, &pool->lock, &until) == ETIMEDOUT) {
-      (void)pthread_mutex_unlock(&pool->lock);
-      report(pool, done);
-      (void)pthread_mutex_lock(&pool->lock);
-    }
-  }
-  (void)pthread_mutex_unlock(&pool->lock);
-}
-
-/* A worker whose thread cannot be started runs on the calling thread; the result is the same. */
-static void run_round(struct worker_pool *pool, double done) {
-  bool started[WORKERS_MAX] = {false};
-  pool->working = pool->size;
-  for (uint32_t n = 0; n < pool->size; n++) {
-    struct worker *worker = &pool->workers[n];
-    started[n] = pthread_create(&worker->thread, NULL, work, worker) == 0;
-  }
-  for (uint32_t n = 0; n < pool->size; n++) {
-    if (!started[n]) {
-      (void)work(&pool->workers[n]);
-    }
-  }
-  wait_for_all(pool, done);
-  for (uint32_t n = 0; n < pool->size; n++) {
-    if (started[n]) {
-      (void)pthread_join(pool->workers[n].thread, NULL);
-    }
-  }
+static void tick(void *context) {
+  struct worker_pool *pool = context;
+  report(pool, pool->done);
 }
 
 /* ---- Between rounds ---- */
@@ -263,7 +204,6 @@ static enum weft_status prepare(struct worker_pool *pool, struct weft_error *err
 
 static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *error) {
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
-  double done = 0;
   const double all = (double)pool->task->work;
   const struct shares *shares = shares_of(pool->incumbent->problem);
   const double periodic = shares->periodic * all, scaled = shares->scaled * all;
@@ -284,20 +224,20 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];
-    pool->amount = (uint64_t)((double)work_left(pool) * pool->round->share / (1 - done));
+    pool->amount = (uint64_t)((double)work_left(pool) * pool->round->share / (1 - pool->done));
     if (pool->amount == 0 || weft_incumbent_is_optimal(pool->incumbent) ||
         weft_search_control_is_cancelled(pool->control) ||
         !weft_search_control_spend(pool->control, (double)pool->amount)) {
       return WEFT_OK;
     }
     WEFT_TRY(prepare(pool, error));
-    run_round(pool, done);
+    weft_worker_threads_run(pool->size, work, tick, pool);
     share_best(pool);
-    done += pool->round->share;
+    pool->done += pool->round->share;
     if (n == 0) {
       WEFT_TRY(use_windows(pool, error));
     }
-    report(pool, done);
+    report(pool, pool->done);
   }
   sharpen(pool);
   return WEFT_OK;
@@ -336,18 +276,10 @@ enum weft_status weft_workers_improve(struct weft_incumbent *incumbent,
                                       struct weft_error *error) {
   assert(incumbent->value != WEFT_NEVER && task->threads > 0);
   struct worker_pool pool = {.incumbent = incumbent, .control = control, .task = task};
-  pthread_condattr_t clock;
-  (void)pthread_condattr_init(&clock);
-  (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-  (void)pthread_mutex_init(&pool.lock, NULL);
-  (void)pthread_cond_init(&pool.ended, &clock);
-  (void)pthread_condattr_destroy(&clock);
   enum weft_status status = create_workers(&pool, error);
   if (status == WEFT_OK) {
     status = run_rounds(&pool, error);
   }
   stop_workers(&pool);
-  (void)pthread_cond_destroy(&pool.ended);
-  (void)pthread_mutex_destroy(&pool.lock);
   return status;
 }

@@ -22,7 +22,4 @@ enum weft_status weft_workers_improve(struct weft_incumbent *incumbent,
                                       struct weft_search_control *control,
                                       struct weft_error *error);
 
-/* The number of threads for a request: 0 asks for as many as the process has cores. */
-uint32_t weft_worker_count(uint32_t asked);
-
 #endif
