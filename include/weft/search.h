@@ -101,8 +101,10 @@ struct weft_search_answer {
   enum weft_objective objective;
   enum weft_placement_kind placement;
   uint32_t stages_per_rank;
-  struct weft_costs *costs; /* one entry per stage of the table, as its rank executes it */
-  uint32_t *stage_parts;    /* [stage_count] number of parts of each stage; NULL without parts */
+  struct weft_costs *costs;   /* one entry per stage of the table, as its rank executes it */
+  uint32_t *stage_parts;      /* [stage_count] number of parts of each stage; NULL without parts */
+  uint32_t *stage_ranks;      /* [stage_count] of a graph; NULL without one */
+  const char *placement_name; /* of a graph: how its stages were placed; NULL without one */
   double makespan;
   double span;
   double all_reduce;  /* time that replicas need after it; part of the objective */

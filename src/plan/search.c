@@ -446,6 +446,7 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
   const struct weft_allocator *allocator = answer->allocator;
   if (answer->costs != NULL) {
     weft_array_free(allocator, answer->stage_parts, answer->costs->stage_count, sizeof(uint32_t));
+    weft_array_free(allocator, answer->stage_ranks, answer->costs->stage_count, sizeof(uint32_t));
   }
   weft_simulation_destroy(answer->simulation);
   weft_costs_destroy(answer->costs);

@@ -204,8 +204,10 @@ void graph_cases_compare_memory(uint64_t seed, uint32_t cases, struct graph_tall
     }
     weft_search_answer_destroy(answer);
     request.memory_limit = least - 0.5;
-    if (least > 0 && weft_search(NULL, &request, &answer, &error) != WEFT_ERR_INVALID) {
-      fail_msg("case %u: fits into %g, and the least is %g", tally->cases, least - 0.5, least);
+    const enum weft_status status = weft_search(NULL, &request, &answer, &error);
+    if (status != WEFT_ERR_INVALID) {
+      fail_msg("case %u: %s with %g, and the least is %g", tally->cases,
+               status == WEFT_OK ? "a plan" : error.message, least - 0.5, least);
     }
     /* Sizes are whole numbers, so the least limit is one, too. */
     const double more = exhaustive_fits(&small, least), less = exhaustive_fits(&small, least - 1);

@@ -1,14 +1,18 @@
-/* Lower bounds for graphs. Three facts that hold for every order:
+/* Lower bounds for graphs, from facts that hold for every order. The text assumes a split backward; a
+ * whole one is an I that takes the time of B, and a W of no time and no memory. As for chains
+ * (bounds/bound.c), whose proofs these are where a rank has one stage.
  *
- * Way: one microbatch has to pass the longest way through forwards, losses and backwards.
- *
- * Work: a rank cannot begin before the first of its forwards can, has all its work to do, and after
- * its last op what depends on that has to follow.
- *
- * Memory: the activation of a microbatch is held at a stage for at least as long as the longest way
- * from there to the losses and back takes. The sum of size x time over a rank's activations is at
- * most its limit x the time that it holds any. */
+ * way      the longest way of a microbatch through forwards, losses and backwards.
+ * trip     the part of it from the start of F of a stage to the end of its I.
+ * file     all microbatches pass each op, and each channel, one after the other.
+ * work     a rank has all its work to do, after the first of its inputs can be there; and what
+ *          depends on its last op has to follow.
+ * memory   limits how much a rank can do before its first backward, and how much it can leave for the
+ *          time after its last forward.
+ * Each term is proved where it is computed. */
 #include <assert.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plan/graph/graph_problem.h"
@@ -113,48 +117,377 @@ static void measure_round_trips(const struct weft_graph_problem *problem, struct
   }
 }
 
-static int64_t bound_of_work(const struct weft_graph_problem *problem, const struct ways *ways,
-                             uint32_t rank) {
-  const bool spans = problem->objective == WEFT_OBJECTIVE_SPAN;
-  int64_t head = INT64_MAX, tail = INT64_MAX, work = 0;
+/* ---- One stage ---- */
+
+static bool spans(const struct weft_graph_problem *problem) {
+  return problem->objective == WEFT_OBJECTIVE_SPAN;
+}
+
+/* Time before the first op of a stage, in a makespan. */
+static int64_t opening(const struct weft_graph_problem *problem, const struct ways *ways,
+                       uint32_t s) {
+  return spans(problem) ? 0 : ways->to_forward[s];
+}
+
+/* What follows the start of a forward: in a makespan all, in a span its own backward. */
+static int64_t after_forward(const struct weft_graph_problem *problem, const struct ways *ways,
+                             uint32_t s) {
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  return !spans(problem)  ? ways->from_forward[s]
+         : !stage->trains ? stage->f
+                          : ways->round_trip[s] - least_gradient(problem, stage) +
+                                least_backward(problem, stage);
+}
+
+static int64_t after_backward(const struct weft_graph_problem *problem, const struct ways *ways,
+                              uint32_t s) {
+  return spans(problem) ? least_backward(problem, &problem->stages[s]) : ways->from_backward[s];
+}
+
+static int64_t least_weight(const struct weft_graph_problem *problem,
+                            const struct weft_graph_stage *stage) {
+  return !problem->may_split ? 0
+         : problem->may_join ? sooner(stage->w, stage->b - least_gradient(problem, stage))
+                             : stage->w;
+}
+
+static int64_t least_after(const struct weft_graph_problem *problem,
+                           const struct weft_graph_stage *stage) {
+  return !problem->may_split ? 0
+         : problem->may_join ? sooner(stage->held, stage->held_after)
+                             : stage->held_after;
+}
+
+/* Microbatches of a stage that its rank can hold. */
+static int64_t most_held(const struct weft_graph_problem *problem, uint32_t s) {
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const int64_t m = problem->microbatch_count, limit = problem->limit[stage->rank];
+  return stage->held == 0 ? m : later(1, sooner(m, limit / stage->held));
+}
+
+/* With room for K microbatches, F of microbatch n + K starts after the backward of n has ended: the
+ * trips of every K-th come one after the other, plus the F of those before the first, or the
+ * backwards of those after the last. And all microbatches pass in single file. */
+static int64_t bound_of_stage(const struct weft_graph_problem *problem, const struct ways *ways,
+                              uint32_t s) {
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const int64_t m = problem->microbatch_count, begin = opening(problem, ways, s);
+  const int64_t forward = after_forward(problem, ways, s);
+  if (!stage->trains) {
+    return begin + (m - 1) * stage->f + forward;
+  }
+  const int64_t gradient = least_gradient(problem, stage), trip = ways->round_trip[s];
+  const int64_t backward = trip - gradient + after_backward(problem, ways, s);
+  const int64_t room = most_held(problem, s), rounds = (m - 1) / room + 1;
+  const int64_t rest = m - 1 - (rounds - 1) * room;
+  int64_t bound = begin + later(forward + (m - 1) * stage->f, backward + (m - 1) * gradient);
+  bound = later(bound, begin + (rounds - 1) * trip +
+                           later(forward + rest * stage->f, backward + rest * gradient));
+  if (!spans(problem)) { /* the backward may have to wait for more than its own forward's way */
+    bound = later(bound, ways->to_backward[s] + (m - 1) * gradient + ways->from_backward[s]);
+  }
+  return bound;
+}
+
+static int64_t bound_of_edge(const struct weft_graph_problem *problem, const struct ways *ways,
+                             uint32_t e) {
+  const struct weft_edge *edge = &problem->graph->edges[e];
+  const int64_t others = problem->microbatch_count - (int64_t)1;
+  if (spans(problem) || !problem->crosses[2 * e]) {
+    return 0;
+  }
+  int64_t bound = ways->to_forward[edge->from] + problem->stages[edge->from].f +
+                  others * problem->occupancy[2 * e] + hop(problem, 2 * e) +
+                  ways->from_forward[edge->to];
+  if (edge->gradient) {
+    bound = later(bound, ways->to_backward[edge->to] +
+                             least_gradient(problem, &problem->stages[edge->to]) +
+                             others * problem->occupancy[2 * e + 1] + hop(problem, 2 * e + 1) +
+                             ways->from_backward[edge->from]);
+  }
+  return bound;
+}
+
+/* ---- A rank with one stage ---- */
+
+/* The time from its first op, given that x microbatches await I when the last F starts (it is one of
+ * them), and y await only W.
+ * Before the last F starts, m-1 F, m-x I and m-x-y W are done. After that comes what follows a
+ * forward, and x more I before what follows a backward; and x + y W are left.
+ * x < m: some I ends before the last F starts. The idle time before the first I, with at most m-1 F,
+ * is part of neither, so it is added.
+ * x = m: no I ends before, and y = 0. The first I ends a trip after the start, then m-1 I follow, and
+ * all W. */
+static int64_t through_state(const struct weft_graph_problem *problem, const struct ways *ways,
+                             uint32_t s, int64_t x, int64_t y) {
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const int64_t m = problem->microbatch_count, trip = ways->round_trip[s];
+  const int64_t f = stage->f, i = least_gradient(problem, stage), w = least_weight(problem, stage);
+  const int64_t closing = after_backward(problem, ways, s) - i;
+  const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
+  const int64_t after =
+      later(after_forward(problem, ways, s), f + x * i + later(closing, (x + y) * w));
+  if (x < m) {
+    const int64_t most = sooner(most_held(problem, s), m - 1);
+    return later(0, trip - i - most * f) + before + after;
+  }
+  return later(before + after, trip + (m - 1) * i + later(closing, m * w));
+}
+
+/* The minimum over the states that fit: x whole and y partial activations within the limit. A larger
+ * y never takes longer. */
+static int64_t through_stage(const struct weft_graph_problem *problem, const struct ways *ways,
+                             uint32_t s) {
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const int64_t m = problem->microbatch_count, size = least_after(problem, stage);
+  int64_t least = INT64_MAX;
+  for (int64_t x = 1; x <= most_held(problem, s); x++) {
+    const int64_t room = problem->limit[stage->rank] - x * stage->held;
+    const int64_t y = room < 0 ? 0 : size == 0 ? m - x : sooner(m - x, room / size);
+    least = sooner(least, through_state(problem, ways, s, x, y));
+  }
+  return opening(problem, ways, s) + least;
+}
+
+/* ---- A rank with several stages ---- */
+
+struct item {
+  int64_t size, value;
+};
+
+/* More stages of a rank, and memory is taken to be enough. */
+enum { ITEMS_MAX = 128 };
+
+/* An upper bound on the value of up to m of each item within the room: the fractional knapsack. */
+static int64_t most_value(struct item *items, uint32_t count, int64_t m, int64_t room) {
+  int64_t sum = 0;
+  for (uint32_t n = 0; n < count; n++) {
+    uint32_t best = n;
+    for (uint32_t k = n + 1; k < count; k++) {
+      const double gain = (double)items[k].value * (double)items[best].size;
+      best = gain > (double)items[best].value * (double)items[k].size ? k : best;
+    }
+    const struct item item = items[best];
+    items[best] = items[n];
+    if (item.size == 0 || m <= room / item.size) {
+      sum += m * item.value;
+      room -= m * item.size;
+    } else {
+      sum += room / item.size * item.value;
+      return sum +
+             (int64_t)ceil((double)item.value * ((double)(room % item.size) / (double)item.size)) +
+             1;
+    }
+  }
+  return sum;
+}
+
+/* Of a rank, for the bounds below. */
+struct load {
+  int64_t head;           /* before its first op */
+  int64_t work, frozen;   /* all of it; of stages without backward */
+  int64_t forwards;       /* the most before its first backward */
+  int64_t left;           /* the most of backwards after the start of its last forward */
+  int64_t weights;        /* the most W after the start of its last backward */
+  int64_t first_backward; /* its earliest start, after the head */
+  int64_t last_forward, last_backward; /* what follows their start, less their own work */
+  double held;                         /* all activations together */
+};
+
+static void describe(const struct weft_graph_problem *problem, const struct ways *ways,
+                     uint32_t rank, struct load *load) {
+  const int64_t m = problem->microbatch_count, limit = later(0, problem->limit[rank]);
+  struct item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
+  uint32_t count = 0;
+  int64_t all_forwards = 0, all_left = 0, all_weights = 0, last_frozen = INT64_MAX;
+  *load = (struct load){.head = INT64_MAX,
+                        .first_backward = INT64_MAX,
+                        .last_forward = INT64_MAX,
+                        .last_backward = INT64_MAX};
   for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
     const uint32_t s = problem->stage_of[k];
     const struct weft_graph_stage *stage = &problem->stages[s];
-    head = sooner(head, ways->to_forward[s]);
-    work += problem->microbatch_count *
-            (stage->f + (stage->trains ? least_backward(problem, stage) : 0));
-    /* The last op is a W, after which nothing has to follow; or a backward; or, without one, an F. */
-    const int64_t follows = !stage->trains       ? ways->from_forward[s] - stage->f
-                            : problem->may_split ? 0
-                                                 : ways->from_backward[s] - stage->b;
-    tail = sooner(tail, follows);
+    load->head = sooner(load->head, opening(problem, ways, s));
+    load->work += m * stage->f;
+    if (!stage->trains) {
+      load->frozen += m * stage->f;
+      last_frozen = sooner(last_frozen, after_forward(problem, ways, s) - stage->f);
+      continue;
+    }
+    const int64_t back = least_backward(problem, stage), w = least_weight(problem, stage);
+    load->work += m * back;
+    load->held += (double)m * (double)stage->held;
+    all_forwards += m * stage->f;
+    all_left += m * back;
+    all_weights += m * w;
+    load->last_forward = sooner(load->last_forward, after_forward(problem, ways, s) - stage->f);
+    load->last_backward = sooner(load->last_backward, after_backward(problem, ways, s) - back);
+    load->first_backward = sooner(
+        load->first_backward, spans(problem) ? ways->round_trip[s] - least_gradient(problem, stage)
+                                             : ways->to_backward[s]);
+    if (count < ITEMS_MAX) {
+      forwards[count] = (struct item){stage->held, stage->f};
+      left[2 * count] = (struct item){stage->held, back};
+      left[2 * count + 1] = (struct item){least_after(problem, stage), w};
+      weights[count] = (struct item){least_after(problem, stage), w};
+    }
+    count++;
   }
-  return head == INT64_MAX ? 0 : spans ? work : head + work + tail;
+  if (count <= ITEMS_MAX) {
+    all_forwards = sooner(all_forwards, most_value(forwards, count, m, limit));
+    all_left = sooner(all_left, most_value(left, 2 * count, m, limit));
+    all_weights = sooner(all_weights, most_value(weights, count, m, limit));
+  }
+  load->last_forward = count == 0 ? last_frozen : load->last_forward;
+  load->forwards = all_forwards + load->frozen;
+  load->left = all_left;
+  load->weights = all_weights;
 }
 
+/* Before its first backward a rank can only run forwards, those that fit together: it is idle for the
+ * rest. When its last forward of a stage with a backward starts, what is left of backwards is in the
+ * memory; all else but frozen forwards was before. If not all activations fit together, some
+ * backward was before that, and so was the idle time. When its last backward starts, only W are left,
+ * which are in the memory, too. */
+static int64_t through_rank(const struct weft_graph_problem *problem, const struct ways *ways,
+                            uint32_t rank) {
+  struct load load;
+  describe(problem, ways, rank, &load);
+  if (load.head == INT64_MAX) {
+    return 0;
+  }
+  if (load.first_backward == INT64_MAX) { /* only frozen stages */
+    return load.head + load.work + load.last_forward;
+  }
+  const int64_t head = load.head + later(0, load.first_backward - load.head - load.forwards);
+  const bool apart = load.held > (double)problem->limit[rank] * (1 + 1e-9);
+  const int64_t done = load.work - load.frozen;
+  const int64_t last_forward = (apart ? head : load.head) + done - load.left + load.last_forward;
+  const int64_t last_backward = head + done - load.weights + load.last_backward;
+  return later(head + load.work, later(last_forward, last_backward));
+}
+
+/* ---- Memory over time ---- */
+
+/* Each microbatch occupies memory for a trip at each stage, and for W. The sum over time is at most
+ * the limit times the duration. Activations that await a backward are multiples of a size that
+ * divides all of them, and so is what they take of the limit. */
 static int64_t bound_of_memory(const struct weft_graph_problem *problem, const struct ways *ways,
                                uint32_t rank) {
-  double product = 0;
+  double sum = 0, after = 0;
+  int64_t divisor = 0;
+  const int64_t limit = problem->limit[rank];
   for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
     const uint32_t s = problem->stage_of[k];
-    product += (double)problem->stages[s].held * (double)ways->round_trip[s];
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    if (stage->trains) {
+      sum += (double)stage->held * (double)ways->round_trip[s];
+      after += (double)least_after(problem, stage) * (double)least_weight(problem, stage);
+      for (int64_t other = stage->held; other != 0;) {
+        const int64_t rest = divisor % other;
+        divisor = other;
+        other = rest;
+      }
+    }
   }
-  if (problem->limit[rank] <= 0) {
+  const int64_t whole = divisor > 0 ? limit / divisor * divisor : 0;
+  if (limit <= 0 || whole <= 0) {
     return 0;
   }
   /* Rounded down, with some to spare for the rounding of doubles. */
-  return (int64_t)(product * problem->microbatch_count / (double)problem->limit[rank] *
-                   (1 - 1e-12));
+  const double least = fmax(sum / (double)whole, (sum + after) / (double)limit);
+  return (int64_t)(least * problem->microbatch_count * (1 - 1e-12));
 }
 
-static int64_t bound_of_ways(const struct weft_graph_problem *problem, const struct ways *ways) {
+/* ---- First backwards ---- */
+
+static bool has_one_stage(const struct weft_graph_problem *problem, uint32_t rank) {
+  return problem->first_of[rank + 1] - problem->first_of[rank] == 1;
+}
+
+/* Before its first backward, a rank can only run F. If it may idle for D in all, it must run n of
+ * them, so that the first gradient arrives within D after the last; that gradient then waits for the
+ * n-th F to end, and reaches the stages before that much later (bounds/bound_cascade.c). Ranks with
+ * several stages are taken to wait for nothing else. */
+static bool is_refuted(const struct weft_graph_problem *problem, const struct ways *ways,
+                       int64_t target, int64_t *ends) {
+  const struct weft_graph *graph = problem->graph;
+  for (uint32_t s = problem->stage_count; s-- > 0;) {
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    int64_t starts = stage->f; /* the first backward, after the start of the first F */
+    for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
+      const uint32_t e = graph->gradient_in.edges[n];
+      starts = later(starts, stage->f + hop(problem, 2 * e) + ends[graph->edges[e].to] +
+                                 hop(problem, 2 * e + 1));
+    }
+    if (stage->trains && has_one_stage(problem, stage->rank)) {
+      const int64_t idle = target - opening(problem, ways, s) -
+                           problem->microbatch_count * (stage->f + least_backward(problem, stage));
+      const int64_t short_of = starts - stage->f - idle;
+      const int64_t more = short_of <= 0  ? 0
+                           : stage->f > 0 ? (short_of + stage->f - 1) / stage->f
+                                          : INT32_MAX;
+      if (idle < 0 || 1 + more > most_held(problem, s)) {
+        return true;
+      }
+      starts = later(starts, (1 + more) * stage->f);
+    }
+    ends[s] = starts + least_gradient(problem, stage);
+  }
+  return false;
+}
+
+static int64_t bound_of_first_backwards(const struct weft_graph_problem *problem,
+                                        const struct ways *ways, int64_t bound, int64_t *scratch) {
+  if (!is_refuted(problem, ways, bound, scratch)) {
+    return bound;
+  }
+  int64_t low = bound, high = bound; /* low is refuted */
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    high = later(high, ways->to_forward[s] + ways->round_trip[s] +
+                           problem->microbatch_count * (stage->f + least_backward(problem, stage)));
+  }
+  if (is_refuted(problem, ways, high, scratch)) {
+    return bound; /* not even one microbatch fits */
+  }
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (is_refuted(problem, ways, middle, scratch)) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return high;
+}
+
+/* ---- The bound ---- */
+
+static enum weft_status ways_init(struct ways *ways, struct weft_graph_problem *problem,
+                                  struct weft_arena *arena, struct weft_error *error) {
+  const uint32_t n = problem->stage_count;
+  *ways = (struct ways){weft_arena_allocate(arena, n, sizeof(int64_t)),
+                        weft_arena_allocate(arena, n, sizeof(int64_t)),
+                        weft_arena_allocate(arena, n, sizeof(int64_t)),
+                        weft_arena_allocate(arena, n, sizeof(int64_t)),
+                        weft_arena_allocate(arena, 2 * (size_t)n, sizeof(int64_t)),
+                        weft_arena_allocate(arena, n, sizeof(int64_t))};
+  WEFT_TRY(weft_arena_status(arena, error));
+  measure(problem, WEFT_EDGE_NONE, ways->to_forward, ways->to_backward);
+  measure_ends(problem, ways);
+  measure_round_trips(problem, ways);
+  memcpy(problem->round_trip, ways->round_trip, n * sizeof *problem->round_trip);
+  return WEFT_OK;
+}
+
+static int64_t bound_of_stages(const struct weft_graph_problem *problem, const struct ways *ways) {
   int64_t bound = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const int64_t way = problem->objective == WEFT_OBJECTIVE_SPAN
-                            ? ways->round_trip[s]
-                            : later(ways->to_forward[s] + ways->from_forward[s],
-                                    ways->to_backward[s] + ways->from_backward[s]);
-    bound = later(bound, way);
+    bound = later(bound, bound_of_stage(problem, ways, s));
+  }
+  for (uint32_t e = 0; e < problem->graph->edge_count; e++) {
+    bound = later(bound, bound_of_edge(problem, ways, e));
   }
   return bound;
 }
@@ -162,22 +495,52 @@ static int64_t bound_of_ways(const struct weft_graph_problem *problem, const str
 enum weft_status weft_graph_bound(struct weft_graph_problem *problem, int64_t *bound,
                                   struct weft_error *error) {
   assert(problem->stage_count > 0);
-  const uint32_t n = problem->stage_count;
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
-  struct ways ways = {weft_arena_allocate(&arena, n, sizeof(int64_t)),
-                      weft_arena_allocate(&arena, n, sizeof(int64_t)),
-                      weft_arena_allocate(&arena, n, sizeof(int64_t)),
-                      weft_arena_allocate(&arena, n, sizeof(int64_t)),
-                      weft_arena_allocate(&arena, 2 * (size_t)n, sizeof(int64_t)),
-                      weft_arena_allocate(&arena, n, sizeof(int64_t))};
-  WEFT_TRY(weft_arena_status(&arena, error));
-  measure(problem, WEFT_EDGE_NONE, ways.to_forward, ways.to_backward);
-  measure_ends(problem, &ways);
-  measure_round_trips(problem, &ways);
-  *bound = bound_of_ways(problem, &ways);
+  struct ways ways;
+  WEFT_TRY(ways_init(&ways, problem, &arena, error));
+  int64_t most = bound_of_stages(problem, &ways);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    *bound = later(*bound, bound_of_work(problem, &ways, r));
-    *bound = later(*bound, bound_of_memory(problem, &ways, r));
+    const uint32_t only = problem->stage_of[problem->first_of[r] % problem->stage_count];
+    most = later(most, through_rank(problem, &ways, r));
+    most = later(most, bound_of_memory(problem, &ways, r));
+    if (has_one_stage(problem, r) && problem->stages[only].trains) {
+      most = later(most, through_stage(problem, &ways, only));
+    }
   }
+  *bound = bound_of_first_backwards(problem, &ways, most, ways.start);
+  return WEFT_OK;
+}
+
+static int compare(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Of the k * ranks + 1 stages with the most work, k + 1 are on one rank. */
+enum weft_status weft_graph_open_bound(struct weft_graph_problem *problem, uint32_t ranks,
+                                       double speeds, int64_t *bound, struct weft_error *error) {
+  assert(ranks > 0 && speeds > 0);
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  struct ways ways;
+  const uint32_t n = problem->stage_count;
+  int64_t *work = weft_arena_allocate(&arena, n, sizeof *work);
+  double sum = 0;
+  WEFT_TRY(ways_init(&ways, problem, &arena, error));
+  int64_t most = bound_of_stages(problem, &ways);
+  for (uint32_t s = 0; s < n; s++) {
+    const struct weft_graph_stage *stage = &problem->stages[s];
+    work[s] = problem->microbatch_count *
+              (stage->f + (stage->trains ? least_backward(problem, stage) : 0));
+    sum += (double)work[s];
+  }
+  qsort(work, n, sizeof *work, compare);
+  for (uint64_t last = 0, k = 0; last < n; last += ranks, k++) {
+    int64_t together = 0;
+    for (uint64_t j = 0; j <= k; j++) {
+      together += work[last - j];
+    }
+    most = later(most, together);
+  }
+  *bound = later(most, (int64_t)(sum / speeds * (1 - 1e-12)));
   return WEFT_OK;
 }

@@ -1,191 +1,311 @@
-/* Orders for graphs, by list scheduling: the op that can start first comes next. A stage keeps at
- * most as many microbatches in flight as 1F1B does at its height, some more if the rule says so, and
- * fewer where the rank's memory is short. With room for one microbatch of every stage it cannot get
- * stuck: the oldest microbatch can always go on. */
+/* Orders for graphs by list scheduling: each rank chooses its next op by the rules of its stages,
+ * from what has arrived and what is certain to arrive, and the rank that can start soonest starts.
+ *
+ * A forward may start if, after it, there is still room for one microbatch of every stage of the rank
+ * that has none in flight. So it cannot get stuck: a stage that the oldest microbatch has yet to pass
+ * has no older one in flight, and none that is newer; there is room for it. */
 #include <assert.h>
 #include <string.h>
 
 #include "plan/graph/graph_problem.h"
 
+#define NEVER WEFT_GRAPH_NEVER
+
+/* Nanoseconds of a typical core to schedule one op, and for each rank to find the soonest. */
+enum { OP_WORK = 120, RANKS_WORK = 2 };
+
+/* Ops between two looks at whether the search is cancelled. */
+enum { POLL_INTERVAL = 1 << 12 };
+
+enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *scheduler,
+                                           const struct weft_graph_problem *problem,
+                                           struct weft_arena *arena, struct weft_error *error) {
+  const uint32_t p = problem->rank_count;
+  scheduler->when = weft_arena_allocate(arena, p, sizeof(int64_t));
+  scheduler->next = weft_arena_allocate(arena, p, sizeof(uint32_t));
+  scheduler->held = weft_arena_allocate(arena, p, sizeof(int64_t));
+  scheduler->reserve = weft_arena_allocate(arena, p, sizeof(int64_t));
+  scheduler->idle = weft_arena_allocate(arena, p, sizeof(int64_t));
+  scheduler->idle_max = weft_arena_allocate(arena, p, sizeof(int64_t));
+  return weft_graph_clock_init(&scheduler->clock, problem, arena, error);
+}
+
 struct builder {
   const struct weft_graph_problem *problem;
-  struct weft_graph_clock *clock;
-  const struct weft_graph_rule *rule;
+  struct weft_graph_scheduler *scheduler;
+  const struct weft_graph_rule *rules;
   struct weft_graph_order *order;
-  uint32_t *cap; /* [stage] microbatches in flight */
+  bool whole;
 };
 
-struct candidate {
-  uint32_t op;
-  int64_t start; /* WEFT_GRAPH_NEVER: none */
-  int rank;      /* of its kind; less is better */
+/* The room that a microbatch takes at a stage, at most. */
+static int64_t size_of(const struct builder *b, const struct weft_graph_stage *stage) {
+  return stage->held > stage->held_after || b->whole ? stage->held : stage->held_after;
+}
+
+static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
+  return &b->scheduler->clock.done[(size_t)stage * WEFT_GRAPH_KINDS];
+}
+
+/* ---- The decision of a rank ---- */
+
+/* What a rank can do next. */
+struct view {
+  int64_t forward, backward; /* when its inputs are there; NEVER: not known, or not allowed */
+  uint32_t forward_stage, backward_stage, weight_stage; /* UINT32_MAX: no W is pending */
+  bool memory_short;                                    /* a forward is ready, but does not fit */
 };
 
-static int64_t size_of(const struct weft_graph_stage *stage) {
-  return stage->held > stage->held_after ? stage->held : stage->held_after;
+static bool has_room(const struct builder *b, uint32_t s) {
+  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  const uint32_t *done = done_of(b, s);
+  const int64_t size = size_of(b, stage);
+  const bool is_reserved = !stage->trains || done[WEFT_GRAPH_F] == done[WEFT_GRAPH_W];
+  return is_reserved ||
+         b->scheduler->held[stage->rank] + b->scheduler->reserve[stage->rank] + size <=
+             b->problem->limit[stage->rank];
 }
 
-/* Takes microbatches off the stage with the most until all fit. False: one of each does not. */
-static bool set_caps(struct builder *b, uint32_t rank) {
+static void look_at(const struct builder *b, uint32_t s, int64_t now, struct view *view) {
   const struct weft_graph_problem *problem = b->problem;
-  int64_t size = 0;
-  for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
-    const uint32_t s = problem->stage_of[k];
-    const uint64_t cap = (uint64_t)problem->height[s] + 1 + b->rule->extra;
-    b->cap[s] = cap < problem->microbatch_count ? (uint32_t)cap : problem->microbatch_count;
-    if (!problem->stages[s].trains) {
-      b->cap[s] = problem->microbatch_count;
-      size += problem->stages[s].held; /* while it runs */
-    } else {
-      size += problem->stages[s].gradients + b->cap[s] * size_of(&problem->stages[s]);
+  const struct weft_graph_clock *clock = &b->scheduler->clock;
+  const struct weft_graph_rule *rule = &b->rules[s];
+  const uint32_t *done = done_of(b, s);
+  int64_t arrives = weft_graph_arrival(problem, clock, s, WEFT_GRAPH_F);
+  if (arrives != NEVER) {
+    const bool room = has_room(b, s);
+    const uint32_t most = done[WEFT_GRAPH_D] == 0 ? rule->warmup : rule->cap;
+    arrives = arrives > now ? arrives : now;
+    view->memory_short = view->memory_short || (!room && arrives <= now);
+    if (room && (!problem->stages[s].trains || done[WEFT_GRAPH_F] - done[WEFT_GRAPH_D] < most) &&
+        arrives < view->forward) {
+      view->forward = arrives;
+      view->forward_stage = s;
     }
   }
-  while (size > problem->limit[rank]) {
-    uint32_t most = UINT32_MAX;
-    for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
-      const uint32_t s = problem->stage_of[k];
-      if (problem->stages[s].trains && size_of(&problem->stages[s]) > 0 && b->cap[s] > 1 &&
-          (most == UINT32_MAX || b->cap[s] > b->cap[most])) {
-        most = s;
-      }
-    }
-    if (most == UINT32_MAX) {
-      return false;
-    }
-    b->cap[most]--;
-    size -= size_of(&problem->stages[most]);
-  }
-  return true;
-}
-
-static bool may_start(const struct builder *b, uint32_t stage, enum weft_graph_kind kind) {
-  const struct weft_graph_stage *s = &b->problem->stages[stage];
-  const uint32_t *done = &b->clock->done[(size_t)stage * WEFT_GRAPH_KINDS];
-  return kind != WEFT_GRAPH_F || !s->trains ||
-         done[WEFT_GRAPH_F] - done[WEFT_GRAPH_W] < b->cap[stage];
-}
-
-/* Less is better among ops that can start at the same time. */
-static int preference(const struct builder *b, enum weft_graph_kind kind) {
-  switch (kind) {
-    case WEFT_GRAPH_W: return b->rule->eager_weights || b->rule->whole ? 0 : 3;
-    case WEFT_GRAPH_D: return b->rule->forward_first ? 2 : 1;
-    default: return b->rule->forward_first ? 1 : 2;
-  }
-}
-
-static void offer(const struct builder *b, uint32_t stage, enum weft_graph_kind kind,
-                  struct candidate *best) {
-  const struct weft_graph_problem *problem = b->problem;
-  int64_t start = weft_graph_arrival(problem, b->clock, stage, kind);
-  if (start == WEFT_GRAPH_NEVER || !may_start(b, stage, kind)) {
+  if (!problem->stages[s].trains) {
     return;
   }
-  const int64_t now = b->clock->time[problem->stages[stage].rank];
-  const int order = preference(b, kind);
-  start = start > now ? start : now;
-  if (start < best->start || (start == best->start && order < best->rank)) {
-    *best = (struct candidate){stage * WEFT_GRAPH_KINDS + (uint32_t)kind, start, order};
+  arrives = weft_graph_arrival(problem, clock, s, WEFT_GRAPH_D);
+  if (arrives != NEVER) {
+    arrives = arrives > now ? arrives : now;
+    if (arrives < view->backward) {
+      view->backward = arrives;
+      view->backward_stage = s;
+    }
+  }
+  if (view->weight_stage == UINT32_MAX && done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D]) {
+    view->weight_stage = s;
   }
 }
 
-static struct candidate find(const struct builder *b, uint32_t rank) {
+/* Whether an op that ends at `end` delays one that arrives at `arrives` by at most `delay`. */
+static bool is_in_time(int64_t end, int64_t arrives, int64_t delay) {
+  return arrives == NEVER || end <= arrives + delay;
+}
+
+static uint32_t op_of(uint32_t stage, enum weft_graph_kind kind) {
+  return stage * WEFT_GRAPH_KINDS + (uint32_t)kind;
+}
+
+/* The next op of a rank; returns its start, NEVER when it cannot start any yet. */
+static int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
   const struct weft_graph_problem *problem = b->problem;
-  struct candidate best = {.start = WEFT_GRAPH_NEVER};
+  const int64_t now = b->scheduler->clock.time[rank];
+  struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
   /* Later stages first: their backwards are nearer to the end. */
   for (uint32_t k = problem->first_of[rank + 1]; k-- > problem->first_of[rank];) {
-    const uint32_t s = problem->stage_of[k];
-    for (uint32_t kind = 0; kind < WEFT_GRAPH_KINDS; kind++) {
-      if (problem->stages[s].trains || kind == WEFT_GRAPH_F) {
-        offer(b, s, (enum weft_graph_kind)kind, &best);
+    look_at(b, problem->stage_of[k], now, &view);
+  }
+  const bool forward_now = view.forward <= now;
+  const uint32_t f = view.forward_stage, w = view.weight_stage;
+  if (view.backward <= now) {
+    const bool first = forward_now && done_of(b, f)[WEFT_GRAPH_F] - done_of(b, f)[WEFT_GRAPH_D] <
+                                          b->rules[f].eager;
+    *op = first ? op_of(f, WEFT_GRAPH_F) : op_of(view.backward_stage, WEFT_GRAPH_D);
+    return now;
+  }
+  if (forward_now && is_in_time(now + problem->stages[f].f, view.backward, b->rules[f].f_delay)) {
+    *op = op_of(f, WEFT_GRAPH_F);
+    return now;
+  }
+  const int64_t next = view.backward < view.forward ? view.backward : view.forward;
+  if (w != UINT32_MAX) {
+    const int64_t end = now + problem->stages[w].w;
+    if (is_in_time(end, next, b->rules[w].w_overrun) ||
+        (view.memory_short && is_in_time(end, view.backward, problem->stages[w].w))) {
+      *op = op_of(w, WEFT_GRAPH_W);
+      return now;
+    }
+  }
+  if (next != NEVER) {
+    *op = next == view.backward ? op_of(view.backward_stage, WEFT_GRAPH_D) : op_of(f, WEFT_GRAPH_F);
+  }
+  return next;
+}
+
+static void decide_again(const struct builder *b, uint32_t rank) {
+  b->scheduler->when[rank] = decide(b, rank, &b->scheduler->next[rank]);
+}
+
+/* ---- All ranks ---- */
+
+static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind, uint32_t k) {
+  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  const uint32_t *done = done_of(b, s);
+  int64_t *held = &b->scheduler->held[stage->rank], *reserve = &b->scheduler->reserve[stage->rank];
+  const bool was_idle = kind == WEFT_GRAPH_F && k == done[WEFT_GRAPH_W];
+  const bool is_idle = kind == WEFT_GRAPH_W && k + 1 == done[WEFT_GRAPH_F];
+  (void)weft_graph_step_memory(stage, kind, 1, b->whole, held); /* gradients are reserved */
+  if (stage->trains) {
+    /* A microbatch of a stage whose W holds more than its F keeps the difference reserved. */
+    *reserve += was_idle ? -size_of(b, stage) : is_idle ? size_of(b, stage) : 0;
+  }
+}
+
+static void put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start) {
+  const uint32_t s = op / WEFT_GRAPH_KINDS;
+  struct weft_graph_clock *clock = &b->scheduler->clock;
+  const uint32_t k = clock->done[op];
+  weft_graph_advance(b->problem, clock, op, b->whole, start);
+  hold(b, s, (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS), k);
+  b->order->ops[clock->at[rank]++] = op;
+}
+
+/* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
+ * idled too long. */
+static bool act(const struct builder *b, uint32_t rank) {
+  const struct weft_graph_problem *problem = b->problem;
+  struct weft_graph_scheduler *scheduler = b->scheduler;
+  const uint32_t op = scheduler->next[rank], s = op / WEFT_GRAPH_KINDS;
+  const int64_t start = scheduler->when[rank];
+  const bool is_first = scheduler->clock.first[rank] < 0;
+  scheduler->idle[rank] += is_first && problem->objective == WEFT_OBJECTIVE_SPAN
+                               ? 0
+                               : start - scheduler->clock.time[rank];
+  if (scheduler->idle[rank] > scheduler->idle_max[rank]) {
+    return false;
+  }
+  put(b, rank, op, start);
+  if (op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D && b->whole) {
+    put(b, rank, op + 1, start);
+  }
+  decide_again(b, rank);
+  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_W) {
+    const bool gradient = op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D;
+    const struct weft_edge_list *list =
+        gradient ? &problem->graph->gradient_out : &problem->graph->out;
+    for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
+      const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
+      const uint32_t to = problem->stages[gradient ? edge->from : edge->to].rank;
+      if (to != rank) {
+        decide_again(b, to);
       }
     }
   }
-  return best;
-}
-
-/* The rank whose next op can start first, and that op. */
-static bool take_next(struct builder *b) {
-  struct candidate best = {.start = WEFT_GRAPH_NEVER};
-  uint32_t rank = 0;
-  for (uint32_t r = 0; r < b->problem->rank_count; r++) {
-    const struct candidate own = find(b, r);
-    if (own.start < best.start) {
-      best = own;
-      rank = r;
-    }
-  }
-  if (best.start == WEFT_GRAPH_NEVER) {
-    return false;
-  }
-  weft_graph_advance(b->problem, b->clock, best.op, b->rule->whole, best.start);
-  b->order->ops[b->clock->at[rank]++] = best.op;
   return true;
 }
 
-static bool is_complete(const struct builder *b) {
-  for (uint32_t r = 0; r < b->problem->rank_count; r++) {
-    if (b->clock->at[r] < b->problem->begin[r + 1]) {
+/* False: one microbatch of every stage does not fit. */
+static bool start(const struct builder *b, int64_t cutoff) {
+  const struct weft_graph_problem *problem = b->problem;
+  struct weft_graph_scheduler *scheduler = b->scheduler;
+  weft_graph_clock_reset(problem, &scheduler->clock);
+  memset(b->order->whole, b->whole, (size_t)problem->stage_count * problem->microbatch_count);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    int64_t work = 0, transient = 0;
+    scheduler->held[r] = scheduler->reserve[r] = scheduler->idle[r] = 0;
+    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
+      const struct weft_graph_stage *stage = &problem->stages[problem->stage_of[k]];
+      const int64_t size = size_of(b, stage);
+      work += stage->f + (!stage->trains ? 0 : b->whole ? stage->b : stage->i + stage->w);
+      scheduler->held[r] += stage->trains ? stage->gradients : 0;
+      scheduler->reserve[r] += stage->trains ? size : 0;
+      transient = !stage->trains && size > transient ? size : transient;
+    }
+    scheduler->reserve[r] += transient; /* frozen stages run one at a time */
+    scheduler->idle_max[r] = cutoff == NEVER ? NEVER : cutoff - work * problem->microbatch_count;
+    if (scheduler->held[r] + scheduler->reserve[r] > problem->limit[r]) {
       return false;
     }
   }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    decide_again(b, r);
+  }
   return true;
 }
 
-bool weft_graph_construct(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                          const struct weft_graph_rule *rule, struct weft_graph_order *order) {
-  assert(rule->whole ? problem->may_join : problem->may_split);
-  struct builder b = {.problem = problem, .clock = clock, .rule = rule, .order = order};
-  b.cap = weft_array_allocate_zero(problem->allocator, problem->stage_count, sizeof *b.cap);
-  bool fits = b.cap != NULL;
-  for (uint32_t r = 0; fits && r < problem->rank_count; r++) {
-    fits = set_caps(&b, r);
+int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
+                            struct weft_graph_scheduler *scheduler,
+                            const struct weft_graph_rule *rules, bool whole, int64_t cutoff,
+                            struct weft_graph_order *order, uint64_t *work) {
+  assert(whole ? problem->may_join : problem->may_split);
+  const struct builder b = {problem, scheduler, rules, order, whole};
+  const uint32_t p = problem->rank_count;
+  if (!start(&b, cutoff)) {
+    return NEVER;
   }
-  if (fits) {
-    weft_graph_clock_reset(problem, clock);
-    memset(order->whole, rule->whole, (size_t)problem->stage_count * problem->microbatch_count);
-    while (take_next(&b)) {
-      if (weft_search_control_poll(problem->control)) {
-        break; /* the order stays incomplete */
-      }
+  for (uint32_t n = 1;; n++) {
+    uint32_t soonest = 0;
+    for (uint32_t r = 1; r < p; r++) {
+      soonest = scheduler->when[r] < scheduler->when[soonest] ? r : soonest;
     }
-    fits = is_complete(&b);
+    *work += OP_WORK + (uint64_t)p * RANKS_WORK;
+    if (scheduler->when[soonest] == NEVER || !act(&b, soonest) ||
+        (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(problem->control))) {
+      break;
+    }
   }
-  weft_array_free(problem->allocator, b.cap, problem->stage_count, sizeof *b.cap);
-  return fits;
+  return weft_graph_clock_summarise(problem, &scheduler->clock);
 }
 
-/* One microbatch after the other, and of each a backward as soon as it can be: branches of the graph
- * that share a rank then need not hold their activations at the same time. */
+struct weft_graph_rule weft_graph_classic_rule(const struct weft_graph_problem *problem,
+                                               uint32_t stage) {
+  const uint32_t m = problem->microbatch_count, height = problem->height[stage];
+  const uint32_t cap = height < m ? height + 1 : m;
+  return (struct weft_graph_rule){.warmup = cap,
+                                  .cap = cap,
+                                  .w_overrun = problem->stages[stage].w,
+                                  .f_delay = problem->stages[stage].f};
+}
+
+/* ---- One microbatch after the other ---- */
+
+static void append(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                   struct weft_graph_order *order, uint32_t op) {
+  const uint32_t rank = problem->stages[op / WEFT_GRAPH_KINDS].rank;
+  weft_graph_advance(problem, clock, op, !problem->may_split, clock->time[rank]);
+  order->ops[clock->at[rank]++] = op;
+}
+
+/* Of each a backward as soon as it can be: branches of the graph that share a rank then need not hold
+ * their activations at the same time. */
 void weft_graph_serial(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
                        struct weft_graph_order *order) {
+  const struct weft_graph *graph = problem->graph;
   const uint32_t n = problem->stage_count, m = problem->microbatch_count;
+  uint32_t *missing = clock->scratch, *ready = clock->scratch + n; /* gradients; stages, a stack */
   memset(order->whole, !problem->may_split, (size_t)n * m);
   weft_graph_clock_reset(problem, clock);
   for (uint32_t k = 0; k < m; k++) {
-    for (uint32_t left = n, next = 0; left > 0;) {
-      uint32_t s = n;
-      enum weft_graph_kind kind = WEFT_GRAPH_D;
-      while (s > 0 && (!problem->stages[s - 1].trains ||
-                       weft_graph_arrival(problem, clock, s - 1, kind) == WEFT_GRAPH_NEVER)) {
-        s--;
+    for (uint32_t s = 0; s < n; s++) {
+      uint32_t count = 0;
+      missing[s] = graph->gradient_in.begin[s + 1] - graph->gradient_in.begin[s];
+      append(problem, clock, order, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_F);
+      if (problem->stages[s].trains && missing[s] == 0) {
+        ready[count++] = s;
       }
-      if (s > 0) {
-        s--;
-      } else {
-        kind = WEFT_GRAPH_F;
-        s = next++;
-      }
-      for (uint32_t op = s * WEFT_GRAPH_KINDS + (uint32_t)kind;;) {
-        const uint32_t rank = problem->stages[s].rank;
-        weft_graph_advance(problem, clock, op, !problem->may_split, clock->time[rank]);
-        order->ops[clock->at[rank]++] = op;
-        if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_D) {
-          break;
+      while (count > 0) {
+        const uint32_t t = ready[--count];
+        append(problem, clock, order, t * WEFT_GRAPH_KINDS + WEFT_GRAPH_D);
+        append(problem, clock, order, t * WEFT_GRAPH_KINDS + WEFT_GRAPH_W);
+        for (uint32_t e = graph->gradient_out.begin[t]; e < graph->gradient_out.begin[t + 1]; e++) {
+          const uint32_t from = graph->edges[graph->gradient_out.edges[e]].from;
+          if (--missing[from] == 0) {
+            ready[count++] = from;
+          }
         }
-        op++; /* its W */
       }
-      left -= kind == WEFT_GRAPH_D || !problem->stages[s].trains;
     }
   }
 }

@@ -188,7 +188,7 @@ static void reset(struct memory_search *search) {
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
       const struct weft_graph_stage *stage = &problem->stages[problem->stage_of[k]];
       const int64_t size = stage->held > stage->held_after ? stage->held : stage->held_after;
-      gradients += stage->gradients;
+      gradients += stage->trains ? stage->gradients : 0;
       most += stage->trains ? search->m * size : size;
     }
     search->held[r] = search->with_all ? gradients : 0;

@@ -17,11 +17,6 @@ enum { OPS_MAX = 1 << 24 };
 enum weft_status weft_graph_check(const struct weft_search_request *request,
                                   const uint32_t *rank_of, struct weft_error *error) {
   const struct weft_graph *graph = request->graph;
-  if (request->ranks == 0 || request->microbatches == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
-                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
-                     request->ranks, request->microbatches);
-  }
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     if (rank_of[s] >= request->ranks) {
       return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
@@ -54,6 +49,7 @@ static bool allocate(struct weft_graph_problem *problem) {
   problem->stage_of = weft_arena_allocate(arena, n, sizeof(uint32_t));
   problem->first_of = weft_arena_allocate(arena, p + (size_t)1, sizeof(uint32_t));
   problem->height = weft_arena_allocate(arena, n, sizeof(uint32_t));
+  problem->round_trip = weft_arena_allocate(arena, n, sizeof(int64_t));
   return arena->failed_bytes == 0;
 }
 
@@ -80,6 +76,7 @@ static void place(struct weft_graph_problem *problem, const uint32_t *rank_of) {
     const uint32_t height = problem->height[edge->to] + 1;
     uint32_t *own = &problem->height[edge->from];
     *own = height > *own ? height : *own;
+    problem->height_max = *own > problem->height_max ? *own : problem->height_max;
     problem->crosses[2 * e] = problem->crosses[2 * e + 1] =
         rank_of[edge->from] != rank_of[edge->to];
   }
@@ -183,9 +180,8 @@ void weft_graph_problem_finish(struct weft_graph_problem *problem) {
 /* ---- Time ---- */
 
 enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
-                                       struct weft_graph_problem *problem,
-                                       struct weft_error *error) {
-  struct weft_arena *arena = &problem->arena;
+                                       const struct weft_graph_problem *problem,
+                                       struct weft_arena *arena, struct weft_error *error) {
   const uint32_t n = problem->stage_count, p = problem->rank_count;
   const size_t channels = 2 * (size_t)problem->graph->edge_count;
   *clock = (struct weft_graph_clock){
@@ -196,7 +192,8 @@ enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
       .time = weft_arena_allocate(arena, p, sizeof(int64_t)),
       .first = weft_arena_allocate(arena, p, sizeof(int64_t)),
       .work = weft_arena_allocate(arena, p, sizeof(uint32_t)),
-      .is_waiting = weft_arena_allocate(arena, p, sizeof(bool))};
+      .is_waiting = weft_arena_allocate(arena, p, sizeof(bool)),
+      .scratch = weft_arena_allocate(arena, n, 2 * sizeof(uint32_t))};
   return weft_arena_status(arena, error);
 }
 
@@ -261,15 +258,6 @@ static void deliver(const struct weft_graph_problem *problem, struct weft_graph_
   }
 }
 
-static int64_t duration(const struct weft_graph_stage *stage, enum weft_graph_kind kind,
-                        bool is_whole) {
-  switch (kind) {
-    case WEFT_GRAPH_F: return stage->f;
-    case WEFT_GRAPH_D: return is_whole ? stage->b : stage->i;
-    default: return is_whole ? 0 : stage->w;
-  }
-}
-
 void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
                         uint32_t op, bool is_whole, int64_t start) {
   const uint32_t s = op / WEFT_GRAPH_KINDS;
@@ -279,7 +267,7 @@ void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_gr
   if (kind == WEFT_GRAPH_W && is_whole) {
     return;
   }
-  const int64_t end = start + duration(stage, kind, is_whole);
+  const int64_t end = start + weft_graph_duration(stage, kind, is_whole);
   clock->time[stage->rank] = end;
   clock->first[stage->rank] = clock->first[stage->rank] < 0 ? start : clock->first[stage->rank];
   if (kind == WEFT_GRAPH_F) {
@@ -310,7 +298,8 @@ static uint32_t wake(const struct weft_graph_problem *problem, struct weft_graph
   return count;
 }
 
-static int64_t summarise(const struct weft_graph_problem *problem, struct weft_graph_clock *clock) {
+int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
+                                   struct weft_graph_clock *clock) {
   int64_t first = INT64_MAX, last = 0;
   clock->span = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -354,7 +343,7 @@ int64_t weft_graph_evaluate(const struct weft_graph_problem *problem,
       count = wake(problem, clock, op, count);
     }
   }
-  return summarise(problem, clock);
+  return weft_graph_clock_summarise(problem, clock);
 }
 
 /* ---- Memory ---- */
@@ -374,20 +363,22 @@ int64_t weft_graph_peak(const struct weft_graph_problem *problem,
       return -1;
     }
     const bool is_whole = order->whole[(size_t)s * problem->microbatch_count + k] != 0;
-    held += kind == WEFT_GRAPH_F             ? stage->held
-            : kind == WEFT_GRAPH_D && k == 0 ? stage->gradients
-                                             : 0;
-    peak = held > peak ? held : peak;
-    if (!stage->trains) {
-      held -= stage->held;
-    } else if (kind == WEFT_GRAPH_D) {
-      held += (is_whole ? 0 : stage->held_after) - stage->held;
-    } else if (kind == WEFT_GRAPH_W) {
-      held -= is_whole ? 0 : stage->held_after;
-    }
-    peak = held > peak ? held : peak;
+    const int64_t own =
+        weft_graph_step_memory(stage, (enum weft_graph_kind)kind, k, is_whole, &held);
+    peak = own > peak ? own : peak;
   }
   return peak;
+}
+
+bool weft_graph_fits(const struct weft_graph_problem *problem, const struct weft_graph_order *order,
+                     uint32_t *done) {
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t peak = weft_graph_peak(problem, order, r, done);
+    if (peak < 0 || peak > problem->limit[r]) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /* ---- Tables ---- */

@@ -42,6 +42,10 @@ struct weft_graph_problem {
   uint32_t *stage_of; /* stages by rank, ascending: those of rank r are */
   uint32_t *first_of; /* [rank + 1] stage_of[first_of[r]] ... */
   uint32_t *height;   /* [stage] edges on the longest way to a stage without out-edges */
+  uint32_t height_max;
+  int64_t
+      *round_trip; /* [stage] from the start of F to the end of I or B of the same microbatch, at
+                          least; set by weft_graph_bound() */
 };
 
 /* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where the request is no problem. `rank_of` is [stage_count]. */
@@ -77,12 +81,23 @@ struct weft_graph_clock {
   int64_t *first;    /* [rank] start of its first op */
   uint32_t *work;    /* ranks to look at, a stack */
   bool *is_waiting;  /* [rank] on the stack */
+  uint32_t *scratch; /* [stage * 2] */
   int64_t makespan, span;
 };
 
+/* Its arrays live in the arena. WEFT_ERR_MEMORY. */
 enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
-                                       struct weft_graph_problem *problem,
-                                       struct weft_error *error);
+                                       const struct weft_graph_problem *problem,
+                                       struct weft_arena *arena, struct weft_error *error);
+
+static inline int64_t weft_graph_duration(const struct weft_graph_stage *stage,
+                                          enum weft_graph_kind kind, bool is_whole) {
+  switch (kind) {
+    case WEFT_GRAPH_F: return stage->f;
+    case WEFT_GRAPH_D: return is_whole ? stage->b : stage->i;
+    default: return is_whole ? 0 : stage->w;
+  }
+}
 
 #define WEFT_GRAPH_NEVER INT64_MAX
 
@@ -99,16 +114,38 @@ void weft_graph_clock_reset(const struct weft_graph_problem *problem,
 int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
                            const struct weft_graph_clock *clock, uint32_t stage,
                            enum weft_graph_kind kind);
+/* Sets makespan and span; the objective, or WEFT_GRAPH_NEVER when a rank has ops left. */
+int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
+                                   struct weft_graph_clock *clock);
 /* Does it, from `start`, and wakes the ranks that get its output. */
 void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
                         uint32_t op, bool is_whole, int64_t start);
 
 /* ---- Memory ---- */
 
+/* The memory of a rank after an op of microbatch k; returns the most that it holds during the op. */
+static inline int64_t weft_graph_step_memory(const struct weft_graph_stage *stage,
+                                             enum weft_graph_kind kind, uint32_t k, bool is_whole,
+                                             int64_t *held) {
+  const int64_t begin = *held + (kind == WEFT_GRAPH_F             ? stage->held
+                                 : kind == WEFT_GRAPH_D && k == 0 ? stage->gradients
+                                                                  : 0);
+  const int64_t after = is_whole ? 0 : stage->held_after;
+  *held = begin + (kind == WEFT_GRAPH_D   ? after - stage->held
+                   : kind == WEFT_GRAPH_W ? -after
+                   : stage->trains        ? 0
+                                          : -stage->held);
+  return *held > begin ? *held : begin;
+}
+
 /* The peak of a rank; -1 where an op comes before what it needs of its own stage. `done` is scratch
  * for [stage_count * WEFT_GRAPH_KINDS]. */
 int64_t weft_graph_peak(const struct weft_graph_problem *problem,
                         const struct weft_graph_order *order, uint32_t rank, uint32_t *done);
+
+/* Whether an order is within all limits. */
+bool weft_graph_fits(const struct weft_graph_problem *problem, const struct weft_graph_order *order,
+                     uint32_t *done);
 
 /* ---- Least memory: graph_memory.c ---- */
 
@@ -133,6 +170,12 @@ enum weft_status weft_graph_least(const struct weft_graph_problem *problem,
 enum weft_status weft_graph_bound(struct weft_graph_problem *problem, int64_t *bound,
                                   struct weft_error *error);
 
+/* The same for any placement on so many ranks, of a problem with all stages on one rank, without a
+ * limit, whose times are those of the fastest rank; `speeds` is how many such ranks all of them are
+ * worth. WEFT_ERR_MEMORY. */
+enum weft_status weft_graph_open_bound(struct weft_graph_problem *problem, uint32_t ranks,
+                                       double speeds, int64_t *bound, struct weft_error *error);
+
 /* ---- Tables ---- */
 
 enum weft_status weft_graph_order_table(const struct weft_graph_problem *problem,
@@ -141,16 +184,45 @@ enum weft_status weft_graph_order_table(const struct weft_graph_problem *problem
 
 /* ---- Orders: graph_construct.c ---- */
 
+struct weft_graph_scheduler;
+
+/* How a stage takes part in list scheduling. A backward that is ready goes first, unless fewer than
+ * `eager` microbatches are in flight and a forward is ready too. */
 struct weft_graph_rule {
-  uint32_t extra;     /* microbatches in flight beyond those that 1F1B has */
-  bool whole;         /* backwards are whole */
-  bool eager_weights; /* W at once, not when the rank would be idle */
-  bool forward_first; /* of what is ready, F before backwards */
+  uint32_t warmup;   /* most forwards before the first backward; at least 1 */
+  uint32_t cap;      /* most microbatches in flight after that; at least 1 */
+  uint32_t eager;    /* forwards that precede a ready backward */
+  int64_t f_delay;   /* longest time that a forward may delay a backward that will arrive */
+  int64_t w_overrun; /* longest time that a W may delay an op whose input will arrive */
 };
 
-/* List scheduling by a rule, within the limits. False: it does not fit. */
-bool weft_graph_construct(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                          const struct weft_graph_rule *rule, struct weft_graph_order *order);
+/* List scheduling by rules[stage_count] within the limits, with backwards that are all whole or all
+ * split. The objective; WEFT_GRAPH_NEVER: it does not fit, or a rank is certain to exceed the cutoff,
+ * or the search is cancelled. Adds the work to *work, in nanoseconds of a typical core. */
+int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
+                            struct weft_graph_scheduler *scheduler,
+                            const struct weft_graph_rule *rules, bool whole, int64_t cutoff,
+                            struct weft_graph_order *order, uint64_t *work);
+
+/* Scratch memory of it; one per thread. */
+struct weft_graph_scheduler {
+  struct weft_graph_clock clock;
+  int64_t *when;     /* [rank] start of its next op; WEFT_GRAPH_NEVER: none */
+  uint32_t *next;    /* [rank] that op */
+  int64_t *held;     /* [rank] memory */
+  int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
+  int64_t *idle;     /* [rank] so far */
+  int64_t *idle_max; /* [rank] */
+};
+
+/* WEFT_ERR_MEMORY. */
+enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *scheduler,
+                                           const struct weft_graph_problem *problem,
+                                           struct weft_arena *arena, struct weft_error *error);
+
+/* In flight as 1F1B at the stage's height; W and F may delay other ops by their own time. */
+struct weft_graph_rule weft_graph_classic_rule(const struct weft_graph_problem *problem,
+                                               uint32_t stage);
 
 /* One microbatch after the other. */
 void weft_graph_serial(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,

@@ -1,5 +1,6 @@
-/* The search for graphs: placements, orders by list scheduling under many rules, then simulated
- * annealing of the best one. The same effort and seed give the same order. */
+/* The search for graphs. For every placement that the request leaves open: one order, then
+ * improvement; the best order becomes the answer, which is checked before it is returned. The same
+ * effort, seed and threads give the same answer. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -7,23 +8,22 @@
 
 #include <weft/gen.h>
 
+#include "plan/graph/graph_improve.h"
+#include "plan/graph/graph_placement.h"
 #include "plan/graph/graph_problem.h"
+#include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "plan/plan_check.h"
 
-enum { PLACEMENTS_MAX = 3 };
-
 /* One placement with its best order. */
 struct attempt {
-  struct weft_graph_problem problem;
-  struct weft_graph_clock clock;
-  struct weft_graph_order best, trial;
-  uint32_t *done; /* scratch of weft_graph_peak() */
-  enum weft_placement_kind placement;
+  const struct weft_graph_placement *placement;
   struct weft_costs *costs; /* of the stages, as their ranks execute them; owned */
-  int64_t value;            /* WEFT_GRAPH_NEVER: no order yet */
-  int64_t bound;
+  double all_reduce;        /* part of the objective, in the unit of the costs */
+  struct weft_graph_problem problem;
+  struct weft_graph_incumbent incumbent;
+  bool dropped; /* others are more promising */
 };
 
 struct graph_search {
@@ -31,51 +31,37 @@ struct graph_search {
   const struct weft_search_request *request;
   struct weft_search_control control;
   struct weft_arena arena;
-  struct attempt attempts[PLACEMENTS_MAX];
+  struct weft_graph_placement placements[WEFT_GRAPH_PLACEMENTS_MAX];
+  uint32_t placement_count;
+  struct attempt attempts[WEFT_GRAPH_PLACEMENTS_MAX];
   uint32_t attempt_count;
   struct attempt *best;
-  uint64_t evaluated;
-  uint64_t moves;
+  uint32_t rung; /* the present one */
+  double open;   /* no placement at all has a smaller objective */
 };
 
 static double in_units(const struct attempt *attempt, int64_t ticks) {
-  return ticks == WEFT_GRAPH_NEVER ? INFINITY : (double)ticks / attempt->problem.ticks_per_unit;
+  return ticks == WEFT_GRAPH_NEVER
+             ? INFINITY
+             : (double)ticks / attempt->problem.ticks_per_unit + attempt->all_reduce;
 }
 
-static void report(struct graph_search *search, double done) {
-  const struct attempt *best = search->best;
-  weft_search_control_report(&search->control, in_units(best, best->value),
-                             in_units(best, best->bound), done, search->evaluated);
+static double value_of(const struct attempt *attempt) {
+  return in_units(attempt, attempt->incumbent.value);
+}
+
+static double bound_of(const struct attempt *attempt) {
+  return in_units(attempt, attempt->incumbent.bound);
+}
+
+/* Whether stages may be on any rank. */
+static bool is_placement_open(const struct weft_search_request *request) {
+  return request->rank_of == NULL && request->any_placement;
 }
 
 /* ---- Placements ---- */
 
-/* Contiguous stages, with about equal work. */
-static void place_blocks(const struct weft_search_request *request, uint32_t *rank_of) {
-  const uint32_t n = request->graph->stage_count, p = request->ranks;
-  double all = 0, sum = 0;
-  for (uint32_t s = 0; s < n; s++) {
-    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
-    all += costs->f + costs->i + costs->w;
-  }
-  for (uint32_t s = 0; s < n; s++) {
-    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
-    const double own = costs->f + costs->i + costs->w;
-    const double middle = all > 0 ? (sum + own / 2) / all : (s + 0.5) / n;
-    const uint32_t rank = (uint32_t)(middle * p);
-    rank_of[s] = rank < p ? rank : p - 1;
-    sum += own;
-  }
-}
-
-static void place_shape(const struct weft_search_request *request,
-                        enum weft_placement_kind placement, uint32_t *rank_of) {
-  const struct weft_shape shape = {.ranks = request->ranks, .placement = placement};
-  for (uint32_t s = 0; s < request->graph->stage_count; s++) {
-    rank_of[s] = weft_shape_rank_of(&shape, s);
-  }
-}
-
+/* The times of its stages on their ranks. */
 static enum weft_status make_costs(const struct graph_search *search, const uint32_t *rank_of,
                                    struct weft_costs **out, struct weft_error *error) {
   const struct weft_costs *from = search->request->costs;
@@ -93,247 +79,261 @@ static enum weft_status make_costs(const struct graph_search *search, const uint
   return WEFT_OK;
 }
 
-static enum weft_status add_attempt(struct graph_search *search, const uint32_t *rank_of,
-                                    enum weft_placement_kind placement, struct weft_error *error) {
+static double all_reduce_of(const struct weft_search_request *request, const uint32_t *rank_of,
+                            double *sums) {
+  double most = 0;
+  for (uint32_t s = 0; s < request->graph->stage_count && request->replicas > 1; s++) {
+    sums[rank_of[s]] += weft_gradients_to_reduce(request->costs, s);
+    most = fmax(most, sums[rank_of[s]]);
+  }
+  return weft_all_reduce_time(request, most);
+}
+
+static enum weft_status add_attempt(struct graph_search *search,
+                                    const struct weft_graph_placement *placement,
+                                    struct weft_error *error) {
   struct attempt *attempt = &search->attempts[search->attempt_count];
   struct weft_graph_problem *problem = &attempt->problem;
   struct weft_search_request own = *search->request;
-  WEFT_TRY(weft_graph_check(search->request, rank_of, error));
-  WEFT_TRY(make_costs(search, rank_of, &attempt->costs, error));
+  int64_t bound;
+  double *sums = weft_arena_allocate(&search->arena, own.ranks, sizeof *sums);
+  WEFT_TRY(weft_arena_status(&search->arena, error));
+  WEFT_TRY(weft_graph_check(search->request, placement->rank_of, error));
+  WEFT_TRY(make_costs(search, placement->rank_of, &attempt->costs, error));
   search->attempt_count++;
   own.costs = attempt->costs;
-  WEFT_TRY(weft_graph_problem_init(problem, search->allocator, &own, rank_of, error));
+  WEFT_TRY(weft_graph_problem_init(problem, search->allocator, &own, placement->rank_of, error));
   problem->control = &search->control;
   attempt->placement = placement;
-  attempt->value = WEFT_GRAPH_NEVER;
-  WEFT_TRY(weft_graph_clock_init(&attempt->clock, problem, error));
-  const size_t ops = weft_graph_op_count(problem);
-  const size_t flags = (size_t)problem->stage_count * problem->microbatch_count;
-  struct weft_arena *arena = &problem->arena;
-  attempt->best.ops = weft_arena_allocate(arena, ops, sizeof(uint32_t));
-  attempt->trial.ops = weft_arena_allocate(arena, ops, sizeof(uint32_t));
-  attempt->best.whole = weft_arena_allocate(arena, flags, 1);
-  attempt->trial.whole = weft_arena_allocate(arena, flags, 1);
-  attempt->done =
-      weft_arena_allocate(arena, (size_t)problem->stage_count * WEFT_GRAPH_KINDS, sizeof(uint32_t));
-  WEFT_TRY(weft_arena_status(arena, error));
-  return weft_graph_bound(problem, &attempt->bound, error);
+  attempt->all_reduce = all_reduce_of(search->request, placement->rank_of, sums);
+  WEFT_TRY(weft_graph_bound(problem, &bound, error));
+  return weft_graph_incumbent_init(&attempt->incumbent, problem, bound, error);
 }
 
-/* The request's placement, or those that the shape allows. */
-static enum weft_status add_attempts(struct graph_search *search, struct weft_error *error) {
+/* What no placement at all can beat: all stages on one rank, which is as fast as the fastest, so that
+ * no message takes time; and the work of all stages, divided among the ranks. */
+static enum weft_status find_open_bound(struct graph_search *search, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  const uint32_t n = request->graph->stage_count, p = request->ranks;
+  struct weft_graph_problem problem;
+  struct weft_search_request own = *request;
+  struct weft_costs *costs = NULL;
+  const uint32_t n = request->graph->stage_count;
   uint32_t *rank_of = weft_arena_allocate(&search->arena, n, sizeof *rank_of);
+  double fastest = INFINITY, speeds = 0, sum = 0, most = 0;
   WEFT_TRY(weft_arena_status(&search->arena, error));
-  if (request->rank_of != NULL) {
-    return add_attempt(search, request->rank_of, WEFT_PLACEMENT_INFERRED, error);
+  for (uint32_t r = 0; r < request->ranks; r++) {
+    const double factor = request->rank_factors != NULL ? request->rank_factors[r] : 1;
+    fastest = fmin(fastest, factor);
+    speeds += 1 / factor;
   }
-  const bool is_even = p > 0 && n % p == 0;
-  if (is_even && (request->any_placement || request->placement == WEFT_PLACEMENT_LOOP)) {
-    place_shape(request, WEFT_PLACEMENT_LOOP, rank_of);
-    WEFT_TRY(add_attempt(search, rank_of, WEFT_PLACEMENT_LOOP, error));
+  own.rank_factors = &fastest;
+  struct graph_search like = {.allocator = search->allocator, .request = &own};
+  WEFT_TRY(make_costs(&like, rank_of, &costs, error));
+  own.costs = costs;
+  own.memory_limit = INFINITY;
+  enum weft_status status =
+      weft_graph_problem_init(&problem, search->allocator, &own, rank_of, error);
+  if (status == WEFT_OK) {
+    int64_t bound;
+    status = weft_graph_open_bound(&problem, request->ranks, speeds * fastest, &bound, error);
+    search->open = status == WEFT_OK ? (double)bound / problem.ticks_per_unit : 0;
+    weft_graph_problem_finish(&problem);
   }
-  if (is_even && n > p && (request->any_placement || request->placement == WEFT_PLACEMENT_V)) {
-    place_shape(request, WEFT_PLACEMENT_V, rank_of);
-    WEFT_TRY(add_attempt(search, rank_of, WEFT_PLACEMENT_V, error));
+  weft_costs_destroy(costs);
+  for (uint32_t s = 0; s < n && request->replicas > 1; s++) {
+    const double gradients = weft_gradients_to_reduce(request->costs, s);
+    sum += gradients;
+    most = fmax(most, gradients);
   }
-  if (search->attempt_count == 0 || (request->any_placement && n != p)) {
-    place_blocks(request, rank_of);
-    WEFT_TRY(add_attempt(search, rank_of, WEFT_PLACEMENT_INFERRED, error));
+  search->open += weft_all_reduce_time(request, fmax(most, sum / request->ranks));
+  return status;
+}
+
+static enum weft_status add_attempts(struct graph_search *search, struct weft_error *error) {
+  WEFT_TRY(weft_graph_placements(search->request, &search->arena, search->placements,
+                                 &search->placement_count, error));
+  for (uint32_t n = 0; n < search->placement_count; n++) {
+    WEFT_TRY(add_attempt(search, &search->placements[n], error));
   }
   return WEFT_OK;
 }
-
-/* ---- Orders ---- */
-
-static bool fits(struct attempt *attempt, const struct weft_graph_order *order) {
-  const struct weft_graph_problem *problem = &attempt->problem;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t peak = weft_graph_peak(problem, order, r, attempt->done);
-    if (peak < 0 || peak > problem->limit[r]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static void copy_order(const struct attempt *attempt, const struct weft_graph_order *from,
-                       struct weft_graph_order *to) {
-  const struct weft_graph_problem *problem = &attempt->problem;
-  memcpy(to->ops, from->ops, weft_graph_op_count(problem) * sizeof *to->ops);
-  memcpy(to->whole, from->whole, (size_t)problem->stage_count * problem->microbatch_count);
-}
-
-/* Keeps the trial if it is better than the best. */
-static void consider(struct graph_search *search, struct attempt *attempt) {
-  search->evaluated++;
-  if (!fits(attempt, &attempt->trial)) {
-    return;
-  }
-  const int64_t value = weft_graph_evaluate(&attempt->problem, &attempt->clock, &attempt->trial);
-  if (value < attempt->value) {
-    attempt->value = value;
-    copy_order(attempt, &attempt->trial, &attempt->best);
-    weft_search_control_note_order(&search->control);
-  }
-}
-
-static enum weft_status construct(struct graph_search *search, struct attempt *attempt,
-                                  struct weft_error *error) {
-  const struct weft_graph_problem *problem = &attempt->problem;
-  weft_graph_serial(problem, &attempt->clock, &attempt->trial);
-  consider(search, attempt);
-  if (attempt->value == WEFT_GRAPH_NEVER) {
-    bool found;
-    WEFT_TRY(weft_graph_fit(problem, &attempt->trial, &found, error));
-    if (found) {
-      consider(search, attempt);
-      assert(attempt->value != WEFT_GRAPH_NEVER);
-    }
-  }
-  for (uint32_t k = 0; k < 32 && attempt->value > attempt->bound; k++) {
-    const uint32_t extras[] = {0, 1, problem->height[0], problem->microbatch_count};
-    const struct weft_graph_rule rule = {.extra = extras[k / 8],
-                                         .whole = k % 2 == 1,
-                                         .eager_weights = k / 2 % 2 == 1,
-                                         .forward_first = k / 4 % 2 == 1};
-    const bool is_allowed = rule.whole ? problem->may_join : problem->may_split;
-    if (is_allowed && !weft_search_control_is_cancelled(&search->control) &&
-        weft_graph_construct(problem, &attempt->clock, &rule, &attempt->trial)) {
-      consider(search, attempt);
-    }
-    (void)weft_search_control_poll(&search->control);
-  }
-  return WEFT_OK;
-}
-
-/* ---- Annealing ---- */
-
-struct annealer {
-  struct graph_search *search;
-  struct attempt *attempt;
-  struct weft_random random;
-  struct weft_graph_order now; /* the trial; undone where a move is not taken */
-  int64_t value;
-};
-
-/* Moves the op at `from` to `to`, both of one rank. */
-static void shift(uint32_t *ops, uint32_t from, uint32_t to) {
-  const uint32_t op = ops[from];
-  if (from < to) {
-    memmove(&ops[from], &ops[from + 1], (to - from) * sizeof *ops);
-  } else {
-    memmove(&ops[to + 1], &ops[to], (from - to) * sizeof *ops);
-  }
-  ops[to] = op;
-}
-
-static bool is_taken(struct annealer *annealer, int64_t value, double temperature) {
-  if (value <= annealer->value) {
-    return true;
-  }
-  if (value == WEFT_GRAPH_NEVER || temperature <= 0) {
-    return false;
-  }
-  const double worse = (double)(value - annealer->value);
-  return weft_random_share(&annealer->random) < exp(-worse / temperature);
-}
-
-/* Judges the order as it is now; true: it stays. */
-static bool judge(struct annealer *annealer, uint32_t rank, double temperature) {
-  struct attempt *attempt = annealer->attempt;
-  const struct weft_graph_problem *problem = &attempt->problem;
-  const int64_t peak = weft_graph_peak(problem, &annealer->now, rank, attempt->done);
-  if (peak < 0 || peak > problem->limit[rank]) {
-    return false;
-  }
-  annealer->search->evaluated++;
-  const int64_t value = weft_graph_evaluate(problem, &attempt->clock, &annealer->now);
-  if (!is_taken(annealer, value, temperature)) {
-    return false;
-  }
-  annealer->value = value;
-  if (value < attempt->value) {
-    attempt->value = value;
-    copy_order(attempt, &annealer->now, &attempt->best);
-  }
-  return true;
-}
-
-static void move_op(struct annealer *annealer, double temperature) {
-  const struct weft_graph_problem *problem = &annealer->attempt->problem;
-  const uint32_t from = weft_random_below(&annealer->random, weft_graph_op_count(problem));
-  const uint32_t rank = problem->stages[annealer->now.ops[from] / WEFT_GRAPH_KINDS].rank;
-  const uint32_t begin = problem->begin[rank], end = problem->begin[rank + 1];
-  const uint32_t reach = 1 + weft_random_below(&annealer->random, 12);
-  const bool down = weft_random_below(&annealer->random, 2) == 0;
-  const uint32_t to = down ? (from - begin < reach ? begin : from - reach)
-                           : (end - 1 - from < reach ? end - 1 : from + reach);
-  if (to == from || annealer->now.ops[to] == annealer->now.ops[from]) {
-    return;
-  }
-  shift(annealer->now.ops, from, to);
-  if (!judge(annealer, rank, temperature)) {
-    shift(annealer->now.ops, to, from);
-  }
-}
-
-static void flip_backward(struct annealer *annealer, double temperature) {
-  const struct weft_graph_problem *problem = &annealer->attempt->problem;
-  const uint32_t stage = weft_random_below(&annealer->random, problem->stage_count);
-  const uint32_t k = weft_random_below(&annealer->random, problem->microbatch_count);
-  uint8_t *flag = &annealer->now.whole[(size_t)stage * problem->microbatch_count + k];
-  if (problem->stages[stage].trains) {
-    *flag = !*flag;
-    if (!judge(annealer, problem->stages[stage].rank, temperature)) {
-      *flag = !*flag;
-    }
-  }
-}
-
-/* About `seconds` of a typical core's work. */
-static void anneal(struct graph_search *search, struct attempt *attempt, double seconds,
-                   double done, double share) {
-  const struct weft_graph_problem *problem = &attempt->problem;
-  enum { OP_NS = 30, ROUND = 64 };
-  const bool mixes = problem->may_split && problem->may_join;
-  const double moves = seconds * 1e9 / OP_NS / (weft_graph_op_count(problem) + 16.0);
-  const double hot = 0.02 * (double)attempt->value;
-  struct annealer annealer = {.search = search,
-                              .attempt = attempt,
-                              .random = {search->request->seed},
-                              .now = attempt->trial,
-                              .value = attempt->value};
-  copy_order(attempt, &attempt->best, &annealer.now);
-  for (double k = 0; k < moves && attempt->value > attempt->bound; k++) {
-    const double temperature = hot * pow(1e-3, k / moves);
-    if (mixes && weft_random_below(&annealer.random, 8) == 0) {
-      flip_backward(&annealer, temperature);
-    } else {
-      move_op(&annealer, temperature);
-    }
-    search->moves++;
-    if (fmod(k, ROUND) == 0) {
-      report(search, done + share * k / moves);
-      if (weft_search_control_is_cancelled(&search->control)) {
-        return;
-      }
-    }
-  }
-}
-
-/* ---- The answer ---- */
 
 static void choose_best(struct graph_search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
     struct attempt *attempt = &search->attempts[n];
-    if (search->best == NULL ||
-        in_units(attempt, attempt->value) < in_units(search->best, search->best->value)) {
+    if (search->best == NULL || value_of(attempt) < value_of(search->best)) {
       search->best = attempt;
     }
   }
 }
+
+/* ---- First orders ---- */
+
+/* Scratch for an order of any placement: they have the same ops. */
+struct trial {
+  struct weft_graph_scheduler scheduler;
+  struct weft_graph_clock clock; /* the scheduler's */
+  struct weft_graph_order order;
+  struct weft_graph_rule *rules; /* [stage] */
+};
+
+static enum weft_status make_trial(const struct weft_graph_problem *problem,
+                                   struct weft_arena *arena, struct trial *trial,
+                                   struct weft_error *error) {
+  const size_t flags = (size_t)problem->stage_count * problem->microbatch_count;
+  trial->order.ops = weft_arena_allocate(arena, weft_graph_op_count(problem), sizeof(uint32_t));
+  trial->order.whole = weft_arena_allocate(arena, flags, 1);
+  trial->rules = weft_arena_allocate(arena, problem->stage_count, sizeof *trial->rules);
+  WEFT_TRY(weft_graph_scheduler_init(&trial->scheduler, problem, arena, error));
+  trial->clock = trial->scheduler.clock;
+  return weft_arena_status(arena, error);
+}
+
+static void consider(struct attempt *attempt, struct trial *trial) {
+  attempt->incumbent.evaluated++;
+  if (weft_graph_fits(&attempt->problem, &trial->order, trial->clock.done)) {
+    const int64_t value = weft_graph_evaluate(&attempt->problem, &trial->clock, &trial->order);
+    weft_graph_incumbent_offer(&attempt->incumbent, &trial->order, value);
+  }
+}
+
+/* As 1F1B, with W where a rank would be idle. */
+static void schedule(const struct attempt *attempt, struct trial *trial) {
+  const struct weft_graph_problem *problem = &attempt->problem;
+  uint64_t work = 0;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    trial->rules[s] = weft_graph_classic_rule(problem, s);
+  }
+  (void)weft_graph_schedule(problem, &trial->scheduler, trial->rules, !problem->may_split,
+                            WEFT_GRAPH_NEVER, &trial->order, &work);
+}
+
+/* An order that fits, if one is found: of one microbatch after the other some always does, unless
+ * gradients come late, or branches share a rank. */
+static enum weft_status begin(struct attempt *attempt, struct trial *trial,
+                              struct weft_error *error) {
+  const struct weft_graph_incumbent *incumbent = &attempt->incumbent;
+  schedule(attempt, trial);
+  consider(attempt, trial);
+  if (incumbent->value == WEFT_GRAPH_NEVER) {
+    weft_graph_serial(&attempt->problem, &trial->clock, &trial->order);
+    consider(attempt, trial);
+  }
+  if (incumbent->value == WEFT_GRAPH_NEVER) {
+    bool found;
+    WEFT_TRY(weft_graph_fit(&attempt->problem, &trial->order, &found, error));
+    if (found) {
+      consider(attempt, trial);
+      assert(incumbent->value != WEFT_GRAPH_NEVER);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- Improvement ---- */
+
+/* Share of the work that goes into choosing the placement, if several are open. */
+#define CHOOSING 0.4
+
+/* More than a search has threads, each of which has a seed. */
+enum { SEEDS = 1000 };
+
+/* Nanoseconds of a typical core for each op that a rung must have to be worth it; the default effort
+ * always is. */
+enum { OP_WORK = 200 };
+
+/* Improves the best order of a placement with a share of the rung. */
+static enum weft_status improve(struct graph_search *search, struct attempt *attempt, double share,
+                                struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  const double effort = weft_search_rung(search->rung) * share;
+  const uint32_t above = search->rung > WEFT_RUNG_DEFAULT ? search->rung - WEFT_RUNG_DEFAULT : 0;
+  const struct weft_graph_task task = {.threads = weft_worker_count(request->threads),
+                                       .seed = request->seed + (uint64_t)above * SEEDS,
+                                       .work = (uint64_t)(1e9 * effort)};
+  if (attempt->incumbent.value == WEFT_GRAPH_NEVER || search->control.budget < 0 ||
+      weft_graph_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_search_control_is_cancelled(&search->control)) {
+    return WEFT_OK;
+  }
+  search->control.share = fmin(1 - search->control.done, effort / request->effort);
+  search->control.all_reduce = attempt->all_reduce;
+  WEFT_TRY(weft_graph_improve(&attempt->incumbent, &task, &search->control, error));
+  search->control.done += search->control.share;
+  choose_best(search);
+  return WEFT_OK;
+}
+
+/* Whether a placement may still have the best order. */
+static bool is_open(const struct graph_search *search, const struct attempt *attempt) {
+  return value_of(attempt) < INFINITY && bound_of(attempt) < value_of(search->best);
+}
+
+/* The open attempts, the best first. */
+static uint32_t list_open(struct graph_search *search, struct attempt **list) {
+  uint32_t count = 0;
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    struct attempt *attempt = &search->attempts[n];
+    if (attempt->dropped || !is_open(search, attempt)) {
+      continue;
+    }
+    uint32_t k = count++;
+    for (; k > 0 && value_of(attempt) < value_of(list[k - 1]); k--) {
+      list[k] = list[k - 1];
+    }
+    list[k] = attempt;
+  }
+  return count;
+}
+
+/* Successive halving, as for the layouts of chains. */
+static enum weft_status improve_all(struct graph_search *search, struct weft_error *error) {
+  struct attempt *list[WEFT_GRAPH_PLACEMENTS_MAX];
+  uint32_t open = list_open(search, list);
+  double rounds = open > 1 ? ceil(log2(open)) : 1, left = 1;
+  while (open > 1) {
+    const double share = CHOOSING / rounds / open;
+    for (uint32_t n = 0; n < open; n++) {
+      if (is_open(search, list[n])) {
+        WEFT_TRY(improve(search, list[n], share, error));
+      }
+    }
+    left -= CHOOSING / rounds;
+    const uint32_t half = (open + 1) / 2;
+    open = list_open(search, list);
+    for (uint32_t n = half; n < open; n++) {
+      list[n]->dropped = true;
+    }
+    open = open < half ? open : half;
+  }
+  WEFT_TRY(open == 1 ? improve(search, list[0], left, error) : WEFT_OK);
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    search->attempts[n].dropped = false; /* the next rung decides anew */
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status climb(struct graph_search *search, struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  struct attempt *list[WEFT_GRAPH_PLACEMENTS_MAX];
+  double left =
+      request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_RUNGS * request->effort;
+  const double least = (double)OP_WORK * weft_graph_op_count(&search->attempts[0].problem);
+  while (search->rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(search->rung) < least) {
+    search->rung++;
+  }
+  for (; left > 0 && search->control.budget >= 0 && list_open(search, list) > 0 &&
+         !weft_search_control_is_cancelled(&search->control);
+       search->rung++) {
+    const double effort = weft_search_rung(search->rung);
+    search->control.budget = left >= effort ? INFINITY : 1e9 * left;
+    WEFT_TRY(improve_all(search, error));
+    left -= effort;
+  }
+  return WEFT_OK;
+}
+
+/* ---- Memory ---- */
 
 /* What is known of the memory of a placement, in the unit of the costs. */
 struct memory_need {
@@ -341,27 +341,23 @@ struct memory_need {
   double enough; /* some order needs no more */
 };
 
-static enum weft_status find_need(struct graph_search *search, struct attempt *attempt,
-                                  struct memory_need *need, struct weft_error *error) {
+static enum weft_status find_need(struct graph_search *search, const struct attempt *attempt,
+                                  struct trial *trial, struct memory_need *need,
+                                  struct weft_error *error) {
   /* With a limit of 0 for all memory, what exceeds it is what is needed. */
   struct weft_search_request starved = *search->request;
   struct weft_graph_problem problem;
   struct weft_graph_least least;
-  uint32_t *rank_of =
-      weft_arena_allocate(&search->arena, attempt->problem.stage_count, sizeof *rank_of);
-  WEFT_TRY(weft_arena_status(&search->arena, error));
-  for (uint32_t s = 0; s < attempt->problem.stage_count; s++) {
-    rank_of[s] = attempt->problem.stages[s].rank;
-  }
   starved.costs = attempt->costs;
   starved.memory_limit = 0;
-  WEFT_TRY(weft_graph_problem_init(&problem, search->allocator, &starved, rank_of, error));
+  WEFT_TRY(weft_graph_problem_init(&problem, search->allocator, &starved,
+                                   attempt->placement->rank_of, error));
   const enum weft_status status = weft_graph_least(&problem, &least, error);
   int64_t enough = least.excess;
-  weft_graph_serial(&problem, &attempt->clock, &attempt->trial);
+  weft_graph_serial(&problem, &trial->clock, &trial->order);
   for (uint32_t r = 0; r < problem.rank_count && !least.is_exact; r++) {
     const int64_t own =
-        weft_graph_peak(&problem, &attempt->trial, r, attempt->done) - problem.limit[r];
+        weft_graph_peak(&problem, &trial->order, r, trial->clock.done) - problem.limit[r];
     enough = own > enough ? own : enough;
   }
   *need = (struct memory_need){(double)least.excess / problem.sizes_per_unit,
@@ -371,20 +367,21 @@ static enum weft_status find_need(struct graph_search *search, struct attempt *a
 }
 
 /* On the best of the placements. */
-static enum weft_status find_least_need(struct graph_search *search, struct memory_need *need,
-                                        struct weft_error *error) {
+static enum weft_status find_least_need(struct graph_search *search, struct trial *trial,
+                                        struct memory_need *need, struct weft_error *error) {
   *need = (struct memory_need){INFINITY, INFINITY};
   for (uint32_t n = 0; n < search->attempt_count; n++) {
     struct memory_need own;
-    WEFT_TRY(find_need(search, &search->attempts[n], &own, error));
+    WEFT_TRY(find_need(search, &search->attempts[n], trial, &own, error));
     *need = (struct memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
   }
   return WEFT_OK;
 }
 
-static enum weft_status explain_memory(struct graph_search *search, struct weft_error *error) {
+static enum weft_status explain_memory(struct graph_search *search, struct trial *trial,
+                                       struct weft_error *error) {
   struct memory_need all;
-  WEFT_TRY(find_least_need(search, &all, error));
+  WEFT_TRY(find_least_need(search, trial, &all, error));
   const double limit = search->request->memory_limit;
   if (all.least > limit) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
@@ -398,11 +395,14 @@ static enum weft_status explain_memory(struct graph_search *search, struct weft_
                    limit, all.enough, all.least);
 }
 
-static double peak_of(struct attempt *attempt, const struct weft_costs *costs) {
+/* ---- The answer ---- */
+
+static double peak_of(const struct attempt *attempt, uint32_t *done) {
+  const struct weft_costs *costs = attempt->costs;
   const struct weft_graph_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own = (double)weft_graph_peak(problem, &attempt->best, r, attempt->done) /
+    double own = (double)weft_graph_peak(problem, &attempt->incumbent.best, r, done) /
                  problem->sizes_per_unit;
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
       const struct weft_stage_costs *stage = weft_costs_of(costs, problem->stage_of[k]);
@@ -413,98 +413,183 @@ static double peak_of(struct attempt *attempt, const struct weft_costs *costs) {
   return peak;
 }
 
-static enum weft_status make_answer(struct graph_search *search, struct weft_search_answer **out,
+static enum weft_status fill_answer(struct graph_search *search, struct weft_search_answer *answer,
                                     struct weft_error *error) {
   struct attempt *best = search->best;
+  const uint32_t n = best->problem.stage_count;
+  answer->stage_ranks = weft_array_allocate(search->allocator, n, sizeof *answer->stage_ranks);
+  if (answer->stage_ranks == NULL) {
+    return weft_fail_memory(error, n * sizeof *answer->stage_ranks);
+  }
+  memcpy(answer->stage_ranks, best->placement->rank_of, n * sizeof *answer->stage_ranks);
+  WEFT_TRY(weft_graph_order_table(&best->problem, &best->incumbent.best, &answer->table, error));
+  const int64_t begin = weft_clock_ns();
+  const enum weft_status status = weft_plan_check(answer, search->request->memory_limit, error);
+  answer->check_ns = (double)(weft_clock_ns() - begin);
+  return status;
+}
+
+static enum weft_status make_answer(struct graph_search *search, struct trial *trial,
+                                    struct weft_search_answer **out, struct weft_error *error) {
+  struct attempt *best = search->best;
+  const int64_t made = weft_clock_ns();
   struct weft_search_answer *answer =
       weft_array_allocate_zero(search->allocator, 1, sizeof *answer);
   if (answer == NULL) {
     return weft_fail_memory(error, sizeof *answer);
   }
-  const int64_t value = weft_graph_evaluate(&best->problem, &best->clock, &best->best);
-  assert(value == best->value && value >= best->bound);
+  const int64_t value = weft_graph_evaluate(&best->problem, &trial->clock, &best->incumbent.best);
+  assert(value == best->incumbent.value && value >= best->incumbent.bound);
   (void)value;
+  const uint32_t n = best->problem.stage_count, p = best->problem.rank_count;
+  const double ticks = best->problem.ticks_per_unit;
   double open = INFINITY;
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    open = fmin(open, in_units(&search->attempts[n], search->attempts[n].bound));
+  uint64_t evaluated = 0, moves = 0;
+  for (uint32_t k = 0; k < search->attempt_count; k++) {
+    open = fmin(open, bound_of(&search->attempts[k]));
+    evaluated += search->attempts[k].incumbent.evaluated;
+    moves += search->attempts[k].incumbent.moves;
   }
   *answer = (struct weft_search_answer){
       .schedule = "searched",
       .objective = search->request->objective,
-      .placement = best->placement,
-      .stages_per_rank =
-          (best->problem.stage_count + best->problem.rank_count - 1) / best->problem.rank_count,
-      .makespan = in_units(best, best->clock.makespan),
-      .span = in_units(best, best->clock.span),
-      .peak_memory = peak_of(best, best->costs),
-      .bound = in_units(best, best->bound),
-      .open_bound = open,
-      .optimal = best->value == best->bound,
+      .placement = best->placement->kind,
+      .placement_name = best->placement->name,
+      .stages_per_rank = (n + p - 1) / p,
+      .makespan = (double)trial->clock.makespan / ticks,
+      .span = (double)trial->clock.span / ticks,
+      .all_reduce = best->all_reduce,
+      .peak_memory = peak_of(best, trial->clock.done),
+      .bound = bound_of(best),
+      .open_bound = is_placement_open(search->request) ? fmin(search->open, bound_of(best)) : open,
+      .optimal = weft_graph_incumbent_is_optimal(&best->incumbent),
       .stopped = search->control.was_cut,
-      .evaluated = search->evaluated,
-      .moves = search->moves,
+      .evaluated = evaluated,
+      .moves = moves,
+      .costs = best->costs,
       .allocator = search->allocator};
-  enum weft_status status =
-      weft_graph_order_table(&best->problem, &best->best, &answer->table, error);
-  if (status == WEFT_OK) {
-    answer->costs = best->costs;
-    best->costs = NULL;
-    const int64_t begin = weft_clock_ns();
-    status = weft_plan_check(answer, search->request->memory_limit, error);
-    answer->check_ns = (double)(weft_clock_ns() - begin);
-  }
+  best->costs = NULL;
+  const enum weft_status status = fill_answer(search, answer, error);
   if (status < 0) {
     weft_search_answer_destroy(answer);
     return status;
   }
+  answer->least_seconds = search->control.first_order + (double)(weft_clock_ns() - made) * 1e-9;
   *out = answer;
   return WEFT_OK;
 }
 
-/* Half of the work for all placements, the rest for the best one. */
-static enum weft_status run(struct graph_search *search, struct weft_search_answer **out,
-                            struct weft_error *error) {
-  const struct weft_search_request *request = search->request;
-  WEFT_TRY(add_attempts(search, error));
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    WEFT_TRY(construct(search, &search->attempts[n], error));
-  }
-  choose_best(search);
-  if (search->best->value == WEFT_GRAPH_NEVER) {
-    return explain_memory(search, error);
-  }
-  const double all =
-      request->use_time && request->time_limit > 0 ? 4 * request->time_limit : request->effort;
-  const double share = 0.5 / search->attempt_count;
-  for (uint32_t n = 0; n < search->attempt_count && search->attempt_count > 1; n++) {
-    if (search->attempts[n].value < WEFT_GRAPH_NEVER) {
-      anneal(search, &search->attempts[n], all * share, n * share, share);
-    }
-  }
-  choose_best(search);
-  anneal(search, search->best, search->attempt_count > 1 ? all / 2 : all, 0.5, 0.5);
-  return make_answer(search, out, error);
-}
-
-static enum weft_status check_request(const struct weft_search_request *request,
-                                      struct weft_error *error) {
-  if (request->costs->part_count > 0 && !request->keep_partition) {
-    return weft_fail(error, WEFT_ERR_USAGE, "use --keep-partition, or costs without parts",
-                     "stages that form a graph cannot be partitioned anew: the graph is of stages");
-  }
-  if (request->replicas > 1) {
-    return weft_fail(error, WEFT_ERR_USAGE, "plan without them",
-                     "the planner for graphs does not know replicas");
-  }
-  return weft_plan_check_factors(request, error);
-}
-
 static void search_finish(struct graph_search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
+    weft_graph_incumbent_finish(&search->attempts[n].incumbent);
     weft_graph_problem_finish(&search->attempts[n].problem);
     weft_costs_destroy(search->attempts[n].costs);
   }
   weft_arena_finish(&search->arena);
+}
+
+/* ---- The time of an answer ---- */
+
+/* Seconds of a typical core for each action and message, to make the table, to check it and to write
+ * it; and where it is measured: problems with more of them, and the share of the microbatches that the
+ * measurement has. */
+#define ANSWER_SECONDS 2.5e-7
+#define ANSWER_MARGIN 1.3 /* large tables do not stay in the caches, and go into files */
+enum { TIMED_ACTIONS = 200000, TIMED_SHARE = 32, TIMES = 3 };
+
+static double action_count(const struct weft_search_request *request) {
+  const struct weft_graph *graph = request->graph;
+  return (3.0 * graph->stage_count + 4.0 * graph->edge_count) * request->microbatches;
+}
+
+/* What follows the search, with the answer of a smaller problem. */
+static enum weft_status answer_small(const struct graph_search *search,
+                                     const struct weft_search_request *request) {
+  struct graph_search small = {.allocator = search->allocator,
+                               .request = request,
+                               .arena = {.allocator = search->allocator}};
+  struct trial trial;
+  struct weft_search_answer *answer = NULL;
+  WEFT_SCOPED_TEXT text = {.allocator = search->allocator};
+  double period;
+  weft_search_control_start(&small.control, request);
+  enum weft_status status = add_attempt(&small, &search->placements[0], NULL);
+  if (status == WEFT_OK) {
+    status = make_trial(&small.attempts[0].problem, &small.arena, &trial, NULL);
+  }
+  if (status == WEFT_OK) {
+    status = begin(&small.attempts[0], &trial, NULL);
+  }
+  choose_best(&small);
+  if (status == WEFT_OK && value_of(small.best) < INFINITY) {
+    status = make_answer(&small, &trial, &answer, NULL);
+  }
+  if (answer != NULL) {
+    status = weft_period(search->allocator, answer->table, answer->costs, NULL, &period, NULL);
+    weft_program_print(answer->table, &text);
+    weft_search_answer_destroy(answer);
+  }
+  search_finish(&small);
+  return status;
+}
+
+/* How long an answer takes is measured, because machines differ, and other programs run: the
+ * shortest of some times, which says most about the next one. */
+static double answer_seconds(const struct graph_search *search) {
+  struct weft_search_request small = *search->request;
+  const double actions = action_count(search->request);
+  double shortest = INFINITY;
+  if (small.time_limit <= 0 || actions < TIMED_ACTIONS || small.microbatches < TIMED_SHARE) {
+    return ANSWER_SECONDS * actions;
+  }
+  small.microbatches = small.microbatches / TIMED_SHARE;
+  small.memory_limit = INFINITY;
+  for (unsigned n = 0; n < TIMES; n++) {
+    const int64_t started = weft_clock_ns();
+    if (answer_small(search, &small) != WEFT_OK) {
+      return ANSWER_SECONDS * actions;
+    }
+    shortest = fmin(shortest, (double)(weft_clock_ns() - started) * 1e-9);
+  }
+  return ANSWER_MARGIN * shortest / action_count(&small) * actions;
+}
+
+static enum weft_status run(struct graph_search *search, struct weft_search_answer **out,
+                            struct weft_error *error) {
+  struct trial trial;
+  WEFT_TRY(add_attempts(search, error));
+  WEFT_TRY(make_trial(&search->attempts[0].problem, &search->arena, &trial, error));
+  if (is_placement_open(search->request)) {
+    WEFT_TRY(find_open_bound(search, error));
+  }
+  weft_search_control_set_reserve(&search->control, answer_seconds(search));
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    if (search->best == NULL || value_of(search->best) == INFINITY ||
+        !weft_search_control_poll(&search->control)) {
+      WEFT_TRY(begin(&search->attempts[n], &trial, error));
+    }
+    choose_best(search);
+    if (value_of(search->best) < INFINITY) {
+      weft_search_control_note_order(&search->control);
+    }
+  }
+  WEFT_TRY(climb(search, error));
+  return value_of(search->best) == INFINITY ? explain_memory(search, &trial, error)
+                                            : make_answer(search, &trial, out, error);
+}
+
+static enum weft_status check_request(const struct weft_search_request *request,
+                                      struct weft_error *error) {
+  if (request->ranks == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
+                     request->ranks, request->microbatches);
+  }
+  if (request->costs->part_count > 0 && !request->keep_partition) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use --keep-partition, or costs without parts",
+                     "stages that form a graph cannot be partitioned anew: the graph is of stages");
+  }
+  return weft_plan_check_factors(request, error);
 }
 
 enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
@@ -514,11 +599,15 @@ enum weft_status weft_graph_search_least_memory(const struct weft_allocator *all
   struct graph_search search = {
       .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
   struct memory_need need;
+  struct trial trial;
   WEFT_TRY(check_request(request, error));
   weft_search_control_start(&search.control, request);
   enum weft_status status = add_attempts(&search, error);
   if (status == WEFT_OK) {
-    status = find_least_need(&search, &need, error);
+    status = make_trial(&search.attempts[0].problem, &search.arena, &trial, error);
+  }
+  if (status == WEFT_OK) {
+    status = find_least_need(&search, &trial, &need, error);
   }
   search_finish(&search);
   if (status == WEFT_OK) {

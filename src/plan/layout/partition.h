@@ -68,6 +68,8 @@ enum weft_status weft_partition_bound(const struct weft_allocator *allocator,
 /* Time of the all-reduce of gradients of this size among the replicas of the request, and of those
  * of the rank with the most, given the costs of the stages. */
 double weft_all_reduce_time(const struct weft_search_request *request, double size);
+/* Size of a stage's gradients that replicas sum up. */
+double weft_gradients_to_reduce(const struct weft_costs *costs, uint32_t stage);
 double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
                           const struct weft_costs *costs);
 

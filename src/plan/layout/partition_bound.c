@@ -49,6 +49,10 @@ static bool are_gradients_specified(const struct weft_costs *costs) {
   return sum > 0;
 }
 
+double weft_gradients_to_reduce(const struct weft_costs *costs, uint32_t stage) {
+  return gradients_of(weft_costs_of(costs, stage), are_gradients_specified(costs));
+}
+
 double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
                           const struct weft_costs *costs) {
   const bool specified = are_gradients_specified(costs);

@@ -1,0 +1,22 @@
+/* Placements for the stages of a graph: which rank has which stage. Internal to the module. */
+#ifndef PLAN_GRAPH_PLACEMENT_H
+#define PLAN_GRAPH_PLACEMENT_H
+
+#include <weft/search.h>
+#include <weft/support.h>
+
+struct weft_graph_placement {
+  uint32_t *rank_of; /* [stage] */
+  const char *name;  /* for the report */
+  enum weft_placement_kind kind;
+};
+
+enum { WEFT_GRAPH_PLACEMENTS_MAX = 8 };
+
+/* Those that the request leaves open and that are worth an attempt, at least one and all different.
+ * They live in the arena. WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
+enum weft_status weft_graph_placements(const struct weft_search_request *request,
+                                       struct weft_arena *arena, struct weft_graph_placement list[],
+                                       uint32_t *count, struct weft_error *error);
+
+#endif
