@@ -24,7 +24,8 @@ extern "C" {
 
 struct weft_choice_request {
   /* `ranks` are those of all replicas together, and so are `rank_factors`: rank d * p + r is rank r
-   * of replica d. `costs` have parts, and one entry in `stages` is of the whole model.
+   * of replica d. `costs` have parts, and one entry in `stages` is of the whole model; with a graph they
+   * are as for weft_search(), and every candidate's stages are placed by it.
    * `microbatches`, `replicas` and `keep_partition` are not used. `effort` and `time_limit` are for
    * all candidates together. */
   struct weft_search_request search;

@@ -12,6 +12,7 @@
 
 #include <weft/support.h>
 
+#include "plan/graph/graph_problem.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "plan/problem.h"
@@ -87,7 +88,7 @@ static enum weft_status add(struct choosing *choosing, uint32_t ranks, uint32_t 
                                          .placement = placement,
                                          .value = INFINITY},
                                   .costs = *search->costs};
-  if (search->costs->stage_count == 1) {
+  if (search->costs->stage_count == 1 && search->graph == NULL) {
     candidate->entry = weft_stage_costs_divide(&search->costs->stages[0], (double)ranks * v);
     candidate->costs.stages = &candidate->entry;
   }
@@ -119,6 +120,15 @@ static enum weft_status add_placements(struct choosing *choosing, uint32_t ranks
   return WEFT_OK;
 }
 
+/* The search places the stages; more ranks than stages have nothing to do. */
+static enum weft_status add_graph(struct choosing *choosing, uint32_t ranks, uint32_t microbatches,
+                                  struct weft_error *error) {
+  const uint32_t n = choosing->request->search.graph->stage_count;
+  return ranks > n ? WEFT_OK
+                   : add(choosing, ranks, microbatches, (n + ranks - 1) / ranks,
+                         WEFT_PLACEMENT_INFERRED, error);
+}
+
 /* All divisors of the ranks whose replicas can divide the batch. */
 static enum weft_status list_candidates(struct choosing *choosing, struct weft_error *error) {
   const struct weft_search_request *search = &choosing->request->search;
@@ -129,6 +139,10 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
     const uint64_t share = size * (search->ranks / p), m = choosing->request->global_batch / share;
     if (search->ranks % p != 0 || choosing->request->global_batch % share != 0 || m == 0 ||
         m > WEFT_MICROBATCHES_MAX) {
+      continue;
+    }
+    if (search->graph != NULL) {
+      WEFT_TRY(add_graph(choosing, p, (uint32_t)m, error));
       continue;
     }
     if (search->stages_per_rank > 0) {
@@ -146,7 +160,9 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
 static enum weft_status check(const struct weft_choice_request *request, struct weft_error *error) {
   const struct weft_search_request *search = &request->search;
   WEFT_NEED(search->costs, error);
-  WEFT_TRY(weft_costs_check(search->costs, search->costs->stage_count, error));
+  WEFT_TRY(weft_costs_check(
+      search->costs,
+      search->graph != NULL ? search->graph->stage_count : search->costs->stage_count, error));
   if (search->ranks == 0 || request->global_batch == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks and a global batch of %" PRIu64 " make no pipeline",
@@ -157,6 +173,13 @@ static enum weft_status check(const struct weft_choice_request *request, struct 
                      "%" PRIu32 " ranks; the limit is %" PRIu32, search->ranks, WEFT_RANKS_MAX);
   }
   WEFT_TRY(weft_plan_check_factors(search, error));
+  if (search->graph != NULL) {
+    return search->rank_of == NULL
+               ? WEFT_OK
+               : weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
+                           "the ranks of a pipeline are to be chosen, and those of its stages are "
+                           "given");
+  }
   if (search->costs->part_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give costs with parts, one for each layer; weft train --profile writes them",
@@ -170,6 +193,13 @@ static enum weft_status fail_none(const struct weft_choice_request *request,
                                   struct weft_error *error) {
   const struct weft_search_request *search = &request->search;
   const double size = fmax(1, search->costs->microbatch_size);
+  if (search->graph != NULL) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
+        "no pipeline of at most %" PRIu32 " ranks, one for each stage, divides %" PRIu32
+        " ranks and a global batch of %" PRIu64 " in microbatches of %g",
+        search->graph->stage_count, search->ranks, request->global_batch, size);
+  }
   return weft_fail(
       error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
       "no pipeline divides %" PRIu32 " ranks, %" PRIu32 " parts and a global batch of %" PRIu64
@@ -189,11 +219,13 @@ static struct weft_search_request request_of(const struct choosing *choosing,
   request.replicas = candidate->is.replicas;
   request.microbatches = candidate->is.microbatches;
   request.stages_per_rank = candidate->is.stages_per_rank;
-  request.any_placement = false;
-  request.placement = candidate->is.placement;
+  if (request.graph == NULL) {
+    request.any_placement = false;
+    request.placement = candidate->is.placement;
+    request.keep_partition = false;
+  }
   request.costs = &candidate->costs;
   request.rank_factors = candidate->factors;
-  request.keep_partition = false;
   return request;
 }
 
@@ -211,7 +243,9 @@ static enum weft_status bound(const struct choosing *choosing, struct candidate 
       request.rank_factors =
           choosing->request->search.rank_factors + (size_t)d * candidate->is.ranks;
     }
-    WEFT_TRY(weft_partition_bound(choosing->allocator, &request, &shape, &own, error));
+    WEFT_TRY(request.graph != NULL
+                 ? weft_graph_search_bound(choosing->allocator, &request, &own, error)
+                 : weft_partition_bound(choosing->allocator, &request, &shape, &own, error));
     candidate->is.bound = fmax(candidate->is.bound, own);
   }
   return WEFT_OK;
@@ -342,7 +376,8 @@ static int compare_candidates(const void *a, const void *b) {
 static void sort(struct choosing *choosing) {
   qsort(choosing->list, choosing->count, sizeof *choosing->list, compare_candidates);
   for (uint32_t n = 0; n < choosing->count; n++) { /* they have moved */
-    if (choosing->list[n].costs.stage_count == 1) {
+    if (choosing->list[n].costs.stages != NULL && choosing->request->search.graph == NULL &&
+        choosing->list[n].costs.stage_count == 1) {
       choosing->list[n].costs.stages = &choosing->list[n].entry;
     }
   }
@@ -473,10 +508,6 @@ enum weft_status weft_choose(const struct weft_allocator *allocator,
                              struct weft_error *error) {
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
-  if (request->search.graph != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "plan it with weft_search()",
-                     "ranks and replicas are chosen for chains of stages, and this is a graph");
-  }
   WEFT_TRY(check(request, error));
   struct choosing choosing = {.allocator = allocator,
                               .request = request,

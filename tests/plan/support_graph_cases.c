@@ -179,7 +179,8 @@ static double exhaustive_fits(const struct small_case *small, double limit) {
   return best == GRAPH_TOO_LARGE ? best : best != GRAPH_NONE;
 }
 
-void graph_cases_compare_memory(uint64_t seed, uint32_t cases, struct graph_tally *tally) {
+void graph_cases_compare_memory(uint64_t seed, uint32_t cases, uint32_t stages_max,
+                                struct graph_tally *tally) {
   struct weft_random random = {seed};
   *tally = (struct graph_tally){0};
   while (tally->cases < cases) {
@@ -187,7 +188,7 @@ void graph_cases_compare_memory(uint64_t seed, uint32_t cases, struct graph_tall
     struct weft_search_answer *answer = NULL;
     struct weft_error error;
     double least;
-    case_init(&small, &random, GRAPH_STAGES_MAX);
+    case_init(&small, &random, stages_max);
     small.request.ranks = 1 + weft_random_below(&random, 2);
     for (uint32_t s = 0; s < small.graph->stage_count; s++) {
       small.rank_of[s] %= small.request.ranks;

@@ -13,6 +13,7 @@ struct graph_tally {
 void graph_cases_compare_times(uint64_t seed, uint32_t cases, struct graph_tally *tally);
 
 /* weft_search_least_memory() finds the least limit; weft_search() plans with it, and refuses less. */
-void graph_cases_compare_memory(uint64_t seed, uint32_t cases, struct graph_tally *tally);
+void graph_cases_compare_memory(uint64_t seed, uint32_t cases, uint32_t stages_max,
+                                struct graph_tally *tally);
 
 #endif

@@ -26,47 +26,173 @@ static void test_times(void **state) {
 static void test_memory(void **state) {
   (void)state;
   struct graph_tally tally;
-  graph_cases_compare_memory(22, 240, &tally);
+  graph_cases_compare_memory(22, 240, 4, &tally);
   assert_true(tally.refused > tally.cases / 2);
 }
 
 /* Two encoders, each of three stages, and a decoder with a skip connection to the first encoder's
- * beginning: eight ranks. */
-static void test_two_encoders(void **state) {
-  (void)state;
+ * beginning. */
+static struct weft_graph *make_encoders(void) {
   const struct weft_edge edges[] = {
       weft_edge_make(0, 2), weft_edge_make(2, 4), weft_edge_make(1, 3), weft_edge_make(3, 5),
       weft_edge_make(4, 6), weft_edge_make(5, 6), weft_edge_make(6, 7), weft_edge_make(0, 7)};
   struct weft_graph *graph = NULL;
-  struct weft_costs *costs = NULL;
-  struct weft_search_answer *answer = NULL;
   struct weft_error error;
   assert_int_equal(
       weft_graph_create(NULL, 8, edges, WEFT_ARRAY_LENGTH(edges), NULL, &graph, &error), WEFT_OK);
-  assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
-  struct weft_search_request request = weft_search_request_default();
-  request.graph = graph, request.ranks = 8, request.microbatches = 12, request.costs = costs;
-  assert_int_equal(weft_search(NULL, &request, &answer, &error), WEFT_OK);
-  /* 12 microbatches of 3, and three stages before the last one: the heads of the encoders run at
-   * the same time. */
-  print_message("makespan %g, bound %g\n", answer->makespan, answer->bound);
-  assert_true(answer->makespan <= 1.06 * answer->bound);
+  return graph;
+}
+
+/* For the encoders, with stages that all take the same. */
+struct plan_case {
+  struct weft_graph *graph;
+  struct weft_costs *costs;
+  struct weft_search_request request;
+};
+
+static void setup(struct plan_case *plan, uint32_t ranks, uint32_t microbatches) {
+  struct weft_error error;
+  plan->graph = make_encoders();
+  assert_int_equal(weft_costs_create(NULL, 1, &plan->costs, &error), WEFT_OK);
+  plan->request = weft_search_request_default();
+  plan->request.graph = plan->graph;
+  plan->request.ranks = ranks;
+  plan->request.microbatches = microbatches;
+  plan->request.costs = plan->costs;
+  plan->request.effort = 0.05;
+}
+
+static void finish(struct plan_case *plan) {
+  weft_costs_destroy(plan->costs);
+  weft_graph_destroy(plan->graph);
+}
+
+static struct weft_search_answer *search(const struct weft_search_request *request) {
+  struct weft_search_answer *answer = NULL;
+  struct weft_error error;
+  if (weft_search(NULL, request, &answer, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  return answer;
+}
+
+static void test_two_encoders(void **state) {
+  (void)state;
+  struct plan_case plan;
+  struct weft_error error;
+  setup(&plan, 8, 12);
+  struct weft_search_answer *answer = search(&plan.request);
+  /* 12 microbatches of 3, and three stages before the last one, of which the encoders run at the same
+   * time, and the last W of the first one. */
+  assert_true(answer->optimal);
+  assert_float_equal(answer->makespan, 40, 0);
   weft_search_answer_destroy(answer);
-  request.memory_limit = 0.5;
-  assert_int_equal(weft_search(NULL, &request, &answer, &error), WEFT_ERR_INVALID);
+  plan.request.memory_limit = 0.5;
+  assert_int_equal(weft_search(NULL, &plan.request, &answer, &error), WEFT_ERR_INVALID);
   assert_non_null(strstr(error.message, "the least is 1"));
   double least;
-  assert_int_equal(weft_search_least_memory(NULL, &request, &least, &error), WEFT_OK);
+  assert_int_equal(weft_search_least_memory(NULL, &plan.request, &least, &error), WEFT_OK);
   assert_float_equal(least, 1, 0);
-  const struct weft_choice_request choose = {.search = request, .global_batch = 8};
+  finish(&plan);
+}
+
+static char *print(const struct weft_program *table) {
+  struct weft_text text = {0};
+  weft_program_print(table, &text);
+  assert_false(text.failed);
+  return text.data;
+}
+
+/* The same effort, seed and threads give the same table; more effort is never worse. */
+static void test_threads(void **state) {
+  (void)state;
+  for (uint32_t threads = 1; threads <= 3; threads++) {
+    struct plan_case plan;
+    double before = INFINITY;
+    setup(&plan, 4, 9);
+    plan.request.memory_limit = 7;
+    plan.request.threads = threads;
+    for (unsigned round = 0; round < 4; round++) {
+      struct weft_search_answer *answer = search(&plan.request), *again = search(&plan.request);
+      char *one = print(answer->table), *other = print(again->table);
+      assert_string_equal(one, other);
+      assert_true(answer->makespan <= before);
+      before = answer->makespan;
+      free(one);
+      free(other);
+      weft_search_answer_destroy(answer);
+      weft_search_answer_destroy(again);
+      plan.request.effort *= round == 0 ? 1.3 : 2;
+    }
+    finish(&plan);
+  }
+}
+
+/* Stages that nobody placed: encoders on ranks of their own, a slow rank with less to do. */
+static void test_placements(void **state) {
+  (void)state;
+  struct plan_case plan;
+  const double factors[] = {1, 4, 1, 1};
+  setup(&plan, 4, 16);
+  struct weft_search_answer *answer = search(&plan.request);
+  assert_true(answer->open_bound <= answer->bound && answer->makespan <= 1.1 * 2 * 16 * 3);
+  assert_non_null(answer->placement_name);
+  for (uint32_t s = 0; s < 8; s++) {
+    assert_true(answer->stage_ranks[s] < 4);
+  }
+  weft_search_answer_destroy(answer);
+  plan.request.rank_factors = factors;
+  answer = search(&plan.request);
+  uint32_t slow = 0;
+  for (uint32_t s = 0; s < 8; s++) {
+    slow += answer->stage_ranks[s] == 1;
+  }
+  assert_true(slow <= 1 && answer->makespan <= 1.1 * 4 * 16 * 3);
+  assert_true(answer->open_bound <= answer->bound && answer->bound <= answer->makespan);
+  weft_search_answer_destroy(answer);
+  plan.request.any_placement = false;
+  plan.request.placement = WEFT_PLACEMENT_LOOP;
+  answer = search(&plan.request);
+  assert_string_equal(answer->placement_name, "loop");
+  assert_float_equal(answer->open_bound, answer->bound, 0);
+  weft_search_answer_destroy(answer);
+  struct weft_error error;
+  plan.request.ranks = 3;
+  assert_int_equal(weft_search(NULL, &plan.request, &answer, &error), WEFT_ERR_USAGE);
+  finish(&plan);
+}
+
+/* Replicas sum up the gradients of the rank with the most; a choice compares all. */
+static void test_replicas(void **state) {
+  (void)state;
+  struct plan_case plan;
   struct weft_choice *choice = NULL;
-  assert_int_equal(weft_choose(NULL, &choose, &choice, &error), WEFT_ERR_USAGE);
-  weft_costs_destroy(costs);
-  weft_graph_destroy(graph);
+  struct weft_error error;
+  setup(&plan, 8, 8);
+  plan.costs->stages[0].gradients = 6;
+  plan.costs->all_reduce.latency = 1;
+  plan.costs->all_reduce.size_per_unit = 3;
+  plan.request.replicas = 2;
+  struct weft_search_answer *answer = search(&plan.request);
+  assert_float_equal(answer->all_reduce, 2 * (1 + 6 / 2.0 / 3), 1e-12);
+  assert_true(answer->makespan + answer->all_reduce >= answer->bound);
+  weft_search_answer_destroy(answer);
+  const struct weft_choice_request request = {.search = plan.request, .global_batch = 32};
+  assert_int_equal(weft_choose(NULL, &request, &choice, &error), WEFT_OK);
+  assert_int_equal(choice->count, 4); /* 1, 2, 4 and 8 ranks */
+  for (uint32_t k = 0; k < choice->count; k++) {
+    const struct weft_choice_candidate *candidate = &choice->candidates[k];
+    assert_true(candidate->bound >= choice->bound && candidate->value >= candidate->bound);
+    assert_int_equal(candidate->microbatches * candidate->replicas, 32);
+  }
+  weft_choice_destroy(choice);
+  finish(&plan);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_times), cmocka_unit_test(test_memory),
-                                     cmocka_unit_test(test_two_encoders)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_times),        cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_two_encoders), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_placements),   cmocka_unit_test(test_replicas)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

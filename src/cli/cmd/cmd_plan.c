@@ -266,15 +266,17 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
     return weft_cli_usage(cli, "use --placement for a chain of stages",
                           "--stage-ranks places the stages of a graph, and --graph is not there");
   }
-  static const enum weft_cli_option_id chain_only[] = {
-      WEFT_CLI_OPTION_STAGES_PER_RANK, WEFT_CLI_OPTION_GLOBAL_BATCH, WEFT_CLI_OPTION_PARETO,
-      WEFT_CLI_OPTION_SLOW, WEFT_CLI_OPTION_FOR};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(chain_only) && given[WEFT_CLI_OPTION_GRAPH]; k++) {
-    if (given[chain_only[k]]) {
-      return weft_cli_usage(cli, "leave one of them out",
-                            "--graph plans a graph of stages, and --%s is for chains",
-                            weft_cli_option_at(chain_only[k])->name);
-    }
+  if (given[WEFT_CLI_OPTION_GRAPH] && given[WEFT_CLI_OPTION_STAGES_PER_RANK]) {
+    return weft_cli_usage(cli, "leave it out: the graph has the stages, -p the ranks",
+                          "--stages-per-rank makes the stages of a chain, and --graph has its own");
+  }
+  if (given[WEFT_CLI_OPTION_GRAPH] && given[WEFT_CLI_OPTION_FOR]) {
+    return weft_cli_usage(cli, "weft run and the Python package run it",
+                          "PyTorch's schedules are for chains: --for does not go with --graph");
+  }
+  if (given[WEFT_CLI_OPTION_STAGE_RANKS] && given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "--global-batch chooses the ranks, and --stage-ranks gives them");
   }
   if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",

@@ -12,9 +12,10 @@ static void add_answer(struct weft_json *json, const struct weft_search_answer *
   weft_json_exact(json, "bubble_ratio", answer->simulation->bubble_ratio);
   weft_json_exact(json, "peak_memory", answer->peak_memory);
   weft_json_string(json, "schedule", answer->schedule);
-  weft_json_open(json, "stage_parts", '[');
+  const uint32_t *stages = answer->stage_parts != NULL ? answer->stage_parts : answer->stage_ranks;
+  weft_json_open(json, answer->stage_parts != NULL ? "stage_parts" : "stage_ranks", '[');
   for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
-    weft_json_number(json, NULL, answer->stage_parts[s]);
+    weft_json_number(json, NULL, stages[s]);
   }
   weft_json_close(json, ']');
 }

@@ -19,9 +19,11 @@ static uint32_t row_count(const struct weft_choice *choice) {
 
 /* ---- The table ---- */
 
-/* "3,3,2x14,1": equal numbers that follow each other are counted. */
+/* The parts of stages, or their ranks. "3,3,2x14,1": equal numbers that follow each other are
+ * counted. */
 static const char *cut_of(char *buffer, size_t size, const struct weft_search_answer *answer) {
-  const uint32_t *parts = answer->stage_parts, count = answer->costs->stage_count;
+  const uint32_t *parts = answer->stage_parts != NULL ? answer->stage_parts : answer->stage_ranks;
+  const uint32_t count = answer->costs->stage_count;
   size_t used = 0;
   for (uint32_t s = 0; s < count && used < size;) {
     uint32_t run = 1;
@@ -41,11 +43,16 @@ static const char *cut_of(char *buffer, size_t size, const struct weft_search_an
   return buffer;
 }
 
+/* One that has a name. */
+static bool has_placement(const struct weft_choice_candidate *candidate) {
+  return candidate->stages_per_rank > 1 && candidate->placement != WEFT_PLACEMENT_INFERRED;
+}
+
 static void add_row(struct weft_text *text, const struct weft_choice_candidate *candidate) {
   char cut[CUT_SIZE];
   weft_text_addf(text, "%5" PRIu32 " %5" PRIu32 "  %2" PRIu32 "  %-4s %6" PRIu32 "  ",
                  candidate->ranks, candidate->replicas, candidate->stages_per_rank,
-                 candidate->stages_per_rank > 1 ? weft_placement_name(candidate->placement) : "-",
+                 has_placement(candidate) ? weft_placement_name(candidate->placement) : "-",
                  candidate->microbatches);
   const struct weft_cli_amount bound = weft_cli_amount(candidate->bound);
   if (candidate->answer == NULL) {
@@ -74,7 +81,8 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
       search->ranks, weft_cli_plural(search->ranks), report->request->global_batch,
       fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit);
   weft_text_addf(text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v",
-                 "", "m", "step", "bound", "gap", "memory", "schedule", "parts of stages");
+                 "", "m", "step", "bound", "gap", "memory", "schedule",
+                 search->graph != NULL ? "ranks of stages" : "parts of stages");
   for (uint32_t k = 0; k < row_count(choice); k++) {
     add_row(text, &choice->candidates[k]);
   }
@@ -91,8 +99,8 @@ struct weft_cli_choice_bar weft_cli_choice_bar_of(const struct weft_choice_candi
   struct weft_cli_choice_bar bar = {.bound = candidate->bound};
   (void)snprintf(bar.label, sizeof bar.label, "p %" PRIu32 " x dp %" PRIu32 ", v %" PRIu32 "%s%s",
                  candidate->ranks, candidate->replicas, candidate->stages_per_rank,
-                 candidate->stages_per_rank > 1 ? " " : "",
-                 candidate->stages_per_rank > 1 ? weft_placement_name(candidate->placement) : "");
+                 has_placement(candidate) ? " " : "",
+                 has_placement(candidate) ? weft_placement_name(candidate->placement) : "");
   if (answer != NULL) {
     const double time = candidate->value - answer->all_reduce;
     bar.all_reduce = answer->all_reduce;

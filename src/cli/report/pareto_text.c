@@ -20,7 +20,10 @@ static void add_point(struct weft_text *text, const struct weft_cli_pareto_point
     weft_text_addf(text, "%6.2f %%", 100 * point->gap);
   }
   weft_text_addf(text, "  %2" PRIu32 "  %-4s  %s\n", point->v,
-                 point->v > 1 ? weft_placement_name(point->placement) : "-", point->schedule);
+                 point->v > 1 && point->placement != WEFT_PLACEMENT_INFERRED
+                     ? weft_placement_name(point->placement)
+                     : "-",
+                 point->schedule);
 }
 
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {

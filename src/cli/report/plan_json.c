@@ -5,7 +5,9 @@
 static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
   weft_json_string(json, "schedule", answer->schedule);
-  weft_json_string(json, "placement", weft_placement_name(answer->placement));
+  weft_json_string(json, "placement",
+                   answer->placement_name != NULL ? answer->placement_name
+                                                  : weft_placement_name(answer->placement));
   weft_json_number(json, "v", answer->stages_per_rank);
   weft_json_string(json, "objective", weft_objective_name(answer->objective));
   weft_json_exact(json, "bound", answer->bound);
@@ -17,13 +19,14 @@ static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan)
   weft_json_boolean(json, "stopped", answer->stopped);
 }
 
-static void add_parts(struct weft_json *json, const struct weft_search_answer *answer) {
-  if (answer->stage_parts == NULL) {
+static void add_numbers(struct weft_json *json, const char *name, const uint32_t *numbers,
+                        uint32_t count) {
+  if (numbers == NULL) {
     return;
   }
-  weft_json_open(json, "stage_parts", '[');
-  for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
-    weft_json_number(json, NULL, answer->stage_parts[s]);
+  weft_json_open(json, name, '[');
+  for (uint32_t s = 0; s < count; s++) {
+    weft_json_number(json, NULL, numbers[s]);
   }
   weft_json_close(json, ']');
 }
@@ -33,7 +36,9 @@ void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *
   struct weft_json json = weft_json_begin(text, "weft-plan/1");
   add_answer(&json, plan);
   weft_json_number(&json, "seed", plan->request->seed);
-  add_parts(&json, plan->answer);
+  const struct weft_search_answer *answer = plan->answer;
+  add_numbers(&json, "stage_parts", answer->stage_parts, answer->costs->stage_count);
+  add_numbers(&json, "stage_ranks", answer->stage_ranks, answer->costs->stage_count);
   if (!plan->prediction.limited) {
     weft_json_null(&json, "memory_limit");
   }

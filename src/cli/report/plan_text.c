@@ -21,10 +21,12 @@ double weft_cli_plan_gap(const struct weft_search_answer *answer) {
 static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
   const struct weft_search_request *request = plan->request;
-  const uint32_t v = answer->stages_per_rank;
-  weft_text_addf(text, "%s: %" PRIu32 " rank%s, %" PRIu32 " stage%s on each", answer->schedule,
-                 request->ranks, weft_cli_plural(request->ranks), v, weft_cli_plural(v));
-  if (v > 1) {
+  const bool is_graph = answer->stage_ranks != NULL;
+  const uint32_t v = is_graph ? answer->costs->stage_count : answer->stages_per_rank;
+  weft_text_addf(text, "%s: %" PRIu32 " rank%s, %" PRIu32 " stage%s%s", answer->schedule,
+                 request->ranks, weft_cli_plural(request->ranks), v, weft_cli_plural(v),
+                 is_graph ? "" : " on each");
+  if (v > 1 && !is_graph) {
     weft_text_addf(text, " (placement: %s)", weft_placement_name(answer->placement));
   }
   weft_text_addf(text, ", %" PRIu32 " microbatch%s\n", request->microbatches,
@@ -61,15 +63,27 @@ static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan)
   weft_text_add(text, "\n");
 }
 
-static void add_parts(struct weft_text *text, const struct weft_search_answer *answer) {
-  if (answer->stage_parts == NULL) {
-    return;
-  }
-  weft_text_addf(text, "%-17s ", "parts of stages");
-  for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
-    weft_text_addf(text, "%s%" PRIu32, s > 0 ? "," : "", answer->stage_parts[s]);
+static void add_numbers(struct weft_text *text, const uint32_t *numbers, uint32_t count) {
+  for (uint32_t s = 0; s < count; s++) {
+    weft_text_addf(text, "%s%" PRIu32, s > 0 ? "," : "", numbers[s]);
   }
   weft_text_add(text, "\n");
+}
+
+static void add_stages(struct weft_text *text, const struct weft_search_answer *answer) {
+  if (answer->stage_parts != NULL) {
+    weft_text_addf(text, "%-17s ", "parts of stages");
+    add_numbers(text, answer->stage_parts, answer->costs->stage_count);
+  }
+  if (answer->stage_ranks != NULL) {
+    weft_text_addf(text, "%-17s %s", "placement", answer->placement_name);
+    if (answer->open_bound < answer->bound) {
+      weft_text_addf(text, "; no placement takes less than %s",
+                     weft_cli_amount(answer->open_bound).text);
+    }
+    weft_text_addf(text, "\n%-17s ", "ranks of stages");
+    add_numbers(text, answer->stage_ranks, answer->costs->stage_count);
+  }
 }
 
 static void add_search(struct weft_text *text, const struct weft_cli_plan *plan) {
@@ -85,7 +99,7 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
   add_result(text, plan);
   weft_cli_sim_text_numbers(text, &plan->prediction);
   add_memory(text, plan);
-  add_parts(text, plan->answer);
+  add_stages(text, plan->answer);
   add_search(text, plan);
   weft_cli_sim_text_ranks(text, &plan->prediction);
   if (target != NULL) {

@@ -12,8 +12,9 @@
 /* What an order of the stages is cut into. */
 struct cutting {
   const struct weft_search_request *request;
+  const double *factors; /* [rank] that loads are multiplied by, or NULL */
   const uint32_t *order; /* [n] stages */
-  double *sums;          /* [n + 1] work of the stages before */
+  double *sums;          /* [n + 1] weight of the stages before */
   double *bytes;         /* [n] of the edges that the cut before a stage goes through */
   double *best;          /* [n + 1] */
   uint32_t *from;        /* [pieces * (n + 1)] */
@@ -27,14 +28,23 @@ static double work_of(const struct weft_search_request *request, uint32_t stage)
                                    : costs->f + fmin(costs->b, costs->i + costs->w);
 }
 
+/* What a stage keeps, and one activation. */
+static double size_of(const struct weft_search_request *request, uint32_t stage) {
+  const struct weft_stage_costs *costs = weft_costs_of(request->costs, stage);
+  return costs->parameters + fmax(costs->gradients, costs->gradients_sharded) + costs->activation;
+}
+
+static double weight_of(const struct weft_search_request *request, uint32_t stage, bool by_memory) {
+  return by_memory ? size_of(request, stage) : work_of(request, stage);
+}
+
 static uint32_t rank_at(const struct cutting *cutting, uint32_t piece) {
   const uint32_t p = cutting->request->ranks;
   return piece < p ? piece : 2 * p - 1 - piece;
 }
 
 static double factor_at(const struct cutting *cutting, uint32_t piece) {
-  const double *factors = cutting->request->rank_factors;
-  return factors != NULL ? factors[rank_at(cutting, piece)] : 1;
+  return cutting->factors != NULL ? cutting->factors[rank_at(cutting, piece)] : 1;
 }
 
 /* The pieces with the smallest largest load by bisection: piece after piece takes what it can. */
@@ -99,12 +109,13 @@ static void cut(const struct cutting *cutting, double load, double byte_cost, ui
   }
 }
 
-static void measure(struct cutting *cutting, uint32_t *at) {
+static void measure(struct cutting *cutting, bool by_memory, uint32_t *at) {
   const struct weft_graph *graph = cutting->request->graph;
   const uint32_t n = graph->stage_count;
   memset(cutting->bytes, 0, n * sizeof *cutting->bytes);
   for (uint32_t k = 0; k < n; k++) {
-    cutting->sums[k + 1] = cutting->sums[k] + work_of(cutting->request, cutting->order[k]);
+    cutting->sums[k + 1] =
+        cutting->sums[k] + weight_of(cutting->request, cutting->order[k], by_memory);
     at[cutting->order[k]] = k;
   }
   for (uint32_t e = 0; e < graph->edge_count; e++) {
@@ -119,35 +130,46 @@ static void measure(struct cutting *cutting, uint32_t *at) {
 /* Steps of cut(), some tenths of a second. */
 #define STEPS_MAX 2e8
 
+/* How to cut. */
+struct blocks {
+  const char *name;
+  const uint32_t *order; /* of the stages */
+  uint32_t pieces;
+  bool by_memory; /* balance what ranks hold, not their work */
+  double slack;   /* so much more than the least load, for fewer bytes between blocks */
+};
+
 static enum weft_status place_blocks(const struct weft_search_request *request,
-                                     struct weft_arena *arena, const uint32_t *order,
-                                     uint32_t pieces, double slack, uint32_t *rank_of,
-                                     struct weft_error *error) {
-  const uint32_t n = request->graph->stage_count;
-  struct cutting cutting = {.request = request, .order = order, .pieces = pieces};
+                                     const struct blocks *blocks, struct weft_arena *arena,
+                                     uint32_t *rank_of, struct weft_error *error) {
+  const uint32_t n = request->graph->stage_count, pieces = blocks->pieces;
+  struct cutting cutting = {.request = request,
+                            .factors = blocks->by_memory ? NULL : request->rank_factors,
+                            .order = blocks->order,
+                            .pieces = pieces};
   cutting.sums = weft_arena_allocate(arena, n + (size_t)1, sizeof(double));
   cutting.bytes = weft_arena_allocate(arena, n, sizeof(double));
   cutting.best = weft_arena_allocate(arena, n + (size_t)1, 2 * sizeof(double));
   cutting.from = weft_arena_allocate(arena, pieces * (n + (size_t)1), sizeof(uint32_t));
   uint32_t *at = weft_arena_allocate(arena, n, sizeof *at);
   WEFT_TRY(weft_arena_status(arena, error));
-  measure(&cutting, at);
-  const double load = fmax(least_load(&cutting), 1e-300);
-  const double most = 1e-300 + (slack > 0 ? n : 0);
-  double bytes = 1e-300;
-  for (uint32_t k = 0; k < n; k++) {
-    bytes = fmax(bytes, cutting.bytes[k]);
-  }
+  measure(&cutting, blocks->by_memory, at);
   if ((double)n * n > STEPS_MAX) { /* without looking at what is cut */
-    double sum = 0;
     for (uint32_t k = 0; k < n; k++) {
-      sum += work_of(request, order[k]);
-      const double share = cutting.sums[n] > 0 ? sum / cutting.sums[n] : (k + 1.0) / n;
-      rank_of[order[k]] = rank_at(&cutting, (uint32_t)fmin(pieces - 1, ceil(share * pieces) - 1));
+      const double all = cutting.sums[n];
+      const double share = all > 0 ? cutting.sums[k + 1] / all : (k + 1.0) / n;
+      const double piece = fmin(pieces - 1, fmax(0, ceil(share * pieces) - 1));
+      rank_of[blocks->order[k]] = rank_at(&cutting, (uint32_t)piece);
     }
     return WEFT_OK;
   }
-  cut(&cutting, load * (1 + slack), most / bytes, rank_of);
+  double bytes = 0;
+  for (uint32_t k = 0; k < n; k++) {
+    bytes = fmax(bytes, cutting.bytes[k]);
+  }
+  /* With slack, a byte counts for more than all squares. */
+  const double byte_cost = blocks->slack > 0 && bytes > 0 ? n / bytes : 0;
+  cut(&cutting, fmax(least_load(&cutting), 1e-300) * (1 + blocks->slack), byte_cost, rank_of);
   return WEFT_OK;
 }
 
@@ -250,14 +272,6 @@ static void add_shape(struct placing *placing, enum weft_placement_kind kind) {
   add(placing, weft_placement_name(kind), kind);
 }
 
-static enum weft_status add_blocks(struct placing *placing, const char *name, const uint32_t *order,
-                                   uint32_t pieces, double slack, struct weft_error *error) {
-  WEFT_TRY(place_blocks(placing->request, placing->arena, order, pieces, slack,
-                        placing->list[placing->count].rank_of, error));
-  add(placing, name, WEFT_PLACEMENT_INFERRED);
-  return WEFT_OK;
-}
-
 /* Stages that place_balanced() sorts in the simplest way. */
 enum { BALANCED_MAX = 4096 };
 
@@ -273,11 +287,19 @@ static enum weft_status add_open(struct placing *placing, struct weft_error *err
     numbers[s] = s;
   }
   WEFT_TRY(order_branches(request, placing->arena, branches, error));
-  WEFT_TRY(add_blocks(placing, "blocks", numbers, p, 0, error));
-  WEFT_TRY(add_blocks(placing, "blocks of branches", branches, p, 0, error));
-  WEFT_TRY(add_blocks(placing, "blocks with few bytes between them", branches, p, 0.1, error));
-  if (n >= 2 * (uint64_t)p) {
-    WEFT_TRY(add_blocks(placing, "folded blocks", numbers, 2 * p, 0, error));
+  const struct blocks ways[] = {
+      {.name = "blocks", .order = numbers, .pieces = p},
+      {.name = "blocks of branches", .order = branches, .pieces = p},
+      {.name = "blocks with few bytes between", .order = branches, .pieces = p, .slack = 0.1},
+      {.name = "folded blocks", .order = numbers, .pieces = 2 * p},
+      {.name = "blocks by memory", .order = branches, .pieces = p, .by_memory = true}};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(ways); k++) {
+    const bool makes_sense = ways[k].pieces == p || n >= ways[k].pieces;
+    if (makes_sense && (!ways[k].by_memory || isfinite(request->memory_limit))) {
+      WEFT_TRY(place_blocks(request, &ways[k], placing->arena,
+                            placing->list[placing->count].rank_of, error));
+      add(placing, ways[k].name, WEFT_PLACEMENT_INFERRED);
+    }
   }
   if (n <= BALANCED_MAX) {
     place_balanced(request, load, placed, placing->list[placing->count].rank_of);

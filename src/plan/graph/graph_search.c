@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/gen.h>
@@ -383,16 +384,21 @@ static enum weft_status explain_memory(struct graph_search *search, struct trial
   struct memory_need all;
   WEFT_TRY(find_least_need(search, trial, &all, error));
   const double limit = search->request->memory_limit;
+  char tried[64] = "";
+  if (is_placement_open(search->request)) {
+    (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried",
+                   search->attempt_count, search->attempt_count == 1 ? "" : "s");
+  }
   if (all.least > limit) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                     "no schedule fits into a memory of %.9g per rank; %s%.9g", limit,
-                     all.least == all.enough ? "the least is " : "every one needs at least ",
+                     "no schedule fits into a memory of %.9g per rank%s; %s %.9g", limit, tried,
+                     all.least == all.enough ? "the least is" : "every one needs at least",
                      all.least);
   }
   return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                   "no schedule was found that fits into a memory of %.9g per rank, and none was "
+                   "no schedule was found that fits into a memory of %.9g per rank%s, and none was "
                    "proven impossible; %.9g is enough, and every schedule needs at least %.9g",
-                   limit, all.enough, all.least);
+                   limit, tried, all.enough, all.least);
 }
 
 /* ---- The answer ---- */
@@ -612,6 +618,20 @@ enum weft_status weft_graph_search_least_memory(const struct weft_allocator *all
   search_finish(&search);
   if (status == WEFT_OK) {
     *least = need.enough;
+  }
+  return status;
+}
+
+enum weft_status weft_graph_search_bound(const struct weft_allocator *allocator,
+                                         const struct weft_search_request *request, double *bound,
+                                         struct weft_error *error) {
+  assert(request->graph != NULL && bound != NULL);
+  struct graph_search search = {
+      .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
+  const enum weft_status status = find_open_bound(&search, error);
+  search_finish(&search);
+  if (status == WEFT_OK) {
+    *bound = search.open;
   }
   return status;
 }
