@@ -298,8 +298,15 @@ write_files() {
   fails 2 "stage 2 is placed on rank 2, and there are 2 ranks"
   weft plan -p 2 -m 4 --stage-ranks 0,1
   fails 2 "--graph is not there"
-  weft plan --graph skip.json -p 2 -m 4 --pareto
-  fails 2 "--pareto is for chains"
+  weft plan --graph skip.json -p 2 -m 4 -v 2
+  fails 2 "--stages-per-rank makes the stages of a chain"
+  hints
+  weft plan --graph skip.json -p 2 -m 4 --for pytorch
+  fails 2 "--for does not go with --graph"
+  weft plan --graph skip.json -p 2 --global-batch 8 --stage-ranks 0,0,1,1
+  fails 2 "--global-batch chooses the ranks"
+  weft plan --graph skip.json -p 3 -m 4 --placement v
+  fails 2 "4 stages on 3 ranks make no v"
   weft plan --graph skip.json -p 2 -m 10000000
   fails 2 "are more than the 16777216 that a plan of a graph may have"
   weft plan --graph skip.json -p 2 -m 4 --memory 0.1
@@ -311,4 +318,35 @@ write_files() {
   [[ $stderr == *$'hint: use 2 ranks'* && $stderr != *"-v"* ]]
   weft gen 1F1B --graph skip.json -m 4 --for pytorch
   fails 2 "--for does not go with --graph"
+}
+
+@test "plan for a graph: placements, speeds of ranks, memory, replicas, signals" {
+  echo '{"schema": "weft-graph/1", "stages": 4, "edges": [{"from": 0, "to": 2}, {"from": 1, "to": 2},
+    {"from": 2, "to": 3}, {"from": 0, "to": 3}]}' >skip.json
+  weft plan --graph skip.json -p 2 -m 4 --slow 1=3 -o plan.csv
+  succeeds
+  [[ $output == *"placement "*"ranks of stages   "* ]]
+  weft plan --graph skip.json -p 2 -m 4 --slow 1=3 --json -o plan.csv
+  succeeds
+  [ "$(jq '.stage_ranks | length' <<<"$output")" = 4 ]
+  [ "$(jq '.open_bound <= .bound and .bound <= .makespan' <<<"$output")" = true ]
+  weft plan --graph skip.json -p 4 -m 4 --pareto --effort 0.1
+  succeeds
+  [[ $output == *"no schedule fits into less than 1;"* ]]
+  weft plan --graph skip.json -p 4 --global-batch 8 --effort 0.1 -o plan.csv
+  succeeds
+  [[ $output == *"ranks of stages"*"best: "* ]]
+  "$WEFT" lower plan.csv | "$WEFT" verify
+  jq -n '{schema: "weft-graph/1", stages: 32, edges: ([range(31) | {from: ., to: (. + 1)}]
+    + [range(0; 28; 2) | {from: ., to: (. + 4)}])}' >long.json
+  set -m
+  "$WEFT" plan --graph long.json -p 32 -m 64 --memory 16 --effort 600 -o plan.csv >text 2>&1 &
+  local pid=$!
+  sleep 1
+  kill -INT $pid
+  local status=0
+  wait $pid || status=$?
+  [ $status -eq 130 ]
+  grep "stopped by SIGINT: this is the best plan so far" text
+  "$WEFT" lower plan.csv | "$WEFT" verify
 }

@@ -23,7 +23,7 @@ static void test_times(void **state) {
 static void test_memory(void **state) {
   (void)state;
   struct graph_tally tally;
-  graph_cases_compare_memory(seed(), 4000, 5, &tally);
+  graph_cases_compare_memory(seed(), 2000, 4, &tally);
 }
 
 int main(void) {
