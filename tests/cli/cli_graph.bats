@@ -339,14 +339,14 @@ write_files() {
   "$WEFT" lower plan.csv | "$WEFT" verify
   jq -n '{schema: "weft-graph/1", stages: 32, edges: ([range(31) | {from: ., to: (. + 1)}]
     + [range(0; 28; 2) | {from: ., to: (. + 4)}])}' >long.json
-  set -m
-  "$WEFT" plan --graph long.json -p 32 -m 64 --memory 16 --effort 600 -o plan.csv >text 2>&1 &
-  local pid=$!
-  sleep 1
-  kill -INT $pid
-  local status=0
-  wait $pid || status=$?
-  [ $status -eq 130 ]
-  grep "stopped by SIGINT: this is the best plan so far" text
+  env --default-signal=INT,TERM "$WEFT" plan --graph long.json -p 32 -m 64 --memory 16 \
+    --effort 1000000 -o plan.csv >out 2>err 3>&- &
+  pid=$!
+  await_handlers "$pid"
+  sleep 0.3
+  kill -s INT "$pid"
+  await_end 60 "$pid" "weft plan"
+  [ "$status" -eq 130 ]
+  has "stopped by SIGINT" err
   "$WEFT" lower plan.csv | "$WEFT" verify
 }
