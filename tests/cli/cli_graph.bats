@@ -156,6 +156,7 @@ write_files() {
   [[ $output == *$'\nrank 1: '*"; stage 1 'middle', stage 2 'head'"$'\n'* ]]
   "$WEFT" explain program.csv --graph graph.json --json |
     jq -e '.rows[1].instructions | map(select(.stage == 2).stage_name) | unique == ["head"]'
+  "$WEFT" explain program.csv --json | jq -e '.graph.edges | length == 3'
   weft sim graph.csv --graph graph.json --critical-path
   succeeds
   grep -qE "^ +0 +1 +0  0F0 +0 'encoder'$" <<<"$output"
@@ -196,14 +197,14 @@ write_files() {
   weft verify parts.csv --graph parts.json
   succeeds
   [ "${lines[1]}" = "graph: losses in stages 2 'middle', 3 'up', 5 'y'; frozen: stage 0 'text'; 2 parts without an edge between them: stages 0 'text', 1 'down', 2 'middle', 3 'up' | stages 4 'x', 5 'y'" ]
-  "$WEFT" verify parts.csv --graph parts.json --json | jq -e '.graph == {losses: [{stage: 2, name: "middle"},
+  "$WEFT" verify parts.csv --graph parts.json --json | jq -e '.graph_summary == {losses: [{stage: 2, name: "middle"},
     {stage: 3, name: "up"}, {stage: 5, name: "y"}], frozen: [{stage: 0, name: "text"}], parts: 2}'
-  "$WEFT" sim parts.csv --json | jq -e '.graph == {losses: [{stage: 2}, {stage: 3}, {stage: 5}],
+  "$WEFT" sim parts.csv --json | jq -e '.graph_summary == {losses: [{stage: 2}, {stage: 3}, {stage: 5}],
     frozen: [{stage: 0}], parts: 2}'
   "$WEFT" gen 1F1B -p 2 -m 2 >chain.csv
   weft verify chain.csv
   [ "${#lines[@]}" -eq 1 ]
-  "$WEFT" verify chain.csv --json | jq -e 'has("graph") | not'
+  "$WEFT" verify chain.csv --json | jq -e 'has("graph_summary") | not'
 }
 
 @test "compare ranks files with the same graph among themselves" {

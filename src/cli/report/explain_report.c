@@ -353,6 +353,9 @@ void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain
   weft_json_number(&json, "ranks", program->rank_count);
   weft_json_number(&json, "stages", program->stage_count);
   weft_json_number(&json, "microbatches", program->microbatch_count);
+  if (program->graph != NULL) {
+    weft_graph_print(program->graph, &json, "graph");
+  }
   weft_json_open(&json, "rows", '[');
   for (uint32_t rank = report->rank_first; rank < report->rank_end; rank++) {
     add_json_row(&json, report, rank);

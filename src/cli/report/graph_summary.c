@@ -146,7 +146,7 @@ void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph)
     json->text->failed = true;
     return;
   }
-  weft_json_open(json, "graph", '{');
+  weft_json_open(json, "graph_summary", '{');
   add_json_role(json, "losses", graph, ROLE_LOSS);
   add_json_role(json, "frozen", graph, ROLE_FROZEN);
   weft_json_number(json, "parts", count_parts(graph, first));

@@ -10,7 +10,7 @@
  * chain. */
 void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph);
 
-/* The member "graph": losses, frozen and parts. Nothing for a chain. */
+/* The member "graph_summary": losses, frozen and parts. Nothing for a chain. */
 void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph);
 
 #endif
