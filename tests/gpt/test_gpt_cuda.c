@@ -1,6 +1,7 @@
 /* The trainer on GPUs, on the driver without a GPU of tests/device/fake_cuda and a cublasLt of
  * loops: losses and gradients are those of the host but for roundings to bf16, and the same bits
  * for every schedule, number of ranks, with and without graph, in any order of execution. */
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -474,6 +475,30 @@ static void test_a_step_is_one_launch(void **state) {
   assert_int_equal(graphs[1], graphs[0] + 1);
 }
 
+/* Ranks on a GPU share descriptors and algorithms of products: four choose as often as one. */
+static void test_products_are_shared(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  void *library = dlopen("libcublasLt.so.13", RTLD_NOW);
+  assert_non_null(library);
+  const unsigned *choices = dlsym(library, "fake_cublaslt_choices");
+  assert_non_null(choices);
+  unsigned chosen[2];
+  for (uint32_t k = 0; k < 2; k++) {
+    struct weft_gpt_trainer_options options = base_options(&dataset);
+    struct run run;
+    options.ranks = k == 0 ? 1 : RANKS_MAX;
+    fake_cuda_reset(NULL);
+    const unsigned before = *choices;
+    train(options, true, "products", &run);
+    chosen[k] = *choices - before;
+    free_run(&run);
+  }
+  assert_true(chosen[0] > 0);
+  assert_int_equal(chosen[0], chosen[1]);
+  (void)dlclose(library);
+}
+
 /* A first step so long that the second one overflows: it ends the training, changes nothing, or
  * counts, with the optimizer on the device. */
 static void test_divergence(void **state) {
@@ -609,6 +634,7 @@ int main(void) {
       cmocka_unit_test(test_replicas),
       cmocka_unit_test(test_optimizer),
       cmocka_unit_test(test_a_step_is_one_launch),
+      cmocka_unit_test(test_products_are_shared),
       cmocka_unit_test(test_divergence),
       cmocka_unit_test(test_wide_tokens),
       cmocka_unit_test(test_refusals),

@@ -88,29 +88,29 @@ struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_prod
 
 /* Made when it is first needed, which is in an evaluation or in the first step: not under
  * capture. */
-static enum weft_status find_product(struct weft_gpt_cuda *cuda,
+static enum weft_status find_product(struct weft_gpt_products *products,
                                      const struct weft_gpt_product_call *call,
                                      struct weft_product **out, struct weft_error *error) {
-  for (uint32_t k = 0; k < cuda->product_count; k++) {
-    const struct weft_gpt_product *product = &cuda->products[k];
+  for (uint32_t k = 0; k < products->count; k++) {
+    const struct weft_gpt_product *product = &products->items[k];
     if (product->kind == call->kind && product->rows == call->rows && product->in == call->in &&
         product->out == call->out) {
       *out = product->product;
       return WEFT_OK;
     }
   }
-  if (cuda->product_count == WEFT_GPT_CUDA_PRODUCTS_MAX) {
+  if (products->count == WEFT_GPT_CUDA_PRODUCTS_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, "microbatches of one shape need 13",
                      "more than %d shapes of matrix products", WEFT_GPT_CUDA_PRODUCTS_MAX);
   }
-  struct weft_gpt_product *product = &cuda->products[cuda->product_count];
+  struct weft_gpt_product *product = &products->items[products->count];
   *product = (struct weft_gpt_product){
       .kind = call->kind, .rows = call->rows, .in = call->in, .out = call->out};
   struct weft_product_shape shape = weft_gpt_cuda_product_shape(call);
   shape.algorithm =
-      weft_gpt_product_choice(&cuda->choices, call->kind, call->rows, call->in, call->out);
-  WEFT_TRY(weft_product_create(cuda->lt, &shape, &product->product, error));
-  cuda->product_count++;
+      weft_gpt_product_choice(&products->choices, call->kind, call->rows, call->in, call->out);
+  WEFT_TRY(weft_product_create(products->lt, &shape, &product->product, error));
+  products->count++;
   *out = product->product;
   return WEFT_OK;
 }
@@ -133,10 +133,47 @@ enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
                                         const struct weft_gpt_product_call *call,
                                         struct weft_error *error) {
   const bool forward = call->kind <= WEFT_GPT_PRODUCT_FORWARD_BARE;
-  struct weft_product *product = NULL;
-  WEFT_TRY(find_product(cuda, call, &product, error));
   const struct weft_product_call run = weft_gpt_cuda_product_call(call, cuda->workspaces[forward]);
-  return weft_product_run(product, &run, call->stream, error);
+  struct weft_product *product = NULL;
+  (void)pthread_mutex_lock(&cuda->products->lock);
+  enum weft_status status = find_product(cuda->products, call, &product, error);
+  if (status == WEFT_OK) {
+    status = weft_product_run(product, &run, call->stream, error);
+  }
+  (void)pthread_mutex_unlock(&cuda->products->lock);
+  return status;
+}
+
+/* With a handle of the GPU, which is current. */
+static enum weft_status open_products(struct weft_gpt_cuda *cuda,
+                                      const struct weft_cuda_gpu_info *gpu,
+                                      struct weft_error *error) {
+  const char *choices = getenv("WEFT_PRODUCTS");
+  struct weft_gpt_products *products =
+      weft_array_allocate_zero(cuda->allocator, 1, sizeof *products);
+  if (products == NULL) {
+    return weft_fail_memory(error, sizeof *products);
+  }
+  (void)pthread_mutex_init(&products->lock, NULL);
+  products->users = 1;
+  cuda->products = products;
+  WEFT_TRY(weft_cublaslt_open(cuda->allocator, &products->lt, error));
+  return choices == NULL ? WEFT_OK
+                         : weft_gpt_product_choices_read(&products->choices, choices,
+                                                         weft_cublaslt_version(), gpu, error);
+}
+
+static void close_products(struct weft_gpt_cuda *cuda) {
+  struct weft_gpt_products *products = cuda->products;
+  if (products == NULL || --products->users > 0) { /* ranks are made and destroyed by one thread */
+    return;
+  }
+  for (uint32_t k = 0; k < products->count; k++) {
+    weft_product_destroy(products->items[k].product);
+  }
+  weft_cublaslt_close(products->lt);
+  (void)pthread_mutex_destroy(&products->lock);
+  weft_array_free(cuda->allocator, products, 1, sizeof *products);
 }
 
 /* ---- Passes outside of a layer ---- */
@@ -446,6 +483,7 @@ static bool has_wgmma(const struct weft_cuda_gpu_info *gpu) {
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
                                               struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
+                                              struct weft_gpt_compute *peer,
                                               struct weft_gpt_compute **out,
                                               struct weft_error *error) {
   static const char *const names[WEFT_GPT_CUDA_KERNEL_COUNT] = {
@@ -466,13 +504,11 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   cuda->compute.attention =
       weft_gpt_cuda_wide_attention(cuda, config, config->context) ? "wgmma" : "mma";
   enum weft_status status = begin(cuda, error);
-  if (status == WEFT_OK) {
-    status = weft_cublaslt_open(allocator, &cuda->lt, error);
-  }
-  const char *choices = getenv("WEFT_PRODUCTS");
-  if (status == WEFT_OK && choices != NULL) {
-    status = weft_gpt_product_choices_read(&cuda->choices, choices, weft_cublaslt_version(),
-                                           weft_cuda_rank_gpu(gpus, rank), error);
+  if (peer != NULL) {
+    cuda->products = weft_gpt_cuda_of(peer)->products;
+    cuda->products->users++;
+  } else if (status == WEFT_OK) {
+    status = open_products(cuda, weft_cuda_rank_gpu(gpus, rank), error);
   }
   if (status == WEFT_OK) {
     status = weft_cuda_kernels_load(gpus, rank, weft_gpt_cuda_text, names,
@@ -496,10 +532,7 @@ void weft_gpt_compute_cuda_destroy(struct weft_gpt_compute *compute) {
   }
   struct weft_device *device = compute->device;
   (void)device->ops->make_current(device, NULL);
-  for (uint32_t k = 0; k < cuda->product_count; k++) {
-    weft_product_destroy(cuda->products[k].product);
-  }
-  weft_cublaslt_close(cuda->lt);
+  close_products(cuda);
   weft_cuda_kernels_unload(cuda->kernels);
   for (uint32_t k = 0; k < 2; k++) {
     weft_device_free(device, cuda->allocator, cuda->workspaces[k], WEFT_GPT_CUDA_WORKSPACE);

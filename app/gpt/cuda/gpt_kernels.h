@@ -2,6 +2,8 @@
 #ifndef GPT_KERNELS_CUDA_H
 #define GPT_KERNELS_CUDA_H
 
+#include <pthread.h>
+
 #include "cuda/cublaslt.h"
 #include "gpt/cuda/compute_cuda.h"
 #include "gpt/cuda/product_choices.h"
@@ -67,16 +69,23 @@ struct weft_gpt_product {
 
 enum { WEFT_GPT_CUDA_PRODUCTS_MAX = 64, WEFT_GPT_CUDA_WORKSPACE = 32 << 20 };
 
+/* Those of a GPU: the ranks that are on it, or on parts of it, share descriptors and algorithms. */
+struct weft_gpt_products {
+  pthread_mutex_t lock; /* of all below; and a descriptor has the addresses of one call at a time */
+  uint32_t users;
+  struct weft_cublaslt *lt;
+  struct weft_gpt_product items[WEFT_GPT_CUDA_PRODUCTS_MAX];
+  uint32_t count;
+  struct weft_gpt_product_choices choices;
+};
+
 /* A rank's. */
 struct weft_gpt_cuda {
   struct weft_gpt_compute compute; /* first */
   const struct weft_allocator *allocator;
   struct weft_cuda_kernels *kernels;
   bool hopper; /* the GPU has wgmma */
-  struct weft_cublaslt *lt;
-  struct weft_gpt_product products[WEFT_GPT_CUDA_PRODUCTS_MAX];
-  uint32_t product_count;
-  struct weft_gpt_product_choices choices;
+  struct weft_gpt_products *products;
   /* A forward and a backward may run at the same time (OVERLAP_F_B), two of a kind may not. */
   void *workspaces[2];
 

@@ -358,6 +358,19 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   return options;
 }
 
+/* What a rank before it in this process computes with, if that is on the same GPU. */
+static struct weft_gpt_compute *find_neighbour(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_cuda *cuda = trainer->options.cuda;
+  const uint32_t own = rank->transport->rank;
+  for (uint32_t r = trainer->first_local; r < own; r++) {
+    if (weft_cuda_rank_gpu(cuda, r) == weft_cuda_rank_gpu(cuda, own)) {
+      return weft_gpt_trainer_local(trainer, r)->compute;
+    }
+  }
+  return NULL;
+}
+
 enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_trainer *trainer,
                                     struct weft_transport *transport, struct weft_error *error) {
   assert(transport != NULL && transport->rank_count == trainer->world_size);
@@ -370,8 +383,8 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
   rank->compute = weft_gpt_compute_host();
   if (trainer->options.cuda != NULL) {
     WEFT_TRY(weft_gpt_compute_cuda_create(trainer->allocator, trainer->options.cuda,
-                                          transport->rank, &trainer->config, &rank->compute,
-                                          error));
+                                          transport->rank, &trainer->config, find_neighbour(rank),
+                                          &rank->compute, error));
   }
   WEFT_TRY(check_replicas(rank, error));
   WEFT_TRY(join_groups(rank, error));
