@@ -44,6 +44,7 @@ class Progress(NamedTuple):
 class Plan(NamedTuple):
     """The best schedule that a search found, already proven and simulated.
 
+    `placement` says how the stages were placed, and table.rank_of_stage on which ranks.
     `bound` is a lower bound for this placement and partition, `open_bound` for everything that
     the request allowed; `optimal` says that the objective equals the bound. `costs` has an entry
     for each stage of `table`, as its rank executes it. `stopped` says that the search ended
@@ -87,9 +88,12 @@ class Plan(NamedTuple):
     def __repr__(self) -> str:
         """Give the main numbers."""
         end = "optimal" if self.optimal else f"bound {self.bound:g}"
+        each = f" with {self.stages_per_rank} stages each"
+        if self.table.graph is not None:
+            each = f", {self.table.stages} stages of a graph"
         return (
-            f"<weft_pipeline.Plan: {self.schedule}, {self.table.ranks} ranks with "
-            f"{self.stages_per_rank} stages each (placement {self.placement}), "
+            f"<weft_pipeline.Plan: {self.schedule}, {self.table.ranks} ranks"
+            f"{each} (placement {self.placement}), "
             f"{self.objective} {self.value:g}, {end}>"
         )
 
@@ -262,7 +266,7 @@ def _plan_of(answer: Any, handle: Handle) -> Plan:
         answer.stopped,
         _OBJECTIVES[answer.objective],
         answer.schedule.decode(),
-        PLACEMENTS[answer.placement],
+        answer.placement_name.decode() if answer.placement_name else PLACEMENTS[answer.placement],
         answer.stages_per_rank,
         Costs._adopt(Handle(answer.costs, None, handle)),
         tuple(parts[: table.stages]) if parts else None,
@@ -304,7 +308,7 @@ def plan(
     the search uses the time. `threads` 0 takes all cores.
 
     With a `graph`, the stages are its own, and costs are those of a stage. `stage_ranks` has the
-    rank of each; without it they are placed as the placement says.
+    rank of each; without it they are placed as `placement` says, or as the search chooses.
 
     Other Python threads run meanwhile. Ctrl-C in the main thread ends the search with the best so
     far (`stopped` is then True), and so does setting the event `cancel` from anywhere. `progress`
@@ -350,6 +354,7 @@ def choose(
     objective: str = "makespan",
     whole_backward: bool = False,
     uniform_backward: bool = False,
+    graph: Optional[Graph] = None,
     rank_factors: Optional[Sequence[float]] = None,
     effort: Optional[float] = None,
     time_limit: Optional[float] = None,
@@ -360,8 +365,8 @@ def choose(
 ) -> Choice:
     """Choose how `ranks` ranks train a global batch: ranks of a pipeline, replicas, microbatches.
 
-    `costs` have the parts of the model, or one entry that is the whole model. The other arguments
-    are those of plan().
+    `costs` have the parts of the model, or one entry that is the whole model; with a `graph`, they
+    are those of its stages. The other arguments are those of plan().
     """
     watch = _Watch(progress, cancel)
     request = c.weft_choice_request()
@@ -381,6 +386,7 @@ def choose(
         seed,
     )
     request.global_batch = integer(global_batch, "global_batch", 1, 2**63)
+    _set_graph(request.search, graph, None)
     watch.attach(request.search)
     out = ctypes.POINTER(c.weft_choice)()
     watch.run(lib.weft_choose, request, out)

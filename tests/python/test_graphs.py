@@ -156,6 +156,9 @@ def test_plan_of_a_graph():
     found = weft.plan(ranks=3, microbatches=8, graph=encoders, stage_ranks=placed, threads=1)
     assert found.makespan == 50 and found.table.rank_of_stage == placed
     assert found.simulate().makespan == 50 and found.table.lower().verify().ok
+    assert found.placement == "as given" and "6 stages of a graph" in repr(found)
+    slow = weft.plan(ranks=6, microbatches=8, graph=encoders, rank_factors=[1] * 5 + [2], threads=1)
+    assert slow.makespan > 27 and slow.simulate().makespan == slow.makespan
     wrong = [
         {"stage_ranks": placed},
         {"graph": encoders, "stage_ranks": (0, 1, 2)},
@@ -167,6 +170,14 @@ def test_plan_of_a_graph():
     for options in ({"graph": "0>1"}, {"graph": encoders, "stage_ranks": "010122"}):
         with pytest.raises(TypeError):
             weft.plan(ranks=3, microbatches=8, **options)
+
+
+def test_choose_for_a_graph():
+    graph = weft.Graph("0>2,1>2,2>3")
+    found = weft.choose(ranks=4, global_batch=8, costs=weft.Costs(), graph=graph, threads=1)
+    plans = [each.plan for each in found.candidates if each.plan is not None]
+    assert plans and all(plan.table.graph == graph for plan in plans)
+    assert found.candidates[0].replicas * found.candidates[0].ranks == 4
 
 
 def test_compare_ranks_the_schedules_of_a_graph():
