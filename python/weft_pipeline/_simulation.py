@@ -65,6 +65,7 @@ class RankTimes(NamedTuple):
     peak_parameters: float
     peak_gradients: float
     receive_buffers: int
+    message_bytes: float  # of a simulated graph whose edges have sizes; else 0
 
 
 class Simulation(Immutable):
@@ -142,6 +143,7 @@ class Simulation(Immutable):
                 rank.peak_parameters,
                 rank.peak_gradients,
                 rank.receive_buffers_peak,
+                rank.message_bytes_peak,
             )
             for rank in (times[k] for k in range(self.program.ranks))
         )

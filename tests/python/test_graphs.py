@@ -140,6 +140,8 @@ def test_everything_follows_the_graph():
     costs = weft.Costs(hop_bytes=4, hop_bytes_per_unit=4)
     plain = weft.Table.parse(str(table))  # every edge carries the bytes of the hop
     assert table.simulate(costs).makespan > plain.simulate(costs).makespan
+    assert table.simulate(costs).ranks[2].message_bytes >= 16
+    assert plain.simulate().ranks[2].message_bytes == 0
     send = next(entry for entry in program.explain(0) if str(entry.action) == "0SEND_F0>2")
     assert str(send.peer.action) == "2RECV_F0<0"
     frozen = weft.Table.named("1F1B", graph=FROZEN, microbatches=2)
