@@ -27,10 +27,12 @@ struct span {
 /* The part of the whole that a member owns: slices of ALL_REDUCE may be shorter, or empty. */
 static struct span share_of(const struct weft_nccl_lane *lane,
                             const struct weft_collective *collective, uint32_t member) {
+  assert(lane->size > 1);
   if (collective->kind != WEFT_ALL_REDUCE) {
     return (struct span){member * collective->bytes, collective->bytes};
   }
   const uint64_t floats = collective->bytes / sizeof(float);
+  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): see the assert
   const uint64_t slice = (floats + lane->size - 1) / lane->size * sizeof(float);
   const uint64_t begin = member * slice < collective->bytes ? member * slice : collective->bytes;
   const uint64_t left = collective->bytes - begin;
