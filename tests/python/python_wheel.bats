@@ -13,7 +13,7 @@ setup_file() {
     WHY_NOT="no Python of version 3.9 or later"
   elif ! python3 -m venv "$ENVIRONMENT" >/dev/null 2>&1; then
     WHY_NOT="no virtual environments: python3-venv is not installed"
-  elif ! "$PYTHON" -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 30 \
+  elif ! "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 --timeout 30 \
     'scikit-build-core>=0.10' 'pycparser>=2.21' numpy pytest 'mypy~=2.4' 'ruff~=0.17.0' >/dev/null 2>&1; then
     WHY_NOT="PyPI is not reachable"
   fi
