@@ -64,6 +64,7 @@ struct weft_stage_call {
   bool first_backward; /* of the stage in this step */
   bool last_backward;  /* the stage's last B or W of this step */
   bool again;          /* a poll: the previous call returned WEFT_IN_PROGRESS */
+  bool recorded;       /* `stream` is being recorded into a graph */
 
   /* In a chain there is one of each. In a graph (weft/graph.h) these are arrays: inputs[k] and
    * input_grads[k] are of the k-th in-edge, outputs[k] and output_grads[k] of the k-th output, both
@@ -90,7 +91,6 @@ struct weft_stage_call {
 
   struct weft_device *device; /* the pipeline's; NULL: host */
   struct weft_stream *stream; /* where a stage that enqueues puts its work; NULL on the host */
-  bool recorded;              /* the stream is being recorded into a graph */
 
   int64_t now;      /* the transport's time */
   int64_t ready_at; /* may be set with WEFT_IN_PROGRESS: no need to ask before */

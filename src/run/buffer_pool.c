@@ -76,7 +76,7 @@ static void free_buffer(const struct weft_buffer_pool *pool, struct weft_buffer 
   const uint64_t capacity = pool->layout.capacity;
   weft_device_free(pool->device, pool->allocator, buffer->resident, capacity);
   weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
-  weft_array_free(pool->allocator, buffer, 1, sizeof *buffer);
+  weft_device_free(NULL, pool->allocator, buffer, sizeof *buffer);
 }
 
 void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
@@ -92,7 +92,8 @@ void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
 static enum weft_status make_buffer(const struct weft_buffer_pool *pool, struct weft_buffer **out,
                                     struct weft_error *error) {
   const uint64_t capacity = pool->layout.capacity;
-  struct weft_buffer *buffer = weft_array_allocate_zero(pool->allocator, 1, sizeof *buffer);
+  /* As memory of the host, which is aligned to cache lines: messages touch several of these. */
+  struct weft_buffer *buffer = weft_device_allocate(NULL, pool->allocator, sizeof *buffer);
   if (buffer == NULL) {
     return weft_fail_memory(error, sizeof *buffer);
   }

@@ -213,20 +213,20 @@ static enum weft_status find_held(const struct weft_executor *executor,
   for (uint32_t n = stage->port_count; n-- > 0;) {
     const struct weft_port *port = &stage->ports[n];
     const bool in = n < stage->in_count;
+    const struct weft_port_held *at = &held->ports[executor->graph == NULL ? !in : n];
     char edge[48] = "";
-    if (held->ports[n].activation == NULL && held->ports[n].gradient == NULL) {
+    if (at->activation == NULL && at->gradient == NULL) {
       continue;
     }
     if (executor->graph != NULL && port->other != WEFT_STAGE_NONE) {
       (void)snprintf(edge, sizeof edge, ", edge %" PRIu32 ">%" PRIu32,
                      in ? port->other : stage->stage, in ? stage->stage : port->other);
     }
-    return weft_fail(error, WEFT_ERR_INVALID,
-                     "'weft verify' lists everything that is missing in a program",
-                     "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
-                     ", microbatch %" PRIu32 "%s",
-                     executor->transport->rank, name_leftover(&held->ports[n], in), stage->stage,
-                     microbatch, edge);
+    return weft_fail(
+        error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
+        "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
+        ", microbatch %" PRIu32 "%s",
+        executor->transport->rank, name_leftover(at, in), stage->stage, microbatch, edge);
   }
   return WEFT_OK;
 }
@@ -294,12 +294,13 @@ static enum weft_status run_row(struct weft_executor *executor, struct weft_erro
     if (status != WEFT_OK) {
       return status;
     }
+    const uint32_t records = weft_cell_records(cell);
     if (cell->op != WEFT_OP_IDLE) {
       weft_rank_status_remember(executor->status, *cell, before, executor->now);
-      executor->actions_done += weft_cell_records(cell);
+      executor->actions_done += records;
       executor->last_progress = executor->now;
     }
-    executor->at += weft_cell_records(cell);
+    executor->at += records;
     executor->cell++;
   }
   return WEFT_OK;

@@ -36,7 +36,7 @@ struct weft_stage_functions {
  * first, and one behind each stage. */
 struct weft_port {
   uint32_t other; /* the stage at the other end; WEFT_STAGE_NONE: a loss's output */
-  uint32_t rank;  /* the transport's that runs it; UINT32_MAX: none */
+  uint32_t rank;  /* the transport's that runs it; UINT32_MAX: none but this one */
   /* Where buffers come from; `gradients` NULL where none cross. The two ports of an edge inside the
    * rank share them. */
   struct weft_buffer_pool *activations, *gradients;
@@ -51,7 +51,7 @@ struct weft_port {
 _Static_assert(sizeof(struct weft_port) == 64, "an action touches few cache lines");
 _Static_assert(2 * (WEFT_SKIP_MAX + 1) <= UINT16_MAX, "ports of a stage have small numbers");
 
-/* One of the rank's stages. */
+/* One of the rank's stages; in the order of use, as the executor is. */
 struct weft_executor_stage {
   uint32_t stage;
   bool is_source, is_loss; /* no edge leads to it, or from it */
@@ -62,38 +62,37 @@ struct weft_executor_stage {
   unsigned char *held;                /* likewise: weft_executor_held() */
   uint64_t held_bytes;
   const uint64_t *saved_at; /* [microbatch], likewise; NULL: the stage saves nothing */
+  uint32_t *free_slots;     /* a stack */
+  uint32_t free_slot_count;
+  uint32_t slot_count;
+  uint64_t unsharded_ticket; /* its parameters are in fact once that many collectives are done */
+  bool unsharded;            /* they are, at this place of the program */
+  bool reduced;              /* its gradients are, in this step */
+  bool tied;                 /* likewise, with those of the stage that shares weights */
 
-  struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
   uint32_t in_count, port_count;
+  struct weft_port *ports;  /* [port_count]: in-edges, then out-edges, as in the row */
   struct weft_port pair[2]; /* they are here where there is at most one in-edge and one out-edge, as
                                in a chain: the second one is the out-edge's */
-  uint32_t output_count;    /* of call->outputs */
+  struct weft_stage_functions functions[WEFT_OP_COUNT];
+  uint32_t output_count; /* of call->outputs */
 
   /* Of the step that runs, [microbatch] each. */
   const struct weft_tensors *inputs;  /* of a source */
   const struct weft_tensors *targets; /* of a loss, like the next two; NULL: none */
   double *losses;
   struct weft_batch_merge *outputs; /* NULL: not wanted */
-
-  uint32_t *free_slots; /* a stack */
-  uint32_t free_slot_count;
-  uint32_t slot_count;
-  bool unsharded;            /* its parameters are, at this place of the program */
-  uint64_t unsharded_ticket; /* they are in fact once that many collectives are done */
-  bool reduced;              /* its gradients are, in this step */
-  bool tied;                 /* likewise, with those of the stage that shares weights */
-  struct weft_stage_functions functions[WEFT_OP_COUNT];
 };
 
 /* A compute action in progress: the cell's own, or a sub-action of an OVERLAP_F_B. */
 struct weft_sub_action {
+  struct weft_stage_call call;
   const struct weft_action *action;
-  uint32_t record;
   struct weft_executor_stage *stage;
   struct weft_held *held;
   struct weft_tensors *views; /* of the call, where a stage has several inputs or outputs */
-  struct weft_stage_call call;
   const struct weft_stage_functions *functions;
+  uint32_t record;
   uint32_t function_count, function_at;
 };
 
@@ -106,65 +105,63 @@ struct weft_custom {
 /* How far the cell at `at` is. */
 enum weft_cell_step { WEFT_CELL_NEW, WEFT_CELL_PREPARING, WEFT_CELL_CALLING };
 
+/* What every action uses comes first, and what none does last: one thread may run many ranks in
+ * turn, and finds little of each in its cache. */
 struct weft_executor {
-  const struct weft_allocator *allocator;
   struct weft_transport *transport;
-  const struct weft_pipeline_options *options;
   struct weft_rank_status *status;
   struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
-  struct weft_custom custom[WEFT_OP_COUNT];
-
-  struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_own_stage() */
-  uint32_t own_count;
-  uint32_t stage_count;
-  struct weft_graph *graph; /* held; NULL: a chain */
-  struct weft_port *ports;  /* [port_count]: of own stages, where they are not in the stage */
-  uint32_t port_count;
-  struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an
-                                     edge inside the rank is at its out-port */
-  uint32_t view_count;            /* tensors of a sub-action's views: 0 where no stage needs any */
-  uint64_t placement_hash;        /* as a row's */
-
-  char *saved; /* on the device: what the stages save for backwards (saved_layout.c) */
-  uint64_t saved_bytes;
-
+  const struct weft_pipeline_options *options;
+  struct weft_graph *graph;            /* held; NULL: a chain */
+  struct weft_executor_stage *stages;  /* [own_count], ascending; weft_executor_own_stage() */
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
-  struct weft_tensors *views;          /* [sub_action_capacity][view_count] */
-  uint32_t sub_action_capacity;
-  /* The same as pointers, for custom functions. */
-  const struct weft_action **custom_actions;
-  struct weft_stage **custom_stages;
-  struct weft_stage_call **custom_calls;
 
   /* The step that runs. */
   struct weft_row *row;
   uint64_t step;
-  uint64_t round;              /* counts beginnings of a row; the same on all ranks */
-  bool connected;              /* its pools have the memory that messages travel in */
-  struct weft_stage_call call; /* what each call of the step begins with */
-  uint64_t at;                 /* record */
-  uint64_t cell;               /* number of the cell in the row, for messages */
-  uint32_t zeroed;             /* stages whose gradients have been zeroed */
+  uint64_t at;   /* record */
+  uint64_t cell; /* number of the cell in the row, for messages */
+  uint32_t own_count;
   enum weft_cell_step cell_step;
   uint32_t sub_action_at, sub_action_count;
-  bool custom_again;
+  int64_t now;           /* as last read */
+  int64_t last_progress; /* when an action last ended */
+  int64_t wake_at;       /* when to advance again at the latest */
   int64_t cell_begin;
   uint64_t actions_done;
+  uint64_t collective_count, collective_done; /* see below */
+  uint32_t zeroed;                            /* stages whose gradients have been zeroed */
+  uint32_t blamed_rank; /* in a failure: this rank, or the sender of a wrong message */
+  bool custom_again;
+  struct weft_stage_call call; /* what each call of the step begins with */
+  uint64_t round;              /* counts beginnings of a row; the same on all ranks */
+  bool connected;              /* its pools have the memory that messages travel in */
+
+  struct weft_custom custom[WEFT_OP_COUNT];
+  /* The sub-actions as pointers, for custom functions. */
+  const struct weft_action **custom_actions;
+  struct weft_stage **custom_stages;
+  struct weft_stage_call **custom_calls;
 
   /* Collectives: records of the row, in order; the first collective_done are complete. */
   uint32_t *collectives;
   uint32_t collective_capacity;
-  uint64_t collective_count, collective_done;
   bool collective_running;
   int64_t collective_begin, collective_ready_at;
   struct weft_stage_call collective_call;
 
-  /* Time. */
-  int64_t now;           /* as last read */
-  int64_t last_progress; /* when an action last ended */
-  int64_t wake_at;       /* when to advance again at the latest */
-
-  uint32_t blamed_rank; /* in a failure: this rank, or the sender of a wrong message */
+  const struct weft_allocator *allocator;
+  uint32_t stage_count;
+  uint32_t sub_action_capacity;
+  struct weft_tensors *views; /* [sub_action_capacity][view_count] */
+  uint32_t view_count;        /* tensors of a sub-action's views: 0 where no stage needs any */
+  uint32_t port_count;
+  struct weft_port *ports;        /* [port_count]: of own stages, where they are not in the stage */
+  struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an
+                                     edge inside the rank is at its out-port */
+  uint64_t placement_hash;        /* as a row's */
+  char *saved; /* on the device: what the stages save for backwards (saved_layout.c) */
+  uint64_t saved_bytes;
 };
 
 /* ---- Setting up (executor_setup.c) ---- */
@@ -339,6 +336,12 @@ static inline bool weft_executor_is_muted(const struct weft_executor *executor) 
   const struct weft_device_work *work = executor->device;
   return work != NULL && work->recording != NULL && work->recording->failed;
 }
+/* From here on the row is recorded, and not run; NULL: it is run again. On a device. */
+static inline void weft_executor_record(struct weft_executor *executor,
+                                        struct weft_recording *recording) {
+  executor->device->recording = recording;
+  executor->call.recorded = recording != NULL;
+}
 /* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
 enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
                                         enum weft_status status, const struct weft_error *error);
@@ -467,25 +470,27 @@ static inline struct weft_held *weft_executor_held(const struct weft_executor_st
   return (void *)(stage->held + microbatch * stage->held_bytes);
 }
 
-/* The port that a SEND or RECV is about, and its number; NULL: the stage has no such edge. */
+/* The port that a SEND or RECV is about, and its number in weft_executor_held(); NULL: the stage has
+ * no such edge to another rank. */
 static inline struct weft_port *weft_executor_find_port(const struct weft_executor *executor,
                                                         struct weft_executor_stage *stage,
-                                                        struct weft_action transfer,
+                                                        struct weft_action transfer, bool in,
                                                         uint32_t *number) {
-  const bool in = transfer.op == WEFT_OP_RECV_F || transfer.op == WEFT_OP_SEND_B;
-  const uint32_t other = weft_transfer_other(transfer);
-  uint32_t n = in ? 0 : stage->in_count;
+  struct weft_port *port;
   if (executor->graph == NULL) {
-    struct weft_port *port = &stage->pair[!in];
+    *number = !in;
+    port = transfer.skip == 0 ? &stage->pair[!in] : NULL;
+  } else {
+    const uint32_t other = weft_transfer_other(transfer);
+    const uint32_t end = in ? stage->in_count : stage->port_count;
+    uint32_t n = in ? 0 : stage->in_count;
+    while (n < end && stage->ports[n].other != other) {
+      n++;
+    }
     *number = n;
-    return port->other == other ? port : NULL;
+    port = n < end ? &stage->ports[n] : NULL;
   }
-  const uint32_t end = in ? stage->in_count : stage->port_count;
-  while (n < end && stage->ports[n].other != other) {
-    n++;
-  }
-  *number = n;
-  return n < end ? &stage->ports[n] : NULL;
+  return port != NULL && port->rank != UINT32_MAX ? port : NULL;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,
@@ -586,7 +591,6 @@ static inline void weft_executor_fill_call(const struct weft_executor *executor,
   call->stage = stage;
   call->microbatch = microbatch;
   call->now = executor->now;
-  call->recorded = executor->device != NULL && executor->device->recording != NULL;
 }
 
 #endif

@@ -8,8 +8,9 @@
 
 #define TWICE static inline __attribute__((always_inline))
 
+/* In a chain every stage has one: that of the first one has no pools, and holds nothing. */
 TWICE uint32_t in_ports(const struct weft_executor_stage *stage, bool chain) {
-  return chain ? !stage->is_source : stage->in_count;
+  return chain ? 1 : stage->in_count;
 }
 
 TWICE const struct weft_port *in_port(const struct weft_executor_stage *stage, uint32_t n,
@@ -22,7 +23,11 @@ TWICE const struct weft_port *out_port(const struct weft_executor_stage *stage, 
   return chain ? &stage->pair[1] : &stage->ports[n];
 }
 
-/* They are behind the in-ports. */
+/* The number of the first in `held`: they are behind the in-ports. */
+TWICE uint32_t first_out(const struct weft_executor_stage *stage, bool chain) {
+  return chain ? 1 : stage->in_count;
+}
+
 TWICE uint32_t out_ports(const struct weft_executor_stage *stage, bool chain) {
   return chain ? 1 : stage->port_count - stage->in_count;
 }
@@ -67,7 +72,7 @@ TWICE void fill_outputs(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
   const struct weft_held *held = sub->held;
   if (chain || stage->output_count == 1) {
-    sub->call.outputs = &held->ports[in_ports(stage, chain)].activation->tensors;
+    sub->call.outputs = &held->ports[first_out(stage, chain)].activation->tensors;
     return;
   }
   sub->call.output_count = stage->output_count;
@@ -97,7 +102,7 @@ TWICE void fill_output_grads(struct weft_sub_action *sub, bool chain) {
     return;
   }
   for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = in_ports(stage, chain) + k;
+    const uint32_t n = first_out(stage, chain) + k;
     if (held->ports[n].gradient != NULL) {
       sub->call.output_grads = &held->ports[n].gradient->tensors;
       return;
@@ -138,7 +143,7 @@ TWICE void fill_forward(struct weft_sub_action *sub, bool chain) {
   const uint32_t mb = sub->action->microbatch;
   fill_outputs(sub, chain);
   if (stage->is_loss) {
-    const struct weft_buffer *made = sub->held->ports[in_ports(stage, chain)].gradient;
+    const struct weft_buffer *made = sub->held->ports[first_out(stage, chain)].gradient;
     if (stage->targets != NULL) {
       call->targets = &stage->targets[mb];
     }

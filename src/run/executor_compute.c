@@ -77,13 +77,14 @@ TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_s
   const bool forward = sub->action->op == WEFT_OP_F;
   enum weft_status status = WEFT_OK;
   if (forward) {
-    for (uint32_t n = 0; n < in_ports(stage, chain) && status == WEFT_OK; n++) {
+    const uint32_t inputs = chain ? !stage->is_source : stage->in_count;
+    for (uint32_t n = 0; n < inputs && status == WEFT_OK; n++) {
       status = await_message(executor, sub, in_port(stage, n, chain),
                              sub->held->ports[n].activation, true, error);
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
     for (uint32_t k = 0; k < out_ports(stage, chain) && status == WEFT_OK; k++) {
-      const uint32_t n = in_ports(stage, chain) + k;
+      const uint32_t n = first_out(stage, chain) + k;
       if (out_port(stage, n, chain)->gradients != NULL) {
         status = await_message(executor, sub, out_port(stage, n, chain),
                                sub->held->ports[n].gradient, false, error);
@@ -113,11 +114,11 @@ TWICE enum weft_status take_buffer(struct weft_executor *executor,
 }
 
 /* A buffer for the gradient that a loss makes. */
-static enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
-                                  struct weft_error *error) {
+TWICE enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
+                                 bool chain, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  const struct weft_port *port = &stage->ports[stage->in_count];
-  struct weft_buffer **made = &sub->held->ports[stage->in_count].gradient;
+  const struct weft_port *port = out_port(stage, stage->in_count, chain);
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].gradient;
   if (port->gradients == NULL || *made != NULL) {
     return WEFT_OK;
   }
@@ -134,13 +135,9 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
                                  bool chain, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
-  const uint32_t in = in_ports(stage, chain);
-  if (sub->action->op == WEFT_OP_W) {
-    return WEFT_OK;
-  }
   if (forward) {
     for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-      const uint32_t n = in + k;
+      const uint32_t n = first_out(stage, chain) + k;
       const enum weft_status status = take_buffer(executor, stage, out_port(stage, n, chain),
                                                   out_port(stage, n, chain)->activations,
                                                   &sub->held->ports[n].activation, error);
@@ -148,9 +145,13 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
         return status;
       }
     }
-    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, error) : WEFT_OK;
+    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, chain, error)
+                                                        : WEFT_OK;
   }
-  for (uint32_t n = 0; n < in; n++) {
+  if (sub->action->op == WEFT_OP_W) {
+    return WEFT_OK;
+  }
+  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
     const struct weft_port *port = in_port(stage, n, chain);
     if (port->gradients != NULL) {
       const enum weft_status status =
@@ -190,8 +191,8 @@ TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_s
 
 TWICE enum weft_status find_sub_actions(struct weft_executor *executor,
                                         const struct weft_action *cell, struct weft_error *error) {
-  const uint32_t first = weft_cell_parts(cell) > 0 ? 1 : 0; /* an overlap's are behind it */
-  const uint32_t count = weft_cell_parts(cell) > 0 ? weft_cell_parts(cell) : 1;
+  const uint32_t first = cell->parts > 0 ? 1 : 0; /* an overlap's are behind it */
+  const uint32_t count = cell->parts > 0 ? cell->parts : 1;
   executor->sub_action_at = 0;
   executor->sub_action_count = count;
   assert(count <= executor->sub_action_capacity);
@@ -248,20 +249,20 @@ static inline enum weft_status settle(struct weft_executor *executor,
 }
 
 /* The loss's gradients get the shapes that its forward has given the outputs. */
-static void match_loss(struct weft_sub_action *sub) {
+TWICE void match_loss(struct weft_sub_action *sub, bool chain) {
   const struct weft_executor_stage *stage = sub->stage;
-  struct weft_buffer *made = sub->held->ports[stage->in_count].gradient;
+  struct weft_buffer *made = sub->held->ports[first_out(stage, chain)].gradient;
   if (stage->is_loss && made != NULL) {
-    weft_buffer_match(made, stage->ports[stage->in_count].gradients, sub->call.outputs);
+    weft_buffer_match(made, out_port(stage, stage->in_count, chain)->gradients, sub->call.outputs);
   }
 }
 
 TWICE enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
-                                      struct weft_error *error) {
+                                      bool chain, struct weft_error *error) {
   while (sub->function_at < sub->function_count) {
     struct weft_stage_call *call = &sub->call;
-    if (sub->action->op == WEFT_OP_F && sub->function_at == sub->functions->op_count) {
-      match_loss(sub);
+    if (sub->function_at == sub->functions->op_count && sub->action->op == WEFT_OP_F) {
+      match_loss(sub, chain);
     }
     call->now = executor->now;
     call->ready_at = 0;
@@ -317,7 +318,7 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
 }
 
 TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
-                                uint32_t number, struct weft_error *error) {
+                                uint32_t number, bool chain, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[sub->action->op];
   if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
     const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
@@ -325,7 +326,7 @@ TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_
       return status;
     }
   }
-  return call_functions(executor, sub, error);
+  return call_functions(executor, sub, chain, error);
 }
 
 static bool overlap_is_called(const struct weft_executor *executor) {
@@ -334,9 +335,9 @@ static bool overlap_is_called(const struct weft_executor *executor) {
 }
 
 TWICE enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
-                                struct weft_error *error) {
+                                bool chain, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[cell->op];
-  if (weft_cell_parts(cell) > 0 && custom->function != NULL && !overlap_is_called(executor)) {
+  if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
     const enum weft_status status =
         call_custom(executor, cell, custom, 0, executor->sub_action_count, error);
     if (status != WEFT_OK) {
@@ -344,8 +345,9 @@ TWICE enum weft_status call_all(struct weft_executor *executor, const struct wef
     }
   }
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
-    const enum weft_status status = call_sub(
-        executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at, error);
+    const enum weft_status status =
+        call_sub(executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at,
+                 chain, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -372,21 +374,22 @@ TWICE void end_microbatch(const struct weft_executor *executor, struct weft_sub_
     give_back(executor, in_port(stage, n, chain)->activations, &sub->held->ports[n].activation);
   }
   for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = in_ports(stage, chain) + k;
+    const uint32_t n = first_out(stage, chain) + k;
     give_back(executor, out_port(stage, n, chain)->gradients, &sub->held->ports[n].gradient);
   }
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
 
 /* A loss's output stays here: it is kept for the result, if that is wanted. */
-static enum weft_status keep_output(struct weft_sub_action *sub, struct weft_error *error) {
+TWICE enum weft_status keep_output(struct weft_sub_action *sub, bool chain,
+                                   struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  struct weft_buffer **made = &sub->held->ports[stage->in_count].activation;
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].activation;
   if (stage->outputs != NULL) {
     WEFT_TRY(weft_batch_merge_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
                                    sub->call.stream, error));
   }
-  weft_buffer_pool_give(stage->ports[stage->in_count].activations, *made);
+  weft_buffer_pool_give(out_port(stage, stage->in_count, chain)->activations, *made);
   *made = NULL;
   return WEFT_OK;
 }
@@ -403,22 +406,22 @@ TWICE enum weft_status finish_forward(struct weft_executor *executor, struct wef
     WEFT_TRY(weft_executor_copy_outputs(executor, sub, error));
   }
   for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = in_ports(stage, chain) + k;
+    const uint32_t n = first_out(stage, chain) + k;
     const struct weft_port *port = out_port(stage, n, chain);
     struct weft_buffer **made = &sub->held->ports[n].activation;
     if (weft_buffer_pack(*made, port->activations, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error);
     }
     if (port->near != NULL) {
-      weft_executor_held(port->near, sub->action->microbatch)->ports[port->near_port].activation =
-          *made;
+      struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
+      near->ports[chain ? 0 : port->near_port].activation = *made;
       *made = NULL;
     } else if (!stage->is_loss) {
       weft_executor_publish(executor, port->activations, *made);
     }
   }
   if (stage->is_loss) {
-    WEFT_TRY(keep_output(sub, error));
+    WEFT_TRY(keep_output(sub, chain, error));
   }
   if (!stage->needs->has_backward) {
     end_microbatch(executor, sub, chain);
@@ -443,8 +446,8 @@ TWICE enum weft_status finish_backward(struct weft_executor *executor, struct we
       return weft_executor_fail_stage(executor, sub->action, error);
     }
     if (port->near != NULL) {
-      weft_executor_held(port->near, sub->action->microbatch)->ports[port->near_port].gradient =
-          *made;
+      struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
+      near->ports[chain ? 1 : port->near_port].gradient = *made;
       *made = NULL;
     } else {
       weft_executor_publish(executor, port->gradients, *made);
@@ -466,7 +469,7 @@ TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_
     sub->held->done |= WEFT_OP_BIT(sub->action->op);
     WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, chain, error)
                                           : finish_backward(executor, sub, chain, error));
-    if (weft_cell_parts(cell) > 0) {
+    if (cell->parts > 0) {
       weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
     }
   }
@@ -501,7 +504,7 @@ TWICE enum weft_status compute(struct weft_executor *executor, const struct weft
       WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
     }
   }
-  const enum weft_status status = call_all(executor, cell, error);
+  const enum weft_status status = call_all(executor, cell, chain, error);
   return status == WEFT_OK ? finish(executor, cell, chain, error) : status;
 }
 

@@ -85,9 +85,9 @@ static void link_port(const struct weft_executor *executor, const struct weft_ro
   if (port->other == WEFT_STAGE_NONE) {
     return;
   }
-  port->rank = weft_executor_rank_of(executor, first, port->other);
   port->near = weft_executor_find_stage(executor, port->other);
   if (port->near == NULL) {
+    port->rank = weft_executor_rank_of(executor, first, port->other);
     return;
   }
   const struct weft_row_stage *near = &first->stages[port->near - executor->stages];

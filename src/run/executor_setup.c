@@ -59,6 +59,7 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     stage->needs = &first->stages[k];
     stage->in_count = stage->needs->in_count;
     stage->port_count = stage->needs->port_count;
+    stage->pair[0].rank = UINT32_MAX; /* where it is not used */
     stage->ports = stage->in_count <= 1 && stage->port_count == stage->in_count + 1
                        ? &stage->pair[1 - stage->in_count]
                        : &executor->ports[stage->needs->first_port];

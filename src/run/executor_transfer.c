@@ -177,8 +177,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_SEND_F;
   uint32_t n;
-  struct weft_port *port = weft_executor_find_port(executor, stage, *action, &n);
-  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
+  struct weft_port *port = weft_executor_find_port(executor, stage, *action, !forward, &n);
+  if (port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
                                      error);
   }
@@ -300,8 +300,8 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_RECV_F;
   uint32_t n;
-  struct weft_port *port = weft_executor_find_port(executor, stage, *action, &n);
-  if (port == NULL || port->near != NULL || port->rank == UINT32_MAX) {
+  struct weft_port *port = weft_executor_find_port(executor, stage, *action, forward, &n);
+  if (port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);
   }

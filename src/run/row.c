@@ -351,7 +351,8 @@ static void find_own_stages(struct weft_row *row) {
       stage->first_port = row->port_count;
       stage->held_at = row->held_bytes;
       stage->held_bytes =
-          sizeof(struct weft_held) + stage->port_count * sizeof(struct weft_port_held);
+          sizeof(struct weft_held) +
+          (program->graph == NULL ? 2 : stage->port_count) * sizeof(struct weft_port_held);
       row->port_count += stage->port_count;
       row->held_bytes += stage->held_bytes * program->microbatch_count;
     }

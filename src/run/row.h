@@ -19,11 +19,12 @@ struct weft_port_held {
   struct weft_buffer *gradient; /* the other way round */
 };
 
-/* What it holds for a (stage, microbatch). */
+/* What it holds for a (stage, microbatch). In a chain ports[0] is the in-edge and ports[1] the
+ * out-edge of every stage, of the first one too, so that no action has to ask. */
 struct weft_held {
   uint32_t slot;
   uint32_t done;                 /* WEFT_OP_BIT of F, B, I, W */
-  struct weft_port_held ports[]; /* [port_count of the stage] */
+  struct weft_port_held ports[]; /* [port_count of the stage]; [2] in a chain */
 };
 
 /* An edge at one of its ends: a port of the stage there. */

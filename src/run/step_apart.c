@@ -335,9 +335,9 @@ static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_r
       ops->make_current(graph->device, &recording->error) == WEFT_OK &&
       ops->capture_begin(graph->device, work->stream, &recording->error) == WEFT_OK;
   recording->failed = !captures || fork_streams(executor, &recording->error) < 0;
-  work->recording = recording;
+  weft_executor_record(executor, recording);
   const enum weft_status status = go_through(pipeline, error);
-  work->recording = NULL;
+  weft_executor_record(executor, NULL);
   graph->cells = work->enqueued;
   graph->waits = work->wait_count;
   graph->transfers = work->copy_count;

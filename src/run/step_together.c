@@ -217,7 +217,7 @@ static enum weft_status record_rows(struct weft_world_graph *graph, void *const 
                                     struct weft_recording *recording, struct weft_error *error) {
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
-    executor->device->recording = recording;
+    weft_executor_record(executor, recording);
     graph->ranks[r].actions = executor->actions_done;
   }
   find_clocks(graph, items);
@@ -230,7 +230,7 @@ static enum weft_status record_rows(struct weft_world_graph *graph, void *const 
   for (uint32_t r = 0; r < graph->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
     const uint64_t before = graph->ranks[r].actions;
-    executor->device->recording = NULL;
+    weft_executor_record(executor, NULL);
     graph->ranks[r].cells = executor->device->enqueued;
     graph->ranks[r].waits = executor->device->wait_count;
     graph->ranks[r].actions = executor->actions_done - before;
