@@ -22,19 +22,21 @@
 #include "ir/pairs.h"
 #include "ir/program.h"
 
-/* What has been done about one (stage, microbatch), and about one message (channel, microbatch),
- * on the stage's own rank. */
+/* What has been done about one (stage, microbatch), on the stage's own rank. In a graph that of
+ * transfers is noted for each message (channel, microbatch). */
 enum {
   DONE_F = 1u << 0,
   DONE_GRADIENT = 1u << 1, /* B or I */
-  DONE_SEND = 1u << 2,
-  DONE_RECV = 1u << 3
+  DONE_SEND_F = 1u << 2,
+  DONE_SEND_B = 1u << 3,
+  DONE_RECV_F = 1u << 4,
+  DONE_RECV_B = 1u << 5
 };
 
 static const uint8_t done_bits[WEFT_OP_COUNT] = {
-    [WEFT_OP_F] = DONE_F,         [WEFT_OP_B] = DONE_GRADIENT,  [WEFT_OP_I] = DONE_GRADIENT,
-    [WEFT_OP_SEND_F] = DONE_SEND, [WEFT_OP_SEND_B] = DONE_SEND, [WEFT_OP_RECV_F] = DONE_RECV,
-    [WEFT_OP_RECV_B] = DONE_RECV,
+    [WEFT_OP_F] = DONE_F,           [WEFT_OP_B] = DONE_GRADIENT,    [WEFT_OP_I] = DONE_GRADIENT,
+    [WEFT_OP_SEND_F] = DONE_SEND_F, [WEFT_OP_SEND_B] = DONE_SEND_B, [WEFT_OP_RECV_F] = DONE_RECV_F,
+    [WEFT_OP_RECV_B] = DONE_RECV_B,
 };
 
 /* A set of ranks that is visited in ascending order while it grows. */
@@ -46,8 +48,8 @@ struct rank_set {
 struct dry_run {
   const struct weft_program *in;
   struct weft_arena arena; /* everything below */
-  uint8_t *done;           /* [stage][microbatch]: DONE_F, DONE_GRADIENT */
-  uint8_t *messages;       /* [channel][microbatch]: DONE_SEND, DONE_RECV */
+  uint8_t *done;           /* [stage][microbatch] */
+  uint8_t *messages;       /* [channel][microbatch] of a graph */
   uint32_t *rank_of;       /* [stage_count] */
   uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
   bool *asleep;            /* [rank_count]: until something is sent to the rank */
@@ -94,8 +96,10 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   struct weft_arena *arena = &run->arena;
   size_t pairs, messages;
   WEFT_TRY(weft_pairs_count(in, &pairs, error));
-  WEFT_TRY(weft_messages_count(in, &messages, error));
-  run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
+  if (in->graph != NULL) {
+    WEFT_TRY(weft_messages_count(in, &messages, error));
+    run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
+  }
   run->done = weft_arena_allocate(arena, pairs, sizeof *run->done);
   run->rank_of = weft_arena_allocate(arena, in->stage_count, sizeof *run->rank_of);
   run->next = weft_arena_allocate(arena, in->rank_count, sizeof *run->next);
@@ -135,15 +139,15 @@ static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t
   return &run->messages[(size_t)channel * run->in->microbatch_count + microbatch];
 }
 
-/* What has been done about the message of a SEND or RECV; NULL: there is no such edge. */
-static uint8_t *message_of(const struct dry_run *run, struct weft_action transfer) {
-  const uint32_t channel = weft_channel_of(run->in, transfer);
-  return channel != WEFT_EDGE_NONE ? message_on(run, channel, transfer.microbatch) : NULL;
-}
-
-static bool message_is(const struct dry_run *run, struct weft_action transfer, uint32_t bits) {
-  const uint8_t *message = message_of(run, transfer);
-  return message != NULL && (*message & bits) != 0;
+/* Where a SEND or RECV of a stage is noted, in a chain also a compute; NULL: it has no such edge. */
+WEFT_GRAPH_INLINE uint8_t *done_by(const struct dry_run *run, const struct weft_graph *graph,
+                                   uint32_t stage, struct weft_action action) {
+  if (graph != NULL) {
+    const uint32_t channel = weft_graph_channel_of(graph, action);
+    return channel != WEFT_EDGE_NONE ? message_on(run, channel, action.microbatch) : NULL;
+  }
+  const bool exists = stage < run->in->stage_count && action.skip == 0;
+  return exists ? done_of(run, stage, action.microbatch) : NULL;
 }
 
 /* Whether what one stage makes is at hand for the other without a transfer. */
@@ -158,49 +162,57 @@ static struct weft_action recv_of(struct weft_action action, uint32_t producer) 
 }
 
 /* Number k of its inputs. */
-static bool input_is_ready(const struct dry_run *run, struct weft_action action, uint32_t k,
-                           uint32_t producer) {
-  const uint32_t channel = weft_action_input_channel(run->in->graph, action, k);
-  return (*message_on(run, channel, action.microbatch) & DONE_RECV) != 0 ||
+WEFT_GRAPH_INLINE bool input_is_ready(const struct dry_run *run, const struct weft_graph *graph,
+                                      struct weft_action action, uint32_t k, uint32_t producer) {
+  const bool forward = action.op == WEFT_OP_F;
+  const uint8_t *received =
+      graph == NULL
+          ? done_of(run, action.stage, action.microbatch)
+          : message_on(run, weft_action_input_channel(graph, action, k), action.microbatch);
+  return (*received & (forward ? DONE_RECV_F : DONE_RECV_B)) != 0 ||
          (is_near(run, action.stage, producer) &&
-          is_done(run, producer, action.microbatch,
-                  action.op == WEFT_OP_F ? DONE_F : DONE_GRADIENT));
+          is_done(run, producer, action.microbatch, forward ? DONE_F : DONE_GRADIENT));
 }
 
 /* The first of its inputs that is not ready: the stage that makes it. False: all are. */
-static bool find_unready_input(const struct dry_run *run, struct weft_action action,
-                               uint32_t *producer) {
-  const struct weft_graph *graph = run->in->graph;
+WEFT_GRAPH_INLINE bool find_unready_input(const struct dry_run *run, const struct weft_graph *graph,
+                                          struct weft_action action, uint32_t *producer) {
   const uint32_t count = weft_action_input_count(graph, action, run->in->stage_count);
   for (uint32_t k = 0; k < count; k++) {
     *producer = weft_action_input_at(graph, action, k);
-    if (!input_is_ready(run, action, k, *producer)) {
+    if (!input_is_ready(run, graph, action, k, *producer)) {
       return true;
     }
   }
   return false;
 }
 
-static bool action_is_ready(const struct dry_run *run, struct weft_action action) {
+WEFT_GRAPH_INLINE bool action_is_ready(const struct dry_run *run, const struct weft_graph *graph,
+                                       struct weft_action action) {
   uint32_t producer;
+  const uint8_t *sent;
   switch (action.op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
-    case WEFT_OP_I: return !find_unready_input(run, action, &producer);
+    case WEFT_OP_I: return !find_unready_input(run, graph, action, &producer);
     case WEFT_OP_SEND_F: return is_done(run, action.stage, action.microbatch, DONE_F);
     case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, DONE_GRADIENT);
     case WEFT_OP_RECV_F:
-    case WEFT_OP_RECV_B: return message_is(run, action, DONE_SEND);
+    case WEFT_OP_RECV_B:
+      sent = done_by(run, graph, weft_transfer_other(action), action);
+      return sent != NULL &&
+             (*sent & (action.op == WEFT_OP_RECV_F ? DONE_SEND_F : DONE_SEND_B)) != 0;
     default: return true;
   }
 }
 
 /* The first record of a cell that is not ready, or NULL. */
-static const struct weft_action *find_unready(const struct dry_run *run,
-                                              const struct weft_action *cell) {
-  const uint32_t records = weft_cell_records(cell);
+WEFT_GRAPH_INLINE const struct weft_action *find_unready(const struct dry_run *run,
+                                                         const struct weft_graph *graph,
+                                                         const struct weft_action *cell,
+                                                         uint32_t records) {
   for (uint32_t i = 0; i < records; i++) {
-    if (!action_is_ready(run, cell[i])) {
+    if (!action_is_ready(run, graph, cell[i])) {
       return &cell[i];
     }
   }
@@ -209,14 +221,15 @@ static const struct weft_action *find_unready(const struct dry_run *run,
 
 /* PyTorch looks an action up on the rank of its stage, so one that is on
  * another rank makes nothing ready. */
-static void mark_done(struct dry_run *run, uint32_t rank, struct weft_action action) {
+WEFT_GRAPH_INLINE void mark_done(const struct dry_run *run, const struct weft_graph *graph,
+                                 uint32_t rank, struct weft_action action) {
   const uint8_t bits = done_bits[action.op];
   if (bits == 0 || run->rank_of[action.stage] != rank) {
     return;
   }
-  uint8_t *done = weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)
-                      ? message_of(run, action)
-                      : done_of(run, action.stage, action.microbatch);
+  uint8_t *done = graph != NULL && weft_op_in(action.op, WEFT_OPS_COMPUTE)
+                      ? done_of(run, action.stage, action.microbatch)
+                      : done_by(run, graph, action.stage, action);
   if (done != NULL) {
     *done |= bits;
   }
@@ -232,14 +245,10 @@ struct sweep {
 
 /* A SEND wakes the rank of the receiving stage, which may find that it waits for
  * another message and sleep on. */
-static void wake_receiver(struct dry_run *run, const struct sweep *sweep, uint32_t rank,
-                          struct weft_action action) {
-  struct weft_action recv;
-  if (!weft_op_in(action.op, WEFT_OPS_SEND) ||
-      !weft_action_partner(action, run->in->stage_count, &recv)) {
-    return;
-  }
-  const uint32_t receiver = run->rank_of[recv.stage];
+static inline void wake_receiver(const struct dry_run *run, const struct sweep *sweep,
+                                 uint32_t rank, struct weft_action send) {
+  const uint32_t to = weft_transfer_other(send);
+  const uint32_t receiver = to < run->in->stage_count ? run->rank_of[to] : WEFT_RANK_NONE;
   if (receiver != WEFT_RANK_NONE && run->asleep[receiver]) {
     run->asleep[receiver] = false;
     set_add(receiver > rank ? sweep->set : sweep->missed, receiver);
@@ -261,23 +270,28 @@ static bool can_sleep(const struct dry_run *run, uint32_t rank, struct weft_acti
   return run->rank_of[unready.stage] == rank;
 }
 
-static void run_cell(struct dry_run *run, const struct sweep *sweep, uint32_t rank) {
+WEFT_GRAPH_INLINE void run_cell(struct dry_run *run, const struct weft_graph *graph,
+                                const struct sweep *sweep, uint32_t rank, uint32_t records) {
   const uint64_t record = run->next[rank];
   const struct weft_action *cell = &run->in->actions[record];
-  const uint32_t records = weft_cell_records(cell);
   for (uint32_t i = 0; i < records; i++) {
-    mark_done(run, rank, cell[i]);
-    wake_receiver(run, sweep, rank, cell[i]);
+    mark_done(run, graph, rank, cell[i]);
+    if (weft_op_in(cell[i].op, WEFT_OPS_SEND)) {
+      wake_receiver(run, sweep, rank, cell[i]);
+    }
   }
   run->started[record] = sweep->step;
   grow_row(run, rank, sweep->step + (uint64_t)1, records - 1);
   run->next[rank] = skip_bubbles(run->in, record + records, run->in->row_begin[rank + 1]);
 }
 
-static void ask(struct dry_run *run, struct sweep *sweep, uint32_t rank) {
-  const struct weft_action *unready = find_unready(run, &run->in->actions[run->next[rank]]);
+WEFT_GRAPH_INLINE void ask(struct dry_run *run, const struct weft_graph *graph, struct sweep *sweep,
+                           uint32_t rank) {
+  const struct weft_action *cell = &run->in->actions[run->next[rank]];
+  const uint32_t records = weft_cell_records(cell);
+  const struct weft_action *unready = find_unready(run, graph, cell, records);
   if (unready == NULL) {
-    run_cell(run, sweep, rank);
+    run_cell(run, graph, sweep, rank, records);
     sweep->progress++;
     if (has_actions_left(run, rank)) {
       set_add(&run->later, rank);
@@ -293,11 +307,20 @@ static void ask(struct dry_run *run, struct sweep *sweep, uint32_t rank) {
   }
 }
 
-static uint32_t run_sweep(struct dry_run *run, struct sweep sweep) {
-  for (uint32_t word = 0; word < sweep.set->word_count; word++) {
-    while (sweep.set->words[word] != 0) {
-      ask(run, &sweep, set_take(sweep.set, word));
+WEFT_GRAPH_INLINE void run_sweep_in(struct dry_run *run, const struct weft_graph *graph,
+                                    struct sweep *sweep) {
+  for (uint32_t word = 0; word < sweep->set->word_count; word++) {
+    while (sweep->set->words[word] != 0) {
+      ask(run, graph, sweep, set_take(sweep->set, word));
     }
+  }
+}
+
+static uint32_t run_sweep(struct dry_run *run, struct sweep sweep) {
+  if (run->in->graph == NULL) {
+    run_sweep_in(run, NULL, &sweep);
+  } else {
+    run_sweep_in(run, run->in->graph, &sweep);
   }
   return sweep.progress;
 }
@@ -359,7 +382,8 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
     wanted->op = action.op == WEFT_OP_SEND_F ? WEFT_OP_F : WEFT_OP_B;
     return true;
   }
-  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || !find_unready_input(run, action, &producer)) {
+  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
+      !find_unready_input(run, run->in->graph, action, &producer)) {
     return weft_action_partner(action, run->in->stage_count, wanted);
   }
   if (is_near(run, action.stage, producer)) {
@@ -374,7 +398,8 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
 /* "rank 0, step 3: 0RECV_B1 waits for 1SEND_B1 (rank 1, step 9)" */
 static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer, size_t size) {
   const struct weft_action *cell = &run->in->actions[run->next[rank]];
-  const struct weft_action *unready = find_unready(run, cell);
+  const struct weft_action *unready =
+      find_unready(run, run->in->graph, cell, weft_cell_records(cell));
   struct weft_action wanted;
   char cell_text[40];
   char wanted_text[80] = "a stage that does not exist";

@@ -5,6 +5,7 @@
 #include "inspect/match.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include <weft/support.h>
 
@@ -14,40 +15,32 @@
 /* Indices into program->actions fit, NONE apart. */
 _Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");
 
-/* Of a SEND or RECV; NULL: there is no such edge. */
-static uint32_t *slot_of(const struct weft_program *program, struct weft_action transfer,
-                         uint32_t *first_send) {
-  const uint32_t channel = weft_channel_of(program, transfer);
-  return channel != WEFT_EDGE_NONE
-             ? &first_send[(size_t)channel * program->microbatch_count + transfer.microbatch]
-             : NULL;
-}
-
-static void note_sends(const struct weft_program *program, uint32_t *first_send) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const struct weft_action action = program->actions[i];
-    if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-      uint32_t *slot = slot_of(program, action, first_send);
-      if (slot != NULL && *slot == WEFT_MATCH_NONE) {
-        *slot = (uint32_t)i;
+WEFT_GRAPH_INLINE void match_transfers(const struct weft_program *program,
+                                       const struct weft_graph *graph, uint32_t *first_send,
+                                       uint32_t *matches) {
+  const struct weft_action *actions = program->actions;
+  const uint64_t count = program->action_count;
+  const uint32_t stages = program->stage_count;
+  const size_t microbatches = program->microbatch_count;
+  for (uint64_t i = 0; i < count; i++) {
+    if (weft_op_in(actions[i].op, WEFT_OPS_SEND)) {
+      const uint32_t channel = weft_channel_of_send(graph, actions[i]);
+      const size_t slot = channel * microbatches + actions[i].microbatch;
+      if (channel != WEFT_EDGE_NONE && first_send[slot] == WEFT_MATCH_NONE) {
+        first_send[slot] = (uint32_t)i;
       }
     }
   }
-}
-
-/* A slot is emptied when its SEND is taken, so a second RECV finds nothing. */
-static void take_sends(const struct weft_program *program, uint32_t *first_send,
-                       uint32_t *matches) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const struct weft_action action = program->actions[i];
-    if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
-      continue;
-    }
-    uint32_t *slot = slot_of(program, action, first_send);
-    if (slot != NULL && *slot != WEFT_MATCH_NONE) {
-      matches[i] = *slot;
-      matches[*slot] = (uint32_t)i;
-      *slot = WEFT_MATCH_NONE;
+  /* A slot is emptied when its SEND is taken, so a second RECV finds nothing. */
+  for (uint64_t i = 0; i < count; i++) {
+    if (weft_op_in(actions[i].op, WEFT_OPS_RECV)) {
+      const uint32_t channel = weft_channel_of_recv(graph, stages, actions[i]);
+      const size_t slot = channel * microbatches + actions[i].microbatch;
+      if (channel != WEFT_EDGE_NONE && first_send[slot] != WEFT_MATCH_NONE) {
+        matches[i] = first_send[slot];
+        matches[first_send[slot]] = (uint32_t)i;
+        first_send[slot] = WEFT_MATCH_NONE;
+      }
     }
   }
 }
@@ -82,14 +75,15 @@ enum weft_status weft_program_match(const struct weft_program *program, uint32_t
   if (first_send == NULL) {
     return weft_fail_memory(error, messages * sizeof *first_send);
   }
-  for (size_t i = 0; i < messages; i++) {
-    first_send[i] = WEFT_MATCH_NONE;
+  memset(first_send, 0xff, messages * sizeof *first_send); /* WEFT_MATCH_NONE */
+  if (program->action_count > 0) {
+    memset(matches, 0xff, program->action_count * sizeof *matches);
   }
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    matches[i] = WEFT_MATCH_NONE;
+  if (program->graph == NULL) {
+    match_transfers(program, NULL, first_send, matches);
+  } else {
+    match_transfers(program, program->graph, first_send, matches);
   }
-  note_sends(program, first_send);
-  take_sends(program, first_send, matches);
   pair_ties(program, matches);
   weft_array_free(program->allocator, first_send, messages, sizeof *first_send);
   return WEFT_OK;

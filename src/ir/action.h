@@ -217,6 +217,17 @@ static inline uint32_t weft_channel_of(const struct weft_program *program,
   return exists ? 2 * (sends ? stage : other) + gradient : WEFT_EDGE_NONE;
 }
 
+/* The same of a RECV alone; `stage_count` is that of the chain. */
+static inline uint32_t weft_channel_of_recv(const struct weft_graph *graph, uint32_t stage_count,
+                                            struct weft_action recv) {
+  if (graph != NULL) {
+    return weft_graph_channel_of(graph, recv);
+  }
+  const bool gradient = recv.op == WEFT_OP_RECV_B;
+  const uint32_t from = gradient ? recv.stage + 1u : recv.stage - 1u;
+  return from < stage_count && recv.skip == 0 ? 2 * from + gradient : WEFT_EDGE_NONE;
+}
+
 /* That brings input number k of an action, < weft_action_input_count(). */
 static inline uint32_t weft_action_input_channel(const struct weft_graph *graph,
                                                  struct weft_action action, uint32_t k) {
