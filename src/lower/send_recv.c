@@ -142,9 +142,10 @@ static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
 
-static inline bool is_made(const struct transfer_pass *pass, struct weft_action action,
-                           uint32_t producer) {
-  return producer < pass->stage_count &&
+/* A graph may have more stages than the table. */
+WEFT_GRAPH_INLINE bool is_made(const struct transfer_pass *pass, const struct weft_graph *graph,
+                               struct weft_action action, uint32_t producer) {
+  return (graph == NULL || producer < pass->stage_count) &&
          ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
 }
 
@@ -152,16 +153,19 @@ WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct w
                                 struct weft_action action) {
   const uint32_t count = weft_action_input_count(graph, action, pass->stage_count);
   for (uint32_t k = 0; k < count; k++) {
-    if (!is_made(pass, action, weft_action_input_at(graph, action, k))) {
+    if (!is_made(pass, graph, action, weft_action_input_at(graph, action, k))) {
       return false;
     }
   }
   return true;
 }
 
-static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_action *cell) {
-  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
-    if (!is_ready(pass, pass->graph, cell[k])) {
+/* Of an overlap. No other cell of a table has parts: it has no transfers, so none skips stages. */
+WEFT_GRAPH_INLINE bool are_parts_ready(const struct transfer_pass *pass,
+                                       const struct weft_graph *graph,
+                                       const struct weft_action *cell) {
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    if (!is_ready(pass, graph, cell[k])) {
       return false;
     }
   }
@@ -218,17 +222,18 @@ WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_gra
 
 enum { PREFETCH_RECORDS = 32 };
 
-static bool take_overlap(struct transfer_pass *pass, struct walker *walker) {
+WEFT_GRAPH_INLINE bool take_overlap(struct transfer_pass *pass, const struct weft_graph *graph,
+                                    struct walker *walker) {
   const struct weft_action *cell = walker->next;
-  if (!are_parts_ready(pass, cell)) {
+  if (!are_parts_ready(pass, graph, cell)) {
     return false;
   }
   walker->next = cell + weft_cell_records(cell);
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = 0; k <= cell->parts; k++) {
     *walker->out++ = cell[k];
   }
-  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
-    publish(pass, pass->graph, walker, cell[k]);
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    publish(pass, graph, walker, cell[k]);
   }
   return true;
 }
@@ -240,8 +245,8 @@ WEFT_GRAPH_INLINE bool take_cell(struct transfer_pass *pass, const struct weft_g
   /* Two streams per rank are more than the hardware follows by itself. */
   __builtin_prefetch(cell + PREFETCH_RECORDS);
   __builtin_prefetch(walker->out + PREFETCH_RECORDS, 1);
-  if (weft_cell_parts(cell) > 0) {
-    return take_overlap(pass, walker);
+  if (cell->parts > 0) {
+    return take_overlap(pass, graph, walker);
   }
   if (!is_ready(pass, graph, *cell)) {
     return false;
@@ -280,7 +285,7 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
 
 static uint64_t time_of(const struct weft_action *cell) {
   uint64_t time = 0;
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = 0; k <= cell->parts; k++) {
     const bool computes = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE);
     time += cell[k].op == WEFT_OP_B ? 2 : computes ? 1 : 0;
   }
@@ -290,7 +295,7 @@ static uint64_t time_of(const struct weft_action *cell) {
 static void end_cell(struct transfer_pass *pass, struct walker *walker) {
   const struct weft_action *cell = walker->running;
   walker->running = NULL;
-  for (uint32_t k = weft_cell_parts(cell) > 0 ? 1 : 0; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = cell->parts > 0 ? 1 : 0; k <= cell->parts; k++) {
     publish(pass, pass->graph, walker, cell[k]);
   }
 }
@@ -299,11 +304,11 @@ static void end_cell(struct transfer_pass *pass, struct walker *walker) {
 static void begin_cells(struct transfer_pass *pass, struct walker *walker, uint64_t now) {
   while (walker->running == NULL && walker->next < walker->end) {
     const struct weft_action *cell = walker->next;
-    if (weft_cell_parts(cell) > 0 ? !are_parts_ready(pass, cell)
-                                  : !is_ready(pass, pass->graph, *cell)) {
+    if (cell->parts > 0 ? !are_parts_ready(pass, pass->graph, cell)
+                        : !is_ready(pass, pass->graph, *cell)) {
       return;
     }
-    for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+    for (uint32_t k = 0; k <= cell->parts; k++) {
       *walker->out++ = cell[k];
     }
     walker->next = cell + weft_cell_records(cell);
@@ -367,7 +372,7 @@ static void add_waits(const struct transfer_pass *pass, struct weft_action actio
   bool first = true;
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t producer = weft_action_input_at(pass->graph, action, k);
-    if (is_made(pass, action, producer)) {
+    if (is_made(pass, pass->graph, action, producer)) {
       continue;
     }
     if (!first && *used + 1 < size) {
@@ -397,7 +402,7 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
                    weft_action_format(walker->next, cell, sizeof cell));
       used += added > 0 ? (size_t)added : 0;
       used = used < sizeof waits ? used : sizeof waits - 1;
-      for (uint32_t k = 0; k <= weft_cell_parts(walker->next); k++) {
+      for (uint32_t k = 0; k <= walker->next->parts; k++) {
         add_waits(pass, walker->next[k], waits, sizeof waits, &used);
       }
     }

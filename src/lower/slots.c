@@ -173,19 +173,19 @@ WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph 
 #define OPS_WITH_SLOT (WEFT_OPS_COMPUTE | WEFT_OPS_RECV)
 
 /* Parts of an overlap run together: all of them begin before any ends. */
-static void assign_overlap(struct assignment *a, uint64_t header) {
+WEFT_GRAPH_INLINE void assign_overlap(struct assignment *a, const struct weft_graph *graph,
+                                      uint64_t header) {
   const struct weft_action *actions = a->program->actions;
   const uint64_t end = header + weft_cell_records(&actions[header]);
   a->program->slots[header] = WEFT_SLOT_NONE;
   for (uint64_t i = header + 1; i < end; i++) {
-    a->program->slots[i] =
-        weft_op_in(actions[i].op, OPS_WITH_SLOT)
-            ? begin_action(a, a->program->graph, actions[i], held_by(a, actions[i]))
-            : WEFT_SLOT_NONE;
+    a->program->slots[i] = weft_op_in(actions[i].op, OPS_WITH_SLOT)
+                               ? begin_action(a, graph, actions[i], held_by(a, actions[i]))
+                               : WEFT_SLOT_NONE;
   }
   for (uint64_t i = header + 1; i < end; i++) {
     if (weft_op_in(actions[i].op, OPS_WITH_SLOT)) {
-      end_action(a, a->program->graph, actions[i], held_by(a, actions[i]));
+      end_action(a, graph, actions[i], held_by(a, actions[i]));
     }
   }
 }
@@ -207,7 +207,7 @@ WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph 
         end_use(a, action.stage, action.microbatch);
       }
     } else {
-      assign_overlap(a, i);
+      assign_overlap(a, graph, i);
       i += action.parts;
     }
   }
