@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
@@ -160,18 +161,22 @@ static void shift_events(const struct measured *measured) {
 static void index_events(struct measured *measured) {
   const struct weft_simulation *simulation = measured->simulation;
   const struct weft_program *program = measured->program;
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    measured->event_of[i] = measured->previous[i] = NONE;
-  }
-  for (uint32_t k = 0; k < weft_channel_count(program->graph, program->stage_count); k++) {
-    measured->last_send[k] = NONE;
-  }
-  for (uint64_t i = 0; i < simulation->event_count; i++) {
-    const uint32_t record = simulation->events[i].record;
+  const struct weft_graph *graph = program->graph;
+  const size_t channels = weft_channel_count(graph, program->stage_count);
+  memset(measured->event_of, 0xff, program->action_count * sizeof *measured->event_of); /* NONE */
+  memset(measured->previous, 0xff, program->action_count * sizeof *measured->previous);
+  memset(measured->last_send, 0xff, channels * sizeof *measured->last_send);
+  const struct weft_event *events = simulation->events;
+  const uint64_t event_count = simulation->event_count;
+  uint32_t *event_of = measured->event_of;
+  for (uint64_t i = 0; i < event_count; i++) {
+    const uint32_t record = events[i].record;
     const struct weft_action action = program->actions[record];
-    measured->event_of[record] = (uint32_t)i;
-    const uint32_t channel =
-        weft_op_in(action.op, WEFT_OPS_SEND) ? weft_channel_of(program, action) : WEFT_EDGE_NONE;
+    event_of[record] = (uint32_t)i;
+    if (!weft_op_in(action.op, WEFT_OPS_SEND)) {
+      continue;
+    }
+    const uint32_t channel = weft_channel_of_send(graph, action);
     if (channel != WEFT_EDGE_NONE) {
       measured->previous[record] = measured->last_send[channel];
       measured->last_send[channel] = (uint32_t)i;
@@ -185,7 +190,7 @@ static const struct weft_event *event_at(const struct measured *measured, uint64
              : NULL;
 }
 
-/* The events that bring an action's inputs: RECVs, or actions of other stages that
+/* The events that bring the inputs of an F, B, I or W: RECVs, or actions of other stages that
  * make them; returns how many. Its own F or I, which it also waits for, precedes
  * it in the row. */
 static unsigned inputs_of(const struct measured *measured, uint64_t record,
@@ -193,16 +198,13 @@ static unsigned inputs_of(const struct measured *measured, uint64_t record,
   uint64_t needs[WEFT_NEEDS_MAX];
   const struct weft_action *actions = measured->program->actions;
   unsigned found = 0;
-  if (!weft_op_in(actions[record].op, WEFT_OPS_COMPUTE)) {
-    return 0;
-  }
+  const uint32_t stage = actions[record].stage;
   const unsigned count = weft_links_needs(measured->links, record, needs);
   for (unsigned k = 0; k < count; k++) {
     const struct weft_action need = actions[needs[k]];
-    const struct weft_event *event = event_at(measured, needs[k]);
-    if (event != NULL &&
-        (weft_op_in(need.op, WEFT_OPS_RECV) || need.stage != actions[record].stage)) {
-      inputs[found++] = event;
+    if (weft_op_in(need.op, WEFT_OPS_RECV) || need.stage != stage) {
+      inputs[found] = event_at(measured, needs[k]);
+      found += inputs[found] != NULL;
     }
   }
   return found;
@@ -234,7 +236,8 @@ static const struct weft_event *latest_input(const struct measured *measured,
   const struct weft_event *latest = NULL;
   for (uint32_t k = weft_cell_parts(cell) > 0; k <= weft_cell_parts(cell); k++) {
     const struct weft_event *inputs[WEFT_NEEDS_MAX];
-    const unsigned count = inputs_of(measured, record + k, inputs);
+    const unsigned count =
+        weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) ? inputs_of(measured, record + k, inputs) : 0;
     for (unsigned j = 0; j < count; j++) {
       latest = latest == NULL || inputs[j]->end > latest->end ? inputs[j] : latest;
     }
@@ -328,12 +331,13 @@ static void account_compute(const struct measured *measured, struct weft_rank_re
   const int64_t from = event->begin > rank->clock ? event->begin : rank->clock;
   rank->busy += event->end > from ? event->end - from : 0;
   rank->clock = event->end > rank->clock ? event->end : rank->clock;
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+  const uint32_t parts = weft_cell_parts(cell);
+  for (uint32_t k = 0; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       hold_from_begin(measured, rank, cell[k], event->begin);
     }
   }
-  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = 0; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       release(measured, rank, cell[k], event->end);
     }
@@ -394,7 +398,9 @@ static void account_rank(const struct measured *measured, uint32_t number) {
   for (uint64_t i = simulation->event_begin[number]; i < simulation->event_begin[number + 1]; i++) {
     const struct weft_event *event = &simulation->events[i];
     const struct weft_action action = measured->program->actions[event->record];
-    buffers += add_buffers(measured, event, &measured->buffers[buffers]);
+    if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+      buffers += add_buffers(measured, event, &measured->buffers[buffers]);
+    }
     if (is_compute(action) && i >= parts_end) {
       account_compute(measured, rank, event);
       parts_end = i + weft_cell_records(&action);
@@ -431,7 +437,7 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
     const uint64_t size = begin[r + 1] - begin[r];
     longest = size > longest ? size : longest;
   }
-  measured->buffers_max = count_inputs(program);
+  measured->buffers_max = program->graph == NULL ? (size_t)longest : count_inputs(program);
   const size_t records = (size_t)program->action_count, stages = program->stage_count;
   measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);

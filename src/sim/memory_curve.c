@@ -52,6 +52,10 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
     /* An overlap's parts begin together, then end together. */
     const struct weft_action *cell = &program->actions[simulation->events[e].record];
     const uint32_t records = weft_cell_records(cell);
+    if (records == 1 && !weft_op_in(cell->op, WEFT_OPS_COMPUTE)) {
+      e++;
+      continue;
+    }
     for (uint32_t k = 0; k < records; k++) {
       if (cell[k].op == WEFT_OP_F) {
         change(&curve, (double)simulation->events[e].begin / unit,

@@ -73,7 +73,7 @@ int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t 
 
 static int64_t overlap_ticks(const struct weft_sim_run *run, const struct weft_action *cell) {
   int64_t sum = 0;
-  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = 1; k <= cell->parts; k++) {
     const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, cell[k].stage);
     if (cell[k].op == WEFT_OP_F && ticks->overlap >= 0) {
       return ticks->overlap;
@@ -182,48 +182,51 @@ int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *stat
 /* ---- Overlaps ---- */
 
 /* Moves `begin` on to where all inputs are there; false if one is unknown. */
-static bool await_parts(const struct weft_sim_run *run, struct weft_rank_run *state,
-                        const struct weft_action *cell, int64_t *begin) {
-  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
+WALK_INLINE bool await_parts(const struct weft_sim_run *run, struct weft_rank_run *state,
+                             const struct weft_action *cell, bool graph, int64_t *begin) {
+  for (uint32_t k = 1; k <= cell->parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
     const struct weft_work *work = weft_sim_work(run, cell[k]);
     const int64_t unsharded = run->unsharded_at[cell[k].stage];
     *begin = unsharded > *begin ? unsharded : *begin;
-    if (run->graph != NULL) {
+    if (graph) {
       state->waits_for = weft_sim_await_edges(run, cell[k], begin);
+      if (state->waits_for != NULL) {
+        return false;
+      }
     } else if (work->inputs != NULL) {
       const int64_t *input = &work->inputs[cell[k].microbatch];
-      state->waits_for = *input < 0 ? input : NULL;
+      if (*input < 0) {
+        state->waits_for = input;
+        return false;
+      }
       *begin = *input > *begin ? *input : *begin;
-    }
-    if (state->waits_for != NULL) {
-      return false;
     }
   }
   return true;
 }
 
 /* False if it has to wait. */
-static bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                        const struct weft_action *cell) {
+WALK_INLINE bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                             const struct weft_action *cell, bool graph) {
   int64_t begin = state->clock;
-  if (!await_parts(run, state, cell, &begin)) {
+  if (!await_parts(run, state, cell, graph, &begin)) {
     return false;
   }
   state->clock = begin + weft_sim_overlap_duration(run, rank, cell);
-  for (uint32_t k = 1; k <= weft_cell_parts(cell); k++) {
+  for (uint32_t k = 1; k <= cell->parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    if (run->graph != NULL) {
+    if (graph) {
       weft_sim_publish_edges(run, rank, cell[k], state->clock);
     } else {
       publish(run, rank, cell[k], state->clock);
     }
   }
-  state->at += 1 + weft_cell_parts(cell);
+  state->at += 1 + cell->parts;
   return true;
 }
 
@@ -233,7 +236,8 @@ static bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_ran
 static bool run_rare(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
                      const struct weft_action *cell) {
   if (cell->op == WEFT_OP_OVERLAP_F_B) {
-    return run_overlap(run, rank, state, cell);
+    return run->graph != NULL ? run_overlap(run, rank, state, cell, true)
+                              : run_overlap(run, rank, state, cell, false);
   }
   (void)weft_sim_collective(run, state, *cell);
   state->at++;

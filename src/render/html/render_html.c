@@ -67,7 +67,7 @@ static void put_digits(struct packer *packer, unsigned digits) {
   weft_text_append(packer->text, quad, sizeof quad);
 }
 
-static void pack_byte(struct packer *packer, uint8_t byte) {
+static inline __attribute__((always_inline)) void pack_byte(struct packer *packer, uint8_t byte) {
   packer->bits |= (uint32_t)byte << (16 - 8 * packer->count);
   if (++packer->count == 3) {
     put_digits(packer, 4);
