@@ -44,7 +44,7 @@ TOLERANCE = 0.02  # of the sum of the losses' magnitudes
 # ---- A rank of PyTorch ----
 
 def make_table(torch):
-    """As table_number() of bench/bench_gpu_stages.c."""
+    """As table_number() of bench/gpu/bench_gpu_stages.c."""
     mask = 0xFFFFFFFF
     x = torch.arange(1 << 24, dtype=torch.int64, device=DEVICE)
     x = (x * 2654435761) & mask

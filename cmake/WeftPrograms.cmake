@@ -23,7 +23,8 @@ file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
 list(FILTER sources EXCLUDE REGEX "/main\\.c$")
 weft_program_library(weft_cli SOURCES ${sources} INCLUDES ${PROJECT_BINARY_DIR}/inc/cli)
 
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.c)
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.c
+  ${PROJECT_SOURCE_DIR}/bench/gpu/*.c)
 list(FILTER sources EXCLUDE REGEX "_main\\.c$")
 weft_program_library(weft_benchmarks SOURCES ${sources}
   INCLUDES ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)

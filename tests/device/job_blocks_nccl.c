@@ -15,7 +15,7 @@
 #include <weft/gen.h>
 #include <weft/support.h>
 
-#include "bench/bench_gpu.h"
+#include "bench/gpu/bench_gpu.h"
 
 enum { BLOCKS = 8, MICROBATCHES = 8, SKIPPED = 77 };
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "bench/bench_gpu.h"
+#include "bench/gpu/bench_gpu.h"
 #include "cuda/cublaslt.h"
 
 #define WORKSPACE_BYTES (UINT64_C(32) << 20)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bench/bench_clock.h"
-#include "bench/bench_gpu.h"
+#include "bench/gpu/bench_gpu.h"
 
 enum { ROUNDS = 9, CALLS = 500, GRAPH_ROUNDS = 51, RANKS_MAX = 64 };
 

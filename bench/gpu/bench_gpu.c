@@ -1,7 +1,7 @@
 /* `weft bench gpu`: what the runtime costs on a GPU, and how near it comes to its simulation. The
  * answer comes first: losses and gradients of linear stages must have the host's bits. Each
  * measurement is a table, which prints itself as text or JSON. */
-#include "bench/bench_gpu.h"
+#include "bench/gpu/bench_gpu.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -8,7 +8,7 @@
 #include <weft/source.h>
 
 #include "bench/bench_clock.h"
-#include "bench/bench_gpu.h"
+#include "bench/gpu/bench_gpu.h"
 
 enum { WARM_UP = 3, STEPS_MAX = 256, LINEAR_WIDTH = 24, LINEAR_ROWS = 3, LINEAR_STEPS = 4 };
 /* After the warm-up the free memory is asked for, which takes the driver longer than ranks wait
