@@ -15,7 +15,7 @@ typedef unsigned long long weft_u64;
 static __device__ __forceinline__ float weft_float(weft_bf16 x) {
   return __uint_as_float((unsigned)x << 16);
 }
-#ifndef WEFT_EMULATED /* a test has its own (tests/gpt/emulated_attention.cpp) */
+#ifndef WEFT_EMULATED /* a test has its own (tests/gpt_cuda/emulated_attention.cpp) */
 static __device__ __forceinline__ unsigned weft_pack(float low, float high) {
   unsigned both;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));

@@ -270,7 +270,7 @@ hash_of() {
   local name
   for name in emulated_attention emulated_layers; do
     g++ -std=c++17 -O1 -Wno-unknown-pragmas -I "$WEFT_SOURCE_DIR"/app/gpt/cuda -o "$name" \
-      "$WEFT_SOURCE_DIR/tests/gpt/$name.cpp"
+      "$WEFT_SOURCE_DIR/tests/gpt_cuda/$name.cpp"
     ./"$name"
   done
 }

@@ -1,6 +1,6 @@
 /* The kernels of app/gpt/cuda but for attention, emulated (emulated_gpu.hpp), beside sums in double.
  *
- *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_layers tests/gpt/emulated_layers.cpp */
+ *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_layers tests/gpt_cuda/emulated_layers.cpp */
 #include "emulated_gpu.hpp"
 
 static bool report(const char *name, unsigned rows, unsigned columns, double distance, double most) {

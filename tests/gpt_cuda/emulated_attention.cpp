@@ -1,6 +1,6 @@
 /* The attention kernels of app/gpt/cuda, emulated (emulated_gpu.hpp), beside sums in double.
  *
- *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_attention tests/gpt/emulated_attention.cpp */
+ *     g++ -std=c++17 -O1 -Iapp/gpt/cuda -o emulated_attention tests/gpt_cuda/emulated_attention.cpp */
 #include "emulated_gpu.hpp"
 
 /* ---- The kernels ---- */
