@@ -444,8 +444,8 @@ WEFT_API uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);
 
 /* On devices: why the last step was enqueued action by action; NULL: it was a graph, or is the
- * first of its kind. Of the pipeline of rank 0, or where each rank is a process, of any; valid until
- * its next step. */
+ * first of its kind. Of the pipeline of the first rank on a device, whose log has it too; where each
+ * rank is a process, of any. Valid until its next step. */
 WEFT_API const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline);
 /* Steps so far that were a graph. */
 WEFT_API uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline);

@@ -50,6 +50,17 @@ last_loss() {
   jq -en "($there - $(last_loss)) | fabs < 0.01"
 }
 
+@test "train on GPUs: steps that cannot be recorded are enqueued, and the reason is printed" {
+  text >data.txt
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+    "WEFT_FAKE_CUDA=fail=cuStreamBeginCapture:1" \
+    "$WEFT" train "${model[@]}" --device cuda --data data.txt --steps 3 --eval-every 0
+  [ "$status" -eq 0 ]
+  [[ $stderr == "weft: step 2 was enqueued action by action: it cannot be recorded as a graph: cuStreamBeginCapture failed"* ]]
+  [ "$(wc -l <<<"$stderr")" -eq 1 ]
+  [ "$(jq -c 'select(.loss) | has("no_graph")' <<<"$output" | tr '\n' ' ')" = "false true true " ]
+}
+
 @test "train on GPUs: a stopped run continues with the same bits" {
   local hash common=(--data data.txt --lr 0.001 --lr-min 0.001 --warmup 0)
   on_gpus "${common[@]}" --steps 4

@@ -145,6 +145,9 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   if (progress->tunes) {
     weft_json_string(&json, "schedule", report->schedule);
   }
+  if (report->no_graph != NULL) {
+    weft_json_string(&json, "no_graph", report->no_graph);
+  }
   if (progress->has_news) {
     weft_train_tuning_add_json(&json, &progress->tuning);
   }
@@ -212,9 +215,15 @@ static void remember(struct weft_train_progress *progress,
   progress->evaluated = progress->evaluated || report->evaluated;
 }
 
-/* Once each: when numbers stop being finite and the training continues, and when no checkpoint can
- * be written. */
+/* Once each: when numbers stop being finite and the training continues, when no checkpoint can be
+ * written, and when steps on GPUs are no graphs. */
 static void warn(struct weft_train_progress *progress, const struct weft_gpt_step_report *report) {
+  if (report->no_graph != NULL && !progress->has_said_no_graph) {
+    progress->has_said_no_graph = true;
+    weft_train_progress_clear(progress);
+    weft_cli_print(progress->cli, NULL, "step %" PRIu64 " was enqueued action by action: %s",
+                   report->step, report->no_graph);
+  }
   if (report->checkpoint_withheld && !progress->withheld) {
     progress->withheld = true;
     weft_train_progress_clear(progress);

@@ -31,7 +31,8 @@ struct weft_train_progress {
   struct weft_gpt_step_report last; /* with the validation loss of the last evaluation */
   bool evaluated;                   /* there was one */
   bool warned;                      /* of a loss or a gradient norm that is not finite */
-  bool withheld;                    /* has said that checkpoints are not written */
+  bool withheld;                    /* has said that checkpoints are not written, */
+  bool has_said_no_graph;           /* and that steps are no graphs */
   struct weft_train_loss_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */

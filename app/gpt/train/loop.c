@@ -2,6 +2,7 @@
  * and where ranks gather numbers or layers. */
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 
 #include <weft/support.h>
 
@@ -154,7 +155,7 @@ static bool is_checkpoint_due(const struct weft_gpt_rank *rank) {
 }
 
 /* Loss, norm, times and bubble of the last step. */
-static void fill_report(const struct weft_gpt_rank *rank, int64_t step_begin_ns,
+static void fill_report(struct weft_gpt_rank *rank, int64_t step_begin_ns,
                         struct weft_gpt_step_report *report) {
   const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
   const int64_t now = weft_clock_ns();
@@ -170,6 +171,11 @@ static void fill_report(const struct weft_gpt_rank *rank, int64_t step_begin_ns,
   report->bubble = rank->stats.bubble;
   report->predicted_bubble = weft_gpt_profile_predict_bubble(rank);
   report->schedule = rank->autotune.current.schedule;
+  const char *refusal = weft_pipeline_graph_refusal(rank->pipeline); /* until an evaluation */
+  if (refusal != NULL && !rank->trainer->options.no_graph) {
+    (void)snprintf(rank->no_graph, sizeof rank->no_graph, "%s", refusal);
+    report->no_graph = rank->no_graph;
+  }
 }
 
 static void call_between_steps(const struct weft_gpt_rank *rank) {

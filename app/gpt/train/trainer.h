@@ -48,6 +48,8 @@ struct weft_gpt_step_report {
   bool skipped;             /* the step did not change parameters */
   bool checkpoint_withheld; /* one was due, but parameters are not finite */
   const char *schedule;     /* of this step: a name, or "searched" */
+  const char *no_graph; /* on GPUs: why the step was enqueued action by action; NULL: it was not,
+                               or may become a graph, or nobody wants one */
 };
 
 /* What auto-tuning has done. Times are those of the pipeline's part of a step, medians over
