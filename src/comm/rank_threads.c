@@ -196,13 +196,18 @@ static void name_call(const struct weft_rank_status *status, char *out, size_t s
 static void fail_stuck(const struct rank_thread *rank) {
   const struct weft_rank_threads *run = &rank->threads->run;
   struct weft_failure failure = {.rank = rank->rank};
-  char call[128];
-  name_call(&run->world->ranks[rank->rank].status, call, sizeof call);
+  const struct weft_rank_status *status = &run->world->ranks[rank->rank].status;
+  char call[128], gpu[40] = "";
+  name_call(status, call, sizeof call);
+  if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_HAS_GPU) != 0) {
+    (void)snprintf(gpu, sizeof gpu, " with GPU %" PRIu64,
+                   __atomic_load_n(&status->gpu, __ATOMIC_RELAXED));
+  }
   (void)weft_fail(&failure.error, WEFT_ERR_STALLED,
                   "look at that function of the stage; if it only takes long, a larger stall limit "
                   "(on loopback stage_limit_ns) gives it time. Its thread still runs",
-                  "rank %" PRIu32 " has been in %s for %.1f s and does not return", rank->rank,
-                  call, (double)rank->inside_ns / 1e9);
+                  "rank %" PRIu32 "%s has been in %s for %.1f s and does not return", rank->rank,
+                  gpu, call, (double)rank->inside_ns / 1e9);
   run->fail(run->comm, &failure);
 }
 

@@ -154,6 +154,13 @@ is_sound() {
   [[ ${lines[1]} == "rank 1: GPU 1 is in 1F0, since "* ]]
 }
 
+@test "a message that never comes is reported with the GPUs that wait for it" {
+  printf '0F0,0SEND_F0,0F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >t.csv
+  on_gpus devices=2 run t.csv --unchecked --device cuda --stall-limit 0.3
+  [ "$status" -eq 75 ]
+  [[ $stderr == *"a cycle: rank 0 with GPU 0 waits before 0B1 for rank 1 (1SEND_B1); rank 1 with GPU 1 waits before 1F1 for rank 0 (0SEND_F1)"* ]]
+}
+
 @test "a signal ends the command, whatever a GPU does" {
   local graph hangs pid
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv

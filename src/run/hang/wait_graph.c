@@ -363,6 +363,12 @@ static char *time_since(const struct graph *graph, int64_t since,
   return weft_diagnosis_time(weft_diagnosis_elapsed(graph->now, since), graph->nanoseconds, buffer);
 }
 
+static void add_gpu(struct line *line, const struct weft_rank_state *state) {
+  if (state->has_gpu) {
+    add(line, " with GPU %" PRIu64, state->gpu);
+  }
+}
+
 /* What other ranks have found out about it. */
 static void add_flags(struct line *line, const struct graph *graph,
                       const struct weft_rank_state *state) {
@@ -383,9 +389,7 @@ static void add_flags(struct line *line, const struct graph *graph,
   } else {
     add(line, "%s", weft_diagnosis_place(state, place));
   }
-  if (state->has_gpu) {
-    add(line, " with GPU %" PRIu64, state->gpu);
-  }
+  add_gpu(line, state);
   add(line, " since %s", time_since(graph, state->since, time));
 }
 
@@ -435,7 +439,9 @@ static void add_chain(struct line *line, struct graph *graph, uint32_t reporter,
   struct weft_rank_state state;
   char place[WEFT_DIAGNOSIS_WORD], time[WEFT_DIAGNOSIS_WORD];
   read_state(graph, reporter, &state);
-  add(line, "rank %" PRIu32 " has waited %s%s for ", reporter, time_since(graph, state.since, time),
+  add(line, "rank %" PRIu32, reporter);
+  add_gpu(line, &state);
+  add(line, " has waited %s%s for ", time_since(graph, state.since, time),
       weft_diagnosis_place(&state, place));
   const uint32_t between = moves - 1;
   const uint32_t named = between <= CHAIN_NAMED ? between : CHAIN_NAMED - 1;
@@ -461,7 +467,9 @@ static bool add_member(struct line *line, const struct graph *graph, uint32_t ra
   struct line member = {.used = 0};
   char place[WEFT_DIAGNOSIS_WORD], wanted[WEFT_DIAGNOSIS_WORD];
   read_state(graph, rank, &state);
-  add(&member, "rank %" PRIu32 " waits%s", rank, weft_diagnosis_place(&state, place));
+  add(&member, "rank %" PRIu32, rank);
+  add_gpu(&member, &state);
+  add(&member, " waits%s", weft_diagnosis_place(&state, place));
   if (next == rank) {
     add(&member, " for itself");
   } else {
