@@ -259,7 +259,8 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
     return WEFT_OK;
   }
   work->base_ns = executor->transport->ops->now(executor->transport);
-  return work->device->ops->event_record(work->device, work->base, work->stream, error);
+  /* Not behind the batch, which is being copied in the rank's stream; nobody else uses this one. */
+  return work->device->ops->event_record(work->device, work->base, work->watch, error);
 }
 
 /* Adds the rank and the action that is being enqueued. */
@@ -362,7 +363,8 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
   struct weft_device_work *work = executor->device;
   if (work->starts != NULL && work->recording == NULL) {
     const uint32_t k = work->enqueued;
-    const bool waits = work->wait_count > 0 && work->waits[work->wait_count - 1].cell == k;
+    const bool waits = k == 0 || /* for the batch */
+                       (work->wait_count > 0 && work->waits[work->wait_count - 1].cell == k);
     work->starts[k] = waits ? 0 : -1;
     if (waits) {
       WEFT_TRY(work->device->ops->event_record(work->device, work->begins[k], work->stream, error));

@@ -309,6 +309,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
+  weft_array_free(allocator, pipeline->ranks, pipeline->transport->rank_count, sizeof(void *));
   weft_array_free(allocator, pipeline->handshakes, pipeline->transport->rank_count,
                   sizeof *pipeline->handshakes);
   weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,

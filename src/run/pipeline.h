@@ -34,12 +34,14 @@ struct weft_pipeline {
   struct weft_step_result result;
 
   /* Where one thread drives all ranks of the process (step_together.c). */
-  struct weft_world_graph *graph;    /* of the pipeline of rank 0: the step of all ranks, or NULL */
-  const char *no_graph_reason;       /* why the last step could be none, or NULL; of rank 0, or,
+  struct weft_world_graph *graph; /* of the pipeline of rank 0: the step of all ranks, or NULL */
+  const char
+      *no_graph_reason; /* why the last step could be none, or NULL; of the first on a device, or,
                                         where each rank is a process, of this one */
-  uint64_t graph_steps;              /* that were replayed, likewise */
-  enum weft_status together_status;  /* of the step */
-  struct weft_error *together_error; /* the caller's */
+  uint64_t graph_steps; /* that were replayed, likewise */
+  const struct weft_executor **ranks; /* [rank_count]; of the first one that is driven, else NULL */
+  enum weft_status together_status;   /* of the step */
+  struct weft_error *together_error;  /* the caller's */
 
   /* Where each rank is a process (step_apart.c). */
   struct weft_rank_graph *apart; /* NULL: steps are no graphs */

@@ -571,11 +571,12 @@ static void note_step(void *const *items, uint32_t count, bool begins) {
 }
 
 static void drive(void *const *items, uint32_t count) {
-  const struct weft_pipeline *first = items[0];
-  const struct weft_allocator *allocator = first->allocator;
+  struct weft_pipeline *first = items[0];
   const uint32_t rank_count = first->transport->rank_count;
-  const struct weft_executor **ranks =
-      weft_array_allocate_zero(allocator, rank_count, sizeof(void *));
+  if (first->ranks == NULL) { /* once */
+    first->ranks = weft_array_allocate_zero(first->allocator, rank_count, sizeof(void *));
+  }
+  const struct weft_executor **ranks = first->ranks;
   for (uint32_t r = 0; ranks != NULL && r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
     ranks[pipeline->transport->rank] = &pipeline->executor;
@@ -593,7 +594,6 @@ static void drive(void *const *items, uint32_t count) {
     note_step(items, count, false);
   }
   introduce(items, count, NULL);
-  weft_array_free(allocator, ranks, rank_count, sizeof(void *));
 }
 
 enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,

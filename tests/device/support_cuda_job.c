@@ -79,7 +79,7 @@ static float (*batch_data(unsigned which))[CUDA_WIDTH] {
 }
 
 static void note_line(void *context, const char *line) {
-  struct cuda_job *job = context; /* rank 0's alone */
+  struct cuda_job *job = context; /* of one rank alone */
   const size_t used = strlen(job->log);
   (void)snprintf(job->log + used, sizeof job->log - used, "%s\n", line);
 }
@@ -300,14 +300,18 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.no_events = job->no_events;
   options.device = device_of(job, transport->rank);
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
-  options.log = transport->rank == 0 ? note_line : NULL;
+  uint32_t first = 0;
+  while (first + 1 < job->ranks && (job->host_ranks >> first & 1) != 0) {
+    first++;
+  }
+  options.log = transport->rank == first ? note_line : NULL;
   options.log_context = job;
   options.interrupted = job->interrupted;
   struct finish_context finish_context = {job, transport->rank};
   options.finish = job->finish != NULL ? finish : NULL;
   options.finish_context = &finish_context;
   struct weft_pipeline *pipeline;
-  WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
+  WEFT_TRY(weft_pipeline_create(job->allocator, transport, &options, &pipeline, error));
   name_pipeline(transport->rank, pipeline);
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < job->step_count && status == WEFT_OK; k++) {
@@ -355,7 +359,7 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
   const char *transport = job->communicator != NULL ? "nccl"
                           : job->cuda != NULL       ? "cuda"
                                                     : "threads";
-  WEFT_TRY(weft_comm_open(NULL, transport, &options, &comm, error));
+  WEFT_TRY(weft_comm_open(job->allocator, transport, &options, &comm, error));
   enum weft_status status = weft_comm_run(comm, rank_main, job, error);
   for (uint32_t s = 0; s < job->stage_count && status == WEFT_OK; s++) {
     status = weft_linear_stage_read(&job->stages[s], true, job->results->grads[s], error);

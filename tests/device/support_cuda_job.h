@@ -40,7 +40,8 @@ struct cuda_job {
   const struct weft_program *program; /* instead of a schedule, maybe of a graph; NULL: none */
   bool own_outputs;                   /* stages of a graph have an output for each edge */
   uint32_t ranks, microbatches;
-  const struct cuda_step *steps; /* [step_count]; NULL: all train with `microbatches` */
+  const struct weft_allocator *allocator; /* of pipelines; NULL: the default */
+  const struct cuda_step *steps;          /* [step_count]; NULL: all train with `microbatches` */
   uint32_t step_count;
   const uint32_t *gpus; /* NULL: all */
   uint32_t gpu_count, partitions;
@@ -72,7 +73,7 @@ struct cuda_job {
   struct weft_error errors[CUDA_RANKS_MAX]; /* status WEFT_OK: none */
   uint32_t failed_ranks;
   uint32_t stuck_ranks; /* weft_comm_stuck_ranks() */
-  char log[4096];       /* lines */
+  char log[4096];       /* lines of the first rank on a GPU */
 
   /* Its own. */
   struct fake_cuda_statistics objects; /* before the run: the driver's objects */

@@ -13,6 +13,7 @@
 #include <weft/support.h>
 
 #include "fake_cuda.h"
+#include "run/pipeline.h"
 #include "support_cuda_job.h"
 
 /* ---- Jobs of different steps ---- */
@@ -554,6 +555,44 @@ static void memory_is_what_the_simulator_says(void **state) {
   }
 }
 
+static uint64_t allocator_calls, calls_before;
+
+static void *count_calls(void *context, void *pointer, size_t old_size, size_t new_size) {
+  const struct weft_allocator *inner = weft_allocator_default();
+  (void)context;
+  (void)__atomic_add_fetch(&allocator_calls, 1, __ATOMIC_RELAXED);
+  return inner->reallocate(inner->context, pointer, old_size, new_size);
+}
+
+/* The second step records the graph. */
+static void note_calls(struct cuda_job *job, uint32_t step) {
+  (void)job;
+  if (step == 1) {
+    calls_before = __atomic_load_n(&allocator_calls, __ATOMIC_RELAXED);
+  } else if (step > 1 && __atomic_load_n(&allocator_calls, __ATOMIC_RELAXED) != calls_before) {
+    fail_msg("%s: step %u allocates on the host", job->no_graph ? "eager" : "graph", step);
+  }
+}
+
+static void steps_do_not_allocate_on_the_host(void **state) {
+  static const struct weft_allocator allocator = {.reallocate = count_calls};
+  static struct cuda_job job;
+  (void)state;
+  for (uint32_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    struct weft_error error;
+    job = (struct cuda_job){.schedule = some_schedules[k / 2],
+                            .allocator = &allocator,
+                            .ranks = 4,
+                            .microbatches = 8,
+                            .step_count = 5,
+                            .no_graph = k % 2 == 0,
+                            .after = note_calls};
+    fake_cuda_reset(&(struct fake_cuda_options){.devices = 1 + k % 3, .seed = k});
+    assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+    assert_true(calls_before > 0);
+  }
+}
+
 /* ---- Times ---- */
 
 enum { EVENTS_MAX = 512 };
@@ -563,10 +602,15 @@ static struct weft_event events[CUDA_RANKS_MAX][2][EVENTS_MAX];
 static uint64_t event_counts[CUDA_RANKS_MAX][2];
 static uint64_t reads_before, reads_after;
 
+static int64_t base_ns; /* of rank 0 */
+
 /* Nobody asks after the first step; after the second one, everybody twice. */
 static void ask_for_times(struct cuda_job *of, const struct weft_pipeline *pipeline, uint32_t rank,
                           uint32_t step) {
   (void)of;
+  if (rank == 0) {
+    base_ns = pipeline->executor.device->base_ns;
+  }
   for (uint32_t k = 0; step == 1 && k < 2; k++) {
     weft_pipeline_events(pipeline, events[rank][k], EVENTS_MAX, &event_counts[rank][k]);
   }
@@ -620,6 +664,27 @@ static void times_are_read_when_asked_for(void **state) {
   }
 }
 
+/* A step begins when it is enqueued, while its batch may still be on its way: 8 copies, 1 us each. */
+static void times_count_from_before_the_batch(void **state) {
+  static struct cuda_job job;
+  struct weft_error error;
+  uint64_t k = 0;
+  (void)state;
+  job = (struct cuda_job){.schedule = "1F1B",
+                          .ranks = 4,
+                          .microbatches = 8,
+                          .step_count = 2,
+                          .no_graph = true,
+                          .look = ask_for_times};
+  fake_cuda_reset(&(struct fake_cuda_options){.queues = 32, .policy = FAKE_CUDA_OLDEST});
+  assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
+  while (events[0][0][k].end == events[0][0][k].begin) {
+    assert_in_range(++k, 1, event_counts[0][0] - 1);
+  }
+  assert_in_range(events[0][0][k].begin - base_ns, 8 * 1000, 12 * 1000);
+  assert_in_range(events[0][0][k].end - events[0][0][k].begin, 900, 1100); /* its kernel alone */
+}
+
 /* ---- Ranks on the host ---- */
 
 static void ranks_on_the_host_and_on_gpus(void **state) {
@@ -641,9 +706,9 @@ static void ranks_on_the_host_and_on_gpus(void **state) {
                                                        .seed = 100 * k + mask,
                                                        .queues = 1 + mask});
       assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 0);
-      assert_true(mask % 2 == 1 || strstr(job.log,
-                                          "step 1 is enqueued action by action: a rank "
-                                          "is on the host") != NULL);
+      assert_true(mask == 15 || strstr(job.log,
+                                       "step 1 is enqueued action by action: a rank is on the "
+                                       "host") != NULL);
     }
   }
 }
@@ -700,7 +765,9 @@ int main(void) {
       cmocka_unit_test(messages_between_gpus_are_copied),
       cmocka_unit_test(copies_between_gpus_are_counted),
       cmocka_unit_test(memory_is_what_the_simulator_says),
+      cmocka_unit_test(steps_do_not_allocate_on_the_host),
       cmocka_unit_test(times_are_read_when_asked_for),
+      cmocka_unit_test(times_count_from_before_the_batch),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_do_not_begin_alone),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),

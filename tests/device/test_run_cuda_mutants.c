@@ -186,9 +186,9 @@ static void dropped_frees_are_noticed(void **state) {
 }
 
 /* With event times, a rank records the beginning of its step, and of each cell that waits, here for
- * each of four microbatches: for its times alone. */
+ * each of four microbatches, and of the first one: for its times alone. */
 static void records_are_for_times(void **state) {
-  static const struct mutation mutation = {"1F1B", 2, 0, 2 * (1 + 4) * STEPS, false};
+  static const struct mutation mutation = {"1F1B", 2, 0, (2 * (1 + 4) + 1) * STEPS, false};
   (void)state;
   mutate(&mutation, true, false);
 }
