@@ -647,7 +647,9 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
     if (work->recording != NULL) {
       return WEFT_OK;
     }
-    WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));
+    if (!work->held) { /* else something is still to come */
+      WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));
+    }
   }
   if (work->held) {
     return WEFT_IN_PROGRESS;

@@ -406,6 +406,7 @@ static void clear(void) {
   }
   fake.deadlocked = false;
   fake.crashed = NULL;
+  fake_order_forget();
   fake.crash_begun = false;
   fake.serial = 0;
   fake.streams_created = 0;
@@ -501,6 +502,8 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
     options->starved = (uint32_t)number;
   } else if (strcmp(text, "query_nodes") == 0) {
     options->query_nodes = (uint32_t)number;
+  } else if (strcmp(text, "orders") == 0) {
+    options->orders = true;
   } else if (strcmp(text, "crash_queries") == 0) {
     options->crash_queries = (uint32_t)number;
   } else if (strcmp(text, "memory_bytes") == 0) {

@@ -79,6 +79,7 @@ CUresult fake_work_check(const struct fake_work *work, const struct fake_operati
                                  .operation = operation,
                                  .clock = clock,
                                  .component = component};
+  fake_order_add(operation, clock, component);
   return fake_work_visit(work, &visitor);
 }
 
@@ -174,7 +175,7 @@ CUresult fake_work_submit(CUstream stream, struct fake_work *work) {
   node->work = *work;
   node->plan = fake_work_plan(work);
   fake_stream_follow_host(stream);
-  (void)fake_clock_tick(&stream->clock, stream->component);
+  stream->work_tick = fake_clock_tick(&stream->clock, stream->component);
   node->result = fake_work_check(work, &node->operation, &stream->clock, stream->component);
   fake_node_push(node);
   return CUDA_SUCCESS;

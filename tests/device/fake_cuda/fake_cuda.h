@@ -54,8 +54,10 @@ struct fake_cuda_options {
   uint32_t mps;  /* connections that all processes of the job share, as under MPS: 0: no MPS */
   bool no_peers; /* devices cannot access each other's memory */
   bool separate_hosts; /* what one host thread has waited for, another has not; else all are one */
-  bool strict_queries; /* a query of an event that was seen, and not recorded since, is early */
+  bool strict_queries; /* a query of an event that was seen, and not recorded since, is early; so is
+                          a time that is read again */
   bool late_queries;   /* every second query of an event begins a moment after the call */
+  bool orders;         /* keeps fake_cuda_order(); what queries tell the host makes no order then */
   bool stall_waits;    /* a query that finds a deadlock says "not ready", as CUDA would */
 };
 
@@ -122,6 +124,14 @@ FAKE_CUDA_API void fake_cuda_host_writes(const void *data, size_t bytes);
 /* separate_hosts: this thread comes after all that other threads have waited for, because it
  * joined them or took a message from them. A thread's first call does it, too. */
 FAKE_CUDA_API void fake_cuda_host_joins(void);
+/* Whether the host has waited for all work of all streams. */
+FAKE_CUDA_API bool fake_cuda_host_knows_all(void);
+
+/* With `orders`: a hash of all labelled work since the reset, each with what it comes after. It is
+ * the same for the same calls, in whatever order streams were created and nodes ran. The host comes
+ * after nothing until it says so: then after all work. */
+FAKE_CUDA_API uint64_t fake_cuda_order(void);
+FAKE_CUDA_API void fake_cuda_host_sees_all(void);
 /* Where the host can access device memory. */
 FAKE_CUDA_API void *fake_cuda_view(const void *data);
 

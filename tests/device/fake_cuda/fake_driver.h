@@ -66,6 +66,10 @@ void fake_clock_component_give(uint32_t component);
 uint32_t fake_clock_tick(struct fake_clock *clock, uint32_t component);
 void fake_clock_join(struct fake_clock *to, const struct fake_clock *from);
 void fake_clock_copy(struct fake_clock *to, const struct fake_clock *from);
+/* Work of a component at its clock, for fake_cuda_order(); and nothing since the reset. */
+void fake_order_add(const struct fake_operation *operation, const struct fake_clock *clock,
+                    uint32_t component);
+void fake_order_forget(void);
 
 struct fake_block;
 struct fake_plan;
@@ -226,7 +230,8 @@ struct fake_mark {
   int device;
   uint64_t serial;   /* of the call that made it */
   uint64_t record;   /* 0, or the how-manieth cuEventRecord that was */
-  bool seen;         /* by a query or the host's waiting */
+  bool seen;         /* by a query or the host's waiting, */
+  bool timed;        /* and its time has been read */
   uint64_t noted_in; /* the recording, and the node in it; fake_replay.c */
   uint32_t noted;
   uint64_t time_ns;
@@ -248,6 +253,7 @@ struct CUstream_st {
   uint64_t time_ns;
   struct fake_clock clock;
   uint32_t component;
+  uint32_t work_tick;    /* of its last work or graph */
   uint64_t host_version; /* the last host clock that was joined */
   const void *host;
   struct fake_capture *capture; /* NULL: none */

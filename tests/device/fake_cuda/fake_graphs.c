@@ -226,7 +226,7 @@ static CUresult launch_graph(CUgraphExec executable, CUstream handle) {
   if (executable->last != NULL) { /* launches of one graph come one after the other */
     fake_clock_join(&stream->clock, &executable->last->clock);
   }
-  (void)fake_clock_tick(&stream->clock, stream->component);
+  stream->work_tick = fake_clock_tick(&stream->clock, stream->component);
   for (uint32_t k = 0; k < graph->node_count; k++) {
     CUevent event = graph->nodes[k].records;
     if (event != NULL) {

@@ -50,6 +50,122 @@ void fake_clock_copy(struct fake_clock *to, const struct fake_clock *from) {
   memcpy(to->ticks, from->ticks, from->count * sizeof from->ticks[0]);
 }
 
+/* ---- What comes after what ---- */
+
+enum { NAMES_MAX = 8192 };
+
+/* How often an operation of that label and name was issued: it is told from others by that. */
+static struct occurrence {
+  const char *label, *name;
+  uint64_t count;
+} occurrences[NAMES_MAX];
+
+/* Of each component: ticks of its work, and sums of what each is. */
+static struct lane {
+  uint32_t *ticks;
+  uint64_t *sums;
+  uint32_t count, tick_capacity, sum_capacity;
+} lanes[FAKE_CLOCKS_MAX];
+static uint64_t order;
+
+static uint64_t mix(uint64_t value) {
+  value = (value ^ value >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+  return value ^ value >> 29;
+}
+
+static uint64_t hash_text(const char *text) {
+  uint64_t hash = 7;
+  for (; *text != '\0'; text++) {
+    hash = mix(hash + (unsigned char)*text);
+  }
+  return hash;
+}
+
+static uint64_t identify(const struct fake_operation *operation) {
+  const uint64_t hash = hash_text(operation->label) + 3 * hash_text(operation->name);
+  struct occurrence *at = &occurrences[hash % NAMES_MAX];
+  uint32_t tries = 0;
+  while (at->label != NULL && (at->label != operation->label || at->name != operation->name)) {
+    at = at + 1 < occurrences + NAMES_MAX ? at + 1 : occurrences;
+    if (++tries == NAMES_MAX) {
+      abort();
+    }
+  }
+  at->label = operation->label;
+  at->name = operation->name;
+  return mix(hash + ++at->count);
+}
+
+/* The sum of what the component has done up to that tick. */
+static uint64_t sum_until(const struct lane *lane, uint32_t tick) {
+  uint32_t low = 0, high = lane->count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (lane->ticks[middle] <= tick) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low > 0 ? lane->sums[low - 1] : 0;
+}
+
+void fake_order_add(const struct fake_operation *operation, const struct fake_clock *clock,
+                    uint32_t component) {
+  if (!fake.options.orders || operation->label == NULL) {
+    return;
+  }
+  struct lane *own = &lanes[component];
+  const uint64_t id = identify(operation);
+  uint64_t before = 0;
+  for (uint32_t k = 0; k < clock->count; k++) {
+    before += sum_until(&lanes[k], clock->ticks[k]);
+  }
+  order += mix(id ^ mix(before));
+  own->ticks = fake_array_grow(own->ticks, &own->tick_capacity, own->count + 1, sizeof *own->ticks);
+  own->sums = fake_array_grow(own->sums, &own->sum_capacity, own->count + 1, sizeof *own->sums);
+  own->ticks[own->count] = clock->ticks[component];
+  own->sums[own->count] = id + (own->count > 0 ? own->sums[own->count - 1] : 0);
+  own->count++;
+}
+
+void fake_order_forget(void) {
+  memset(occurrences, 0, sizeof occurrences);
+  for (uint32_t k = 0; k < FAKE_CLOCKS_MAX; k++) {
+    lanes[k].count = 0;
+  }
+  order = 0;
+}
+
+uint64_t fake_cuda_order(void) {
+  pthread_mutex_lock(&fake.lock);
+  const uint64_t found = order;
+  pthread_mutex_unlock(&fake.lock);
+  return found;
+}
+
+void fake_cuda_host_sees_all(void) {
+  pthread_mutex_lock(&fake.lock);
+  for (uint32_t k = 0; k < fake.stream_count; k++) {
+    fake_host_wait(&fake.streams[k]->clock, 0);
+  }
+  pthread_mutex_unlock(&fake.lock);
+}
+
+bool fake_cuda_host_knows_all(void) {
+  bool knows = true;
+  pthread_mutex_lock(&fake.lock);
+  const struct fake_clock *clock = &fake_host()->clock;
+  for (uint32_t k = 0; k < fake.stream_count; k++) {
+    const struct CUstream_st *stream = fake.streams[k];
+    knows =
+        knows && (stream->work_tick == 0 || (stream->component < clock->count &&
+                                             clock->ticks[stream->component] >= stream->work_tick));
+  }
+  pthread_mutex_unlock(&fake.lock);
+  return knows;
+}
+
 /* ---- History of memory ---- */
 
 struct epoch {

@@ -24,7 +24,7 @@ struct fake_mark *fake_mark_create(int device) {
   mark->device = device;
   mark->serial = fake.serial;
   mark->record = 0;
-  mark->seen = false;
+  mark->seen = mark->timed = false;
   mark->noted_in = 0;
   mark->time_ns = 0;
   mark->clock.count = 0;
@@ -313,7 +313,9 @@ static CUresult event_status(CUevent event, bool synchronize) {
     return CUDA_ERROR_NOT_READY;
   }
   mark->seen = true;
-  fake_host_wait(&mark->clock, mark->time_ns);
+  if (synchronize || !fake.options.orders) {
+    fake_host_wait(&mark->clock, mark->time_ns);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -330,6 +332,12 @@ static CUresult elapsed(float *milliseconds, CUevent from, CUevent to) {
   if (!from->mark->done || !to->mark->done) {
     return CUDA_ERROR_NOT_READY;
   }
+  if (fake.options.strict_queries && to->mark->timed) {
+    fake_find(FAKE_CUDA_EARLY,
+              "cuEventElapsedTime #%llu to an event that nobody has recorded since",
+              (unsigned long long)fake.serial);
+  }
+  to->mark->timed = true;
   *milliseconds = (float)(((double)to->mark->time_ns - (double)from->mark->time_ns) / 1e6);
   return CUDA_SUCCESS;
 }
