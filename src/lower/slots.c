@@ -146,8 +146,8 @@ static void end_forward(struct assignment *a, struct weft_action action, bool ha
   end_local_uses(a, action);
 }
 
-/* What is free again when the action is done. */
-WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph *graph,
+/* What is free again when the action is done. `uses`: whether they are counted. */
+WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph *graph, bool uses,
                                   struct weft_action action, struct held *held) {
   bool has_backward = a->has_backward;
   if (graph != NULL) {
@@ -159,7 +159,7 @@ WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph 
     pool_give(&a->receives, &held->received_gradient);
   }
   const bool ends_backward = action.op == WEFT_OP_B || action.op == WEFT_OP_W;
-  if (a->uses == NULL) {
+  if (!uses) {
     if (ends_backward) {
       pool_give(&a->activations, &held->activation);
     }
@@ -174,7 +174,7 @@ WEFT_GRAPH_INLINE void end_action(struct assignment *a, const struct weft_graph 
 
 /* Parts of an overlap run together: all of them begin before any ends. */
 WEFT_GRAPH_INLINE void assign_overlap(struct assignment *a, const struct weft_graph *graph,
-                                      uint64_t header) {
+                                      bool uses, uint64_t header) {
   const struct weft_action *actions = a->program->actions;
   const uint64_t end = header + weft_cell_records(&actions[header]);
   a->program->slots[header] = WEFT_SLOT_NONE;
@@ -185,12 +185,12 @@ WEFT_GRAPH_INLINE void assign_overlap(struct assignment *a, const struct weft_gr
   }
   for (uint64_t i = header + 1; i < end; i++) {
     if (weft_op_in(actions[i].op, OPS_WITH_SLOT)) {
-      end_action(a, graph, actions[i], held_by(a, actions[i]));
+      end_action(a, graph, uses, actions[i], held_by(a, actions[i]));
     }
   }
 }
 
-WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph *graph,
+WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph *graph, bool uses,
                                   uint32_t rank) {
   struct weft_program *program = a->program;
   a->activations.count = a->activations.free_count = 0;
@@ -200,14 +200,14 @@ WEFT_GRAPH_INLINE void assign_row(struct assignment *a, const struct weft_graph 
     if (weft_op_in(action.op, OPS_WITH_SLOT)) {
       struct held *held = held_by(a, action);
       program->slots[i] = begin_action(a, graph, action, held);
-      end_action(a, graph, action, held);
+      end_action(a, graph, uses, action, held);
     } else if (action.op != WEFT_OP_OVERLAP_F_B) {
       program->slots[i] = WEFT_SLOT_NONE;
-      if (action.op == WEFT_OP_SEND_F && a->uses != NULL) {
+      if (uses && action.op == WEFT_OP_SEND_F) {
         end_use(a, action.stage, action.microbatch);
       }
     } else {
-      assign_overlap(a, graph, i);
+      assign_overlap(a, graph, uses, i);
       i += action.parts;
     }
   }
@@ -315,10 +315,10 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
       memset(a.received, 0xff, weft_message_count(&a.messages) * sizeof(uint32_t));
     }
     for (uint32_t r = 0; r < program->rank_count; r++) {
-      if (has_graph) {
-        assign_row(&a, program->graph, r);
+      if (has_graph || counts_uses) {
+        assign_row(&a, program->graph, counts_uses, r);
       } else {
-        assign_row(&a, NULL, r);
+        assign_row(&a, NULL, false, r);
       }
     }
   }
