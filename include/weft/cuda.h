@@ -41,7 +41,7 @@ WEFT_API enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_
                                              struct weft_error *error);
 
 struct weft_cuda_options {
-  const uint32_t *gpus; /* [gpu_count], numbers as CUDA counts them; NULL: all */
+  const uint32_t *gpus; /* [gpu_count], numbers as CUDA counts them, none twice; NULL: all */
   uint32_t gpu_count;
   uint32_t partitions; /* of each GPU: equal groups of its SMs, each like a small GPU of its own;
                           0: the whole GPU */

@@ -114,6 +114,14 @@ is_sound() {
     fails 2 "--gpus"
     hints
   done
+  on_gpus devices=2 run t.csv --device cuda --gpus 0,1,0
+  fails 2 "GPU 0 is named twice"
+  hints
+  for kind in sleep spin; do
+    on_gpus "" run t.csv --device cuda --stage "$kind"
+    fails 2 "--stage $kind is for the host"
+    hints
+  done
   on_gpus sms=16 run t.csv --device cuda --partitions 64
   fails 2 "partition"
   hints
@@ -159,6 +167,27 @@ is_sound() {
   on_gpus devices=2 run t.csv --unchecked --device cuda --stall-limit 0.3
   [ "$status" -eq 75 ]
   [[ $stderr == *"a cycle: rank 0 with GPU 0 waits before 0B1 for rank 1 (1SEND_B1); rank 1 with GPU 1 waits before 1F1 for rank 0 (0SEND_F1)"* ]]
+}
+
+@test "kernels are compiled once, and again if the cache is damaged" {
+  local file before
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  export XDG_CACHE_HOME=$PWD/cache
+  on_gpus nvrtc=lost run t.csv --device cuda
+  fails 69 "cannot compile the kernels"
+  [ -z "$(find cache -name 'kernels-*' 2>/dev/null)" ]
+  on_gpus "" run t.csv --device cuda
+  succeeds
+  file=$(echo cache/weft/kernels-*)
+  cp "$file" whole
+  on_gpus nvrtc=fail run t.csv --device cuda
+  succeeds
+  for damage in "truncate -s -9" "truncate -s 3" "sed -i s/weft_/waft_/"; do
+    $damage "$file"
+    on_gpus "" run t.csv --device cuda
+    succeeds
+    cmp "$file" whole
+  done
 }
 
 @test "a signal ends the command, whatever a GPU does" {

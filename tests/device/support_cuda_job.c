@@ -229,7 +229,7 @@ static enum weft_status run_step(struct cuda_job *job, struct weft_pipeline *pip
   const struct weft_tensor_shape shape = {
       .dtype = WEFT_F32,
       .dim_count = 2,
-      .dims = {(uint64_t)step.microbatches * CUDA_ROWS + 1, CUDA_WIDTH}};
+      .dims = {(uint64_t)step.microbatches * CUDA_ROWS + !step.even, CUDA_WIDTH}};
   const struct weft_tensor input = {.data = batch_data(0), .shape = shape};
   const struct weft_tensor target = {.data = batch_data(1), .shape = shape};
   const struct weft_batch batch = {.microbatch_count = step.microbatches,

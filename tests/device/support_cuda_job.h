@@ -26,6 +26,7 @@ struct cuda_step {
   const char *schedule;  /* from here on; NULL: as before */
   bool twice;            /* sets the job's first schedule again, and then this one */
   bool evaluates;
+  bool even;    /* the first microbatch has no row more */
   bool outputs; /* wants them: such a step is no graph */
 };
 

@@ -83,6 +83,30 @@ static void steps_of_different_kinds_alternate(void **state) {
   }
 }
 
+/* And when the shapes of as many microbatches change. */
+static void steps_of_other_shapes_are_recorded_anew(void **state) {
+  static const struct cuda_step steps[] = {{.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4, .even = true},
+                                           {.microbatches = 4, .even = true},
+                                           {.microbatches = 4, .even = true},
+                                           {.microbatches = 4},
+                                           {.microbatches = 4}};
+  static struct cuda_job job;
+  (void)state;
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(some_schedules); k++) {
+    job = (struct cuda_job){.schedule = some_schedules[k],
+                            .ranks = 2,
+                            .microbatches = 4,
+                            .steps = steps,
+                            .step_count = WEFT_ARRAY_LENGTH(steps)};
+    run_and_compare(&job, (struct fake_cuda_options){.seed = k});
+    assert_int_equal(fake_cuda_calls("cuGraphInstantiate"), 3);
+    assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 2 + 2 + 1);
+  }
+}
+
 /* Other programs on the same pipeline, whose rows may well be where the old ones were. */
 static void sources_change_between_steps(void **state) {
   static const struct cuda_step steps[] = {
@@ -754,6 +778,7 @@ static void ranks_do_not_begin_alone(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(steps_of_different_kinds_alternate),
+      cmocka_unit_test(steps_of_other_shapes_are_recorded_anew),
       cmocka_unit_test(sources_change_between_steps),
       cmocka_unit_test(steps_with_outputs_are_enqueued),
       cmocka_unit_test(steps_that_cannot_be_recorded_are_enqueued),

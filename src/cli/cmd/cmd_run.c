@@ -449,6 +449,12 @@ int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments
                    : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE]};
   WEFT_CLI_TRY(weft_cli_check_transport(cli, arguments, transport));
   if (weft_cli_is_on_gpus(arguments) && subject.stage != WEFT_CLI_STAGE_NULL) {
+    if (arguments->given[WEFT_CLI_OPTION_STAGE]) {
+      return weft_cli_usage(
+          cli, "leave it out, or give --stage null",
+          "--stage %s is for the host: with --device cuda stages keep the GPU busy",
+          subject.stage == WEFT_CLI_STAGE_SPIN ? "spin" : "sleep");
+    }
     subject.stage = WEFT_CLI_STAGE_DEVICE;
   }
   return transport->process_per_rank ? run_as_rank(&subject) : run(&subject);

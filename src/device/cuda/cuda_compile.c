@@ -67,7 +67,7 @@ int weft_cuda_compiler_version(void) {
   return nvrtc.version;
 }
 
-/* ---- The cache: a file per source, compiler and capability ---- */
+/* ---- The cache: a file per source, compiler and capability: the code, and its checksum ---- */
 
 enum { PATH_SIZE = 4096 };
 
@@ -88,6 +88,7 @@ static bool cache_path(const char *source, bool exact, uint32_t capability, char
   return length > 0 && length < PATH_SIZE - 16;
 }
 
+/* False: there is none, or it is damaged. */
 static bool read_cache(const struct weft_allocator *allocator, const char *path, char **code,
                        size_t *size) {
   FILE *file = fopen(path, "rb");
@@ -96,10 +97,12 @@ static bool read_cache(const struct weft_allocator *allocator, const char *path,
   if (file == NULL) {
     return false;
   }
-  if (fstat(fileno(file), &facts) == 0 && facts.st_size > 0) {
-    *size = (size_t)facts.st_size;
+  uint64_t sum;
+  if (fstat(fileno(file), &facts) == 0 && facts.st_size > (off_t)sizeof sum) {
+    *size = (size_t)facts.st_size - sizeof sum;
     *code = weft_array_allocate(allocator, *size, 1);
-    done = *code != NULL && fread(*code, 1, *size, file) == *size;
+    done = *code != NULL && fread(*code, 1, *size, file) == *size &&
+           fread(&sum, sizeof sum, 1, file) == 1 && sum == weft_checksum(*code, *size);
     if (!done) {
       weft_array_free(allocator, *code, *size, 1);
     }
@@ -125,7 +128,9 @@ static void write_cache(char *path, const char *code, size_t size) {
   if (file == NULL) {
     return;
   }
-  const bool written = fwrite(code, 1, size, file) == size;
+  const uint64_t sum = weft_checksum(code, size);
+  const bool written =
+      fwrite(code, 1, size, file) == size && fwrite(&sum, sizeof sum, 1, file) == 1;
   if (fclose(file) != 0 || !written || rename(temporary, path) != 0) {
     (void)remove(temporary);
   }
@@ -166,7 +171,10 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
   if (*code == NULL) {
     return weft_fail_memory(error, *size);
   }
-  (void)nvrtc.nvrtcGetCUBIN(program, *code);
+  if (nvrtc.nvrtcGetCUBIN(program, *code) != 0) {
+    weft_array_free(allocator, *code, *size, 1);
+    return fail_compile(allocator, program, capability, error);
+  }
   return WEFT_OK;
 }
 

@@ -273,6 +273,19 @@ static enum weft_status open_all(struct weft_cuda *cuda, const struct weft_cuda_
   return WEFT_OK;
 }
 
+static enum weft_status check_gpus(const struct weft_cuda_options *options,
+                                   struct weft_error *error) {
+  for (uint32_t k = 0; options->gpus != NULL && k < options->gpu_count; k++) {
+    for (uint32_t j = 0; j < k; j++) {
+      if (options->gpus[j] == options->gpus[k]) {
+        return weft_fail(error, WEFT_ERR_USAGE, "name it once: several ranks share a GPU anyway",
+                         "GPU %" PRIu32 " is named twice", options->gpus[k]);
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
                                 const struct weft_cuda_options *options, uint32_t rank_count,
                                 struct weft_cuda **out, struct weft_error *error) {
@@ -292,6 +305,7 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "give fewer GPUs",
                      "%" PRIu32 " GPUs in one process; at most %d", gpu_count, WEFT_CUDA_GPUS_MAX);
   }
+  WEFT_TRY(check_gpus(options, error));
   struct weft_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
   if (cuda == NULL) {
     return weft_fail_memory(error, sizeof *cuda);

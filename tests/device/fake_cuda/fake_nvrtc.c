@@ -1,6 +1,6 @@
 /* A libnvrtc whose compiled code is the source: the fake driver finds kernels by their names and
  * does not look at code. The version is one that there is not, so that nothing compiled here is
- * taken from a cache on a machine with a GPU. nvrtc=fail in WEFT_FAKE_CUDA: no program compiles. */
+ * taken from a cache on a machine with a GPU. nvrtc=fail in WEFT_FAKE_CUDA: no program compiles; nvrtc=lost: what was compiled is not given. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +89,10 @@ int nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
 }
 
 int nvrtcGetCUBIN(nvrtcProgram program, char *code) {
+  const char *text = getenv("WEFT_FAKE_CUDA");
+  if (text != NULL && strstr(text, "nvrtc=lost") != NULL) {
+    return OUT_OF_MEMORY;
+  }
   memcpy(code, program->source, strlen(program->source) + 1);
   return SUCCESS;
 }
