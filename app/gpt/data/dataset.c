@@ -195,7 +195,7 @@ static enum weft_status add_tokens(struct weft_gpt_dataset *dataset, const char 
   if (size >= LLMC_HEADER_BYTES) {
     memcpy(header, bytes, sizeof header);
   }
-  if (header[0] == llmc_magic) {
+  if (size >= LLMC_HEADER_BYTES && header[0] == llmc_magic) {
     size -= LLMC_HEADER_BYTES;
     memmove(bytes, bytes + LLMC_HEADER_BYTES, size);
     if (size != UINT64_C(2) * header[2]) {
