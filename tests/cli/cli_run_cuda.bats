@@ -170,7 +170,7 @@ is_sound() {
 }
 
 @test "kernels are compiled once, and again if the cache is damaged" {
-  local file before
+  local damage file
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   export XDG_CACHE_HOME=$PWD/cache
   on_gpus nvrtc=lost run t.csv --device cuda
