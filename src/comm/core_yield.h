@@ -1,4 +1,4 @@
-/* Yielding the core, where ranks outnumber cores, and only while that is quick.
+/* Yielding the core where ranks outnumber cores, and only while that is quick.
  *
  * sched_yield() lets the other threads of the core run first. Ranks of a job soon wait as well, so
  * that takes microseconds, less than to sleep and to be woken. A thread of another program that

@@ -101,10 +101,21 @@ WEFT_GRAPH_INLINE uint32_t begin_action(struct assignment *a, const struct weft_
 
 /* ---- Outputs that the backward is not the last to use ---- */
 
+/* A table has no SENDs, so only stages of the rank use an output there. */
+static bool is_used(const struct assignment *a, uint32_t from, uint32_t to) {
+  return a->program->level == WEFT_LEVEL_COMMS || a->rank_of[from] == a->rank_of[to];
+}
+
 static uint32_t output_count(const struct assignment *a, uint32_t stage) {
   const struct weft_graph *graph = a->program->graph;
-  return graph != NULL ? graph->out.begin[stage + 1] - graph->out.begin[stage]
-                       : stage + 1 < a->program->stage_count;
+  if (graph == NULL) {
+    return stage + 1 < a->program->stage_count && is_used(a, stage, stage + 1);
+  }
+  uint32_t count = 0;
+  for (uint32_t k = graph->out.begin[stage]; k < graph->out.begin[stage + 1]; k++) {
+    count += is_used(a, stage, graph->edges[graph->out.edges[k]].to);
+  }
+  return count;
 }
 
 /* One use less of what a stage has made; the last one frees it. */

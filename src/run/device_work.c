@@ -259,7 +259,7 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
     return WEFT_OK;
   }
   work->base_ns = executor->transport->ops->now(executor->transport);
-  /* Not behind the batch, which is being copied in the rank's stream; nobody else uses this one. */
+  /* Not behind the batch, which is being copied in the rank's stream; without a graph nobody else uses this one. */
   return work->device->ops->event_record(work->device, work->base, work->watch, error);
 }
 

@@ -258,11 +258,11 @@ struct weft_recording {
 
 struct weft_device_work {
   struct weft_device *device;
-  struct weft_stream *stream;     /* of everything that the stages enqueue, */
-  struct weft_stream *second;     /* but for the backward of an OVERLAP_F_B; */
-  struct weft_stream *incoming;   /* copies of messages from other devices, */
-  struct weft_stream *outgoing;   /* and to them: NULL where there are none */
-  struct weft_stream *watch;      /* in a graph: notes how far the device is */
+  struct weft_stream *stream;   /* of everything that the stages enqueue, */
+  struct weft_stream *second;   /* but for the backward of an OVERLAP_F_B; */
+  struct weft_stream *incoming; /* copies of messages from other devices, */
+  struct weft_stream *outgoing; /* and to them: NULL where there are none */
+  struct weft_stream *watch; /* in a graph: notes how far the device is; else the begin of times */
   struct weft_device_event *fork; /* from the stream to the second one, */
   struct weft_device_event *join; /* and back */
   struct weft_device_event *end;  /* of the row */

@@ -326,7 +326,8 @@ int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_s
   if (status == WEFT_ERR_CANCELLED) {
     return limit > 0 && limit < WEFT_CANCEL_NS ? limit : WEFT_CANCEL_NS;
   }
-  return limit / (status == WEFT_ERR_STALLED || status == WEFT_ERR_DEVICE ? 20 : 1);
+  const bool is_short = status == WEFT_ERR_STALLED || status == WEFT_ERR_DEVICE;
+  return is_short && limit > 0 ? (limit + 19) / 20 : limit; /* 0 would be no limit */
 }
 
 enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
@@ -546,6 +547,9 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     }
     status = weft_executor_connect(&pipeline->executor, error);
     status = status == WEFT_OK ? weft_rank_graph_open(pipeline, error) : status;
+    if (status < 0) { /* before any action */
+      return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+    }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
   if (status == WEFT_OK) {

@@ -342,6 +342,9 @@ static void fill_ports(const struct weft_program *program, uint32_t s, uint32_t 
 
 static void find_own_stages(struct weft_row *row) {
   const struct weft_program *program = row->program;
+  /* Also of a graph that is a chain: it may follow a program without one in a pipeline, which then
+   * takes both ports for granted. */
+  const bool is_chain = weft_graph_is_chain(program->graph);
   for (uint32_t s = 0, k = 0; s < program->stage_count; s++) {
     if (row->rank_of[s] == row->rank) {
       struct weft_row_stage *stage = &row->stages[k];
@@ -350,9 +353,8 @@ static void find_own_stages(struct weft_row *row) {
       count_ports(program, s, stage);
       stage->first_port = row->port_count;
       stage->held_at = row->held_bytes;
-      stage->held_bytes =
-          sizeof(struct weft_held) +
-          (program->graph == NULL ? 2 : stage->port_count) * sizeof(struct weft_port_held);
+      stage->held_bytes = sizeof(struct weft_held) +
+                          (is_chain ? 2 : stage->port_count) * sizeof(struct weft_port_held);
       row->port_count += stage->port_count;
       row->held_bytes += stage->held_bytes * program->microbatch_count;
     }

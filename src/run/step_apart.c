@@ -311,6 +311,11 @@ static enum weft_status go_through(struct weft_pipeline *pipeline, struct weft_e
   while (!executor->device->finishing) {
     WEFT_TRY(transport->ops->progress(transport, error));
     executor->blamed_rank = transport->rank;
+    if (weft_executor_is_interrupted(executor)) {
+      return weft_fail(error, WEFT_ERR_CANCELLED, "",
+                       "rank %" PRIu32 " was asked to stop in step %" PRIu64, transport->rank,
+                       pipeline->step);
+    }
     const enum weft_status status = weft_executor_advance(executor, error);
     if (status < 0) {
       return status;

@@ -233,11 +233,42 @@ static void test_wrong_programs(void **state) {
   }
 }
 
+/* A chain may be written with a graph or without: a pipeline goes from one to the other. */
+static void test_chain_with_and_without_a_graph(void **state) {
+  static const char *const rows =
+      "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+      "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n";
+  char with_graph[256];
+  (void)state;
+  (void)snprintf(with_graph, sizeof with_graph, "#graph,0>1\n%s", rows);
+  for (int k = 0; k < 2; k++) {
+    struct setup setup;
+    struct weft_error error;
+    set_up(&setup, k == 0 ? rows : with_graph);
+    struct weft_program *other = parse(k == 0 ? with_graph : rows);
+    struct weft_fixed_source source = {.program = other};
+    const struct weft_batch batch = {.microbatch_count = 2};
+    setup.options.stage_count = 2;
+    setup.options.boundary_count = 1;
+    assert_int_equal(pipelines_create(&setup.pipelines, NULL, &setup.options, &error), WEFT_OK);
+    for (int step = 0; step < 3; step++) {
+      assert_int_equal(pipelines_step(&setup.pipelines, true, &batch, 1, &error), WEFT_OK);
+      for (uint32_t r = 0; r < 2; r++) {
+        assert_int_equal(weft_pipeline_set_source(setup.pipelines.items[r], weft_source_fixed,
+                                                  step == 0 ? &source : &setup.source, &error),
+                         WEFT_OK);
+      }
+    }
+    tear_down(&setup);
+    weft_program_destroy(other);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_boundaries),     cmocka_unit_test(test_batches),
-      cmocka_unit_test(test_other_graph),    cmocka_unit_test(test_cycle),
-      cmocka_unit_test(test_wrong_programs),
+      cmocka_unit_test(test_boundaries), cmocka_unit_test(test_chain_with_and_without_a_graph),
+      cmocka_unit_test(test_batches),    cmocka_unit_test(test_other_graph),
+      cmocka_unit_test(test_cycle),      cmocka_unit_test(test_wrong_programs),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -529,6 +529,18 @@ static void check_slots(const char *name, uint32_t p, uint32_t v, uint32_t m) {
   weft_program_destroy(table);
 }
 
+/* A table has no SENDs that an output would have to wait for. */
+static void slots_of_a_table_without_backwards(void **state) {
+  (void)state;
+  struct weft_program *table = generate("ForwardOnly", 4, 1, 16);
+  struct weft_error error;
+  assert_int_equal(weft_slots_assign(table, &error), WEFT_OK);
+  for (uint32_t r = 0; r < 4; r++) {
+    assert_int_equal(table->activation_slots[r], 1);
+  }
+  weft_program_destroy(table);
+}
+
 static void slots_are_as_few_as_lifetimes_allow(void **state) {
   (void)state;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
@@ -551,6 +563,7 @@ int main(void) {
       cmocka_unit_test(stops_after_any_pass),
       cmocka_unit_test(refuses_with_reasons),
       cmocka_unit_test(pairs_of_ranks_agree_on_order),
+      cmocka_unit_test(slots_of_a_table_without_backwards),
       cmocka_unit_test(slots_are_as_few_as_lifetimes_allow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

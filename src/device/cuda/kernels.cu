@@ -104,7 +104,7 @@ WEFT_KERNEL(add_f64, double *x, const double *y, weft_count count) {
 }
 
 /* Conversions of 16-bit floats, to nearest even. Written out, because not every compiler of the
- * host has these types; so the host has the GPU's bits. */
+ * host has these types; so the host has the GPU's bits, but for those of what is no number. */
 WEFT_INLINE float from_f16(unsigned half) {
   const unsigned sign = (half & 0x8000u) << 16, magnitude = (half & 0x7fffu) << 13;
   if (magnitude >= 0x0f800000u) { /* infinite, or no number */

@@ -337,11 +337,11 @@ int cublasLtMatmulPreferenceSetAttribute(void *preference, int attribute, const 
   return SUCCESS;
 }
 
-/* Epilogues with gradients of a bias are not there. */
 /* How often algorithms have been chosen: for tests, by dlsym(). */
 LT_API unsigned fake_cublaslt_choices;
 unsigned fake_cublaslt_choices;
 
+/* Epilogues with gradients of a bias are not there. */
 int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct desc *desc, struct layout *a,
                                    struct layout *b, struct layout *c, struct layout *d,
                                    void *preference, int room, struct result *results, int *count) {

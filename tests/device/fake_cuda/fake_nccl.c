@@ -768,6 +768,8 @@ ncclResult_t fake_nccl_submit(struct ncclComm *comm, const struct op *made) {
     return ncclSystemError;
   }
   if (is_busy("an operation", comm)) {
+    free(op->staging);
+    free(op);
     return ncclInvalidArgument;
   }
   (void)pthread_mutex_lock(&comm->lock);

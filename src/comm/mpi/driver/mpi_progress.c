@@ -218,9 +218,11 @@ static void pause_between_polls(struct weft_mpi_world *world, struct backoff *ba
   if (world->spins && waited < SPIN_NS) {
     return;
   }
-  if ((world->spins ? waited < YIELD_NS || is_payload_flowing(world)
-                    : backoff->yields++ < YIELDS) &&
-      weft_core_yield(&world->yield)) {
+  if (world->spins && (waited < YIELD_NS || is_payload_flowing(world))) {
+    (void)sched_yield();
+    return;
+  }
+  if (!world->spins && backoff->yields++ < YIELDS && weft_core_yield(&world->yield)) {
     return;
   }
   const int64_t left = until - now;
