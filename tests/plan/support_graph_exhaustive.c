@@ -249,12 +249,13 @@ static void add(struct states *states, const struct state *state) {
 
 static void extend(const struct world *world, const struct state *from, struct states *next) {
   const bool may_split = !world->request->whole_backward;
+  const bool may_join = !may_split || !world->request->uniform_backward;
   for (uint32_t s = 0; s < world->n; s++) {
     for (unsigned kind = 0; kind < 4; kind++) {
       struct state state = *from;
       const bool done = kind == 0   ? do_forward(world, &state, s)
                         : kind == 1 ? may_split && do_backward(world, &state, s, false)
-                        : kind == 2 ? do_backward(world, &state, s, true)
+                        : kind == 2 ? may_join && do_backward(world, &state, s, true)
                                     : do_weight(world, &state, s);
       if (done) {
         forget_used(world, &state);

@@ -14,7 +14,7 @@ enum {
 #define GRAPH_NONE (-1.0)      /* nothing fits into the memory */
 #define GRAPH_TOO_LARGE (-2.0) /* more states than `most` */
 
-/* The smallest objective of the request (its costs have an entry per stage), with the given ranks of
+/* With uniform_backward alone all backwards are split. The smallest objective of the request (its costs have an entry per stage), with the given ranks of
  * stages. Times, sizes and factors of ranks must be integers, the hop's
  * bytes_per_unit 1. */
 double graph_exhaustive_best(const struct weft_search_request *request, const uint32_t *rank_of,

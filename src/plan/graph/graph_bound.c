@@ -396,7 +396,8 @@ static int64_t bound_of_memory(const struct weft_graph_problem *problem, const s
   }
   /* Rounded down, with some to spare for the rounding of doubles. */
   const double least = fmax(sum / (double)whole, (sum + after) / (double)limit);
-  return (int64_t)(least * problem->microbatch_count * (1 - 1e-12));
+  const double ticks = least * problem->microbatch_count * (1 - 1e-12);
+  return ticks < 0x1p60 ? (int64_t)ticks : INT64_C(1) << 60; /* more than the limit allows */
 }
 
 /* ---- First backwards ---- */

@@ -22,7 +22,7 @@
 #include "plan/graph/graph_problem.h"
 
 enum { STATES_MAX = 1 << 18, STATE_BYTES_MAX = 1 << 26 };
-/* Stages looked at, in all and in one run: about a second, and a quarter of one. */
+/* Stages looked at, in all and in one run: about a second for a placement, and a quarter of one. */
 #define LOOKS_MAX (UINT64_C(1) << 27)
 #define LOOKS_OF_RUN (LOOKS_MAX / 4)
 

@@ -130,6 +130,22 @@ static void measure(struct cutting *cutting, bool by_memory, uint32_t *at) {
 /* Steps of cut(), some tenths of a second. */
 #define STEPS_MAX 2e8
 
+/* At most so many: for each piece and end, the stages that the fastest rank takes before it. */
+static double step_count(const struct cutting *cutting, double load) {
+  const uint32_t n = cutting->request->graph->stage_count;
+  double factor = INFINITY, stages = 0;
+  for (uint32_t k = 0; k < cutting->pieces; k++) {
+    factor = fmin(factor, factor_at(cutting, k));
+  }
+  for (uint32_t end = 0, begin = 0; end <= n; end++) {
+    while ((cutting->sums[end] - cutting->sums[begin]) * factor > load * (1 + 1e-9)) {
+      begin++;
+    }
+    stages += end - begin + 1.0;
+  }
+  return stages * cutting->pieces;
+}
+
 /* How to cut. */
 struct blocks {
   const char *name;
@@ -154,7 +170,8 @@ static enum weft_status place_blocks(const struct weft_search_request *request,
   uint32_t *at = weft_arena_allocate(arena, n, sizeof *at);
   WEFT_TRY(weft_arena_status(arena, error));
   measure(&cutting, blocks->by_memory, at);
-  if ((double)n * n > STEPS_MAX) { /* without looking at what is cut */
+  const double load = fmax(least_load(&cutting), 1e-300) * (1 + blocks->slack);
+  if (step_count(&cutting, load) > STEPS_MAX) { /* without looking at what is cut */
     for (uint32_t k = 0; k < n; k++) {
       const double all = cutting.sums[n];
       const double share = all > 0 ? cutting.sums[k + 1] / all : (k + 1.0) / n;
@@ -169,7 +186,7 @@ static enum weft_status place_blocks(const struct weft_search_request *request,
   }
   /* With slack, a byte counts for more than all squares. */
   const double byte_cost = blocks->slack > 0 && bytes > 0 ? n / bytes : 0;
-  cut(&cutting, fmax(least_load(&cutting), 1e-300) * (1 + blocks->slack), byte_cost, rank_of);
+  cut(&cutting, load, byte_cost, rank_of);
   return WEFT_OK;
 }
 

@@ -16,16 +16,21 @@
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "plan/plan_check.h"
+#include "plan/problem.h"
 
-/* One placement with its best order. */
+/* One placement with its best order. Where backwards are all whole or all split, each placement is
+ * tried with both. */
 struct attempt {
   const struct weft_graph_placement *placement;
+  bool whole_backward;
   struct weft_costs *costs; /* of the stages, as their ranks execute them; owned */
   double all_reduce;        /* part of the objective, in the unit of the costs */
   struct weft_graph_problem problem;
   struct weft_graph_incumbent incumbent;
   bool dropped; /* others are more promising */
 };
+
+enum { ATTEMPTS_MAX = 2 * WEFT_GRAPH_PLACEMENTS_MAX };
 
 struct graph_search {
   const struct weft_allocator *allocator;
@@ -34,7 +39,7 @@ struct graph_search {
   struct weft_arena arena;
   struct weft_graph_placement placements[WEFT_GRAPH_PLACEMENTS_MAX];
   uint32_t placement_count;
-  struct attempt attempts[WEFT_GRAPH_PLACEMENTS_MAX];
+  struct attempt attempts[ATTEMPTS_MAX];
   uint32_t attempt_count;
   struct attempt *best;
   uint32_t rung; /* the present one */
@@ -58,6 +63,12 @@ static double bound_of(const struct attempt *attempt) {
 /* Whether stages may be on any rank. */
 static bool is_placement_open(const struct weft_search_request *request) {
   return request->rank_of == NULL && request->any_placement;
+}
+
+/* Whether all backwards may be split, or all whole. */
+static bool tries_both_backwards(const struct weft_search_request *request) {
+  return request->uniform_backward && !request->whole_backward &&
+         weft_costs_gain_from_whole(request->costs);
 }
 
 /* ---- Placements ---- */
@@ -92,7 +103,8 @@ static double all_reduce_of(const struct weft_search_request *request, const uin
 
 static enum weft_status add_attempt(struct graph_search *search,
                                     const struct weft_graph_placement *placement,
-                                    struct weft_error *error) {
+                                    bool whole_backward, struct weft_error *error) {
+  assert(search->attempt_count < ATTEMPTS_MAX);
   struct attempt *attempt = &search->attempts[search->attempt_count];
   struct weft_graph_problem *problem = &attempt->problem;
   struct weft_search_request own = *search->request;
@@ -103,6 +115,7 @@ static enum weft_status add_attempt(struct graph_search *search,
   WEFT_TRY(make_costs(search, placement->rank_of, &attempt->costs, error));
   search->attempt_count++;
   own.costs = attempt->costs;
+  own.whole_backward = attempt->whole_backward = whole_backward;
   WEFT_TRY(weft_graph_problem_init(problem, search->allocator, &own, placement->rank_of, error));
   problem->control = &search->control;
   attempt->placement = placement;
@@ -113,10 +126,12 @@ static enum weft_status add_attempt(struct graph_search *search,
 
 /* What no placement at all can beat: all stages on one rank, which is as fast as the fastest, so that
  * no message takes time; and the work of all stages, divided among the ranks. */
-static enum weft_status find_open_bound(struct graph_search *search, struct weft_error *error) {
+static enum weft_status find_bound_of(struct graph_search *search, bool whole_backward,
+                                      struct weft_error *error) {
   const struct weft_search_request *request = search->request;
   struct weft_graph_problem problem;
   struct weft_search_request own = *request;
+  own.whole_backward = whole_backward;
   struct weft_costs *costs = NULL;
   const uint32_t n = request->graph->stage_count;
   uint32_t *rank_of = weft_arena_allocate(&search->arena, n, sizeof *rank_of);
@@ -150,11 +165,24 @@ static enum weft_status find_open_bound(struct graph_search *search, struct weft
   return status;
 }
 
+static enum weft_status find_open_bound(struct graph_search *search, struct weft_error *error) {
+  WEFT_TRY(find_bound_of(search, search->request->whole_backward, error));
+  if (tries_both_backwards(search->request)) {
+    const double split = search->open;
+    WEFT_TRY(find_bound_of(search, true, error));
+    search->open = fmin(search->open, split);
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status add_attempts(struct graph_search *search, struct weft_error *error) {
   WEFT_TRY(weft_graph_placements(search->request, &search->arena, search->placements,
                                  &search->placement_count, error));
   for (uint32_t n = 0; n < search->placement_count; n++) {
-    WEFT_TRY(add_attempt(search, &search->placements[n], error));
+    WEFT_TRY(add_attempt(search, &search->placements[n], search->request->whole_backward, error));
+    if (tries_both_backwards(search->request)) {
+      WEFT_TRY(add_attempt(search, &search->placements[n], true, error));
+    }
   }
   return WEFT_OK;
 }
@@ -289,7 +317,7 @@ static uint32_t list_open(struct graph_search *search, struct attempt **list) {
 
 /* Successive halving, as for the layouts of chains. */
 static enum weft_status improve_all(struct graph_search *search, struct weft_error *error) {
-  struct attempt *list[WEFT_GRAPH_PLACEMENTS_MAX];
+  struct attempt *list[ATTEMPTS_MAX];
   uint32_t open = list_open(search, list);
   double rounds = open > 1 ? ceil(log2(open)) : 1, left = 1;
   while (open > 1) {
@@ -316,7 +344,7 @@ static enum weft_status improve_all(struct graph_search *search, struct weft_err
 
 static enum weft_status climb(struct graph_search *search, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  struct attempt *list[WEFT_GRAPH_PLACEMENTS_MAX];
+  struct attempt *list[ATTEMPTS_MAX];
   double left =
       request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_RUNGS * request->effort;
   const double least = (double)OP_WORK * weft_graph_op_count(&search->attempts[0].problem);
@@ -350,10 +378,16 @@ static enum weft_status find_need(struct graph_search *search, const struct atte
   struct weft_graph_problem problem;
   struct weft_graph_least least;
   starved.costs = attempt->costs;
+  starved.whole_backward = attempt->whole_backward;
   starved.memory_limit = 0;
   WEFT_TRY(weft_graph_problem_init(&problem, search->allocator, &starved,
                                    attempt->placement->rank_of, error));
+  problem.control = &search->control; /* then the least is not known */
   const enum weft_status status = weft_graph_least(&problem, &least, error);
+  if (status < 0) {
+    weft_graph_problem_finish(&problem);
+    return status;
+  }
   int64_t enough = least.excess;
   weft_graph_serial(&problem, &trial->clock, &trial->order);
   for (uint32_t r = 0; r < problem.rank_count && !least.is_exact; r++) {
@@ -364,7 +398,7 @@ static enum weft_status find_need(struct graph_search *search, const struct atte
   *need = (struct memory_need){(double)least.excess / problem.sizes_per_unit,
                                (double)enough / problem.sizes_per_unit};
   weft_graph_problem_finish(&problem);
-  return status;
+  return WEFT_OK;
 }
 
 /* On the best of the placements. */
@@ -387,7 +421,7 @@ static enum weft_status explain_memory(struct graph_search *search, struct trial
   char tried[64] = "";
   if (is_placement_open(search->request)) {
     (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried",
-                   search->attempt_count, search->attempt_count == 1 ? "" : "s");
+                   search->placement_count, search->placement_count == 1 ? "" : "s");
   }
   if (all.least > limit) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
@@ -449,10 +483,13 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
   (void)value;
   const uint32_t n = best->problem.stage_count, p = best->problem.rank_count;
   const double ticks = best->problem.ticks_per_unit;
-  double open = INFINITY;
+  double open = INFINITY, bound = INFINITY;
   uint64_t evaluated = 0, moves = 0;
   for (uint32_t k = 0; k < search->attempt_count; k++) {
     open = fmin(open, bound_of(&search->attempts[k]));
+    if (search->attempts[k].placement == best->placement) {
+      bound = fmin(bound, bound_of(&search->attempts[k]));
+    }
     evaluated += search->attempts[k].incumbent.evaluated;
     moves += search->attempts[k].incumbent.moves;
   }
@@ -466,9 +503,9 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
       .span = (double)trial->clock.span / ticks,
       .all_reduce = best->all_reduce,
       .peak_memory = peak_of(best, trial->clock.done),
-      .bound = bound_of(best),
-      .open_bound = is_placement_open(search->request) ? fmin(search->open, bound_of(best)) : open,
-      .optimal = weft_graph_incumbent_is_optimal(&best->incumbent),
+      .bound = bound,
+      .open_bound = is_placement_open(search->request) ? fmin(search->open, bound) : open,
+      .optimal = value_of(best) <= bound,
       .stopped = search->control.was_cut,
       .evaluated = evaluated,
       .moves = moves,
@@ -519,7 +556,8 @@ static enum weft_status answer_small(const struct graph_search *search,
   WEFT_SCOPED_TEXT text = {.allocator = search->allocator};
   double period;
   weft_search_control_start(&small.control, request);
-  enum weft_status status = add_attempt(&small, &search->placements[0], NULL);
+  enum weft_status status =
+      add_attempt(&small, &search->placements[0], request->whole_backward, NULL);
   if (status == WEFT_OK) {
     status = make_trial(&small.attempts[0].problem, &small.arena, &trial, NULL);
   }
