@@ -330,9 +330,11 @@ replicated() {
 }
 
 @test "an interrupted choice is the best so far" {
-  replicated
-  env --default-signal=INT,TERM "$WEFT" plan --ranks 8 --global-batch 128 --costs parts.json \
-    --memory 14 --time-limit 1000 -o t.csv >out 2>err 3>&- &
+  replicated # with more layers, which keep it busy
+  jq '.parts = [range(24) | {f: (1 + . % 3), i: 1, w: 1.25, activation: (1 + . % 2), parameters: 2}]' \
+    parts.json >more.json
+  env --default-signal=INT,TERM "$WEFT" plan --ranks 24 --global-batch 480 --costs more.json \
+    --memory 30 --time-limit 1000 -o t.csv >out 2>err 3>&- &
   pid=$!
   await_handlers "$pid"
   sleep 0.7
