@@ -179,7 +179,7 @@ static enum weft_status read_bytes(const struct graph_reader *reader, const json
                                    double *bytes) {
   const double size = json_real_value(value);
   if (!json_is_real(value) || size < 0 || size > WEFT_EDGE_BYTES_MAX) {
-    return unexpected(reader, HINT_BYTES, "a size of at least 0");
+    return unexpected(reader, HINT_BYTES, "a size from 0 to 1e12");
   }
   *bytes = size;
   return WEFT_OK;

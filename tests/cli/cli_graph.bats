@@ -270,6 +270,13 @@ write_files() {
   printf '0F0,0B0\n1F0,1B0\n2F0,2B0\n3F0,3B0\n' >four.csv
   weft sim four.csv --graph graph.json
   fails 2 "4 stages, and a graph of 3"
+  printf '0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n' >two.csv
+  weft sim two.csv --graph graph.json
+  fails 2 "two.csv: 2 stages, and a graph of 3"
+  hints
+  sed 's/"bytes": *[0-9.e+]*/"bytes": 1e308/' graph.json >large.json
+  weft sim graph.csv --graph large.json
+  fails 65 "expected a size from 0 to 1e12, found 1e308"
   weft sim graph.csv --graph none.json
   fails 66 "cannot open 'none.json'" "a graph of stages in JSON"
   echo '{"schema": "weft-graph/1", "stages": 2, "edges": [{"from": 1, "to": 0}]}' >cycle.json
@@ -306,6 +313,8 @@ write_files() {
   fails 2 "--for does not go with --graph"
   weft plan --graph skip.json -p 2 --global-batch 8 --stage-ranks 0,0,1,1
   fails 2 "--global-batch chooses the ranks"
+  weft plan --graph skip.json -p 2 -m 4 --stage-ranks 0,0,1,1 --placement loop
+  fails 2 "--placement and --stage-ranks both place the stages"
   weft plan --graph skip.json -p 3 -m 4 --placement v
   fails 2 "4 stages on 3 ranks make no v"
   weft plan --graph skip.json -p 2 -m 10000000

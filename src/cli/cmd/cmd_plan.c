@@ -278,6 +278,10 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
     return weft_cli_usage(cli, "leave one of them out",
                           "--global-batch chooses the ranks, and --stage-ranks gives them");
   }
+  if (given[WEFT_CLI_OPTION_STAGE_RANKS] && given[WEFT_CLI_OPTION_PLACEMENT]) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "--placement and --stage-ranks both place the stages");
+  }
   if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",
                           "with --json the document goes to standard output, and the table "

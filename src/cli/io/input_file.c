@@ -13,6 +13,7 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
+#include "cli/io/text_columns.h"
 #include "cli/scoped.h"
 
 #define CHUNK_BYTES ((size_t)1 << 16)
@@ -259,6 +260,13 @@ static int apply_graph(const struct weft_cli *cli, const struct weft_cli_argumen
   const char *graph_name = weft_cli_input_name(arguments->texts[WEFT_CLI_OPTION_GRAPH]);
   if (program->graph != NULL && !weft_graph_equal(program->graph, graph)) {
     return fail_edges(cli, name, graph_name, program->graph, graph);
+  }
+  /* A table with the row may lack stages, which verification reports; another graph is a mistake. */
+  if (program->stage_count < graph->stage_count && program->graph == NULL) {
+    return weft_cli_usage(cli, "use the graph that the table was made for",
+                          "%s: %" PRIu32 " stage%s, and a graph of %" PRIu32,
+                          weft_cli_quoted(name).text, program->stage_count,
+                          weft_cli_plural(program->stage_count), graph->stage_count);
   }
   return weft_cli_result(cli, name, weft_program_set_graph(program, graph, &error), &error);
 }
