@@ -120,13 +120,16 @@ static enum weft_status add_placements(struct choosing *choosing, uint32_t ranks
   return WEFT_OK;
 }
 
-/* The search places the stages; more ranks than stages have nothing to do. */
+/* The search places the stages; more ranks than stages have nothing to do, and a given placement has
+ * equally many on each. */
 static enum weft_status add_graph(struct choosing *choosing, uint32_t ranks, uint32_t microbatches,
                                   struct weft_error *error) {
-  const uint32_t n = choosing->request->search.graph->stage_count;
-  return ranks > n ? WEFT_OK
-                   : add(choosing, ranks, microbatches, (n + ranks - 1) / ranks,
-                         WEFT_PLACEMENT_INFERRED, error);
+  const struct weft_search_request *search = &choosing->request->search;
+  const uint32_t n = search->graph->stage_count;
+  return ranks > n || (!search->any_placement && n % ranks != 0)
+             ? WEFT_OK
+             : add(choosing, ranks, microbatches, (n + ranks - 1) / ranks, WEFT_PLACEMENT_INFERRED,
+                   error);
 }
 
 /* All divisors of the ranks whose replicas can divide the batch. */
@@ -197,8 +200,10 @@ static enum weft_status fail_none(const struct weft_choice_request *request,
     return weft_fail(
         error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
         "no pipeline of at most %" PRIu32 " ranks, one for each stage, divides %" PRIu32
-        " ranks and a global batch of %" PRIu64 " in microbatches of %g",
-        search->graph->stage_count, search->ranks, request->global_batch, size);
+        " ranks and a global batch of %" PRIu64 " in microbatches of %g%s%s",
+        search->graph->stage_count, search->ranks, request->global_batch, size,
+        search->any_placement ? "" : " with equally many stages on each rank, as in a ",
+        search->any_placement ? "" : weft_placement_name(search->placement));
   }
   return weft_fail(
       error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
@@ -248,6 +253,36 @@ static enum weft_status bound(const struct choosing *choosing, struct candidate 
                  : weft_partition_bound(choosing->allocator, &request, &shape, &own, error));
     candidate->is.bound = fmax(candidate->is.bound, own);
   }
+  return WEFT_OK;
+}
+
+/* Candidates that are too large for a search are left out. WEFT_ERR_LIMIT: all are. */
+static enum weft_status bound_all(struct choosing *choosing, struct weft_error *error) {
+  const struct weft_graph *graph = choosing->request->search.graph;
+  uint32_t *one_rank = NULL; /* of each stage: the size does not depend on the placement */
+  if (graph != NULL && !WEFT_ALLOCATE(&choosing->arena, one_rank, graph->stage_count)) {
+    return weft_fail_memory(error, graph->stage_count * sizeof *one_rank);
+  }
+  struct weft_error own;
+  enum weft_status status = WEFT_OK;
+  uint32_t kept = 0;
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    const struct weft_search_request request = request_of(choosing, &choosing->list[n]);
+    status = graph != NULL ? weft_graph_check(&request, one_rank, &own) : WEFT_OK;
+    status = status == WEFT_OK ? bound(choosing, &choosing->list[n], &own) : status;
+    if (status == WEFT_OK) {
+      choosing->list[kept++] = choosing->list[n]; /* sort() mends what moves */
+    } else if (status != WEFT_ERR_LIMIT) {
+      break;
+    }
+  }
+  if (status != WEFT_OK && (status != WEFT_ERR_LIMIT || kept == 0)) {
+    if (error != NULL) {
+      *error = own;
+    }
+    return status;
+  }
+  choosing->count = kept;
   return WEFT_OK;
 }
 
@@ -454,6 +489,13 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
     }
   }
   assert(where != NULL);
+  if (choosing->request->search.graph != NULL) { /* not known to be the least */
+    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+                     "no candidate was found that fits into a memory of %.9g per rank; %.9g is "
+                     "enough for a pipeline of %" PRIu32 " rank%s",
+                     choosing->request->search.memory_limit, least, where->is.ranks,
+                     where->is.ranks == 1 ? "" : "s");
+  }
   return weft_fail(
       error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
       "no candidate fits into a memory of %.9g per rank; the least is %.9g: a pipeline "
@@ -496,9 +538,7 @@ static enum weft_status run(struct choosing *choosing, struct weft_choice **out,
   if (choosing->count == 0) {
     return fail_none(choosing->request, error);
   }
-  for (uint32_t n = 0; n < choosing->count; n++) {
-    WEFT_TRY(bound(choosing, &choosing->list[n], error));
-  }
+  WEFT_TRY(bound_all(choosing, error));
   WEFT_TRY(plan_all(choosing, error));
   return choosing->best == INFINITY ? explain_memory(choosing, error) : make(choosing, out, error);
 }

@@ -25,7 +25,10 @@ static void add_candidate(struct weft_json *json, const struct weft_choice_candi
   weft_json_number(json, "ranks", candidate->ranks);
   weft_json_number(json, "replicas", candidate->replicas);
   weft_json_number(json, "v", candidate->stages_per_rank);
-  weft_json_string(json, "placement", weft_placement_name(candidate->placement));
+  weft_json_string(json, "placement",
+                   candidate->answer != NULL && candidate->answer->placement_name != NULL
+                       ? candidate->answer->placement_name
+                       : weft_placement_name(candidate->placement));
   weft_json_number(json, "microbatches", candidate->microbatches);
   weft_json_exact(json, "step", candidate->value);
   weft_json_exact(json, "bound", candidate->bound);

@@ -166,8 +166,8 @@ static void add_result(struct weft_text *text, const struct weft_cli_choice *rep
     weft_text_addf(text, "at most %.2f %% above optimal\n",
                    100 * weft_cli_choice_gap(best->value, choice->bound));
   }
-  weft_text_addf(text, "%" PRIu64 " orders evaluated, seed %" PRIu64 "%s\n", choice->evaluated,
-                 report->request->search.seed,
+  weft_text_addf(text, "%" PRIu64 " order%s evaluated, seed %" PRIu64 "%s\n", choice->evaluated,
+                 weft_cli_plural(choice->evaluated), report->request->search.seed,
                  choice->stopped ? "; stopped: more time may find a better one" : "");
 }
 

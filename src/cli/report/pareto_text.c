@@ -121,7 +121,11 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
   if (pareto->count > 0) {
     add_plot(text, pareto, columns);
   }
-  weft_text_addf(text, "\nno schedule fits into less than %s; %" PRIu64 " orders evaluated%s\n",
-                 weft_cli_amount(pareto->least).text, pareto->evaluated,
+  /* Of a graph not all placements are tried, and the complete search has a limit. */
+  const bool is_graph = pareto->request->graph != NULL;
+  weft_text_addf(text, "\n%s%s%s; %" PRIu64 " order%s evaluated%s\n",
+                 is_graph ? "" : "no schedule fits into less than ",
+                 weft_cli_amount(pareto->least).text, is_graph ? " is enough" : "",
+                 pareto->evaluated, weft_cli_plural(pareto->evaluated),
                  pareto->stopped ? "; stopped: more time may find better ones" : "");
 }
