@@ -67,8 +67,9 @@ struct weft_search_request {
    * parts do not specify. */
   const struct weft_costs *costs;
   /* [ranks] the actions of a rank take so many times as long as the costs say: more than 0, at most
-   * 1e6; NULL: all 1. Partitions take them into account, and the answer's costs include them. Which
-   * rank has which stage does not depend on them. Borrowed. */
+   * 1e6; NULL: all 1. Partitions take them into account, and so do the placements of a graph; the
+   * answer's costs include them. Of a chain, which rank has which stage does not depend on them.
+   * Borrowed. */
   const double *rank_factors;
   bool keep_partition; /* the entries are the stages; ignore the parts */
   bool whole_backward; /* do not split backwards: B instead of I and W */

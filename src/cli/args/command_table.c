@@ -13,7 +13,7 @@
   static const struct weft_cli_option NAME = {WEFT_CLI_OPTION_##ID, __VA_ARGS__}
 
 ROW(plan_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "any|loop|v", 0, 0,
-    0, "placement of stages on ranks: loop, v, or the better one (any, default)");
+    0, "placement of stages on ranks: loop, v, or the best one (any, default)");
 ROW(train_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0, 0,
     "placement for --schedule auto; default v for two stages per rank, else loop");
 ROW(train_keep_partition, KEEP_PARTITION, '\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0,
@@ -186,14 +186,11 @@ static const struct weft_cli_command commands[] = {
      "best plan so far (status 130, 143); a second one ends the command at once.\n"
      "With --pareto: the best plan for each memory limit, from the least that is possible to "
      "where more does not help.\n"
-     "With --global-batch and costs that have parts: how to use all ranks. Chooses the ranks of a "
-     "pipeline and its replicas, v, the placement, the microbatches and the partition, and lists "
-     "the best candidates.\n"
-     "With --graph: an order for stages that form that graph. Costs are of a stage. Where the "
-     "stages "
-     "are not divided equally among ranks, each rank gets contiguous ones with about the same "
-     "work, "
-     "or those of --stage-ranks.",
+     "With --global-batch: how to use all ranks. Chooses the ranks of a pipeline and its replicas, "
+     "v, the placement, the microbatches and the partition, and lists the best candidates. Costs "
+     "need parts, unless --graph has the stages.\n"
+     "With --graph: an order for stages that form that graph. Costs are of a stage. Up to eight "
+     "placements are tried, or the one of --placement or --stage-ranks.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
     {"show",
      "[FILE] [FILE]",
