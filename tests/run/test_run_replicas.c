@@ -454,9 +454,10 @@ static void stopped_in_a_collective(void **state) {
   states.items[3].gpu = 5;
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 3);
-  assert_string_equal(failure.error.message,
-                      "rank 1 has waited 2.0 s before 1F0 for rank 3, which is stopped, by a "
-                      "signal or a debugger, in 1UNSHARD with GPU 5 since 3.0 s");
+  assert_string_equal(
+      failure.error.message,
+      "rank 1 with GPU 0 has waited 2.0 s before 1F0 for rank 3, which is stopped, by a "
+      "signal or a debugger, in 1UNSHARD with GPU 5 since 3.0 s");
   assert_string_equal(failure.error.hint, "SIGCONT resumes rank 3's process");
   rank_states_finish(&states);
   weft_program_destroy(program);
