@@ -34,8 +34,7 @@ const char *weft_status_name(enum weft_status status) {
   return "unknown";
 }
 
-/* Marks a text of `wanted` bytes that was cut to fit; a character is cut off whole. */
-static void mark_cut(char *buffer, size_t buffer_size, int wanted) {
+void weft_mark_cut(char *buffer, size_t buffer_size, int wanted) {
   if (wanted >= 0 && (size_t)wanted >= buffer_size && buffer_size >= 4) {
     size_t end = buffer_size - 4;
     while (end > 0 && ((unsigned char)buffer[end] & 0xc0) == 0x80) {
@@ -64,11 +63,11 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   struct weft_error made = {.status = status}; /* the arguments may be in *error */
   va_list arguments;
   va_start(arguments, format);
-  mark_cut(made.message, sizeof made.message,
-           vsnprintf(made.message, sizeof made.message, format, arguments));
+  weft_mark_cut(made.message, sizeof made.message,
+                vsnprintf(made.message, sizeof made.message, format, arguments));
   va_end(arguments);
   replace_control_bytes(made.message);
-  mark_cut(made.hint, sizeof made.hint, snprintf(made.hint, sizeof made.hint, "%s", hint));
+  weft_mark_cut(made.hint, sizeof made.hint, snprintf(made.hint, sizeof made.hint, "%s", hint));
   *error = made;
   return status;
 }

@@ -8,4 +8,8 @@
  * is no well-formed UTF-8, and so is escaped. */
 size_t weft_plain_length(const char *data, size_t size);
 
+/* Marks what snprintf() has cut, which wanted so many bytes, with "..."; a character is cut off
+ * whole. */
+void weft_mark_cut(char *buffer, size_t buffer_size, int wanted);
+
 #endif

@@ -9,6 +9,8 @@
 
 #include <weft/support.h>
 
+#include "base/plain_text.h"
+
 /* ---- Places ---- */
 
 struct level {
@@ -129,20 +131,21 @@ static bool is_at(const struct scan *scan, const struct weft_json_path *path) {
 /* ---- Places ---- */
 
 static void name_field(const struct scan *scan, char *field, size_t size) {
-  size_t used = 0;
+  int used = 0;
   const size_t depth = scan->depth < WEFT_JSON_DEPTH_MAX ? scan->depth : WEFT_JSON_DEPTH_MAX;
   field[0] = '\0';
-  for (size_t k = 0; k < depth && used < size; k++) {
+  for (size_t k = 0; k < depth && (size_t)used < size; k++) {
     const struct level *level = &scan->levels[k];
     char key[48];
     if (level->bracket == '[') {
-      used += (size_t)snprintf(field + used, size - used, "[%" PRIu64 "]", level->ordinal);
+      used += snprintf(field + used, size - (size_t)used, "[%" PRIu64 "]", level->ordinal);
     } else if (level->key_end > level->key_begin) {
-      used += (size_t)snprintf(field + used, size - used, "%s%s", k > 0 ? "." : "",
-                               weft_escape(key, sizeof key, scan->text + level->key_begin,
-                                           level->key_end - level->key_begin));
+      used += snprintf(field + used, size - (size_t)used, "%s%s", k > 0 ? "." : "",
+                       weft_escape(key, sizeof key, scan->text + level->key_begin,
+                                   level->key_end - level->key_begin));
     }
   }
+  weft_mark_cut(field, size, used);
 }
 
 void weft_json_point(struct weft_json_place *place, const char *text, size_t offset) {
@@ -199,7 +202,7 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
   char name[128], what[448];
   va_list arguments;
   va_start(arguments, format);
-  (void)vsnprintf(what, sizeof what, format, arguments);
+  weft_mark_cut(what, sizeof what, vsnprintf(what, sizeof what, format, arguments));
   va_end(arguments);
   weft_escape(name, sizeof name, document->name, strlen(document->name));
   (void)weft_fail(document->error, status, hint != NULL ? hint : document->hint,

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plain_text.h"
 #include "gpt/checkpoint/safetensors.h"
 
 /* Larger inputs only make it slower, not wiser. */
@@ -29,9 +30,12 @@ static void require(bool good, const char *what) {
   }
 }
 
+/* Nothing that controls a terminal, and whole characters only. */
 static bool is_printable(const char *text) {
-  for (; *text != '\0'; text++) {
-    if (*text < 0x20 || *text > 0x7e) {
+  size_t length;
+  for (; *text != '\0'; text += length) {
+    length = weft_plain_length(text, strlen(text));
+    if (length == 0) {
       return false;
     }
   }

@@ -12,6 +12,8 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
+#include "base/plain_text.h"
+
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u
 
@@ -24,9 +26,12 @@ static void require(bool good, const char *what) {
   }
 }
 
+/* Nothing that controls a terminal, and whole characters only. */
 static bool is_printable(const char *text) {
-  for (; *text != '\0'; text++) {
-    if (*text < 0x20 || *text >= 0x7f) {
+  size_t length;
+  for (; *text != '\0'; text += length) {
+    length = weft_plain_length(text, strlen(text));
+    if (length == 0) {
       return false;
     }
   }
