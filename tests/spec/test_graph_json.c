@@ -100,7 +100,7 @@ static const struct {
     {EDGE("\"from\": 1, \"to\": 2, \"gradient\": 1"), WEFT_ERR_FORMAT,
      "edges[1].gradient: expected true or false|found 1"},
     {EDGE("\"from\": 1, \"to\": 2, \"bytes\": -1"), WEFT_ERR_FORMAT,
-     "edges[1].bytes: expected a size of at least 0|found -1"},
+     "edges[1].bytes: expected a size from 0 to 1e12|found -1"},
     {EDGE("\"from\": 1, \"to\": 2, \"gradient_bytes\": 1e13"), WEFT_ERR_FORMAT,
      "edges[1].gradient_bytes: expected a size"},
     {EDGE("\"from\": 1, \"to\": 2, \"size\": 1"), WEFT_ERR_FORMAT,
