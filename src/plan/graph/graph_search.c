@@ -226,15 +226,15 @@ static void consider(struct attempt *attempt, struct trial *trial) {
   }
 }
 
-/* As 1F1B, with W where a rank would be idle. */
-static void schedule(const struct attempt *attempt, struct trial *trial) {
+/* As 1F1B, with W where a rank would be idle. False: it does not fit, and there is no order. */
+static bool schedule(const struct attempt *attempt, struct trial *trial) {
   const struct weft_graph_problem *problem = &attempt->problem;
   uint64_t work = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     trial->rules[s] = weft_graph_classic_rule(problem, s);
   }
-  (void)weft_graph_schedule(problem, &trial->scheduler, trial->rules, !problem->may_split,
-                            WEFT_GRAPH_NEVER, &trial->order, &work);
+  return weft_graph_schedule(problem, &trial->scheduler, trial->rules, !problem->may_split,
+                             WEFT_GRAPH_NEVER, &trial->order, &work) != WEFT_GRAPH_NEVER;
 }
 
 /* An order that fits, if one is found: of one microbatch after the other some always does, unless
@@ -242,8 +242,9 @@ static void schedule(const struct attempt *attempt, struct trial *trial) {
 static enum weft_status begin(struct attempt *attempt, struct trial *trial,
                               struct weft_error *error) {
   const struct weft_graph_incumbent *incumbent = &attempt->incumbent;
-  schedule(attempt, trial);
-  consider(attempt, trial);
+  if (schedule(attempt, trial)) {
+    consider(attempt, trial);
+  }
   if (incumbent->value == WEFT_GRAPH_NEVER) {
     weft_graph_serial(&attempt->problem, &trial->clock, &trial->order);
     consider(attempt, trial);
