@@ -643,7 +643,7 @@ enum weft_status weft_graph_search_least_memory(const struct weft_allocator *all
   assert(request->graph != NULL && least != NULL);
   struct graph_search search = {
       .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
-  struct memory_need need;
+  struct memory_need need = {0};
   struct trial trial;
   WEFT_TRY(check_request(request, error));
   weft_search_control_start(&search.control, request);
