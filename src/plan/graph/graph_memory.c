@@ -1,6 +1,6 @@
 /* Least memory of a graph: orders judged by memory alone.
  *
- * Sequences of ranks that do not wait for each other in a circle are one order of all ops, and the
+ * Sequences of ranks whose waits form no cycle are one order of all ops, and the
  * memory of a rank depends on the order of its own ops. So the question is whether some order of all
  * ops keeps every rank within its limit. Three facts make its search small:
  *

@@ -54,7 +54,7 @@ void fake_clock_copy(struct fake_clock *to, const struct fake_clock *from) {
 
 enum { NAMES_MAX = 8192 };
 
-/* How often an operation of that label and name was issued: it is told from others by that. */
+/* How often an operation of that label and name was issued: that distinguishes it from others. */
 static struct occurrence {
   const char *label, *name;
   uint64_t count;

@@ -292,7 +292,7 @@ static const struct fake_node *cause_of(const struct fake_node *node, const char
 
 enum { CYCLE_MAX = 64 };
 
-/* The nodes of a cycle, first to last; 0: there is none that can be told. */
+/* The nodes of a cycle, first to last; 0: there is none, or it is not known. */
 static uint32_t find_cycle(const struct fake_node **cycle) {
   const struct fake_node *at = NULL;
   const char *why;
