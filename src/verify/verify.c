@@ -96,46 +96,59 @@ static uint32_t credible_count(const uint32_t *counts, uint64_t size) {
   return 1;
 }
 
-static uint32_t number_of(struct weft_action action, bool stages) {
-  return stages ? action.stage : action.microbatch;
-}
+/* How often each stage and each microbatch is computed on. Numbers from action_count on cannot
+ * belong to a complete table and need no counter. */
+struct compute_counts {
+  uint64_t actions; /* F, B, I and W */
+  uint32_t *of_stage;
+  uint64_t stages; /* length of of_stage, and so on */
+  uint32_t *of_microbatch;
+  uint64_t microbatches;
+};
 
-/* Counts how often each stage or microbatch is computed on. Numbers from
- * action_count on cannot belong to a complete table and need no counter. */
-static enum weft_status infer_count(struct weft_verify_context *context, bool stages,
-                                    uint32_t largest, uint32_t *count) {
+static enum weft_status allocate_counts(const struct weft_verify_context *context,
+                                        struct compute_counts *counts) {
   const struct weft_program *program = context->program;
-  const uint64_t size = largest < program->action_count ? largest : program->action_count;
-  uint32_t *counts = weft_array_allocate_zero(context->allocator, size, sizeof *counts);
-  if (counts == NULL) {
-    return weft_fail_memory(context->error, size * sizeof *counts);
+  const uint64_t most = program->action_count;
+  counts->stages = program->stage_count < most ? program->stage_count : most;
+  counts->microbatches = program->microbatch_count < most ? program->microbatch_count : most;
+  const uint64_t all = counts->stages + counts->microbatches;
+  counts->of_stage = weft_array_allocate_zero(context->allocator, all, sizeof *counts->of_stage);
+  if (counts->of_stage == NULL) {
+    return weft_fail_memory(context->error, all * sizeof *counts->of_stage);
   }
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const struct weft_action action = program->actions[i];
-    if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && number_of(action, stages) < size) {
-      counts[number_of(action, stages)]++;
-    }
-  }
-  *count = credible_count(counts, size);
-  weft_array_free(context->allocator, counts, size, sizeof *counts);
+  counts->of_microbatch = counts->of_stage + counts->stages;
   return WEFT_OK;
 }
 
-static uint64_t count_compute(struct weft_verify_context *context) {
-  uint64_t compute = 0;
+static void free_counts(const struct weft_verify_context *context, struct compute_counts *counts) {
+  weft_array_free(context->allocator, counts->of_stage, counts->stages + counts->microbatches,
+                  sizeof *counts->of_stage);
+}
+
+/* Notes which ops occur, too. */
+static void count_compute(struct weft_verify_context *context, struct compute_counts *counts) {
   for (uint64_t i = 0; i < context->program->action_count; i++) {
-    const uint32_t op = context->program->actions[i].op;
-    context->ops |= WEFT_OP_BIT(op);
-    compute += weft_op_in(op, WEFT_OPS_COMPUTE);
+    const struct weft_action action = context->program->actions[i];
+    context->ops |= WEFT_OP_BIT(action.op);
+    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+      continue;
+    }
+    counts->actions++;
+    if (action.stage < counts->stages) {
+      counts->of_stage[action.stage]++;
+    }
+    if (action.microbatch < counts->microbatches) {
+      counts->of_microbatch[action.microbatch]++;
+    }
   }
-  return compute;
 }
 
 /* Every (stage, microbatch) needs at least one action, so n × m far beyond the
  * number of actions is no shape of this table; the microbatches give way. */
 static enum weft_status infer_shape(struct weft_verify_context *context,
-                                    const struct weft_verify_options *options, uint64_t compute) {
-  const struct weft_program *program = context->program;
+                                    const struct weft_verify_options *options,
+                                    const struct compute_counts *counts) {
   const struct weft_graph *graph = context->graph;
   context->stage_count = graph != NULL ? graph->stage_count : options->stage_count;
   context->microbatch_count = options->microbatch_count;
@@ -145,18 +158,18 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
                      options->stage_count, graph->stage_count);
   }
   if (context->stage_count == 0) {
-    WEFT_TRY(infer_count(context, true, program->stage_count, &context->stage_count));
+    context->stage_count = credible_count(counts->of_stage, counts->stages);
   }
   if (context->microbatch_count == 0) {
-    WEFT_TRY(infer_count(context, false, program->microbatch_count, &context->microbatch_count));
+    context->microbatch_count = credible_count(counts->of_microbatch, counts->microbatches);
     const uint64_t wanted = (uint64_t)context->stage_count * context->microbatch_count;
-    if (wanted > 2 * compute + 64) {
-      const uint64_t most = compute / context->stage_count;
+    if (wanted > 2 * counts->actions + 64) {
+      const uint64_t most = counts->actions / context->stage_count;
       context->microbatch_count = most > 0 ? (uint32_t)most : 1;
     }
   }
-  return weft_pairs_check(context->stage_count, context->microbatch_count, program->action_count,
-                          context->error);
+  return weft_pairs_check(context->stage_count, context->microbatch_count,
+                          context->program->action_count, context->error);
 }
 
 /* The rank that computes most of each stage, by vote in one walk. */
@@ -253,15 +266,22 @@ static void release_notes(struct weft_verify_context *context) {
 static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
                                              const struct weft_verify_options *options,
                                              struct weft_report *report) {
-  const uint64_t compute = count_compute(context);
+  struct compute_counts counts = {0};
+  WEFT_TRY(allocate_counts(context, &counts));
+  count_compute(context, &counts);
   report->has_backward = weft_has_backward(context);
-  if (compute == 0) {
+  enum weft_status status = WEFT_OK;
+  if (counts.actions > 0) {
+    status = infer_shape(context, options, &counts);
+  }
+  free_counts(context, &counts);
+  WEFT_TRY(status);
+  if (counts.actions == 0) {
     weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_place){0},
                       "there is no F, B, I or W at all: nothing is computed");
     return WEFT_OK;
   }
-  WEFT_TRY(infer_shape(context, options, compute));
-  enum weft_status status = allocate_notes(context);
+  status = allocate_notes(context);
   if (status == WEFT_OK) {
     status = find_owners(context);
   }
