@@ -5,43 +5,23 @@
  *   - of one that passes, payload and every tensor fit the capacity;
  *   - sealing makes the checksum right, so that what is behind it is reached too;
  *     after it, any flipped bit is found. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <weft/transport.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool good, const char *what) {
-  if (!good) {
-    (void)fprintf(stderr, "fuzz_message: %s\n", what);
-    abort();
-  }
-}
-
-static bool is_printable(const char *text) {
-  for (; *text != '\0'; text++) {
-    if (*text < 0x20 || *text >= 0x7f) {
-      return false;
-    }
-  }
-  return true;
-}
+#include "support_fuzz.h"
 
 static void check_accepted(const struct weft_message *message) {
-  require(message->header.magic == WEFT_MESSAGE_MAGIC, "another magic number passes");
-  require(message->header.protocol == WEFT_PROTOCOL, "another protocol passes");
-  require(message->header.tensor_count <= WEFT_TENSORS_MAX, "too many tensors pass");
-  require(message->header.bytes <= message->capacity, "a payload without room passes");
+  fuzz_require(message->header.magic == WEFT_MESSAGE_MAGIC, "another magic number passes");
+  fuzz_require(message->header.protocol == WEFT_PROTOCOL, "another protocol passes");
+  fuzz_require(message->header.tensor_count <= WEFT_TENSORS_MAX, "too many tensors pass");
+  fuzz_require(message->header.bytes <= message->capacity, "a payload without room passes");
   for (uint32_t k = 0; k < message->header.tensor_count; k++) {
     uint64_t bytes;
-    require(message->shapes[k].dim_count <= WEFT_DIMS_MAX, "too many dimensions pass");
-    require(weft_shape_bytes(&message->shapes[k], &bytes) && bytes <= message->capacity,
-            "a shape without room passes");
+    fuzz_require(message->shapes[k].dim_count <= WEFT_DIMS_MAX, "too many dimensions pass");
+    fuzz_require(weft_shape_bytes(&message->shapes[k], &bytes) && bytes <= message->capacity,
+                 "a shape without room passes");
   }
 }
 
@@ -52,10 +32,10 @@ static bool check(const struct weft_message *message) {
     check_accepted(message);
     return true;
   }
-  require(status == WEFT_ERR_PROTOCOL && error.status == status, "another status");
-  require(error.message[0] != '\0' && error.hint[0] != '\0', "no reason");
-  require(is_printable(error.message), "bytes of the message in the reason");
-  require(weft_message_check(message, NULL) == status, "another answer without an error");
+  fuzz_require(status == WEFT_ERR_PROTOCOL && error.status == status, "another status");
+  fuzz_require(error.message[0] != '\0' && error.hint[0] != '\0', "no reason");
+  fuzz_require(fuzz_is_printable(error.message, false), "bytes of the message in the reason");
+  fuzz_require(weft_message_check(message, NULL) == status, "another answer without an error");
   return false;
 }
 
@@ -68,7 +48,7 @@ static void check_flipped(struct weft_message *message, uint64_t number) {
       bit < header_bits ? (unsigned char *)&message->header : (unsigned char *)message->shapes;
   const uint64_t at = bit < header_bits ? bit : bit - header_bits;
   bytes[at / 8] ^= (unsigned char)(1u << (at % 8));
-  require(!check(message), "a flipped bit passes");
+  fuzz_require(!check(message), "a flipped bit passes");
 }
 
 /* Bytes: how often to repair it, the capacity, then the message as it lies in memory. */
@@ -79,7 +59,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   struct weft_message *message = calloc(1, sizeof *message);
-  require(message != NULL, "out of memory");
+  fuzz_require(message != NULL, "out of memory");
   memcpy(message, data + AHEAD, size - AHEAD < room ? size - AHEAD : room);
   memcpy(&message->capacity, data + 1, sizeof message->capacity);
   (void)check(message);
@@ -94,7 +74,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       check_flipped(message, message->header.checksum + data[0]);
     }
   } else {
-    require(!check(message), "too many tensors pass");
+    fuzz_require(!check(message), "too many tensors pass");
   }
   free(message);
   return 0;

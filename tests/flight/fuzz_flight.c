@@ -2,30 +2,11 @@
  * of two ranks. Beyond not crashing, what must hold: a failing call explains itself in printable
  * text, and what was read is explained to the end, with a verdict, in lines that a terminal can
  * show. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/flight.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool good, const char *what) {
-  if (!good) {
-    (void)fprintf(stderr, "fuzz_flight: %s\n", what);
-    abort();
-  }
-}
-
-static void require_printable(const char *text) {
-  for (; *text != '\0'; text++) {
-    const unsigned char byte = (unsigned char)*text;
-    require((byte >= 0x20 || byte == '\n') && byte != 0x7f, "a control byte in the output");
-  }
-}
+#include "support_fuzz.h"
 
 static void explain(const struct weft_program *program, const struct weft_flight_dump *dumps,
                     bool json) {
@@ -33,11 +14,11 @@ static void explain(const struct weft_program *program, const struct weft_flight
   struct weft_error error = {.status = WEFT_OK};
   const enum weft_status status = weft_flight_explain(NULL, program, dumps, 2, json, &text, &error);
   if (status == WEFT_OK) {
-    require_printable(text.data);
-    require(strstr(text.data, json ? "\"culprit\":" : "\nverdict: ") != NULL, "no verdict");
+    fuzz_require(fuzz_is_printable(text.data, true), "a control byte in the output");
+    fuzz_require(strstr(text.data, json ? "\"culprit\":" : "\nverdict: ") != NULL, "no verdict");
   } else {
-    require(status == error.status && error.message[0] != '\0', "an error without a message");
-    require_printable(error.message);
+    fuzz_require(status == error.status && error.message[0] != '\0', "an error without a message");
+    fuzz_require(fuzz_is_printable(error.message, false), "a control byte in the output");
   }
   weft_text_finish(&text);
 }
@@ -48,8 +29,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n";
   struct weft_program *program;
   struct weft_error error;
-  require(weft_program_parse(NULL, csv, sizeof csv - 1, NULL, &program, &error) == WEFT_OK,
-          "the program");
+  fuzz_require(weft_program_parse(NULL, csv, sizeof csv - 1, NULL, &program, &error) == WEFT_OK,
+               "the program");
   const uint8_t *split = size > 0 ? memchr(data, 0xff, size) : NULL;
   const size_t first = split != NULL ? (size_t)(split - data) : size;
   const struct weft_flight_dump dumps[2] = {{.name = "rank0", .data = data, .size = first},

@@ -4,34 +4,23 @@
  *   - what was read prints to text that reads back as an equal program;
  *   - a failing call leaves its output alone and explains itself;
  *   - a table that verifies can be lowered, and the program verifies too. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/weft.h>
 
+#include "support_fuzz.h"
+
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 
-static void require(bool good, const char *what) {
-  if (!good) {
-    (void)fprintf(stderr, "fuzz_csv: %s\n", what);
-    abort();
-  }
-}
-
 static void require_explained(enum weft_status status, const struct weft_error *error,
                               const void *out) {
-  require(out == NULL, "a failing call wrote its output");
-  require(error->status == status, "the error carries another status");
-  require(error->message[0] != '\0', "a failing call does not say why");
+  fuzz_require(out == NULL, "a failing call wrote its output");
+  fuzz_require(error->status == status, "the error carries another status");
+  fuzz_require(error->message[0] != '\0', "a failing call does not say why");
 }
 
 static void round_trip(const struct weft_program *program) {
@@ -39,10 +28,10 @@ static void round_trip(const struct weft_program *program) {
   struct weft_program *again = NULL;
   struct weft_error error = {0};
   weft_program_print(program, &text);
-  require(weft_text_status(&text, NULL) == WEFT_OK, "out of memory");
-  require(weft_program_parse(NULL, text.data, text.size, NULL, &again, &error) == WEFT_OK,
-          "what was printed does not read");
-  require(weft_program_equal(program, again), "what was printed reads as another program");
+  fuzz_require(weft_text_status(&text, NULL) == WEFT_OK, "out of memory");
+  fuzz_require(weft_program_parse(NULL, text.data, text.size, NULL, &again, &error) == WEFT_OK,
+               "what was printed does not read");
+  fuzz_require(weft_program_equal(program, again), "what was printed reads as another program");
   weft_program_destroy(again);
   weft_text_finish(&text);
 }
@@ -50,16 +39,17 @@ static void round_trip(const struct weft_program *program) {
 /* Every finding is complete, and points into the program. */
 static void check_finding(const struct weft_program *program, const struct weft_finding *finding) {
   const struct weft_action *action = finding->place.action;
-  require(finding->rule < WEFT_RULE_COUNT, "a finding of no known rule");
-  require(finding->message != NULL && finding->message[0] != '\0', "a finding without a message");
-  require(finding->place.rank < program->rank_count || program->rank_count == 0,
-          "a finding on no rank");
-  require(
+  fuzz_require(finding->rule < WEFT_RULE_COUNT, "a finding of no known rule");
+  fuzz_require(finding->message != NULL && finding->message[0] != '\0',
+               "a finding without a message");
+  fuzz_require(finding->place.rank < program->rank_count || program->rank_count == 0,
+               "a finding on no rank");
+  fuzz_require(
       action == NULL || (action >= program->actions + program->row_begin[finding->place.rank] &&
                          action < program->actions + program->row_begin[finding->place.rank + 1]),
       "a finding outside of its row");
-  require((finding->rule == WEFT_RULE_DEADLOCK) == (finding->cycle_length > 0),
-          "a cycle without a deadlock, or the reverse");
+  fuzz_require((finding->rule == WEFT_RULE_DEADLOCK) == (finding->cycle_length > 0),
+               "a cycle without a deadlock, or the reverse");
 }
 
 static bool verify(const struct weft_program *program, uint32_t capacity,
@@ -74,7 +64,7 @@ static bool verify(const struct weft_program *program, uint32_t capacity,
     return false;
   }
   const bool ok = report->ok;
-  require(ok == (report->finding_count == 0), "ok does not say whether there are findings");
+  fuzz_require(ok == (report->finding_count == 0), "ok does not say whether there are findings");
   for (size_t number = 0; number < report->finding_count; number++) {
     check_finding(program, &report->findings[number]);
   }
@@ -97,8 +87,8 @@ static void dry_run(const struct weft_program *program) {
 static void draw(const struct weft_program *program) {
   struct weft_text text = {0};
   struct weft_error error = {0};
-  require(weft_grid_print(program, NULL, &text, &error) == WEFT_OK || error.message[0] != '\0',
-          "no grid, and no reason");
+  fuzz_require(weft_grid_print(program, NULL, &text, &error) == WEFT_OK || error.message[0] != '\0',
+               "no grid, and no reason");
   weft_text_finish(&text);
 }
 
@@ -110,11 +100,11 @@ static void lower(const struct weft_program *program, bool merge, bool valid) {
   const enum weft_status status = weft_lower(NULL, program, &options, &out, &error);
   if (status != WEFT_OK) {
     require_explained(status, &error, out);
-    require(!valid || program->level == WEFT_LEVEL_COMMS, "a valid table cannot be lowered");
+    fuzz_require(!valid || program->level == WEFT_LEVEL_COMMS, "a valid table cannot be lowered");
     return;
   }
   const bool lowered_valid = verify(out, 0, WEFT_CHANNEL_RANK);
-  require(!valid || lowered_valid, "a valid table lowers to an invalid program");
+  fuzz_require(!valid || lowered_valid, "a valid table lowers to an invalid program");
   round_trip(out);
   dry_run(out);
   weft_program_destroy(out);
@@ -135,11 +125,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   round_trip(program);
   const bool valid = verify(program, 0, WEFT_CHANNEL_EDGE);
   const bool weakly_valid = verify(program, WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_EDGE);
-  require(!valid || weakly_valid, "valid with rendezvous, invalid with buffers");
+  fuzz_require(!valid || weakly_valid, "valid with rendezvous, invalid with buffers");
   verify(program, 1, WEFT_CHANNEL_RANK);
   verify(program, 0, WEFT_CHANNEL_NCCL_PAIR);
-  require(!valid || verify(program, 0, WEFT_CHANNEL_NCCL_WORLD),
-          "valid with rendezvous, invalid on one communicator");
+  fuzz_require(!valid || verify(program, 0, WEFT_CHANNEL_NCCL_WORLD),
+               "valid with rendezvous, invalid on one communicator");
   draw(program);
   dry_run(program);
   lower(program, false, valid);

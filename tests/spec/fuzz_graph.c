@@ -2,73 +2,27 @@
  *   - a failing call leaves its output alone, explains itself in printable text,
  *     and names a place inside of the text;
  *   - what was read is a graph that can be made in code, and prints to text that reads back. */
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/plain_text.h"
+#include "support_fuzz.h"
 
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require(bool good, const char *what) {
-  if (!good) {
-    (void)fprintf(stderr, "fuzz_graph: %s\n", what);
-    abort();
-  }
-}
-
-/* Nothing that controls a terminal, and whole characters only. */
-static bool is_printable(const char *text) {
-  size_t length;
-  for (; *text != '\0'; text += length) {
-    length = weft_plain_length(text, strlen(text));
-    if (length == 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static uint64_t count_lines(const uint8_t *data, size_t size) {
-  uint64_t lines = 1;
-  for (size_t i = 0; i < size; i++) {
-    lines += data[i] == '\n';
-  }
-  return lines;
-}
-
-static void check_error(const struct weft_error *error, const uint8_t *data, size_t size) {
-  require(error->message[0] != '\0' && error->hint[0] != '\0', "a failing call does not say why");
-  require(is_printable(error->message), "a message with bytes of the file");
-  require(error->status == WEFT_ERR_FORMAT || error->status == WEFT_ERR_INVALID ||
-              error->status == WEFT_ERR_LIMIT,
-          "a status that text cannot have");
-  require(error->status == WEFT_ERR_LIMIT || error->line > 0, "no place");
-  require(error->line <= count_lines(data, size), "a line that is not there");
-  require(error->column <= size + 1, "a column that is not there");
-}
 
 static void check_graph(const struct weft_graph *graph) {
   struct weft_graph *again = NULL;
   struct weft_error error = {0};
   for (uint32_t e = 0; e < graph->edge_count; e++) {
     const struct weft_edge *edge = &graph->edges[e];
-    require(weft_graph_find(graph, edge->from, edge->to) == e, "an edge that is not found");
-    require(!edge->gradient || weft_graph_has_backward(graph, edge->to), "a gradient of nobody");
+    fuzz_require(weft_graph_find(graph, edge->from, edge->to) == e, "an edge that is not found");
+    fuzz_require(!edge->gradient || weft_graph_has_backward(graph, edge->to),
+                 "a gradient of nobody");
   }
-  require(weft_graph_create(NULL, graph->stage_count, graph->edges, graph->edge_count, graph->names,
-                            &again, &error) == WEFT_OK,
-          "read, but not right");
-  require(weft_graph_equal(graph, again), "made another one");
+  fuzz_require(weft_graph_create(NULL, graph->stage_count, graph->edges, graph->edge_count,
+                                 graph->names, &again, &error) == WEFT_OK,
+               "read, but not right");
+  fuzz_require(weft_graph_equal(graph, again), "made another one");
   weft_graph_destroy(again);
 }
 
@@ -81,19 +35,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const enum weft_status status =
       weft_graph_parse(NULL, (const char *)data, size, "fuzz", &graph, &error);
   if (status != WEFT_OK) {
-    require(graph == NULL, "a failing call wrote its output");
-    require(error.status == status, "the error carries another status");
-    check_error(&error, data, size);
+    fuzz_require(graph == NULL, "a failing call wrote its output");
+    fuzz_require(error.status == status, "the error carries another status");
+    fuzz_require(error.status == WEFT_ERR_FORMAT || error.status == WEFT_ERR_INVALID ||
+                     error.status == WEFT_ERR_LIMIT,
+                 "a status that text cannot have");
+    fuzz_check_error(&error, data, size);
     return 0;
   }
   check_graph(graph);
   struct weft_text text = {0};
   struct weft_json json = {.text = &text};
   weft_graph_print(graph, &json, NULL);
-  require(weft_graph_parse(NULL, text.data, text.size, "again", &again, &error) == WEFT_OK,
-          "what was printed does not read");
-  require(weft_graph_equal(graph, again) && (graph->names == NULL) == (again->names == NULL),
-          "what was printed reads as another graph");
+  fuzz_require(weft_graph_parse(NULL, text.data, text.size, "again", &again, &error) == WEFT_OK,
+               "what was printed does not read");
+  fuzz_require(weft_graph_equal(graph, again) && (graph->names == NULL) == (again->names == NULL),
+               "what was printed reads as another graph");
   weft_text_finish(&text);
   weft_graph_destroy(again);
   weft_graph_destroy(graph);
