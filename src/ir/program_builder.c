@@ -29,6 +29,7 @@ void weft_program_builder_init(struct weft_program_builder *builder,
       weft_array_allocate(allocator, builder->row_capacity + 1u, sizeof *builder->row_begin);
   if (builder->actions == NULL || builder->row_begin == NULL) {
     fail(builder, WEFT_ERR_MEMORY, builder->capacity * sizeof *builder->actions);
+    builder->capacity = builder->actions != NULL ? builder->capacity : 0; /* appending is safe */
     return;
   }
   builder->row_begin[0] = 0;
