@@ -1,7 +1,7 @@
 /* The incumbent: the best order of a problem so far, and the lower bound. Internal to the module.
  *
  * Constructors build orders for a problem and offer them to its incumbent. Each is one function
- * in a file of its own in construct/. search.c calls them, worker_pool.c the last one. */
+ * in a file of its own in construct/. first_orders.c and worker_pool.c call them. */
 #ifndef PLAN_INCUMBENT_H
 #define PLAN_INCUMBENT_H
 
@@ -65,6 +65,9 @@ static inline bool weft_incumbent_is_done(const struct weft_incumbent *incumbent
 }
 
 /* ---- Constructors ---- */
+
+/* The orders of all constructors below that take little time (first_orders.c). */
+enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct weft_error *error);
 
 /* The named schedules on the problem's placement. */
 enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error);

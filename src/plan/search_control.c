@@ -19,6 +19,7 @@ void weft_search_control_start(struct weft_search_control *control,
   atomic_init(&control->cancelled, false);
   control->is_stopped = false;
   control->was_cut = false;
+  control->is_silent = false;
   control->done = 0;
   control->share = 0;
   control->all_reduce = 0;
@@ -66,12 +67,13 @@ void weft_search_control_note_order(struct weft_search_control *control) {
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
   assert(control->request != NULL && done >= 0);
-  if (value + control->all_reduce <= control->last.value) { /* another layout may be better */
+  if (!control->is_silent &&
+      value + control->all_reduce <= control->last.value) { /* another layout may be better */
     control->last.value = value + control->all_reduce;
     control->last.bound = bound + control->all_reduce;
   }
   control->last.done = control->done + control->share * done;
-  control->last.evaluated = evaluated;
+  control->last.evaluated = control->is_silent ? control->last.evaluated : evaluated;
   report(control);
 }
 

@@ -13,6 +13,7 @@ struct weft_search_control {
   atomic_bool cancelled; /* polled by the workers */
   bool is_stopped;       /* by the caller */
   bool was_cut;          /* some of the search had no time */
+  bool is_silent;        /* what runs is a part of the problem: its values are not the caller's */
   double done;           /* share of the search that is complete */
   double share;          /* share of the search that is running */
   double all_reduce;     /* to be added to reported values */

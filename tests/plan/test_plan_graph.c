@@ -14,6 +14,7 @@
 #include <weft/weft.h>
 
 #include "support_graph_cases.h"
+#include "support_memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 enum { CASES = 120 }; /* most of the time is the exhaustive search; the other build runs all */
@@ -99,6 +100,84 @@ static void test_two_encoders(void **state) {
   double least;
   assert_int_equal(weft_search_least_memory(NULL, &plan.request, &least, &error), WEFT_OK);
   assert_float_equal(least, 1, 0);
+  finish(&plan);
+}
+
+/* A U-Net instead of the encoders, if asked for, of stages with unequal times; and three fifths of the
+ * memory of 1F1B. */
+static void setup_little_memory(struct plan_case *plan, bool u_net) {
+  const struct weft_edge skips[] = {
+      weft_edge_make(0, 1), weft_edge_make(1, 2), weft_edge_make(2, 3), weft_edge_make(3, 4),
+      weft_edge_make(4, 5), weft_edge_make(5, 6), weft_edge_make(6, 7), weft_edge_make(0, 7),
+      weft_edge_make(1, 6), weft_edge_make(2, 5)};
+  struct weft_error error;
+  setup(plan, 8, 16);
+  if (u_net) {
+    weft_graph_destroy(plan->graph);
+    assert_int_equal(
+        weft_graph_create(NULL, 8, skips, WEFT_ARRAY_LENGTH(skips), NULL, &plan->graph, &error),
+        WEFT_OK);
+    plan->request.graph = plan->graph;
+  }
+  plan->costs->stages[0] = (struct weft_stage_costs){
+      .f = 4, .b = 7.7, .i = 4.2, .w = 3.5, .activation = 1, .activation_after_i = 0.6};
+  plan->costs->hop.latency = 0.2;
+  plan->request.memory_limit = u_net ? 4.8 : 3;
+  plan->request.effort = 0.6; /* enough for chains in the graph */
+}
+
+/* What the bounds of a chain in the graph prove. In a U-Net the chain has all stages, with two
+ * encoders it has not. Without it the first gap is 11.7 %. */
+static void test_little_memory(void **state) {
+  (void)state;
+  for (unsigned n = 0; n < 2; n++) {
+    struct plan_case plan;
+    setup_little_memory(&plan, n == 0);
+    struct weft_search_answer *answer = search(&plan.request);
+    print_message("makespan %g, bound %g\n", answer->makespan, answer->bound);
+    assert_true(answer->makespan <= 1.05 * answer->bound);
+    weft_search_answer_destroy(answer);
+    finish(&plan);
+  }
+}
+
+/* The search with an allocation that fails; whether it succeeds. */
+static bool search_failing(const struct weft_search_request *request, struct test_memory *memory,
+                           uint64_t fail_at) {
+  struct weft_search_answer *answer = NULL;
+  struct weft_error error;
+  memory->calls = 0;
+  memory->fail_at = fail_at;
+  const enum weft_status status = weft_search(&memory->allocator, request, &answer, &error);
+  assert_true(status == WEFT_OK || status == WEFT_ERR_MEMORY);
+  assert_true((status == WEFT_OK) == (answer != NULL));
+  weft_search_answer_destroy(answer);
+  assert_int_equal(memory->blocks, 0);
+  return status == WEFT_OK;
+}
+
+/* Wherever memory runs out; of the long search, at a few places. */
+static void test_out_of_memory(void **state) {
+  (void)state;
+  enum { PLACES = 5 };
+  struct plan_case plan;
+  struct test_memory memory;
+  setup_little_memory(&plan, true);
+  plan.request.rank_of = (uint32_t[]){0, 1, 2, 3, 4, 5, 6, 7};
+  plan.request.threads = 1;
+  plan.request.effort = 0;
+  test_memory_init(&memory);
+  uint64_t fail_at = 1;
+  while (!search_failing(&plan.request, &memory, fail_at)) {
+    fail_at++;
+  }
+  assert_in_range(fail_at, 10, 1000);
+  plan.request.effort = 0.6;
+  assert_true(search_failing(&plan.request, &memory, 0));
+  const uint64_t calls = memory.calls;
+  for (uint64_t n = 0; n < PLACES; n++) {
+    (void)search_failing(&plan.request, &memory, fail_at + n * (calls - fail_at) / PLACES);
+  }
   finish(&plan);
 }
 
@@ -198,8 +277,9 @@ static void test_replicas(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_times),        cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_two_encoders), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_placements),   cmocka_unit_test(test_replicas)};
+      cmocka_unit_test(test_times),         cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_two_encoders),  cmocka_unit_test(test_little_memory),
+      cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_placements),    cmocka_unit_test(test_replicas)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ struct worker {
 struct worker_pool {
   struct weft_graph_incumbent *incumbent;
   struct weft_search_control *control;
-  const struct weft_graph_task *task;
+  const struct weft_worker_task *task;
   struct worker *workers;
   uint32_t size;
   const struct round *round;
@@ -498,7 +498,7 @@ static enum weft_status worker_init(struct worker *worker, struct worker_pool *p
 }
 
 enum weft_status weft_graph_improve(struct weft_graph_incumbent *incumbent,
-                                    const struct weft_graph_task *task,
+                                    const struct weft_worker_task *task,
                                     struct weft_search_control *control, struct weft_error *error) {
   assert(incumbent->value != NEVER && task->threads > 0);
   const struct weft_allocator *allocator = incumbent->problem->allocator;

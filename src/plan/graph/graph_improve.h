@@ -7,6 +7,7 @@
 #define PLAN_GRAPH_IMPROVE_H
 
 #include "plan/graph/graph_problem.h"
+#include "plan/improve/worker_pool.h"
 
 /* The best order of a problem so far. */
 struct weft_graph_incumbent {
@@ -32,16 +33,10 @@ static inline bool weft_graph_incumbent_is_optimal(const struct weft_graph_incum
   return incumbent->value <= incumbent->bound;
 }
 
-struct weft_graph_task {
-  uint32_t threads;
-  uint64_t seed;
-  uint64_t work; /* of each thread, in nanoseconds of a typical core */
-};
-
 /* The incumbent must have an order. Ends early when it is optimal, the search is cancelled, or a round
  * does not fit into the control's budget. WEFT_ERR_MEMORY. */
 enum weft_status weft_graph_improve(struct weft_graph_incumbent *incumbent,
-                                    const struct weft_graph_task *task,
+                                    const struct weft_worker_task *task,
                                     struct weft_search_control *control, struct weft_error *error);
 
 #endif

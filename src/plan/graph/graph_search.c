@@ -9,6 +9,7 @@
 
 #include <weft/gen.h>
 
+#include "plan/graph/graph_chain.h"
 #include "plan/graph/graph_improve.h"
 #include "plan/graph/graph_placement.h"
 #include "plan/graph/graph_problem.h"
@@ -27,6 +28,7 @@ struct attempt {
   double all_reduce;        /* part of the objective, in the unit of the costs */
   struct weft_graph_problem problem;
   struct weft_graph_incumbent incumbent;
+  struct weft_graph_chain chain;
   bool dropped; /* others are more promising */
 };
 
@@ -42,6 +44,7 @@ struct graph_search {
   struct attempt attempts[ATTEMPTS_MAX];
   uint32_t attempt_count;
   struct attempt *best;
+  struct trial *trial;
   uint32_t rung; /* the present one */
   double open;   /* no placement at all has a smaller objective */
 };
@@ -121,6 +124,10 @@ static enum weft_status add_attempt(struct graph_search *search,
   attempt->placement = placement;
   attempt->all_reduce = all_reduce_of(search->request, placement->rank_of, sums);
   WEFT_TRY(weft_graph_bound(problem, &bound, error));
+  WEFT_TRY(weft_graph_chain_init(&attempt->chain, problem, error));
+  if (attempt->chain.exists) {
+    bound = weft_max(bound, attempt->chain.incumbent.bound);
+  }
   return weft_graph_incumbent_init(&attempt->incumbent, problem, bound, error);
 }
 
@@ -272,15 +279,43 @@ enum { SEEDS = 1000 };
  * always is. */
 enum { OP_WORK = 200 };
 
+/* Share of a task for the chain of a placement: for its bound, and for its orders if they are the
+ * graph's. Not in the first rungs: where there is much memory, they find orders that improving the
+ * chain's would not lead to. */
+static double chain_share(const struct graph_search *search, const struct attempt *attempt) {
+  return search->rung < WEFT_RUNG_DEFAULT || !attempt->chain.exists ? 0
+         : attempt->chain.has_all                                   ? 0.6
+                                                                    : 0.3;
+}
+
+/* Plans the chain of a placement. */
+static enum weft_status improve_chain(struct graph_search *search, struct attempt *attempt,
+                                      const struct weft_worker_task *task,
+                                      struct weft_error *error) {
+  struct weft_graph_chain *chain = &attempt->chain;
+  if (task->work == 0 || search->control.budget < 0 ||
+      weft_graph_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_search_control_is_cancelled(&search->control)) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(
+      weft_graph_chain_improve(chain, attempt->incumbent.value, task, &search->control, error));
+  attempt->incumbent.bound = weft_max(attempt->incumbent.bound, chain->incumbent.bound);
+  if (weft_graph_chain_order(chain, &attempt->problem, &search->trial->order)) {
+    consider(attempt, search->trial);
+  }
+  return WEFT_OK;
+}
+
 /* Improves the best order of a placement with a share of the rung. */
 static enum weft_status improve(struct graph_search *search, struct attempt *attempt, double share,
                                 struct weft_error *error) {
   const struct weft_search_request *request = search->request;
   const double effort = weft_search_rung(search->rung) * share;
   const uint32_t above = search->rung > WEFT_RUNG_DEFAULT ? search->rung - WEFT_RUNG_DEFAULT : 0;
-  const struct weft_graph_task task = {.threads = weft_worker_count(request->threads),
-                                       .seed = request->seed + (uint64_t)above * SEEDS,
-                                       .work = (uint64_t)(1e9 * effort)};
+  struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
+                                  .seed = request->seed + (uint64_t)above * SEEDS,
+                                  .work = (uint64_t)(1e9 * effort)};
   if (attempt->incumbent.value == WEFT_GRAPH_NEVER || search->control.budget < 0 ||
       weft_graph_incumbent_is_optimal(&attempt->incumbent) ||
       weft_search_control_is_cancelled(&search->control)) {
@@ -288,7 +323,11 @@ static enum weft_status improve(struct graph_search *search, struct attempt *att
   }
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->all_reduce;
+  struct weft_worker_task chain_task = task;
+  chain_task.work = (uint64_t)(chain_share(search, attempt) * (double)task.work);
+  task.work -= chain_task.work;
   WEFT_TRY(weft_graph_improve(&attempt->incumbent, &task, &search->control, error));
+  WEFT_TRY(improve_chain(search, attempt, &chain_task, error));
   search->control.done += search->control.share;
   choose_best(search);
   return WEFT_OK;
@@ -526,6 +565,7 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
 static void search_finish(struct graph_search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
     weft_graph_incumbent_finish(&search->attempts[n].incumbent);
+    weft_graph_chain_finish(&search->attempts[n].chain);
     weft_graph_problem_finish(&search->attempts[n].problem);
     weft_costs_destroy(search->attempts[n].costs);
   }
@@ -604,6 +644,7 @@ static enum weft_status run(struct graph_search *search, struct weft_search_answ
   struct trial trial;
   WEFT_TRY(add_attempts(search, error));
   WEFT_TRY(make_trial(&search->attempts[0].problem, &search->arena, &trial, error));
+  search->trial = &trial;
   if (is_placement_open(search->request)) {
     WEFT_TRY(find_open_bound(search, error));
   }

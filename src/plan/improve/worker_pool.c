@@ -28,9 +28,6 @@ static const struct shares *shares_of(const struct weft_problem *problem) {
                                                  : &shares_large;
 }
 
-/* Nanoseconds of a typical core per state that a bound visits. */
-enum { STATE_WORK = 50 };
-
 /* ---- Rounds ---- */
 
 struct round {
@@ -146,7 +143,7 @@ static void share_best(struct worker_pool *pool) {
 }
 
 static uint64_t states_for(const struct worker_pool *pool, double share) {
-  return (uint64_t)(share * (double)pool->task->work) / STATE_WORK;
+  return (uint64_t)(share * (double)pool->task->work) / WEFT_STATE_WORK;
 }
 
 /* A better bound may prove that the incumbent is optimal; the time windows that it leaves open

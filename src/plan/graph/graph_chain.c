@@ -1,0 +1,298 @@
+/* Makes a chain of the stages of a graph, and plans it.
+ *
+ * Its bounds hold for the graph: take any order of the graph, and leave out all ops of other stages,
+ * all messages over other edges, and what messages take more than the smallest one. Nothing starts
+ * later for it, no rank holds more, and what is left is an order of the chain. */
+#include "plan/graph/graph_chain.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include <weft/spec.h>
+
+struct path {
+  const uint32_t *stages; /* [length] */
+  const uint32_t *edges;  /* [length - 1] between them */
+  uint32_t length;
+};
+
+/* Scratch, [stage]. */
+struct search {
+  int64_t *longest; /* time of the longest path to here, both ways */
+  uint32_t *edge;   /* the last one of it, or WEFT_EDGE_NONE */
+};
+
+static int64_t time_at(const struct weft_graph_problem *problem, uint32_t stage) {
+  const struct weft_graph_stage *at = &problem->stages[stage];
+  return at->f + (problem->may_split ? at->i : at->b);
+}
+
+static int64_t time_over(const struct weft_graph_problem *problem, uint32_t edge) {
+  return problem->crosses[2 * edge] ? 2 * problem->latency + problem->occupancy[2 * edge] +
+                                          problem->occupancy[2 * edge + 1]
+                                    : 0;
+}
+
+/* The longest path over edges with gradients. */
+static uint32_t find_path(const struct weft_graph_problem *problem, const struct search *search,
+                          uint32_t *stages, uint32_t *edges) {
+  const struct weft_graph *graph = problem->graph;
+  uint32_t end = WEFT_EDGE_NONE;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    if (!problem->stages[s].trains) {
+      continue;
+    }
+    int64_t before = 0;
+    search->edge[s] = WEFT_EDGE_NONE;
+    for (uint32_t n = graph->gradient_out.begin[s]; n < graph->gradient_out.begin[s + 1]; n++) {
+      const uint32_t e = graph->gradient_out.edges[n];
+      const int64_t time = search->longest[graph->edges[e].from] + time_over(problem, e);
+      if (time > before || search->edge[s] == WEFT_EDGE_NONE) {
+        before = time;
+        search->edge[s] = e;
+      }
+    }
+    search->longest[s] = before + time_at(problem, s);
+    if (end == WEFT_EDGE_NONE || search->longest[s] > search->longest[end]) {
+      end = s;
+    }
+  }
+  assert(end != WEFT_EDGE_NONE); /* the last stage is a loss */
+  uint32_t length = 1, s = end;
+  for (; search->edge[s] != WEFT_EDGE_NONE; length++) {
+    s = graph->edges[search->edge[s]].from;
+  }
+  s = end;
+  for (uint32_t k = length - 1; k > 0; k--) {
+    stages[k] = s;
+    edges[k - 1] = search->edge[s];
+    s = graph->edges[search->edge[s]].from;
+  }
+  stages[0] = s;
+  return length;
+}
+
+/* Whether the path meets its ranks as a chain on this placement does. Rank r of the chain is that of
+ * stage r of the path; as many ranks as the path meets are then all different. */
+static bool is_placed(const struct weft_graph_problem *problem, const struct path *path,
+                      const struct weft_shape *shape) {
+  for (uint32_t r = 0; r < shape->ranks; r++) {
+    for (uint32_t k = 1; k < shape->stages_per_rank; k++) {
+      const uint32_t stage = path->stages[weft_shape_stage_of(shape, r, k)];
+      if (problem->stages[stage].rank != problem->stages[path->stages[r]].rank) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/* The shape of the chain; false: its placement is none of the planner's for chains. `is_met` is
+ * scratch for [rank]. */
+static bool find_shape(const struct weft_graph_problem *problem, const struct path *path,
+                       bool *is_met, struct weft_shape *shape) {
+  static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
+  uint32_t ranks = 0;
+  for (uint32_t k = 0; k < path->length; k++) {
+    bool *met = &is_met[problem->stages[path->stages[k]].rank];
+    ranks += !*met;
+    *met = true;
+  }
+  *shape = (struct weft_shape){.ranks = ranks,
+                               .stages_per_rank = path->length / ranks,
+                               .microbatches = problem->microbatch_count};
+  if (path->length % ranks != 0 || shape->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
+    return false;
+  }
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(kinds); n++) {
+    shape->placement = kinds[n];
+    if (is_placed(problem, path, shape)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void set_stages(const struct weft_graph_problem *problem, const struct path *path,
+                       const struct weft_shape *shape, struct weft_problem *chain) {
+  chain->limit_max = 1;
+  for (uint32_t n = 0; n < path->length; n++) {
+    const struct weft_graph_stage *from = &problem->stages[path->stages[n]];
+    chain->limit_max +=
+        problem->microbatch_count * (from->held + from->held_after) + from->gradients;
+  }
+  for (uint32_t r = 0; r < shape->ranks; r++) {
+    chain->limit[r] = problem->limit[problem->stages[path->stages[r]].rank];
+    for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
+      const uint32_t n = weft_shape_stage_of(shape, r, k);
+      const struct weft_graph_stage *from = &problem->stages[path->stages[n]];
+      chain->stage_of[r * shape->stages_per_rank + k] = n;
+      chain->stages[n] = (struct weft_problem_stage){.time = {[WEFT_KIND_F] = from->f,
+                                                              [WEFT_KIND_I] = from->i,
+                                                              [WEFT_KIND_W] = from->w,
+                                                              [WEFT_KIND_B] = from->b},
+                                                     .held = from->held,
+                                                     .held_after = from->held_after,
+                                                     .gradients = from->gradients,
+                                                     .rank = r,
+                                                     .local_stage = k};
+    }
+    if (shape->stages_per_rank == 1) { /* as problem.c does: then they need not be counted */
+      chain->limit[r] -= chain->stages[r].gradients;
+      chain->stages[r].gradients = 0;
+    }
+    chain->limit[r] = weft_min(chain->limit[r], chain->limit_max);
+  }
+}
+
+static int64_t least_occupancy(const struct weft_graph_problem *problem, const struct path *path) {
+  int64_t least = INT64_MAX;
+  for (uint32_t k = 0; k + 1 < path->length; k++) {
+    const int64_t *both = &problem->occupancy[2 * path->edges[k]];
+    if (problem->crosses[2 * path->edges[k]]) {
+      least = weft_min(least, weft_min(both[0], both[1]));
+    }
+  }
+  return least == INT64_MAX ? 0 : least;
+}
+
+/* False: the chain has no placement of the planner for chains, or memory is out. */
+static bool make_problem(const struct weft_graph_problem *problem, const struct path *path,
+                         bool *is_met, struct weft_problem *chain) {
+  struct weft_shape shape;
+  if (!find_shape(problem, path, is_met, &shape)) {
+    return false;
+  }
+  const enum weft_plan_backward backward = !problem->may_split ? WEFT_BACKWARD_WHOLE
+                                           : problem->may_join ? WEFT_BACKWARD_MIXED
+                                                               : WEFT_BACKWARD_SPLIT;
+  *chain = (struct weft_problem){.allocator = problem->allocator,
+                                 .control = problem->control,
+                                 .arena = chain->arena,
+                                 .rank_count = shape.ranks,
+                                 .stage_count = path->length,
+                                 .stages_per_rank = shape.stages_per_rank,
+                                 .microbatch_count = problem->microbatch_count,
+                                 .length = shape.stages_per_rank * problem->microbatch_count *
+                                           (backward == WEFT_BACKWARD_WHOLE ? 2 : 3),
+                                 .backward = backward,
+                                 .objective = problem->objective,
+                                 .placement = shape.placement,
+                                 .latency = problem->latency,
+                                 .occupancy = least_occupancy(problem, path),
+                                 .ticks_per_unit = problem->ticks_per_unit,
+                                 .sizes_per_unit = problem->sizes_per_unit};
+  if (!WEFT_ALLOCATE(&chain->arena, chain->limit, shape.ranks) ||
+      !WEFT_ALLOCATE(&chain->arena, chain->stages, path->length) ||
+      !WEFT_ALLOCATE(&chain->arena, chain->stage_of, path->length)) {
+    return false;
+  }
+  set_stages(problem, path, &shape, chain);
+  return true;
+}
+
+enum weft_status weft_graph_chain_init(struct weft_graph_chain *chain,
+                                       const struct weft_graph_problem *problem,
+                                       struct weft_error *error) {
+  assert(problem->stage_count > 0);
+  *chain = (struct weft_graph_chain){.problem = {.arena = {.allocator = problem->allocator}}};
+  struct weft_arena *arena = &chain->problem.arena;
+  const uint32_t n = problem->stage_count;
+  struct search search;
+  uint32_t *edges;
+  bool *is_met, is_made = false;
+  if (WEFT_ALLOCATE(arena, chain->stages, n) && WEFT_ALLOCATE(arena, edges, n) &&
+      WEFT_ALLOCATE(arena, search.longest, n) && WEFT_ALLOCATE(arena, search.edge, n) &&
+      WEFT_ALLOCATE(arena, is_met, problem->rank_count)) {
+    const uint32_t length = find_path(problem, &search, chain->stages, edges);
+    const struct path path = {chain->stages, edges, length};
+    is_made = make_problem(problem, &path, is_met, &chain->problem);
+    chain->has_all = length == n;
+  }
+  WEFT_TRY(weft_arena_status(arena, error));
+  if (is_made) {
+    WEFT_TRY(weft_incumbent_init(&chain->incumbent, &chain->problem, error));
+    chain->exists = true;
+  }
+  return WEFT_OK;
+}
+
+void weft_graph_chain_finish(struct weft_graph_chain *chain) {
+  if (chain->exists) {
+    weft_incumbent_finish(&chain->incumbent);
+  }
+  weft_problem_finish(&chain->problem);
+}
+
+/* ---- Planning it ---- */
+
+enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_t value,
+                                          const struct weft_worker_task *task,
+                                          struct weft_search_control *control,
+                                          struct weft_error *error) {
+  assert(chain->exists && chain->incumbent.bound <= value);
+  struct weft_incumbent *incumbent = &chain->incumbent;
+  if (!chain->has_all) {
+    if (weft_search_control_spend(control, (double)task->work)) {
+      incumbent->bound =
+          weft_problem_sharpen(&chain->problem, chain->problem.objective, incumbent->bound, value,
+                               task->work / WEFT_STATE_WORK);
+    }
+    return WEFT_OK;
+  }
+  enum weft_status status = WEFT_OK;
+  control->is_silent = true;
+  if (incumbent->value == WEFT_NEVER) {
+    status = weft_construct_first(incumbent, error);
+  }
+  if (status == WEFT_OK && incumbent->value != WEFT_NEVER) {
+    status = weft_workers_improve(incumbent, task, control, error);
+  }
+  control->is_silent = false;
+  return status;
+}
+
+/* An op of the chain as one or two of the graph: the W of a whole backward has a place, too. */
+static uint32_t *add_op(const struct weft_graph_chain *chain, uint32_t stage,
+                        enum weft_plan_op_kind kind, uint8_t *whole, uint32_t *ops) {
+  const uint32_t first = WEFT_GRAPH_KINDS * stage;
+  switch (kind) {
+    case WEFT_KIND_F: *ops++ = first + WEFT_GRAPH_F; break;
+    case WEFT_KIND_I: *ops++ = first + WEFT_GRAPH_D; break;
+    case WEFT_KIND_B:
+      *whole = 1;
+      *ops++ = first + WEFT_GRAPH_D;
+      if (chain->problem.backward == WEFT_BACKWARD_WHOLE) {
+        *ops++ = first + WEFT_GRAPH_W;
+      }
+      break;
+    default: *ops++ = first + WEFT_GRAPH_W; break;
+  }
+  return ops;
+}
+
+bool weft_graph_chain_order(const struct weft_graph_chain *chain,
+                            const struct weft_graph_problem *problem,
+                            struct weft_graph_order *order) {
+  if (!chain->exists || !chain->has_all || chain->incumbent.value == WEFT_NEVER) {
+    return false;
+  }
+  const struct weft_problem *from = &chain->problem;
+  const uint32_t m = from->microbatch_count;
+  memset(order->whole, 0, (size_t)problem->stage_count * m);
+  for (uint32_t r = 0; r < from->rank_count; r++) {
+    const uint8_t *sequence = weft_order_sequence(from, &chain->incumbent.best, r);
+    const uint32_t rank = problem->stages[chain->stages[r]].rank;
+    uint32_t *ops = order->ops + problem->begin[rank];
+    uint32_t backwards[WEFT_LOCAL_STAGES_MAX] = {0};
+    for (uint32_t n = 0; n < from->length; n++) {
+      const enum weft_plan_op_kind kind = sequence[n] % WEFT_KINDS;
+      const uint32_t local_stage = sequence[n] / WEFT_KINDS;
+      const uint32_t stage = chain->stages[from->stage_of[r * from->stages_per_rank + local_stage]];
+      ops = add_op(chain, stage, kind, &order->whole[stage * m + backwards[local_stage]], ops);
+      backwards[local_stage] += kind == WEFT_KIND_I || kind == WEFT_KIND_B;
+    }
+    assert(ops == order->ops + problem->begin[rank + 1]);
+  }
+  return true;
+}
