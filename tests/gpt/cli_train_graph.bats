@@ -45,7 +45,7 @@ hashes() {
   [ "$(jq -s '[.[:6][] | select(.second_loss > 1)] | length' <<<"$output")" = 6 ]
   [ "$(jq -s '.[6].second_loss == .[5].second_loss' <<<"$output")" = true ]
   train --json
-  [ "$(jq -s '[.[] | select(has("second_loss"))] | length' <<<"$output")" = 0 ]
+  [ "$(jq -s '[.[] | select(has("second_loss") or has("graph"))] | length' <<<"$output")" = 0 ]
 }
 
 @test "graph: the same parameters for every number of ranks, schedule, split and transport" {
@@ -61,6 +61,16 @@ hashes() {
   hash=
   hashes --skips
   [ "$hash" != "$both" ]
+}
+
+@test "graph: the graph of the stages, for a plan from measured costs" {
+  hashes --skips --predict-tokens 2 -p 4 --split 3,3,0,0 --profile costs.json
+  jq 'select(.graph) | .graph' <<<"$output" >graph.json
+  [ "$(jq -c '[.stages[3], (.edges[] | "\(.from)>\(.to)")]' graph.json)" = \
+    '["second head","0>1","1>2","1>3"]' ]
+  "$WEFT" plan --graph graph.json --costs costs.json --keep-partition -p 4 -m 4 --threads 1 \
+    -o plan.csv >/dev/null
+  hashes --skips --predict-tokens 2 --split 3,3,0,0 --schedule plan.csv
 }
 
 @test "graph: it learns" {

@@ -213,7 +213,8 @@ static void train(struct weft_gpt_trainer_options options, const char *what,
     fail_msg("%s: %s", what, error.message);
   }
   outcome->hash = weft_gpt_trainer_hash(trainer);
-  outcome->edges = weft_gpt_trainer_edges(trainer);
+  const struct weft_graph *graph = weft_gpt_trainer_graph(trainer);
+  outcome->edges = graph != NULL ? graph->edge_count : 0;
   outcome->state = hand_hash_state_of(trainer, &options.training.config);
   weft_gpt_trainer_destroy(trainer);
 }

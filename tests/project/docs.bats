@@ -41,6 +41,9 @@ not_run=(
   'chrt -f 10 mpirun -n 2 python3 bench/pipeline_against_pytorch.py --schedule ZBVZeroBubble'
   'mpirun -n 4 weft run zbv.csv'
   'mpirun -n 4 weft train --dp 2 --shard full --data notes.txt --checkpoint model'
+  'weft train notes.txt --skips -p 4 --steps 20 --profile costs.json --json | tail -n 1 | jq .graph >graph.json'
+  'weft plan --graph graph.json --costs costs.json --keep-partition -p 4 -m 8 -o plan.csv'
+  'weft train notes.txt --skips --schedule plan.csv'
   'srun -n 64 --mpi=pmix weft train --dp 8 --data notes.txt --checkpoint model'
   "for file in /dev/shm/{vader_segment.,sm_segment.,mpich_shar_tmp,ucx_shm_posix_}*; do grep -qsF \"\$file\" /proc/[0-9]*/maps || rm -f \"\$file\"; done"
   'mpirun -n 4 weft doctor'

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/spec.h>
 #include <weft/support.h>
 
 #include "cli/io/input_file.h"
@@ -62,7 +63,10 @@ static void add_split(struct weft_text *text, const struct weft_train_setup *set
 static void add_graph(struct weft_text *text, const struct weft_gpt_config *config,
                       const struct weft_gpt_trainer *trainer) {
   const uint32_t skips = weft_gpt_skip_count(config);
-  const uint32_t edges = weft_gpt_trainer_edges(trainer);
+  const struct weft_graph *graph = weft_gpt_trainer_graph(trainer);
+  uint32_t edges;
+  (void)weft_gpt_trainer_split(trainer, &edges);
+  edges = graph != NULL ? graph->edge_count : edges - 1;
   if (skips == 0 && weft_gpt_head_count(config) == 1) {
     return;
   }
@@ -235,6 +239,9 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
   weft_json_string(&json, "shard", shard_name(setup));
   weft_json_number(&json, "stages", setup->stage_count);
   add_blocks(&json, trainer, options->training.config.blocks);
+  if (weft_gpt_trainer_graph(trainer) != NULL) {
+    weft_graph_print(weft_gpt_trainer_graph(trainer), &json, "graph");
+  }
   if (options->tunes) {
     weft_json_exact(&json, "split_gain", setup->split_gain);
   }

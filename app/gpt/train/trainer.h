@@ -175,8 +175,8 @@ uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
 /* Stages, and where each begins: [stage_count + 1]. */
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
-/* Pairs of stages that pass something on: one less than stages, in a chain. */
-uint32_t weft_gpt_trainer_edges(const struct weft_gpt_trainer *trainer);
+/* Which stages pass something on; NULL: a chain. The trainer owns it. */
+const struct weft_graph *weft_gpt_trainer_graph(const struct weft_gpt_trainer *trainer);
 
 /* A layer's memory in the first replica that this process has; NULL when the layer is not here, or
  * not in memory of the host. Arrays that are sharded are NULL. Valid until destroy; not while it runs. */

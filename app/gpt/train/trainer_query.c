@@ -25,8 +25,8 @@ const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
   return trainer->first_layers;
 }
 
-uint32_t weft_gpt_trainer_edges(const struct weft_gpt_trainer *trainer) {
-  return trainer->edge_count;
+const struct weft_graph *weft_gpt_trainer_graph(const struct weft_gpt_trainer *trainer) {
+  return trainer->graph;
 }
 
 /* ---- Layers ---- */
