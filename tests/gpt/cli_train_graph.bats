@@ -129,6 +129,10 @@ hashes() {
   train --predict-tokens 2 --tied -p 4 --split 3,3,0,0
   fails 2 "stage 3 has the second head alone"
   hints
+  train --predict-tokens 2 -p 4 --split 3,0,3,0
+  fails 2 "stage 1 has no block" "the last one or both of the last two, with the heads"
+  train --layers 300 --skips -p 260
+  fails 2 "stage 0 would skip 257 stages to send to stage 258; the limit is 255" "fewer stages"
   "$WEFT" gen 1F1B -p 4 -m 4 | "$WEFT" lower >program.csv
   train --skips --schedule program.csv
   fails 2 "the program has the SEND and RECV of a chain of stages"

@@ -125,6 +125,12 @@ enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
         while (!has(split, to, readers.layers[k])) {
           to++;
         }
+        if (to > s + 1 + WEFT_SKIP_MAX) {
+          return weft_fail(error, WEFT_ERR_LIMIT, "use fewer stages, or leave out --skips",
+                           "stage %" PRIu32 " would skip %" PRIu32
+                           " stages to send to stage %" PRIu32 "; the limit is %" PRIu32,
+                           s, to - s - 1, to, WEFT_SKIP_MAX);
+        }
         while (e < count && edges[e].to != to) {
           e++;
         }

@@ -31,7 +31,8 @@ static inline uint32_t weft_gpt_outputs_per_tensor(uint32_t outputs) {
 void weft_gpt_add_layers(struct weft_text *text, uint32_t first, uint32_t end,
                          const struct weft_gpt_config *config);
 
-/* The graph, with these as names of its stages; NULL for a chain. WEFT_ERR_LIMIT where an edge passes over too many stages. */
+/* The graph, with these as names of its stages; NULL for a chain. WEFT_ERR_LIMIT where an edge
+ * skips more than WEFT_SKIP_MAX stages. */
 enum weft_status weft_gpt_stage_graph(const struct weft_allocator *allocator,
                                       const struct weft_gpt_stage_split *split,
                                       struct weft_graph **out, struct weft_error *error);

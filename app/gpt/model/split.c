@@ -143,8 +143,11 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
     const bool heads_apart = s + 1 == stage_count || blocks[stage_count - 1] == 0;
     if (blocks[s] == 0 && !(may_be_empty(config, s, stage_count) && (s == 0 || heads_apart))) {
       return weft_fail(error, WEFT_ERR_USAGE,
-                       "only the first stage, with the embedding, and the last one, with the "
-                       "head, may have none",
+                       weft_gpt_head_count(config) == 1
+                           ? "only the first stage, with the embedding, and the last one, with "
+                             "the head, may have none"
+                           : "only the first stage, with the embedding, and the last one or both "
+                             "of the last two, with the heads, may have none",
                        "stage %" PRIu32 " has no block", s);
     }
     sum += blocks[s];
