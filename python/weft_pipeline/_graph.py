@@ -76,7 +76,7 @@ class Graph(Immutable):
     ) -> None:
         """Make a graph of edges."""
         listed = [_edge(edge, k) for k, edge in enumerate(_items(edges))]
-        found = max((edge.to_stage for edge in listed), default=-1) + 1
+        found = max((max(edge.from_stage, edge.to_stage) for edge in listed), default=-1) + 1
         count = found if names is None else _count(names)
         called = None
         if names is not None:

@@ -52,6 +52,7 @@ def test_graph_copies(graph, tmp_path):
     ("edges", "options", "said"),
     [
         ("0>1,1>0", {}, "the edge 1>0 goes back"),
+        ("0>1,2>1", {}, "the edge 2>1 goes back"),
         ("0>0", {}, "stage 0"),
         ("0>1,0>1", {}, "0>1"),
         ("0>2", {}, "stage 1 has no edge"),
