@@ -27,21 +27,20 @@ static bool place_tensor(struct weft_buffer_layout *layout,
   return true;
 }
 
-enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint32_t stage,
+enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint32_t number,
                                      struct weft_error *error) {
   if (boundary->tensor_count > WEFT_TENSORS_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "put several into one tensor",
-                     "the boundary behind stage %" PRIu32 " has %" PRIu32
-                     " tensors, at most %d are possible",
-                     stage, boundary->tensor_count, WEFT_TENSORS_MAX);
+                     "boundaries[%" PRIu32 "] has %" PRIu32 " tensors, at most %d are possible",
+                     number, boundary->tensor_count, WEFT_TENSORS_MAX);
   }
   for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     uint64_t bytes;
     if (!weft_shape_bytes(&boundary->tensors[k].largest, &bytes)) {
       return weft_fail(error, WEFT_ERR_USAGE, "see enum weft_dtype and WEFT_DIMS_MAX",
-                       "tensor %" PRIu32 " of the boundary behind stage %" PRIu32
-                       " has a shape that cannot be: dtype %u, %u dimensions",
-                       k, stage, boundary->tensors[k].largest.dtype,
+                       "tensor %" PRIu32 " of boundaries[%" PRIu32
+                       "] has a shape that cannot be: dtype %u, %u dimensions",
+                       k, number, boundary->tensors[k].largest.dtype,
                        boundary->tensors[k].largest.dim_count);
     }
   }
@@ -50,15 +49,14 @@ enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint3
 
 enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
                                          const struct weft_boundary *boundary, bool gradients,
-                                         uint32_t stage, struct weft_error *error) {
+                                         uint32_t number, struct weft_error *error) {
   *layout = (struct weft_buffer_layout){.tensor_count = 0};
   for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     const struct weft_boundary_tensor *tensor = &boundary->tensors[k];
     if ((!gradients || tensor->needs_grad) && !place_tensor(layout, tensor, k)) {
       return weft_fail(error, WEFT_ERR_USAGE, "look at their dimensions",
-                       "the tensors of the boundary behind stage %" PRIu32
-                       " have more bytes than can be counted",
-                       stage);
+                       "the tensors of boundaries[%" PRIu32 "] have more bytes than can be counted",
+                       number);
     }
   }
   return WEFT_OK;

@@ -18,15 +18,16 @@ struct weft_buffer_layout {
   uint64_t capacity;                  /* of a buffer */
 };
 
-/* Whether counts and shapes of a boundary are possible, before anything else reads it. */
-enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint32_t stage,
+/* Whether counts and shapes of a boundary are possible, before anything else reads it. `number`
+ * in options.boundaries is for messages. */
+enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint32_t number,
                                      struct weft_error *error);
 
-/* The activations of a boundary, or the gradients of those tensors that need one. `stage` is
- * for messages. */
+/* The activations of a boundary, or the gradients of those tensors that need one. `number` as
+ * above. */
 enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
                                          const struct weft_boundary *boundary, bool gradients,
-                                         uint32_t stage, struct weft_error *error);
+                                         uint32_t number, struct weft_error *error);
 
 /* The small fields lie beside message.data, so that an action touches few cache lines. */
 struct weft_buffer {

@@ -11,9 +11,14 @@
  * programs may need more. */
 enum { DEPTH_MIN = 64 };
 
+/* One boundary may serve all. */
+static uint32_t boundary_number(const struct weft_pipeline_options *options, uint32_t boundary) {
+  return options->boundary_count == 1 ? 0 : boundary;
+}
+
 static const struct weft_boundary *boundary_at(const struct weft_pipeline_options *options,
                                                uint32_t boundary) {
-  return &options->boundaries[options->boundary_count == 1 ? 0 : boundary];
+  return &options->boundaries[boundary_number(options, boundary)];
 }
 
 static bool needs_gradients(const struct weft_boundary *boundary) {
@@ -151,7 +156,8 @@ static enum weft_status open_pool(const struct weft_executor *executor, struct w
   }
   *(gradients ? &port->gradients : &port->activations) = pool;
   return weft_buffer_layout_init(&pool->layout, boundary_at(executor->options, port->boundary),
-                                 gradients, port->boundary, error);
+                                 gradients, boundary_number(executor->options, port->boundary),
+                                 error);
 }
 
 /* In a graph: a stage that gets no gradient must not owe one. */

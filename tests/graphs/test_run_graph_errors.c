@@ -111,6 +111,9 @@ static void test_boundaries(void **state) {
   set_up(&setup, table);
   setup.boundaries[3].tensors[0].needs_grad = false; /* 1>2: nothing comes to stage 1 */
   refused(&setup, "no gradient comes to stage 1, and the edge 0>1 needs one from it");
+  set_up(&setup, table);
+  setup.boundaries[3].tensors[0].largest.dtype = 0;
+  refused(&setup, "tensor 0 of boundaries[3] has a shape that cannot be");
 }
 
 static void test_batches(void **state) {
@@ -134,6 +137,12 @@ static void test_batches(void **state) {
                      WEFT_ERR_USAGE);
     has(&error, cases[k].part);
   }
+  const struct weft_tensor target = {.shape = number.largest};
+  const struct weft_stage_batch own = {.stage = 3, .targets = &target, .target_count = 1};
+  const struct weft_batch without_data = {.microbatch_count = 1, .stages = &own, .stage_count = 1};
+  assert_int_equal(weft_pipeline_begin(setup.pipelines.items[0], true, &without_data, &error),
+                   WEFT_ERR_USAGE);
+  has(&error, "stage 3: target 0 is f32[1], 4 bytes, and its data is NULL");
   tear_down(&setup);
   /* All losses on rank 1. */
   set_up(&setup, GRAPH "0F0,0B0\n1F0,2F0,3F0,3B0,2B0,1B0\n");

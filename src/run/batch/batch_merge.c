@@ -33,7 +33,7 @@ static enum weft_status measure_slot(const struct weft_boundary *boundary, uint6
     const struct weft_boundary_tensor *tensor = &boundary->tensors[t];
     uint64_t bytes;
     if (!weft_shape_bytes(&tensor->largest, &bytes) || !weft_staging_add(&total, bytes)) {
-      return weft_fail(error, WEFT_ERR_USAGE, "look at the last boundary's shapes",
+      return weft_fail(error, WEFT_ERR_USAGE, "look at the shapes of its boundary",
                        "%s has a largest shape that cannot be: dtype %u, %u dimensions, %s",
                        weft_tensor_label(label, "output", t, tensor->name), tensor->largest.dtype,
                        tensor->largest.dim_count, weft_shape_text(text, &tensor->largest));
@@ -102,9 +102,9 @@ static enum weft_status check_kept(const struct weft_boundary *boundary, uint32_
   char found[WEFT_SHAPE_TEXT_MAX];
   char largest[WEFT_SHAPE_TEXT_MAX];
   if (tensors->count != boundary->tensor_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "the last stage must leave outputs->count as it is",
+    return weft_fail(error, WEFT_ERR_USAGE, "a stage must leave outputs->count as it is",
                      "microbatch %" PRIu32 " has %" PRIu32
-                     " output tensors, the last boundary has %" PRIu32,
+                     " output tensors, its boundary has %" PRIu32,
                      microbatch, tensors->count, boundary->tensor_count);
   }
   for (uint32_t t = 0; t < tensors->count; t++) {
