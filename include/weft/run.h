@@ -69,7 +69,8 @@ struct weft_stage_call {
   /* In a chain there is one of each. In a graph (weft/graph.h) these are arrays: inputs[k] and
    * input_grads[k] are of the k-th in-edge, outputs[k] and output_grads[k] of the k-th output, both
    * in ascending order of the stages at the other ends. All out-edges of a stage are one output,
-   * as in a chain, but those whose boundary has own_output (struct weft_boundary). */
+   * as in a chain, but those whose boundary has own_output (struct weft_boundary); that one is at
+   * the place of the first stage that it goes to. */
   uint32_t input_count;  /* of inputs and input_grads: at least 1 */
   uint32_t output_count; /* of outputs and output_grads: at least 1 */
   const struct weft_tensors
