@@ -221,6 +221,11 @@ enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_
   const struct weft_buffer_layout *layout = &pool->layout;
   struct weft_message *message = &buffer->message;
   uint64_t bytes = 0;
+  if (buffer->tensors.count != layout->tensor_count) {
+    return weft_fail(error, WEFT_ERR_STAGE, "a stage may change shapes only",
+                     "it has left %" PRIu32 " tensors where its boundary has %" PRIu32,
+                     buffer->tensors.count, layout->tensor_count);
+  }
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
     const struct weft_tensor_shape *shape = &buffer->tensors.items[k].shape;
     uint64_t size;

@@ -135,6 +135,7 @@ static inline void take_shapes(struct weft_buffer *buffer, const struct weft_ten
   for (uint32_t k = 0; k < buffer->tensors.count; k++) {
     buffer->tensors.items[k].shape = from->items[k].shape;
   }
+  buffer->tensors.count = from->count; /* which weft_buffer_pack() checks */
 }
 
 TWICE void fill_forward(struct weft_sub_action *sub, bool chain) {

@@ -11,6 +11,7 @@
 
 #include "device/kernel.h"
 #include "run/executor.h"
+#include "run/shape_text.h"
 
 /* Whether a port is not the first one of its output. */
 static bool is_later(const struct weft_executor_stage *stage, uint32_t n, uint32_t *first) {
@@ -84,10 +85,6 @@ static enum weft_status add_tensor(const struct weft_executor *executor,
   void *sum = to->data;
   const void *more = from->data;
   void *const parameters[] = {&sum, &more, &count};
-  if (memcmp(&to->shape, &from->shape, sizeof to->shape) != 0) {
-    return weft_fail(error, WEFT_ERR_STAGE, "gradients have the shapes of the inputs",
-                     "two gradients of one output have different shapes");
-  }
   if (!weft_shape_elements(&to->shape, &count) || count == 0) {
     return WEFT_OK;
   }
@@ -108,6 +105,17 @@ static enum weft_status add_gradient(const struct weft_executor *executor,
   }
   const struct weft_buffer *sum = sub->held->ports[first].gradient;
   for (uint32_t k = 0; first < n && k < sum->tensors.count; k++) {
+    const struct weft_tensor_shape *one = &sum->tensors.items[k].shape;
+    const struct weft_tensor_shape *other = &more->tensors.items[k].shape;
+    if (memcmp(one, other, sizeof *one) != 0) {
+      char texts[2][WEFT_SHAPE_TEXT_MAX];
+      return weft_fail(error, WEFT_ERR_STAGE,
+                       "input_grads have the shapes of the inputs: look at the backward of both",
+                       "the gradients from stages %" PRIu32 " and %" PRIu32
+                       " are of one output, and are %s and %s",
+                       stage->ports[first].other, stage->ports[n].other,
+                       weft_shape_text(texts[0], one), weft_shape_text(texts[1], other));
+    }
     WEFT_TRY(add_tensor(executor, &sum->tensors.items[k], &more->tensors.items[k], sub->call.stream,
                         error));
   }

@@ -242,6 +242,46 @@ static void test_wrong_programs(void **state) {
   }
 }
 
+static enum weft_status no_outputs(struct weft_stage *stage, struct weft_stage_call *call,
+                                   struct weft_error *error) {
+  (void)stage, (void)error;
+  call->outputs->count = 0;
+  return WEFT_OK;
+}
+
+static enum weft_status empty_gradients(struct weft_stage *stage, struct weft_stage_call *call,
+                                        struct weft_error *error) {
+  (void)stage, (void)error;
+  for (uint32_t k = 0; k < call->input_count; k++) {
+    call->input_grads[k].items[0].shape.dims[0] = 0;
+  }
+  return WEFT_OK;
+}
+
+/* A stage that leaves something else than its boundary has: the message names it. */
+static void test_wrong_tensors(void **state) {
+  struct setup setup;
+  struct weft_error error;
+  struct weft_stage_ops ops = *weft_null_stage_ops();
+  (void)state;
+  ops.forward = no_outputs;
+  for (int own = 0; own < 2; own++) { /* the stage has one output, or two */
+    set_up(&setup, table);
+    setup.boundaries[0].own_output = own != 0;
+    setup.stages[0].ops = &ops;
+    fails(&setup, WEFT_ERR_STAGE, &error);
+    has(&error, "0F0 failed: it has left 0 tensors where its boundary has 1");
+    tear_down(&setup);
+  }
+  ops = *weft_null_stage_ops();
+  ops.backward = empty_gradients;
+  set_up(&setup, table);
+  setup.stages[2].ops = &ops;
+  fails(&setup, WEFT_ERR_STAGE, &error);
+  has(&error, "the gradients from stages 1 and 2 are of one output, and are f32[1] and f32[0]");
+  tear_down(&setup);
+}
+
 /* A chain may be written with a graph or without: a pipeline goes from one to the other. */
 static void test_chain_with_and_without_a_graph(void **state) {
   static const char *const rows =
@@ -275,9 +315,10 @@ static void test_chain_with_and_without_a_graph(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_boundaries), cmocka_unit_test(test_chain_with_and_without_a_graph),
-      cmocka_unit_test(test_batches),    cmocka_unit_test(test_other_graph),
-      cmocka_unit_test(test_cycle),      cmocka_unit_test(test_wrong_programs),
+      cmocka_unit_test(test_boundaries),    cmocka_unit_test(test_chain_with_and_without_a_graph),
+      cmocka_unit_test(test_batches),       cmocka_unit_test(test_other_graph),
+      cmocka_unit_test(test_cycle),         cmocka_unit_test(test_wrong_programs),
+      cmocka_unit_test(test_wrong_tensors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
