@@ -137,19 +137,22 @@ static void test_seeds(void **state) {
 static void test_refusals(void **state) {
   (void)state;
   struct weft_error error;
-  struct weft_comm *world = make_world(&(struct weft_comm_options){.rank_count = 2});
+  struct weft_comm *world = make_world(&(struct weft_comm_options){.rank_count = 3});
   struct weft_transport *a = weft_comm_endpoint(world, 0);
   struct weft_transport *b = weft_comm_endpoint(world, 1);
+  struct weft_transport *c = weft_comm_endpoint(world, 2);
   assert_int_equal(a->ops->open(a, &sender, 1, &error), WEFT_OK);
   struct weft_channel_end other = receiver;
   other.bytes_max = 8;
   assert_int_equal(b->ops->open(b, &other, 1, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "rank 1 has up to 8 bytes"));
   other = receiver;
-  other.peer = 2;
+  other.peer = 3;
   assert_int_equal(b->ops->open(b, &other, 1, &error), WEFT_ERR_USAGE);
   assert_int_equal(b->ops->open(b, &sender, 1, &error), WEFT_ERR_USAGE);
-  assert_null(weft_comm_endpoint(world, 2));
+  assert_int_equal(c->ops->open(c, &sender, 1, &error), WEFT_ERR_USAGE); /* a channel of a and b */
+  assert_non_null(strstr(error.hint, "first_channel of replicas"));
+  assert_null(weft_comm_endpoint(world, 3));
   weft_comm_close(world);
   assert_int_equal(weft_comm_open(NULL, "loopback", &(struct weft_comm_options){.rank_count = 0},
                                   &world, &error),

@@ -222,6 +222,7 @@ static void ends_disagree(void **state) {
     assert_int_equal(b->ops->open(b, &ends[1 - first], 1, &error), WEFT_ERR_USAGE);
     assert_says(&error, "100", "200");
     assert_int_equal(c->ops->open(c, &ends[0], 1, &error), WEFT_ERR_USAGE); /* of two others */
+    assert_non_null(strstr(error.hint, "first_channel of replicas"));
     assert_says(&error, "from rank 2 to rank 1", "from rank 0 to rank 1");
     weft_comm_close(world);
   }

@@ -192,10 +192,11 @@ static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
   uint32_t *self = end->sends ? &channel->sender : &channel->receiver;
   const uint32_t other = end->sends ? channel->receiver : channel->sender;
   if (*self != UINT32_MAX || (other != UINT32_MAX && other != end->peer)) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a channel has one sender and one receiver",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
-                     ", which is already open",
-                     endpoint->base.rank, end->channel, end->peer);
+    return weft_fail(
+        error, WEFT_ERR_USAGE,
+        "a channel has one sender and one receiver: keep options.first_channel of replicas apart",
+        "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32 ", which is already open",
+        endpoint->base.rank, end->channel, end->peer);
   }
   WEFT_TRY(weft_channel_compare_content(end, endpoint->base.rank, channel->bytes_max,
                                         channel->content, error));

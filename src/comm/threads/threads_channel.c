@@ -93,11 +93,12 @@ static enum weft_status agree(const struct weft_threads_channel *channel,
   const uint32_t sender = end->sends ? rank : end->peer;
   const uint32_t receiver = end->sends ? end->peer : rank;
   if (sender != channel->sender || receiver != channel->receiver) {
-    return weft_fail(error, WEFT_ERR_USAGE, "all ranks must place stages alike",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " from rank %" PRIu32
-                     " to rank %" PRIu32 ", where the other end has it from rank %" PRIu32
-                     " to rank %" PRIu32,
-                     rank, channel->number, sender, receiver, channel->sender, channel->receiver);
+    return weft_fail(
+        error, WEFT_ERR_USAGE,
+        "place stages alike on all ranks, and keep options.first_channel of replicas apart",
+        "rank %" PRIu32 " opens channel %" PRIu32 " from rank %" PRIu32 " to rank %" PRIu32
+        ", where the other end has it from rank %" PRIu32 " to rank %" PRIu32,
+        rank, channel->number, sender, receiver, channel->sender, channel->receiver);
   }
   return weft_channel_compare_content(end, rank, channel->bytes_max, channel->content, error);
 }
