@@ -191,11 +191,12 @@ WEFT_GRAPH_INLINE void run_agents(struct weft_liveness_run *run, const struct we
   while (run->work_count > 0) {
     const uint32_t agent = run->work[--run->work_count];
     struct weft_agent_state *state = &run->states[agent];
+    const uint64_t from = state->at;
     state->queued = false;
     while (state->at < state->end && try_cell(run, graph, agent, weft_run_next(run, agent))) {
       state->at += run->has_queues ? 1 : weft_cell_records(weft_run_next(run, agent));
     }
-    if (run->has_queues && agent < run->agents.rank_count) {
+    if (run->has_queues && agent < run->agents.rank_count && state->at > from) {
       wake_queues(run, agent);
     }
   }
@@ -219,7 +220,7 @@ static void run_all(struct weft_liveness_run *run) {
   } else if (run->has_queues) {
     note_early(run, run->context->graph);
   }
-  for (uint32_t a = run->agents.rank_count; a-- > 0;) {
+  for (uint32_t a = run->agents.count; a-- > 0;) {
     wake(run, a);
   }
   run_on(run);
