@@ -126,6 +126,20 @@ uint64_t weft_flight_place(const struct weft_flight_row *row,
   return number / channel->count * row->count + channel->places[number % channel->count];
 }
 
+uint64_t weft_flight_number(const struct weft_flight_row *row,
+                            const struct weft_flight_channel *channel, uint64_t place) {
+  uint32_t low = 0, high = channel->count - 1;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (channel->places[middle] < place % row->count) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return place / row->count * channel->count + low;
+}
+
 /* Assigns all transfers, from this place on. Returns by how many places the record's order and the
  * row's differ in sum; stops above `most`. */
 static uint64_t assign(const struct weft_flight_record *record, struct weft_flight_row *row,

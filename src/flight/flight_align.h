@@ -37,6 +37,10 @@ struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_ro
 uint64_t weft_flight_place(const struct weft_flight_row *row,
                            const struct weft_flight_channel *channel, uint64_t number);
 
+/* The opposite: the number, on its channel, of the transfer at a place. */
+uint64_t weft_flight_number(const struct weft_flight_row *row,
+                            const struct weft_flight_channel *channel, uint64_t place);
+
 /* Sets `before` of all transfers, and of the row `head` and its channels' `started` and `done`. `set_up` is the number of
  * batches before the first payload, for a record that has lost its beginning. WEFT_ERR_INVALID
  * when the record is not one of this row. */

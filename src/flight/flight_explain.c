@@ -148,7 +148,8 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
   for (uint32_t r = 0; r < rank_count; r++) {
     job->states[r] = weft_flight_state_of(job->program, r, &job->records[r], &job->rows[r]);
   }
-  return weft_flight_judge(job->arena, rank_count, job->rows, job->states, &job->verdict, error);
+  return weft_flight_judge(job->arena, job->program, job->records, job->rows, job->states,
+                           &job->verdict, error);
 }
 
 /* ---- Words ---- */
@@ -322,7 +323,6 @@ enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
                                      bool json, struct weft_text *text, struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(text, error);
-  WEFT_TRY(weft_program_require_chain(program, "the diagnosis of PyTorch jobs", error));
   if (dump_count > 0) {
     WEFT_NEED(dumps, error);
   }

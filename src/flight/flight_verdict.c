@@ -8,6 +8,8 @@
  *   - for the peer's process otherwise. That may itself wait for the last transfer it has started,
  *     if that is a receive, or, at the end of a step, for its device; else it computes or sleeps,
  *     and is the culprit.
+ * The transfers of a batch pass side by side, and end together. So a batch waits for those of its
+ * transfers that are not in the batch at which the peer's device is.
  * A path that comes back to itself through one process only is the fault of that process: all
  * devices on it wait for what it has not started. Any other is a deadlock. */
 #include "flight/flight_verdict.h"
@@ -57,15 +59,19 @@ static struct weft_flight_wait wait_at_head(const struct weft_flight_row *row) {
   return (struct weft_flight_wait){channel->peer, channel->sends, channel->done};
 }
 
+static struct weft_flight_wait wait_in(const struct weft_flight_row *row,
+                                       const struct weft_flight_transfer *transfer) {
+  const struct weft_flight_channel *channel =
+      weft_flight_channel_find(row, transfer->peer, transfer->sends);
+  return (struct weft_flight_wait){transfer->peer, transfer->sends,
+                                   weft_flight_number(row, channel, transfer->before)};
+}
+
 /* What a process waits for that waits for receives. */
 static struct weft_flight_wait wait_of_process(const struct weft_flight_record *record,
                                                const struct weft_flight_row *row) {
   const struct weft_flight_transfer *last = &record->transfers[record->count - 1];
-  if (last->sends || last->done) {
-    return nobody;
-  }
-  const struct weft_flight_channel *channel = weft_flight_channel_find(row, last->peer, false);
-  return (struct weft_flight_wait){last->peer, false, channel->started - 1};
+  return last->sends || last->done ? nobody : wait_in(row, last);
 }
 
 struct weft_flight_state weft_flight_state_of(const struct weft_program *program, uint32_t rank,
@@ -89,6 +95,96 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
   state.step = row->head / row->count + 1;
   state.action = &program->actions[row->records[row->head % row->count]];
   return state;
+}
+
+/* ---- Batches ---- */
+
+/* The batch that a device is at, or that the process has started last. */
+struct batch {
+  const struct weft_flight_transfer *first; /* NULL: it is not in the record */
+  const struct weft_flight_transfer *end;
+};
+
+static struct batch batch_of(const struct weft_flight_record *record, size_t number) {
+  const struct weft_flight_transfer *all = record->transfers, *one = &all[number];
+  size_t first = number, end = number + 1;
+  while (first > 0 && all[first - 1].batch == one->batch && all[first - 1].group == one->group) {
+    first--;
+  }
+  while (end < record->count && all[end].batch == one->batch && all[end].group == one->group) {
+    end++;
+  }
+  return (struct batch){&all[first], &all[end]};
+}
+
+static struct batch batch_at_head(const struct weft_flight_record *record,
+                                  const struct weft_flight_row *row) {
+  for (size_t k = 0; k < record->count && row->head != UINT64_MAX; k++) {
+    if (!record->transfers[k].done) { /* the oldest; the head may be one that the record has lost */
+      return record->transfers[k].before == row->head ? batch_of(record, k) : (struct batch){0};
+    }
+  }
+  return (struct batch){0};
+}
+
+/* Whether a transfer passes: the peer has done it, or its device is at the batch with the other
+ * end. */
+static bool passes(const struct weft_flight_row *rows, const struct batch *heads, uint32_t rank,
+                   const struct weft_flight_wait *wait) {
+  const struct weft_flight_row *peer = &rows[wait->peer];
+  const struct weft_flight_channel *other = weft_flight_channel_find(peer, rank, !wait->sends);
+  if (other == NULL) {
+    return false;
+  }
+  const struct batch *head = &heads[wait->peer];
+  const uint64_t place = weft_flight_place(peer, other, wait->number);
+  bool found = other->done > wait->number;
+  for (const struct weft_flight_transfer *at = head->first; at < head->end && !found; at++) {
+    found = at->before == place;
+  }
+  return found;
+}
+
+/* The first of a batch that does not pass, else the first whose peer has no dump. NULL: all
+ * pass. */
+static const struct weft_flight_transfer *find_holdup(const struct weft_flight_row *rows,
+                                                      const struct weft_flight_state *states,
+                                                      const struct batch *heads, uint32_t rank,
+                                                      struct batch batch) {
+  const struct weft_flight_transfer *unknown = NULL;
+  for (const struct weft_flight_transfer *at = batch.first; at < batch.end; at++) {
+    const struct weft_flight_wait wait = wait_in(&rows[rank], at);
+    if (states[at->peer].phase == WEFT_FLIGHT_MISSING) {
+      unknown = unknown == NULL ? at : unknown;
+    } else if (!passes(rows, heads, rank, &wait)) {
+      return at;
+    }
+  }
+  return unknown;
+}
+
+/* Makes ranks that wait for a batch wait for what holds it up. */
+static void look_into_batches(const struct weft_program *program,
+                              const struct weft_flight_record *records,
+                              const struct weft_flight_row *rows, const struct batch *heads,
+                              struct weft_flight_state *states) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const struct weft_flight_row *row = &rows[r];
+    struct weft_flight_state *state = &states[r];
+    if (state->phase != WEFT_FLIGHT_WAITING) {
+      continue;
+    }
+    const struct weft_flight_transfer *holdup = find_holdup(rows, states, heads, r, heads[r]);
+    if (holdup != NULL) {
+      state->device = wait_in(row, holdup);
+      state->step = holdup->before / row->count + 1;
+      state->action = &program->actions[row->records[holdup->before % row->count]];
+    }
+    if (state->process.peer != NOBODY) {
+      holdup = find_holdup(rows, states, heads, r, batch_of(&records[r], records[r].count - 1));
+      state->process = holdup != NULL ? wait_in(row, holdup) : state->process;
+    }
+  }
 }
 
 /* ---- Paths ---- */
@@ -274,10 +370,12 @@ static void follow_all(const struct judge *judge, struct weft_flight_verdict *ve
   choose(judge, cycle_waiters, on_cycle, verdict);
 }
 
-enum weft_status weft_flight_judge(struct weft_arena *arena, uint32_t rank_count,
+enum weft_status weft_flight_judge(struct weft_arena *arena, const struct weft_program *program,
+                                   const struct weft_flight_record *records,
                                    struct weft_flight_row *rows, struct weft_flight_state *states,
                                    struct weft_flight_verdict *verdict, struct weft_error *error) {
-  assert(rows != NULL && states != NULL && verdict != NULL);
+  assert(records != NULL && rows != NULL && states != NULL && verdict != NULL);
+  const uint32_t rank_count = program->rank_count;
   const size_t nodes = 2 * (size_t)rank_count;
   const struct judge judge = {
       .rank_count = rank_count,
@@ -288,12 +386,15 @@ enum weft_status weft_flight_judge(struct weft_arena *arena, uint32_t rank_count
       .end_of = weft_arena_allocate(arena, nodes, sizeof *judge.end_of)};
   *verdict = (struct weft_flight_verdict){
       .culprit = NOBODY, .cycle = weft_arena_allocate(arena, nodes, sizeof *verdict->cycle)};
+  struct batch *heads = weft_arena_allocate(arena, rank_count, sizeof *heads);
   WEFT_TRY(weft_arena_status(arena, error));
   for (uint32_t r = 0; r < rank_count; r++) {
+    heads[r] = batch_at_head(&records[r], &rows[r]);
     if (states[r].phase == WEFT_FLIGHT_MISSING) {
       infer_missing(rows, r, states);
     }
   }
+  look_into_batches(program, records, rows, heads, states);
   follow_all(&judge, verdict);
   if (verdict->culprit != NOBODY) {
     show_process(&states[verdict->culprit]);

@@ -43,8 +43,10 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
                                               const struct weft_flight_row *row);
 
 /* Follows the waits of all ranks. A rank without a dump is where its peers' dumps have it. Makes
- * the culprit's state what its process, not its device, is at. Allocates from the arena. */
-enum weft_status weft_flight_judge(struct weft_arena *arena, uint32_t rank_count,
+ * the state of a rank that waits for a batch what holds the batch up, and the culprit's what its
+ * process, not its device, is at. Allocates from the arena. */
+enum weft_status weft_flight_judge(struct weft_arena *arena, const struct weft_program *program,
+                                   const struct weft_flight_record *records,
                                    struct weft_flight_row *rows, struct weft_flight_state *states,
                                    struct weft_flight_verdict *verdict, struct weft_error *error);
 

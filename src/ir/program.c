@@ -80,25 +80,6 @@ bool weft_program_has(const struct weft_program *program, uint32_t ops) {
   return false;
 }
 
-enum weft_status weft_program_require_chain(const struct weft_program *program, const char *what,
-                                            struct weft_error *error) {
-  if (!weft_graph_is_chain(program->graph)) {
-    return weft_fail(error, WEFT_ERR_USAGE, "docs/graphs.md lists what graphs are supported by",
-                     "%s does not support stages that form a graph (%" PRIu32 " edges)", what,
-                     program->graph->edge_count);
-  }
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const struct weft_action action = program->actions[i];
-    if (action.skip > 0 && weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      char text[32];
-      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' explains it",
-                       "%s skips stages, and the pipeline is a chain",
-                       weft_action_format(&action, text, sizeof text));
-    }
-  }
-  return WEFT_OK;
-}
-
 void weft_program_seal(struct weft_program *program) {
   uint32_t stage_max = 0, microbatch_max = 0, ops = 0;
   /* One pass over flat records: a bubble or an overlap header has stage and

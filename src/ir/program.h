@@ -15,11 +15,6 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
 /* Whether an op of the set (ir/action.h) occurs. */
 bool weft_program_has(const struct weft_program *program, uint32_t ops);
 
-/* WEFT_ERR_USAGE for a program with a graph: "what" ("the dry run") knows chains only;
- * WEFT_ERR_INVALID for a chain with transfers that skip stages. */
-enum weft_status weft_program_require_chain(const struct weft_program *program, const char *what,
-                                            struct weft_error *error);
-
 /* Level, stage and microbatch count, read off the actions. */
 void weft_program_seal(struct weft_program *program);
 

@@ -53,6 +53,32 @@ END
   done
 }
 
+# entry NAME BATCH STATE: one of a dump, as JSON.
+entry() {
+  printf '{"record_id": 0, "profiling_name": "nccl:%s", "p2p_seq_id": %s, "state": "%s"}' "$@"
+}
+
+# Rank 1 sleeps in 1F0. The batch of rank 2 has the skip connection's message, and lacks rank 1's.
+@test "a graph: what a batch with several peers lacks" {
+  printf '%s\n' '#graph,0>1,0>2,1>2' 0F0,0F1,0B0,0B1 1F0,1F1,1B0,1B1 2F0,2F1,2B0,2B1 >skip.csv
+  mkdir job
+  for rank in 0 1 2; do
+    case $rank in
+      0) entries="$(entry 'send 0->1' 1 scheduled), $(entry 'send 0->2' 1 scheduled), $(entry coalesced 1 completed),
+                  $(entry 'send 0->1' 2 scheduled), $(entry 'send 0->2' 2 scheduled), $(entry coalesced 2 scheduled)" ;;
+      1) entries="$(entry 'recv 1<-0' 1 scheduled), $(entry coalesced 1 completed)" ;;
+      2) entries="$(entry 'recv 2<-0' 1 scheduled), $(entry 'recv 2<-1' 1 scheduled), $(entry coalesced 1 scheduled)" ;;
+    esac
+    echo "{\"entries\": [$entries]}" >job/rank$rank.json
+  done
+  weft explain-hang job --program skip.csv
+  succeeds
+  [ "${lines[0]}" = "rank 0: waits in 0SEND_F1 for rank 1, in step 1" ]
+  [ "${lines[1]}" = "rank 1: is in 1F0, in step 1" ]
+  [ "${lines[2]}" = "rank 2: waits in 2RECV_F0 for rank 1, in step 1" ]
+  [[ $output == *$'\nculprit: rank 1\n'* ]]
+}
+
 @test "a dump that ends too early counts as missing, and is named" {
   cp -R "$dumps/sleeper" job
   truncate -s 1000 job/rank0.pkl

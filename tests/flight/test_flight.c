@@ -1,7 +1,7 @@
-/* Dumps of PyTorch's flight recorder: a model of a job whose ranks enqueue transfers ahead of their
- * devices, which run them one by one, both ends at once, as NCCL does. One rank's process stops,
- * at every place of every schedule; the verdict must name it, whatever the dumps have lost. Also
- * deadlocks, pickles by hand, and what is refused. */
+/* Dumps of PyTorch's flight recorder: a model of a job whose ranks enqueue batches of transfers
+ * ahead of their devices, which run one batch after the other, both ends of a transfer at once, as
+ * NCCL does. One rank's process stops, at every place of every schedule; the verdict must name it,
+ * whatever the dumps have lost. Also deadlocks, pickles by hand, and what is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,57 +27,100 @@ struct job {
   struct weft_program *program;
   struct weft_arena arena;
   struct weft_flight_row rows[RANKS];
-  bool synchronous;        /* a process waits for each receive */
+  uint32_t *order[RANKS];  /* [row's count] places in the order in which they are started */
+  uint32_t *batch[RANKS];  /* [row's count] the batch, of a step, that each of these is in */
+  bool synchronous;        /* a process waits for each batch that receives */
   uint32_t stopped;        /* the rank that stops; UINT32_MAX: none */
-  uint64_t limit;          /* transfers that it starts */
+  uint64_t limit;          /* transfers that it starts, and the rest of their batch */
   uint64_t started[RANKS]; /* transfers */
   uint64_t done[RANKS];    /* of them */
+  uint64_t passed[RANKS];  /* bits: of the batch after these */
 };
 
-static const struct weft_flight_channel *head_channel(const struct job *job, uint32_t rank) {
+/* The k-th transfer that a rank starts. */
+struct started {
+  const struct weft_flight_channel *channel;
+  uint64_t number; /* on it */
+  uint64_t batch;
+};
+
+static struct started started_at(const struct job *job, uint32_t rank, uint64_t k) {
   const struct weft_flight_row *row = &job->rows[rank];
-  return &row->channels[row->channel[job->done[rank] % row->count]];
+  const uint64_t step = k / row->count, at = k % row->count, place = job->order[rank][at];
+  const struct weft_flight_channel *channel = &row->channels[row->channel[place]];
+  return (struct started){
+      .channel = channel,
+      .number = weft_flight_number(row, channel, step * row->count + place),
+      .batch = step * (job->batch[rank][row->count - 1] + 1u) + job->batch[rank][at]};
 }
 
-static bool receives(const struct job *job, uint32_t rank, uint64_t place) {
-  const struct weft_flight_row *row = &job->rows[rank];
-  return !row->channels[row->channel[place % row->count]].sends;
+static uint64_t batch_end(const struct job *job, uint32_t rank, uint64_t k) {
+  const uint64_t batch = started_at(job, rank, k).batch;
+  while (started_at(job, rank, k).batch == batch) {
+    k++;
+  }
+  return k;
 }
 
 static bool enqueue(struct job *job, uint32_t rank) {
   const uint64_t all = (uint64_t)STEPS * job->rows[rank].count;
   const uint64_t limit = rank == job->stopped && job->limit < all ? job->limit : all;
   const uint64_t before = job->started[rank];
-  while (job->started[rank] < limit &&
-         (!job->synchronous || job->started[rank] == 0 ||
-          !receives(job, rank, job->started[rank] - 1) || job->done[rank] == job->started[rank])) {
-    job->started[rank]++;
+  uint64_t *started = &job->started[rank];
+  while (*started < limit &&
+         (!job->synchronous || *started == 0 ||
+          started_at(job, rank, *started - 1).channel->sends || job->done[rank] == *started)) {
+    *started = batch_end(job, rank, *started);
   }
-  return job->started[rank] != before;
+  return *started != before;
 }
 
-/* The two ends of a channel run together when both are the oldest of their ranks. On one channel
- * they are in the same order, so being oldest is enough. */
+/* The place of the other end in the batch that the peer's device is at; UINT64_MAX: it is not. */
+static uint64_t other_end(const struct job *job, uint32_t rank, const struct started *mine) {
+  const uint32_t peer = mine->channel->peer;
+  const uint64_t first = job->done[peer];
+  if (first == job->started[peer]) {
+    return UINT64_MAX;
+  }
+  for (uint64_t k = first; k < batch_end(job, peer, first); k++) {
+    const struct started other = started_at(job, peer, k);
+    if (other.channel->peer == rank && other.channel->sends != mine->channel->sends &&
+        other.number == mine->number) {
+      return k - first;
+    }
+  }
+  return UINT64_MAX;
+}
+
+/* The two ends of a transfer run together when both are in the oldest batches of their ranks; a
+ * batch is done when all its transfers are. */
 static bool transfer(struct job *job, uint32_t rank) {
-  if (job->done[rank] == job->started[rank]) {
+  const uint64_t first = job->done[rank];
+  if (first == job->started[rank]) {
     return false;
   }
-  const struct weft_flight_channel *mine = head_channel(job, rank);
-  if (job->done[mine->peer] == job->started[mine->peer]) {
-    return false;
+  const uint64_t end = batch_end(job, rank, first), before = job->passed[rank];
+  for (uint64_t k = first; k < end; k++) {
+    const struct started mine = started_at(job, rank, k);
+    const uint64_t other = other_end(job, rank, &mine);
+    if (other != UINT64_MAX) {
+      job->passed[rank] |= UINT64_C(1) << (k - first);
+      job->passed[mine.channel->peer] |= UINT64_C(1) << other;
+    }
   }
-  const struct weft_flight_channel *other = head_channel(job, mine->peer);
-  if (other->peer != rank || other->sends == mine->sends) {
-    return false;
+  const bool moved = job->passed[rank] != before;
+  if (job->passed[rank] == (UINT64_C(1) << (end - first)) - 1) {
+    job->done[rank] = end;
+    job->passed[rank] = 0;
+    return true;
   }
-  job->done[rank]++;
-  job->done[mine->peer]++;
-  return true;
+  return moved;
 }
 
 static void simulate(struct job *job) {
   memset(job->started, 0, sizeof job->started);
   memset(job->done, 0, sizeof job->done);
+  memset(job->passed, 0, sizeof job->passed);
   for (bool moved = true; moved;) {
     moved = false;
     for (uint32_t r = 0; r < job->program->rank_count; r++) {
@@ -95,13 +138,67 @@ static bool hangs(const struct job *job) {
   return pending;
 }
 
+/* Each transfer by itself, in the order of the rows. */
+static void start_one_by_one(struct job *job) {
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    for (uint32_t k = 0; k < job->rows[r].count; k++) {
+      job->order[r][k] = job->batch[r][k] = k;
+    }
+  }
+}
+
+/* The transfers of a rank that an action receives or sends, as one batch by ascending peers. */
+static void add_batch(struct job *job, uint32_t rank, struct weft_action compute, enum weft_op op,
+                      uint32_t *count) {
+  const struct weft_flight_row *row = &job->rows[rank];
+  const uint32_t batch = *count > 0 ? job->batch[rank][*count - 1] + 1 : 0;
+  for (uint32_t peer = 0; peer < job->program->rank_count; peer++) {
+    for (uint32_t place = 0; place < row->count; place++) {
+      const struct weft_action action = job->program->actions[row->records[place]];
+      if (action.op == op && action.stage == compute.stage &&
+          action.microbatch == compute.microbatch &&
+          row->channels[row->channel[place]].peer == peer) {
+        job->order[rank][*count] = place;
+        job->batch[rank][(*count)++] = batch;
+      }
+    }
+  }
+}
+
+/* As PyTorch's GPipe does: all that an action needs, then all that it makes. */
+static void start_by_action(struct job *job) {
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    uint32_t count = 0;
+    for (uint64_t i = job->program->row_begin[r]; i < job->program->row_begin[r + 1]; i++) {
+      const struct weft_action action = job->program->actions[i];
+      if (action.op == WEFT_OP_F || action.op == WEFT_OP_B) {
+        const bool forward = action.op == WEFT_OP_F;
+        add_batch(job, r, action, forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, &count);
+        add_batch(job, r, action, forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, &count);
+      }
+    }
+    assert_int_equal(count, job->rows[r].count);
+  }
+}
+
+static void job_read(struct job *job) {
+  struct weft_error error;
+  assert_true(job->program->rank_count <= RANKS);
+  assert_int_equal(weft_flight_rows_read(&job->arena, job->program, job->rows, &error), WEFT_OK);
+  for (uint32_t r = 0; r < job->program->rank_count; r++) {
+    job->order[r] = weft_arena_allocate(&job->arena, job->rows[r].count + 1u, sizeof(uint32_t));
+    job->batch[r] = weft_arena_allocate(&job->arena, job->rows[r].count + 1u, sizeof(uint32_t));
+  }
+  assert_int_equal(weft_arena_status(&job->arena, &error), WEFT_OK);
+  start_one_by_one(job);
+}
+
 static void job_open(struct job *job, struct weft_program *table) {
   struct weft_error error;
   *job = (struct job){.stopped = UINT32_MAX};
   assert_int_equal(weft_lower(NULL, table, NULL, &job->program, &error), WEFT_OK);
   weft_program_destroy(table);
-  assert_true(job->program->rank_count <= RANKS);
-  assert_int_equal(weft_flight_rows_read(&job->arena, job->program, job->rows, &error), WEFT_OK);
+  job_read(job);
 }
 
 static void job_close(struct job *job) {
@@ -123,33 +220,42 @@ static void add_entry(struct weft_text *text, uint64_t record, const char *name,
                  payload ? "2,64" : "");
 }
 
-/* A rank's dump: a set-up of one batch, then each transfer as a batch of one. `ring`: how many of
- * the last entries it has; WHOLE: all. */
+/* A rank's dump: a set-up of one batch, then its batches, each with an entry at its end. `ring`: how
+ * many of the last entries it has; WHOLE: all. */
 static void add_dump(struct weft_text *text, const struct job *job, uint32_t rank, uint64_t ring) {
-  const struct weft_flight_row *row = &job->rows[rank];
-  const uint64_t entries = 2 + 2 * job->started[rank];
+  const uint64_t count = job->started[rank];
+  const uint64_t batches = count > 0 ? started_at(job, rank, count - 1).batch + 1 : 0;
+  const uint64_t completed =
+      job->done[rank] > 0 ? started_at(job, rank, job->done[rank] - 1).batch + 1 : 0;
+  const uint64_t entries = 2 + count + batches;
   const uint64_t first = ring == WHOLE || ring > entries ? 0 : entries - ring;
+  uint64_t entry = 0;
   char name[64];
   weft_text_addf(text,
                  "{\"version\":\"2.10\",\"pg_status\":{\"0\":{\"last_completed_collective\":%llu}},"
                  "\"pg_config\":{\"0\":{\"ranks\":\"[0, 1, 2, 3, 4, 5, 6, 7]\"}},\"entries\":[",
-                 (unsigned long long)job->done[rank] + 1);
-  for (uint64_t k = first; k < entries; k++) {
-    const uint64_t place = k / 2 - 1;
-    const bool ends = k % 2 == 1;
-    if (k < 2) {
-      (void)snprintf(name, sizeof name, ends ? "coalesced" : "send %u->%u", rank,
-                     row->channels[0].peer);
-      add_entry(text, k, name, 1, ends, false);
-      continue;
+                 (unsigned long long)completed + 1);
+  for (; entry < 2; entry++) {
+    if (entry >= first) {
+      (void)snprintf(name, sizeof name, entry == 1 ? "coalesced" : "send %u->%u", rank,
+                     job->rows[rank].channels[0].peer);
+      add_entry(text, entry, name, 1, entry == 1, false);
     }
-    const struct weft_flight_channel *channel = &row->channels[row->channel[place % row->count]];
-    (void)snprintf(name, sizeof name,
-                   ends             ? "coalesced"
-                   : channel->sends ? "send %u->%u"
-                                    : "recv %u<-%u",
-                   rank, channel->peer);
-    add_entry(text, k, name, place + 2, ends && place < job->done[rank], true);
+  }
+  for (uint64_t k = 0; k < count; k++) {
+    const struct started at = started_at(job, rank, k);
+    (void)snprintf(name, sizeof name, at.channel->sends ? "send %u->%u" : "recv %u<-%u", rank,
+                   at.channel->peer);
+    if (entry >= first) {
+      add_entry(text, entry, name, at.batch + 2, false, true);
+    }
+    entry++;
+    if (batch_end(job, rank, k) == k + 1) {
+      if (entry >= first) {
+        add_entry(text, entry, "coalesced", at.batch + 2, k < job->done[rank], true);
+      }
+      entry++;
+    }
   }
   weft_text_add(text, "]}");
 }
@@ -229,6 +335,21 @@ static uint64_t check_stop(struct job *job) {
   return checked;
 }
 
+/* Every rank, at several places of the second step. */
+static uint64_t check_stops(struct job *job) {
+  uint64_t checked = 0;
+  for (int synchronous = 0; synchronous < 2; synchronous++) {
+    job->synchronous = synchronous != 0;
+    for (job->stopped = 0; job->stopped < job->program->rank_count; job->stopped++) {
+      const uint64_t row = job->rows[job->stopped].count;
+      for (job->limit = row; job->limit < 2 * row + 3; job->limit += 7) {
+        checked += check_stop(job);
+      }
+    }
+  }
+  return checked;
+}
+
 static void test_stopped_process(void **state) {
   (void)state;
   const struct {
@@ -250,16 +371,60 @@ static void test_stopped_process(void **state) {
     assert_int_equal(weft_generate(NULL, cases[c].schedule, &cases[c].shape, &table, &error),
                      WEFT_OK);
     job_open(&job, table);
-    for (int synchronous = 0; synchronous < 2; synchronous++) {
-      job.synchronous = synchronous != 0;
-      for (job.stopped = 0; job.stopped < job.program->rank_count; job.stopped++) {
-        const uint64_t row = job.rows[job.stopped].count;
-        for (job.limit = row; job.limit < 2 * row + 3; job.limit += 7) {
-          checked += check_stop(&job);
-        }
-      }
-    }
+    checked += check_stops(&job);
     job_close(&job);
+  }
+  print_message("%llu verdicts\n", (unsigned long long)checked);
+}
+
+/* A table of a named schedule for these edges; {0, 0} ends them. */
+static struct weft_program *graph_table(const char *schedule, uint32_t ranks, uint32_t stages,
+                                        const uint32_t (*edges)[2]) {
+  struct weft_shape shape = {.ranks = ranks, .microbatches = 4};
+  struct weft_edge list[16];
+  uint32_t count = 0;
+  struct weft_graph *graph;
+  struct weft_program *table;
+  struct weft_error error;
+  for (; edges[count][1] > 0; count++) {
+    list[count] = weft_edge_make(edges[count][0], edges[count][1]);
+  }
+  assert_int_equal(weft_graph_create(NULL, stages, list, count, NULL, &graph, &error), WEFT_OK);
+  if (weft_generate_graph(NULL, schedule, &shape, graph, &table, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  weft_graph_destroy(graph);
+  return table;
+}
+
+/* One by one in the order of Weft's rows, and in batches with several peers as PyTorch's. */
+static void test_stopped_graph(void **state) {
+  (void)state;
+  static const uint32_t skip[][2] = {{0, 1}, {1, 2}, {0, 2}, {0, 0}};
+  static const uint32_t unet[][2] = {{0, 1}, {1, 2}, {2, 3}, {3, 4},
+                                     {4, 5}, {0, 5}, {1, 4}, {0, 0}};
+  static const uint32_t encoders[][2] = {{0, 2}, {1, 3}, {2, 4}, {3, 4}, {4, 5}, {0, 5}, {0, 0}};
+  static const uint32_t heads[][2] = {{0, 1}, {0, 2}, {0, 3}, {1, 3}, {0, 0}};
+  const struct {
+    const uint32_t (*edges)[2];
+    uint32_t stages;
+  } cases[] = {{skip, 3}, {unet, 6}, {encoders, 6}, {heads, 4}};
+  uint64_t checked = 0;
+  for (size_t c = 0; c < WEFT_ARRAY_LENGTH(cases); c++) {
+    const uint32_t stages = cases[c].stages;
+    struct job job;
+    job_open(&job, graph_table("1F1B", stages, stages, cases[c].edges));
+    checked += check_stops(&job);
+    job_close(&job);
+    job_open(&job, graph_table("GPipe", stages, stages, cases[c].edges));
+    start_by_action(&job);
+    checked += check_stops(&job);
+    job_close(&job);
+    if (stages % 2 == 0) {
+      job_open(&job, graph_table("Interleaved1F1B", stages / 2, stages, cases[c].edges));
+      checked += check_stops(&job);
+      job_close(&job);
+    }
   }
   print_message("%llu verdicts\n", (unsigned long long)checked);
 }
@@ -275,7 +440,7 @@ static void test_deadlock(void **state) {
       .stopped = UINT32_MAX,
       .program = csv_program("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                              "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n")};
-  assert_int_equal(weft_flight_rows_read(&job.arena, job.program, job.rows, &error), WEFT_OK);
+  job_read(&job);
   for (int synchronous = 0; synchronous < 2; synchronous++) {
     job.synchronous = synchronous != 0;
     simulate(&job);
@@ -424,9 +589,10 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stopped_process), cmocka_unit_test(test_deadlock),
-      cmocka_unit_test(test_pickle),          cmocka_unit_test(test_pickle_refused),
-      cmocka_unit_test(test_refused),         cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_stopped_process), cmocka_unit_test(test_stopped_graph),
+      cmocka_unit_test(test_deadlock),        cmocka_unit_test(test_pickle),
+      cmocka_unit_test(test_pickle_refused),  cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
