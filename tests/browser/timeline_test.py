@@ -188,6 +188,8 @@ class Timeline(unittest.TestCase):
             self.assertEqual(self.tooltip(), lines)
         self.page.click(*self.centre("2F0"))
         self.assertEqual(self.chains()[0], ["Needs: 2, over 3 transfers", "0F0", "1F0"])
+        self.page.press("c")
+        self.assertIn("stage 2 (head)", self.page.text("#legend"))
         self.shot("graph")
         self.expect_quiet()
 

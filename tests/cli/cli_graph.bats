@@ -122,6 +122,11 @@ write_files() {
     succeeds
   done
   has 'edges 0&gt;1, 0&gt;2, 1&gt;2' picture.svg
+  sed -i 's/head/<head>/' graph.json
+  weft show graph.csv --graph graph.json --colour-by stage -o stages.svg
+  succeeds
+  has '>stage 0 &#39;encoder&#39;<' stages.svg
+  has '>stage 2 &#39;&lt;head&gt;&#39;<' stages.svg
   has '"stageNames":\["encoder","middle","head"\]' picture.html
   has 'send activation 0 to 2' picture.json
 }

@@ -1,14 +1,15 @@
 /* The legend: a swatch and a word for every colour that the picture uses. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include <weft/support.h>
 
 #include "render/svg/svg_document.h"
 
 #define SWATCH 12.0
 #define LINE 20.0
 #define WORDS 11.0
-enum { STAGES_NAMED = 16 };
+enum { STAGES_NAMED = 16, MEANING_MAX = 40 };
 
 /* Where the next item goes. */
 struct legend {
@@ -23,7 +24,9 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
                      const char *meaning) {
   const struct weft_svg *svg = legend->svg;
   const double swatch = SWATCH * (double)colour_count + (colour_count > 0 ? 6 : 0);
-  const double width = swatch + (double)strlen(meaning) * WORDS * 0.54 + 16;
+  const size_t letters = weft_count_characters(meaning, strlen(meaning));
+  const double width =
+      swatch + (double)(letters < MEANING_MAX ? letters : MEANING_MAX) * WORDS * 0.54 + 16;
   if (legend->x > svg->plot_left && legend->x + width > svg->width) {
     legend->x = svg->plot_left;
     legend->y += LINE;
@@ -34,7 +37,7 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
     }
     weft_svg_text_begin(svg->text, legend->x + swatch, legend->y + SWATCH - 2, WORDS, "start",
                         svg->palette->ink);
-    weft_text_add(svg->text, meaning);
+    weft_svg_outside(svg->text, meaning, MEANING_MAX);
     weft_svg_text_end(svg->text);
   }
   legend->x += width;
@@ -69,13 +72,20 @@ static void add_op(struct legend *legend, enum weft_op op) {
 /* Colours are the stages': the ops differ in lightness, shown on the first. */
 static void add_stages(struct legend *legend) {
   const struct weft_svg *svg = legend->svg;
-  const uint32_t count = svg->picture->simulation->program->stage_count;
+  const struct weft_program *program = svg->picture->simulation->program;
+  const uint32_t count = program->stage_count;
   const uint32_t step = (count + STAGES_NAMED - 1) / STAGES_NAMED;
+  WEFT_SCOPED_TEXT meaning = {.allocator = svg->text->allocator};
   for (uint32_t stage = 0; stage < count; stage += step) {
-    char meaning[32];
     const uint32_t colour = weft_palette_stage(stage, count, WEFT_OP_B, svg->dark);
-    (void)snprintf(meaning, sizeof meaning, "stage %" PRIu32, stage);
-    add_item(legend, &colour, 1, meaning);
+    meaning.size = 0;
+    weft_text_add(&meaning, "stage ");
+    weft_graph_add_stage(program->graph, stage, &meaning);
+    if (meaning.failed) {
+      svg->text->failed = true;
+      return;
+    }
+    add_item(legend, &colour, 1, meaning.data);
   }
 }
 

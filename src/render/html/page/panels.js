@@ -135,7 +135,7 @@ function stageEntries(app) {
   const shown = stages <= 16 ? stages : 8;
   return Array.from({ length: shown }, (unused, k) => {
     const stage = shown === 1 ? 0 : Math.round((k * (stages - 1)) / (shown - 1));
-    return legendEntry([stageColour(app, model, stage, OP.B)], `stage ${stage}`);
+    return legendEntry([stageColour(app, model, stage, OP.B)], stageName(model, stage));
   });
 }
 
