@@ -152,6 +152,9 @@ WEFT_GRAPH_INLINE bool is_made(const struct transfer_pass *pass, const struct we
 WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct weft_graph *graph,
                                 struct weft_action action) {
   const uint32_t count = weft_action_input_count(graph, action, pass->stage_count);
+  if (graph == NULL) { /* one at most */
+    return count == 0 || is_made(pass, NULL, action, weft_action_input_at(NULL, action, 0));
+  }
   for (uint32_t k = 0; k < count; k++) {
     if (!is_made(pass, graph, action, weft_action_input_at(graph, action, k))) {
       return false;
