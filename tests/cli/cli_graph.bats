@@ -110,6 +110,13 @@ write_files() {
   weft diff graph.csv graph.csv --json
   succeeds
   jq -e '.equal and (has("edges") | not)' <<<"$output"
+  sed '1s/.*/#graph,0>1F,0>2F,1>2/' graph.csv >two.csv
+  weft diff graph.csv two.csv --max-differences 1
+  [ "$output" = "edge 0>1: with gradient -> without gradient
+and 1 more; --max-differences shows them
+2 differences" ]
+  weft diff graph.csv two.csv --max-differences 1 --json
+  jq -e '(.edges | length) == 1 and .edges_left_out == 1' <<<"$output"
 }
 
 @test "show draws graphs in every format" {

@@ -94,22 +94,29 @@ static const char *link_name(enum link link) {
   return link == LINK_NONE ? "none" : link == LINK_FORWARD ? "without gradient" : "with gradient";
 }
 
+/* Lists `most` of them; returns how many there are. */
 static uint64_t add_edges(struct weft_text *text, const struct weft_program *a,
-                          const struct weft_program *b) {
+                          const struct weft_program *b, uint64_t most) {
   struct edge_difference found;
   uint64_t count = 0;
   for (uint64_t at = 0; next_edge(a, b, &at, &found); count++) {
-    weft_text_addf(text, "edge %u>%u: %s -> %s\n", found.edge.from, found.edge.to,
-                   link_name(found.a), link_name(found.b));
+    if (count < most) {
+      weft_text_addf(text, "edge %u>%u: %s -> %s\n", found.edge.from, found.edge.to,
+                     link_name(found.a), link_name(found.b));
+    }
   }
   return count;
 }
 
 static void add_json_edges(struct weft_json *json, const struct weft_program *a,
-                           const struct weft_program *b) {
+                           const struct weft_program *b, uint64_t most) {
   struct edge_difference found;
+  uint64_t count = 0;
   weft_json_open(json, "edges", '[');
-  for (uint64_t at = 0; next_edge(a, b, &at, &found);) {
+  for (uint64_t at = 0; next_edge(a, b, &at, &found); count++) {
+    if (count >= most) {
+      continue;
+    }
     weft_json_open(json, NULL, '{');
     weft_json_number(json, "from", found.edge.from);
     weft_json_number(json, "to", found.edge.to);
@@ -118,6 +125,7 @@ static void add_json_edges(struct weft_json *json, const struct weft_program *a,
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');
+  weft_json_number(json, "edges_left_out", count > most ? count - most : 0);
 }
 
 /* ---- The report ---- */
@@ -127,17 +135,18 @@ static bool is_equal(const struct weft_diff *diff) {
 }
 
 static void add_listing(struct weft_text *text, const struct weft_program *a,
-                        const struct weft_program *b, const struct weft_diff *diff) {
-  uint64_t count = diff->difference_count + diff->left_out;
-  count += diff->graphs_differ ? add_edges(text, a, b) : 0;
+                        const struct weft_program *b, const struct weft_diff *diff, uint64_t most) {
+  const uint64_t edges = diff->graphs_differ ? add_edges(text, a, b, most) : 0;
+  const uint64_t count = edges + diff->difference_count + diff->left_out;
+  const uint64_t left_out = diff->left_out + (edges > most ? edges - most : 0);
   for (size_t i = 0; i < diff->difference_count; i++) {
     add_difference(text, &diff->differences[i]);
   }
   if (a->rank_count != b->rank_count) {
     weft_text_addf(text, "%" PRIu32 " ranks -> %" PRIu32 " ranks\n", a->rank_count, b->rank_count);
   }
-  if (diff->left_out > 0) {
-    weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", diff->left_out);
+  if (left_out > 0) {
+    weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", left_out);
   }
   if (count > 0) {
     weft_text_addf(text, "%" PRIu64 " difference%s\n", count, weft_cli_plural(count));
@@ -160,13 +169,13 @@ static const char *kind_of(const struct weft_difference *difference) {
 }
 
 static void add_json(struct weft_text *text, const struct weft_program *a,
-                     const struct weft_program *b, const struct weft_diff *diff) {
+                     const struct weft_program *b, const struct weft_diff *diff, uint64_t most) {
   struct weft_json json = weft_json_begin(text, "weft-diff/1");
   weft_json_boolean(&json, "equal", is_equal(diff));
   weft_json_number(&json, "ranks_a", a->rank_count);
   weft_json_number(&json, "ranks_b", b->rank_count);
   if (diff->graphs_differ) {
-    add_json_edges(&json, a, b);
+    add_json_edges(&json, a, b, most);
   }
   weft_json_open(&json, "differences", '[');
   for (size_t i = 0; i < diff->difference_count; i++) {
@@ -208,7 +217,7 @@ int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_argument
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[1]),
                                weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error),
                                &error));
-  (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_listing)(&text, a, b, diff);
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_listing)(&text, a, b, diff, most);
   return weft_cli_write_output(cli, arguments, &text,
                                is_equal(diff) ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }
