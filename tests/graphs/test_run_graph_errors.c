@@ -143,6 +143,8 @@ static void test_batches(void **state) {
   assert_int_equal(weft_pipeline_begin(setup.pipelines.items[0], true, &without_data, &error),
                    WEFT_ERR_USAGE);
   has(&error, "stage 3: target 0 is f32[1], 4 bytes, and its data is NULL");
+  assert_int_equal(weft_pipeline_begin(setup.pipelines.items[0], true, &without_data, NULL),
+                   WEFT_ERR_USAGE);
   tear_down(&setup);
   /* All losses on rank 1. */
   set_up(&setup, GRAPH "0F0,0B0\n1F0,2F0,3F0,3B0,2B0,1B0\n");

@@ -186,7 +186,7 @@ static enum weft_status check_wants(const struct weft_stage_feeds *feeds,
 static enum weft_status name_stage(const struct weft_stage_feeds *feeds,
                                    const struct weft_stage_feed *feed, enum weft_status status,
                                    struct weft_error *error) {
-  return status < 0 && feeds->executor->graph != NULL
+  return status < 0 && error != NULL && feeds->executor->graph != NULL
              ? weft_fail(error, status, error->hint, "stage %" PRIu32 ": %s", feed->stage->stage,
                          error->message)
              : status;
