@@ -136,13 +136,20 @@ WEFT_API enum weft_status weft_search(const struct weft_allocator *allocator,
 /* NULL is fine. */
 WEFT_API void weft_search_answer_destroy(struct weft_search_answer *answer);
 
+/* Memory per rank, in the unit of the costs' sizes. The two are equal, unless a graph is too large
+ * to be decided, or the time limit or `stop` ended the search. */
+struct weft_memory_need {
+  double least;  /* no schedule fits into less */
+  double enough; /* some schedule needs no more */
+};
+
 /* The smallest memory limit for which the request has a schedule, over all placements and
  * partitions that it leaves open; its own limit is ignored. Of a graph: over the placements that
- * weft_search() tries; where that is too large to be decided, a limit that is enough. WEFT_ERR_USAGE,
- * WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+ * weft_search() tries. WEFT_ERR_USAGE, WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 WEFT_API enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
                                                    const struct weft_search_request *request,
-                                                   double *least, struct weft_error *error);
+                                                   struct weft_memory_need *need,
+                                                   struct weft_error *error);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -477,32 +478,43 @@ static enum weft_status plan_all(struct choosing *choosing, struct weft_error *e
 /* ---- The result ---- */
 
 static enum weft_status explain_memory(const struct choosing *choosing, struct weft_error *error) {
-  double least = INFINITY;
-  const struct candidate *where = NULL;
+  static const char hint[] = "give more memory, or use more ranks";
+  const struct weft_search_request *search = &choosing->request->search;
+  struct weft_memory_need need = {INFINITY, INFINITY};
+  const struct weft_choice_candidate *where = NULL;
   for (uint32_t n = 0; n < choosing->count; n++) {
-    const struct weft_search_request request = request_of(choosing, &choosing->list[n]);
-    double own = INFINITY;
+    struct weft_search_request request = request_of(choosing, &choosing->list[n]);
+    struct weft_memory_need own;
+    request.time_limit = request.time_limit > 0 ? fmax(1e-3, time_left(choosing)) : 0;
     WEFT_TRY(weft_search_least_memory(choosing->allocator, &request, &own, error));
-    if (own < least) {
-      least = own;
-      where = &choosing->list[n];
+    need.least = fmin(need.least, own.least);
+    if (own.enough < need.enough) {
+      need.enough = own.enough;
+      where = &choosing->list[n].is;
     }
   }
   assert(where != NULL);
-  if (choosing->request->search.graph != NULL) { /* not known to be the least */
-    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                     "no candidate was found that fits into a memory of %.9g per rank; %.9g is "
-                     "enough for a pipeline of %" PRIu32 " rank%s",
-                     choosing->request->search.memory_limit, least, where->is.ranks,
-                     where->is.ranks == 1 ? "" : "s");
+  char pipeline[80] = "";
+  (void)snprintf(pipeline, sizeof pipeline, "a pipeline of %" PRIu32 " rank%s", where->ranks,
+                 where->ranks == 1 ? "" : "s");
+  if (search->graph == NULL) {
+    return weft_fail(error, WEFT_ERR_INVALID, hint,
+                     "no candidate fits into a memory of %.9g per rank; the least is %.9g: %s with "
+                     "%" PRIu32 " stage%s on each",
+                     search->memory_limit, need.least, pipeline, where->stages_per_rank,
+                     where->stages_per_rank == 1 ? "" : "s");
   }
-  return weft_fail(
-      error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-      "no candidate fits into a memory of %.9g per rank; the least is %.9g: a pipeline "
-      "of %" PRIu32 " rank%s with %" PRIu32 " stage%s on each",
-      choosing->request->search.memory_limit, least, where->is.ranks,
-      where->is.ranks == 1 ? "" : "s", where->is.stages_per_rank,
-      where->is.stages_per_rank == 1 ? "" : "s");
+  const char *tried = search->any_placement ? " on the placements tried" : "";
+  if (need.least == need.enough) {
+    return weft_fail(error, WEFT_ERR_INVALID, hint,
+                     "no candidate fits into a memory of %.9g per rank%s; the least is %.9g: %s",
+                     search->memory_limit, tried, need.least, pipeline);
+  }
+  return weft_fail(error, WEFT_ERR_INVALID, hint,
+                   "no candidate %s into a memory of %.9g per rank%s; %.9g is enough for %s, and "
+                   "every one needs at least %.9g",
+                   need.least > search->memory_limit ? "fits" : "was found that fits",
+                   search->memory_limit, tried, need.enough, pipeline, need.least);
 }
 
 static enum weft_status make(struct choosing *choosing, struct weft_choice **out,

@@ -142,13 +142,13 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
 }
 
 enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
-                                          const struct weft_search_request *request, double *least,
-                                          struct weft_error *error) {
+                                          const struct weft_search_request *request,
+                                          struct weft_memory_need *need, struct weft_error *error) {
   WEFT_NEED(request, error);
-  WEFT_NEED(least, error);
+  WEFT_NEED(need, error);
   WEFT_NEED(request->costs, error);
   if (request->graph != NULL) {
-    return weft_graph_search_least_memory(allocator, request, least, error);
+    return weft_graph_search_least_memory(allocator, request, need, error);
   }
   /* With a limit of 0, partitions are made for the least memory. */
   struct weft_search_request starved = *request;
@@ -159,7 +159,7 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   const enum weft_status status = find(&layouts, &starved, &found, error);
   weft_plan_layouts_finish(&layouts);
   if (status == WEFT_OK) {
-    *least = found;
+    *need = (struct weft_memory_need){.least = found, .enough = found};
   }
   return status;
 }

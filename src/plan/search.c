@@ -298,8 +298,8 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
   const struct attempt *attempt = &search->attempts[0];
   const struct weft_problem *problem = &attempt->problem;
   uint32_t rank = 0;
-  double least;
-  WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &least, error));
+  struct weft_memory_need need;
+  WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &need, error));
   const uint32_t stages = weft_problem_serial_stages(problem, &rank);
   const double kept = weft_problem_kept(problem, attempt->layout->costs, rank);
   const double held =
@@ -310,12 +310,12 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
                      "%" PRIu32
                      " has %.9g of parameters and gradients, and holds at least %.9g of "
                      "activations",
-                     search->request->memory_limit, least, rank, kept, held);
+                     search->request->memory_limit, need.least, rank, kept, held);
   }
   return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
                    "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
                    "%" PRIu32 " holds %.9g after the forward of a single microbatch",
-                   search->request->memory_limit, least, rank, held);
+                   search->request->memory_limit, need.least, rank, held);
 }
 
 static double peak_of(const struct attempt *attempt) {

@@ -354,9 +354,9 @@ and 1 more; --max-differences shows them
   succeeds
   [ "$(jq '[.candidates[] | select(.placement == "inferred" and .schedule)] | length' <<<"$output")" = 0 ]
   weft plan --graph five.json -p 4 --global-batch 16 --memory 1
-  fails 1 "2 is enough for a pipeline of 4 ranks"
+  fails 1 "no candidate fits into a memory of 1 per rank on the placements tried; the least is 2: a pipeline of 4 ranks"
   weft plan --graph five.json -p 4 --global-batch 1600000 --memory 4
-  fails 1 "5 is enough for a pipeline of 1 rank"
+  fails 1 "the least is 5: a pipeline of 1 rank"
   weft plan --graph five.json -p 1 --global-batch 1600000
   fails 2 "1600000 microbatches with 25 actions and messages each are more than"
 }
@@ -373,7 +373,11 @@ and 1 more; --max-differences shows them
   [ "$(jq '.open_bound <= .bound and .bound <= .makespan' <<<"$output")" = true ]
   weft plan --graph skip.json -p 4 -m 4 --pareto --effort 0.1
   succeeds
-  [[ $output == *$'\n'"1 is enough; "* ]]
+  [[ $output == *$'\n'"no schedule on the placements tried fits into less than 1; "* ]]
+  weft plan --graph skip.json -p 4 -m 4 --stage-ranks 0,1,2,3 --pareto --effort 0.1
+  [[ $output == *$'\n'"no schedule fits into less than 1; "* ]]
+  weft plan --graph skip.json -p 4 -m 4 --pareto --effort 0.1 --json
+  [ "$(jq '.least_memory == 1 and .memory_bound == 1' <<<"$output")" = true ]
   weft plan --graph skip.json -p 4 --global-batch 8 --effort 0.1 -o plan.csv
   succeeds
   [[ $output == *"ranks of stages"*"best: "* ]]

@@ -205,7 +205,7 @@ void graph_cases_compare_memory(uint64_t seed, uint32_t cases, uint32_t stages_m
     struct small_case small;
     struct weft_search_answer *answer = NULL;
     struct weft_error error;
-    double least;
+    struct weft_memory_need need;
     case_init(&small, &random, stages_max);
     small.request.ranks = 1 + weft_random_below(&random, 2);
     for (uint32_t s = 0; s < small.graph->stage_count; s++) {
@@ -214,8 +214,12 @@ void graph_cases_compare_memory(uint64_t seed, uint32_t cases, uint32_t stages_m
     }
     small.request.effort = 0;
     struct weft_search_request request = small.request;
-    if (weft_search_least_memory(NULL, &request, &least, &error) != WEFT_OK) {
+    if (weft_search_least_memory(NULL, &request, &need, &error) != WEFT_OK) {
       fail_msg("case %u: %s", tally->cases, error.message);
+    }
+    const double least = need.least;
+    if (need.enough != least) {
+      fail_msg("case %u: at least %g, and %g is enough", tally->cases, least, need.enough);
     }
     request.memory_limit = least;
     if (weft_search(NULL, &request, &answer, &error) != WEFT_OK) {

@@ -79,9 +79,10 @@ void planning_limit(struct planning *planning, double limit) {
 }
 
 double planning_least(const struct planning *planning) {
-  double least = 0;
-  assert_int_equal(weft_search_least_memory(NULL, &planning->request, &least, NULL), WEFT_OK);
-  return least;
+  struct weft_memory_need need = {0};
+  assert_int_equal(weft_search_least_memory(NULL, &planning->request, &need, NULL), WEFT_OK);
+  assert_float_equal(need.least, need.enough, 0);
+  return need.least;
 }
 
 void planning_finish(struct planning *planning) {

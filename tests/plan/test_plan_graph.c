@@ -97,9 +97,10 @@ static void test_two_encoders(void **state) {
   plan.request.memory_limit = 0.5;
   assert_int_equal(weft_search(NULL, &plan.request, &answer, &error), WEFT_ERR_INVALID);
   assert_non_null(strstr(error.message, "the least is 1"));
-  double least;
-  assert_int_equal(weft_search_least_memory(NULL, &plan.request, &least, &error), WEFT_OK);
-  assert_float_equal(least, 1, 0);
+  struct weft_memory_need need;
+  assert_int_equal(weft_search_least_memory(NULL, &plan.request, &need, &error), WEFT_OK);
+  assert_float_equal(need.least, 1, 0);
+  assert_float_equal(need.enough, 1, 0);
   finish(&plan);
 }
 

@@ -116,12 +116,12 @@ static void null_in_searches(void **state) {
   (void)state;
   struct weft_search_answer *answer = NULL;
   struct weft_search_request request = weft_search_request_default();
-  double least;
+  struct weft_memory_need need;
   REFUSES("request is NULL", weft_search(NULL, NULL, &answer, &error));
   REFUSES("costs is NULL", weft_search(NULL, &request, &answer, &error));
   REFUSES("out is NULL", weft_search(NULL, &request, NULL, &error));
-  REFUSES("request is NULL", weft_search_least_memory(NULL, NULL, &least, &error));
-  REFUSES("least is NULL", weft_search_least_memory(NULL, &request, NULL, &error));
+  REFUSES("request is NULL", weft_search_least_memory(NULL, NULL, &need, &error));
+  REFUSES("need is NULL", weft_search_least_memory(NULL, &request, NULL, &error));
 }
 
 static void models_that_do_not_exist(void **state) {

@@ -164,7 +164,7 @@ static bool goes_on(const struct front *front) {
 
 static int look(struct front *front) {
   const struct weft_search_request *whole = front->pareto->request;
-  double limit = front->pareto->least;
+  double limit = front->pareto->need.enough;
   int status = search(front, whole->memory_limit);
   if (status == WEFT_CLI_OK && goes_on(front) && limit < front->trials[0].limit) {
     status = search(front, limit);
@@ -187,7 +187,7 @@ int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_re
                         .begin_ns = weft_clock_ns()};
   front.request.effort = request->effort / (double)WEFT_CLI_PARETO_MAX;
   progress->rounds = WEFT_CLI_PARETO_MAX;
-  return weft_search_least_memory(cli->allocator, request, &pareto->least, &error) < 0
+  return weft_search_least_memory(cli->allocator, request, &pareto->need, &error) < 0
              ? weft_cli_fail(cli, NULL, &error)
              : look(&front);
 }

@@ -26,7 +26,7 @@ struct weft_cli_pareto_point {
 
 struct weft_cli_pareto {
   const struct weft_search_request *request;                /* borrowed */
-  double least;                                             /* weft_search_least_memory()'s */
+  struct weft_memory_need need;                             /* weft_search_least_memory()'s */
   struct weft_cli_pareto_point points[WEFT_CLI_PARETO_MAX]; /* memory rises, value falls */
   uint32_t count;
   uint64_t evaluated;

@@ -121,11 +121,16 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
   if (pareto->count > 0) {
     add_plot(text, pareto, columns);
   }
-  /* Of a graph not all placements are tried, and the complete search has a limit. */
-  const bool is_graph = pareto->request->graph != NULL;
-  weft_text_addf(text, "\n%s%s%s; %" PRIu64 " order%s evaluated%s\n",
-                 is_graph ? "" : "no schedule fits into less than ",
-                 weft_cli_amount(pareto->least).text, is_graph ? " is enough" : "",
-                 pareto->evaluated, weft_cli_plural(pareto->evaluated),
+  const struct weft_memory_need *need = &pareto->need;
+  /* Of a graph not all placements are tried. */
+  const bool is_open = pareto->request->graph != NULL && pareto->request->rank_of == NULL &&
+                       pareto->request->any_placement;
+  weft_text_addf(text, "\nno schedule%s fits into less than %s",
+                 is_open ? " on the placements tried" : "", weft_cli_amount(need->least).text);
+  if (need->enough > need->least) {
+    weft_text_addf(text, ", and %s is enough", weft_cli_amount(need->enough).text);
+  }
+  weft_text_addf(text, "; %" PRIu64 " order%s evaluated%s\n", pareto->evaluated,
+                 weft_cli_plural(pareto->evaluated),
                  pareto->stopped ? "; stopped: more time may find better ones" : "");
 }

@@ -243,6 +243,7 @@ enum weft_status weft_graph_search_bound(const struct weft_allocator *allocator,
 /* weft_search_least_memory() of a request with a graph. */
 enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
                                                 const struct weft_search_request *request,
-                                                double *least, struct weft_error *error);
+                                                struct weft_memory_need *need,
+                                                struct weft_error *error);
 
 #endif

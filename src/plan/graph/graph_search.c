@@ -404,14 +404,8 @@ static enum weft_status climb(struct graph_search *search, struct weft_error *er
 
 /* ---- Memory ---- */
 
-/* What is known of the memory of a placement, in the unit of the costs. */
-struct memory_need {
-  double least;  /* every order needs as much */
-  double enough; /* some order needs no more */
-};
-
 static enum weft_status find_need(struct graph_search *search, const struct attempt *attempt,
-                                  struct trial *trial, struct memory_need *need,
+                                  struct trial *trial, struct weft_memory_need *need,
                                   struct weft_error *error) {
   /* With a limit of 0 for all memory, what exceeds it is what is needed. */
   struct weft_search_request starved = *search->request;
@@ -435,27 +429,27 @@ static enum weft_status find_need(struct graph_search *search, const struct atte
         weft_graph_peak(&problem, &trial->order, r, trial->clock.done) - problem.limit[r];
     enough = own > enough ? own : enough;
   }
-  *need = (struct memory_need){(double)least.excess / problem.sizes_per_unit,
-                               (double)enough / problem.sizes_per_unit};
+  *need = (struct weft_memory_need){(double)least.excess / problem.sizes_per_unit,
+                                    (double)enough / problem.sizes_per_unit};
   weft_graph_problem_finish(&problem);
   return WEFT_OK;
 }
 
 /* On the best of the placements. */
 static enum weft_status find_least_need(struct graph_search *search, struct trial *trial,
-                                        struct memory_need *need, struct weft_error *error) {
-  *need = (struct memory_need){INFINITY, INFINITY};
+                                        struct weft_memory_need *need, struct weft_error *error) {
+  *need = (struct weft_memory_need){INFINITY, INFINITY};
   for (uint32_t n = 0; n < search->attempt_count; n++) {
-    struct memory_need own;
+    struct weft_memory_need own;
     WEFT_TRY(find_need(search, &search->attempts[n], trial, &own, error));
-    *need = (struct memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
+    *need = (struct weft_memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
   }
   return WEFT_OK;
 }
 
 static enum weft_status explain_memory(struct graph_search *search, struct trial *trial,
                                        struct weft_error *error) {
-  struct memory_need all;
+  struct weft_memory_need all;
   WEFT_TRY(find_least_need(search, trial, &all, error));
   const double limit = search->request->memory_limit;
   char tried[64] = "";
@@ -463,11 +457,16 @@ static enum weft_status explain_memory(struct graph_search *search, struct trial
     (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried",
                    search->placement_count, search->placement_count == 1 ? "" : "s");
   }
+  if (all.least == all.enough) {
+    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+                     "no schedule fits into a memory of %.9g per rank%s; the least is %.9g", limit,
+                     tried, all.least);
+  }
   if (all.least > limit) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                     "no schedule fits into a memory of %.9g per rank%s; %s %.9g", limit, tried,
-                     all.least == all.enough ? "the least is" : "every one needs at least",
-                     all.least);
+                     "no schedule fits into a memory of %.9g per rank%s; %.9g is enough, and every "
+                     "schedule needs at least %.9g",
+                     limit, tried, all.enough, all.least);
   }
   return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
                    "no schedule was found that fits into a memory of %.9g per rank%s, and none was "
@@ -680,11 +679,12 @@ static enum weft_status check_request(const struct weft_search_request *request,
 
 enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
                                                 const struct weft_search_request *request,
-                                                double *least, struct weft_error *error) {
-  assert(request->graph != NULL && least != NULL);
+                                                struct weft_memory_need *need,
+                                                struct weft_error *error) {
+  assert(request->graph != NULL && need != NULL);
   struct graph_search search = {
       .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
-  struct memory_need need = {0};
+  struct weft_memory_need found = {0};
   struct trial trial;
   WEFT_TRY(check_request(request, error));
   weft_search_control_start(&search.control, request);
@@ -693,11 +693,11 @@ enum weft_status weft_graph_search_least_memory(const struct weft_allocator *all
     status = make_trial(&search.attempts[0].problem, &search.arena, &trial, error);
   }
   if (status == WEFT_OK) {
-    status = find_least_need(&search, &trial, &need, error);
+    status = find_least_need(&search, &trial, &found, error);
   }
   search_finish(&search);
   if (status == WEFT_OK) {
-    *least = need.enough;
+    *need = found;
   }
   return status;
 }
