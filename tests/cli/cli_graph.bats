@@ -357,6 +357,10 @@ and 1 more; --max-differences shows them
   fails 1 "no candidate fits into a memory of 1 per rank on the placements tried; the least is 2: a pipeline of 4 ranks"
   weft plan --graph five.json -p 4 --global-batch 1600000 --memory 4
   fails 1 "the least is 5: a pipeline of 1 rank"
+  weft plan --graph five.json -p 4 --global-batch 16 --memory 2 --effort 0.01 --json
+  succeeds
+  # Five activations on one rank, or on two: whatever the placement, some rank has more than two.
+  [ "$(jq -c '[.candidates[] | [.ranks, .bound != null]] | sort' <<<"$output")" = '[[1,false],[2,false],[4,true]]' ]
   weft plan --graph five.json -p 1 --global-batch 1600000
   fails 2 "1600000 microbatches with 25 actions and messages each are more than"
 }

@@ -235,7 +235,8 @@ enum weft_status weft_graph_search(const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    struct weft_search_answer **out, struct weft_error *error);
 
-/* No placement has a smaller objective, in the unit of the costs. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+/* No placement has a smaller objective, in the unit of the costs; INFINITY: none fits into the
+ * memory. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_graph_search_bound(const struct weft_allocator *allocator,
                                          const struct weft_search_request *request, double *bound,
                                          struct weft_error *error);

@@ -32,6 +32,9 @@ struct attempt {
   bool dropped; /* others are more promising */
 };
 
+/* More than the tolerance of plan_check.c, and the rounding of a sum over all stages. */
+#define MEMORY_SLACK 1e-8
+
 enum { ATTEMPTS_MAX = 2 * WEFT_GRAPH_PLACEMENTS_MAX };
 
 struct graph_search {
@@ -172,7 +175,38 @@ static enum weft_status find_bound_of(struct graph_search *search, bool whole_ba
   return status;
 }
 
+/* What some rank needs on any placement. Before the first backward all stages of any way of
+ * gradients hold an activation, and in the end all gradients are there: the ranks share that. And
+ * some rank has the largest stage. */
+static double least_memory(const struct weft_search_request *request, double *ways) {
+  const struct weft_graph *graph = request->graph;
+  double kept = 0, gradients = 0, way = 0, largest = 0;
+  for (uint32_t s = graph->stage_count; s-- > 0;) {
+    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
+    const bool trains = weft_graph_has_backward(graph, s);
+    const double own = costs->parameters + costs->gradients_sharded;
+    const double more = trains ? fmax(0, costs->gradients - costs->gradients_sharded) : 0;
+    ways[s] = 0;
+    for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
+      ways[s] = fmax(ways[s], ways[graph->edges[graph->gradient_in.edges[n]].to]);
+    }
+    ways[s] += trains ? costs->activation : 0;
+    way = fmax(way, ways[s]);
+    kept += own;
+    gradients += more;
+    largest = fmax(largest, own + more + costs->activation);
+  }
+  return fmax(largest, (kept + fmax(way, gradients)) / request->ranks);
+}
+
 static enum weft_status find_open_bound(struct graph_search *search, struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  double *ways = weft_arena_allocate(&search->arena, request->graph->stage_count, sizeof *ways);
+  WEFT_TRY(weft_arena_status(&search->arena, error));
+  if (least_memory(request, ways) > request->memory_limit * (1 + MEMORY_SLACK)) {
+    search->open = INFINITY;
+    return WEFT_OK;
+  }
   WEFT_TRY(find_bound_of(search, search->request->whole_backward, error));
   if (tries_both_backwards(search->request)) {
     const double split = search->open;
