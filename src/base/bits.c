@@ -2,23 +2,39 @@
  * further on, then descend to it. */
 #include "base/bits.h"
 
-#include <weft/support.h>
+#include <string.h>
 
 static uint32_t words_for(uint32_t size) { return (size >> 6) + 1; }
 
-bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size) {
-  const uint32_t counts[WEFT_BITS_LEVELS] = {words_for(size), words_for(size >> 6),
-                                             words_for(size >> 12)};
-  *bits = (struct weft_bits){
-      .allocator = allocator, .size = size, .word_count = counts[0] + counts[1] + counts[2]};
-  bits->words = weft_array_allocate_zero(allocator, bits->word_count, sizeof *bits->words);
-  if (bits->words == NULL) {
+static uint32_t word_count(uint32_t size) {
+  return words_for(size) + words_for(size >> 6) + words_for(size >> 12);
+}
+
+/* With words for all levels, which may be NULL. */
+static bool set_levels(struct weft_bits *bits, uint32_t size, uint64_t *words) {
+  *bits = (struct weft_bits){.size = size, .word_count = word_count(size), .words = words};
+  if (words == NULL) {
     return false;
   }
-  bits->level[0] = bits->words;
-  bits->level[1] = bits->level[0] + counts[0];
-  bits->level[2] = bits->level[1] + counts[1];
+  bits->level[0] = words;
+  bits->level[1] = bits->level[0] + words_for(size);
+  bits->level[2] = bits->level[1] + words_for(size >> 6);
   return true;
+}
+
+bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size) {
+  const bool made = set_levels(
+      bits, size, weft_array_allocate_zero(allocator, word_count(size), sizeof(uint64_t)));
+  bits->allocator = allocator;
+  return made;
+}
+
+bool weft_bits_place(struct weft_bits *bits, struct weft_arena *arena, uint32_t size) {
+  return set_levels(bits, size, weft_arena_allocate(arena, word_count(size), sizeof(uint64_t)));
+}
+
+void weft_bits_clear(struct weft_bits *bits) {
+  memset(bits->words, 0, bits->word_count * sizeof *bits->words);
 }
 
 void weft_bits_finish(struct weft_bits *bits) {

@@ -5,6 +5,7 @@
 #define BASE_BITS_H
 
 #include <weft/base.h>
+#include <weft/support.h>
 
 enum { WEFT_BITS_LEVELS = 3 }; /* 64^3 = 262144 numbers */
 #define WEFT_BITS_SIZE_MAX UINT32_C(262144)
@@ -21,6 +22,10 @@ struct weft_bits {
 /* All of 0 ... size-1 are outside. False when out of memory. */
 bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size);
 void weft_bits_finish(struct weft_bits *bits);
+/* The same in an arena, which gives it back. */
+bool weft_bits_place(struct weft_bits *bits, struct weft_arena *arena, uint32_t size);
+/* All are outside again. */
+void weft_bits_clear(struct weft_bits *bits);
 
 static inline void weft_bits_insert(struct weft_bits *bits, uint32_t number) {
   for (unsigned k = 0; k < WEFT_BITS_LEVELS; k++) {

@@ -11,17 +11,31 @@
 
 #define NEVER WEFT_GRAPH_NEVER
 
-/* Nanoseconds of a typical core to schedule one op, and for each rank to find the soonest. */
-enum { OP_WORK = 120, RANKS_WORK = 2 };
+/* Nanoseconds of a typical core to schedule one op, and for each level of the tournament. */
+enum { OP_WORK = 80, LEVEL_WORK = 5 };
 
 /* Ops between two looks at whether the search is cancelled. */
 enum { POLL_INTERVAL = 1 << 12 };
 
+static uint32_t leaf_count(uint32_t ranks) {
+  uint32_t count = 2; /* so that the tournament has a node */
+  while (count < ranks) {
+    count *= 2;
+  }
+  return count;
+}
+
 enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *scheduler,
                                            const struct weft_graph_problem *problem,
                                            struct weft_arena *arena, struct weft_error *error) {
-  const uint32_t p = problem->rank_count;
-  scheduler->when = weft_arena_allocate(arena, p, sizeof(int64_t));
+  const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
+  scheduler->missing = weft_arena_allocate(arena, n, 2 * sizeof(uint32_t));
+  scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
+  scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
+  (void)weft_bits_place(&scheduler->ready, arena, n);
+  (void)weft_bits_place(&scheduler->pending, arena, n);
+  scheduler->when = weft_arena_allocate(arena, leaves, sizeof(int64_t));
+  scheduler->soonest = weft_arena_allocate(arena, leaves, 2 * sizeof(uint32_t));
   scheduler->next = weft_arena_allocate(arena, p, sizeof(uint32_t));
   scheduler->held = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->reserve = weft_arena_allocate(arena, p, sizeof(int64_t));
@@ -36,6 +50,7 @@ struct builder {
   const struct weft_graph_rule *rules;
   struct weft_graph_order *order;
   bool whole;
+  uint32_t leaves; /* of the tournament */
 };
 
 /* The room that a microbatch takes at a stage, at most. */
@@ -45,6 +60,60 @@ static int64_t size_of(const struct builder *b, const struct weft_graph_stage *s
 
 static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
   return &b->scheduler->clock.done[(size_t)stage * WEFT_GRAPH_KINDS];
+}
+
+/* ---- What has arrived ---- */
+
+static void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind) {
+  struct weft_graph_scheduler *scheduler = b->scheduler;
+  int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
+  arrives[kind] = scheduler->missing[2 * (size_t)s + kind] > 0
+                      ? NEVER
+                      : weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
+  if (arrives[WEFT_GRAPH_F] != NEVER || arrives[WEFT_GRAPH_D] != NEVER) {
+    weft_bits_insert(&scheduler->ready, scheduler->place[s]);
+  } else {
+    weft_bits_remove(&scheduler->ready, scheduler->place[s]);
+  }
+}
+
+/* Looks at all that the next F or D of a stage waits for. */
+static void await(const struct builder *b, uint32_t s, enum weft_graph_kind kind) {
+  const struct weft_graph *graph = b->problem->graph;
+  const bool gradient = kind == WEFT_GRAPH_D;
+  const struct weft_edge_list *list = gradient ? &graph->gradient_in : &graph->in;
+  const uint32_t k = done_of(b, s)[kind];
+  uint32_t missing = 0;
+  for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
+    const struct weft_edge *edge = &graph->edges[list->edges[n]];
+    missing += done_of(b, gradient ? edge->to : edge->from)[kind] <= k;
+  }
+  b->scheduler->missing[2 * (size_t)s + kind] = missing;
+  note_arrival(b, s, kind);
+}
+
+/* Tells the stages that wait for it of the k-th output of a stage. Ranks with news have to decide:
+ * they go on the clock's stack; returns how many there are. */
+static uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
+                         uint32_t k) {
+  const struct weft_graph *graph = b->problem->graph;
+  const bool gradient = kind == WEFT_GRAPH_D;
+  const struct weft_edge_list *list = gradient ? &graph->gradient_out : &graph->out;
+  struct weft_graph_clock *clock = &b->scheduler->clock;
+  uint32_t count = 0;
+  for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
+    const struct weft_edge *edge = &graph->edges[list->edges[n]];
+    const uint32_t to = gradient ? edge->from : edge->to, rank = b->problem->stages[to].rank;
+    if (done_of(b, to)[kind] != k || --b->scheduler->missing[2 * (size_t)to + kind] > 0) {
+      continue;
+    }
+    note_arrival(b, to, kind);
+    if (!clock->is_waiting[rank]) {
+      clock->is_waiting[rank] = true;
+      clock->work[count++] = rank;
+    }
+  }
+  return count;
 }
 
 /* ---- The decision of a rank ---- */
@@ -68,10 +137,9 @@ static bool has_room(const struct builder *b, uint32_t s) {
 
 static void look_at(const struct builder *b, uint32_t s, int64_t now, struct view *view) {
   const struct weft_graph_problem *problem = b->problem;
-  const struct weft_graph_clock *clock = &b->scheduler->clock;
   const struct weft_graph_rule *rule = &b->rules[s];
   const uint32_t *done = done_of(b, s);
-  int64_t arrives = weft_graph_arrival(problem, clock, s, WEFT_GRAPH_F);
+  int64_t arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_GRAPH_F];
   if (arrives != NEVER) {
     const bool room = has_room(b, s);
     const uint32_t most = done[WEFT_GRAPH_D] == 0 ? rule->warmup : rule->cap;
@@ -83,10 +151,7 @@ static void look_at(const struct builder *b, uint32_t s, int64_t now, struct vie
       view->forward_stage = s;
     }
   }
-  if (!problem->stages[s].trains) {
-    return;
-  }
-  arrives = weft_graph_arrival(problem, clock, s, WEFT_GRAPH_D);
+  arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_GRAPH_D];
   if (arrives != NEVER) {
     arrives = arrives > now ? arrives : now;
     if (arrives < view->backward) {
@@ -94,9 +159,24 @@ static void look_at(const struct builder *b, uint32_t s, int64_t now, struct vie
       view->backward_stage = s;
     }
   }
-  if (view->weight_stage == UINT32_MAX && done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D]) {
-    view->weight_stage = s;
+}
+
+static struct view view_of(const struct builder *b, uint32_t rank, int64_t now) {
+  const struct weft_graph_problem *problem = b->problem;
+  const uint32_t last = problem->stage_count - 1;
+  const uint32_t first = problem->stage_count - problem->first_of[rank + 1];
+  const uint32_t end = problem->stage_count - problem->first_of[rank];
+  struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
+  /* Later stages first: their backwards are nearer to the end. */
+  for (uint32_t at = weft_bits_next(&b->scheduler->ready, first); at < end;
+       at = weft_bits_next(&b->scheduler->ready, at + 1)) {
+    look_at(b, problem->stage_of[last - at], now, &view);
   }
+  const uint32_t weight = weft_bits_next(&b->scheduler->pending, first);
+  if (weight < end) {
+    view.weight_stage = problem->stage_of[last - weight];
+  }
+  return view;
 }
 
 /* Whether an op that ends at `end` delays one that arrives at `arrives` by at most `delay`. */
@@ -112,11 +192,7 @@ static uint32_t op_of(uint32_t stage, enum weft_graph_kind kind) {
 static int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
   const struct weft_graph_problem *problem = b->problem;
   const int64_t now = b->scheduler->clock.time[rank];
-  struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
-  /* Later stages first: their backwards are nearer to the end. */
-  for (uint32_t k = problem->first_of[rank + 1]; k-- > problem->first_of[rank];) {
-    look_at(b, problem->stage_of[k], now, &view);
-  }
+  const struct view view = view_of(b, rank, now);
   const bool forward_now = view.forward <= now;
   const uint32_t f = view.forward_stage, w = view.weight_stage;
   if (view.backward <= now) {
@@ -144,8 +220,18 @@ static int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
   return next;
 }
 
+/* The one that is sooner; of equals the lower rank. */
+static void play(const struct builder *b, uint32_t node) {
+  uint32_t *soonest = b->scheduler->soonest;
+  const uint32_t one = soonest[2 * node], other = soonest[2 * node + 1];
+  soonest[node] = b->scheduler->when[other] < b->scheduler->when[one] ? other : one;
+}
+
 static void decide_again(const struct builder *b, uint32_t rank) {
   b->scheduler->when[rank] = decide(b, rank, &b->scheduler->next[rank]);
+  for (uint32_t node = (b->leaves + rank) / 2; node > 0; node /= 2) {
+    play(b, node);
+  }
 }
 
 /* ---- All ranks ---- */
@@ -163,13 +249,30 @@ static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
   }
 }
 
-static void put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start) {
+/* Does an op; returns how many ranks are on the clock's stack then. */
+static uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start) {
   const uint32_t s = op / WEFT_GRAPH_KINDS;
-  struct weft_graph_clock *clock = &b->scheduler->clock;
-  const uint32_t k = clock->done[op];
+  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
+  struct weft_graph_scheduler *scheduler = b->scheduler;
+  struct weft_graph_clock *clock = &scheduler->clock;
+  const uint32_t *done = done_of(b, s);
+  const uint32_t k = done[kind];
   weft_graph_advance(b->problem, clock, op, b->whole, start);
-  hold(b, s, (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS), k);
+  hold(b, s, kind, k);
   b->order->ops[clock->at[rank]++] = op;
+  if (kind == WEFT_GRAPH_W) {
+    if (done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
+      weft_bits_remove(&scheduler->pending, scheduler->place[s]);
+    }
+    return 0;
+  }
+  await(b, s, kind);
+  if (kind == WEFT_GRAPH_D) {
+    weft_bits_insert(&scheduler->pending, scheduler->place[s]);
+  } else if (b->problem->stages[s].trains && done[WEFT_GRAPH_D] == k) {
+    note_arrival(b, s, WEFT_GRAPH_D); /* it has waited for this F */
+  }
+  return announce(b, s, kind, k);
 }
 
 /* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
@@ -177,7 +280,7 @@ static void put(const struct builder *b, uint32_t rank, uint32_t op, int64_t sta
 static bool act(const struct builder *b, uint32_t rank) {
   const struct weft_graph_problem *problem = b->problem;
   struct weft_graph_scheduler *scheduler = b->scheduler;
-  const uint32_t op = scheduler->next[rank], s = op / WEFT_GRAPH_KINDS;
+  const uint32_t op = scheduler->next[rank];
   const int64_t start = scheduler->when[rank];
   const bool is_first = scheduler->clock.first[rank] < 0;
   scheduler->idle[rank] += is_first && problem->objective == WEFT_OBJECTIVE_SPAN
@@ -186,23 +289,18 @@ static bool act(const struct builder *b, uint32_t rank) {
   if (scheduler->idle[rank] > scheduler->idle_max[rank]) {
     return false;
   }
-  put(b, rank, op, start);
+  uint32_t count = put(b, rank, op, start);
   if (op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D && b->whole) {
-    put(b, rank, op + 1, start);
+    (void)put(b, rank, op + 1, start);
   }
-  decide_again(b, rank);
-  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_W) {
-    const bool gradient = op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D;
-    const struct weft_edge_list *list =
-        gradient ? &problem->graph->gradient_out : &problem->graph->out;
-    for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
-      const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
-      const uint32_t to = problem->stages[gradient ? edge->from : edge->to].rank;
-      if (to != rank) {
-        decide_again(b, to);
-      }
+  while (count > 0) {
+    const uint32_t other = scheduler->clock.work[--count];
+    scheduler->clock.is_waiting[other] = false;
+    if (other != rank) {
+      decide_again(b, other);
     }
   }
+  decide_again(b, rank);
   return true;
 }
 
@@ -229,8 +327,23 @@ static bool start(const struct builder *b, int64_t cutoff) {
       return false;
     }
   }
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    decide_again(b, r);
+  weft_bits_clear(&scheduler->ready);
+  weft_bits_clear(&scheduler->pending);
+  for (uint32_t k = 0; k < problem->stage_count; k++) {
+    const uint32_t s = problem->stage_of[k];
+    scheduler->place[s] = problem->stage_count - 1 - k;
+    scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = NEVER;
+    await(b, s, WEFT_GRAPH_F);
+    if (problem->stages[s].trains) {
+      await(b, s, WEFT_GRAPH_D);
+    }
+  }
+  for (uint32_t r = 0; r < b->leaves; r++) {
+    scheduler->soonest[b->leaves + r] = r;
+    scheduler->when[r] = r < problem->rank_count ? decide(b, r, &scheduler->next[r]) : NEVER;
+  }
+  for (uint32_t node = b->leaves; node-- > 1;) {
+    play(b, node);
   }
   return true;
 }
@@ -240,17 +353,15 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
                             const struct weft_graph_rule *rules, bool whole, int64_t cutoff,
                             struct weft_graph_order *order, uint64_t *work) {
   assert(whole ? problem->may_join : problem->may_split);
-  const struct builder b = {problem, scheduler, rules, order, whole};
-  const uint32_t p = problem->rank_count;
+  const struct builder b = {problem, scheduler, rules,
+                            order,   whole,     leaf_count(problem->rank_count)};
+  const uint64_t levels = (uint64_t)__builtin_ctz(b.leaves);
   if (!start(&b, cutoff)) {
     return NEVER;
   }
   for (uint32_t n = 1;; n++) {
-    uint32_t soonest = 0;
-    for (uint32_t r = 1; r < p; r++) {
-      soonest = scheduler->when[r] < scheduler->when[soonest] ? r : soonest;
-    }
-    *work += OP_WORK + (uint64_t)p * RANKS_WORK;
+    const uint32_t soonest = scheduler->soonest[1];
+    *work += OP_WORK + levels * LEVEL_WORK;
     if (scheduler->when[soonest] == NEVER || !act(&b, soonest) ||
         (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(problem->control))) {
       break;

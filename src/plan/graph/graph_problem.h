@@ -8,6 +8,7 @@
 #include <weft/search.h>
 #include <weft/support.h>
 
+#include "base/bits.h"
 #include "plan/search_control.h"
 
 /* An op is kind + WEFT_GRAPH_KINDS * stage. A backward is whole (B) or split (I), by microbatch;
@@ -207,9 +208,16 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
 /* Scratch memory of it; one per thread. */
 struct weft_graph_scheduler {
   struct weft_graph_clock clock;
-  int64_t *when;     /* [rank] start of its next op; WEFT_GRAPH_NEVER: none */
-  uint32_t *next;    /* [rank] that op */
-  int64_t *held;     /* [rank] memory */
+  uint32_t *missing; /* [stage * 2] messages that its next F, then its next D, waits for */
+  int64_t *arrives;  /* [stage * 2] when the last of them is there; WEFT_GRAPH_NEVER: not known */
+  uint32_t *place;   /* [stage] rank after rank, of each the last stage first: members of */
+  struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
+  struct weft_bits pending; /* and those with a W to do */
+  int64_t *when;            /* [rank, and as many as make a power of two] start of its next op;
+                        WEFT_GRAPH_NEVER: none */
+  uint32_t *soonest;        /* a tournament of them: the winner of a node's two, [1] is of all */
+  uint32_t *next;           /* [rank] that op */
+  int64_t *held;            /* [rank] memory */
   int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
   int64_t *idle;     /* [rank] so far */
   int64_t *idle_max; /* [rank] */
