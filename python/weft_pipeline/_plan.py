@@ -237,10 +237,17 @@ def _request(
 
 def _set_graph(request: Any, graph: Optional[Graph], stage_ranks: object) -> None:
     request.graph = graph_pointer(graph)
+    if graph is not None and request.stages_per_rank > 0:
+        raise UsageError(
+            "stages_per_rank makes the stages of a chain, and the graph has its own",
+            "leave it out: the graph has the stages, and ranks says on how many ranks they are",
+        )
     if stage_ranks is None:
         return
     if graph is None:
         raise UsageError("stage_ranks are given without a graph", "give graph=Graph(...) too")
+    if not request.any_placement:
+        raise UsageError("placement and stage_ranks both place the stages", "leave one of them out")
     if isinstance(stage_ranks, (str, bytes)) or not isinstance(stage_ranks, Sequence):
         raise TypeError(f"stage_ranks must be a sequence, not {type(stage_ranks).__name__}")
     if len(stage_ranks) != graph.stages:

@@ -166,6 +166,8 @@ def test_plan_of_a_graph():
         {"stage_ranks": placed},
         {"graph": encoders, "stage_ranks": (0, 1, 2)},
         {"graph": encoders, "stage_ranks": (0, 1, 0, 1, 2, 3)},
+        {"graph": encoders, "stage_ranks": placed, "placement": "v"},
+        {"graph": encoders, "stages_per_rank": 2},
     ]
     for options in wrong:
         with pytest.raises(weft.UsageError):
