@@ -59,11 +59,12 @@ struct weft_graph {
 /* An edge of the costs' sizes that carries gradients. */
 WEFT_API struct weft_edge weft_edge_make(uint32_t from, uint32_t to);
 
-/* A graph with these edges, in any order; names may be NULL. Everything is copied.
+/* A graph with these edges, in any order; `names` may be NULL, and so
+ * may any of them. Everything is copied.
  * WEFT_ERR_INVALID, naming the stages, for a cycle (also an edge from a higher to a lower stage),
  * an edge of a stage with itself, two edges between the same stages, a stage without edges, and a
- * gradient that nobody can send: over an edge to a stage that has no backward; and for a size
- * beyond WEFT_EDGE_BYTES_MAX. WEFT_ERR_LIMIT for
+ * gradient that nobody can send: over an edge to a stage that has no backward; for a size beyond
+ * WEFT_EDGE_BYTES_MAX, and for a name that is empty, or that two stages have. WEFT_ERR_LIMIT for
  * more stages, edges, or stages between the ends of an edge than there may be. */
 WEFT_API enum weft_status weft_graph_create(const struct weft_allocator *allocator,
                                             uint32_t stage_count, const struct weft_edge *edges,

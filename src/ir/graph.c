@@ -12,6 +12,7 @@
 #include "ir/graph_maker.h"
 
 struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
+  assert(from < WEFT_STAGES_MAX && to < WEFT_STAGES_MAX);
   return (struct weft_edge){.from = (uint16_t)from,
                             .to = (uint16_t)to,
                             .gradient = true,
@@ -19,7 +20,71 @@ struct weft_edge weft_edge_make(uint32_t from, uint32_t to) {
                             .gradient_bytes = -1};
 }
 
+/* ---- Names ---- */
+
+static int compare_names(const void *a, const void *b) {
+  const struct weft_stage_name *x = a, *y = b;
+  const int order = strcmp(x->text, y->text);
+  return order != 0 ? order : (x->stage > y->stage) - (x->stage < y->stage);
+}
+
+uint32_t weft_stage_names_sort(const char *const *names, uint32_t stage_count,
+                               struct weft_stage_name *sorted, uint32_t *again) {
+  uint32_t count = 0;
+  for (uint32_t s = 0; s < stage_count; s++) {
+    if (names[s] != NULL) {
+      sorted[count++] = (struct weft_stage_name){names[s], s};
+    }
+  }
+  if (count > 0) {
+    qsort(sorted, count, sizeof *sorted, compare_names);
+  }
+  *again = UINT32_MAX;
+  for (uint32_t k = 1; k < count; k++) {
+    if (sorted[k].stage < *again && strcmp(sorted[k - 1].text, sorted[k].text) == 0) {
+      *again = sorted[k].stage;
+    }
+  }
+  return count;
+}
+
+const struct weft_stage_name *weft_stage_names_find(const struct weft_stage_name *sorted,
+                                                    uint32_t count, const char *text) {
+  uint32_t low = 0, high = count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (strcmp(sorted[middle].text, text) < 0) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < count && strcmp(sorted[low].text, text) == 0 ? &sorted[low] : NULL;
+}
+
 /* ---- What can be wrong ---- */
+
+/* As in a graph file, where edges may name their stages. */
+static enum weft_status check_names(const struct weft_allocator *allocator, uint32_t stage_count,
+                                    const char *const *names, struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  struct weft_stage_name *sorted = weft_arena_allocate(&arena, stage_count, sizeof *sorted);
+  char stage[96];
+  uint32_t again;
+  WEFT_TRY(weft_arena_status(&arena, error));
+  const uint32_t count = weft_stage_names_sort(names, stage_count, sorted, &again);
+  if (again != UINT32_MAX) {
+    return weft_fail(error, WEFT_ERR_INVALID, "give every stage a name of its own",
+                     "%s has the name of stage %" PRIu32,
+                     weft_stage_text(names, again, stage, sizeof stage),
+                     weft_stage_names_find(sorted, count, names[again])->stage);
+  }
+  if (count > 0 && sorted[0].text[0] == '\0') {
+    return weft_fail(error, WEFT_ERR_INVALID, "give it a name, or none (NULL)",
+                     "the name of stage %" PRIu32 " is empty", sorted[0].stage);
+  }
+  return WEFT_OK;
+}
 
 static enum weft_status check_ends(const struct weft_edge *edge, uint32_t stage_count,
                                    const char *const *names, struct weft_error *error) {
@@ -192,6 +257,9 @@ enum weft_status weft_graph_make(const struct weft_allocator *allocator, uint32_
                      "%" PRIu32 " stages and %" PRIu32 " edges; the limits are %" PRIu32
                      " and %" PRIu32,
                      stage_count, edge_count, WEFT_STAGES_MAX, WEFT_EDGES_MAX);
+  }
+  if (names != NULL) {
+    WEFT_TRY(check_names(allocator, stage_count, names, error));
   }
   for (uint32_t e = 0; e < edge_count; e++) {
     *at = e;

@@ -18,6 +18,20 @@ enum weft_status weft_graph_fail_order(struct weft_arena *arena, const struct we
                                        const char *const *names, struct weft_edge *back,
                                        struct weft_error *error);
 
+struct weft_stage_name {
+  const char *text;
+  uint32_t stage;
+};
+
+/* Sorts the names of stages by text, then stage; those that are NULL are left out. Returns how many
+ * there are. *again: the lowest stage whose name a lower one has, UINT32_MAX if there is none. */
+uint32_t weft_stage_names_sort(const char *const *names, uint32_t stage_count,
+                               struct weft_stage_name *sorted, uint32_t *again);
+
+/* The first stage with this name, of sorted ones; NULL where none has it. */
+const struct weft_stage_name *weft_stage_names_find(const struct weft_stage_name *sorted,
+                                                    uint32_t count, const char *text);
+
 /* "stage 3", or "stage 3 'encoder'"; names may be NULL. Returns buffer. */
 const char *weft_stage_text(const char *const *names, uint32_t stage, char *buffer, size_t size);
 

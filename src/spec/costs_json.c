@@ -276,17 +276,6 @@ static enum weft_status read_members(struct weft_json_document *reader, json_t *
 
 /* ---- The document ---- */
 
-static enum weft_status require_member(const struct weft_json_document *reader,
-                                       const json_t *document, const char *key,
-                                       const char *expected) {
-  if (json_object_get(document, key) != NULL) {
-    return WEFT_OK;
-  }
-  const struct weft_json_place place = weft_json_document_here(reader);
-  return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                                 "%s is missing: expected %s", key, expected);
-}
-
 /* Leaves the path at the member `stages`. */
 static void go_to_stages(struct weft_json_document *reader, json_t *document) {
   const char *key;
@@ -304,8 +293,10 @@ static enum weft_status check_document(struct weft_json_document *reader, json_t
   if (!json_is_object(document)) {
     return weft_json_document_unexpected(reader, HINT_EXAMPLE, "an object");
   }
-  WEFT_TRY(require_member(reader, document, "schema", "\"schema\": \"" SCHEMA "\""));
-  WEFT_TRY(require_member(reader, document, "stages", "a list of objects"));
+  WEFT_TRY(weft_json_document_require(reader, document, HINT_EXAMPLE, "schema",
+                                      "\"schema\": \"" SCHEMA "\""));
+  WEFT_TRY(
+      weft_json_document_require(reader, document, HINT_EXAMPLE, "stages", "a list of objects"));
   go_to_stages(reader, document);
   return check_entries(reader, json_object_get(document, "stages"),
                        "a list with one object for all stages or one for each",

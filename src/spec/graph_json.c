@@ -21,19 +21,14 @@
 #define HINT_STAGE "a stage is its number, counted from 0, or its name in the list 'stages'"
 #define HINT_BYTES "sizes are numbers from 0 to 1e12"
 
-struct stage_name {
-  const char *text;
-  uint32_t stage;
-};
-
 struct graph_reader {
   struct weft_json_document document;
   struct weft_arena arena;
   uint32_t stage_count;
   uint32_t edge_count;
-  uint64_t edges_at;         /* which member of the document they are */
-  const char **names;        /* [stage_count] NULL where a stage has none */
-  struct stage_name *sorted; /* [name_count] by name, then stage */
+  uint64_t edges_at;              /* which member of the document they are */
+  const char **names;             /* [stage_count] NULL where a stage has none */
+  struct weft_stage_name *sorted; /* [name_count] */
   uint32_t name_count;
   struct weft_edge *edges;
 };
@@ -41,6 +36,11 @@ struct graph_reader {
 static enum weft_status unexpected(const struct graph_reader *reader, const char *hint,
                                    const char *expected) {
   return weft_json_document_unexpected(&reader->document, hint, expected);
+}
+
+static enum weft_status require(const struct graph_reader *reader, const json_t *object,
+                                const char *key, const char *expected) {
+  return weft_json_document_require(&reader->document, object, HINT_EXAMPLE, key, expected);
 }
 
 /* The ordinal of the level that begins here. */
@@ -85,54 +85,18 @@ static enum weft_status read_name(struct graph_reader *reader, const json_t *val
                                   uint32_t stage) {
   const char *name = json_string_value(value);
   if (json_is_null(value)) {
-    reader->names[stage] = NULL;
     return WEFT_OK;
   }
   if (name == NULL || name[0] == '\0') {
     return unexpected(reader, HINT_EXAMPLE, "a name, or null");
   }
   reader->names[stage] = name;
-  reader->sorted[reader->name_count++] = (struct stage_name){name, stage};
   return WEFT_OK;
 }
 
-static int compare_names(const void *a, const void *b) {
-  const struct stage_name *x = a, *y = b;
-  const int order = strcmp(x->text, y->text);
-  return order != 0 ? order : (x->stage > y->stage) - (x->stage < y->stage);
-}
-
-/* The first stage with this name; NULL where none has it. */
-static const struct stage_name *find_name(const struct graph_reader *reader, const char *text) {
-  uint32_t low = 0, high = reader->name_count;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (strcmp(reader->sorted[middle].text, text) < 0) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  const bool found = low < reader->name_count && strcmp(reader->sorted[low].text, text) == 0;
-  return found ? &reader->sorted[low] : NULL;
-}
-
-/* Sorts the names; `ordinal` counts the stages, for the place of a name that is there twice. */
-static enum weft_status sort_names(struct graph_reader *reader, uint64_t *ordinal) {
-  if (reader->name_count > 0) {
-    qsort(reader->sorted, reader->name_count, sizeof *reader->sorted, compare_names);
-  }
-  for (*ordinal = 0; *ordinal < reader->stage_count; ++*ordinal) {
-    const char *text = reader->names[*ordinal];
-    const struct stage_name *first = text != NULL ? find_name(reader, text) : NULL;
-    if (first != NULL && first->stage < *ordinal) {
-      const struct weft_json_place place = weft_json_document_here(&reader->document);
-      return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
-                                     "give every stage a name of its own",
-                                     "stage %" PRIu32 " has this name already", first->stage);
-    }
-  }
-  return WEFT_OK;
+static const struct weft_stage_name *find_name(const struct graph_reader *reader,
+                                               const char *text) {
+  return weft_stage_names_find(reader->sorted, reader->name_count, text);
 }
 
 /* A list of names, or a number of stages without names. */
@@ -142,7 +106,8 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
     return WEFT_OK;
   }
   if (!json_is_array(value)) {
-    return unexpected(reader, HINT_EXAMPLE, "a list of names, or the number of stages");
+    return unexpected(reader, HINT_EXAMPLE,
+                      "a list of names, or the number of stages from 1 to 65536");
   }
   WEFT_TRY(check_length(reader, json_array_size(value), WEFT_STAGES_MAX));
   reader->stage_count = (uint32_t)json_array_size(value);
@@ -153,7 +118,16 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
   for (; *ordinal < reader->stage_count; ++*ordinal) {
     WEFT_TRY(read_name(reader, json_array_get(value, (size_t)*ordinal), (uint32_t)*ordinal));
   }
-  WEFT_TRY(sort_names(reader, ordinal));
+  uint32_t again;
+  reader->name_count = weft_stage_names_sort((const char *const *)reader->names,
+                                             reader->stage_count, reader->sorted, &again);
+  if (again != UINT32_MAX) {
+    *ordinal = again;
+    const struct weft_json_place place = weft_json_document_here(&reader->document);
+    return weft_json_document_fail(
+        &reader->document, &place, WEFT_ERR_FORMAT, "give every stage a name of its own",
+        "stage %" PRIu32 " has this name already", find_name(reader, reader->names[again])->stage);
+  }
   leave(reader);
   return WEFT_OK;
 }
@@ -163,7 +137,7 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
 static enum weft_status read_stage(const struct graph_reader *reader, const json_t *value,
                                    uint16_t *stage) {
   const char *text = json_string_value(value);
-  const struct stage_name *name = text != NULL ? find_name(reader, text) : NULL;
+  const struct weft_stage_name *name = text != NULL ? find_name(reader, text) : NULL;
   if (is_number(value, reader->stage_count - 1)) {
     *stage = (uint16_t)json_real_value(value);
     return WEFT_OK;
@@ -213,10 +187,11 @@ static enum weft_status read_edge(struct graph_reader *reader, json_t *object,
                                   struct weft_edge *edge) {
   const char *key;
   json_t *value;
-  if (!json_is_object(object) || json_object_get(object, "from") == NULL ||
-      json_object_get(object, "to") == NULL) {
+  if (!json_is_object(object)) {
     return unexpected(reader, HINT_EXAMPLE, "an object with 'from' and 'to'");
   }
+  WEFT_TRY(require(reader, object, "from", "the stage that the edge comes from"));
+  WEFT_TRY(require(reader, object, "to", "the stage that it goes to"));
   *edge = weft_edge_make(0, 0);
   uint64_t *ordinal = enter(reader);
   json_object_foreach(object, key, value) {
@@ -265,10 +240,8 @@ static enum weft_status check_document(struct graph_reader *reader, json_t *root
                                    "expected \"schema\": \"" SCHEMA "\"%s",
                                    schema != NULL ? ", found another one" : "");
   }
-  if (json_object_get(root, "stages") == NULL || json_object_get(root, "edges") == NULL) {
-    return unexpected(reader, HINT_EXAMPLE, "an object with 'stages' and 'edges'");
-  }
-  return WEFT_OK;
+  WEFT_TRY(require(reader, root, "stages", "a list of names, or the number of stages"));
+  return require(reader, root, "edges", "a list of edges");
 }
 
 /* Edges name stages, so these are read first, wherever they are. */

@@ -241,6 +241,17 @@ enum weft_status weft_json_document_unexpected(const struct weft_json_document *
                                  expected, found_at(document, &place, found, sizeof found));
 }
 
+enum weft_status weft_json_document_require(const struct weft_json_document *document,
+                                            const json_t *object, const char *hint, const char *key,
+                                            const char *expected) {
+  if (json_object_get(object, key) != NULL) {
+    return WEFT_OK;
+  }
+  const struct weft_json_place place = weft_json_document_here(document);
+  return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, hint,
+                                 "%s is missing: expected %s", key, expected);
+}
+
 /* ---- The text ---- */
 
 static enum weft_status check_limits(const struct weft_json_document *document, size_t bytes_max,

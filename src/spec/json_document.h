@@ -70,4 +70,9 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
 enum weft_status weft_json_document_unexpected(const struct weft_json_document *document,
                                                const char *hint, const char *expected);
 
+/* Fails where an object has no member `key`: "key is missing: expected ...". */
+enum weft_status weft_json_document_require(const struct weft_json_document *document,
+                                            const json_t *object, const char *hint, const char *key,
+                                            const char *expected);
+
 #endif

@@ -78,6 +78,16 @@ static void wrong_graphs_are_explained(void **state) {
   }
   struct weft_graph *graph = NULL;
   struct weft_error error = {0};
+  const struct weft_edge edge = weft_edge_make(0, 2), other = weft_edge_make(1, 2);
+  const char *const twice[] = {"b", NULL, "b"}, *const empty[] = {"b", "", "c"};
+  assert_int_equal(
+      weft_graph_create(NULL, 3, (struct weft_edge[]){edge, other}, 2, twice, &graph, &error),
+      WEFT_ERR_INVALID);
+  assert_string_equal(error.message, "stage 2 'b' has the name of stage 0");
+  assert_int_equal(
+      weft_graph_create(NULL, 3, (struct weft_edge[]){edge, other}, 2, empty, &graph, &error),
+      WEFT_ERR_INVALID);
+  assert_string_equal(error.message, "the name of stage 1 is empty");
   assert_int_equal(weft_graph_create(NULL, 2, NULL, 1, NULL, &graph, &error), WEFT_ERR_USAGE);
   assert_int_equal(weft_graph_create(NULL, 2, NULL, 0, NULL, NULL, &error), WEFT_ERR_USAGE);
   assert_int_equal(weft_graph_create(NULL, 2, (struct weft_edge[]){{0}}, WEFT_EDGES_MAX + 1, NULL,

@@ -53,6 +53,8 @@ def test_graph_copies(graph, tmp_path):
     [
         ("0>1,1>0", {}, "the edge 1>0 goes back"),
         ("0>1,2>1", {}, "the edge 2>1 goes back"),
+        ("0>1", {"names": ["a", "a"]}, "stage 1 'a' has the name of stage 0"),
+        ("0>1", {"names": ["a", ""]}, "the name of stage 1 is empty"),
         ("0>0", {}, "stage 0"),
         ("0>1,0>1", {}, "0>1"),
         ("0>2", {}, "stage 1 has no edge"),
