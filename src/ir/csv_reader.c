@@ -394,6 +394,20 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
   return WEFT_OK;
 }
 
+/* Empty cells up to the end of the row, which a spreadsheet adds to short ones. */
+static bool skip_padding(struct reader *reader) {
+  const char *begin = reader->at;
+  while (reader->at < reader->end &&
+         (*reader->at == ',' || *reader->at == ' ' || *reader->at == '\t')) {
+    reader->at++;
+  }
+  if (at_cell_end(reader)) {
+    return true;
+  }
+  reader->at = begin;
+  return false;
+}
+
 static enum weft_status read_edges(struct reader *reader) {
   const struct weft_allocator *allocator = reader->builder.allocator;
   uint32_t room = 1, count = 0;
@@ -405,7 +419,7 @@ static enum weft_status read_edges(struct reader *reader) {
     return weft_fail_memory(reader->error, room * sizeof *edges);
   }
   enum weft_status status = WEFT_OK;
-  while (status == WEFT_OK && reader->at < reader->end && *reader->at == ',') {
+  while (status == WEFT_OK && !skip_padding(reader) && *reader->at == ',') {
     reader->at++;
     status = count == room
                  ? fault(reader, reader->at, WEFT_ERR_LIMIT, "at most 1048576 edges", HINT_GRAPH)

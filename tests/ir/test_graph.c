@@ -343,6 +343,7 @@ static const struct {
     {"#graph,0>1,0>2,1>2\n0F0\n", "#graph,0>1,0>2,1>2\n0F0\n"},
     {"#graph,1>2,0>2F,0>1\n0F0\n", "#graph,0>1,0>2F,1>2\n0F0\n"},
     {"\xef\xbb\xbf#graph, 0>1 ,0>2\t\r\n0F0\r\n", "#graph,0>1,0>2\n0F0\n"},
+    {"#graph,0>1,0>2,, ,\r\n0F0,1F0,2F0,2B0,1B0\r\n", "#graph,0>1,0>2\n0F0,1F0,2F0,2B0,1B0\n"},
     /* a chain says nothing */
     {"#graph,0>1,1>2\n0F0\n", "0F0\n"},
     {"#graph\n0F0\n", "0F0\n"},
@@ -395,7 +396,7 @@ static const struct {
     {"#graph,0>\n0F0\n", WEFT_ERR_FORMAT, 1, 10, "expected a stage number", ""},
     {"#graph,0>1G\n0F0\n", WEFT_ERR_FORMAT, 1, 11, "expected " CELL_END ", found 'G'", "#graph"},
     {"#graph,0>1FF\n0F0\n", WEFT_ERR_FORMAT, 1, 12, "expected " CELL_END ", found 'F'", "#graph"},
-    {"#graph,\n0F0\n", WEFT_ERR_FORMAT, 1, 8, "expected a stage number", ""},
+    {"#graph,,0>1\n0F0\n", WEFT_ERR_FORMAT, 1, 8, "expected a stage number", ""},
     {"#graph 0>1\n0F0\n", WEFT_ERR_FORMAT, 1, 7, "expected ',' and an edge", "#graph"},
     {"#grape,0>1\n0F0\n", WEFT_ERR_FORMAT, 1, 1, "expected an action, found '#'", "#graph"},
     {"0F0\n#graph,0>1\n", WEFT_ERR_FORMAT, 2, 1, "expected an action, found '#'", ""},
