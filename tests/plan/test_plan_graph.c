@@ -249,6 +249,57 @@ static void test_placements(void **state) {
   finish(&plan);
 }
 
+/* Stages of different times, on three ranks in every way: the placement is rarely not the best. */
+static void test_all_placements(void **state) {
+  (void)state;
+  enum { STAGES = 5, RANKS = 3, WAYS = 81, GRAPHS = 24 };
+  struct weft_random random = {5};
+  uint32_t reached = 0;
+  for (uint32_t k = 0; k < GRAPHS; k++) {
+    struct plan_case plan;
+    struct weft_edge edges[2 * STAGES];
+    uint32_t count = 0, rank_of[STAGES];
+    double best = INFINITY;
+    setup(&plan, RANKS, 4);
+    weft_graph_destroy(plan.graph);
+    weft_costs_destroy(plan.costs);
+    for (uint32_t s = 1; s < STAGES; s++) {
+      const uint32_t from = weft_random_below(&random, s), other = weft_random_below(&random, s);
+      edges[count++] = weft_edge_make(from, s);
+      if (other != from) {
+        edges[count++] = weft_edge_make(other, s);
+      }
+    }
+    assert_int_equal(weft_graph_create(NULL, STAGES, edges, count, NULL, &plan.graph, NULL),
+                     WEFT_OK);
+    assert_int_equal(weft_costs_create(NULL, STAGES, &plan.costs, NULL), WEFT_OK);
+    for (uint32_t s = 0; s < STAGES; s++) {
+      plan.costs->stages[s].f = 1 + weft_random_below(&random, 5);
+      plan.costs->stages[s].i = 1 + weft_random_below(&random, 5);
+    }
+    plan.request.graph = plan.graph;
+    plan.request.costs = plan.costs;
+    struct weft_search_answer *answer = search(&plan.request);
+    const double found = answer->makespan;
+    weft_search_answer_destroy(answer);
+    plan.request.rank_of = rank_of;
+    plan.request.effort = 0.002;
+    for (uint32_t way = 0; way < WAYS; way++) { /* the first stage stays, as ranks are alike */
+      uint32_t rest = way * RANKS;
+      for (uint32_t s = 0; s < STAGES; s++, rest /= RANKS) {
+        rank_of[s] = rest % RANKS;
+      }
+      answer = search(&plan.request);
+      best = fmin(best, answer->makespan);
+      weft_search_answer_destroy(answer);
+    }
+    reached += found <= best;
+    finish(&plan);
+  }
+  print_message("%u of %u reached\n", reached, (unsigned)GRAPHS);
+  assert_true(reached >= 18); /* 10 without the local search */
+}
+
 /* Replicas sum up the gradients of the rank with the most; a choice compares all. */
 static void test_replicas(void **state) {
   (void)state;
@@ -281,6 +332,7 @@ int main(void) {
       cmocka_unit_test(test_times),         cmocka_unit_test(test_memory),
       cmocka_unit_test(test_two_encoders),  cmocka_unit_test(test_little_memory),
       cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_placements),    cmocka_unit_test(test_replicas)};
+      cmocka_unit_test(test_placements),    cmocka_unit_test(test_all_placements),
+      cmocka_unit_test(test_replicas)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,7 +189,7 @@ static const struct weft_cli_command commands[] = {
      "With --global-batch: how to use all ranks. Chooses the ranks of a pipeline and its replicas, "
      "v, the placement, the microbatches and the partition, and lists the best candidates. Costs "
      "need parts, unless --graph has the stages.\n"
-     "With --graph: an order for stages that form that graph. Costs are of a stage. Up to eight "
+     "With --graph: an order for stages that form that graph. Costs are of a stage. Up to nine "
      "placements are tried, or the one of --placement or --stage-ranks.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
     {"show",

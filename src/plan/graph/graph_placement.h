@@ -11,10 +11,11 @@ struct weft_graph_placement {
   enum weft_placement_kind kind;
 };
 
-enum { WEFT_GRAPH_PLACEMENTS_MAX = 8 };
+enum { WEFT_GRAPH_PLACEMENTS_MAX = 9 };
 
 /* Those that the request leaves open and that are worth an attempt, at least one and all different.
- * They live in the arena. WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
+ * They live in the arena, where each of the list has a rank_of; the last one is never used.
+ * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
 enum weft_status weft_graph_placements(const struct weft_search_request *request,
                                        struct weft_arena *arena, struct weft_graph_placement list[],
                                        uint32_t *count, struct weft_error *error);

@@ -29,6 +29,7 @@ struct attempt {
   struct weft_graph_problem problem;
   struct weft_graph_incumbent incumbent;
   struct weft_graph_chain chain;
+  bool sought_chain;
   bool dropped; /* others are more promising */
 };
 
@@ -127,10 +128,6 @@ static enum weft_status add_attempt(struct graph_search *search,
   attempt->placement = placement;
   attempt->all_reduce = all_reduce_of(search->request, placement->rank_of, sums);
   WEFT_TRY(weft_graph_bound(problem, &bound, error));
-  WEFT_TRY(weft_graph_chain_init(&attempt->chain, problem, error));
-  if (attempt->chain.exists) {
-    bound = weft_max(bound, attempt->chain.incumbent.bound);
-  }
   return weft_graph_incumbent_init(&attempt->incumbent, problem, bound, error);
 }
 
@@ -216,14 +213,19 @@ static enum weft_status find_open_bound(struct graph_search *search, struct weft
   return WEFT_OK;
 }
 
+static enum weft_status add_placement(struct graph_search *search, uint32_t n,
+                                      struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  WEFT_TRY(add_attempt(search, &search->placements[n], request->whole_backward, error));
+  return tries_both_backwards(request) ? add_attempt(search, &search->placements[n], true, error)
+                                       : WEFT_OK;
+}
+
 static enum weft_status add_attempts(struct graph_search *search, struct weft_error *error) {
   WEFT_TRY(weft_graph_placements(search->request, &search->arena, search->placements,
                                  &search->placement_count, error));
   for (uint32_t n = 0; n < search->placement_count; n++) {
-    WEFT_TRY(add_attempt(search, &search->placements[n], search->request->whole_backward, error));
-    if (tries_both_backwards(search->request)) {
-      WEFT_TRY(add_attempt(search, &search->placements[n], true, error));
-    }
+    WEFT_TRY(add_placement(search, n, error));
   }
   return WEFT_OK;
 }
@@ -235,6 +237,16 @@ static void choose_best(struct graph_search *search) {
       search->best = attempt;
     }
   }
+}
+
+static void search_finish(struct graph_search *search) {
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    weft_graph_incumbent_finish(&search->attempts[n].incumbent);
+    weft_graph_chain_finish(&search->attempts[n].chain);
+    weft_graph_problem_finish(&search->attempts[n].problem);
+    weft_costs_destroy(search->attempts[n].costs);
+  }
+  weft_arena_finish(&search->arena);
 }
 
 /* ---- First orders ---- */
@@ -301,6 +313,96 @@ static enum weft_status begin(struct attempt *attempt, struct trial *trial,
   return WEFT_OK;
 }
 
+/* ---- Local search for a placement ---- */
+
+/* Its work, in nanoseconds of a typical core, whatever the effort; and that of one placement: for
+ * each op, and for each stage times stages and edges, which the bound looks at. */
+#define PLACING_WORK 2.5e7
+enum { PLACE_WORK = 4000, PLACE_OP_WORK = 2, PLACE_BOUND_WORK = 4 };
+
+static enum weft_status bound_on(const struct graph_search *search, uint32_t *rank_of,
+                                 double *bound, struct weft_error *error) {
+  struct graph_search own = {.allocator = search->allocator,
+                             .request = search->request,
+                             .arena = {.allocator = search->allocator}};
+  const struct weft_graph_placement placement = {.rank_of = rank_of};
+  const enum weft_status status =
+      add_attempt(&own, &placement, search->best->whole_backward, error);
+  *bound = status == WEFT_OK ? bound_of(&own.attempts[0]) : INFINITY;
+  search_finish(&own);
+  return status;
+}
+
+/* Moves a stage to rank `way`, or lets it change places with the later stage `way` - ranks. False:
+ * nothing changes. */
+static bool change(uint32_t *rank_of, uint32_t stage, uint32_t way, uint32_t ranks) {
+  const uint32_t before = rank_of[stage];
+  if (way < ranks) {
+    rank_of[stage] = way;
+  } else if (way - ranks > stage) {
+    rank_of[stage] = rank_of[way - ranks];
+    rank_of[way - ranks] = before;
+  }
+  return rank_of[stage] != before;
+}
+
+/* From the best placement, by such changes, to ones with smaller bounds: bounds are close unless
+ * memory is short, and take less time than orders. */
+static enum weft_status place_locally(struct graph_search *search, uint32_t *rank_of,
+                                      struct weft_error *error) {
+  const struct weft_graph_problem *problem = &search->best->problem;
+  const uint32_t n = problem->stage_count, p = problem->rank_count;
+  const double cost = PLACE_WORK + (double)PLACE_OP_WORK * weft_graph_op_count(problem) +
+                      (double)PLACE_BOUND_WORK * n * (n + problem->graph->edge_count);
+  uint32_t *next = weft_arena_allocate(&search->arena, n, sizeof *next);
+  double least = bound_of(search->best), left = PLACING_WORK;
+  WEFT_TRY(weft_arena_status(&search->arena, error));
+  memcpy(rank_of, search->best->placement->rank_of, n * sizeof *rank_of);
+  for (uint32_t same = 0, s = 0; same < n; same++, s = (s + 1) % n) {
+    for (uint32_t way = 0; way < p + n; way++) {
+      double bound;
+      memcpy(next, rank_of, n * sizeof *next);
+      if (!change(next, s, way, p)) {
+        continue;
+      }
+      left -= cost;
+      if (left < 0 || least <= search->open || weft_search_control_poll(&search->control)) {
+        return WEFT_OK;
+      }
+      WEFT_TRY(bound_on(search, next, &bound, error));
+      if (bound < least) {
+        least = bound;
+        memcpy(rank_of, next, n * sizeof *rank_of);
+        same = 0;
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+/* One more attempt, unless that placement is there already. */
+static enum weft_status add_local(struct graph_search *search, struct trial *trial,
+                                  struct weft_error *error) {
+  assert(search->placement_count < WEFT_GRAPH_PLACEMENTS_MAX);
+  struct weft_graph_placement *local = &search->placements[search->placement_count];
+  const size_t size = search->request->graph->stage_count * sizeof *local->rank_of;
+  WEFT_TRY(place_locally(search, local->rank_of, error));
+  for (uint32_t n = 0; n < search->placement_count; n++) {
+    if (memcmp(search->placements[n].rank_of, local->rank_of, size) == 0) {
+      return WEFT_OK;
+    }
+  }
+  local->name = "local search";
+  local->kind = WEFT_PLACEMENT_INFERRED;
+  const uint32_t first = search->attempt_count;
+  WEFT_TRY(add_placement(search, search->placement_count++, error));
+  for (uint32_t n = first; n < search->attempt_count; n++) {
+    WEFT_TRY(begin(&search->attempts[n], trial, error));
+  }
+  choose_best(search);
+  return WEFT_OK;
+}
+
 /* ---- Improvement ---- */
 
 /* Share of the work that goes into choosing the placement, if several are open. */
@@ -313,13 +415,20 @@ enum { SEEDS = 1000 };
  * always is. */
 enum { OP_WORK = 200 };
 
-/* Share of a task for the chain of a placement: for its bound, and for its orders if they are the
- * graph's. Not in the first rungs: where there is much memory, they find orders that improving the
- * chain's would not lead to. */
-static double chain_share(const struct graph_search *search, const struct attempt *attempt) {
-  return search->rung < WEFT_RUNG_DEFAULT || !attempt->chain.exists ? 0
-         : attempt->chain.has_all                                   ? 0.6
-                                                                    : 0.3;
+/* Not in the first rungs: where there is much memory, they find orders that improving the chain's
+ * would not lead to. */
+static enum weft_status find_chain(const struct graph_search *search, struct attempt *attempt,
+                                   struct weft_error *error) {
+  if (search->rung < WEFT_RUNG_DEFAULT || attempt->sought_chain) {
+    return WEFT_OK;
+  }
+  attempt->sought_chain = true;
+  return weft_graph_chain_init(&attempt->chain, &attempt->problem, error);
+}
+
+/* Share of a task for the chain: for its bound, and for its orders if they are the graph's. */
+static double chain_share(const struct weft_graph_chain *chain) {
+  return !chain->exists ? 0 : chain->has_all ? 0.6 : 0.3;
 }
 
 /* Plans the chain of a placement. */
@@ -357,8 +466,9 @@ static enum weft_status improve(struct graph_search *search, struct attempt *att
   }
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->all_reduce;
+  WEFT_TRY(find_chain(search, attempt, error));
   struct weft_worker_task chain_task = task;
-  chain_task.work = (uint64_t)(chain_share(search, attempt) * (double)task.work);
+  chain_task.work = (uint64_t)(chain_share(&attempt->chain) * (double)task.work);
   task.work -= chain_task.work;
   WEFT_TRY(weft_graph_improve(&attempt->incumbent, &task, &search->control, error));
   WEFT_TRY(improve_chain(search, attempt, &chain_task, error));
@@ -595,16 +705,6 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
   return WEFT_OK;
 }
 
-static void search_finish(struct graph_search *search) {
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    weft_graph_incumbent_finish(&search->attempts[n].incumbent);
-    weft_graph_chain_finish(&search->attempts[n].chain);
-    weft_graph_problem_finish(&search->attempts[n].problem);
-    weft_costs_destroy(search->attempts[n].costs);
-  }
-  weft_arena_finish(&search->arena);
-}
-
 /* ---- The time of an answer ---- */
 
 /* Seconds of a typical core for each action and message, to make the table, to check it and to write
@@ -691,6 +791,10 @@ static enum weft_status run(struct graph_search *search, struct weft_search_answ
     if (value_of(search->best) < INFINITY) {
       weft_search_control_note_order(&search->control);
     }
+  }
+  if (is_placement_open(search->request) && search->request->effort > 0 &&
+      value_of(search->best) < INFINITY) {
+    WEFT_TRY(add_local(search, &trial, error));
   }
   WEFT_TRY(climb(search, error));
   return value_of(search->best) == INFINITY ? explain_memory(search, &trial, error)
