@@ -141,6 +141,6 @@ END
   per_rank "" "" 1 hang=weft_spin:45
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 2
   ends_with 75
-  reports "rank 1 (" "which is in 1B1" "GPU 0 has not ended its backward"
+  reports "rank 1 (" "is in 1B1" "GPU 0 has not ended its backward"
   mpi_is_tidy
 }
