@@ -142,6 +142,40 @@ static void test_little_memory(void **state) {
   }
 }
 
+/* A chain on ranks 0, 1, 0, 1, in which a large message delays rank 1: its span is then shorter than
+ * that of a chain with messages that are all alike can be. */
+static void test_span_of_late_rank(void **state) {
+  (void)state;
+  struct weft_edge edges[] = {weft_edge_make(0, 1), weft_edge_make(1, 2), weft_edge_make(2, 3)};
+  const double times[4][3] = {{7, 1, 0}, {2, 2, 7}, {1, 0, 2}, {1, 0, 4}};
+  struct plan_case plan;
+  struct weft_error error;
+  setup(&plan, 2, 2);
+  weft_graph_destroy(plan.graph);
+  weft_costs_destroy(plan.costs);
+  for (uint32_t e = 0; e < 3; e++) {
+    edges[e].bytes = e == 0 ? 3 : 0;
+    edges[e].gradient_bytes = 0;
+  }
+  assert_int_equal(weft_graph_create(NULL, 4, edges, 3, NULL, &plan.graph, &error), WEFT_OK);
+  assert_int_equal(weft_costs_create(NULL, 4, &plan.costs, &error), WEFT_OK);
+  for (uint32_t s = 0; s < 4; s++) {
+    const double *of = times[s];
+    plan.costs->stages[s] =
+        (struct weft_stage_costs){.f = of[0], .i = of[1], .w = of[2], .b = of[1] + of[2]};
+  }
+  plan.costs->hop.latency = plan.costs->hop.bytes_per_unit = 1;
+  plan.request.graph = plan.graph;
+  plan.request.costs = plan.costs;
+  plan.request.rank_of = (uint32_t[]){0, 1, 0, 1};
+  plan.request.objective = WEFT_OBJECTIVE_SPAN;
+  plan.request.effort = 0.6;
+  struct weft_search_answer *answer = search(&plan.request);
+  assert_true(answer->bound <= answer->span && answer->span <= 36);
+  weft_search_answer_destroy(answer);
+  finish(&plan);
+}
+
 /* The search with an allocation that fails; whether it succeeds. */
 static bool search_failing(const struct weft_search_request *request, struct test_memory *memory,
                            uint64_t fail_at) {
@@ -328,11 +362,15 @@ static void test_replicas(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_times),         cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_two_encoders),  cmocka_unit_test(test_little_memory),
-      cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_placements),    cmocka_unit_test(test_all_placements),
-      cmocka_unit_test(test_replicas)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_times),
+                                     cmocka_unit_test(test_memory),
+                                     cmocka_unit_test(test_two_encoders),
+                                     cmocka_unit_test(test_little_memory),
+                                     cmocka_unit_test(test_span_of_late_rank),
+                                     cmocka_unit_test(test_out_of_memory),
+                                     cmocka_unit_test(test_threads),
+                                     cmocka_unit_test(test_placements),
+                                     cmocka_unit_test(test_all_placements),
+                                     cmocka_unit_test(test_replicas)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

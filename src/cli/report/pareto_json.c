@@ -26,7 +26,7 @@ void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pare
   weft_json_number(&json, "ranks", request->ranks);
   weft_json_number(&json, "microbatches", request->microbatches);
   weft_json_string(&json, "objective", weft_objective_name(request->objective));
-  weft_json_exact(&json, "least_memory", pareto->need.enough);
+  weft_json_exact(&json, "least_memory", pareto->need.enough); /* an order needs no more */
   weft_json_exact(&json, "memory_bound", pareto->need.least);
   weft_json_number(&json, "seed", request->seed);
   weft_json_number(&json, "evaluated", pareto->evaluated);

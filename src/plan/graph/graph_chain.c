@@ -1,8 +1,9 @@
 /* Makes a chain of the stages of a graph, and plans it.
  *
- * Its bounds hold for the graph: take any order of the graph, and leave out all ops of other stages,
- * all messages over other edges, and what messages take more than the smallest one. Nothing starts
- * later for it, no rank holds more, and what is left is an order of the chain. */
+ * Its bounds on the makespan hold for the graph: take any order of the graph, and leave out all ops of
+ * other stages, all messages over other edges, and what messages take more than the smallest one.
+ * Nothing starts later for it, no rank holds more, and what is left is an order of the chain. They
+ * do not hold for the span: a rank that may start sooner can have a longer one. */
 #include "plan/graph/graph_chain.h"
 
 #include <assert.h>
@@ -98,6 +99,7 @@ static bool find_shape(const struct weft_graph_problem *problem, const struct pa
     ranks += !*met;
     *met = true;
   }
+  assert(ranks > 0);
   *shape = (struct weft_shape){.ranks = ranks,
                                .stages_per_rank = path->length / ranks,
                                .microbatches = problem->microbatch_count};
@@ -194,7 +196,7 @@ static bool make_problem(const struct weft_graph_problem *problem, const struct 
 enum weft_status weft_graph_chain_init(struct weft_graph_chain *chain,
                                        const struct weft_graph_problem *problem,
                                        struct weft_error *error) {
-  assert(problem->stage_count > 0);
+  assert(problem->stage_count > 0 && problem->objective == WEFT_OBJECTIVE_MAKESPAN);
   *chain = (struct weft_graph_chain){.problem = {.arena = {.allocator = problem->allocator}}};
   struct weft_arena *arena = &chain->problem.arena;
   const uint32_t n = problem->stage_count;

@@ -320,14 +320,13 @@ static enum weft_status begin(struct attempt *attempt, struct trial *trial,
 #define PLACING_WORK 2.5e7
 enum { PLACE_WORK = 4000, PLACE_OP_WORK = 2, PLACE_BOUND_WORK = 4 };
 
-static enum weft_status bound_on(const struct graph_search *search, uint32_t *rank_of,
-                                 double *bound, struct weft_error *error) {
+static enum weft_status bound_on(const struct graph_search *search,
+                                 const struct weft_graph_placement *placement, double *bound,
+                                 struct weft_error *error) {
   struct graph_search own = {.allocator = search->allocator,
                              .request = search->request,
                              .arena = {.allocator = search->allocator}};
-  const struct weft_graph_placement placement = {.rank_of = rank_of};
-  const enum weft_status status =
-      add_attempt(&own, &placement, search->best->whole_backward, error);
+  const enum weft_status status = add_attempt(&own, placement, search->best->whole_backward, error);
   *bound = status == WEFT_OK ? bound_of(&own.attempts[0]) : INFINITY;
   search_finish(&own);
   return status;
@@ -358,23 +357,26 @@ static enum weft_status place_locally(struct graph_search *search, uint32_t *ran
   double least = bound_of(search->best), left = PLACING_WORK;
   WEFT_TRY(weft_arena_status(&search->arena, error));
   memcpy(rank_of, search->best->placement->rank_of, n * sizeof *rank_of);
+  memcpy(next, rank_of, n * sizeof *next);
   for (uint32_t same = 0, s = 0; same < n; same++, s = (s + 1) % n) {
     for (uint32_t way = 0; way < p + n; way++) {
       double bound;
-      memcpy(next, rank_of, n * sizeof *next);
-      if (!change(next, s, way, p)) {
+      left--; /* looking for a change takes time, too */
+      if (change(next, s, way, p)) {
+        left -= cost;
+      } else if (left >= 0) {
         continue;
       }
-      left -= cost;
       if (left < 0 || least <= search->open || weft_search_control_poll(&search->control)) {
         return WEFT_OK;
       }
-      WEFT_TRY(bound_on(search, next, &bound, error));
+      WEFT_TRY(bound_on(search, &(struct weft_graph_placement){.rank_of = next}, &bound, error));
       if (bound < least) {
         least = bound;
         memcpy(rank_of, next, n * sizeof *rank_of);
         same = 0;
       }
+      memcpy(next, rank_of, n * sizeof *next);
     }
   }
   return WEFT_OK;
@@ -416,10 +418,11 @@ enum { SEEDS = 1000 };
 enum { OP_WORK = 200 };
 
 /* Not in the first rungs: where there is much memory, they find orders that improving the chain's
- * would not lead to. */
+ * would not lead to. Not for spans, for which the chain's bounds do not hold. */
 static enum weft_status find_chain(const struct graph_search *search, struct attempt *attempt,
                                    struct weft_error *error) {
-  if (search->rung < WEFT_RUNG_DEFAULT || attempt->sought_chain) {
+  if (search->rung < WEFT_RUNG_DEFAULT || attempt->sought_chain ||
+      search->request->objective != WEFT_OBJECTIVE_MAKESPAN) {
     return WEFT_OK;
   }
   attempt->sought_chain = true;
@@ -467,10 +470,14 @@ static enum weft_status improve(struct graph_search *search, struct attempt *att
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->all_reduce;
   WEFT_TRY(find_chain(search, attempt, error));
+  const double both = search->control.share, of_chain = chain_share(&attempt->chain);
   struct weft_worker_task chain_task = task;
-  chain_task.work = (uint64_t)(chain_share(&attempt->chain) * (double)task.work);
+  chain_task.work = (uint64_t)(of_chain * (double)task.work);
   task.work -= chain_task.work;
+  search->control.share = (1 - of_chain) * both;
   WEFT_TRY(weft_graph_improve(&attempt->incumbent, &task, &search->control, error));
+  search->control.done += search->control.share;
+  search->control.share = of_chain * both;
   WEFT_TRY(improve_chain(search, attempt, &chain_task, error));
   search->control.done += search->control.share;
   choose_best(search);
