@@ -280,6 +280,7 @@ enum weft_status weft_graph_make(const struct weft_allocator *allocator, uint32_
     weft_arena_finish(&arena);
     return status;
   }
+  assert(graph != NULL);
   graph->memory = arena.chunks;
   *out = graph;
   return WEFT_OK;

@@ -16,6 +16,7 @@ static struct weft_linear_stage *of(struct weft_stage *stage) {
 
 /* Rows of a tensor [rows][columns]; UINT64_MAX: it is something else. */
 static uint64_t rows_of(const struct weft_tensors *tensors, uint64_t columns) {
+  assert(tensors != NULL);
   const struct weft_tensor_shape *shape = &tensors->items[0].shape;
   return tensors->count == 1 && shape->dtype == WEFT_F32 && shape->dim_count == 2 &&
                  shape->dims[1] == columns
@@ -273,9 +274,10 @@ void weft_linear_stage_finish(struct weft_linear_stage *stage) {
   stage->weights = stage->grads = NULL;
 }
 
-// NOLINTNEXTLINE(readability-non-const-parameter): weft_copy() writes it
+// NOLINTBEGIN(readability-non-const-parameter): weft_copy() writes it
 enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
                                         float *host, struct weft_error *error) {
+  // NOLINTEND(readability-non-const-parameter)
   WEFT_NEED(stage, error);
   WEFT_NEED(host, error);
   const struct weft_copy copy = {.to = host,

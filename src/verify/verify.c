@@ -1,5 +1,6 @@
 /* weft_verify(): infers the program's shape, runs the checks from the
  * most basic to the least, and makes the report. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -128,6 +129,7 @@ static void free_counts(const struct weft_verify_context *context, struct comput
 
 /* Notes which ops occur, too. */
 static void count_compute(struct weft_verify_context *context, struct compute_counts *counts) {
+  assert(counts->of_stage != NULL && counts->of_microbatch != NULL);
   for (uint64_t i = 0; i < context->program->action_count; i++) {
     const struct weft_action action = context->program->actions[i];
     context->ops |= WEFT_OP_BIT(action.op);

@@ -114,6 +114,7 @@ setup_dir() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
 @test "ranks that are not alike make no world, and name the odd one" {
   setup_dir
+  # shellcheck disable=SC2016
   printf '#!/bin/bash\n"%s" "$@"\nstatus=$?\necho $status >>"%s/statuses"\nexit $status\n' "$job" "$PWD" >rank
   chmod +x rank
   job=$PWD/rank

@@ -34,6 +34,7 @@ void groups_use_gpu(struct weft_device *device) {
 static struct weft_device *memory_device(void) { return gpu != NULL ? gpu : test_device(); }
 
 static unsigned char *view_of(const void *data) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): takes const away
   return gpu != NULL ? (unsigned char *)(uintptr_t)data : test_device_view(test_device(), data);
 }
 

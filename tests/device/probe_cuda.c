@@ -390,7 +390,8 @@ static int compare(const void *a, const void *b) {
 
 static double median_us(int64_t *of) {
   qsort(of + 1, step_count - 1, sizeof *of, compare); /* the first has nothing before it */
-  return (double)of[step_count / 2] / 1000;
+  const int64_t median = of[step_count / 2];
+  return (double)median / 1000;
 }
 
 static enum weft_status measure(struct weft_error *error) {
@@ -402,8 +403,8 @@ static enum weft_status measure(struct weft_error *error) {
   wanted = simulated_us < 5000 ? STEPS : STEPS / 8;
   launched_ns = done_ns = entered_ns = 0;
   for (uint32_t r = 0; r < probe.source.ranks; r++) {
-    devices[r] =
-        (struct timed_device){.device = {&timed_ops}, .real = weft_cuda_device(probe.cuda, r)};
+    devices[r] = (struct timed_device){.device = {.ops = &timed_ops},
+                                       .real = weft_cuda_device(probe.cuda, r)};
   }
   if (probe.hangs) { /* not freed: the device may wait for it for ever */
     struct weft_device *device = devices[1].real;

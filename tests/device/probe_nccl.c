@@ -151,11 +151,12 @@ static enum weft_status report(const struct weft_pipeline *pipeline,
   const double(*fields)[FIELDS] = (const double(*)[FIELDS])all;
   const uint32_t ranks = transport->rank_count;
   qsort(times, done, sizeof *times, compare);
+  const int64_t median = times[done / 2];
   printf("%-22s %5u %12u %8g %5" PRIu64 " %-5s %10.1f %8.2f %8.2f %8.1f %8.1f %6" PRIu64 "/%u\n",
          probe.source.schedule, ranks, probe.microbatches, probe.stage_us, probe.kib,
-         probe.no_graph ? "eager" : "graph", (double)times[done / 2] / 1000,
-         mean_of(fields, ranks, 0), mean_of(fields, ranks, 1), mean_of(fields, ranks, 2),
-         mean_of(fields, ranks, 3), weft_pipeline_graph_steps(pipeline), done + WARM_UP);
+         probe.no_graph ? "eager" : "graph", (double)median / 1000, mean_of(fields, ranks, 0),
+         mean_of(fields, ranks, 1), mean_of(fields, ranks, 2), mean_of(fields, ranks, 3),
+         weft_pipeline_graph_steps(pipeline), done + WARM_UP);
   if (!probe.no_graph && weft_pipeline_graph_refusal(pipeline) != NULL) {
     printf("  %s\n", weft_pipeline_graph_refusal(pipeline));
   }

@@ -93,7 +93,7 @@ static void run_layer(const struct model *model, uint32_t layer, const uint8_t *
 static float *forward(const struct model *model, const uint8_t *ids, uint64_t tokens) {
   const uint32_t head = model->config.blocks + 1; /* the first one */
   const uint64_t width = model->config.dim > 256 ? model->config.dim : 256;
-  float *x = floats_of(tokens * width), *y[LAYERS_MAX];
+  float *x = floats_of(tokens * width), *y[LAYERS_MAX] = {NULL};
   for (uint32_t layer = 0; layer <= head; layer++) {
     const uint32_t skip = model->config.blocks + 1 - layer; /* its other end */
     y[layer] = floats_of(tokens * width);

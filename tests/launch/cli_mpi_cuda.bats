@@ -45,7 +45,7 @@ is_sound() {
       mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --json -o report.json
       [ "$status" -eq 0 ]
       is_sound 2
-      [ "$(grep -hx "pageable copies 0" report.? | wc -l)" -eq 2 ] # messages are in pinned memory
+      [ "$(cat report.? | grep -cx "pageable copies 0")" -eq 2 ] # messages are in pinned memory
       [ "$(jq -r .transport report.json)" = mpi ]
     done
   done

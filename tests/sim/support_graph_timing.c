@@ -125,7 +125,7 @@ struct weft_program *any_graph_table(struct weft_random *random, const struct we
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     choice.rank_of[s] = below(random, ranks);
   }
-  uint32_t task, second;
+  uint32_t task = 0, second = 0;
   while (pick(&choice, random, RANKS, 0, 2, &task)) {
     const struct weft_action first = as_action(&choice, task);
     const uint32_t rank = choice.rank_of[first.stage];
@@ -310,7 +310,7 @@ static uint32_t queue_of(const struct timing_run *run, uint32_t peer, bool sends
 static void queue_row(struct timing_run *run, uint32_t rank) {
   const struct weft_program *program = run->program;
   struct message *last[2 * RANKS] = {NULL};
-  struct message **last_sent = allocate(run->message_count, sizeof *last_sent);
+  struct message **last_sent = allocate(run->message_count, sizeof(void *));
   uint64_t cell_before = UINT64_MAX;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];) {
     const struct weft_action action = program->actions[i];
@@ -340,7 +340,7 @@ static void queue_row(struct timing_run *run, uint32_t rank) {
 /* In a table: messages cross in the order in which they are made. */
 static void queue_table_row(struct timing_run *run, uint32_t rank) {
   const struct weft_program *program = run->program;
-  struct message **last = allocate(run->message_count, sizeof *last);
+  struct message **last = allocate(run->message_count, sizeof(void *));
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
     struct message *found[STAGES];
     const uint32_t count = messages_of(run, program->actions[i], false, found);

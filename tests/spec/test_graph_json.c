@@ -232,7 +232,7 @@ static void check_same(const struct weft_graph *a, const struct weft_graph *b) {
     assert_true(a->edges[e].gradient_bytes == b->edges[e].gradient_bytes);
   }
   assert_int_equal(a->names == NULL, b->names == NULL);
-  for (uint32_t s = 0; a->names != NULL && s < a->stage_count; s++) {
+  for (uint32_t s = 0; a->names != NULL && b->names != NULL && s < a->stage_count; s++) {
     assert_int_equal(a->names[s] == NULL, b->names[s] == NULL);
     if (a->names[s] != NULL) {
       assert_string_equal(a->names[s], b->names[s]);

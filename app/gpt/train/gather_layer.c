@@ -139,6 +139,7 @@ enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t
     if (*arrays[n] == NULL && rank->compute->ops->enqueues && group == NULL) {
       WEFT_TRY(read_slices(rank, stage, k, n, arrays[n], error));
     } else if (*arrays[n] == NULL) { /* it is sharded */
+      assert(group != NULL);
       WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, arrays[n], error));
       const float *slice = shards[n];
       if (!weft_device_is_host(rank->compute->device)) {

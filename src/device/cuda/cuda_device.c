@@ -82,7 +82,7 @@ static enum weft_status stream_create(struct weft_device *device,
   }
   if (!keep_stream(rank, stream)) {
     (void)rank->cuda->cuStreamDestroy(stream);
-    return weft_fail_memory(error, sizeof stream);
+    return weft_fail_memory(error, sizeof(void *));
   }
   *out = (struct weft_stream *)stream;
   return WEFT_OK;

@@ -123,8 +123,8 @@ static void retreat(struct memory_search *search, uint32_t length) {
 static void do_free_ops(struct memory_search *search) {
   const uint32_t n = search->problem->stage_count;
   for (uint32_t at = 0; at < 2 * n && search->looks > search->looks_until;) {
-    const uint32_t s = n - 1 - at % n;
     const bool backward = at < n;
+    const uint32_t s = n - 1 - (backward ? at : at - n);
     const uint32_t rank = search->problem->stages[s].rank;
     int64_t change;
     search->looks--;

@@ -42,6 +42,7 @@ static double gradients_of(const struct weft_stage_costs *stage, bool specified)
 }
 
 static bool are_gradients_specified(const struct weft_costs *costs) {
+  assert(costs != NULL);
   double sum = 0;
   for (uint32_t s = 0; s < costs->stage_count; s++) {
     sum += costs->stages[s].gradients;
