@@ -68,8 +68,8 @@ hashes() {
   jq 'select(.graph) | .graph' <<<"$output" >graph.json
   [ "$(jq -c '[.stages[3], (.edges[] | "\(.from)>\(.to)")]' graph.json)" = \
     '["second head","0>1","1>2","1>3"]' ]
-  "$WEFT" plan --graph graph.json --costs costs.json --keep-partition -p 4 -m 4 --threads 1 \
-    -o plan.csv >/dev/null
+  "$WEFT" plan --graph graph.json --costs costs.json --keep-partition -p 4 -m 4 --no-split \
+    --threads 1 -o plan.csv >/dev/null
   hashes --skips --predict-tokens 2 --split 3,3,0,0 --schedule plan.csv
 }
 
