@@ -216,7 +216,8 @@ class Scenarios:
         self.assertEqual(self.page.run("return Array.from(document.querySelectorAll('.steps td.cycle'), (cell) => cell.innerText.trim())"),
                          ["0SEND_F1", "1SEND_B0"])
         self.shot("deadlock")
-        self.wait("location.hash.includes('at=')")
+        # The address follows a moment later: until then it may have one of the moves above.
+        self.wait("location.hash.includes('at=' + weftPlayground.checked().stepper.moves)")
         self.start(self.page.run("return location.hash"))
         self.wait("weftPlayground.checked().stepper && weftPlayground.checked().stepper.stuck")
         self.set({"comm": "slots:1"})
