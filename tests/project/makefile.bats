@@ -114,3 +114,37 @@ fake_ctest() {
     [[ $output == *-DWEFT_WERROR=ON* ]]
   done
 }
+
+# .ci/run in a tree whose commands do nothing but answer: fake_ci IN-DEBIAN-SCRIPT
+fake_ci() {
+  mkdir -p "$BATS_TEST_TMPDIR/"{tree/.ci,tree/tools,bin}
+  cd "$BATS_TEST_TMPDIR/tree" || return 1
+  cp "$WEFT_SOURCE_DIR/.ci/run" .ci/run
+  printf '#!/bin/bash\n' >tools/install-deps.sh
+  # shellcheck disable=SC2016
+  printf '#!/bin/bash\n[[ $1 == test ]] && echo "7 passed, 0 failed" || echo "validation 1.4 on text that it has not seen"\n' \
+    >../bin/make
+  printf '#!/bin/bash\n%s\n' "$1" >tools/in-debian.sh
+  chmod +x tools/*.sh ../bin/make
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH
+}
+
+@test "ci runs both of the README's commands on both systems, and says what came of them" {
+  # shellcheck disable=SC2016
+  fake_ci '[[ $1 == --prepare ]] || "${@:2}"'
+  run -0 .ci/run
+  [ "$(grep -c '^[^=].* make test .*7 passed, 0 failed$' <<<"$output")" -eq 2 ]
+  [[ $output == *"bare Debian 13"*"make test"*"bare Debian 12"*"make train"*"bare Debian 13"*"make train"* ]]
+  [[ ${lines[-1]} =~ ^all\ of\ it\ took\ [0-9]+\ s$ ]]
+}
+
+@test "ci fails when a system cannot be made, and when a suite ends without its count" {
+  # shellcheck disable=SC2016
+  fake_ci '[[ $* != *bookworm* ]] || exit 69; [[ $1 == --prepare ]] || "${@:2}"'
+  run -1 .ci/run
+  [[ $output == *"bare Debian 12 "*"make train"*"FAILED with status 69"* ]]
+  # shellcheck disable=SC2016
+  fake_ci '[[ $* != "trixie make test" ]] || exit 0; [[ $1 == --prepare ]] || "${@:2}"'
+  run -1 .ci/run
+  [[ $output == *"bare Debian 13 "*"make test"*"FAILED with status 0"* ]]
+}
