@@ -670,6 +670,15 @@ class Table(Program):
         call(lib.weft_lower, None, self._handle.pointer, ctypes.byref(options), ctypes.byref(out))
         return Program._adopt(out)
 
+    def for_pytorch(self) -> Table:
+        """Give the table as PyTorch's loader takes it: without REDUCE_GRAD, which it refuses.
+
+        `_load_csv(path, format="compute_only")` of PyTorch reads what `save(path)` then writes.
+        """
+        out = _ProgramPointer()
+        call(lib.weft_table_for_pytorch, None, self._handle.pointer, ctypes.byref(out))
+        return Table._adopt(out)
+
 
 def placement_number(placement: object) -> int:
     """Check the name of a placement that a shape can have."""

@@ -92,9 +92,7 @@ def torchtitan(
     name = "ZBVZeroBubble" if placement == "v" and v == 2 else "PipelineScheduleMulti"
     if v == 1:
         name = "PipelineScheduleSingle"
-    # Its loader refuses tables with REDUCE_GRAD.
-    rows = [[cell for cell in row if cell is None or cell.op != "REDUCE_GRAD"] for row in table]
-    Table.from_rows(rows).save(path)
+    table.for_pytorch().save(path)
     settings: dict[str, Any] = {
         "parallelism.pipeline_parallel_degree": table.ranks,
         "parallelism.pipeline_parallel_schedule": name,

@@ -101,6 +101,14 @@ static enum weft_status run_passes(struct chain *chain, const struct weft_lower_
              : WEFT_OK;
 }
 
+static enum weft_status check_table(const struct weft_program *table, const char *hint,
+                                    struct weft_error *error) {
+  return table->level == WEFT_LEVEL_COMPUTE
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_INVALID, hint,
+                         "this is a program with communication already, not a compute-only table");
+}
+
 enum weft_status weft_lower(const struct weft_allocator *allocator,
                             const struct weft_program *table,
                             const struct weft_lower_options *options, struct weft_program **out,
@@ -109,10 +117,7 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
   WEFT_NEED(out, error);
   const struct weft_lower_options standard = weft_lower_options_default();
   options = options != NULL ? options : &standard;
-  if (table->level != WEFT_LEVEL_COMPUTE) {
-    return weft_fail(error, WEFT_ERR_INVALID, "lower the compute-only table it was made from",
-                     "this is a program with communication already, not a compute-only table");
-  }
+  WEFT_TRY(check_table(table, "lower the compute-only table it was made from", error));
   if (options->unshard_window == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "use a window of at least 1",
                      "an unshard window of 0 stages: nothing could ever be computed");
@@ -134,4 +139,18 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
   }
   *out = chain.owned;
   return WEFT_OK;
+}
+
+enum weft_status weft_table_for_pytorch(const struct weft_allocator *allocator,
+                                        const struct weft_program *table, struct weft_program **out,
+                                        struct weft_error *error) {
+  WEFT_NEED(table, error);
+  WEFT_NEED(out, error);
+  WEFT_TRY(check_table(table,
+                       "give the compute-only table it was made from; PyTorch loads a program with "
+                       "format=\"compute_comms\"",
+                       error));
+  const struct weft_pass_input input = {
+      .allocator = allocator, .program = table, .skip = WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD)};
+  return weft_pass_strip(&input, out, error);
 }

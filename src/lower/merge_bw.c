@@ -1,6 +1,6 @@
 /* Pass merge_bw: an I directly followed, bubbles aside, by the W of the same
  * stage and microbatch becomes one B. Also the plain strip, which only leaves
- * out bubbles. */
+ * out what it is told to. */
 #include <assert.h>
 
 #include "ir/program_builder.h"

@@ -134,3 +134,42 @@ load ../setup/cli_setup
   hints
   [ $((SECONDS - start)) -le 1 ]
 }
+
+@test "gen --for: a table without REDUCE_GRAD, which PyTorch refuses, and otherwise the same" {
+  for name in 1F1B GPipe ZBVZeroBubble; do
+    "$WEFT" gen $name -p 2 -m 3 | sed 's/,[0-9]*REDUCE_GRAD//g' >expected.csv
+    for target in pytorch torchtitan; do
+      weft gen $name -p 2 -m 3 --for $target -o t.csv
+      [ "$status" -eq 0 ]
+      cmp t.csv expected.csv
+    done
+  done
+  weft gen 1F1B -p 2 -m 1 --for torchtitan -o t.csv
+  [[ $output == *"the table has 1 microbatch; "* ]]
+}
+
+@test "gen --for: names of files are quoted for the shell and for Python" {
+  local names=('a b.csv' "it's.csv" "a';touch PWN;'.csv" '$(touch PWN).csv' 'q"+x+".csv' 'back\slash\x41.csv'
+    '`touch PWN`.csv' '~.csv' 'größe.csv' $'tab\tnew\nline\e[31m.csv' $'no\xffutf8.csv' $'\xc2\x85.csv' '-.csv')
+  for name in "${names[@]}"; do
+    weft gen 1F1B -p 2 -m 2 --for torchtitan -o "$name"
+    [ "$status" -eq 0 ]
+    [ -e "$name" ]
+    local line
+    line=$(grep -a schedule_csv <<<"$output" | sed 's/ \\$//')
+    [[ $line != *$'\e'* ]]
+    eval "set -- $line"
+    [ "$#" -eq 2 ]
+    [ "$2" = "$name" ]
+    weft gen 1F1B -p 2 -m 2 --for pytorch -o "$name"
+    line=$(grep -a _load_csv <<<"$output")
+    [[ $line != *$'\e'* ]]
+    printf '%s\0%s\0' "${line#*runtime.}" "$name" >>read_back
+  done
+  python3 -c 'if True:
+    import ast, os
+    parts = open("read_back", "rb").read().split(b"\0")[:-1]
+    for line, name in zip(parts[::2], parts[1::2]):
+      assert os.fsencode(ast.parse(line.decode(), mode="eval").body.args[0].value) == name'
+  [ ! -e PWN ]
+}

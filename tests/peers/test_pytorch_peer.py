@@ -264,14 +264,17 @@ class Stage:
 
 
 def check_loading():
-    """_load_csv of the real runtime takes tables and programs."""
+    """_load_csv of the real runtime takes tables, as --for pytorch writes them, and programs."""
     count = 0
-    for label, p, v, m, text, order in tables():
-        if any(a.computation_type.value == "REDUCE_GRAD" for a in actions_of(order)):
-            continue  # its own loader refuses its own GPipe and 1F1B tables
-        program = weft("lower", "-", text=text)
+    for name, p, v, m in SHAPES:
+        shape = (name, "-p", str(p), "-v", str(v), "-m", str(m))
+        program = weft("lower", "-", text=weft("gen", *shape))
+        contents = (
+            ("compute_only", weft("gen", *shape, "--for", "pytorch")),
+            ("compute_comms", program),
+        )
         with tempfile.TemporaryDirectory() as folder:
-            for form, content in (("compute_only", text), ("compute_comms", program)):
+            for form, content in contents:
                 path = os.path.join(folder, f"{form}.csv")
                 with open(path, "w", encoding="ascii") as file:
                     file.write(content)
@@ -281,7 +284,7 @@ def check_loading():
                     rank: sort_reshards(row)
                     for rank, row in runtime.pipeline_order_with_comms.items()
                 }
-                expect_equal(f"{label}: loaded as {form}", program, write(loaded))
+                expect_equal(f"{' '.join(shape)}: loaded as {form}", program, write(loaded))
                 count += 1
     return count
 

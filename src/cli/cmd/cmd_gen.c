@@ -173,9 +173,11 @@ static int write_for_target(const struct weft_cli *cli, const struct weft_cli_ar
       .placement = info->placement,
       .stages_per_rank = table->stage_count / table->rank_count};
   WEFT_SCOPED_TEXT needs = {.allocator = cli->allocator};
+  WEFT_SCOPED(weft_program) taken = NULL;
   WEFT_CLI_TRY(weft_cli_target_check(cli, &target, &answer));
+  WEFT_CLI_TRY(weft_cli_target_table(cli, table, &taken));
   weft_cli_target_add(&needs, &target, &answer);
-  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, table));
+  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, taken));
   return weft_cli_write_descriptor(cli, in_file ? cli->output : cli->messages,
                                    in_file ? "standard output" : "standard error", &needs);
 }

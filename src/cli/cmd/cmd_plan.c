@@ -67,7 +67,13 @@ static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *
                    const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
   WEFT_SCOPED_TEXT table = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT summary = {.allocator = cli->allocator};
-  weft_program_print(plan->answer->table, &table);
+  if (target != NULL) {
+    WEFT_SCOPED(weft_program) taken = NULL;
+    WEFT_CLI_TRY(weft_cli_target_table(cli, plan->answer->table, &taken));
+    weft_program_print(taken, &table);
+  } else {
+    weft_program_print(plan->answer->table, &table);
+  }
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(
       &summary, plan, target);
   return write_both(cli, arguments, &table, &summary);

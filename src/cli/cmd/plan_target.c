@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/lower.h>
+
+#include "cli/io/code_quotes.h"
 #include "cli/io/error_message.h"
 
 enum { FLAGS_MAX = 8, NOTES_MAX = 8, NOTE_SIZE = 256, NUMBER_SIZE = 12 };
@@ -92,9 +95,9 @@ static void need_torchtitan(struct needs *needs, const struct weft_cli_target *t
   note_stages(needs, answer);
   (void)snprintf(next_note(needs), NOTE_SIZE,
                  "num_pp_microbatches must stay %" PRIu32 ": the table has %" PRIu32
-                 " microbatches; --training.num_tokens_per_microbatch_per_dp_rank sets the size "
+                 " microbatch%s; --training.num_tokens_per_microbatch_per_dp_rank sets the size "
                  "of one",
-                 m, m);
+                 m, m, m == 1 ? "" : "es");
   (void)snprintf(next_note(needs), NOTE_SIZE,
                  "torchtitan captures CUDA graphs by default, which do not support pipelines");
   if (v > 2) {
@@ -134,17 +137,14 @@ int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_targ
   return WEFT_CLI_OK;
 }
 
-/* ---- Text ---- */
-
-/* As a word of a shell. */
-static void add_word(struct weft_text *text, const char *word) {
-  static const char plain[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%";
-  const bool is_plain = word[0] != '\0' && strspn(word, plain) == strlen(word);
-  weft_text_add(text, is_plain ? "" : "'");
-  weft_text_add_escaped(text, word, strlen(word));
-  weft_text_add(text, is_plain ? "" : "'");
+int weft_cli_target_table(const struct weft_cli *cli, const struct weft_program *table,
+                          struct weft_program **out) {
+  struct weft_error error;
+  return weft_cli_result(cli, NULL, weft_table_for_pytorch(cli->allocator, table, out, &error),
+                         &error);
 }
+
+/* ---- Text ---- */
 
 static void add_flags(struct weft_text *text, const struct needs *needs) {
   for (unsigned k = 0; k < needs->flag_count; k++) {
@@ -152,7 +152,7 @@ static void add_flags(struct weft_text *text, const struct needs *needs) {
     weft_text_addf(text, "  %s", flag->name);
     if (flag->value != NULL) {
       weft_text_add(text, " ");
-      add_word(text, flag->value);
+      weft_cli_add_shell_word(text, flag->value);
     }
     weft_text_add(text, k + 1 < needs->flag_count ? " \\\n" : "\n");
   }
@@ -190,10 +190,10 @@ static void add_code(struct weft_text *text, const struct weft_cli_target *targe
   weft_text_addf(text,
                  "  from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime\n"
                  "  runtime = _PipelineScheduleRuntime(stages, n_microbatches=%" PRIu32
-                 ", loss_fn=loss_fn)\n  runtime._load_csv(\"",
+                 ", loss_fn=loss_fn)\n  runtime._load_csv(",
                  answer->table->microbatch_count);
-  weft_text_add_escaped(text, target->file, strlen(target->file));
-  weft_text_add(text, "\", format=\"compute_only\")\n");
+  weft_cli_add_python_string(text, target->file);
+  weft_text_add(text, ", format=\"compute_only\")\n");
 }
 
 void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *target,

@@ -20,6 +20,10 @@ struct weft_cli_target {
 int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_target *target,
                           const struct weft_search_answer *answer);
 
+/* The table as the target's loader takes it, with weft_table_for_pytorch(). */
+int weft_cli_target_table(const struct weft_cli *cli, const struct weft_program *table,
+                          struct weft_program **out);
+
 void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *target,
                          const struct weft_search_answer *answer);
 /* A member "run_with": target, flags (a list of words) and notes (a list of sentences). */
