@@ -166,6 +166,18 @@ class Browser:
         self._act(finger("left", -1), finger("right", 1))
         self.frame()
 
+    def swipe(self, x, y, by):
+        """One finger, that far down (or up, if negative); the browser may scroll with it."""
+        def touch(kind, *points):
+            self._ask("POST", "/goog/cdp/execute", {"cmd": "Input.dispatchTouchEvent",
+                                                    "params": {"type": kind, "touchPoints": list(points)}})
+        touch("touchStart", {"x": x, "y": y})
+        for k in range(1, 9):
+            touch("touchMove", {"x": x, "y": y + by * k / 8})
+            self.frame()
+        touch("touchEnd")
+        self.frame()
+
     def press(self, *names, shift=False):
         """Keys by name or character, one after the other."""
         actions = [{"type": "keyDown", "value": KEYS["Shift"]}] if shift else []

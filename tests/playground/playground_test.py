@@ -308,6 +308,20 @@ class InChromium(Scenarios, unittest.TestCase):
     def make():
         return Chromium(1400, 1000)
 
+    def swipe_over_the_timeline(self):
+        """It is higher than what a phone shows around it: swipes scroll its rows, then the page."""
+        place = """
+            const frame = document.getElementById('explore-timeline');
+            const outer = frame.getBoundingClientRect();
+            const inner = frame.contentWindow.document.getElementById('canvas').getBoundingClientRect();
+            return [outer.left + inner.left + inner.width / 2, outer.top + inner.top + inner.height / 2, scrollY]"""
+        self.wait("document.getElementById('explore-timeline').contentWindow.weftTimeline")
+        self.page.run("document.getElementById('explore-timeline').scrollIntoView({ block: 'center' })")
+        x, y, before = self.page.run(place)
+        for _ in range(2):
+            self.page.swipe(x, y, -200)
+        self.wait(f"scrollY > {before} + 50", 5)
+
     def test_dark_and_narrow(self):
         for dark in (True, False):
             self.page.emulate_dark(dark)
@@ -320,6 +334,9 @@ class InChromium(Scenarios, unittest.TestCase):
             self.start(f"#{view}")
             self.assertLessEqual(self.page.run("return document.documentElement.scrollWidth"), 390, view)
             self.shot(f"narrow_{view}")
+        self.start("#explore")
+        self.settled("1F1B -p 4 -m 8")
+        self.swipe_over_the_timeline()
         self.page.emulate_screen(0)
         self.expect_quiet()
 
