@@ -12,7 +12,7 @@ set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/render/html/page)
 set(op_table ${CMAKE_CURRENT_LIST_DIR}/../src/ir/ops.def)
 set(page_functions ${CMAKE_CURRENT_LIST_DIR}/WeftPageParts.cmake)
 set(page_scripts codec.js model.js words.js view.js paint.js coverage.js lanes.js margins.js draw.js panels.js
-  controls.js pointer.js keyboard.js files.js start.js)
+  controls.js pointer.js keyboard.js files.js print.js start.js)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(page_source ${PROJECT_BINARY_DIR}/timeline_page.c)

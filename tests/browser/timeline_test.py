@@ -10,6 +10,7 @@ import random
 import re
 import unittest
 
+from printed import page_sizes, pixels_of
 from webdriver import Browser
 
 # The pages: 1F1B, p = 2, m = 3, F = 1, B = 2, transfers of 0.5:
@@ -627,6 +628,25 @@ class Timeline(unittest.TestCase):
         self.shot("stages")
         self.open("by_stage.html")
         self.assertIn("stage 1", self.page.text("#legend"))
+
+    def test_printed(self):
+        self.open("pair.html")
+        forward, backward = self.colours(*self.ops_named("F", "B"))
+        for dark in [False, True]:
+            self.page.emulate_dark(dark)
+            self.open("pair.html")
+            before = self.pixels_of(self.box("0F0")["bottom"] - 2)
+            pdf = self.page.print()
+            sizes = page_sizes(pdf)
+            self.assertEqual(len(sizes), 1)
+            self.assertGreater(*sizes[0])  # across
+            self.assertGreater(pixels_of(pdf, forward), 300)
+            self.assertGreater(pixels_of(pdf, backward), 600)
+            self.assertEqual(pixels_of(pdf, (0, 0, 0)), 0)  # no black box
+            self.page.frame()
+            self.assertEqual(self.pixels_of(self.box("0F0")["bottom"] - 2), before)  # the screen is as it was
+            self.assertEqual(self.page.run("return document.documentElement.dataset.theme"), "dark" if dark else "light")
+        self.page.emulate_dark(False)
 
     def test_large(self):
         self.open("large.html")

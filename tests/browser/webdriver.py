@@ -218,6 +218,10 @@ class Browser:
             self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
         self.frame()
 
+    def print(self):
+        """The page as the browser prints it, a PDF, without background graphics."""
+        return base64.b64decode(self._ask("POST", "/print", {"background": False, "shrinkToFit": True}))
+
     def screenshot(self, path):
         with open(path, "wb") as file:
             file.write(base64.b64decode(self._ask("GET", "/screenshot")))

@@ -366,6 +366,17 @@ parts() {
   for word in training validation "unigram baseline"; do
     has "$word" curve.svg
   done
+  # Its words can be read on white and on black (WCAG: 4.5 to 1).
+  python3 - <<'CONTRAST'
+import re
+inks = re.findall(r'<text[^>]* fill="#(\w{6})"', open("curve.svg").read())
+assert inks
+for ink in inks:
+    parts = [int(ink[i:i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    assert 1.05 / (light + 0.05) >= 4.5 and (light + 0.05) / 0.05 >= 4.5, ink
+CONTRAST
   train -o trace.json --no-sample
   succeeds
   [ "$(jq '.traceEvents | length > 10' trace.json)" = true ]

@@ -10,6 +10,7 @@ import time
 import unittest
 
 from firefox import Firefox
+from printed import page_sizes, pixels_of
 from webdriver import Browser
 
 PAGE = os.environ["PLAYGROUND"]
@@ -321,6 +322,17 @@ class InChromium(Scenarios, unittest.TestCase):
         for _ in range(2):
             self.page.swipe(x, y, -200)
         self.wait(f"scrollY > {before} + 50", 5)
+
+    def test_printed(self):
+        self.start("#explore?schedule=1F1B&p=2&m=3")
+        self.settled("1F1B -p 2 -m 3")
+        self.wait("document.getElementById('explore-timeline').contentWindow.weftTimeline")
+        self.page.frame()
+        pdf = self.page.print()
+        self.assertGreater(*page_sizes(pdf)[0])  # across
+        self.assertGreater(pixels_of(pdf, (0x56, 0xb4, 0xe9)), 300)  # F
+        self.assertGreater(pixels_of(pdf, (0xd5, 0x5e, 0x00)), 600)  # B
+        self.assertEqual(pixels_of(pdf, (0, 0, 0)), 0)  # no black box
 
     def test_dark_and_narrow(self):
         for dark in (True, False):

@@ -87,7 +87,7 @@ function handleOf(app) {
 function start() {
   const app = {
     canvas: byId('canvas'), context: byId('canvas').getContext('2d', { alpha: false }),
-    overlay: byId('overlay').getContext('2d'), scroller: byId('scroller'),
+    overlay: byId('overlay').getContext('2d'), print: byId('print').getContext('2d', { alpha: false }), scroller: byId('scroller'),
     models: [], rows: [], titles: [], patterns: {}, strips: makeStripCanvas(), pointers: new Map(),
     showMemory: true, showTransfers: true, showPath: false, densityShift: 0, alpha: 1,
     focus: null, selected: null, gap: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
@@ -103,6 +103,7 @@ function start() {
   prefersDark.addEventListener('change', (event) => setTheme(app, event.matches));
   setTheme(app, prefersDark.matches);
   listen(app);
+  listenForPrint(app);
   followRatio(app);
   modelsChanged(app);
   fit(app);

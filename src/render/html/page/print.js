@@ -1,0 +1,33 @@
+// On paper: the timeline on a canvas of its own, light, with all ranks, drawn before the page is
+// laid out for printing. That layout may clear the canvases of the screen, and gives no frame in
+// which to draw them again.
+
+const PRINT_WIDTH = 1040; // pixels of the page, as wide as a sheet across
+const PRINT_HEIGHT = 600; // what its title and its legend leave of one sheet
+const PRINT_RATIO = 3;
+
+const SCREEN_STATE = ['context', 'width', 'height', 'ratio', 'scroll', 'dark', 'patterns'];
+
+function drawForPrint(app) {
+  const kept = Object.fromEntries(SCREEN_STATE.map((name) => [name, app[name]]));
+  const { canvas } = app.print;
+  app.printKept = kept.dark;
+  setTheme(app, false);
+  Object.assign(app, { context: app.print, width: PRINT_WIDTH, height: PRINT_HEIGHT, ratio: PRINT_RATIO,
+    scroll: 0, patterns: {} });
+  layOut(app);
+  app.height = app.contentHeight; // no more than there is to see; all ranks, however many
+  canvas.width = PRINT_WIDTH * PRINT_RATIO;
+  canvas.height = Math.ceil(Math.min(app.height, PRINT_HEIGHT * 4) * PRINT_RATIO);
+  drawFrame(app);
+  Object.assign(app, kept, { dark: false }); // the theme is set back after printing
+  layOut(app);
+}
+
+function listenForPrint(app) {
+  window.addEventListener('beforeprint', () => drawForPrint(app));
+  window.addEventListener('afterprint', () => {
+    setTheme(app, app.printKept);
+    resize(app);
+  });
+}
