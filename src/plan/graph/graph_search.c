@@ -351,7 +351,7 @@ static enum weft_status place_locally(struct graph_search *search, uint32_t *ran
                                       struct weft_error *error) {
   const struct weft_graph_problem *problem = &search->best->problem;
   const uint32_t n = problem->stage_count, p = problem->rank_count;
-  const double cost = PLACE_WORK + (double)PLACE_OP_WORK * weft_graph_op_count(problem) +
+  const double cost = (double)PLACE_WORK + (double)PLACE_OP_WORK * weft_graph_op_count(problem) +
                       (double)PLACE_BOUND_WORK * n * (n + problem->graph->edge_count);
   uint32_t *next = weft_arena_allocate(&search->arena, n, sizeof *next);
   double least = bound_of(search->best), left = PLACING_WORK;
@@ -764,7 +764,8 @@ static double answer_seconds(const struct graph_search *search) {
   struct weft_search_request small = *search->request;
   const double actions = action_count(search->request);
   double shortest = INFINITY;
-  if (small.time_limit <= 0 || actions < TIMED_ACTIONS || small.microbatches < TIMED_SHARE) {
+  if (small.time_limit <= 0 || actions < (double)TIMED_ACTIONS ||
+      small.microbatches < TIMED_SHARE) {
     return ANSWER_SECONDS * actions;
   }
   small.microbatches = small.microbatches / TIMED_SHARE;
