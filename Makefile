@@ -9,18 +9,19 @@
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
 #   make uninstall    the same PREFIX and DESTDIR
 #   make wheel        the Python package, in build/wheel; MANYLINUX=1: for any Linux since 2018
-#   make playground   Weft in the browser: one HTML file, build/share/weft/playground.html
+#   make playground   Weft in the browser: one HTML file; `build/weft playground` opens it
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
 # With WERROR=1, here or in the environment, the compiler's warnings are errors.
-# What is missing on the machine is installed first (tools/install-deps.sh).
+# What is missing on the machine is installed first (tools/install-deps.sh); with WEFT_NO_INSTALL=1
+# the packages are printed instead.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= $(shell nproc)
 WERROR ?=
-CONFIGURE = cmake --log-level=WARNING -DWEFT_WERROR=$(if $(WERROR),ON,OFF) --preset
+WERROR_OPTION = -DWEFT_WERROR=$(if $(WERROR),ON,OFF)
 
 .DEFAULT_GOAL := build
 .PHONY: build deps-build deps-command deps-test deps-lint deps-playground test test-long test-command bench lint install uninstall wheel playground train clean
@@ -29,12 +30,12 @@ deps-build deps-command deps-test deps-lint deps-playground: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
-	@$(CONFIGURE) release >/dev/null
+	@tools/configure.sh release $(WERROR_OPTION)
 	@cmake --build --preset release --target product
 
 # One rule for a whole build, tests included: built-release, built-asan ...
 built-%: deps-test
-	@$(CONFIGURE) $* >/dev/null
+	@tools/configure.sh $* $(WERROR_OPTION)
 	@cmake --build --preset $*
 
 # More tests than there are cores: many wait for a stall limit, or for each other.
@@ -48,7 +49,7 @@ test-long: built-release
 
 # Left out: cli_train_safetensors, for which Python's safetensors package would have to be there.
 test-command: deps-command
-	@$(CONFIGURE) release >/dev/null
+	@tools/configure.sh release $(WERROR_OPTION)
 	@cmake --build --preset release --target command_tests
 	@tools/run-tests.sh release -- -j $(TEST_JOBS) -LE long \
 	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|tree|without_mpi)|_(openmpi|mpich)$$' \
@@ -72,9 +73,10 @@ install uninstall: build
 wheel: build
 	@tools/build-wheel.sh $(if $(MANYLINUX),--manylinux)
 
+# And the command, which opens it.
 playground: deps-build deps-playground
-	@$(CONFIGURE) release >/dev/null
-	@cmake --build --preset release --target playground
+	@tools/configure.sh release $(WERROR_OPTION)
+	@cmake --build --preset release --target playground weft_command
 	@echo build/share/weft/playground.html
 
 # TRAIN: further options. The folder is for one training, so the last one's goes.

@@ -4,7 +4,8 @@
 #     tools/install-deps.sh build|command|test|lint|playground
 #
 # command: what `make test-command` needs; test: what `make test` needs.
-# Silent, and touches nothing, when all is there.
+# Silent, and touches nothing, when all is there. With WEFT_NO_INSTALL in the environment, or
+# without root, it prints the command that installs the packages, and ends with status 69.
 set -euo pipefail
 
 purpose=${1:-build}
@@ -25,12 +26,20 @@ case $purpose in
     ;;
 esac
 
-# clang's run-time libraries stand in a package that carries its version, which
-# is that of the default clang: libclang-rt-14-dev on Debian 12.
+# clang's run-time libraries stand in a package that carries its version, which is that of the
+# default clang. A system that never ran apt-get update does not know it yet.
 clang_runtime_package() {
   local version
   version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p' | head -n 1)
-  echo "libclang-rt-${version:-14}-dev${1:-}"
+  if [[ -z $version ]]; then
+    # shellcheck source=/dev/null
+    case $(. /etc/os-release 2>/dev/null && echo "${ID:-} ${VERSION_ID:-}") in
+      "debian 13") version=19 ;;
+      "ubuntu 24.04") version=18 ;;
+      *) version=14 ;;
+    esac
+  fi
+  echo "libclang-rt-$version-dev${1:-}"
 }
 
 is_there() {
@@ -83,27 +92,38 @@ if [[ ${#missing[@]} -eq 0 ]]; then
   exit 0
 fi
 
-if ! command -v apt-get >/dev/null; then
-  echo "missing: ${missing[*]}; there is no apt-get here, so please install them" >&2
-  exit 69
-fi
-as_root=()
-if [[ $(id -u) -ne 0 ]]; then
-  if ! command -v sudo >/dev/null; then
-    echo "missing: ${missing[*]}; installing needs root, and there is no sudo" >&2
-    exit 69
+packages() {
+  local thing
+  for thing in "${missing[@]}"; do
+    package_of "$thing"
+  done | sort -u | paste -sd ' '
+}
+
+refuse() { # REASON
+  echo "missing: ${missing[*]}; $1" >&2
+  if [[ -e /etc/debian_version ]]; then
+    echo "  hint: install them, as root, with: apt-get install --no-install-recommends $(packages)" >&2
   fi
+  exit 69
+}
+
+as_root=()
+if [[ -n ${WEFT_NO_INSTALL:-} ]]; then
+  refuse "WEFT_NO_INSTALL is set, so nothing is installed"
+elif ! command -v apt-get >/dev/null; then
+  refuse "there is no apt-get here, so please install them"
+elif [[ $(id -u) -ne 0 ]]; then
+  command -v sudo >/dev/null || refuse "installing needs root, and there is no sudo"
+  echo "missing: ${missing[*]}; installing them takes sudo (WEFT_NO_INSTALL=1: prints the packages instead)"
+  sudo -v || refuse "installing needs root, and sudo gives none"
   as_root=(sudo)
 fi
 
-echo "installing: ${missing[*]}"
 "${as_root[@]}" apt-get update -q
-packages=()
-for thing in "${missing[@]}"; do
-  packages+=("$(package_of "$thing")")
-done
+read -ra chosen < <(packages)
+echo "installing by apt-get: ${chosen[*]}"
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -q -y --no-install-recommends "${packages[@]}"
+  apt-get install -q -y --no-install-recommends "${chosen[@]}"
 
 for thing in "${missing[@]}"; do
   if ! is_there "$thing"; then

@@ -19,7 +19,7 @@ check() {
 }
 
 build_with() {
-  cmake --preset "$1" --log-level=WARNING >/dev/null && cmake --build --preset "$1" -- --quiet
+  tools/configure.sh "$1" && cmake --build --preset "$1" -- --quiet
 }
 
 # What the clang build leaves out, the fuzzers, is compiled with these.

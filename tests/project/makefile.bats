@@ -41,6 +41,89 @@ setup() {
   [[ $output == usage:* ]]
 }
 
+# A machine that has everything but CMake and Ninja, in the PATH $bare; its apt-get says what it is
+# asked for, and brings both.
+bare_path() {
+  local folder folders files=()
+  bare=$BATS_TEST_TMPDIR/bare
+  mkdir -p "$bare"
+  IFS=: read -ra folders <<<"$PATH"
+  for folder in "${folders[@]}"; do
+    files+=("$folder"/*)
+  done
+  ln -s "${files[@]}" "$bare" 2>/dev/null || true # the first of a name stays
+  rm -f "$bare"/{cmake,ninja,sudo,apt-get}
+  # shellcheck disable=SC2016
+  printf '#!/bin/bash\necho "apt-get $*"\n[[ $1 != install ]] || ln -s /bin/true "%s/cmake"\n' "$bare" >"$bare/apt-get"
+  # shellcheck disable=SC2016
+  echo '[[ $1 != install ]] || ln -s /bin/true "${0%/*}/ninja"' >>"$bare/apt-get"
+  chmod +x "$bare/apt-get"
+}
+
+@test "install-deps says what it installs before it does" {
+  [ "$(id -u)" -eq 0 ] || skip "only root installs without being asked for a password"
+  bare_path
+  run -0 env PATH="$bare" tools/install-deps.sh build
+  [ "${#lines[@]}" -eq 3 ]
+  [ "${lines[1]}" = "installing by apt-get: cmake ninja-build" ]
+  [[ ${lines[2]} == "apt-get install "*" cmake ninja-build" ]]
+}
+
+@test "install-deps names the packages where it may not install, or cannot" {
+  bare_path
+  run -69 env PATH="$bare" WEFT_NO_INSTALL=1 tools/install-deps.sh build
+  [[ ${lines[0]} == "missing: cmake ninja; WEFT_NO_INSTALL is set"* ]]
+  [ "${lines[1]}" = "  hint: install them, as root, with: apt-get install --no-install-recommends cmake ninja-build" ]
+  [ "${#lines[@]}" -eq 2 ]
+  run -2 env -u MAKEFLAGS -u MAKELEVEL PATH="$bare" make WEFT_NO_INSTALL=1 train
+  [[ $output == *"missing: cmake ninja; "*"apt-get install --no-install-recommends cmake ninja-build"*"Error 69"* ]]
+  ln -sf "$BATS_TEST_TMPDIR/id" "$bare/id"
+  printf '#!/bin/bash\necho 1000\n' >"$BATS_TEST_TMPDIR/id"
+  chmod +x "$BATS_TEST_TMPDIR/id"
+  run -69 env PATH="$bare" tools/install-deps.sh build
+  [[ $output == *"there is no sudo"*"hint: "*"apt-get install --no-install-recommends cmake ninja-build" ]]
+  printf '#!/bin/bash\necho "sudo: a password is required" >&2\nexit 1\n' >"$bare/sudo"
+  chmod +x "$bare/sudo"
+  run -69 env PATH="$bare" tools/install-deps.sh build
+  [[ $output == *"sudo gives none"*"hint: "*"apt-get install --no-install-recommends cmake ninja-build" ]]
+}
+
+# The README's first two commands.
+@test "make playground builds the command that opens it, too" {
+  run -0 env -u MAKEFLAGS make --dry-run playground
+  [[ $output == *"--target playground weft_command"* ]]
+}
+
+@test "a copy of a built checkout starts its build anew, and says so" {
+  mkdir -p "$BATS_TEST_TMPDIR/first/tools"
+  cd "$BATS_TEST_TMPDIR/first"
+  cp "$WEFT_SOURCE_DIR/tools/configure.sh" tools
+  cp "$WEFT_SOURCE_DIR/CMakePresets.json" .
+  printf 'cmake_minimum_required(VERSION 3.25)\nproject(small LANGUAGES NONE)\n' >CMakeLists.txt
+  run -0 tools/configure.sh release
+  [ "$output" = "" ]
+  touch build/stays
+  run -0 tools/configure.sh release
+  [ "$output" = "" ]
+  [ -e build/stays ]
+  cp -a ../first ../second
+  cd ../second
+  run -1 cmake --preset release # what it is about
+  run -0 tools/configure.sh release -DCMAKE_INSTALL_PREFIX=/foo
+  [ "$output" = "build/ was made for $BATS_TEST_TMPDIR/first: starting anew" ]
+  [ ! -e build/stays ]
+  grep -q '^CMAKE_INSTALL_PREFIX:.*=/foo$' build/CMakeCache.txt
+  # Moved instead of copied; and only the builds that are there.
+  mv ../second ../third
+  cd ../third
+  run -0 tools/configure.sh release
+  [ "$output" = "build/ was made for $BATS_TEST_TMPDIR/second: starting anew" ]
+  for target in build built-asan test-command playground; do
+    run -0 env -u MAKEFLAGS make -C "$WEFT_SOURCE_DIR" --dry-run $target
+    [[ $output == *tools/configure.sh* ]]
+  done
+}
+
 # A ctest that answers in the words of the real one: fake_ctest LINE STATUS
 fake_ctest() {
   mkdir -p "$BATS_TEST_TMPDIR/bin"
