@@ -149,9 +149,10 @@ job() {
   timeout --kill-after=2 $(($2 * slow)) "${start[@]}" -n "$1" "${@:3}" >"$log.out" 2>"$log.err"
 }
 
-# field NAME: of JSON in $log.out.
+# field NAME: of the JSON in $log.out. NCCL prints its version to standard output, too.
 field() {
-  python3 -c 'import json, sys; print(json.load(open(sys.argv[1])).get(sys.argv[2]))' "$log.out" "$1" 2>/dev/null
+  python3 -c 'import json, sys
+print(json.loads(next(line for line in open(sys.argv[1]) if line[0] == "{")).get(sys.argv[2]))' "$log.out" "$1" 2>/dev/null
 }
 
 # ---- Parts ----
@@ -177,6 +178,8 @@ part_smoke() {
 part_conformance() {
   local ranks begin status passed suite=(./test_transport_nccl_openmpi "${NCCL_ON_GPU_FILTER:-*}" '*traffic*')
   for ranks in 2 4; do
+    mps_end # a job that was killed may leave a server that serves nobody
+    mps_begin
     begin=$EPOCHREALTIME log=$logs/conformance.$ranks
     CUDA_DEVICE_MAX_CONNECTIONS=$((ranks == 2 ? 32 : 28)) job "$ranks" 200 "${suite[@]}"
     status=$?
