@@ -153,10 +153,13 @@ static void fill(uint32_t id, uint32_t number, uint32_t member, enum weft_collec
   }
 }
 
-/* Memory for it, and what goes in. */
-static bool prepare(struct item *item, const struct weft_group *group, uint32_t id,
-                    uint32_t number) {
-  const struct shape shape = shape_of(number % shape_count());
+/* Memory for it, and what goes in. A copy from memory of the host to memory of the host, which an
+ * all-gather that is not in place begins with, makes CUDA wait for what is before it in the stream:
+ * for ever, if that waits for a member that fails. */
+static bool prepare(struct item *item, const struct weft_group *group, uint32_t id, uint32_t number,
+                    bool member_fails) {
+  struct shape shape = shape_of(number % shape_count());
+  shape.in_place |= gpu != NULL && member_fails && shape.kind == WEFT_ALL_GATHER;
   const uint64_t all = shape.bytes * group->size, own = group->member * shape.bytes;
   item->from_bytes = shape.kind == WEFT_REDUCE_SCATTER ? all : shape.bytes;
   item->to_bytes = shape.kind == WEFT_ALL_GATHER ? all : shape.bytes;
@@ -250,7 +253,8 @@ struct part {
   uint32_t under_way;   /* collectives of a group at once */
   uint32_t collectives; /* of each group */
   bool backwards;       /* the last one in flight is tested first */
-  bool fails;           /* this rank, once it has begun what it has to */
+  bool member_fails;    /* a rank does, */
+  bool fails;           /* this one, once it has begun what it has to */
   bool is_open;
 };
 
@@ -285,7 +289,7 @@ static enum weft_status start_some(const struct part *part, struct end *end,
     const uint32_t number = end->started;
     struct item *item = &end->items[number % UNDER_WAY_MAX];
     end->done[number % UNDER_WAY_MAX] = false;
-    CONFORMANCE_CHECK(error, prepare(item, end->group, end->id, number));
+    CONFORMANCE_CHECK(error, prepare(item, end->group, end->id, number, part->member_fails));
     WEFT_TRY(end->group->ops->start(end->group, &item->collective, error));
     end->started++;
   }
@@ -510,6 +514,7 @@ void groups_failure_begin(struct conformance_rank *rank) {
   struct part *part = begin(rank, UNDER_WAY_MAX, shape_count());
   const uint32_t p = rank->transport->rank_count;
   if (part != NULL) {
+    part->member_fails = true;
     part->fails = rank->transport->rank == p - 1;
     add_first_ranks(part, rank->transport, 1000 * groups_case_count(), p, false);
     add_first_ranks(part, rank->transport, 1000 * groups_case_count() + 1, p, true);
