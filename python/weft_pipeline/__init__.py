@@ -9,13 +9,14 @@ sim = table.simulate(weft.Costs(f=1, i=1, w=1, hop=0.1))
 """
 
 from ._compare import Comparison, Entry, compare
-from ._costs import Costs
+from ._costs import Costs, MeasuredStep
 from ._errors import (
     CancelledError,
     DeviceError,
     Error,
     FileError,
     FormatError,
+    HostLimitWarning,
     InternalError,
     InvalidError,
     LimitError,
@@ -69,10 +70,12 @@ __all__ = [
     "Finding",
     "FormatError",
     "Graph",
+    "HostLimitWarning",
     "Instruction",
     "InternalError",
     "InvalidError",
     "LimitError",
+    "MeasuredStep",
     "MissingError",
     "OutOfMemoryError",
     "PeerError",

@@ -11,10 +11,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from ._costs import Costs
 from ._errors import UsageError
-from ._kineto import collect, costs_of, ranges_of
+from ._kineto import collect, costs_of, warn_of_host
 from ._library import integer
 from ._plan import Plan, plan
 from ._program import Program
+from ._trace import actions_of
 
 Step = Callable[[Any], object]
 
@@ -84,13 +85,16 @@ def profile_program(
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         recorded.export_chrome_trace(path)
-        ranges = ranges_of(path)
-    gathered = gather(stages[0], (ranges, dict(saved)))
+        actions = actions_of(path)
+    gathered = gather(stages[0], (actions, dict(saved)))
     sizes: dict[int, int] = {}
     for _, found in gathered:
         sizes.update(found)
     activations = [sizes.get(stage) for stage in range(program.stages)]
-    return costs_of(collect(entry for entry, _ in gathered), program, unit, activations)
+    costs = costs_of(collect(entry for entry, _ in gathered), program, unit, activations)
+    if stages[0].group_rank == 0:  # all ranks have the same costs
+        warn_of_host(costs, program, 4)
+    return costs
 
 
 def gather(stage: Any, mine: Any) -> list[Any]:
@@ -116,6 +120,12 @@ class Autoplan(NamedTuple):
 
     def __str__(self) -> str:
         """Say what is gained."""
+        unit, step = self.costs.unit, self.costs.measured
+        if step is not None and step.host_limited:
+            return f"{self._gain()}; but the host limits the steps, at {step.time:g} {unit}"
+        return self._gain()
+
+    def _gain(self) -> str:
         unit = self.costs.unit
         if self.after >= self.before:
             return f"the schedule stays: {self.before:g} {unit}, planned {self.after:g} {unit}"

@@ -6,7 +6,7 @@ import ctypes
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from ._errors import OutOfMemoryError, UsageError
 from ._library import (
@@ -53,6 +53,20 @@ def _default() -> list[float]:
 _DEFAULT = _default()
 
 
+class MeasuredStep(NamedTuple):
+    """What a run showed of its steps, in the unit of the costs that were measured with it.
+
+    `time` is that of a step, from the first work to the last, on the rank that takes longest.
+    `starved` is how much of it a device has nothing to do because its host has launched nothing,
+    on the rank where that is most. `host_limited` says that this is why steps take much longer
+    than a simulation with the times of the kernels.
+    """
+
+    time: float
+    starved: float
+    host_limited: bool
+
+
 class Costs(Immutable):
     """Times and sizes of the stages, and of a transfer. It does not change.
 
@@ -62,8 +76,9 @@ class Costs(Immutable):
     file (docs/prediction.md) can say more: Costs.load() and Costs.parse() read it.
     """
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_handle", "_measured")
     _handle: Handle
+    _measured: MeasuredStep  # not set where nothing was measured
 
     def __init__(
         self,
@@ -181,8 +196,20 @@ class Costs(Immutable):
         factors = costs.rank_factors
         return tuple(factors[: costs.rank_count]) if factors else None
 
+    @property
+    def measured(self) -> Optional[MeasuredStep]:
+        """What the run that these costs are from showed of its steps; None where there was none."""
+        return getattr(self, "_measured", None)
+
+    def with_measured(self, measured: Optional[MeasuredStep]) -> Costs:
+        """Give the same costs with what a run showed beside them. A costs file does not keep it."""
+        made = Costs._adopt(self._handle)
+        if measured is not None:
+            set_once(made, _measured=measured)
+        return made
+
     def __eq__(self, other: object) -> bool:
-        """Compare all numbers."""
+        """Compare all numbers, but not what was measured beside them."""
         if not isinstance(other, Costs):
             return NotImplemented
         return self.to_dict() == other.to_dict()
@@ -192,8 +219,8 @@ class Costs(Immutable):
         return hash(json.dumps(self.to_dict(), sort_keys=True))
 
     def __reduce__(self) -> Any:
-        """Pickle as JSON."""
-        return Costs.parse, (json.dumps(self.to_dict()),)
+        """Pickle as JSON, with what was measured."""
+        return _unpickle, (json.dumps(self.to_dict()), self.measured)
 
     def __repr__(self) -> str:
         """Give the times of the first stage."""
@@ -201,6 +228,10 @@ class Costs(Immutable):
         more = f", {self.stages} stages" if self.stages > 1 else ""
         hop = self._handle.pointer[0].hop.latency
         return f"<weft_pipeline.Costs: f={first.f:g} i={first.i:g} w={first.w:g} hop={hop:g}{more}>"
+
+
+def _unpickle(text: str, measured: Optional[MeasuredStep]) -> Costs:
+    return Costs.parse(text).with_measured(measured)
 
 
 def _check_counts(columns: Mapping[int, list[float]]) -> None:

@@ -156,6 +156,10 @@ class VerifyError(Error):
         return type(self), (self.report,)
 
 
+class HostLimitWarning(UserWarning):
+    """Steps take as long as the host takes to launch them, so costs of kernels promise too much."""
+
+
 _CLASSES: dict[str, type[Error]] = {
     kind.status: kind for kind in Error.__subclasses__() if kind is not VerifyError
 }

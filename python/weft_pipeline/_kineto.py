@@ -1,160 +1,96 @@
-"""Costs from Kineto traces: what the profiler of PyTorch saw of a pipeline.
+"""Costs and timelines from Kineto traces: what the profiler of PyTorch saw of a pipeline.
 
-PyTorch runs every action inside a range named PP:2F0. The range is of the host. What the action
-cost is the span of the kernels that were launched inside it, on any thread (backwards launch from
-autograd's), without those of NCCL: the time of a SendRecv kernel contains the waiting. In a trace
-without kernels it is the span of the operators inside the range, behind the wait for its input.
+_trace.py reads the actions of a process. Here those of all processes become costs, a median for
+each stage and op, or the timeline of a step; and it is noticed when the host, not the work, decides
+how long a step takes.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 import re
-from bisect import bisect_right
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
-from ._costs import Costs
-from ._errors import FormatError, UsageError
-from ._library import Path, integer, path_name, read_file, string
-from ._program import Program, Table
+from ._costs import Costs, MeasuredStep
+from ._errors import HostLimitWarning, UsageError
+from ._library import choice, integer, path_name
+from ._program import Action, Program, Table
 from ._simulation import Simulation, measured
+from ._trace import Ran, Span, Trace, actions_of
 
-Trace = Union[Path, bytes, Mapping[str, Any]]
 _OPS = ("F", "I", "W", "B")
 _COMPUTE = (*_OPS, "OVERLAP_F_B")
 _RANGE = re.compile(r"PP:(\d+)([FIWB])(\d+)$")
 _OVERLAP = re.compile(r"PP:\((\d+)F(\d+);(\d+)B(\d+)\)OVERLAP_F_B$")
 _PER_UNIT = {"us": 1.0, "ms": 1e3, "s": 1e6}  # a trace has microseconds
+_TIMES = ("device", "host")
+_CLOCKS_MAX = 1e15  # microseconds; a timeline counts nanoseconds in 62 bits
+# The host limits a step that takes so many times what is simulated, if a device that has nothing
+# to do for want of launches explains at least half of the difference.
+_FAR = 1.25
 
 
-class _Span(NamedTuple):
-    begin: float
-    end: float
+class _Times(NamedTuple):
+    """Durations of an action, in microseconds."""
+
+    device: float
+    host: float
 
 
-class _Range(NamedTuple):
-    begin: float
-    end: float
-    name: str
+class _Step(NamedTuple):
+    """A step of a process, in microseconds."""
+
+    span: float
+    starved: float
 
 
-def _read(trace: Trace, number: int) -> list[Mapping[str, Any]]:
-    """The events of a trace: a path, the file's bytes, or its JSON."""
-    name = f"trace {number}"
-    document: Any = trace
-    if isinstance(trace, (str, os.PathLike)):
-        name = path_name(trace)
-        document = read_file(trace)
-    if isinstance(document, (bytes, bytearray)):
-        try:
-            if document[:2] == b"\x1f\x8b":
-                document = gzip.decompress(document)
-            document = json.loads(document)
-        except (ValueError, OSError, EOFError, RecursionError) as error:
-            raise FormatError(f"{name} is no Chrome trace: {error}") from error
-    if isinstance(document, Mapping):
-        document = document.get("traceEvents")
-    if not isinstance(document, list):
-        raise FormatError(
-            f"{name} is no Chrome trace: it has no list traceEvents",
-            "give what torch.profiler's export_chrome_trace() writes",
-        )
-    return [event for event in document if _is_span(event)]
-
-
-def _is_span(event: object) -> bool:
-    return (
-        isinstance(event, Mapping)
-        and event.get("ph") == "X"
-        and isinstance(event.get("name"), str)
-        and isinstance(event.get("ts"), (int, float))
-        and isinstance(event.get("dur"), (int, float))
-    )
-
-
-def _correlation(event: Mapping[str, Any]) -> Optional[int]:
-    arguments = event.get("args")
-    number = arguments.get("correlation") if isinstance(arguments, Mapping) else None
-    return number if isinstance(number, int) else None
-
-
-def _is_communication(name: str) -> bool:
-    return bool(re.match(r"(?i)c10d|gloo:|nccl|record_param_comms|mpi:", name))
-
-
-def _spans(events: list[Mapping[str, Any]]) -> list[tuple[str, _Span]]:
-    """Every range of a trace with the span of its work, in the order of time."""
-    ranges = sorted(
-        _Range(event["ts"], event["ts"] + event["dur"], event["name"])
-        for event in events
-        if event.get("cat") == "user_annotation" and event["name"].startswith("PP:")
-    )
-    begins = [entry.begin for entry in ranges]
-
-    def range_at(time: float) -> Optional[int]:
-        k = bisect_right(begins, time) - 1
-        return k if k >= 0 and time <= ranges[k].end else None
-
-    kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy")]
-    launched: dict[int, int] = {}  # correlation: range
-    for event in events:
-        if kernels and event.get("cat") in ("cuda_runtime", "cuda_driver"):
-            number, k = _correlation(event), range_at(event["ts"])
-            if number is not None and k is not None:
-                launched[number] = k
-    found: dict[int, _Span] = {}
-    for event in kernels or [event for event in events if event.get("cat") == "cpu_op"]:
-        if _is_communication(event["name"]):
-            continue
-        where = launched.get(_correlation(event) or -1) if kernels else range_at(event["ts"])
-        if where is not None:
-            end = event["ts"] + event["dur"]
-            old = found.get(where, _Span(event["ts"], end))
-            found[where] = _Span(min(old.begin, event["ts"]), max(old.end, end))
-    return [(ranges[k].name, found[k]) for k in sorted(found)]
-
-
-Samples = dict[tuple[int, str], list[float]]  # (stage, op): durations
+Place = tuple[int, str, int]  # stage, op, microbatch
 
 
 class _Actions(NamedTuple):
-    """When each action ran, by (stage, op, microbatch): a span for every step."""
+    """What all processes did: spans by (stage, op, microbatch), None where a trace lost them."""
 
-    spans: dict[tuple[int, str, int], list[_Span]]
-    samples: Samples
-
-
-Ranges = list[tuple[str, _Span]]  # what one process did
+    spans: dict[Place, list[Optional[Span]]]  # for every step
+    samples: dict[tuple[int, str], list[_Times]]  # by stage and op
+    steps: dict[int, list[_Step]]  # of every process
 
 
-def ranges_of(trace: Trace, number: int = 0) -> Ranges:
-    """Read the actions of a trace, with the spans of their work."""
-    return _spans(_read(trace, number))
+def _places(name: str) -> tuple[tuple[int, str], list[Place]]:
+    """What a range counts as, and the actions in it."""
+    plain = _RANGE.match(name)
+    if plain:
+        stage, op = int(plain[1]), plain[2]
+        return (stage, op), [(stage, op, int(plain[3]))]
+    overlap = _OVERLAP.match(name)
+    assert overlap
+    forward, k, backward, n = map(int, overlap.groups())
+    return (forward, "overlap"), [(forward, "F", k), (backward, "B", n)]
 
 
-def collect(processes: Iterable[Ranges]) -> _Actions:
+def collect(processes: Iterable[Sequence[Ran]]) -> _Actions:
     """Put the actions of all processes together."""
-    result = _Actions({}, {})
+    result = _Actions({}, {}, {})
     for process in processes:
-        here: dict[tuple[int, str, int], list[_Span]] = {}
-        for name, span in process:
-            duration = span.end - span.begin
-            plain, overlap = _RANGE.match(name), _OVERLAP.match(name)
-            if plain:
-                stage, op, microbatch = int(plain[1]), plain[2], int(plain[3])
-                here.setdefault((stage, op, microbatch), []).append(span)
-                result.samples.setdefault((stage, op), []).append(duration)
-            elif overlap:
-                result.samples.setdefault((int(overlap[1]), "overlap"), []).append(duration)
-                forward, k, backward, n = map(int, overlap.groups())
-                here.setdefault((forward, "F", k), []).append(span)
-                here.setdefault((backward, "B", n), []).append(span)
+        here: dict[Place, list[Optional[Span]]] = {}
+        steps: dict[int, tuple[Span, float]] = {}
+        for name, step, work, host, starved in process:
+            kind, places = _places(name)
+            samples = result.samples.setdefault(kind, [])
+            for place in places:
+                here.setdefault(place, []).append(work)
+            if work is not None:
+                duration = work.end - work.begin
+                samples.append(_Times(duration, max(duration, host)))
+                whole, waited = steps.get(step, (work, 0.0))
+                whole = Span(min(whole.begin, work.begin), max(whole.end, work.end))
+                steps[step] = whole, waited + starved
         for key, spans in here.items():
             result.spans.setdefault(key, spans)  # the first replica's
+        for step, (whole, waited) in steps.items():
+            result.steps.setdefault(step, []).append(_Step(whole.end - whole.begin, waited))
     return result
 
 
@@ -165,7 +101,8 @@ def _gap(actions: _Actions, producer: tuple[int, str], consumer: tuple[int, str]
         if (stage, op) == producer:
             taken = actions.spans.get((*consumer, microbatch), [])
             for before, after in zip(made, taken):
-                smallest = min(smallest, after.begin - before.end)
+                if before and after and before.end > before.begin and after.end > after.begin:
+                    smallest = min(smallest, after.begin - before.end)
     return smallest
 
 
@@ -173,7 +110,8 @@ def _hop(actions: _Actions, program: Program) -> float:
     """The time of a transfer: of the boundary that shows the least.
 
     The gap of activations and that of gradients over a boundary have the difference of the two
-    clocks with opposite signs, so their mean has none of it.
+    clocks with opposite signs, so their mean has none of it. Where I does nothing, W is the first
+    to use the gradient.
     """
     owners = program.rank_of_stage
     hops = []
@@ -181,7 +119,7 @@ def _hop(actions: _Actions, program: Program) -> float:
         if owners[stage] == owners[stage + 1]:
             continue
         there = _gap(actions, (stage, "F"), (stage + 1, "F"))
-        back = min(_gap(actions, (stage + 1, op), (stage, other)) for op in "BI" for other in "BI")
+        back = min(_gap(actions, (stage + 1, op), (stage, other)) for op in "BI" for other in "BIW")
         if max(there, back) < float("inf"):
             hops.append(max((there + back) / 2, 0.0))
         elif there < float("inf"):
@@ -195,30 +133,76 @@ def costs_from_kineto(
     *,
     unit: str = "ms",
     activation: Optional[float] = None,
+    times: str = "device",
 ) -> Costs:
     """Read F, I, W, B and the time of a transfer off Kineto traces of a run of `program`.
 
     `traces` is a folder with the traces of all ranks (.json or .json.gz), or the traces: paths,
-    bytes, or parsed JSON. A time is the median over microbatches and steps of the device's span.
-    Where a program has only B, I and W are half of it each; where it has only I and W, B is their
-    sum. Memory is not in the traces: `activation` is that of a stage and a microbatch.
+    bytes, or parsed JSON. A time is the median over microbatches and steps of the device's span;
+    an action that launched nothing takes 0. Where a stage has only B, I and W are half of it each,
+    but on stage 0, where PyTorch's I does nothing, W is all of it; where it has only I and W, B is
+    their sum. An action of `program` that the traces do not have is an error.
+
+    `measured` of the costs says how long a step took, and whether the host limits it: then there
+    is a HostLimitWarning too. With times="host" an action takes what its host takes to launch it
+    and to post its communication, where that is longer than its kernels.
+
+    Memory is not in the traces: `activation` is that of a stage and a microbatch.
     """
     if not isinstance(program, Program):
         raise TypeError(f"program must be a Program or Table, not {type(program).__name__}")
-    string(unit, "unit")
-    if unit not in _PER_UNIT:
-        raise UsageError(f"unit is {unit!r}; expected 'us', 'ms' or 's'")
-    return costs_of(_collect(_list(traces)), program, unit, [activation] * program.stages)
+    choice(unit, "unit", tuple(_PER_UNIT))
+    by_host = choice(times, "times", _TIMES) == 1
+    actions = _collect(_list(traces))
+    costs = costs_of(actions, program, unit, [activation] * program.stages)
+    if by_host:
+        slower = _costs(actions, program, unit, [activation] * program.stages, "host")
+        return slower.with_measured(costs.measured)
+    warn_of_host(costs, program, 3)
+    return costs
 
 
 def _collect(traces: list[Trace]) -> _Actions:
-    return collect(ranges_of(trace, number) for number, trace in enumerate(traces))
+    return collect(actions_of(trace, number) for number, trace in enumerate(traces))
 
 
 def costs_of(
     actions: _Actions, program: Program, unit: str, activations: Sequence[Optional[float]]
 ) -> Costs:
-    """Make costs of what the processes of a run did."""
+    """Make costs of what the processes of a run did, with what was measured of their steps."""
+    costs = _costs(actions, program, unit, activations, "device")
+    scale = _PER_UNIT[unit]
+    steps = actions.steps.values()
+    time = round(median(max(step.span for step in ranks) for ranks in steps), 3) / scale
+    starved = round(median(max(step.starved for step in ranks) for ranks in steps), 3) / scale
+    expected = program.simulate(costs).span
+    limited = time > _FAR * expected and 2 * starved >= time - expected
+    return costs.with_measured(MeasuredStep(time, starved, limited))
+
+
+def warn_of_host(costs: Costs, program: Program, level: int) -> None:
+    """Warn where the host limits the steps that costs are from; at the caller so many levels up."""
+    if costs.measured is None or not costs.measured.host_limited:
+        return
+    unit, step = costs.unit, costs.measured
+    warnings.warn(
+        f"the host limits these steps: one takes {step.time:.4g} {unit}, and its kernels would "
+        f"take {program.simulate(costs).span:.4g} {unit}; for {step.starved:.4g} {unit} a device "
+        f"has nothing to do, because its host has launched nothing. Another order of the actions "
+        f"does not change that; larger microbatches, torch.compile or CUDA graphs do. "
+        f"costs_from_kineto(times='host') gives costs with the host's times",
+        HostLimitWarning,
+        stacklevel=level,
+    )
+
+
+def _costs(
+    actions: _Actions,
+    program: Program,
+    unit: str,
+    activations: Sequence[Optional[float]],
+    times: str,
+) -> Costs:
     samples = actions.samples
     if not samples:
         raise UsageError(
@@ -226,32 +210,77 @@ def costs_of(
             "profile a schedule of torch.distributed.pipelining with several stages on a rank, or "
             "what weft_pipeline.torch.runtime() makes; GPipe and 1F1B write no such ranges",
         )
+    beyond = max(stage for stage, _ in samples)
+    if beyond >= program.stages:
+        raise UsageError(
+            f"the traces have a stage {beyond}, but the program has {program.stages} stages",
+            "give the program that ran",
+        )
     scale = _PER_UNIT[unit]
+    wanted = _wanted(program)
 
     def time(stage: int, op: str) -> Optional[float]:
-        durations = samples.get((stage, op))
-        return round(median(durations) / scale, 9) if durations else None
+        """A median, in whole nanoseconds, so that all units say the same."""
+        durations = [getattr(sample, times) for sample in samples.get((stage, op), ())]
+        return round(round(median(durations), 3) / scale, 12) if durations else None
 
     stages = []
     for stage in range(program.stages):
         entry = {op.lower(): time(stage, op) for op in _OPS}
-        if entry["f"] is None:
-            raise UsageError(
-                f"the traces have no F of stage {stage}", "give the traces of all ranks"
-            )
-        whole = entry["b"]
-        if whole is not None and entry["i"] is None and entry["w"] is None:
-            entry["i"] = entry["w"] = whole / 2
         entry["overlap_f_b"] = time(stage, "overlap")
+        _derive(entry, stage)
+        for op in (*_OPS, "overlap_f_b"):
+            if entry[op.lower()] is None and (stage, op) in wanted:
+                raise _missing(actions, stage, op)
+        for op in "iwb":  # the program has no such action, and so no time for it
+            entry[op] = entry[op] or 0.0
         entry["activation"] = activations[stage]
         stages.append({key: value for key, value in entry.items() if value is not None})
     document = {
         "schema": "weft-costs/1",
         "unit": unit,
         "stages": stages,
-        "hop": {"latency": round(_hop(actions, program) / scale, 9)},
+        "hop": {"latency": round(round(_hop(actions, program), 3) / scale, 12)},
     }
     return Costs.from_dict(document)
+
+
+def _wanted(program: Program) -> set[tuple[int, str]]:
+    """The stages and ops that a program needs times of."""
+    wanted = {(stage, "F") for stage in range(program.stages)}
+    for row in program:
+        for action in row:
+            if action is not None and action.op in _COMPUTE:
+                first = action.parts[0] if action.parts else action
+                op = "overlap_f_b" if action.parts else first.op
+                wanted.add((first.stage or 0, op))
+    return wanted
+
+
+def _derive(entry: dict[str, Optional[float]], stage: int) -> None:
+    """Give a backward that was seen whole its halves, and one in halves its whole."""
+    i, w, b = entry["i"], entry["w"], entry["b"]
+    if b is None:
+        entry["b"] = i + w if i is not None and w is not None else None
+    elif i is None and w is None:
+        i = 0.0 if stage == 0 else b / 2
+        entry["i"], entry["w"] = i, b - i
+    elif i is None:
+        entry["i"] = max(b - (w or 0.0), 0.0)
+    elif w is None:
+        entry["w"] = max(b - i, 0.0)
+
+
+def _missing(actions: _Actions, stage: int, op: str) -> UsageError:
+    if (stage, "overlap" if op == "overlap_f_b" else op) in actions.samples:
+        return UsageError(
+            f"the traces have launches of {op} of stage {stage}, but not their kernels",
+            "the profiler lost them: profile fewer steps",
+        )
+    return UsageError(
+        f"the traces have no {op} of stage {stage}",
+        "give the traces of all ranks, and the program that ran",
+    )
 
 
 def timeline_from_kineto(
@@ -267,35 +296,54 @@ def timeline_from_kineto(
     compared with a prediction: timeline.makespan and program.simulate(costs).makespan. `step`
     counts the steps in the traces; -1 is the last. `costs` are those of costs_from_kineto().
     """
-    listed = _list(traces)
-    if costs is None:
-        costs = costs_from_kineto(listed, program)
-    if not isinstance(costs, Costs):
-        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
     if not isinstance(program, Program):
         raise TypeError(f"program must be a Program or Table, not {type(program).__name__}")
+    if costs is not None and not isinstance(costs, Costs):
+        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
+    integer(step, "step", -(2**31), 2**31)
+    actions = _collect(_list(traces))
+    if costs is None:
+        costs = _costs(actions, program, "ms", [None] * program.stages, "device")
     if costs.unit not in _PER_UNIT:
         raise UsageError(f"the costs are in {costs.unit!r}; expected 'us', 'ms' or 's'")
-    integer(step, "step", -(2**31), 2**31)
-    actions = _collect(listed)
     compute = Table.from_rows(
         [action for action in row if action is not None and action.op in _COMPUTE]
         for row in program
     )
-    times = []
+    spans = []
     for event in compute.simulate(costs):
-        action = event.action
-        assert action is not None
-        first = action.parts[0] if action.parts else action
-        spans = actions.spans.get((first.stage or 0, first.op, first.microbatch or 0), [])
-        try:
-            span = spans[step]
-        except IndexError:
-            raise UsageError(
-                f"the traces have no {action} of step {step}", "give the traces of all ranks"
-            ) from None
-        times.append((round(1000 * span.begin), round(1000 * span.end)))
+        assert event.action is not None
+        spans.append(_span_of(actions, event.action, step))
+    origin = min(span.begin for span in spans)
+    last = max(span.end for span in spans)
+    if last - origin > _CLOCKS_MAX:
+        raise UsageError(
+            f"the traces begin {(last - origin) / 86400e6:.0f} days apart",
+            "give the traces of one run",
+        )
+    times = [(round(1000 * (begin - origin)), round(1000 * (end - origin))) for begin, end in spans]
     return measured(compute, costs, times, 1000 * _PER_UNIT[costs.unit])
+
+
+def _span_of(actions: _Actions, action: Action, step: int) -> Span:
+    first = action.parts[0] if action.parts else action
+    spans = actions.spans.get((first.stage or 0, first.op, first.microbatch or 0), [])
+    if not spans:
+        raise UsageError(
+            f"the traces have no {action}", "give the traces of all ranks, and the program that ran"
+        )
+    if not -len(spans) <= step < len(spans):
+        raise UsageError(
+            f"the traces have no step {step} of {action}; they have {len(spans)} steps of it",
+            "step=-1 is the last one",
+        )
+    span = spans[step]
+    if span is None:
+        raise UsageError(
+            f"the traces have launches of {action}, but not their kernels, in step {step}",
+            "the profiler lost them: take another step, or profile fewer",
+        )
+    return span
 
 
 def _list(traces: Union[Trace, Iterable[Trace]]) -> list[Trace]:

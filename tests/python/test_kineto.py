@@ -1,7 +1,15 @@
-"""Costs and timelines from Kineto traces. The traces are made here, so the truth is known."""
+"""Costs and timelines from Kineto traces. The traces are made here, so the truth is known.
+
+Those in host_limited/ are of a step of PyTorch 2.11 on a GPU that four ranks share, without the
+events that nobody reads.
+"""
 
 import gzip
 import json
+import pickle
+import random
+import warnings
+from pathlib import Path
 
 import pytest
 import weft_pipeline as weft
@@ -42,9 +50,10 @@ def trace_of(sim, rank, skew, device):
             last = host + 1e-3 if device else end
             add("user_annotation", f"PP:{name}", host, last)
             add("cpu_op", "gloo:recv", host, begin)
-            add("cuda_runtime", "cudaLaunchKernel", host, host, correlation=number)
+            if end > begin:  # PyTorch's I of stage 0 launches nothing
+                add("cuda_runtime", "cudaLaunchKernel", host, host, correlation=number)
             middle = (begin + end) / 2
-            for first, until in ((begin, middle), (middle, end)):
+            for first, until in ((begin, middle), (middle, end)) if end > begin else ():
                 add("cpu_op", "aten::mm", first, until)
                 add("kernel", "gemm", first, until, correlation=number)
             host = last + 1e-4 if device else end
@@ -67,7 +76,8 @@ def test_costs(device):
     assert found["unit"] == "ms"
     assert [stage["f"] for stage in found["stages"]] == pytest.approx([2, 3])
     assert [stage["b"] for stage in found["stages"]] == pytest.approx([5, 4])
-    assert [stage["i"] for stage in found["stages"]] == pytest.approx([2.5, 2])
+    assert [stage["i"] for stage in found["stages"]] == pytest.approx([0, 2])  # PyTorch's
+    assert [stage["w"] for stage in found["stages"]] == pytest.approx([5, 2])
     assert found["hop"]["latency"] == pytest.approx(0.5)
 
 
@@ -78,6 +88,128 @@ def test_split_backwards():
     assert [stage["f"] for stage in found["stages"]] == pytest.approx([1e3, 2e3, 3e3, 4e3])
     assert [stage["i"] for stage in found["stages"]] == pytest.approx([2e3, 1e3, 2e3, 3e3])
     assert [stage["w"] for stage in found["stages"]] == pytest.approx([1e3, 3e3, 1e3, 2e3])
+
+
+@pytest.mark.parametrize("device", [True, False])
+@pytest.mark.parametrize("unit", ["us", "ms", "s"])
+def test_action_without_work(device, unit):
+    table = weft.Table.named("ZBVZeroBubble", ranks=2, microbatches=4)
+    costs = weft.Costs(f=[1, 2, 3, 4], i=[0, 1, 2, 3], w=[1, 3, 1, 2], hop=0.25)
+    traces = traces_of(table, costs, device)
+    found = weft_torch.costs_from_kineto(traces, table, unit=unit)
+    stages, per_ms = found.to_dict()["stages"], {"us": 1e3, "ms": 1, "s": 1e-3}[unit]
+    assert stages[0]["i"] == 0
+    for op, expected in (("i", [0, 1, 2, 3]), ("w", [1, 3, 1, 2]), ("b", [1, 4, 3, 5])):
+        assert [stage[op] / per_ms for stage in stages] == pytest.approx(expected)
+    assert found.to_dict()["hop"]["latency"] / per_ms == pytest.approx(0.25)
+    makespan = table.simulate(found).makespan
+    assert makespan / per_ms == pytest.approx(table.simulate(costs).makespan)
+    one_clock = [
+        trace_of(table.lower(unshard=False, reduce_grad=False).simulate(costs), rank, 0, device)
+        for rank in range(2)
+    ]
+    timeline = weft_torch.timeline_from_kineto(one_clock, table, found)
+    assert timeline.makespan == pytest.approx(makespan)
+    assert sum(rank.busy for rank in timeline.ranks) / per_ms == pytest.approx(4 * 23)
+
+
+def test_action_that_is_not_there():
+    table = weft.Table.named("ZBH1", ranks=2, microbatches=4)
+    traces = traces_of(table, weft.Costs())
+
+    def without(text, cat):
+        return [
+            {
+                "traceEvents": [
+                    event
+                    for event in trace["traceEvents"]
+                    if event.get("cat") != cat or text not in event["name"]
+                ]
+            }
+            for trace in traces
+        ]
+
+    with pytest.raises(weft.UsageError, match="no W of stage 1"):
+        weft_torch.costs_from_kineto(without(":1W", "user_annotation"), table)
+    with pytest.raises(weft.UsageError, match="no F of stage 1"):
+        weft_torch.costs_from_kineto(traces[:1], table)
+    with pytest.raises(weft.UsageError, match="no 1F0"):
+        weft_torch.timeline_from_kineto(traces[:1], table, weft.Costs(unit="ms"))
+    with pytest.raises(weft.UsageError, match="stage 1, but the program has 1"):
+        weft_torch.costs_from_kineto(traces, weft.Table.named("1F1B", ranks=1, microbatches=4))
+    # The whole backward gives its halves, and the other half is what is left of it.
+    whole = weft.Table.named("1F1B", ranks=2, microbatches=4)
+    found = weft_torch.costs_from_kineto(traces_of(whole, weft.Costs(b=4)), table).to_dict()
+    assert [(stage["i"], stage["w"]) for stage in found["stages"]] == [(0, 4), (2, 2)]
+    # Forward only: what the program does not have takes no time.
+    forward = weft.Table.from_rows([["0F0", "0F1"], ["1F0", "1F1"]])
+    found = weft_torch.costs_from_kineto(traces_of(forward, weft.Costs()), forward).to_dict()
+    assert [stage["b"] for stage in found["stages"]] == [0, 0]
+
+
+def test_lost_kernels():
+    table = weft.Table.named("1F1B", ranks=1, microbatches=2)
+    (trace,) = traces_of(table, weft.Costs())
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    first = kernels[0]["args"]["correlation"]  # 0F0 of the first step
+    trace["traceEvents"] = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("cat") != "kernel" or event["args"]["correlation"] != first
+    ]
+    found = weft_torch.costs_from_kineto(trace, table).to_dict()
+    assert found["stages"][0]["f"] == 1
+    assert weft_torch.timeline_from_kineto(trace, table, step=1).makespan == pytest.approx(6)
+    with pytest.raises(weft.UsageError, match="launches of 0F0, but not their kernels"):
+        weft_torch.timeline_from_kineto(trace, table, step=0)
+    forwards = {
+        event["args"]["correlation"]
+        for event in trace["traceEvents"]
+        if event.get("cat") == "kernel" and event["dur"] < 600
+    }
+    trace["traceEvents"] = [
+        event
+        for event in trace["traceEvents"]
+        if event.get("cat") != "kernel" or event["args"]["correlation"] not in forwards
+    ]
+    with pytest.raises(weft.UsageError, match="launches of F of stage 0, but not their kernels"):
+        weft_torch.costs_from_kineto(trace, table)
+
+
+def test_host_limited():
+    folder = Path(__file__).parent / "host_limited"
+    program = weft.Table.named(
+        "Interleaved1F1B", ranks=4, stages_per_rank=2, microbatches=8
+    ).lower()
+    with pytest.warns(weft.HostLimitWarning, match="a step|these steps") as warned:
+        costs = weft_torch.costs_from_kineto(folder, program)
+    assert warned[0].filename == __file__
+    step = costs.measured
+    assert step.host_limited and step.time == pytest.approx(39.8, abs=0.1)
+    assert 0.5 * step.time < step.starved < step.time
+    assert program.simulate(costs).makespan < step.time / 3
+    assert pickle.loads(pickle.dumps(costs)).measured == step
+    assert weft.Costs.from_dict(costs.to_dict()).measured is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        timeline = weft_torch.timeline_from_kineto(folder, program)
+        by_host = weft_torch.costs_from_kineto(folder, program, times="host")
+    assert timeline.makespan == pytest.approx(step.time, rel=0.02)
+    assert by_host.measured == step
+    assert program.simulate(by_host).makespan == pytest.approx(step.time, rel=0.1)
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_not_host_limited(device):
+    table = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=2, microbatches=4)
+    traces = traces_of(table, weft.Costs(f=[2, 3, 2, 1], b=4, hop=0.5), device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        costs = weft_torch.costs_from_kineto(traces, table)
+    assert not costs.measured.host_limited
+    assert costs.measured.time == pytest.approx(table.lower().simulate(costs).span)
+    if not device:
+        assert weft_torch.costs_from_kineto(traces, table, times="host") == costs
 
 
 def test_files(tmp_path):
@@ -113,6 +245,7 @@ def test_wrong_traces(tmp_path):
         ([b"\x1f\x8bno gzip"], weft.FormatError),
         ([{}], weft.FormatError),
         ([b"[" * 100000], weft.FormatError),
+        ([b"9" * 5000], weft.FormatError),
         ([{"traceEvents": []}], weft.UsageError),
         ([{"traceEvents": [None, 3, {"ph": "X", "name": 3}]}], weft.UsageError),
         (good[:1], weft.UsageError),
@@ -128,3 +261,77 @@ def test_wrong_traces(tmp_path):
         weft_torch.costs_from_kineto(good, table, unit="h")
     with pytest.raises(weft.UsageError):
         weft_torch.timeline_from_kineto(good, table, step=STEPS)
+    with pytest.raises(weft.UsageError):
+        weft_torch.costs_from_kineto(good, table, times="wall")
+    with pytest.raises(weft.UsageError, match="days apart"):
+        weft_torch.timeline_from_kineto(
+            [good[0], trace_of(table.simulate(), 1, 4e15, True)], table, weft.Costs(unit="ms")
+        )
+
+
+def test_damaged_event(tmp_path):
+    table = weft.Table.named("1F1B", ranks=1, microbatches=2)
+    for field, value in (
+        ("ts", float("inf")),
+        ("ts", float("nan")),
+        ("ts", 10**400),
+        ("ts", -(10**5000)),
+        ("ts", "7"),
+        ("dur", 10**400),
+        ("dur", -1),
+        ("dur", None),
+        ("name", 3),
+    ):
+        (trace,) = traces_of(table, weft.Costs())
+        trace["traceEvents"][3][field] = value
+        for read in (weft_torch.costs_from_kineto, weft_torch.timeline_from_kineto):
+            place = rf"^trace 0: traceEvents\[3\]: {field}"
+            with pytest.raises(weft.FormatError, match=place) as e:
+                read(trace, table)
+            assert "damaged" in e.value.hint and len(str(e.value)) < 300
+        if value != -(10**5000):  # Python prints no such number
+            (tmp_path / "one.json").write_text(json.dumps(trace))
+            with pytest.raises(weft.FormatError, match=r"one\.json: traceEvents"):
+                weft_torch.costs_from_kineto(tmp_path, table)
+
+
+def test_names_of_other_things():
+    table = weft.Table.named("1F1B", ranks=1, microbatches=2)
+    (trace,) = traces_of(table, weft.Costs())
+    trace["traceEvents"].append(
+        {"ph": "X", "cat": "user_annotation", "name": f"PP:{'9' * 5000}F0", "ts": 0, "dur": 1}
+    )
+    assert weft_torch.costs_from_kineto(trace, table).to_dict()["stages"][0]["f"] == 1
+
+
+def test_limit_of_gzip(monkeypatch, tmp_path):
+    table = weft.Table.named("1F1B", ranks=1, microbatches=2)
+    monkeypatch.setattr("weft_pipeline._trace.BYTES_MAX", 10**6)
+    (tmp_path / "large.json.gz").write_bytes(gzip.compress(b" " * (10**6 + 1)))
+    with pytest.raises(weft.LimitError, match=r"large\.json\.gz has more than 1000000 bytes"):
+        weft_torch.costs_from_kineto(tmp_path, table)
+
+
+def test_mutants():
+    """Flipped bits, cut and doubled pieces: costs, or an error of Weft's."""
+    table = weft.Table.named("1F1B", ranks=1, microbatches=1)
+    (trace,) = traces_of(table, weft.Costs())
+    plain = json.dumps(trace).encode()
+    chance = random.Random(31)
+    refused = 0
+    for number in range(1200):
+        data = bytearray(gzip.compress(plain, 1, mtime=0) if number % 3 else plain)
+        for _ in range(chance.randint(1, 3)):
+            at, kind = chance.randrange(len(data)), chance.randrange(4)
+            if kind < 2:
+                data[at] ^= 1 << chance.randrange(8)
+            elif kind == 2:
+                data[at:at] = data[at : at + chance.randint(1, 400)]
+            else:
+                del data[at : at + chance.randint(1, 40)]
+        for read in (weft_torch.costs_from_kineto, weft_torch.timeline_from_kineto):
+            try:
+                read(bytes(data), table)
+            except weft.Error:
+                refused += 1
+    assert 0 < refused < 2400

@@ -357,6 +357,37 @@ def test_autoplan(p, capsys):
     assert stages[0]["f"] > 2 * stages[1]["f"] and stages[-1]["b"] > 2 * stages[-2]["b"]
 
 
+def test_split_backwards_of_one_rank(tmp_path):
+    """PyTorch's I of stage 0 does nothing: it takes no time, but has its place in a timeline."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        stages = [
+            PipelineStage(torch.nn.Linear(WIDTH, WIDTH), s, 2, torch.device("cpu"))
+            for s in range(2)
+        ]
+        row = ["0F0", "1F0", "1I0", "0F1", "1F1", "1W0", "0I0", "1I1", "0W0", "1W1", "0I1", "0W1"]
+        table = weft.Table.from_rows([row])
+        schedule = weft_torch.runtime(stages, table, loss_of, scale_grads=False)
+        x, y = batch_of(2)
+
+        def step(schedule):
+            schedule.step(x, target=y)
+
+        costs = weft_torch.profile(schedule, step, steps=2)
+        first, last = costs.to_dict()["stages"]
+        assert first["i"] == 0 and first["b"] == first["w"] > 0 and last["i"] > 0
+        assert costs.measured.time > 0 and not costs.measured.host_limited
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=cpu) as recorded:
+            step(schedule)
+        recorded.export_chrome_trace(str(tmp_path / "trace.json"))
+    finally:
+        dist.destroy_process_group()
+    timeline = weft_torch.timeline_from_kineto(tmp_path, table)
+    assert [str(event.action) for event in timeline] == row
+    assert min(event.end - event.begin for event in timeline) == 0
+
+
 PLANNED = weft.plan(
     ranks=2, microbatches=4, memory=3, threads=1, effort=0.05, costs=weft.Costs(f=1, i=2, w=1)
 )
