@@ -6,6 +6,10 @@
  *     enum weft_status plus a struct weft_error that a person can act on;
  *   - a wrong schedule is a finding in a report (weft/verify.h).
  *
+ * What a function returns through a pointer (`out`, the last arguments before `error`) it writes
+ * only on success: after a failure *out is as it was before the call, so start with NULL where you
+ * destroy it in any case.
+ *
  * The library never prints, never exits, and keeps no global state. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H

@@ -43,12 +43,14 @@ struct weft_schedule_info {
   double (*peak_of)(const struct weft_shape *shape);
 };
 
-/* The registry: index 0 ... count-1, in the order of `weft gen --list`. */
+/* The registry: index 0 ... count-1, in the order of the list in docs/schedules.md. */
 WEFT_API size_t weft_schedule_count(void);
 WEFT_API const struct weft_schedule_info *weft_schedule_at(size_t index);
 
-/* By name without regard to case, hyphens and underscores. NULL, and an error with "did you mean", when
- * there is none. error may be NULL. */
+/* By name without regard to case, hyphens and underscores; also by the name that others have for it
+ * (AFAB, PipeDream-Flush, ZB-1P, ZBV, BFS) and by PyTorch's class (ScheduleGPipe). NULL when there is
+ * none, and an error whose hint has names that are like it, if there are any, or what to do instead
+ * of a published schedule that is not here. error may be NULL. */
 WEFT_API const struct weft_schedule_info *weft_schedule_find(const char *name,
                                                              struct weft_error *error);
 

@@ -86,7 +86,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
     const uint32_t peer = peer_of(program, rank_of, action);
     if (peer == WEFT_RANK_NONE) {
       char word[32];
-      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' says what is wrong with the program",
+      return weft_fail(error, WEFT_ERR_INVALID, "verify the program to see what is wrong with it",
                        "rank %" PRIu32 ": no rank has the other end of %s", rank,
                        weft_action_format(&action, word, sizeof word));
     }

@@ -221,7 +221,8 @@ static const char *hint_of(const struct job *job) {
     return "if the job does hang, take the dumps of all ranks while it does";
   }
   if (verdict->cycle_length > 0) {
-    return "'weft verify PROGRAM' shows the same cycle, and the buffers that would avoid it";
+    return "verify the program: it has the same cycle, and the report has the buffers that avoid "
+           "it";
   }
   return job->states[verdict->culprit].phase == WEFT_FLIGHT_MISSING
              ? "find out how that process ended, and take its dump if it is still there"

@@ -15,7 +15,7 @@
 #include "flight/pickle.h"
 #include "flight/pickle_json.h"
 
-#define HINT "take the file that PyTorch has written; 'weft help explain-hang' says which"
+#define HINT "take the file that PyTorch's flight recorder has written, as it is"
 #define NOBODY UINT32_MAX
 
 struct entry {

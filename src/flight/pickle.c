@@ -59,7 +59,7 @@ struct machine {
   struct weft_error *error;
 };
 
-#define HINT "take the file that PyTorch has written, whole; 'weft help explain-hang' says which"
+#define HINT "take the file that PyTorch has written, whole and as it is"
 
 static enum weft_status fail(const struct machine *machine, const char *what) {
   return weft_fail(machine->error, WEFT_ERR_FORMAT, HINT, "%s: byte %zu: %s", machine->name,

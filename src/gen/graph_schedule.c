@@ -102,12 +102,10 @@ static enum weft_status check_stages(const struct weft_schedule_info *info,
                              ? graph->stage_count / shape->ranks
                              : 0;
   if (other >= info->stages_per_rank_min && other <= info->stages_per_rank_max && other > 0) {
-    (void)snprintf(
-        hint, sizeof hint,
-        "use %" PRIu32 " ranks (-p %" PRIu32 "), or %" PRIu32 " stage%s per rank (-v %" PRIu32 ")",
-        graph->stage_count / v, graph->stage_count / v, other, other == 1 ? "" : "s", other);
+    (void)snprintf(hint, sizeof hint, "use p = %" PRIu32 ", or v = %" PRIu32,
+                   graph->stage_count / v, other);
   } else {
-    (void)snprintf(hint, sizeof hint, "use %" PRIu32 " ranks", graph->stage_count / v);
+    (void)snprintf(hint, sizeof hint, "use p = %" PRIu32, graph->stage_count / v);
   }
   return weft_fail(error, WEFT_ERR_USAGE, hint,
                    "the graph has %" PRIu32 " stages, and %s on %" PRIu32 " rank%s has %" PRIu32

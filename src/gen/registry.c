@@ -36,6 +36,40 @@ const struct weft_schedule_info *weft_schedule_at(size_t index) {
 
 /* ---- Names ---- */
 
+enum { NAME_MAX = 48, NAMES_MAX = 4 };
+
+/* What others call them; folded. PyTorch's class names are found without their "Schedule". */
+static const struct {
+  const char *name;
+  const struct weft_generator *generator;
+} aliases[] = {
+    {"afab", &weft_generator_gpipe}, /* all forward, all backward */
+    {"filldrain", &weft_generator_gpipe},
+    {"pipedreamflush", &weft_generator_1f1b},
+    {"dapple", &weft_generator_1f1b},
+    {"bfs", &weft_generator_looped_bfs},
+    {"breadthfirst", &weft_generator_looped_bfs},
+    {"zb1p", &weft_generator_zbh1}, /* zero bubble with the memory of 1F1B */
+    {"zbv", &weft_generator_zbv},
+};
+
+/* Published schedules that are not here; folded. */
+static const struct {
+  const char *name;
+  const char *hint;
+} absent[] = {
+    {"vhalf", "it is not here by name; search for a plan on a V placement with a memory limit"},
+    {"vmin", "it is not here by name; search for a plan on a V placement with a memory limit"},
+    {"hanayo", "it is not here by name; search for a plan on a V placement"},
+    {"zbh2", "it is not here by name; search for a plan, which may use more memory than ZBH1"},
+    {"chimera",
+     "it keeps two copies of the model, as no schedule here does; a plan on a V "
+     "placement is the nearest"},
+    {"dualpipe",
+     "it keeps two copies of the model, as no schedule here does; 'DualPipeV' is the "
+     "half of it that needs one"},
+};
+
 /* The part of a name that counts: letters in lower case and digits. */
 static size_t fold(const char *name, char *folded, size_t size) {
   size_t used = 0;
@@ -51,10 +85,36 @@ static size_t fold(const char *name, char *folded, size_t size) {
   return used;
 }
 
-enum { NAME_MAX = 48 };
+/* All names, those of the generators first: the k-th one folded, or NULL after the last. */
+static const struct weft_generator *name_at(size_t k, char *folded) {
+  if (k < GENERATOR_COUNT) {
+    (void)fold(generators[k]->info.name, folded, NAME_MAX);
+    return generators[k];
+  }
+  k -= GENERATOR_COUNT;
+  if (k >= sizeof aliases / sizeof aliases[0]) {
+    return NULL;
+  }
+  (void)fold(aliases[k].name, folded, NAME_MAX);
+  return aliases[k].generator;
+}
+
+static const struct weft_generator *find_folded(const char *folded) {
+  char known[NAME_MAX];
+  const struct weft_generator *generator;
+  for (size_t k = 0; (generator = name_at(k, known)) != NULL; k++) {
+    if (strcmp(folded, known) == 0) {
+      return generator;
+    }
+  }
+  return NULL;
+}
+
+/* ---- Suggestions: a wrong one is worse than none ---- */
 
 /* Edit distance, Levenshtein; names are short. */
-static unsigned distance(const char *a, size_t a_size, const char *b, size_t b_size) {
+static unsigned distance(const char *a, const char *b) {
+  const size_t a_size = strlen(a), b_size = strlen(b);
   unsigned row[NAME_MAX + 1];
   for (size_t j = 0; j <= b_size; j++) {
     row[j] = (unsigned)j;
@@ -72,32 +132,70 @@ static unsigned distance(const char *a, size_t a_size, const char *b, size_t b_s
   return row[b_size];
 }
 
-static const char *nearest_name(const char *folded, size_t size) {
-  const char *nearest = "";
-  unsigned best = UINT32_MAX;
-  for (size_t k = 0; k < GENERATOR_COUNT; k++) {
-    char name[NAME_MAX];
-    const size_t name_size = fold(generators[k]->info.name, name, sizeof name);
-    const unsigned d = distance(folded, size, name, name_size);
-    if (d < best) {
-      best = d;
-      nearest = generators[k]->info.name;
+static bool begins_like(const char *wanted, const char *known) {
+  return strlen(wanted) >= 2 && strncmp(wanted, known, strlen(wanted)) == 0;
+}
+
+static bool is_part(const char *wanted, const char *known) {
+  return strlen(wanted) >= 3 && strstr(known, wanted) != NULL;
+}
+
+static bool has_as_part(const char *wanted, const char *known) { return is_part(known, wanted); }
+
+static bool is_near(const char *wanted, const char *known) {
+  return distance(wanted, known) <= strlen(wanted) / 3;
+}
+
+/* The schedules with a name that is like the wanted one. */
+static unsigned find_like(const char *wanted, bool (*is_like)(const char *, const char *),
+                          const char *found[NAMES_MAX]) {
+  unsigned count = 0;
+  char known[NAME_MAX];
+  const struct weft_generator *generator;
+  for (size_t k = 0; (generator = name_at(k, known)) != NULL; k++) {
+    bool is_new = count < NAMES_MAX;
+    for (unsigned j = 0; j < count; j++) {
+      is_new = is_new && found[j] != generator->info.name;
+    }
+    if (is_new && is_like(wanted, known)) {
+      found[count++] = generator->info.name;
     }
   }
-  return nearest;
+  return count;
+}
+
+static void suggest(const char *wanted, char *hint, size_t size) {
+  const char *found[NAMES_MAX];
+  unsigned count = find_like(wanted, begins_like, found);
+  count = count > 0 ? count : find_like(wanted, is_part, found);
+  count = count > 0 ? count : find_like(wanted, is_near, found);
+  count = count > 0 ? count : find_like(wanted, has_as_part, found);
+  size_t used = (size_t)snprintf(hint, size, "%s", count > 0 ? "did you mean " : "");
+  for (unsigned k = 0; k < count; k++) {
+    used += (size_t)snprintf(hint + used, size - used, "%s'%s'%s",
+                             k == 0          ? ""
+                             : k + 1 < count ? ", "
+                                             : " or ",
+                             found[k], k + 1 == count ? "?" : "");
+  }
 }
 
 static const struct weft_generator *find(const char *name, struct weft_error *error) {
-  char folded[NAME_MAX], known[NAME_MAX], shown[NAME_MAX], hint[128];
-  const size_t size = fold(name, folded, sizeof folded);
-  for (size_t k = 0; k < GENERATOR_COUNT; k++) {
-    (void)fold(generators[k]->info.name, known, sizeof known);
-    if (strcmp(folded, known) == 0) {
-      return generators[k];
+  static const char prefix[] = "schedule";
+  char folded[NAME_MAX], shown[NAME_MAX], hint[192] = "";
+  (void)fold(name, folded, sizeof folded);
+  const size_t skipped = strncmp(folded, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
+  const char *wanted = folded + skipped;
+  const struct weft_generator *generator = find_folded(wanted);
+  if (generator != NULL) {
+    return generator;
+  }
+  suggest(wanted, hint, sizeof hint);
+  for (size_t k = 0; k < sizeof absent / sizeof absent[0]; k++) {
+    if (strcmp(wanted, absent[k].name) == 0) {
+      (void)snprintf(hint, sizeof hint, "%s", absent[k].hint);
     }
   }
-  (void)snprintf(hint, sizeof hint, "did you mean '%s'? 'weft gen --list' lists all",
-                 nearest_name(folded, size));
   (void)weft_fail(error, WEFT_ERR_USAGE, hint, "unknown schedule '%s'",
                   weft_escape(shown, sizeof shown, name, strlen(name)));
   return NULL;
@@ -209,7 +307,7 @@ static enum weft_status generate_fixed(const struct weft_allocator *allocator,
   if ((shape->ranks != 0 && shape->ranks != p) ||
       (shape->microbatches != 0 && shape->microbatches != m)) {
     weft_program_destroy(table);
-    return weft_fail(error, WEFT_ERR_USAGE, "leave -p and -m out",
+    return weft_fail(error, WEFT_ERR_USAGE, "leave the shape out: there is one",
                      "%s is a fixed table of %" PRIu32 " ranks and %" PRIu32
                      " microbatch%s; p = %" PRIu32 ", m = %" PRIu32 " was asked for",
                      generator->info.name, p, m, m == 1 ? "" : "es", shape->ranks,

@@ -429,7 +429,7 @@ static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
   }
   return weft_fail(error, WEFT_ERR_INVALID,
                    weft_program_has(run->in, WEFT_OPS_SEND | WEFT_OPS_RECV)
-                       ? "weft verify shows the cycle, or what is missing"
+                       ? "verify the program to see the cycle, or what is missing"
                        : "it has no SEND and RECV: lower it first",
                    "the dry run is stuck after %" PRIu32 " steps: %s%s%s%s", step, waits[0] + 2,
                    waits[1], waits[2], more);

@@ -462,7 +462,7 @@ static enum weft_status read_rows(struct reader *reader) {
   if (reader->at == reader->end) {
     char name[128];
     return weft_fail(reader->error, WEFT_ERR_FORMAT,
-                     "'weft gen 1F1B -p 4 -m 8' writes a table to start from",
+                     "a table has a line for each rank, such as 0F0,0F1,0B0,0B1",
                      "%s: empty: expected a row of actions per rank",
                      weft_escape(name, sizeof name, reader->name, strlen(reader->name)));
   }

@@ -19,8 +19,8 @@ enum weft_status weft_pairs_check(uint32_t stages, uint32_t microbatches, uint64
     return WEFT_OK;
   }
   return weft_fail(error, WEFT_ERR_INVALID,
-                   "number stages and microbatches from 0, without gaps; 'weft verify' lists which "
-                   "are out of range",
+                   "number stages and microbatches from 0, without gaps; verify the program to see "
+                   "which are out of range",
                    "too sparse: %" PRIu64 " actions for %" PRIu32 " stages and %" PRIu32
                    " microbatches",
                    actions, stages, microbatches);

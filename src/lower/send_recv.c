@@ -96,7 +96,8 @@ static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pas
   if (pass->split_stage == pass->stage_count) {
     return WEFT_OK;
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists the actions that are misplaced",
+  return weft_fail(error, WEFT_ERR_INVALID,
+                   "verify the table to see the actions that are misplaced",
                    "stage %" PRIu32 " is computed by more than one rank (rank %" PRIu32
                    " is one of them); a stage lives on one rank",
                    pass->split_stage, pass->stages[pass->split_stage].rank);
@@ -410,7 +411,7 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
       }
     }
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows the cycle in the grid",
+  return weft_fail(error, WEFT_ERR_INVALID, "verify the table to see the cycle",
                    "the table cannot be executed: %" PRIu32 " of %" PRIu32
                    " ranks never get on%s%s",
                    stuck, program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");

@@ -185,8 +185,7 @@ static enum weft_status check(const struct weft_choice_request *request, struct 
                            "given");
   }
   if (search->costs->part_count == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE,
-                     "give costs with parts, one for each layer; weft train --profile writes them",
+    return weft_fail(error, WEFT_ERR_USAGE, "give costs with parts, one for each layer",
                      "the costs have no parts: the choice of the ranks of a pipeline needs to know "
                      "what can be divided");
   }

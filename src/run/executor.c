@@ -83,7 +83,7 @@ enum weft_status weft_executor_fail_action(const struct weft_executor *executor,
                                            const struct weft_action *action, const char *what,
                                            struct weft_error *error) {
   char text[64];
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
+  return weft_fail(error, WEFT_ERR_INVALID, "verify the program to see everything that is wrong",
                    "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
                    executor->cell, weft_action_format(action, text, sizeof text), what);
 }
@@ -223,7 +223,7 @@ static enum weft_status find_held(const struct weft_executor *executor,
                      in ? port->other : stage->stage, in ? stage->stage : port->other);
     }
     return weft_fail(
-        error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
+        error, WEFT_ERR_INVALID, "verify the program to see everything that is missing",
         "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
         ", microbatch %" PRIu32 "%s",
         executor->transport->rank, name_leftover(at, in), stage->stage, microbatch, edge);
@@ -242,7 +242,7 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
     }
     if (stage->free_slot_count != stage->slot_count) {
       return weft_fail(
-          error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
+          error, WEFT_ERR_INVALID, "verify the program to see everything that is missing",
           "rank %" PRIu32 " is at the end of the step, and stage %" PRIu32 " still has %" PRIu32
           " microbatches without their last backward",
           executor->transport->rank, stage->stage, stage->slot_count - stage->free_slot_count);

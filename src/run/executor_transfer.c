@@ -137,7 +137,7 @@ enum weft_status weft_executor_await_buffer(struct weft_executor *executor, uint
     return WEFT_OK;
   }
   if (pool->sends == NULL) {
-    return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists what is wrong with a program",
+    return weft_fail(error, WEFT_ERR_INVALID, "verify the program to see what is wrong with it",
                      "rank %" PRIu32 " holds %" PRIu32
                      " messages of one boundary at once, more than its row can have",
                      executor->transport->rank, pool->count);

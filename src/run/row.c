@@ -272,7 +272,8 @@ static enum weft_status check_stages(const struct weft_row *row, struct weft_err
       if (owner != WEFT_RANK_NONE) {
         (void)snprintf(name, sizeof name, "rank %" PRIu32, owner);
       }
-      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong",
+      return weft_fail(error, WEFT_ERR_INVALID,
+                       "verify the program to see everything that is wrong",
                        "rank %" PRIu32 " has %s, and stage %u belongs to %s", row->rank,
                        weft_action_format(action, text, sizeof text), action->stage, name);
     }

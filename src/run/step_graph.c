@@ -20,11 +20,11 @@ const char *weft_step_graph_refusal_text(uint32_t refusal) {
       [WEFT_STEP_GRAPH_NO_GROUP] = "the transport has no groups, in which ranks decide about it",
       [WEFT_STEP_GRAPH_CHAIN_HANGS] =
           ("the program would hang if each rank had one transfer at a time, in the order of its "
-           "row ('weft verify --channel nccl-world' says where), as a graph does"),
+           "row, as a graph does; verify it with the channel model nccl-world to see where"),
       [WEFT_STEP_GRAPH_CHAIN_SLOW] =
           ("one transfer at a time per rank, in the order of its row, as a graph has them, would "
-           "make the step longer; lower the table in the order of time, as 'weft run' does with a "
-           "compute-only one, or set WEFT_NCCL_GRAPHS=all"),
+           "make the step longer; lower the table in the order of time, or "
+           "set WEFT_NCCL_GRAPHS=all"),
       [WEFT_STEP_GRAPH_NOT_RECORDED] = "it could not be recorded"};
   return refusal < WEFT_STEP_GRAPH_REFUSAL_COUNT ? texts[refusal] : "of a reason unknown here";
 }

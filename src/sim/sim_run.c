@@ -368,7 +368,8 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
     used += added > 0 ? (size_t)added : 0;
     used = used < sizeof waits ? used : sizeof waits - 1;
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what is missing, or the cycle",
+  return weft_fail(error, WEFT_ERR_INVALID,
+                   "verify the program to see what is missing, or the cycle",
                    "it never finishes: %" PRIu32 " of %" PRIu32
                    " ranks wait for an input that does not come%s%s",
                    stuck, run->program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");

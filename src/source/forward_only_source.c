@@ -70,7 +70,7 @@ static enum weft_status read_placement(struct forward_order *order, const struct
   (void)weft_placement_infer(like, order->rank_of);
   for (uint32_t s = 0; s < order->stage_count; s++) {
     if (order->rank_of[s] == WEFT_RANK_NONE) {
-      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what else is missing",
+      return weft_fail(error, WEFT_ERR_INVALID, "verify the program to see what else is missing",
                        "no rank computes stage %" PRIu32 " of %" PRIu32, s, order->stage_count);
     }
     order->row_sizes[order->rank_of[s]] += order->microbatch_count;

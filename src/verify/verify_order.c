@@ -83,7 +83,7 @@ WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
     weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
                       "its input comes from stage %" PRIu32 " on rank %" PRIu32
                       ", and no SEND and RECV transfer it; take out those that are there and let "
-                      "'weft lower' place all",
+                      "lowering place all",
                       producer, context->owner[producer]);
   }
 }

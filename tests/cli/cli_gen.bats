@@ -112,6 +112,12 @@ load ../setup/cli_setup
   fails 2 "unknown schedule '1F1C'" "did you mean '1F1B'"
   weft gen InterleavedZeroBuble -p 4 -m 8
   fails 2 "did you mean 'InterleavedZeroBubble'"
+  weft gen weft -p 4 -m 8
+  fails 2 "unknown schedule 'weft'" "hint: 'weft gen --list' lists all"
+  [[ $stderr != *"did you mean"* ]]
+  weft gen v-half -p 4 -m 8
+  fails 2 "search for a plan on a V placement" "; 'weft gen --list' lists all, 'weft plan' (--placement v, --memory LIMIT) finds others"
+  [ "$("$WEFT" gen zbv -p 4 -m 8)" = "$("$WEFT" gen ZBVZeroBubble -p 4 -m 8)" ]
   weft gen $'ev\x1b[31mil\n' -p 4 -m 8
   fails 2 'ev\x1b[31mil'
 }

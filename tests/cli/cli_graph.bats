@@ -335,9 +335,9 @@ and 1 more; --max-differences shows them
   fails 1 "the least is 2"
   weft gen Interleaved1F1B --graph skip.json -m 4 -p 1
   fails 2 "the graph has 4 stages, and Interleaved1F1B on 1 rank has 2 on each"
-  [[ $stderr == *"hint: use 2 ranks (-p 2), or 4 stages per rank (-v 4)"* ]]
+  [[ $stderr == *"hint: use p = 2, or v = 4"* ]]
   weft gen ZBVZeroBubble --graph skip.json -m 4 -p 1
-  [[ $stderr == *$'hint: use 2 ranks'* && $stderr != *"-v"* ]]
+  [[ $stderr == *$'hint: use p = 2'* && $stderr != *"v ="* ]]
   weft gen 1F1B --graph skip.json -m 4 --for pytorch
   fails 2 "--for does not go with --graph"
 }

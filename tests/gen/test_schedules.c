@@ -215,6 +215,63 @@ static void names_ignore_case_and_hyphens(void **state) {
   assert_null(strchr(error.message, 0x1b));
 }
 
+static void names_of_others_are_known(void **state) {
+  (void)state;
+  static const char *const pairs[][2] = {
+      {"zbv", "ZBVZeroBubble"},
+      {"ZB-V", "ZBVZeroBubble"},
+      {"AFAB", "GPipe"},
+      {"PipeDream-Flush", "1F1B"},
+      {"zb1p", "ZBH1"},
+      {"BFS", "LoopedBFS"},
+      {"Schedule1F1B", "1F1B"},
+      {"ScheduleGPipe", "GPipe"},
+      {"ScheduleZBVZeroBubble", "ZBVZeroBubble"},
+      {"ScheduleDualPipeV", "DualPipeV"},
+      {"ScheduleLoopedBFS", "LoopedBFS"},
+      {"ScheduleInterleaved1F1B", "Interleaved1F1B"},
+      {"ScheduleInterleavedZeroBubble", "InterleavedZeroBubble"},
+  };
+  for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
+    const struct weft_schedule_info *info = weft_schedule_find(pairs[k][0], NULL);
+    assert_non_null(info);
+    assert_string_equal(info->name, pairs[k][1]);
+  }
+}
+
+/* A wrong suggestion is worse than none; and no hint names a command. */
+static void suggestions_are_like_what_was_typed(void **state) {
+  (void)state;
+  static const char *const hints[][2] = {
+      {"zb", "did you mean 'ZBH1' or 'ZBVZeroBubble'?"},
+      {"dual", "did you mean 'DualPipeV'?"},
+      {"interleaved", "did you mean 'Interleaved1F1B' or 'InterleavedZeroBubble'?"},
+      {"gpip", "did you mean 'GPipe'?"},
+      {"gpine", "did you mean 'GPipe'?"},
+      {"eagr1f1b", "did you mean 'Eager1F1B'?"},
+      {"ScheduleZBVZeroBuble", "did you mean 'ZBVZeroBubble'?"},
+      {"zero-bubble", "did you mean 'InterleavedZeroBubble' or 'ZBVZeroBubble'?"},
+      {"Foo", ""},
+      {"weft", ""},
+      {"nope", ""},
+      {"", ""},
+      {"x", ""},
+      {"schedule", ""},
+      {"V-Half", "it is not here by name; search for a plan on a V placement with a memory limit"},
+      {"v_min", "it is not here by name; search for a plan on a V placement with a memory limit"},
+      {"Hanayo", "it is not here by name; search for a plan on a V placement"},
+  };
+  struct weft_error error;
+  for (size_t k = 0; k < sizeof hints / sizeof hints[0]; k++) {
+    assert_null(weft_schedule_find(hints[k][0], &error));
+    assert_string_equal(error.hint, hints[k][1]);
+  }
+  assert_null(weft_schedule_find("DualPipe", &error));
+  assert_non_null(strstr(error.hint, "two copies of the model"));
+  assert_null(weft_schedule_find("Chimera", &error));
+  assert_non_null(strstr(error.hint, "two copies of the model"));
+}
+
 static enum weft_status refuse(const char *name, uint32_t p, uint32_t v, uint32_t m,
                                struct weft_error *error) {
   const struct weft_shape shape = {.ranks = p, .stages_per_rank = v, .microbatches = m};
@@ -256,6 +313,8 @@ int main(void) {
       cmocka_unit_test(facts_match_tables),
       cmocka_unit_test(forward_only_runs_at_v_placement),
       cmocka_unit_test(names_ignore_case_and_hyphens),
+      cmocka_unit_test(names_of_others_are_known),
+      cmocka_unit_test(suggestions_are_like_what_was_typed),
       cmocka_unit_test(limits_name_the_nearest_values),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,3 +28,10 @@ sources() { find include src app bench examples tests tools cmake -type f \
 @test "the README has fewer than 250 lines" {
   [ "$(wc -l <README.md)" -lt 250 ]
 }
+
+@test "texts of the library name no command: its callers are C and Python programs too" {
+  run grep -rnE --include='*.[ch]' \
+    "\"[^\"]*\bweft (gen|lower|verify|sim|compare|plan|show|explain|diff|run|train|doctor|help)\b[^\"]*\"" \
+    src --exclude-dir=cli
+  [ "$status" -eq 1 ] || { echo "$output"; return 1; }
+}

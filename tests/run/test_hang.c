@@ -155,13 +155,13 @@ static void test_many_ranks(void **state) {
   check(&states, 512, 0,
         "a cycle of 1024 ranks: rank 0 waits in 0RECV_B0 for rank 1; rank 1 waits in 1RECV_B0 "
         "for rank 2; rank 2 waits in 2RECV_B0 for rank 3; and 1021 more",
-        "the program can deadlock: 'weft verify' shows the cycle");
+        "the program can deadlock: verify it to see the cycle");
   rank_states_finish(&states);
 }
 
 static void test_cycle(void **state) {
   (void)state;
-  static const char hint[] = "the program can deadlock: 'weft verify' shows the cycle";
+  static const char hint[] = "the program can deadlock: verify it to see the cycle";
   struct rank_states states;
   rank_states_init(&states, 5, "threads");
   rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
@@ -228,8 +228,8 @@ static void test_phases(void **state) {
   states.items[1].step = 7;
   check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has done its part of step 7",
-        "nothing is left that rank 1 would send: see that all ranks run the same program, and that "
-        "'weft verify' passes it");
+        "nothing is left that rank 1 would send: see that all ranks run the same program, and "
+        "verify it");
   rank_state_set(&states, 1, WEFT_PHASE_FAILED, "1F0", NOBODY, "", tenths(310));
   check(&states, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has failed",
         "rank 1's own error says why");
@@ -237,12 +237,12 @@ static void test_phases(void **state) {
   check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits before 1F0 since 31.0 s, for "
         "no known rank",
-        "look at rank 1's row of the program: 'weft verify' shows whether it can end");
+        "look at rank 1's row of the program, and verify the program to see whether it can end");
   rank_state_set(&states, 1, WEFT_PHASE_SEND, "", 2, "", tenths(310));
   check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits since 31.0 s, for no known "
         "rank",
-        "look at rank 1's row of the program: 'weft verify' shows whether it can end");
+        "look at rank 1's row of the program, and verify the program to see whether it can end");
   rank_states_finish(&states);
 }
 
@@ -508,7 +508,7 @@ static void test_explained_cycle(void **state) {
       "verdict: a cycle: rank 1 waits in 1RECV_B0 for rank 2 (2SEND_B0); rank 2 waits "
       "in 2RECV_F1 for rank 1 (1SEND_F1)\n"
       "cycle: ranks 1 2\n"
-      "hint: the program can deadlock: 'weft verify' shows the cycle\n");
+      "hint: the program can deadlock: verify it to see the cycle\n");
   rank_states_finish(&states);
 }
 

@@ -137,7 +137,7 @@ int weft_train_setup_read_schedule(struct weft_train_setup *setup) {
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
   if (info == NULL) {
     setup->options.schedule = name;
-    return is_path(name) ? read_file(setup, name) : weft_cli_fail(setup->cli, NULL, &error);
+    return is_path(name) ? read_file(setup, name) : weft_cli_fail_schedule(setup->cli, &error);
   }
   if (!info->trains) {
     return weft_cli_usage(setup->cli, "'weft gen --list' lists the schedules",

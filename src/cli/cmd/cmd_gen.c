@@ -189,7 +189,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
   const char *name = arguments->operands[0];
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
   if (info == NULL) {
-    return weft_cli_fail(cli, NULL, &error);
+    return weft_cli_fail_schedule(cli, &error);
   }
   WEFT_CLI_TRY(check_given(cli, arguments, info));
   WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));

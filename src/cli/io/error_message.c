@@ -285,6 +285,18 @@ int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct wef
   return exit_status(error->status, file != NULL);
 }
 
+int weft_cli_fail_schedule(const struct weft_cli *cli, const struct weft_error *error) {
+  static const char more[] =
+      "'weft gen --list' lists all, 'weft plan' (--placement v, --memory LIMIT) finds others";
+  struct weft_error extended = *error;
+  (void)snprintf(extended.hint, sizeof extended.hint, "%.*s%s%s", 160, error->hint,
+                 error->hint[0] == '\0'                        ? ""
+                 : error->hint[strlen(error->hint) - 1] == '?' ? " "
+                                                               : "; ",
+                 more);
+  return weft_cli_fail(cli, NULL, &extended);
+}
+
 int weft_cli_result(const struct weft_cli *cli, const char *file, enum weft_status status,
                     const struct weft_error *error) {
   return status < 0 ? weft_cli_fail(cli, file, error) : WEFT_CLI_OK;

@@ -43,6 +43,9 @@ int weft_cli_fail_memory(const struct weft_cli *cli);
  * NULL) or a file; returns the exit status for it. */
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error);
 
+/* The same for a name that is none of a schedule's: the hint also says where names come from. */
+int weft_cli_fail_schedule(const struct weft_cli *cli, const struct weft_error *error);
+
 /* What weft_cli_fail() returns where `status` is a failure, else WEFT_CLI_OK. */
 int weft_cli_result(const struct weft_cli *cli, const char *file, enum weft_status status,
                     const struct weft_error *error);

@@ -17,8 +17,7 @@ static struct weft_cuda_api api;
 static struct weft_error load_error; /* WEFT_OK: loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static const char install_hint[] =
-    "install NVIDIA's driver for CUDA 12.0 or later; 'weft doctor' says what was found";
+static const char install_hint[] = "install NVIDIA's driver for CUDA 12.0 or later";
 
 static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,

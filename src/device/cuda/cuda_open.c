@@ -42,7 +42,7 @@ enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out
   WEFT_TRY(weft_cuda_driver_info(&driver, error));
   WEFT_TRY(weft_cuda_api_load(&cuda, error));
   if (gpu >= driver.gpu_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "'weft doctor' lists them",
+    return weft_fail(error, WEFT_ERR_USAGE, "GPUs are counted from 0, as nvidia-smi does",
                      "there is no GPU %" PRIu32 ": this machine has %" PRIu32 ", from 0 on", gpu,
                      driver.gpu_count);
   }

@@ -817,7 +817,8 @@ static enum weft_status check_request(const struct weft_search_request *request,
                      request->ranks, request->microbatches);
   }
   if (request->costs->part_count > 0 && !request->keep_partition) {
-    return weft_fail(error, WEFT_ERR_USAGE, "use --keep-partition, or costs without parts",
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "keep the partition of the costs, or give costs without parts",
                      "stages that form a graph cannot be partitioned anew: the graph is of stages");
   }
   return weft_plan_check_factors(request, error);

@@ -555,7 +555,7 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_ran
   } else {
     add(hint,
         "nothing is left that rank %" PRIu32
-        " would send: see that all ranks run the same program, and that 'weft verify' passes it",
+        " would send: see that all ranks run the same program, and verify it",
         culprit);
   }
 }
@@ -604,7 +604,8 @@ static void hint_for(struct line *hint, const struct graph *graph, uint32_t repo
         break;
       }
       add(hint,
-          "look at rank %" PRIu32 "'s row of the program: 'weft verify' shows whether it can end",
+          "look at rank %" PRIu32
+          "'s row of the program, and verify the program to see whether it can end",
           culprit);
   }
 }
@@ -631,7 +632,7 @@ static struct weft_wait_graph_end diagnose(struct graph *graph, uint32_t reporte
       add(&message, "is in ");
     }
     add_cycle(&message, graph, &end);
-    add(&hint, "the program can deadlock: 'weft verify' shows the cycle");
+    add(&hint, "the program can deadlock: verify it to see the cycle");
   } else {
     struct weft_rank_state state;
     if (end.culprit == reporter) {
