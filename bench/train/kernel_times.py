@@ -152,7 +152,7 @@ def work(launch, model, batch):
     block = 12 * c * c + 13 * c
     parameters = layers * block + (2 * VOCABULARY + TOKENS) * c + 2 * c
     numbers = {"norm": 2 * rows * c, "norm_backward": 4 * rows * c, "attention_products": 2 * rows * c,
-               "column_parts": rows * 256 * launch.grid[0], "cross_entropy": 2 * rows * VOCABULARY,
+               "column_parts": 256 * 256 * launch.grid[0], "cross_entropy": 2 * rows * VOCABULARY,
                "embed": 2 * rows * c, "embed_backward_positions": rows * c,
                "embed_backward_tokens": rows * c + 4 * min(rows, VOCABULARY) * c,
                "adamw": 15 * 1024 * launch.grid[0], "square_sums": 2 * parameters / (layers + 2)}

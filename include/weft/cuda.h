@@ -92,7 +92,9 @@ WEFT_API enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_
 /* NULL is fine. Nothing enqueued may still use them. */
 WEFT_API void weft_cuda_kernels_unload(struct weft_cuda_kernels *kernels);
 
-/* Enqueues names[kernel] on a stream of the rank's device. */
+/* Enqueues names[kernel] on a stream of the rank's device. WEFT_ERR_USAGE: more blocks or threads
+ * than CUDA launches: 2^31 - 1 blocks in x, 65,535 in y and in z; 1,024 threads in a block, 64 in
+ * its z. */
 struct weft_cuda_launch {
   uint32_t kernel;
   uint32_t blocks[3], threads[3]; /* 0: 1 */

@@ -443,6 +443,61 @@ static void test_failures_at_a_call(void **state) {
   end();
 }
 
+/* ---- Limits of a launch ---- */
+
+/* Of libcuda, and not in the product's table. */
+extern CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
+enum { MAX_DYNAMIC_SHARED = 8 };
+
+struct launch_size {
+  unsigned int grid[3], block[3], shared;
+};
+
+static CUresult launch_spin(CUstream stream, struct launch_size size) {
+  uint64_t ns = 1;
+  void *parameters[] = {&ns};
+  const unsigned int *grid = size.grid, *block = size.block;
+  return cuda->cuLaunchKernel((CUfunction)spin, grid[0], grid[1], grid[2], block[0], block[1],
+                              block[2], size.shared, stream, parameters, NULL);
+}
+
+static void test_limits_of_a_launch(void **state) {
+  (void)state;
+  static const struct launch_size good[] = {{{INT32_MAX, 1, 1}, {1024, 1, 1}, 0},
+                                            {{1, 65535, 65535}, {4, 4, 64}, 0},
+                                            {{1, 1, 1}, {1, 1024, 1}, 48 << 10}};
+  static const struct launch_size bad[] = {{{UINT32_C(1) << 31, 1, 1}, {1, 1, 1}, 0},
+                                           {{1, 65536, 1}, {1, 1, 1}, 0},
+                                           {{1, 1, 65536}, {1, 1, 1}, 0},
+                                           {{0, 1, 1}, {1, 1, 1}, 0},
+                                           {{1, 0, 1}, {1, 1, 1}, 0},
+                                           {{1, 1, 1}, {1025, 1, 1}, 0},
+                                           {{1, 1, 1}, {33, 32, 1}, 0},
+                                           {{1, 1, 1}, {1, 1, 65}, 0},
+                                           {{1, 1, 1}, {1, 1, 0}, 0},
+                                           {{1, 1, 1}, {65536, 65536, 1}, 0},
+                                           {{1, 1, 1}, {1, 1, 1}, (48 << 10) + 1}};
+  begin((struct fake_cuda_options){.seed = 3});
+  CUstream stream = create_stream();
+  for (size_t k = 0; k < sizeof good / sizeof good[0]; k++) {
+    OK(launch_spin(stream, good[k]));
+  }
+  for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+    assert_int_equal(launch_spin(stream, bad[k]), CUDA_ERROR_INVALID_VALUE);
+  }
+  /* A function that asks for more gets it: 227 KiB on Hopper. */
+  const struct launch_size most = {{1, 1, 1}, {1, 1, 1}, 227 << 10};
+  assert_int_equal(launch_spin(stream, most), CUDA_ERROR_INVALID_VALUE);
+  assert_int_equal(cuFuncSetAttribute((CUfunction)spin, MAX_DYNAMIC_SHARED, (227 << 10) + 1),
+                   CUDA_ERROR_INVALID_VALUE);
+  OK(cuFuncSetAttribute((CUfunction)spin, MAX_DYNAMIC_SHARED, 227 << 10));
+  OK(launch_spin(stream, most));
+  OK(cuda->cuStreamSynchronize(stream));
+  OK(cuda->cuStreamDestroy(stream));
+  nothing_found();
+  end();
+}
+
 /* ---- Devices ---- */
 
 static void test_two_devices(void **state) {
@@ -598,6 +653,7 @@ int main(void) {
       cmocka_unit_test(test_words_for_the_host),
       cmocka_unit_test(test_accesses_out_of_bounds),
       cmocka_unit_test(test_failures_at_a_call),
+      cmocka_unit_test(test_limits_of_a_launch),
       cmocka_unit_test(test_two_devices),
       cmocka_unit_test(test_partitions),
       cmocka_unit_test(test_time),

@@ -379,6 +379,39 @@ static void a_rank_has_many_streams(void **state) {
   assert_int_equal(fake_cuda_statistics().streams, before);
 }
 
+/* What CUDA would refuse without a reason is refused with one. */
+static void launches_beyond_the_limits_are_refused(void **state) {
+  static const struct weft_cuda_launch bad[] = {
+      {.blocks = {UINT32_C(1) << 31}}, {.blocks = {1, 65536}},
+      {.blocks = {1, 1, 65536}},       {.threads = {1025}},
+      {.threads = {65536, 65536}},     {.threads = {1, 1, 65}}};
+  static const char *const names[] = {"weft_spin"};
+  uint64_t ns = 1;
+  void *parameters[] = {&ns};
+  struct weft_cuda_kernels *kernels;
+  struct weft_stream *stream;
+  struct weft_cuda *cuda;
+  struct weft_error error;
+  (void)state;
+  fake_cuda_reset(NULL);
+  assert_int_equal(weft_cuda_open(NULL, NULL, 1, &cuda, &error), WEFT_OK);
+  struct weft_device *device = weft_cuda_device(cuda, 0);
+  assert_int_equal(device->ops->stream_create(device, NULL, &stream, &error), WEFT_OK);
+  assert_int_equal(weft_cuda_kernels_load(cuda, 0, "source", names, 1, &kernels, &error), WEFT_OK);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(bad); k++) {
+    struct weft_cuda_launch launch = bad[k];
+    launch.parameters = parameters;
+    assert_int_equal(weft_cuda_launch(kernels, &launch, stream, &error), WEFT_ERR_USAGE);
+    assert_non_null(strstr(error.message, "CUDA's limit"));
+  }
+  const struct weft_cuda_launch most = {
+      .blocks = {INT32_MAX}, .threads = {4, 4, 64}, .parameters = parameters};
+  assert_int_equal(weft_cuda_launch(kernels, &most, stream, &error), WEFT_OK);
+  assert_true(fake_cuda_run());
+  weft_cuda_kernels_unload(kernels);
+  weft_cuda_close(cuda);
+}
+
 static void ranks_are_on_parts_of_gpus(void **state) {
   static struct cuda_job job;
   static const uint32_t both[] = {1, 0};
@@ -795,6 +828,7 @@ int main(void) {
       cmocka_unit_test(times_count_from_before_the_batch),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_do_not_begin_alone),
+      cmocka_unit_test(launches_beyond_the_limits_are_refused),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

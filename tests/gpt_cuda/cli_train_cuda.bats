@@ -184,6 +184,19 @@ hash_of() {
   on_gpus --synthetic --vocabulary 257
   fails 2 "a vocabulary of 257 is not a multiple of 8"
   hints
+  on_gpus --data data.txt --layers 1 --dim 16 --heads 1 --context 4 --batch 65536 -m 1
+  fails 2 "microbatches of 65536 sequences and 1 heads: the GPU's kernels take at most 65535 of each"
+  hints
+}
+
+# The first kernel never ends, so that all are launched and none of this large batch is computed.
+@test "train on GPUs: sequences times heads may be more than a grid has in y" {
+  text >data.txt
+  run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+    WEFT_FAKE_CUDA=hang=weft_gpt_embed:1 "$WEFT" train --data data.txt --device cuda --layers 1 \
+    --dim 128 --heads 8 --context 4 --batch 8192 -m 1 --ranks 1 --steps 1 --no-sample \
+    --eval-every 100 --stall-limit 0.3
+  [ "$status" -eq 75 ] || { echo "$stderr"; false; }
 }
 
 @test "train on GPUs: a timeline, the loss's curve, a sample and an evaluation, as on the host" {

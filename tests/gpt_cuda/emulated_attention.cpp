@@ -17,8 +17,10 @@ static problem *given;
 
 enum { D = 64 };
 
-#define PARTS(rows) ((unsigned)(given->tokens + rows - 1) / rows)
-#define HEADS ((unsigned)(given->sequences * given->heads))
+#define BLOCKS(rows)                                                                    \
+  grid {                                                                                \
+    (unsigned)(given->tokens + rows - 1) / rows, (unsigned)given->heads, (unsigned)given->sequences \
+  }
 /* Rows and threads of a block, forward and backward. */
 #define RUN_VARIANT(name, rows, count, back_rows, back_count)                                   \
   static void run_##name() {                                                                    \
@@ -28,11 +30,11 @@ enum { D = 64 };
                                             given->qkv.data(), given->sequences, given->tokens, \
                                             given->heads);                                      \
         },                                                                                      \
-        PARTS(rows), HEADS, count);                                                             \
-    launch([] { weft_gpt_attention_backward_queries_##name(BACKWARD_VALUES); }, PARTS(back_rows), \
-           HEADS, back_count);                                                                  \
-    launch([] { weft_gpt_attention_backward_keys_##name(BACKWARD_VALUES); }, PARTS(back_rows),  \
-           HEADS, back_count);                                                                  \
+        BLOCKS(rows), count);                                                                   \
+    launch([] { weft_gpt_attention_backward_queries_##name(BACKWARD_VALUES); }, \
+           BLOCKS(back_rows), back_count); \
+    launch([] { weft_gpt_attention_backward_keys_##name(BACKWARD_VALUES); }, \
+           BLOCKS(back_rows), back_count); \
   }
 #define BACKWARD_VALUES                                                                           \
   given->dqkv.data(), given->qkv.data(), given->dy.data(), given->log_sums.data(),                \

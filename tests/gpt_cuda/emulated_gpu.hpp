@@ -400,15 +400,19 @@ static void weft_wide_arrived() { weft_copies_wait<0>(); }
 
 /* ---- Launching ---- */
 
-/* Blocks (x, y) of `count` by `other` threads that all do `run`. */
-static void launch(void (*run)(), unsigned x, unsigned y, unsigned count, unsigned other = 1) {
+struct grid {
+  unsigned x, y = 1, z = 1;
+};
+
+/* Blocks of `count` by `other` threads that all do `run`. */
+static void launch(void (*run)(), grid blocks, unsigned count, unsigned other = 1) {
   kernel = run;
   lowest = UINTPTR_MAX; /* it has arrays of its own */
-  gridDim.x = x, gridDim.y = y, blockDim.x = count, blockDim.y = other;
-  for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++) {
-    for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) {
-      run_block(count * other);
-    }
+  const auto [x, y, z] = blocks;
+  gridDim.x = x, gridDim.y = y, gridDim.z = z, blockDim.x = count, blockDim.y = other;
+  for (unsigned block = 0; block < x * y * z; block++) {
+    blockIdx.x = block % x, blockIdx.y = block / x % y, blockIdx.z = block / x / y;
+    run_block(count * other);
   }
 }
 

@@ -36,8 +36,8 @@ static bool check_norm(unsigned rows, unsigned channels, bool has_residual) {
           std::vector<weft_bf16>(count, 0x7fff), std::vector<float>(rows, NAN),
           std::vector<float>(rows, NAN), std::vector<float>(blocks * 2 * channels, NAN),
           has_residual};
-  launch(run_norm, (rows + 7) / 8, 1, 256);
-  launch(run_norm_backward, (unsigned)blocks, 1, 256);
+  launch(run_norm, {(rows + 7) / 8}, 256);
+  launch(run_norm_backward, {(unsigned)blocks}, 256);
   std::vector<double> y(count), dx(count), sums(2 * channels);
   std::vector<float> own_sums(2 * channels);
   for (unsigned r = 0; r < rows; r++) {
@@ -100,8 +100,8 @@ static bool check_columns(unsigned rows, unsigned width, unsigned each) {
   for (size_t k = 0; k < columns.x.size(); k++) {
     truth[k % width] += number_of(columns.x[k]);
   }
-  launch(run_parts, (width + 255) / 256, parts, 32, 8);
-  launch(run_add, (width + 31) / 32, 1, 32, 32);
+  launch(run_parts, {(width + 255) / 256 * parts}, 32, 8);
+  launch(run_add, {(width + 31) / 32}, 32, 32);
   return report("column sums", rows, width, distance(columns.to, truth), 1e-5);
 }
 
@@ -126,9 +126,9 @@ static bool check_sum(unsigned rows, unsigned channels) {
     truth[k] = number_of(sums.a[k]) + number_of(sums.b[k]);
   }
   const unsigned blocks = (unsigned)((count / 8 + 255) / 256);
-  launch(run_sum, blocks, 1, 256);
+  launch(run_sum, {blocks}, 256);
   const std::vector<weft_bf16> first = sums.sum;
-  launch(run_sum_swapped, blocks, 1, 256);
+  launch(run_sum_swapped, {blocks}, 256);
   return report("add_bf16", rows, channels, distance(first, truth), 0.003) && first == sums.sum;
 }
 
@@ -168,7 +168,7 @@ static bool check_entropy(unsigned rows, unsigned vocabulary, bool keeps) {
                 : (exp(number_of(row[c])) / sum - (c == entropy.targets[r] ? 1 : 0)) / rows;
     }
   }
-  launch(run_entropy, rows, 1, 1024);
+  launch(run_entropy, {rows}, 1024);
   const bool good = report(keeps ? "cross_entropy, keeps logits" : "cross_entropy, gradients", rows,
                            vocabulary, distance(entropy.logits, truth), 0.003);
   return report("cross_entropy's losses", rows, vocabulary, distance(entropy.losses, losses), 1e-5) &&
@@ -215,10 +215,10 @@ static bool check_losses() {
     mean += end.losses[r] / 3000.0;
   }
   end.loss = 1;
-  launch(run_mean, 1, 1, 1024);
+  launch(run_mean, {1}, 1024);
   bool good = fabs(end.own - mean) < 1e-12 && fabs(end.loss - (1 + 0.3 * mean)) < 1e-12;
   end.own = 5;
-  launch(run_mean_alone, 1, 1, 1024);
+  launch(run_mean_alone, {1}, 1024);
   good = good && end.own == 5 && fabs(end.loss - (1 + 1.3 * mean)) < 1e-12;
   return report("mean_loss", 3000, 1, good ? 0 : 1, 0.5);
 }
@@ -234,14 +234,14 @@ static bool check_clip(unsigned layers, unsigned replicas, unsigned heads) {
     sum += end.sums[k] = k % 5;
   }
   end.step = {0.9, 0.01, 1, 1e-8, 0.9, 0.95, 1, 0};
-  launch(run_clip, 1, 1, 1024);
+  launch(run_clip, {1}, 1024);
   bool good = fabs(end.norm - sqrt(sum)) < 1e-12 * sqrt(sum) && end.settings[7] == 1 &&
               end.settings[6] == (float)(1 / (sqrt(sum) + 1e-6)) && end.settings[0] == 0.9f;
   for (unsigned k = 0; k < heads * replicas; k++) {
     for (int always = 0; always < 2; always++) {
       end.step[7] = always;
       end.sums[layers * replicas + k] = INFINITY;
-      launch(run_clip, 1, 1, 1024);
+      launch(run_clip, {1}, 1024);
       good = good && end.settings[7] == (float)always;
       end.sums[layers * replicas + k] = 2;
     }
@@ -261,9 +261,9 @@ static bool check_update(unsigned count) {
     end.decays[k / 16] = k / 16 % 2;
   }
   end.parts.assign(64, NAN), end.sums.assign(1, NAN);
-  launch(run_squares, 64, 1, 256);
-  launch(run_sum_parts, 1, 1, 256);
-  launch(run_adamw, (count / 4 + 255) / 256, 1, 256);
+  launch(run_squares, {64}, 256);
+  launch(run_sum_parts, {1}, 256);
+  launch(run_adamw, {(count / 4 + 255) / 256}, 256);
   for (unsigned k = 0; k < count; k++) {
     const double g = 0.5 * end.gradients[k], m = 0.5 + 0.1 * (g - 0.5), v = 0.95 * 0.25 + 0.05 * g * g;
     const double w = (k / 16 % 2 != 0 ? 0.5 : 1) - 0.1 * m / (sqrt(v) * 2 + 1e-8);
@@ -322,9 +322,9 @@ static bool check_embedding(unsigned sequences, unsigned tokens, unsigned channe
       dwpe[(size_t)(r % tokens) * channels + c] += number_of(e.dy[at]);
     }
   }
-  launch(run_embed, (rows * channels / 8 + 255) / 256, 1, 256);
-  launch(run_positions, (tokens * channels + 255) / 256, 1, 256);
-  launch(run_tokens, (vocabulary + each_block() - 1) / each_block(), 1, 256);
+  launch(run_embed, {(rows * channels / 8 + 255) / 256}, 256);
+  launch(run_positions, {(tokens * channels + 255) / 256}, 256);
+  launch(run_tokens, {(vocabulary + each_block() - 1) / each_block()}, 256);
   const bool forward = report("embed", rows, channels, distance(e.y, y), 0.003);
   return report("embed_backward_positions", rows, channels, distance(e.dwpe, dwpe), 1e-5) &&
          report("embed_backward_tokens", rows, vocabulary, distance(e.dwte, dwte), 1e-5) && forward;

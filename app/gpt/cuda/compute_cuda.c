@@ -35,16 +35,23 @@ enum weft_status weft_gpt_cuda_launch(const struct weft_gpt_cuda *cuda,
                                       struct weft_gpt_cuda_grid grid, uint64_t *values,
                                       struct weft_stream *stream, struct weft_error *error) {
   void *parameters[VALUES_MAX];
-  assert(grid.blocks[0] > 0 && grid.blocks[0] <= INT32_MAX && grid.blocks[1] <= 65535);
+  if (grid.blocks[0] > UINT32_MAX) { /* what fits the type is checked by weft_cuda_launch() */
+    return weft_fail(error, WEFT_ERR_USAGE, "more microbatches are smaller",
+                     "a microbatch needs %" PRIu64
+                     " blocks of a kernel: CUDA's limit is 2147483647",
+                     grid.blocks[0]);
+  }
+  assert(grid.blocks[0] > 0 && grid.blocks[1] <= UINT32_MAX && grid.blocks[2] <= UINT32_MAX);
   for (uint32_t k = 0; k < VALUES_MAX; k++) {
     parameters[k] = &values[k]; /* CUDA reads as many as the kernel has */
   }
   return weft_cuda_launch(
       cuda->kernels,
-      &(struct weft_cuda_launch){.kernel = kernel,
-                                 .blocks = {(uint32_t)grid.blocks[0], (uint32_t)grid.blocks[1]},
-                                 .threads = {(uint32_t)grid.threads[0], (uint32_t)grid.threads[1]},
-                                 .parameters = parameters},
+      &(struct weft_cuda_launch){
+          .kernel = kernel,
+          .blocks = {(uint32_t)grid.blocks[0], (uint32_t)grid.blocks[1], (uint32_t)grid.blocks[2]},
+          .threads = {(uint32_t)grid.threads[0], (uint32_t)grid.threads[1]},
+          .parameters = parameters},
       stream, error);
 }
 
@@ -403,7 +410,10 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
   return &ops;
 }
 
-static enum weft_status check_config(const struct weft_gpt_config *config,
+/* Sequences and heads are the grid's z and y in attention; CUDA counts so far. */
+enum { GRID_MAX = 65535 };
+
+static enum weft_status check_config(const struct weft_gpt_config *config, uint64_t sequences_max,
                                      struct weft_error *error) {
   const uint32_t width = config->dim / config->heads;
   if (width != 16 && width != 32 && width != 64 && width != 128) {
@@ -413,6 +423,14 @@ static enum weft_status check_config(const struct weft_gpt_config *config,
   if (config->vocabulary % 8 != 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "fill it up: GPT-2's 50,257 are usually 50,304",
                      "a vocabulary of %" PRIu32 " is not a multiple of 8", config->vocabulary);
+  }
+  if (sequences_max > GRID_MAX || config->heads > GRID_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     sequences_max > GRID_MAX ? "more microbatches have fewer sequences each"
+                                              : "wider heads are fewer",
+                     "microbatches of %" PRIu64 " sequences and %" PRIu32
+                     " heads: the GPU's kernels take at most %d of each",
+                     sequences_max, config->heads, GRID_MAX);
   }
   return WEFT_OK;
 }
@@ -483,7 +501,7 @@ static bool has_wgmma(const struct weft_cuda_gpu_info *gpu) {
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
                                               struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
-                                              struct weft_gpt_compute *peer,
+                                              uint64_t sequences_max, struct weft_gpt_compute *peer,
                                               struct weft_gpt_compute **out,
                                               struct weft_error *error) {
   static const char *const names[WEFT_GPT_CUDA_KERNEL_COUNT] = {
@@ -493,7 +511,7 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   };
   struct weft_device *device = weft_cuda_device(gpus, rank);
   assert(device != NULL);
-  WEFT_TRY(check_config(config, error));
+  WEFT_TRY(check_config(config, sequences_max, error));
   struct weft_gpt_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
   if (cuda == NULL) {
     return weft_fail_memory(error, sizeof *cuda);

@@ -10,13 +10,13 @@
 /* For sizes. */
 const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void);
 
-/* For a rank of `gpus`. `peer`: that of another rank on the same GPU, with which it shares what
+/* For a rank of `gpus`, and microbatches of at most that many sequences. `peer`: that of another rank on the same GPU, with which it shares what
  * products need, or NULL; one thread makes and destroys them. WEFT_ERR_UNAVAILABLE without cublasLt or NVRTC, or on a GPU without bf16;
- * WEFT_ERR_USAGE: the kernels cannot do this model. */
+ * WEFT_ERR_USAGE: the kernels cannot do this model, or such microbatches. */
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
                                               struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
-                                              struct weft_gpt_compute *peer,
+                                              uint64_t sequences_max, struct weft_gpt_compute *peer,
                                               struct weft_gpt_compute **out,
                                               struct weft_error *error);
 /* NULL is fine. */

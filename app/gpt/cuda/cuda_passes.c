@@ -192,7 +192,7 @@ static enum weft_status linear_backward_weight(const struct pass *p, uint64_t in
     return WEFT_OK;
   }
   const uint64_t parts = parts_of(p->rows, WEFT_GPT_CUDA_PART_ROWS);
-  LAUNCH(column_parts, GRID(.blocks = {(out + 255) / 256, parts}, .threads = {32, 8}),
+  LAUNCH(column_parts, GRID(.blocks = {(out + 255) / 256 * parts}, .threads = {32, 8}),
          ADDRESS(p->call->scratch), ADDRESS(dy), p->rows, out, WEFT_GPT_CUDA_PART_ROWS);
   LAUNCH(add_parts, GRID(.blocks = {(out + 31) / 32}, .threads = {32, 32}),
          ADDRESS(gradient(p, bias)), ADDRESS(p->call->scratch), parts, out, out);
@@ -249,7 +249,7 @@ static uint32_t width_index(const struct pass *p) {
 
 static struct weft_gpt_cuda_grid attention_grid(const struct pass *p) {
   const uint64_t rows = width_index(p) < 3 ? 128 : 64; /* as weft_attention_size */
-  return GRID(.blocks = {parts_of(p->tokens, rows), p->call->sequences * p->heads},
+  return GRID(.blocks = {parts_of(p->tokens, rows), p->heads, p->call->sequences},
               .threads = {128});
 }
 
@@ -260,7 +260,7 @@ static enum weft_status launch_attention(const struct pass *p, enum weft_gpt_cud
                                          uint64_t *values, struct weft_error *error) {
   const bool wide = weft_gpt_cuda_wide_attention(p->cuda, p->call->config, p->tokens);
   const struct weft_gpt_cuda_grid grid =
-      GRID(.blocks = {parts_of(p->tokens, 64 * groups), p->call->sequences * p->heads},
+      GRID(.blocks = {parts_of(p->tokens, 64 * groups), p->heads, p->call->sequences},
            .threads = {128 * groups});
   return weft_gpt_cuda_launch(p->cuda, wide ? hopper : first + width_index(p),
                               wide ? grid : attention_grid(p), values, p->stream, error);

@@ -200,6 +200,13 @@ static __device__ __forceinline__ float weft_quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+/* The block's sequence and head as one number, (B, H). Blocks are parts of the rows, x H, x B: y and
+ * z count to 65,535 each, and together to what a microbatch has. (Head and sequence right out of y
+ * and z have ptxas 13.0 spill registers.) */
+static __device__ __forceinline__ unsigned weft_head_index() {
+  return blockIdx.z * gridDim.y + blockIdx.y;
+}
+
 /* A warp has `tiles` times 16 rows, so that what it reads of shared memory serves several products.
  * A block has as many rows as two tiles that it goes along; shared memory of a block has 48 KiB. */
 template <int D>
@@ -268,7 +275,7 @@ static __device__ __forceinline__ void weft_softmax(float (*s)[4], float (*sum)[
 }
 
 /* y [B T, C]; log_sums [B, H, T]: the logarithm of the sum of exponentials of each row of
- * scores. Blocks: tiles of rows from the last, which takes longest, x (B H). */
+ * scores. Blocks: tiles of rows from the last, which takes longest, x H x B. */
 template <int D>
 static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, float *log_sums,
                                                               const weft_bf16 *qkv, int tokens,
@@ -278,7 +285,8 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
   __shared__ uint4 q_tile[size::rows * D / 8];
   __shared__ uint4 k_tile[2][N * D / 8], v_tile[2][N * D / 8];
   constexpr int M = size::tiles;
-  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
+  const unsigned index = weft_head_index();
+  const int head = index % heads, sequence = index / heads;
   const int stride = 3 * heads * D; /* a sequence has less than 2^31 numbers */
   const weft_bf16 *q = qkv + (weft_u64)sequence * tokens * stride + head * D;
   const weft_bf16 *k = q + heads * D, *v = k + heads * D;
@@ -328,7 +336,7 @@ static __device__ __forceinline__ void weft_attention_forward(weft_bf16 *y, floa
     weft_copies_wait<0>();
     __syncthreads();
   }
-  float *sums = log_sums + (weft_u64)blockIdx.y * tokens;
+  float *sums = log_sums + (weft_u64)index * tokens;
 #pragma unroll
   for (int m = 0; m < M; m++) {
     const int r = row + 16 * m;
@@ -415,13 +423,14 @@ static __device__ __forceinline__ void weft_attention_backward(
   __shared__ uint4 tiles[4 * tile_size]; /* of Z1, Z2: now and next; before that, of X1, X2 */
   __shared__ float column_sums[2][N], column_products[2][N];
   static_assert(2 * size::rows <= 4 * N, "X1 and X2 fit");
-  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
+  const unsigned index = weft_head_index();
+  const int head = index % heads, sequence = index / heads;
   const int stride = 3 * heads * D, out_stride = heads * D; /* as above */
   const weft_u64 offset = (weft_u64)sequence * tokens * stride + head * D;
   const weft_bf16 *q = qkv + offset, *k = q + heads * D, *v = k + heads * D;
   const weft_bf16 *out = dy + (weft_u64)sequence * tokens * out_stride + head * D;
-  log_sums += (weft_u64)blockIdx.y * tokens;
-  products += (weft_u64)blockIdx.y * tokens;
+  log_sums += (weft_u64)index * tokens;
+  products += (weft_u64)index * tokens;
 
   const weft_bf16 *x1 = KEYS ? k : q, *x2 = KEYS ? v : out;
   const weft_bf16 *z1 = KEYS ? q : k, *z2 = KEYS ? out : v;

@@ -207,7 +207,8 @@ static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *lo
   constexpr int D = 64;
   constexpr float scale = weft_attention_size<D>::scale * WEFT_LOG2E;
   __shared__ __align__(1024) uint4 buffers[4 * WEFT_WIDE_TILE], queries[GROUPS * WEFT_WIDE_TILE];
-  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads, stride = 3 * heads * D;
+  const unsigned index = weft_head_index();
+  const int head = index % heads, sequence = index / heads, stride = 3 * heads * D;
   const weft_bf16 *q = qkv + (weft_u64)sequence * tokens * stride + head * D;
   const weft_wide_tiles<GROUPS> along = {buffers, q + heads * D, q + 2 * heads * D, stride, stride};
   const int part = (int)gridDim.x - 1 - (int)blockIdx.x, group = threadIdx.x / 128;
@@ -254,7 +255,7 @@ static __device__ __forceinline__ void weft_wide_forward(weft_bf16 *y, float *lo
   total[1] = weft_quad_sum(total[1]);
   weft_store_rows<D>(y + (weft_u64)sequence * tokens * heads * D + head * D, heads * D, sum, row,
                      tokens, 1 / total[0], 1 / total[1]);
-  float *sums = log_sums + (weft_u64)blockIdx.y * tokens;
+  float *sums = log_sums + (weft_u64)index * tokens;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     if (t == 0 && row + g + 8 * h < tokens) {
@@ -274,13 +275,14 @@ static __device__ __forceinline__ void weft_wide_backward(
   constexpr float scale = weft_attention_size<D>::scale;
   __shared__ __align__(1024) uint4 buffers[4 * WEFT_WIDE_TILE];
   __shared__ __align__(1024) uint4 x1_tile[GROUPS * WEFT_WIDE_TILE], x2_tile[GROUPS * WEFT_WIDE_TILE];
-  const int head = blockIdx.y % heads, sequence = blockIdx.y / heads;
+  const unsigned index = weft_head_index();
+  const int head = index % heads, sequence = index / heads;
   const int stride = 3 * heads * D, out_stride = heads * D;
   const weft_u64 offset = (weft_u64)sequence * tokens * stride + head * D;
   const weft_bf16 *q = qkv + offset, *k = q + heads * D, *v = k + heads * D;
   const weft_bf16 *out = dy + (weft_u64)sequence * tokens * out_stride + head * D;
-  log_sums += (weft_u64)blockIdx.y * tokens;
-  products += (weft_u64)blockIdx.y * tokens;
+  log_sums += (weft_u64)index * tokens;
+  products += (weft_u64)index * tokens;
   const weft_bf16 *x1 = KEYS ? k : q, *x2 = KEYS ? v : out;
   const int x2_stride = KEYS ? stride : out_stride;
   const weft_wide_tiles<GROUPS> along = {buffers, KEYS ? q : k, KEYS ? out : v, stride,

@@ -134,7 +134,7 @@ enum weft_status weft_gpt_cuda_backward_weight(struct weft_gpt_compute *compute,
 uint64_t weft_gpt_cuda_number(double number);
 
 struct weft_gpt_cuda_grid {
-  uint64_t blocks[2], threads[2]; /* 0: 1 */
+  uint64_t blocks[3], threads[2]; /* 0: 1 */
 };
 
 /* Blocks of 256 threads for that many. */

@@ -388,14 +388,15 @@ extern "C" __global__ void __launch_bounds__(256, 2)
 /* ---- Sums over rows ---- */
 
 /* parts[b][c] = the sum over the b-th `each` rows of x[r][c]. Threads (32, 8), a thread has eight
- * columns; blocks (columns / 256, parts). */
+ * columns. Blocks: columns / 256, x parts, both in x: y counts to 65,535 only. */
 WEFT_GLOBAL(column_parts, (float *parts, const weft_bf16 *x, weft_u64 rows, weft_u64 columns,
                            weft_u64 each)) {
   __shared__ float sums[8][256];
-  const int first = blockIdx.x * 256, width = (int)columns;
-  const int c = first + (int)threadIdx.x * 8, end = (int)(rows - blockIdx.y * each);
+  const unsigned across = ((unsigned)columns + 255) / 256, part = blockIdx.x / across;
+  const int first = (int)(blockIdx.x - part * across) * 256, width = (int)columns;
+  const int c = first + (int)threadIdx.x * 8, end = (int)(rows - part * each);
   float sum[8] = {}, v[8];
-  x += blockIdx.y * each * columns;
+  x += part * each * columns;
   if (c < width) {
 #pragma unroll 4
     for (int r = threadIdx.y; r < (int)each && r < end; r += 8) {
@@ -418,7 +419,7 @@ WEFT_GLOBAL(column_parts, (float *parts, const weft_bf16 *x, weft_u64 rows, weft
     for (int k = 0; k < 8; k++) {
       total += sums[k][own];
     }
-    parts[blockIdx.y * columns + first + own] = total;
+    parts[part * columns + first + own] = total;
   }
 }
 

@@ -383,8 +383,8 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
   rank->compute = weft_gpt_compute_host();
   if (trainer->options.cuda != NULL) {
     WEFT_TRY(weft_gpt_compute_cuda_create(trainer->allocator, trainer->options.cuda,
-                                          transport->rank, &trainer->config, find_neighbour(rank),
-                                          &rank->compute, error));
+                                          transport->rank, &trainer->config, trainer->sequences_max,
+                                          find_neighbour(rank), &rank->compute, error));
   }
   WEFT_TRY(check_replicas(rank, error));
   WEFT_TRY(join_groups(rank, error));

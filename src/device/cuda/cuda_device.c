@@ -390,7 +390,11 @@ static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint
   CUstream stream = (CUstream)asked;
   const uint64_t block = threads < WEFT_KERNEL_BLOCK ? threads : WEFT_KERNEL_BLOCK;
   const uint64_t grid = (threads + block - 1) / block;
-  assert(grid <= INT32_MAX);
+  if (grid > INT32_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "smaller microbatches need fewer",
+                     "%" PRIu64 " threads of a kernel: CUDA's limit is %" PRIu64, threads,
+                     (uint64_t)INT32_MAX * WEFT_KERNEL_BLOCK);
+  }
   WEFT_TRY(begin_complete(rank, &stream, error));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver does not write them
   WEFT_CUDA_TRY(rank->cuda, error, cuLaunchKernel, rank->gpu->kernels[kernel], (unsigned)grid, 1, 1,

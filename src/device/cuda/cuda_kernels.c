@@ -82,13 +82,39 @@ void weft_cuda_kernels_unload(struct weft_cuda_kernels *kernels) {
   weft_array_free(kernels->allocator, kernels, 1, sizeof *kernels);
 }
 
+/* Of every GPU since capability 3.0. */
+enum { GRID_X_MAX = INT32_MAX, GRID_YZ_MAX = 65535, THREADS_MAX = 1024, THREADS_Z_MAX = 64 };
+
 static unsigned at_least_one(uint32_t number) { return number > 0 ? number : 1; }
+
+/* CUDA's own answer is "invalid argument", whichever it was. */
+static enum weft_status check_launch(const uint32_t *blocks, const uint32_t *threads,
+                                     struct weft_error *error) {
+  const uint64_t side = (uint64_t)at_least_one(threads[0]) * at_least_one(threads[1]);
+  if (blocks[0] > GRID_X_MAX || blocks[1] > GRID_YZ_MAX || blocks[2] > GRID_YZ_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "count what is many in x, or have a block do more",
+                     "a grid of %" PRIu32 " x %" PRIu32 " x %" PRIu32
+                     " blocks: CUDA's limits are %d, %d and %d",
+                     blocks[0], at_least_one(blocks[1]), at_least_one(blocks[2]), GRID_X_MAX,
+                     GRID_YZ_MAX, GRID_YZ_MAX);
+  }
+  if (side > THREADS_MAX || threads[2] > THREADS_Z_MAX ||
+      side * at_least_one(threads[2]) > THREADS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "more blocks may have fewer threads each",
+                     "a block of %" PRIu32 " x %" PRIu32 " x %" PRIu32
+                     " threads: CUDA's limit is %d together, and %d in z",
+                     threads[0], at_least_one(threads[1]), at_least_one(threads[2]), THREADS_MAX,
+                     THREADS_Z_MAX);
+  }
+  return WEFT_OK;
+}
 
 enum weft_status weft_cuda_launch(const struct weft_cuda_kernels *kernels,
                                   const struct weft_cuda_launch *launch, struct weft_stream *stream,
                                   struct weft_error *error) {
   assert(kernels != NULL && launch->kernel < kernels->count && stream != NULL);
   const uint32_t *blocks = launch->blocks, *threads = launch->threads;
+  WEFT_TRY(check_launch(blocks, threads, error));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver does not write them
   WEFT_CUDA_TRY(kernels->rank->cuda, error, cuLaunchKernel, kernels->functions[launch->kernel],
                 at_least_one(blocks[0]), at_least_one(blocks[1]), at_least_one(blocks[2]),

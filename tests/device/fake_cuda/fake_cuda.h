@@ -175,7 +175,8 @@ struct fake_cuda_access {
 struct fake_cuda_kernel {
   const char *name; /* borrowed */
   uint32_t parameter_count;
-  uint32_t addresses; /* bit k: parameter k is an address */
+  uint32_t addresses;    /* bit k: parameter k is an address */
+  uint32_t shared_bytes; /* that it declares, for each block; at most 48 KiB, as for CUDA */
   /* parameters[k] points to the k-th value; addresses are such that the host can access them. */
   void (*run)(void *const *parameters, uint64_t threads);
   /* What it accesses, at most FAKE_CUDA_PARAMETERS_MAX; how many. */
@@ -190,6 +191,8 @@ struct fake_cuda_kernel {
   /* NULL, or: a graph that has such a launch is gone, and so are all executables of it. */
   void (*forget)(const uint64_t *values);
 };
+
+/* What a launch may have is CUDA's for capability 9.0: blocks, threads, shared memory. */
 
 /* Borrowed until the end of the process. */
 FAKE_CUDA_API void fake_cuda_register(const struct fake_cuda_kernel *kernel);

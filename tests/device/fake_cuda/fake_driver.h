@@ -12,6 +12,8 @@
   FAKE_CUDA_API CUresult name parameters __asm__(symbol);
 WEFT_CUDA_FUNCTIONS(FAKE_DECLARE)
 #undef FAKE_DECLARE
+/* Not in the table: Weft's kernels have at most 48 KiB of shared memory, and do not ask for more. */
+FAKE_CUDA_API CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
 
 enum fake_call {
 #define FAKE_CALL(how, name, symbol, parameters) FAKE_CALL_##name,
@@ -205,7 +207,8 @@ struct CUlib_st {
 struct CUkern_st {
   struct fake_object object;
   const struct fake_cuda_kernel *kernel;
-  uint64_t launches; /* since the reset */
+  uint64_t launches;     /* since the reset */
+  uint32_t shared_asked; /* by cuFuncSetAttribute, since then */
   struct CUkern_st *next;
 };
 

@@ -32,6 +32,7 @@ static void add(const struct fake_cuda_kernel *kernel) {
 void fake_kernels_forget(void) {
   for (struct CUkern_st *kernel = kernels; kernel != NULL; kernel = kernel->next) {
     kernel->launches = 0;
+    kernel->shared_asked = 0;
   }
 }
 
@@ -282,17 +283,61 @@ static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name) {
   return CUDA_SUCCESS;
 }
 
-static CUresult launch(CUfunction function, uint64_t blocks, uint64_t block_threads,
-                       CUstream handle, void **parameters, void **extra) {
+/* CUDA's limits for a launch, of capability 9.0: "Technical specifications per compute
+ * capability" of the programming guide. */
+enum {
+  GRID_X_MAX = INT32_MAX,
+  GRID_YZ_MAX = 65535,
+  BLOCK_MAX = 1024,
+  BLOCK_Z_MAX = 64,
+  SHARED_MAX = 48 * 1024,        /* unless a function asks for more */
+  SHARED_ASKED_MAX = 227 * 1024, /* then */
+  MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+};
+
+struct size {
+  unsigned int x, y, z;
+};
+
+static bool is_launchable(struct size grid, struct size block) {
+  return grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.x <= GRID_X_MAX && grid.y <= GRID_YZ_MAX &&
+         grid.z <= GRID_YZ_MAX && block.x > 0 && block.y > 0 && block.z > 0 &&
+         block.x <= BLOCK_MAX && block.y <= BLOCK_MAX && block.z <= BLOCK_Z_MAX &&
+         block.x * block.y * block.z <= BLOCK_MAX;
+}
+
+static CUresult set_attribute(CUfunction function, int attribute, int value) {
+  struct CUkern_st *kernel = (struct CUkern_st *)function;
+  if (!fake_object_is(kernel, FAKE_KERNEL)) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+      (uint64_t)value + kernel->kernel->shared_bytes > SHARED_ASKED_MAX) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  kernel->shared_asked = (uint32_t)value;
+  return CUDA_SUCCESS;
+}
+
+/* Memory that the kernel declares and that of the launch share one limit, unless the function has
+ * asked for so much of the launch's. */
+static bool fits_shared(const struct CUkern_st *kernel, uint32_t shared_bytes) {
+  return (uint64_t)shared_bytes + kernel->kernel->shared_bytes <= SHARED_MAX ||
+         shared_bytes <= kernel->shared_asked;
+}
+
+static CUresult launch(CUfunction function, struct size grid, struct size block,
+                       uint32_t shared_bytes, CUstream handle, void **parameters, void **extra) {
   struct CUkern_st *kernel = (struct CUkern_st *)function;
   CUstream stream;
   if (!fake_object_is(kernel, FAKE_KERNEL)) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (extra != NULL || blocks == 0 || block_threads == 0 || block_threads > 1024 ||
+  if (extra != NULL || !is_launchable(grid, block) || !fits_shared(kernel, shared_bytes) ||
       (kernel->kernel->parameter_count > 0 && parameters == NULL)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const uint64_t threads = (uint64_t)grid.x * grid.y * grid.z * block.x * block.y * block.z;
   FAKE_TRY(fake_stream_of(handle, &stream));
   const struct CUctx_st *context = fake_thread()->context;
   if (context == NULL || context->device != stream->device) {
@@ -300,7 +345,7 @@ static CUresult launch(CUfunction function, uint64_t blocks, uint64_t block_thre
   }
   struct fake_work work = {.kind = FAKE_WORK_KERNEL,
                            .name = kernel->kernel->name,
-                           .of.launch = {.kernel = kernel, .threads = blocks * block_threads}};
+                           .of.launch = {.kernel = kernel, .threads = threads}};
   for (uint32_t k = 0; k < kernel->kernel->parameter_count; k++) {
     memcpy(&work.of.launch.values[k], parameters[k], sizeof work.of.launch.values[k]);
   }
@@ -331,10 +376,16 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
                         unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                         unsigned int block_z, unsigned int shared_bytes, CUstream stream,
                         void **parameters, void **extra) {
-  (void)shared_bytes;
-  FAKE_BODY(cuLaunchKernel,
-            launch(function, (uint64_t)grid_x * grid_y * grid_z,
-                   (uint64_t)block_x * block_y * block_z, stream, parameters, extra));
+  FAKE_BODY(cuLaunchKernel, launch(function, (struct size){grid_x, grid_y, grid_z},
+                                   (struct size){block_x, block_y, block_z}, shared_bytes, stream,
+                                   parameters, extra));
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
+  pthread_mutex_lock(&fake.lock);
+  const CUresult result = set_attribute(function, attribute, value);
+  pthread_mutex_unlock(&fake.lock);
+  return result;
 }
 
 void fake_cuda_register(const struct fake_cuda_kernel *kernel) {
