@@ -70,7 +70,7 @@ function cardOf(app, model, index) {
     fact('makespan', `${formatNumber(picture.makespan)} ${unitOf(picture)}`),
     fact('idle', formatShare(picture.bubbleRatio)),
     fact('peak activation', formatNumber(picture.peakActivation)),
-    element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
+    element('span', { text: [counted(picture.ranks, 'rank'), counted(picture.stages, 'stage'), counted(picture.microbatches, 'microbatch', 'es')].join(', ') }),
   ]);
   if (picture.graph) card.appendChild(element('span', { text: edgesText(picture), title: picture.edges.join(', ') }));
   if (index > 0) card.appendChild(element('span', { class: 'compare', text: comparison(app, picture) }));

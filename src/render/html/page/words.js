@@ -25,6 +25,8 @@ function formatTime(picture, value, step) {
   return `${number} ${picture.unit || (number === '1' ? 'unit' : 'units')}`;
 }
 
+const counted = (count, noun, ending) => `${count} ${noun}${count === 1 ? '' : ending || 's'}`;
+
 function formatShare(value) {
   return `${(100 * value).toFixed(1)} %`;
 }
