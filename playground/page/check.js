@@ -2,7 +2,7 @@
 
 const CELLS_BEFORE = 4;
 const CELLS_AFTER = 7;
-const checked = { stepper: null, result: null };
+const checked = { stepper: null, result: null, asked: 0 };
 
 const SAMPLES = {
   crossed: { name: 'two ranks that send first', comm: 'rendezvous', scope: 'edge',
@@ -33,7 +33,7 @@ function modelSentence(verdict) {
 }
 
 function verdictParts(verdict) {
-  const shape = `${plural(verdict.ranks, 'rank')}, ${plural(verdict.stages, 'stage')}, ${plural(verdict.microbatches, 'microbatch').replace(/microbatchs$/, 'microbatches')}, ${plural(verdict.actions, 'action')}`;
+  const shape = `${plural(verdict.ranks, 'rank')}, ${plural(verdict.stages, 'stage')}, ${plural(verdict.microbatches, 'microbatch')}, ${plural(verdict.actions, 'action')}`;
   if (verdict.ok) {
     const what = verdict.level === 'comms' ? `It cannot hang ${modelSentence(verdict)}` : 'The order of its actions is right';
     return [element('p', { class: 'right', text: `${what}: proven.` }), paragraph(`${shape}.${verdict.level === 'comms' ? '' : ' It is a compute-only table: Lower adds SEND and RECV.'}`, 'faint')];
@@ -64,15 +64,17 @@ function cyclePicture(cycle) {
   const radius = count < 5 ? 44 : count < 9 ? 36 : 26;
   const ring = count === 1 ? 0 : Math.max(120, (count * (2 * radius + 34)) / (2 * Math.PI));
   const size = 2 * (ring + radius + 24);
+  const height = count === 2 ? 2 * (radius + 12) : size; // two stand side by side
+  const turn = count === 2 ? -Math.PI / 2 : 0;
   const points = cycle.map((member, k) => ({ member,
-    x: size / 2 + ring * Math.sin((2 * Math.PI * k) / count), y: size / 2 - ring * Math.cos((2 * Math.PI * k) / count) }));
+    x: size / 2 + ring * Math.sin(turn + (2 * Math.PI * k) / count), y: height / 2 - ring * Math.cos(turn + (2 * Math.PI * k) / count) }));
   const marker = svg('marker', { id: 'arrow', viewBox: '0 0 10 10', refX: '8', refY: '5', markerWidth: '8', markerHeight: '8', orient: 'auto-start-reverse' },
     [svg('path', { d: 'M0 0L10 5L0 10z', class: 'ring-head' })]);
   const arrows = count > 1 ? points.map((from, k) => ringArrow(from, points[(k + 1) % count], radius)) : [];
   const nodes = points.map(({ member, x, y }) => svg('g', {}, [svg('circle', { cx: x, cy: y, r: radius, class: 'ring-node' }),
     svg('text', { x, y: y - 5, class: 'ring-rank', text: `rank ${member.rank}` }), svg('text', { x, y: y + 13, class: 'ring-action', text: member.action })]));
   const label = `A cycle of ${count}: ${cycle.map((member) => `rank ${member.rank} in ${member.action} waits for ${member.waits_for}`).join('; ')}`;
-  return svg('svg', { viewBox: `0 0 ${size} ${size}`, class: 'ring', role: 'img', 'aria-label': label }, [svg('defs', {}, [marker]), ...arrows, ...nodes]);
+  return svg('svg', { viewBox: `0 0 ${size} ${height}`, class: 'ring', role: 'img', 'aria-label': label }, [svg('defs', {}, [marker]), ...arrows, ...nodes]);
 }
 
 function showCycle(verdict) {
@@ -134,12 +136,15 @@ function showStepper() {
 }
 
 function stepTo(moves) {
+  if (!checked.stepper) return; // another program is being read
   checked.stepper.goTo(moves);
   showStepper();
   announce(byId('step-words').textContent);
   writeLink();
   lessonChanged();
 }
+
+const movesNow = () => (checked.stepper ? checked.stepper.moves : 0);
 
 function makeStepper(explain) {
   const count = explain ? explain.rows.reduce((sum, row) => sum + row.instructions.length, 0) : 0;
@@ -151,6 +156,7 @@ function makeStepper(explain) {
 
 function showChecked(result) {
   checked.result = result;
+  byId('check').classList.remove('old');
   fill(byId('verdict'), verdictParts(result.verdict));
   byId('report').textContent = result.report;
   showCycle(result.verdict);
@@ -161,14 +167,18 @@ function showChecked(result) {
   announce(byId('verdict').firstChild.textContent);
 }
 
-function showCheckFailure(failure) {
-  checked.result = null;
-  checked.stepper = null;
-  fill(byId('verdict'), failureParts(failure));
+// Everything but the verdict's words.
+function hideChecked() {
   byId('report').textContent = '';
   byId('cycle').hidden = true;
   byId('check-timeline').hidden = true;
   showStepper();
+}
+
+function showCheckFailure(failure) {
+  byId('check').classList.remove('old');
+  fill(byId('verdict'), failureParts(failure));
+  hideChecked();
 }
 
 function showNothingToCheck() {
@@ -176,17 +186,24 @@ function showNothingToCheck() {
   byId('verdict').firstChild.className = 'faint';
 }
 
+let endCheckProgress = () => {};
+
 async function check() {
   if (byId('program').value !== state.program) byId('program').value = state.program;
   byId('comm').value = state.comm;
   byId('scope').value = state.scope;
+  const asked = ++checked.asked;
+  checked.result = checked.stepper = null; // of another program
+  endCheckProgress();
   if (state.program.trim() === '') {
     showNothingToCheck();
     return;
   }
-  const asked = JSON.stringify([state.program, state.comm, state.scope]);
+  byId('check').classList.add('old');
+  endCheckProgress = showProgress(byId('verdict'), 'Checking', hideChecked);
   const answer = await engines.check.ask('check', { program: state.program, comm: state.comm, channel: state.scope, page: timelineIn('check-timeline').isEmpty() });
-  if (answer === null || asked !== JSON.stringify([state.program, state.comm, state.scope])) return;
+  if (answer === null || asked !== checked.asked) return;
+  endCheckProgress();
   if (answer.failure) showCheckFailure(answer.failure);
   else showChecked(answer.result);
   byId('check').dataset.ready = `${state.comm} ${state.scope} ${state.program.length}`;
@@ -200,9 +217,10 @@ function changeCheck(fields) {
 }
 
 function openInCheck(program) {
-  Object.assign(state, { view: 'check' });
-  changeCheck({ program });
+  leavePlace();
+  Object.assign(state, { view: 'check', at: '0', program });
   showView();
+  enterPlace();
 }
 
 async function takeSample(sample) {
@@ -270,8 +288,8 @@ function listenToCheck() {
   section.addEventListener('dragover', (event) => event.preventDefault());
   section.addEventListener('drop', readDropped);
   byId('step-first').addEventListener('click', () => stepTo(0));
-  byId('step-back').addEventListener('click', () => stepTo(checked.stepper.moves - 1));
-  byId('step-next').addEventListener('click', () => stepTo(checked.stepper.moves + 1));
+  byId('step-back').addEventListener('click', () => stepTo(movesNow() - 1));
+  byId('step-next').addEventListener('click', () => stepTo(movesNow() + 1));
   byId('step-last').addEventListener('click', () => stepTo(Infinity));
   byId('stepper').addEventListener('keydown', onStepKey);
   byId('use-lower').addEventListener('click', useLower);

@@ -40,8 +40,29 @@ function number(value) {
 
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
-function plural(count, noun) {
-  return `${count} ${noun}${count === 1 ? '' : 's'}`;
+const count = (value) => value.toLocaleString('en');
+
+function plural(value, noun) {
+  const ending = value === 1 ? '' : noun.endsWith('ch') ? 'es' : 's';
+  return `${count(value)} ${noun}${ending}`;
+}
+
+// Says in `place` that something is going on, once it takes longer than a moment, and how long it
+// has taken. The function that it returns ends that.
+function showProgress(place, words, onShown) {
+  const begin = performance.now();
+  const seconds = element('span', { 'aria-hidden': 'true' });
+  const shown = element('span', { class: 'faint', text: `${words} … ` }, [seconds]);
+  const first = setTimeout(() => {
+    fill(place, [shown]);
+    if (onShown) onShown();
+  }, 250);
+  const more = setInterval(() => { seconds.textContent = `${Math.floor((performance.now() - begin) / 1000)} s`; }, 1000);
+  return () => {
+    clearTimeout(first);
+    clearInterval(more);
+    shown.remove();
+  };
 }
 
 // What a failed command says, where it happened.

@@ -3,10 +3,17 @@
 const NUMBERS = ['p', 'v', 'm', 'f', 'i', 'w', 'b', 'hop', 'memory', 'slow', 'factor'];
 const EFFORTS = [0.05, 0.4]; // seconds of a typical core, by themselves
 const LONGER = [2, 8]; // on demand
+const EFFORT_MOST = 60;
 
 let engines = null;
 let schedules = [];
-const explored = { result: null, shape: null, plan: null, comparison: null, gap: null, asked: 0, round: 0 };
+// `settings` counts changes of them, `asked` the questions for a timeline, `round` those of the planner:
+// an answer to an older question is never shown over a newer one, or over an error. `awaited` is the
+// question whose answer is on its way, or 0.
+const explored = { result: null, shape: null, plan: null, comparison: null, gap: null, before: null, searching: false,
+  settings: 0, asked: 0, awaited: 0, round: 0 };
+
+const planIsShown = () => state.schedule === PLAN;
 
 // ---- Settings ----
 
@@ -25,17 +32,21 @@ function scheduleInfo() {
 function stagesPerRank() {
   const info = scheduleInfo();
   if (info && info.stages_per_rank_min === info.stages_per_rank_max) return info.stages_per_rank_min;
+  if (planIsShown()) return explored.plan ? explored.plan.report.v : '';
   return state.v === '' ? (info ? info.stages_per_rank_default : 1) : Number(state.v);
 }
 
 // What is wrong with the times, or null.
 function wrongTimes() {
-  const names = { f: 'F', i: 'I', w: 'W', b: 'B', hop: 'the transfer', memory: 'the memory limit', factor: 'the slow rank\'s factor' };
+  const names = { f: 'F', i: 'I', w: 'W', b: 'B', hop: 'the transfer', memory: 'the memory limit', factor: 'the slow rank\'s factor', effort: 'the effort' };
   for (const [field, name] of Object.entries(names)) {
     const optional = field === 'b' || field === 'memory' || (field === 'factor' && state.slow === '');
     if (!(optional && state[field] === '') && Number.isNaN(realOf(state[field]))) {
       return { message: `${name} is '${state[field]}': expected a number`, hint: 'write 1, 0.25 or 1/3' };
     }
+  }
+  if (planIsShown() && !(realOf(state.effort) > 0 && realOf(state.effort) <= EFFORT_MOST)) {
+    return { message: `the effort of the planner is '${state.effort}': expected above 0 and at most ${EFFORT_MOST} s in this page`, hint: 'weft plan searches as long as you like' };
   }
   return null;
 }
@@ -49,8 +60,10 @@ function costsText() {
   return JSON.stringify({ schema: 'weft-costs/1', stages: [stage], hop: { latency: realOf(state.hop) } });
 }
 
+// What makes the table.
 function genWords() {
   const info = scheduleInfo();
+  if (planIsShown()) return planWords(state.effort);
   if (info && info.fixed) return ['gen', info.name];
   const words = ['gen', state.schedule, '-p', state.p, '-m', state.m];
   const one = info && info.stages_per_rank_min === info.stages_per_rank_max;
@@ -83,28 +96,37 @@ const planWords = (effort) => ['plan', ...shapeWords(), ...timeWords(), ...slowW
 function showForm() {
   const info = scheduleInfo();
   const one = info && info.stages_per_rank_min === info.stages_per_rank_max;
-  byId('schedule').value = info ? info.name : '';
+  byId('schedule').value = planIsShown() ? PLAN : info ? info.name : '';
   for (const name of NUMBERS) {
     const field = byId(`set-${name}`);
     const shown = field.type === 'number' && !/^\d*$/.test(state[name]) ? '' : state[name];
     if (document.activeElement !== field) field.value = shown;
   }
-  byId('set-v').disabled = Boolean(one);
-  if (one) byId('set-v').value = info.stages_per_rank_min;
+  byId('set-v').disabled = Boolean(one) || planIsShown();
+  if (one || planIsShown()) byId('set-v').value = stagesPerRank();
   byId('set-v').placeholder = info ? info.stages_per_rank_default : '';
+  const last = Math.max(0, Math.min(1024, Number(state.p) || 1) - 1);
+  byId('set-slow').max = last;
+  byId('slow-range').textContent = last > 0 ? `0–${last}` : '0';
   for (const name of ['p', 'm']) byId(`set-${name}`).disabled = Boolean(info && info.fixed);
   byId('set-channel').value = state.channel;
   byId('set-factor').disabled = state.slow === '';
   if (document.activeElement !== byId('settings')) byId('settings').value = settingsText();
   const paper = info && info.paper ? ` arXiv:${info.paper}.` : '';
+  if (planIsShown()) {
+    fill(byId('summary'), ['The order that the planner found for these settings. ',
+      element('button', { type: 'button', class: 'link', text: `Back to ${before().schedule}`, onclick: leavePlan })]);
+    return;
+  }
   byId('summary').textContent = info ? `${info.summary[0].toUpperCase()}${info.summary.slice(1)}.${paper}` : '';
 }
 
 function buildScheduleList() {
   const group = (label, wanted) => element('optgroup', { label }, schedules.filter(wanted)
     .map((info) => element('option', { value: info.name, text: info.name })));
+  const search = element('optgroup', { label: 'Search' }, [element('option', { value: PLAN, text: 'the planner’s plan' })]);
   fill(byId('schedule'), [group('Training', (info) => info.trains && !info.fixed),
-    group('Evaluation', (info) => !info.trains), group('Fixed tables', (info) => info.fixed && info.trains)]);
+    group('Evaluation', (info) => !info.trains), group('Fixed tables', (info) => info.fixed && info.trains), search]);
 }
 
 // ---- Answers ----
@@ -138,12 +160,19 @@ function idleSentence(sim) {
 function showFacts({ sim, verdict }) {
   const info = scheduleInfo();
   const cards = [card('makespan', number(sim.makespan), 'from the first start on any rank to the last end on any'),
-    card('bubble', percent(sim.bubble_ratio), 'idle share of all ranks'), memoryCard(sim),
-    card('actions', number(verdict.actions)), card('verdict', 'cannot hang', 'proven for blocking sends, a channel for each stage boundary and direction')];
+    card('bubble', `${percent(sim.bubble_ratio)} = ${number(sim.bubble_ratio * sim.makespan)} of ${number(sim.makespan)}`, 'idle time of a rank, on average, of the makespan'), memoryCard(sim),
+    card('actions', count(verdict.actions)), card('verdict', 'cannot hang', 'proven for blocking sends, a channel for each stage boundary and direction')];
   if (info && info.bubble) cards.push(card('bubble, closed form', info.bubble, 'for equal stages and free transfers'));
-  fill(byId('facts'), cards);
+  fill(byId('facts'), [...cards, ...(explored.plan || explored.searching ? [planCard()] : [])]);
   fill(byId('explore-message'), [paragraph(idleSentence(sim))]);
   byId('explore').classList.remove('stale');
+}
+
+// Settings that have no answer: what was computed for others is no longer theirs.
+function refuseSettings(failure) {
+  forgetAnswers();
+  explored.searching = false;
+  showExploreFailure(failure);
 }
 
 function showExploreFailure(failure) {
@@ -162,51 +191,73 @@ function showExplored(result) {
   }
   showFacts(result);
   timelineIn('explore-timeline').show(result.models, result.page);
+  redrawPlan();
 }
 
-async function explore() {
-  const wrong = wrongTimes();
-  const asked = ++explored.asked;
-  showForm();
-  if (wrong) {
-    showExploreFailure(wrong);
-    return;
-  }
-  const answer = await engines.explore.ask('explore', { gen: genWords(), costs: costsText(), memory: memoryWords(),
-    slow: slowWords(), channel: state.channel, title: state.schedule, page: timelineIn('explore-timeline').isEmpty() });
+let endProgress = () => {};
+
+// The cards and the timeline of a table that `more` makes or holds; costs are those of a stage.
+async function explore(more) {
+  const asked = explored.awaited = ++explored.asked;
+  const { costs } = more;
+  endProgress();
+  endProgress = showProgress(byId('explore-message'), `Computing ${settingsText()}`, () => byId('explore').classList.add('stale'));
+  const answer = await engines.explore.ask('explore', { ...more, memory: memoryWords(), slow: slowWords(), channel: state.channel,
+    page: timelineIn('explore-timeline').isEmpty() });
   if (answer === null) return; // a newer one is on its way
   if (asked !== explored.asked) { // a newer one is behind this one, which may be shown meanwhile
-    if (answer.result && answer.result.sim) timelineIn('explore-timeline').show(answer.result.models, answer.result.page);
+    if (explored.awaited && answer.result && answer.result.sim) timelineIn('explore-timeline').show(answer.result.models, answer.result.page);
     return;
   }
+  endProgress();
+  explored.awaited = 0;
   if (answer.failure) showExploreFailure(answer.failure);
-  else showExplored(answer.result);
+  else showExplored({ ...answer.result, costs });
   byId('explore').dataset.ready = settingsText();
   lessonChanged();
+}
+
+function exploreNamed() {
+  showForm();
+  const wrong = wrongTimes();
+  if (wrong) refuseSettings(wrong);
+  else explore({ gen: genWords(), costs: costsText(), title: state.schedule });
+}
+
+// The plan becomes what is explored: fields, text, address, cards, timeline and files are its.
+function explorePlan({ report, table, effort }) {
+  state.effort = String(effort);
+  showForm();
+  explore({ table, costs: JSON.stringify(report.costs), title: 'the plan' });
 }
 
 // ---- The comparison ----
 
 function compareRow(entry, best) {
-  const same = (a, b) => a.toLowerCase() === b.toLowerCase();
-  const chosen = same(entry.name, state.schedule) && entry.v === stagesPerRank();
+  const info = scheduleInfo();
+  const chosen = info && info.name === entry.name && entry.v === stagesPerRank();
   const use = element('button', { type: 'button', class: 'link', text: entry.name,
     onclick: () => change({ schedule: entry.name, v: String(entry.v) }) });
   return element('tr', { class: entry.fits ? '' : 'over', 'aria-current': chosen ? 'true' : null }, [
     element('th', { scope: 'row' }, [use]), element('td', { text: String(entry.v) }),
-    element('td', {}, [element('span', { text: number(entry.makespan) }), element('i', { class: 'bar' })]),
+    element('td', { text: number(entry.makespan) }),
     element('td', { text: percent(entry.bubble_ratio) }), element('td', { text: number(entry.peak_memory) }),
-    element('td', { text: entry.fits ? (entry.makespan === best ? 'fastest' : `+${percent(entry.makespan / best - 1)}`) : 'over the limit' })]);
+    element('td', { text: entry.fits ? (entry.makespan === best ? 'fastest' : `+${percent(entry.makespan / best - 1)}`) : 'over the limit' }),
+    element('td', { class: 'over-best' }, [element('i', { class: 'bar' })])]);
 }
 
 function showComparison(result) {
-  const heads = ['schedule', 'v', 'makespan', 'bubble', 'peak memory', ''];
+  const heads = ['schedule', 'v', 'makespan', 'bubble', 'peak memory', 'over the fastest', ''];
   const fitting = result.schedules.filter((entry) => entry.fits);
   const best = fitting.length > 0 ? fitting[0].makespan : NaN;
   const rows = result.schedules.map((entry) => compareRow(entry, best));
-  rows.forEach((row, k) => {
-    row.querySelector('.bar').style.width = `${(60 * result.schedules[k].makespan) / Math.max(...result.schedules.map((entry) => entry.makespan))}px`;
+  const makespans = result.schedules.map((entry) => entry.makespan);
+  const least = fitting.length > 0 ? best : Math.min(...makespans);
+  const most = Math.max(...makespans) - least;
+  rows.forEach((row, k) => { // from the fastest on, where the differences are
+    row.querySelector('.bar').style.width = `${most > 0 ? Math.round((100 * Math.max(0, makespans[k] - least)) / most) : 0}%`;
   });
+  byId('comparison').classList.remove('old');
   fill(byId('comparison'), [
     element('table', {}, [element('thead', {}, [element('tr', {}, heads.map((text) => element('th', { scope: 'col', text })))]),
       element('tbody', {}, rows)]),
@@ -215,11 +266,17 @@ function showComparison(result) {
 
 async function compare() {
   if (wrongTimes()) return;
-  const { asked } = explored;
+  const { settings } = explored;
+  const end = showProgress(byId('comparison-state'), 'comparing');
   const answer = await engines.compare.ask('compare', { words: [...compareWords(), '--json'], files: {} });
-  if (answer === null || asked !== explored.asked) return;
-  if (answer.failure) fill(byId('comparison'), failureParts(answer.failure));
-  else showComparison(answer.result);
+  end();
+  if (answer === null || settings !== explored.settings) return;
+  if (answer.failure) {
+    fill(byId('comparison'), failureParts(answer.failure));
+    byId('comparison').classList.remove('old');
+  } else {
+    showComparison(answer.result);
+  }
   explored.comparison = answer.result || null;
   lessonChanged();
 }
@@ -234,45 +291,88 @@ function planSentence(report) {
   return `${name} (${where}) takes ${number(report.makespan)}. ${proof}`;
 }
 
-// Where the plan and the schedule above stand over the bound.
+// Where the plan and the schedule in the timeline stand over the bound.
 function boundPicture(report) {
-  const current = explored.result && explored.result.sim ? explored.result.sim.makespan : report.makespan;
-  const most = 1.02 * Math.max(current, report.makespan);
-  const row = (name, value, kind) => element('div', { class: `bound-row ${kind}` }, [
-    element('span', { text: name }), element('i', { class: 'bound-bar', 'data-share': String(value / most) }), element('b', { text: number(value) })]);
-  const rows = [row('bound', report.bound, 'bound'), row('plan', report.makespan, 'plan'), row('above', current, 'current')];
-  rows.forEach((made) => {
-    const bar = made.querySelector('i');
-    bar.style.width = `${Math.round(1000 * Number(bar.dataset.share)) / 10}%`;
+  const shown = explored.result && explored.result.sim && !planIsShown() ? explored.result.sim.makespan : null;
+  const name = scheduleInfo() ? scheduleInfo().name : state.schedule;
+  const values = [['bound', report.bound, 'bound'], ['plan', report.makespan, 'plan'], ...(shown === null ? [] : [[name, shown, 'current']])];
+  const most = 1.02 * Math.max(...values.map(([, value]) => value));
+  const rows = values.map(([text, value, kind]) => {
+    const bar = element('i');
+    bar.style.width = `${Math.round((1000 * value) / most) / 10}%`;
+    return element('div', { class: `bound-row ${kind}` }, [element('span', { text }), bar, element('b', { text: number(value) })]);
   });
-  return element('div', { class: 'bounds', role: 'img', 'aria-label': `bound ${number(report.bound)}, plan ${number(report.makespan)}, the schedule above ${number(current)}` }, rows);
+  return element('div', { class: 'bounds', role: 'img', 'aria-label': values.map(([text, value]) => `${text} ${number(value)}`).join(', ') }, rows);
 }
 
-function showPlan({ report, table }, effort) {
-  explored.plan = { report, table };
-  const show = element('button', { type: 'button', text: 'Show its timeline', onclick: showPlannedTimeline });
+// Among the numbers, because the planner itself is further down.
+function planCard() {
+  const { plan } = explored;
+  const made = card('plan', plan === null ? 'searching …' : plan.report.optimal ? `${number(plan.report.makespan)}, optimal` : `${number(plan.report.makespan)}, bound ${number(plan.report.bound)}`,
+    'makespan of the planner’s order; more about it below');
+  made.id = 'plan-card';
+  return made;
+}
+
+function noPlanCard() {
+  explored.searching = false;
+  if (byId('plan-card')) byId('plan-card').remove();
+}
+
+function planButtons() {
+  const { table } = explored.plan;
+  const show = planIsShown() ? element('button', { type: 'button', id: 'plan-hide', text: `Back to ${before().schedule}`, onclick: leavePlan })
+    : element('button', { type: 'button', id: 'plan-show', text: 'Show its timeline', onclick: usePlan });
   const check = element('button', { type: 'button', text: 'Open in Check', onclick: () => openInCheck(table) });
   const save = element('button', { type: 'button', text: 'Save CSV', onclick: () => saveFile('plan.csv', table, 'text/csv') });
-  fill(byId('plan'), [paragraph(planSentence(report)), boundPicture(report),
-    paragraph(`${number(report.evaluated)} orders evaluated, effort ${effort} s of a typical core, peak memory ${number(report.peak_memory)}.`, 'faint'),
-    element('div', { class: 'buttons' }, [show, check, save])]);
+  return element('div', { class: 'buttons', id: 'plan-buttons' }, [show, check, save]);
 }
 
-async function showPlannedTimeline() {
-  const { report, table } = explored.plan;
-  const costs = JSON.stringify(report.costs);
-  const answer = await engines.explore.ask('explore', { table, costs, memory: memoryWords(), slow: slowWords(), channel: state.channel, title: 'the plan', page: timelineIn('explore-timeline').isEmpty() });
-  if (!answer || answer.failure) return;
-  showFacts(answer.result);
-  timelineIn('explore-timeline').show(answer.result.models, answer.result.page);
+// What depends on the schedule that is shown.
+function redrawPlan() {
+  if (explored.plan === null) return;
+  byId('plan').querySelector('.bounds').replaceWith(boundPicture(explored.plan.report));
+  byId('plan-buttons').replaceWith(planButtons());
+}
+
+function showPlan(made) {
+  explored.plan = made;
+  const { report, effort } = made;
+  fill(byId('plan'), [paragraph(planSentence(report)), boundPicture(report),
+    paragraph(`${plural(report.evaluated, 'order')} evaluated, effort ${effort} s of a typical core, peak memory ${number(report.peak_memory)}.`, 'faint'), planButtons()]);
+  byId('plan').classList.remove('old');
+  if (byId('plan-card')) byId('plan-card').replaceWith(planCard());
+  if (planIsShown()) explorePlan(made);
+}
+
+const before = () => explored.before || { schedule: DEFAULTS.schedule, v: '' };
+
+// From the schedule to the plan for the same settings, and back.
+function usePlan() {
+  leavePlace();
+  explored.before = { schedule: state.schedule, v: state.v };
+  const [, p, , m] = shapeWords();
+  Object.assign(state, { schedule: PLAN, v: '', p, m });
+  explorePlan(explored.plan);
+  if (explored.comparison) showComparison(explored.comparison);
+  enterPlace();
   byId('explore-timeline').scrollIntoView({ block: 'nearest' });
   announce('The timeline shows the plan.');
 }
 
+function leavePlan() {
+  leavePlace();
+  change(before());
+  enterPlace();
+  byId('explore-timeline').scrollIntoView({ block: 'nearest' });
+}
+
 function showPlanning(effort) {
+  const optimal = explored.plan !== null && explored.plan.report.optimal;
   byId('plan-state').textContent = effort === null ? '' : `searching, ${effort} s of work …`;
+  byId('plan-state').hidden = effort === null;
   byId('plan-stop').hidden = effort === null;
-  byId('plan-longer').hidden = effort !== null;
+  byId('plan-longer').hidden = effort !== null || optimal;
 }
 
 // Rounds of growing effort, until the bound is reached; a change of settings ends them.
@@ -286,13 +386,23 @@ async function planRounds(efforts) {
     if (answer.failure) {
       explored.plan = null;
       fill(byId('plan'), failureParts(answer.failure));
+      byId('plan').classList.remove('old');
+      noPlanCard();
+      if (planIsShown()) refusePlan(answer.failure);
       break;
     }
-    showPlan(answer.result, effort);
+    showPlan({ ...answer.result, effort });
     lessonChanged();
     if (answer.result.report.optimal) break;
   }
   showPlanning(null);
+}
+
+// Where the plan was to be shown, and there is none.
+function refusePlan(failure) {
+  endProgress();
+  showExploreFailure(failure);
+  byId('explore').dataset.ready = settingsText();
 }
 
 function stopPlan() {
@@ -301,10 +411,16 @@ function stopPlan() {
   showPlanning(null);
 }
 
+function onStop() {
+  stopPlan();
+  if (explored.plan === null) noPlanCard();
+  if (planIsShown() && explored.plan === null) refusePlan({ message: 'The search was stopped before it had a plan.', hint: 'Search longer begins it again' });
+}
+
 function plan() {
   stopPlan();
   if (wrongTimes()) return;
-  planRounds(EFFORTS);
+  planRounds(planIsShown() ? [Number(realOf(state.effort))] : EFFORTS);
 }
 
 // ---- Changes ----
@@ -312,19 +428,44 @@ function plan() {
 let comparing = null;
 let planning = null;
 
-// The numbers and the timeline at once, the rest when one pauses.
-function exploreAll() {
-  explored.result = explored.plan = explored.comparison = null; // of other settings
+// What is known is of other settings, and so is what is on its way.
+function forgetAnswers() {
+  explored.settings++;
+  explored.asked++;
+  explored.awaited = 0;
+  explored.searching = true;
+  explored.result = explored.plan = explored.comparison = null;
+  endProgress();
   stopPlan();
-  explore();
   clearTimeout(comparing);
   clearTimeout(planning);
-  comparing = setTimeout(compare, 120);
-  planning = setTimeout(plan, 500);
+  for (const id of ['comparison', 'plan']) byId(id).classList.add('old');
+  byId('plan').querySelectorAll('button').forEach((button) => { button.disabled = true; });
 }
 
+// The numbers and the timeline at once, the rest when one pauses. A plan is not known before it is
+// found.
+function exploreAll() {
+  forgetAnswers();
+  comparing = setTimeout(compare, 120);
+  planning = setTimeout(plan, planIsShown() ? 120 : 500);
+  if (planIsShown() && !wrongTimes()) {
+    showForm();
+    endProgress = showProgress(byId('explore-message'), 'Searching for a plan', () => byId('explore').classList.add('stale'));
+  } else {
+    exploreNamed();
+  }
+}
+
+// From anywhere but the line of text, which then shows them.
 function change(fields) {
-  Object.assign(state, fields);
+  byId('settings').blur();
+  changeSettings(fields);
+}
+
+function changeSettings(fields) {
+  if (fields.schedule === PLAN && !planIsShown()) explored.before = { schedule: state.schedule, v: state.v };
+  Object.assign(state, { effort: DEFAULTS.effort }, fields);
   exploreAll();
   writeLink();
   lessonChanged();
@@ -338,10 +479,14 @@ function listenToForm() {
   byId('set-channel').addEventListener('change', (event) => change({ channel: event.target.value }));
   byId('settings').addEventListener('input', (event) => {
     const wrong = readSettings(event.target.value);
-    if (wrong) showExploreFailure({ message: wrong, hint: 'for example: 1F1B -p 4 -m 8 --hop 0.1' });
-    else change({});
+    if (wrong) refuseSettings({ message: wrong, hint: 'for example: 1F1B -p 4 -m 8 --hop 0.1' });
+    else changeSettings({ effort: state.effort });
   });
   byId('controls').addEventListener('submit', (event) => event.preventDefault());
-  byId('plan-stop').addEventListener('click', stopPlan);
+  byId('reset').addEventListener('click', () => {
+    const base = baseOf(state);
+    change(Object.fromEntries(EXPLORED.map((name) => [name, base[name]])));
+  });
+  byId('plan-stop').addEventListener('click', onStop);
   byId('plan-longer').addEventListener('click', () => planRounds(LONGER));
 }

@@ -98,7 +98,7 @@ const LESSONS = [
     { panel: 'check', set: { program: SAMPLES.crossed.text, comm: 'rendezvous', scope: 'edge', at: '0' },
       text: [
         'Two ranks, two microbatches. Rank 0 wants to hand over its second activation; rank 1 wants to hand back its first gradient. Each sends before it receives.',
-        'If a send waits until its message is received, as large messages do in MPI and every message in NCCL, neither ever gets there. Nothing crashes; both devices wait, and some minutes later a timeout fires.'],
+        'If a send waits until its message is received, as large messages do in MPI and any message may in NCCL, neither ever gets there. Nothing crashes; both devices wait, and some minutes later a timeout fires.'],
       task: 'Step through the program until nothing can move.',
       done: ({ check }) => Boolean(check && check.stepper && check.stepper.stuck()),
       after: 'Both ranks stand in a SEND, and each waits for the RECV that the other would do next. That is the cycle in the picture, and verify finds it without running anything.' },
@@ -146,8 +146,8 @@ const LESSONS = [
         'A search that ends with 27.75 leaves a question: is there something better that it did not find? The bound answers it. It is a proof, from the costs, the limit and the placement, that no order takes less.',
         'The three bars of the planner are the bound, the plan, and the schedule in the timeline. The gap between the first two is the most that further search could gain; when they meet, the plan is optimal, and you can stop.',
         'Bounds get better with more work, like plans. The first, short round here leaves a gap, and the second closes it.'],
-      task: 'Wait until the plan is optimal for its placement.',
-      done: ({ plan }) => realOf(state.memory) === 2 && plan && plan.optimal,
+      task: 'Wait until the plan is optimal for its placement (the numbers above the timeline say so). Then press Show its timeline, in the planner under the comparison, and look for what is left of the bubble.',
+      done: ({ sim, plan }) => realOf(state.memory) === 2 && plan && plan.optimal && planIsShown() && sim,
       after: 'A gap that stays open does not mean that the plan is bad: it may be the bound that is weak. It does mean that nobody has proven either yet.' },
     { panel: 'explore', set: { schedule: '1F1B', p: '4', m: '8' },
       text: [
@@ -161,7 +161,27 @@ const LESSONS = [
 
 // ---- Showing them ----
 
-const progress = { done: new Set() }; // "lesson/page"
+const PROGRESS = 'weft-playground-lessons'; // its name in the browser's storage
+
+// What was done on another day; a browser may refuse to keep anything.
+function keptProgress() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(PROGRESS));
+    return new Set(Array.isArray(kept) ? kept.filter((key) => typeof key === 'string') : []);
+  } catch (error) {
+    return new Set();
+  }
+}
+
+function keepProgress() {
+  try {
+    localStorage.setItem(PROGRESS, JSON.stringify(Array.from(progress.done)));
+  } catch (error) {
+    // then the ticks last as long as the page
+  }
+}
+
+const progress = { done: keptProgress() }; // "lesson/page"
 
 const lessonAt = () => LESSONS.find((lesson) => lesson.id === state.lesson) || LESSONS[0];
 const pageAt = () => {
@@ -176,11 +196,13 @@ function lessonIsDone(lesson) {
 
 function goToPage(lesson, page) {
   const place = { view: 'learn', lesson, page: String(page) };
+  leavePlace();
   Object.assign(state, baseOf(place), place);
   showView();
-  writeLink();
-  byId('lesson').scrollTop = 0;
-  byId('lesson-title').focus();
+  enterPlace();
+  byId('learn').scrollTop = 0;
+  window.scrollTo(0, 0);
+  byId('lesson-title').focus({ preventScroll: true });
 }
 
 function lessonButton(lesson, k) {
@@ -189,13 +211,13 @@ function lessonButton(lesson, k) {
     text: `${k + 1}. ${lesson.title}${lessonIsDone(lesson) ? ' ✓' : ''}`, onclick: () => goToPage(lesson.id, 0) })]);
 }
 
-// Where the next button leads: the next page, the next lesson, or nowhere.
+// Where the next button leads: the next page, the next lesson, or out of the lessons.
 function afterPage() {
   const lesson = lessonAt();
   const k = lesson.pages.indexOf(pageAt());
   if (k + 1 < lesson.pages.length) return { lesson: lesson.id, page: k + 1, text: 'Next' };
   const next = LESSONS[LESSONS.indexOf(lesson) + 1];
-  return next ? { lesson: next.id, page: 0, text: `Next lesson: ${next.title}` } : null;
+  return next ? { lesson: next.id, page: 0, text: `Next lesson: ${next.title}` } : { lesson: null, text: 'Explore by yourself' };
 }
 
 function showTask() {
@@ -205,9 +227,10 @@ function showTask() {
   byId('task-text').textContent = page.task;
   byId('task-state').textContent = done ? '✓ Done. ' : 'Try it: ';
   byId('task-after').textContent = done ? page.after : '';
-  const next = afterPage();
-  byId('lesson-next').hidden = next === null;
-  if (next) byId('lesson-next').textContent = next.text;
+  byId('lesson-next').textContent = afterPage().text;
+  const pages = LESSONS.reduce((sum, lesson) => sum + lesson.pages.length, 0);
+  const tasks = LESSONS.reduce((sum, lesson) => sum + lesson.pages.filter((entry, k) => progress.done.has(`${lesson.id}/${k}`)).length, 0);
+  byId('lesson-score').textContent = tasks === 0 ? '' : tasks === pages ? `All ${pages} tasks are done.` : `${tasks} of ${pages} tasks are done.`;
   byId('lesson-next').classList.toggle('primary', done);
   fill(byId('lesson-list'), LESSONS.map(lessonButton));
 }
@@ -216,7 +239,7 @@ function showLesson() {
   const lesson = lessonAt();
   const page = pageAt();
   byId('lesson-title').textContent = lesson.title;
-  byId('lesson-page').textContent = `${lesson.pages.indexOf(page) + 1} of ${lesson.pages.length}`;
+  byId('lesson-page').textContent = `Lesson ${LESSONS.indexOf(lesson) + 1} of ${LESSONS.length}, page ${lesson.pages.indexOf(page) + 1} of ${lesson.pages.length}`;
   fill(byId('lesson-text'), page.text.map((text) => paragraph(text)));
   byId('lesson-back').disabled = lesson === LESSONS[0] && page === lesson.pages[0];
   showTask();
@@ -229,6 +252,7 @@ function lessonChanged() {
   const facts = { sim, plan: explored.plan && explored.plan.report, comparison: explored.comparison, check: checked, gap: explored.gap };
   if (!pageAt().done(facts)) return;
   progress.done.add(pageKey());
+  keepProgress();
   showTask();
   announce(`Done. ${pageAt().after}`);
 }
@@ -236,7 +260,8 @@ function lessonChanged() {
 function listenToLessons() {
   byId('lesson-next').addEventListener('click', () => {
     const next = afterPage();
-    goToPage(next.lesson, next.page);
+    if (next.lesson === null) goToView('explore');
+    else goToPage(next.lesson, next.page);
   });
   byId('lesson-back').addEventListener('click', () => {
     const lesson = lessonAt();

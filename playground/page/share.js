@@ -2,18 +2,75 @@
 
 // ---- The link ----
 
+const ADDRESS_MOST = 1000000; // characters; browsers refuse addresses of some megabytes
+const LINK_LONG = 8000; // what mail and chat programs carry
+
 let writing = null;
+let written = 0; // counts what was meant for the address: an older link never replaces a newer
+
+// A place in the browser's history has the settings too, so that going back needs no unpacking.
+function writePlace(hash) {
+  try {
+    history.replaceState({ ...state }, '', hash);
+  } catch (error) { // too much to keep
+    history.replaceState(null, '', `#${state.view}`);
+  }
+}
+
+async function writeLinkNow() {
+  const version = ++written;
+  clearTimeout(writing);
+  const hash = await linkHash();
+  if (version === written) writePlace(hash.length <= ADDRESS_MOST ? hash : `#${state.view}`);
+  return hash;
+}
 
 // The address follows the settings, a moment behind.
 function writeLink() {
   clearTimeout(writing);
-  writing = setTimeout(async () => history.replaceState(null, '', await linkHash()), 250);
+  written++;
+  writing = setTimeout(writeLinkNow, 250);
 }
 
-async function copyLink() {
+// Around a change to another view, lesson or page: the browser's Back comes here again.
+function leavePlace() {
+  written++;
   clearTimeout(writing);
-  history.replaceState(null, '', await linkHash());
-  copyText(location.href, 'The link is copied.');
+  writePlace(location.hash);
+}
+
+function enterPlace() {
+  history.pushState(null, '', `#${state.view}`);
+  writePlace(location.hash);
+  writeLink();
+}
+
+function returnTo(place) {
+  written++;
+  clearTimeout(writing);
+  Object.assign(state, DEFAULTS, place);
+  showNotice('');
+  showView();
+  writeLink();
+}
+
+const isFile = () => location.protocol === 'file:';
+
+async function copyLink() {
+  const hash = await writeLinkNow();
+  copyText(location.href.split('#')[0] + hash, isFile() ? 'The link is copied. It works on this machine only.' : 'The link is copied.');
+}
+
+// Why the link may not be what to send.
+function linkWarnings(hash) {
+  const warnings = [];
+  if (isFile()) {
+    warnings.push('This page is a file on this machine, and the link leads to it: it opens nowhere else. Send the page as well (weft playground -o FILE writes a copy), or put it on a web server.');
+  }
+  if (hash.length > LINK_LONG) {
+    warnings.push(`The link has ${count(hash.length)} characters, and mail and chat programs cut such links${hash.length > ADDRESS_MOST ? '; it is too long for the address, too' : ''}. Send the file of the program instead.`);
+  }
+  return warnings;
 }
 
 async function copyText(text, done) {
@@ -38,27 +95,35 @@ async function copyText(text, done) {
 const shellWord = (word) => (/^[\w\-+=.,:/@%]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`);
 const shellLine = (words) => ['weft', ...words].map(shellWord).join(' ');
 
-function commandLines() {
-  const slow = slowWords();
-  const costs = `echo ${shellWord(costsText())} >costs.json`;
-  const more = [...slow, ...(state.channel === 'edge' ? [] : ['--channel', state.channel])];
-  const lower = explored.result && textOf(explored.result.table) === textOf(explored.result.program) ? null
-    : `${shellLine(['lower', 'table.csv', '--no-unshard', '--no-reduce-grad', '-o', 'program.csv'])}`;
-  const program = lower ? 'program.csv' : 'table.csv';
-  return [`${shellLine([...genWords(), '-o', 'table.csv'])}`, ...(lower ? [lower] : []), shellLine(['verify', program]), costs,
+function exploreLines() {
+  const { table, program: lowered, costs } = explored.result;
+  const more = [...slowWords(), ...channelWords()];
+  const lower = textOf(table) === textOf(lowered) ? [] : [shellLine(['lower', 'table.csv', '--no-unshard', '--no-reduce-grad', '-o', 'program.csv'])];
+  const program = lower.length > 0 ? 'program.csv' : 'table.csv';
+  return [shellLine([...genWords(), '-o', 'table.csv']), ...lower, shellLine(['verify', program]), `echo ${shellWord(costs)} >costs.json`,
     shellLine(['sim', program, '--costs', 'costs.json', ...more, ...memoryWords()]),
     shellLine(['show', program, '--costs', 'costs.json', ...more, '-o', 'timeline.html']),
-    shellLine(compareWords()), shellLine([...planWords(EFFORTS[EFFORTS.length - 1]), '-o', 'plan.csv'])];
+    shellLine(compareWords()), ...(planIsShown() ? [] : [shellLine([...planWords(EFFORTS[EFFORTS.length - 1]), '-o', 'plan.csv'])])];
+}
+
+const channelWords = () => (state.channel === 'edge' ? [] : ['--channel', state.channel]);
+const scopeWords = () => (state.scope === 'edge' ? [] : ['--channel', state.scope]);
+// A table has no channels yet.
+const shownScope = () => (checked.result.verdict.level === 'comms' ? scopeWords() : []);
+
+function checkLines() {
+  const verify = shellLine(['verify', 'program.csv', '--comm', state.comm, ...scopeWords()]);
+  return checked.result && checked.result.verdict.ok ? [verify, shellLine(['show', 'program.csv', ...shownScope(), '-o', 'timeline.html'])] : [verify];
 }
 
 // ---- Files ----
 
-// What `weft show` writes into a file of that name.
+// What `weft show` writes into a file of that name, of what is on the screen.
 async function drawn(name, more) {
-  const channel = state.channel === 'edge' ? [] : ['--channel', state.channel];
-  const answer = await engines.tools.ask('command', {
-    words: ['show', 'program.csv', '--costs', 'costs.json', ...slowWords(), ...channel, '-o', name, ...more],
-    files: { 'program.csv': explored.result.program, 'costs.json': costsText() } });
+  const inCheck = panelShown() === 'check';
+  const words = inCheck ? shownScope() : ['--costs', 'costs.json', ...slowWords(), ...channelWords()];
+  const files = inCheck ? { 'program.csv': state.program } : { 'program.csv': explored.result.program, 'costs.json': explored.result.costs };
+  const answer = await engines.tools.ask('command', { words: ['show', 'program.csv', ...words, '-o', name, ...more], files });
   return answer && answer.result && answer.result.files[name];
 }
 
@@ -80,38 +145,60 @@ async function saveSvg() {
   if (made) saveFile('timeline.svg', made, 'image/svg+xml');
 }
 
-const EXPORTS = {
-  'Table (CSV)': () => saveFile('table.csv', explored.result.table, 'text/csv'),
-  'Program (CSV)': () => saveFile('program.csv', explored.result.program, 'text/csv'),
+const PICTURES = {
   'Picture (SVG)': saveSvg,
   'Picture (PNG)': savePng,
   'Timeline (HTML)': async () => saveFile('timeline.html', await drawn('timeline.html', []), 'text/html'),
-  'Prediction (JSON)': () => saveFile('prediction.json', JSON.stringify(explored.result.sim, null, 1), 'application/json'),
-  'Costs (JSON)': () => saveFile('costs.json', costsText(), 'application/json'),
 };
+
+const EXPLORE_FILES = {
+  'Table (CSV)': () => saveFile('table.csv', explored.result.table, 'text/csv'),
+  'Program (CSV)': () => saveFile('program.csv', explored.result.program, 'text/csv'),
+  ...PICTURES,
+  'Prediction (JSON)': () => saveFile('prediction.json', JSON.stringify(explored.result.sim, null, 1), 'application/json'),
+  'Costs (JSON)': () => saveFile('costs.json', explored.result.costs, 'application/json'),
+};
+
+// A program that hangs has no timeline.
+function checkFiles() {
+  const verdict = checked.result && checked.result.verdict;
+  return { 'Program (CSV)': () => saveFile('program.csv', state.program, 'text/csv'),
+    ...(verdict ? { 'Verdict (JSON)': () => saveFile('verdict.json', JSON.stringify(verdict, null, 1), 'application/json') } : {}),
+    ...(verdict && verdict.ok ? PICTURES : {}) };
+}
 
 // ---- The dialog ----
 
 async function showRunWith() {
   const words = (target) => [...genWords(), '--for', target, '-o', 'table.csv'];
   for (const target of ['pytorch', 'torchtitan']) {
+    const box = byId(`for-${target}`);
+    box.textContent = '';
+    const end = showProgress(box, 'computing');
     const answer = await engines.tools.ask('command', { words: words(target), files: {} });
     const result = answer && answer.result;
-    byId(`for-${target}`).textContent = result ? (result.status === 0 ? result.output : result.messages).trim() : '';
+    end();
+    box.textContent = result ? (result.status === 0 ? result.output : result.messages).trim() : '';
   }
 }
 
-function showShare() {
-  const ready = explored.result && explored.result.sim;
+async function showShare() {
+  const inCheck = panelShown() === 'check';
+  const ready = inCheck ? state.program.trim() !== '' : Boolean(explored.result && explored.result.sim);
   byId('share-files').hidden = !ready;
-  byId('commands').textContent = ready ? commandLines().join('\n') : '';
+  byId('run-with').hidden = inCheck;
+  byId('share-none').hidden = ready;
+  if (ready) {
+    byId('commands').textContent = (inCheck ? checkLines() : exploreLines()).join('\n');
+    fill(byId('exports'), Object.entries(inCheck ? checkFiles() : EXPLORE_FILES).map(([name, save]) => element('button', { type: 'button', text: name, onclick: save })));
+  }
   byId('share').showModal();
-  if (ready) showRunWith();
+  fill(byId('share-warnings'), linkWarnings(await linkHash()).map((text) => paragraph(text, 'warning')));
+  if (ready && !inCheck) showRunWith();
 }
 
 function listenToShare() {
   byId('share-button').addEventListener('click', showShare);
   byId('copy-link').addEventListener('click', copyLink);
   byId('copy-commands').addEventListener('click', () => copyText(byId('commands').textContent, 'The commands are copied.'));
-  fill(byId('exports'), Object.entries(EXPORTS).map(([name, save]) => element('button', { type: 'button', text: name, onclick: save })));
 }

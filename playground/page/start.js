@@ -34,16 +34,24 @@ function goToView(view) {
     goToPage(lessonAt().id, lessonAt().pages.indexOf(pageAt()));
     return;
   }
+  if (view === state.view) return;
+  leavePlace();
   state.view = view;
   showView();
-  writeLink();
+  enterPlace();
+  window.scrollTo(0, 0);
 }
 
+// Something to know about the page itself, above all else.
+function showNotice(text) {
+  byId('notice').hidden = text === '';
+  byId('notice-text').textContent = text;
+}
+
+// The settings of the address; those from before stay where it is none of this page's.
 async function followLink() {
-  if (!await readLink(location.hash)) {
-    if (location.hash.length > 1) announce('The link is not one of this page, or damaged.');
-    return;
-  }
+  const wrong = location.hash.length > 1 ? await readLink(location.hash) : null;
+  showNotice(wrong === null ? '' : `${wrong} Nothing of it was used.`);
   showView();
 }
 
@@ -54,7 +62,13 @@ function listenToViews() {
     showTheme();
   });
   systemDark.addEventListener('change', showTheme);
-  window.addEventListener('hashchange', followLink);
+  byId('notice-close').addEventListener('click', () => showNotice(''));
+  byId('skip').addEventListener('click', (event) => { // its address would be a link of this page
+    event.preventDefault();
+    byId('main-content').focus();
+  });
+  window.addEventListener('popstate', (event) => { if (event.state) returnTo(event.state); });
+  window.addEventListener('hashchange', () => { if (!history.state) followLink(); });
 }
 
 // The timeline says when something in it was chosen.
@@ -90,13 +104,15 @@ async function start() {
   engines = await startEngines();
   schedules = (await engines.tools.ask('list', {})).result;
   buildScheduleList();
-  if (!await readLink(location.hash)) Object.assign(state, baseOf(state));
-  showView();
+  Object.assign(state, baseOf(state));
+  byId('loading').remove();
+  await followLink();
   document.body.dataset.started = '';
 }
 
 start().catch((error) => {
+  if (byId('loading')) byId('loading').remove();
   fill(byId('explore-message'), failureParts({ message: `This page cannot start: ${error.message}`,
-    hint: 'it needs a browser with WebAssembly, workers and DecompressionStream: Firefox 113, Chrome 80, Safari 16.4 or later' }));
+    hint: 'it needs a browser with WebAssembly, workers and DecompressionStream: Firefox 113, Chrome 103, Safari 16.4 or later' }));
   byId('explore').hidden = false;
 });

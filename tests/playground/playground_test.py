@@ -30,7 +30,7 @@ LESSONS = {
              {"program": "#graph,0>1,0>2,1>2\n0F0,0SEND_F0,0SEND_F0>2\n1RECV_F0,1F0,1SEND_F0\n"
                          "2RECV_F0,2RECV_F0<0,2F0\n"}],
     "planning": [{"set-memory": "3"}, {"set-memory": "1"}],
-    "bound": [{}, {"set-m": "32"}],
+    "bound": ["show_the_plan", {"set-m": "32"}],
 }
 
 
@@ -116,8 +116,13 @@ class Scenarios:
             self.push("step-next")
         self.push("step-last")
 
+    def show_the_plan(self):
+        self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.optimal")
+        self.push("plan-show")
+
     def test_lessons(self):
         self.start()
+        self.page.run("localStorage.clear()")
         self.assertEqual([(lesson["id"], lesson["pages"]) for lesson in self.page.run("return weftPlayground.lessons()")],
                          [(name, len(pages)) for name, pages in LESSONS.items()])
         for name, pages in LESSONS.items():
@@ -130,9 +135,26 @@ class Scenarios:
                 self.assertIn("Done", self.page.text("#task"))
                 if k == 0:
                     self.shot(f"lesson_{name}")
-                if (name, k) != ("bound", 1):
-                    self.push("lesson-next")
+                self.page.run("window.scrollTo(0, 600)")
+                self.push("lesson-next")
+                self.wait("window.scrollY === 0", 5)
+        self.end_of_lessons()
         self.expect_quiet()
+
+    def end_of_lessons(self):
+        """The last button leads on, the browser's Back returns, and the ticks are there another day."""
+        at = "(({ view, lesson, page, schedule }) => `${view} ${lesson} ${page} ${schedule}`)(weftPlayground.state())"
+        self.wait(f"{at} === 'explore bound 1 1F1B'")
+        for place in ["learn bound 1 1F1B", "learn bound 0 plan", "learn bound 0 1F1B", "learn planning 1 1F1B"]:
+            self.page.run("history.back()")
+            self.wait(f"{at} === '{place}' && document.getElementById('schedule').value === {at}.split(' ')[3]")
+        self.page.run("history.forward()")
+        self.wait(f"{at} === 'learn bound 0 1F1B'")
+        pages = sum(len(pages) for pages in LESSONS.values())
+        self.start()
+        self.assertEqual(len(self.page.run("return weftPlayground.done()")), pages)
+        self.assertIn(f"All {pages} tasks are done", self.page.text("#lesson"))
+        self.assertIn("Lesson 1 of 8, page 1 of 2", self.page.text("#lesson"))
 
     # ---- Explore ----
 
@@ -158,6 +180,81 @@ class Scenarios:
         self.wait("document.querySelector('#comparison tr[aria-current]')")
         self.wait("weftPlayground.explored().plan")
         self.assertIn("bound", self.page.text("#plan"))
+        self.look_at_the_comparison()
+        self.assertEqual(self.page.run("return document.getElementById('set-slow').max"), "3")
+        self.push("reset")
+        self.settled("1F1B -p 4 -m 8")
+        self.expect_quiet()
+
+    def look_at_the_comparison(self):
+        """Bars start at one edge and are long where schedules are slow; links are large and dark enough."""
+        bars, heights, ratio = self.page.run("""
+            const light = (colour) => colour.match(/\\d+/g).slice(0, 3).map((value) => value / 255)
+              .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+              .reduce((sum, value, k) => sum + value * [0.2126, 0.7152, 0.0722][k], 0);
+            const row = document.querySelector('#comparison tr[aria-current]');
+            const [a, b] = [getComputedStyle(row.querySelector('button')).color, getComputedStyle(row).backgroundColor].map(light).sort((x, y) => y - x);
+            return [Array.from(document.querySelectorAll('#comparison .bar'), (bar) => [bar.getBoundingClientRect().left, bar.getBoundingClientRect().width]),
+              Array.from(document.querySelectorAll('#comparison button'), (button) => button.getBoundingClientRect().height), (a + 0.05) / (b + 0.05)];""")
+        self.assertEqual(len({left for left, _ in bars}), 1, bars)
+        self.assertGreater(bars[-1][1], 80)
+        self.assertGreaterEqual(min(heights), 24)
+        self.assertGreaterEqual(ratio, 4.5)
+
+    def test_the_words_of_the_command(self):
+        self.start("#explore")
+        for line, same in [("weft gen ZBVZeroBubble -p4 -m 8 --memory=4", "ZBVZeroBubble -p 4 -m 8 --memory 4"),
+                           ("gen --ranks=3 --microbatches 6 1F1B -o table.csv", "1F1B -p 3 -m 6"),
+                           ("weft plan -p 4 -m 8 --memory 3 --threads 1 --effort 0.05 -o plan.csv", "plan -p 4 -m 8 --memory 3 --effort 0.05")]:
+            self.set({"settings": line})
+            self.settled(same)
+        self.assertEqual(self.page.run("return weftPlayground.explored().sim.makespan"), 25.75)
+        for line, told in [("1F1B GPipe -p 4", "unexpected 'GPipe'"), ("weft gen -p 4", "expected the name of a schedule"),
+                           ("plan -p 4 -m 8 -v 2", "the planner chooses v"), ("plan -p 4 -m 8 --effort 1e9", "at most 60")]:
+            self.set({"settings": line})
+            self.assertIn(told, self.page.text("#explore-message"))
+        # An answer that is on its way when the line becomes wrong comes too late, and so does its plan.
+        self.page.run("""
+            const field = document.getElementById('settings');
+            for (const line of ['1F1B -p 4 -m 8', '1F1B -p 8 -m 64', '1F1B -p 8 -m 64 --nonsense']) {
+              field.value = line;
+              field.dispatchEvent(new Event('input', { bubbles: true }));
+            }
+            await new Promise((next) => setTimeout(next, 800));""")
+        self.assertIn("unknown option '--nonsense'", self.page.text("#explore-message"))
+        self.assertIsNone(self.page.run("return weftPlayground.explored().sim"))
+        self.set({"settings": "Interleaved1F1B -p 64 -v 2 -m 256"})
+        self.wait("document.getElementById('explore-message').textContent.startsWith('Computing Interleaved1F1B')")
+        self.expect_quiet()
+
+    def test_the_plan_is_what_is_shown(self):
+        self.start("#explore?memory=3")
+        self.settled("1F1B -p 4 -m 8 --memory 3")
+        self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.optimal && document.getElementById('plan-stop').hidden")
+        self.assertEqual(self.page.run("return document.querySelector('#plan .bounds').getAttribute('aria-label')"),
+                         "bound 25.75, plan 25.75, 1F1B 33")
+        self.assertTrue(self.page.run("return document.getElementById('plan-longer').hidden"))
+        self.assertIn("plan 25.75, optimal", self.page.text("#facts").replace("\n", " "))
+        self.push("plan-show")
+        self.wait("weftPlayground.explored().sim && weftPlayground.explored().sim.makespan === 25.75")
+        self.assertEqual(self.page.run("return document.getElementById('schedule').value"), "plan")
+        self.assertTrue(self.page.run("return document.getElementById('settings').value").startswith("plan -p 4 -m 8 --memory 3"))
+        self.assertNotIn("closed form", self.page.text("#facts"))
+        self.assertEqual(self.page.run("return document.querySelectorAll('#comparison tr[aria-current]').length"), 0)
+        self.wait("location.hash.includes('schedule=plan')")
+        link = self.page.run("return location.hash")
+        sim, table = self.page.run("const { sim, table } = weftPlayground.explored(); return [sim, table]")
+        self.shot("plan")
+        self.export_as_the_commands_do(sim)
+        self.assertEqual(bytes(self.exported("Table (CSV)")).decode(), table)
+        self.push("plan-hide")
+        self.settled("1F1B -p 4 -m 8 --memory 3")
+        self.assertEqual(self.page.run("return weftPlayground.explored().sim.makespan"), 33)
+        self.page.run("history.back()")
+        self.wait("weftPlayground.explored().sim && weftPlayground.explored().sim.makespan === 25.75")
+        self.start(link)
+        self.wait("weftPlayground.explored().sim")
+        self.assertEqual(self.page.run("return [weftPlayground.explored().table, weftPlayground.explored().sim.makespan]"), [table, 25.75])
         self.expect_quiet()
 
     def test_errors_are_the_commands(self):
@@ -205,6 +302,10 @@ class Scenarios:
         self.assertIn("rank 0 step 3 0SEND_F1", verdict)
         self.assertEqual(self.page.run("return document.querySelectorAll('#cycle .ring-node').length"), 2)
         self.assertIn("waits for rank 1 to do 1RECV_F1", self.page.text("#cycle"))
+        steps, ring = self.page.run("return ['#stepper', '#cycle .ring'].map((name) => document.querySelector(name).getBoundingClientRect().toJSON())")
+        self.assertLess(ring["height"], 200)
+        self.assertLessEqual(steps["top"], ring["top"])
+        self.assertLess(ring["top"], steps["bottom"])
         self.page.run("document.getElementById('stepper').focus()")
         for move in range(1, 5):
             self.page.press("Right")
@@ -231,6 +332,15 @@ class Scenarios:
         self.start("#check")
         self.set({"program": "0F0,nonsense\n"})
         self.wait("document.getElementById('verdict').textContent.includes('pasted.csv:1:')")
+        self.set({"program": "0F0,0B0\n1F0,1B0\n"})
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
+        self.assertIn("1 microbatch,", self.page.text("#verdict"))
+        self.share_what_is_checked()
+        large = subprocess.run(f"{WEFT} gen 1F1B -p 32 -m 256 | {WEFT} lower --no-unshard --no-reduce-grad", shell=True, check=True,
+                               capture_output=True, text=True).stdout
+        self.set({"program": large})
+        self.assertIsNone(self.page.run("return weftPlayground.checked().verdict"))
+        self.wait("document.getElementById('verdict').textContent.startsWith('Checking')")
         self.set({"program": "0F0,0B0\n1F0,1B0\n"})
         self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
         self.push("use-lower")
@@ -272,9 +382,16 @@ class Scenarios:
         self.start("#explore?schedule=ZBH1&p=3&m=5&hop=0.25&slow=1&factor=2&memory=3&f=0.7")
         self.settled("ZBH1 -p 3 -m 5 --f 0.7 --hop 0.25 --memory 3 --slow 1=2")
         sim = self.page.run("return weftPlayground.explored().sim")
+        self.export_as_the_commands_do(sim)
+        self.expect_quiet()
+
+    def export_as_the_commands_do(self, sim):
+        """The dialog's files are those that its commands write, and what is on the screen."""
         self.push("share-button")
-        self.wait("document.getElementById('for-torchtitan').textContent.includes('pipeline_parallel_degree 3')")
+        ranks = len(sim["ranks"])
+        self.wait(f"document.getElementById('for-torchtitan').textContent.includes('pipeline_parallel_degree {ranks}')")
         self.assertIn("_load_csv", self.page.text("#for-pytorch"))
+        self.assertIn("it opens nowhere else", self.page.text("#share-warnings"))
         lines = self.page.run("return document.getElementById('commands').textContent")
         environment = dict(os.environ, PATH=os.path.dirname(WEFT) + ":" + os.environ["PATH"])
         ran = subprocess.run(["bash", "-c", lines.replace("weft sim", "weft sim --json")], env=environment,
@@ -288,6 +405,40 @@ class Scenarios:
                 self.assertEqual(bytes(self.exported(name)).strip(), made.read().strip(), name)
         self.assertIn(b"<svg", bytes(self.exported("Picture (SVG)")))
         self.assertEqual(json.loads(bytes(self.exported("Prediction (JSON)"))), sim)
+        self.page.run("document.getElementById('share').close()")
+
+    def share_what_is_checked(self):
+        self.push("share-button")
+        self.assertEqual(self.page.text("#commands"), "weft verify program.csv --comm rendezvous\nweft show program.csv -o timeline.html")
+        self.assertTrue(self.page.run("return document.getElementById('run-with').hidden"))
+        self.assertEqual(bytes(self.exported("Program (CSV)")).decode(), self.page.run("return weftPlayground.state().program"))
+        self.assertIn(b"<svg", bytes(self.exported("Picture (SVG)")))
+        self.assertTrue(json.loads(bytes(self.exported("Verdict (JSON)")))["ok"])
+        self.page.run("document.getElementById('share').close()")
+
+    def test_links_that_cannot_be_followed(self):
+        self.start("#xplore")
+        self.assertIn("names the part 'xplore': expected one of learn, explore, check", self.page.text("#notice"))
+        bomb = self.page.run("""
+            const stream = new Blob(Array(40).fill(new Uint8Array(1 << 20))).stream().pipeThrough(new CompressionStream('deflate-raw'));
+            const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+            return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join('')).replace(/\\+/g, '-').replace(/\\//g, '_');""")
+        for link, told in [("#check?program=%%%bad", "The link is damaged: its program cannot be read"),
+                           ("#learn?lesson=none", "the lesson 'none', which is not there"),
+                           ("#check?program=" + bomb, "it unpacks to more than 32 MB"),
+                           ("#explore?constructor=1&toString=2&p=5", "")]:
+            self.page.run("location.hash = arguments[0]", link)
+            self.wait(f"document.getElementById('notice').innerText.includes({json.dumps(told)})"
+                      if told else "document.getElementById('notice').hidden")
+        self.settled("1F1B -p 5 -m 8")
+        self.assertNotIn("constructor", self.page.run("return Object.keys(weftPlayground.state())"))
+        # A long program: the address has it all, and the dialog says what such a link is good for.
+        numbers = ",".join(f"0F{(k * 7919) % 99991}" for k in range(6000))
+        self.page.run("location.hash = '#check'")
+        self.wait("weftPlayground.state().view === 'check'")
+        self.set({"program": numbers})
+        self.push("share-button")
+        self.wait("document.getElementById('share-warnings').innerText.includes('mail and chat programs cut such links')")
         self.expect_quiet()
 
     # ---- Everyone ----
