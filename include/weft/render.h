@@ -25,6 +25,8 @@ struct weft_render_options {
   bool colour;                   /* text: ANSI colour */
   bool dark;                     /* svg: dark background */
   enum weft_colour_by colour_by; /* svg, html */
+  bool bare;                     /* svg: no title and no numbers above the rows */
+  bool all_ranks;                /* text: every rank, also of more than 32 */
 };
 
 WEFT_API struct weft_render_options weft_render_options_default(void);

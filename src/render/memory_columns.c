@@ -62,6 +62,15 @@ enum weft_status weft_memory_columns_read(struct weft_memory_columns *columns, u
   return WEFT_OK;
 }
 
+double weft_memory_share(double size, double peak) {
+  if (!(size > 0)) {
+    return 0;
+  }
+  /* Sizes below the normal range have no reciprocal, and infinite ones no quotient. */
+  const double share = size / peak;
+  return share < 1 ? share : 1;
+}
+
 void weft_memory_columns_finish(struct weft_memory_columns *columns) {
   weft_array_free(columns->allocator, columns->sizes, columns->column_count,
                   sizeof *columns->sizes);

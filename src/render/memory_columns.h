@@ -18,6 +18,8 @@ struct weft_memory_columns {
 /* Fills `sizes`; all zero where the picture has no costs. */
 enum weft_status weft_memory_columns_read(struct weft_memory_columns *columns, uint32_t rank,
                                           struct weft_error *error);
+/* A size as a share of the largest, 0 to 1, whatever numbers these are. */
+double weft_memory_share(double size, double peak);
 void weft_memory_columns_finish(struct weft_memory_columns *columns);
 
 #endif

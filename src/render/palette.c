@@ -24,8 +24,7 @@ const struct weft_palette *weft_palette_of(bool dark) { return &themes[dark]; }
 
 uint32_t weft_palette_op(enum weft_op op, bool dark) { return weft_op_info(op)->colour[dark]; }
 
-/* `share` of 256 parts of `to`, the rest of `from`. */
-static uint32_t mix(uint32_t from, uint32_t to, uint32_t share) {
+uint32_t weft_palette_mix(uint32_t from, uint32_t to, uint32_t share) {
   uint32_t mixed = 0;
   for (unsigned shift = 0; shift < 24; shift += 8) {
     const uint32_t a = from >> shift & 0xff;
@@ -50,8 +49,9 @@ static uint32_t stage_hue(uint32_t stage, uint32_t stage_count) {
   const uint64_t scaled =
       (uint64_t)(stage % stage_count) * (RAMP - 1) * 256 / (uint64_t)(stage_count - 1);
   const uint32_t below = (uint32_t)(scaled / 256);
-  return below >= RAMP - 1 ? ramp[RAMP - 1]
-                           : mix(ramp[below], ramp[below + 1], (uint32_t)(scaled % 256));
+  return below >= RAMP - 1
+             ? ramp[RAMP - 1]
+             : weft_palette_mix(ramp[below], ramp[below + 1], (uint32_t)(scaled % 256));
 }
 
 uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op op, bool dark) {
@@ -61,15 +61,19 @@ uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op o
     return info->colour[dark];
   }
   const int shade = info->shade[dark];
-  return mix(stage_hue(stage, stage_count), shade > 0 ? 0xffffff : 0x000000,
-             (uint32_t)(shade > 0 ? shade : -shade));
+  return weft_palette_mix(stage_hue(stage, stage_count), shade > 0 ? 0xffffff : 0x000000,
+                          (uint32_t)(shade > 0 ? shade : -shade));
 }
 
 uint32_t weft_palette_chunk(enum weft_op op, uint32_t k, uint32_t count, bool dark) {
   assert(k < count || count == 0);
-  enum { PALEST = 104 };
+  enum { PALEST = 80 };
   const uint32_t share = count > 1 && k > 0 ? (uint32_t)((uint64_t)PALEST * k / (count - 1)) : 0;
-  return mix(weft_palette_op(op, dark), 0xffffff, share < PALEST ? share : PALEST);
+  return weft_palette_mix(weft_palette_op(op, dark), 0xffffff, share < PALEST ? share : PALEST);
+}
+
+uint32_t weft_palette_line(uint32_t colour) {
+  return weft_palette_mix(colour, weft_palette_ink_on(colour), 160);
 }
 
 /* By the relative luminance, with 2 for the exponent of the curve. Black has the

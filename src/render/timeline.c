@@ -103,6 +103,15 @@ void weft_add_number(struct weft_text *text, double number) {
   weft_text_addf(text, "%.9g", number == 0 ? 0 : number); /* no "-0" */
 }
 
+void weft_add_rounded(struct weft_text *text, double number) {
+  const double size = number < 0 ? -number : number;
+  int digits = 4;
+  for (double rest = size; rest >= 10000 && digits < 9; rest /= 10) {
+    digits++;
+  }
+  weft_text_addf(text, "%.*g", digits, number == 0 ? 0 : number);
+}
+
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
   enum { EDGES_SHOWN = 12 };
   weft_text_add(text, "edges");
@@ -194,6 +203,5 @@ void weft_add_json_string(struct weft_text *text, const char *string) {
 }
 
 struct weft_render_options weft_render_options_default(void) {
-  return (struct weft_render_options){
-      .width = 0, .colour = false, .dark = false, .colour_by = WEFT_COLOUR_BY_OP};
+  return (struct weft_render_options){.width = 0, .colour_by = WEFT_COLOUR_BY_OP};
 }

@@ -47,6 +47,9 @@ double weft_axis_step(double length, double steps_max);
 /* "12", "0.25", "1.5e+12": at most 15 characters. */
 void weft_add_number(struct weft_text *text, double number);
 
+/* A measure for people: four digits, but never less than a whole number below 1e9: 38.71. */
+void weft_add_rounded(struct weft_text *text, double number);
+
 /* "edges 0>1, 0>2F and 7 more"; an F where no gradient comes back. */
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph);
 

@@ -276,7 +276,7 @@ $(compared Interleaved1F1B 2) $share: a stage takes 1/2 of it" ]
   succeeds
   [ "$(stat -c %s large.svg)" -lt 20000000 ]
   is_xml large.svg
-  weft show large.csv
+  weft show large.csv --all-ranks
   succeeds
   [ "$(grep -c '^rank' <<<"$output")" -ge 64 ]
 }
@@ -285,4 +285,41 @@ $(compared Interleaved1F1B 2) $share: a stage takes 1/2 of it" ]
   "$WEFT" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
   "$WEFT" show zbv.csv --hop 0.25 --width 900 -o zbv.svg
   cmp zbv.svg "$WEFT_SOURCE_DIR/docs/pictures/zbv.svg"
+}
+
+@test "--title and --no-title choose what stands above a timeline" {
+  "$WEFT" gen 1F1B -p 2 -m 3 -o t.csv
+  weft show t.csv --title "Figure 1 <a>"
+  succeeds
+  [[ $output == "Figure 1 <a>"$'\n'"rank 0"* ]]
+  weft show t.csv --no-title
+  succeeds
+  [[ $output == "rank 0"* ]]
+  "$WEFT" show t.csv --title "Figure 1 <a>" -o t.svg
+  has "Figure 1 &lt;a&gt;</text>" t.svg
+  "$WEFT" show t.csv --title "Figure 1" -o t.html
+  has '"name":"Figure 1"' t.html
+  "$WEFT" show t.csv --no-title -o bare.svg
+  run ! grep -Eq "makespan|>t.csv</text>" bare.svg
+  weft show t.csv --title x --no-title
+  fails 2 "--title and --no-title contradict"
+  weft show t.csv t.csv --title x -o two.html
+  fails 2 "--title is for one timeline"
+  weft show t.csv --no-title -o t.html
+  fails 2 "--no-title has no effect here"
+  weft show t.csv --grid --title x
+  fails 2 "--title has no effect here"
+}
+
+@test "many ranks are drawn in part as text, with --all-ranks all" {
+  "$WEFT" gen GPipe -p 64 -m 2 -o t.csv
+  weft show t.csv
+  succeeds
+  [ "$(grep -c ^rank <<<"$output")" -eq 17 ]
+  [[ $output == *"shown: every 4th of 64 ranks, and the last"* ]]
+  weft show t.csv --all-ranks
+  succeeds
+  [ "$(grep -c ^rank <<<"$output")" -eq 64 ]
+  weft show t.csv --all-ranks -o t.svg
+  fails 2 "--all-ranks has no effect here"
 }

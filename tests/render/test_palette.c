@@ -110,6 +110,26 @@ static void test_chunks(void **state) {
   }
 }
 
+/* Without colour: the lines at the foot of a cell say which of its rank's stages it is, and
+ * lightness says the op among those with as many lines. */
+static void test_stages_without_colour(void **state) {
+  (void)state;
+  for (unsigned dark = 0; dark < 2; dark++) {
+    for (uint32_t count = 2; count <= WEFT_STAGE_LINES_MAX + 1; count++) {
+      for (uint32_t k = 0; k < count; k++) {
+        for (unsigned i = 0; i < COMPUTES; i++) {
+          const uint32_t own = weft_palette_chunk(computes[i], k, count, dark == 1);
+          assert_true(fabs(lightness(weft_palette_line(own)) - lightness(own)) >= 20);
+          for (unsigned j = 0; j < i; j++) {
+            const uint32_t other = weft_palette_chunk(computes[j], k, count, dark == 1);
+            assert_true(fabs(lightness(own) - lightness(other)) >= 8);
+          }
+        }
+      }
+    }
+  }
+}
+
 static void test_stages(void **state) {
   (void)state;
   for (unsigned dark = 0; dark < 2; dark++) {
@@ -166,6 +186,7 @@ int main(void) {
       cmocka_unit_test(test_ops_are_told_apart),
       cmocka_unit_test(test_chunks),
       cmocka_unit_test(test_stages),
+      cmocka_unit_test(test_stages_without_colour),
       cmocka_unit_test(test_numbers_can_be_read),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* The SVG picture: one small one byte by byte, well-formed whatever goes in,
- * numbers that fit or are left out, dense ones bounded and true in their areas. */
+ * numbers that fit or are left out, dense ones bounded and true in their colours. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -67,15 +67,6 @@ static bool next_rect(const char **at, struct rect *rect) {
 }
 
 /* Only those above the axis: not the legend's. */
-static double area_of(const char *text, unsigned fill, double bottom) {
-  double area = 0;
-  struct rect rect;
-  for (const char *at = text; next_rect(&at, &rect);) {
-    area += rect.fill == fill && rect.y + rect.height <= bottom ? rect.width * rect.height : 0;
-  }
-  return area;
-}
-
 static unsigned count_of(const char *text, unsigned fill, double bottom) {
   unsigned count = 0;
   struct rect rect;
@@ -147,8 +138,140 @@ static void test_numbers_fit_or_are_left_out(void **state) {
   drawing_finish(&drawing);
 }
 
-/* Cells narrower than pixels are drawn together, and the areas stay. */
-static void test_dense_areas_are_true(void **state) {
+/* All numbers have one size, and do not touch the edges of their cells. */
+static void test_numbers_have_one_size(void **state) {
+  (void)state;
+  static const char *const names[] = {"ZBVZeroBubble", "DualPipeV", "Interleaved1F1B"};
+  for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+    for (uint32_t width = 400; width <= 2400; width += 400) {
+      struct drawing drawing;
+      struct weft_render_options options = weft_render_options_default();
+      options.width = width;
+      drawing_init_schedule(&drawing, names[k], 4, 2, 12);
+      drawing_simulate(&drawing, "x");
+      char *text = render(&drawing, options);
+      double size = 0;
+      for (const char *at = text; (at = strstr(at, "<text")) != NULL; at++) {
+        double x, y, own;
+        assert_int_equal(sscanf(at, "<text x=\"%lf\" y=\"%lf\" font-size=\"%lf\"", &x, &y, &own),
+                         3);
+        const char *middle = strstr(at, "text-anchor=\"middle\"");
+        const char *end = strchr(at, '>');
+        const bool in_cell =
+            middle != NULL && middle < end && strstr(at, "#57606a") > end; /* the axis */
+        if (in_cell) {
+          assert_true(size == 0 || own == size);
+          size = own;
+        }
+      }
+      assert_true(width < 1200 || size >= 6);
+      free(text);
+      drawing_finish(&drawing);
+    }
+  }
+}
+
+/* Later stages of a rank have lines at the foot of their cells: one for each stage before. */
+static void test_later_stages_have_lines(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "Interleaved1F1B", 2, 3, 4);
+  drawing_simulate(&drawing, "x");
+  char *text = render_standard(&drawing);
+  const double bottom = height_of(text) - 40;
+  for (uint32_t k = 0; k < 3; k++) {
+    const uint32_t colour = weft_palette_chunk(WEFT_OP_F, k, 3, false);
+    assert_int_equal(count_of(text, colour, bottom), 8);
+    assert_int_equal(count_of(text, weft_palette_line(colour), bottom), 8 * k);
+  }
+  free(text);
+  struct weft_render_options options = weft_render_options_default();
+  options.colour_by = WEFT_COLOUR_BY_STAGE; /* the hue says it */
+  text = render(&drawing, options);
+  assert_null(strstr(text, "underlined"));
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* The last number of the axis and the word after it stand apart. */
+static void test_axis_words_do_not_touch(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  for (unsigned zeros = 0; zeros < 7; zeros++) {
+    double unit = 1;
+    for (unsigned i = 0; i < zeros; i++) {
+      unit *= 10;
+    }
+    drawing.costs->stages[0] =
+        (struct weft_stage_costs){.f = unit, .b = unit, .i = unit, .w = unit};
+    drawing_simulate(&drawing, "x");
+    char *text = render_standard(&drawing);
+    char word[64];
+    (void)snprintf(word, sizeof word, ">%.0f</text>", 2 * unit);
+    char *last = strstr(text, word);
+    assert_non_null(last);
+    const char *time = strstr(last, ">time</text>");
+    assert_non_null(time);
+    while (strncmp(last, "<text", 5) != 0) {
+      last--;
+    }
+    while (strncmp(time, "<text", 5) != 0) {
+      time--;
+    }
+    double x, right;
+    assert_int_equal(sscanf(last, "<text x=\"%lf\"", &x), 1);
+    assert_int_equal(sscanf(time, "<text x=\"%lf\"", &right), 1);
+    assert_true(right >= x + 0.556 * 11 * (zeros + 1) / 2 + 5);
+    free(text);
+    weft_simulation_destroy(drawing.simulation);
+    drawing.simulation = NULL;
+  }
+  drawing_finish(&drawing);
+}
+
+static void test_bare(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  drawing_simulate(&drawing, "a name");
+  struct weft_render_options options = weft_render_options_default();
+  options.bare = true;
+  char *bare = render(&drawing, options), *whole = render_standard(&drawing);
+  assert_non_null(strstr(bare, "<title>a name</title>")); /* for those who do not see */
+  assert_null(strstr(bare, ">a name</text>"));
+  assert_null(strstr(bare, "makespan"));
+  assert_true(height_of(bare) < height_of(whole) - 40);
+  free(bare);
+  free(whole);
+  drawing_finish(&drawing);
+}
+
+/* Sizes without a reciprocal, and large ones. */
+static void test_odd_sizes(void **state) {
+  (void)state;
+  static const double sizes[] = {1e-320, 5e-324, 1e-300, 1e12};
+  for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+    struct drawing drawing;
+    drawing_init_schedule(&drawing, "1F1B", 2, 1, 2);
+    drawing.costs->stages[0].activation = sizes[i];
+    drawing_simulate(&drawing, "x");
+    char *text = render_standard(&drawing);
+    const double height = height_of(text);
+    for (const char *at = text; (at = strchr(at, 'V')) != NULL; at++) {
+      double y;
+      if (sscanf(at, "V%lf", &y) == 1) {
+        assert_true(y > 0 && y < height);
+      }
+    }
+    free(text);
+    free(drawing_render(&drawing, weft_render_text, NULL));
+    drawing_finish(&drawing);
+  }
+}
+
+/* Cells narrower than pixels are drawn together, in the mean colour of their time. */
+static void test_dense_colours_are_true(void **state) {
   (void)state;
   struct weft_render_options options = weft_render_options_default();
   struct drawing drawing;
@@ -157,14 +280,23 @@ static void test_dense_areas_are_true(void **state) {
   options.width = 1200;
   char *text = render(&drawing, options);
   assert_true(strlen(text) < 1000000);
+  assert_non_null(strstr(text, "mixed: actions that share a pixel"));
+  const uint32_t f = weft_palette_op(WEFT_OP_F, false), b = weft_palette_op(WEFT_OP_B, false);
   const double bottom = height_of(text) - 40;
-  const double forward = area_of(text, weft_palette_op(WEFT_OP_F, false), bottom);
-  const double backward = area_of(text, weft_palette_op(WEFT_OP_B, false), bottom);
-  /* Columns that touch overlap by 0.4 pixels in 2 and more. */
-  const double whole =
-      4 * 28 * (1200 - 53 - 84) * drawing.simulation->ranks[0].busy / drawing.simulation->makespan;
-  assert_true(forward > whole * 0.333 && forward < whole * 0.333 * 1.25);
-  assert_true(backward > forward * 1.95 && backward < forward * 2.05);
+  double area = 0, sums[3] = {0};
+  struct rect rect;
+  for (const char *at = text; next_rect(&at, &rect);) {
+    const bool in_lane = rect.height == 28 && rect.width < 1000 && rect.y + rect.height <= bottom;
+    for (unsigned i = 0; i < 3 && in_lane; i++) {
+      sums[i] += rect.width * rect.height * (rect.fill >> 8 * i & 0xff);
+    }
+    area += in_lane ? rect.width * rect.height : 0;
+  }
+  /* F takes a third of the busy time, and there is nearly no other. */
+  for (unsigned i = 0; i < 3; i++) {
+    const double wanted = (f >> 8 * i & 0xff) / 3.0 + (b >> 8 * i & 0xff) * 2 / 3.0;
+    assert_true(sums[i] / area > wanted - 2 && sums[i] / area < wanted + 2);
+  }
   free(text);
   drawing_finish(&drawing);
 }
@@ -187,7 +319,7 @@ static void test_themes(void **state) {
       assert_true(next_rect(&at, &ground));
       assert_int_equal(ground.fill, weft_palette_of(dark == 1)->background);
       assert_int_equal(strstr(text, "stage 3</text>") != NULL, by == 1);
-      assert_int_equal(strstr(text, "paler") != NULL, by == 0);
+      assert_int_equal(strstr(text, "underlined") != NULL, by == 0);
       free(text);
     }
   }
@@ -336,7 +468,12 @@ int main(void) {
       cmocka_unit_test(test_a_cell_per_action),
       cmocka_unit_test(test_overlaps_are_split),
       cmocka_unit_test(test_numbers_fit_or_are_left_out),
-      cmocka_unit_test(test_dense_areas_are_true),
+      cmocka_unit_test(test_numbers_have_one_size),
+      cmocka_unit_test(test_later_stages_have_lines),
+      cmocka_unit_test(test_axis_words_do_not_touch),
+      cmocka_unit_test(test_bare),
+      cmocka_unit_test(test_odd_sizes),
+      cmocka_unit_test(test_dense_colours_are_true),
       cmocka_unit_test(test_themes),
       cmocka_unit_test(test_many_stages),
       cmocka_unit_test(test_everything_is_escaped),

@@ -79,6 +79,78 @@ static void test_hand_made(void **state) {
   drawing_finish(&drawing);
 }
 
+/* Of neighbours of one op the second has small letters, where each has columns of its own. */
+static void test_neighbours_are_told_apart(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0F1,0F2,0B0,0B1,0B2\n");
+  drawing_simulate(&drawing, NULL);
+  char *text = render(&drawing, 20); /* 18 columns: F has two, B four */
+  assert_int_equal(strncmp(text, "0 F0F1F2B0  B1  B2\n", 19), 0);
+  assert_null(strstr(text, "two actions"));
+  free(text);
+  drawing_finish(&drawing);
+  drawing_init(&drawing, "0F0,0F1,0F2,0F3,0F4,0F5,0B0,0B1,0B2,0B3,0B4,0B5\n");
+  drawing_simulate(&drawing, NULL);
+  text = render(&drawing, 20); /* F has one column, B two */
+  assert_int_equal(strncmp(text, "0 FfFfFfB0B1B2B3B4B5\n", 21), 0);
+  assert_non_null(strstr(text, "Ff two actions"));
+  free(text);
+  drawing_finish(&drawing);
+}
+
+static unsigned count_ranks(const char *text) {
+  unsigned count = 0;
+  for (const char *line = text; (line = strstr(line, "rank ")) != NULL; line++) {
+    count += line == text || line[-1] == '\n';
+  }
+  return count;
+}
+
+/* Many ranks fit a screen; the last line of ranks is the last rank's. */
+static void test_many_ranks_are_shown_in_part(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "1F1B", 64, 1, 4);
+  drawing_simulate(&drawing, NULL);
+  char *text = render(&drawing, 100);
+  assert_int_equal(count_ranks(text), 17);
+  assert_non_null(strstr(text, "\nrank 63 "));
+  assert_non_null(strstr(text, "shown: every 4th of 64 ranks, and the last\n"));
+  free(text);
+  struct weft_render_options options = width_of(100);
+  options.all_ranks = true;
+  text = drawing_render(&drawing, weft_render_text, &options);
+  assert_int_equal(count_ranks(text), 64);
+  assert_null(strstr(text, "shown:"));
+  free(text);
+  drawing_finish(&drawing);
+  drawing_init_schedule(&drawing, "1F1B", 32, 1, 4);
+  drawing_simulate(&drawing, NULL);
+  text = render(&drawing, 100);
+  assert_int_equal(count_ranks(text), 32);
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* On a terminal the columns of an overlap have the colours of both. */
+static void test_overlaps_have_both_colours(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n");
+  drawing_simulate(&drawing, NULL);
+  struct weft_render_options options = width_of(26);
+  options.colour = true;
+  char *text = drawing_render(&drawing, weft_render_text, &options), both[128];
+  (void)snprintf(both, sizeof both, "\x1b[0;%smF\x1b[0;%sm1\x1b[0;%smB\x1b[0;%sm0",
+                 weft_op_info(WEFT_OP_F)->terminal_colour, weft_op_info(WEFT_OP_B)->terminal_colour,
+                 weft_op_info(WEFT_OP_F)->terminal_colour,
+                 weft_op_info(WEFT_OP_B)->terminal_colour);
+  assert_non_null(strstr(text, both));
+  free(text);
+  drawing_finish(&drawing);
+}
+
 /* ---- Widths ---- */
 
 static size_t columns_of(const char *line, size_t size) {
@@ -321,6 +393,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_pictures),
       cmocka_unit_test(test_hand_made),
+      cmocka_unit_test(test_neighbours_are_told_apart),
+      cmocka_unit_test(test_many_ranks_are_shown_in_part),
+      cmocka_unit_test(test_overlaps_have_both_colours),
       cmocka_unit_test(test_widths),
       cmocka_unit_test(test_width_limits),
       cmocka_unit_test(test_colour_adds_nothing_but_colour),

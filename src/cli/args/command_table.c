@@ -197,7 +197,8 @@ static const struct weft_cli_command commands[] = {
      2,
      "file",
      {OPTION(CHANNEL), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER), OPTION(SEED),
-      OPTION(GRID), OPTION(WIDTH), OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
+      OPTION(GRID), OPTION(WIDTH), OPTION(ALL_RANKS), OPTION(TITLE), OPTION(NO_TITLE),
+      OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "

@@ -71,6 +71,13 @@ static const struct {
     {WEFT_CLI_OPTION_DARK, KIND_BIT(KIND_SVG), "--dark is for -o x.svg"},
     {WEFT_CLI_OPTION_COLOUR_BY, KIND_BIT(KIND_SVG) | KIND_BIT(KIND_HTML),
      "--colour-by is for -o x.svg and -o x.html"},
+    {WEFT_CLI_OPTION_TITLE,
+     KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG) | KIND_BIT(KIND_HTML) | KIND_BIT(KIND_TRACE),
+     "the grid has no title"},
+    {WEFT_CLI_OPTION_NO_TITLE, KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG),
+     "--no-title is for the timeline in the terminal and for -o x.svg"},
+    {WEFT_CLI_OPTION_ALL_RANKS, KIND_BIT(KIND_TEXT),
+     "--all-ranks is for the timeline in the terminal; files have all ranks"},
 };
 
 static const enum weft_cli_option_id timed[] = {
@@ -95,6 +102,15 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
     if (arguments->given[timed[i]]) {
       return refuse(cli, timed[i], "the grid has steps and no times; leave out --grid");
     }
+  }
+  if (arguments->given[WEFT_CLI_OPTION_TITLE] &&
+      (arguments->given[WEFT_CLI_OPTION_NO_TITLE] || arguments->operand_count > 1)) {
+    return weft_cli_usage(cli,
+                          arguments->operand_count > 1
+                              ? "two timelines have the names of their files"
+                              : "leave out one of them",
+                          arguments->operand_count > 1 ? "--title is for one timeline"
+                                                       : "--title and --no-title contradict");
   }
   if (arguments->operand_count > 1 && kind != KIND_HTML) {
     return weft_cli_usage(cli, "for example: weft show A.csv B.csv -o both.html",
@@ -143,6 +159,13 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   if (nameless && (kind == KIND_TEXT || kind == KIND_SVG)) {
     timelines.pictures[0].name = NULL; /* "standard input" is no title */
   }
+  if (arguments->given[WEFT_CLI_OPTION_TITLE]) {
+    timelines.pictures[0].name = arguments->texts[WEFT_CLI_OPTION_TITLE];
+  } else if (arguments->given[WEFT_CLI_OPTION_NO_TITLE] && kind == KIND_TEXT) {
+    timelines.pictures[0].name = NULL;
+  }
+  options.bare = arguments->given[WEFT_CLI_OPTION_NO_TITLE];
+  options.all_ranks = arguments->given[WEFT_CLI_OPTION_ALL_RANKS];
   options.width = choose_width(cli, arguments, kind);
   options.colour = kind == KIND_TEXT && weft_cli_colours_data(cli, arguments);
   options.dark = arguments->given[WEFT_CLI_OPTION_DARK];

@@ -1,6 +1,7 @@
 /* The SVG picture: its layout, and the order in which it is drawn. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include <weft/support.h>
 
@@ -14,6 +15,7 @@ enum {
   RIGHT = 84,          /* right of the rows: idle, peak */
   TOP = 60,            /* above the rows: title, facts */
   TITLE = 24,          /* of that, for the title */
+  TOP_BARE = 8,        /* above the rows, without these */
   AXIS = 30,           /* under the rows */
   COLUMNS_MAX = 80000, /* of all ranks: bounds the size of the document */
   MEMORY_COLUMNS_MAX = 400000
@@ -32,6 +34,11 @@ uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action) 
   return weft_palette_chunk(action.op, svg->chunk_of[action.stage], svg->chunk_count, svg->dark);
 }
 
+uint32_t weft_svg_line_count(const struct weft_svg *svg, uint32_t stage) {
+  const uint32_t count = svg->colour_by == WEFT_COLOUR_BY_OP ? svg->chunk_of[stage] : 0;
+  return count < WEFT_STAGE_LINES_MAX ? count : WEFT_STAGE_LINES_MAX;
+}
+
 bool weft_svg_is_transfer(enum weft_op op) {
   const enum weft_op_kind kind = weft_op_info(op)->kind;
   return kind == WEFT_KIND_RECV || kind == WEFT_KIND_SHARD;
@@ -42,6 +49,39 @@ static void note_event(struct weft_svg *svg, enum weft_op op, int64_t ticks) {
   if (weft_svg_is_transfer(op) && ticks > svg->transfer_ticks_max) {
     svg->transfer_ticks_max = ticks;
   }
+}
+
+static int compare_ticks(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* How long compute actions take: what decides about numbers in cells. */
+static enum weft_status measure_cells(struct weft_svg *svg, struct weft_error *error) {
+  const struct weft_simulation *simulation = svg->picture->simulation;
+  const uint64_t event_count = simulation->event_count;
+  WEFT_SCOPED_ARENA arena = {.allocator = svg->arena.allocator};
+  int64_t *ticks = weft_arena_allocate(&arena, event_count, sizeof *ticks);
+  if (ticks == NULL) {
+    return weft_fail_memory(error, event_count * sizeof *ticks);
+  }
+  size_t count = 0;
+  for (uint64_t i = 0; i < event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    const struct weft_action *action = &simulation->program->actions[event->record];
+    if (action->op == WEFT_OP_OVERLAP_F_B && action->parts > svg->parts_max) {
+      svg->parts_max = action->parts;
+    }
+    if (weft_op_info(action->op)->kind == WEFT_KIND_COMPUTE && event->end > event->begin) {
+      ticks[count++] = event->end - event->begin;
+    }
+  }
+  if (count > 0) {
+    qsort(ticks, count, sizeof *ticks, compare_ticks);
+    svg->cell_ticks_min = ticks[0];
+    svg->cell_ticks_usual = ticks[count / 10];
+  }
+  return WEFT_OK;
 }
 
 /* Numbers the stages of each rank, and notes which ops take time. */
@@ -100,14 +140,36 @@ static uint32_t count_digits(uint32_t count) {
   return digits;
 }
 
+static double pixels_of(const struct weft_svg *svg, int64_t ticks) {
+  return (double)ticks * svg->plot_width / ((double)svg->extent.end - (double)svg->extent.begin);
+}
+
+/* One size for all numbers: what fits nine cells in ten, or the smallest that is read. A cell
+ * that is too narrow for it has none. */
+static void choose_labels(struct weft_svg *svg, uint32_t digits) {
+  const double largest = 12, smallest = 6, margin = 3, digit_width = 0.6;
+  const uint32_t lines =
+      svg->chunk_count - 1 < WEFT_STAGE_LINES_MAX ? svg->chunk_count - 1 : WEFT_STAGE_LINES_MAX;
+  const double height = svg->row.lane / svg->parts_max;
+  const bool marked = svg->colour_by == WEFT_COLOUR_BY_OP && lines > 0;
+  const double by_height = height * (marked ? 0.5 : 0.62);
+  const double seam = 1; /* between neighbours */
+  const double by_width =
+      (pixels_of(svg, svg->cell_ticks_usual) - seam - margin) / (digits * digit_width);
+  double size = by_height < largest ? by_height : largest;
+  size = by_width < size ? by_width : size;
+  size = size > smallest ? size : smallest;
+  svg->label_size = size <= by_height ? size : 0;
+  svg->label_width = digits * digit_width * size + margin;
+}
+
 static void lay_out(struct weft_svg *svg) {
   const struct weft_simulation *simulation = svg->picture->simulation;
   const uint32_t rank_count = simulation->program->rank_count;
   const double ranks = rank_count > 0 ? rank_count : 1;
-  svg->label_digits = count_digits(simulation->program->microbatch_count);
   svg->plot_left = 46 + 7 * count_digits(rank_count);
   svg->plot_width = svg->width - svg->plot_left - (double)RIGHT;
-  svg->rows_top = weft_svg_has_name(svg) ? TOP : TOP - TITLE;
+  svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->row = row_for(rank_count);
   if (svg->picture->costs == NULL || !(simulation->peak_activation > 0)) {
     svg->row.memory = 0;
@@ -117,6 +179,8 @@ static void lay_out(struct weft_svg *svg) {
   }
   const double fair = svg->plot_width * ranks / (double)COLUMNS_MAX;
   svg->cell_min = fair > CELL_MIN ? fair : CELL_MIN;
+  svg->mixes = pixels_of(svg, svg->cell_ticks_min) < svg->cell_min && svg->cell_ticks_min > 0;
+  choose_labels(svg, count_digits(simulation->program->microbatch_count));
   const double pixels = (double)MEMORY_COLUMNS_MAX / ranks;
   svg->memory.column_count = (uint32_t)(pixels < svg->plot_width ? pixels : svg->plot_width);
   svg->memory.column_count += svg->memory.column_count == 0;
@@ -161,12 +225,15 @@ static enum weft_status add_rows(struct weft_svg *svg, struct weft_error *error)
 
 static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
   WEFT_TRY(look_through(svg, error));
+  WEFT_TRY(measure_cells(svg, error));
   lay_out(svg);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
   const double legend_top = weft_svg_row_top(svg, rank_count) + (double)AXIS;
   svg->height = legend_top + weft_svg_add_legend(svg, legend_top, false) + 16;
   open_document(svg);
-  weft_svg_add_title(svg);
+  if (!svg->bare) {
+    weft_svg_add_title(svg);
+  }
   weft_svg_add_ground(svg);
   WEFT_TRY(add_rows(svg, error));
   weft_svg_add_row_labels(svg);
@@ -199,6 +266,8 @@ enum weft_status weft_render_svg(const struct weft_picture *picture,
   struct weft_svg svg = {.picture = picture,
                          .palette = weft_palette_of(options->dark),
                          .dark = options->dark,
+                         .bare = options->bare,
+                         .parts_max = 1,
                          .colour_by = options->colour_by,
                          .text = text,
                          .labels = {.allocator = text->allocator},

@@ -1,7 +1,7 @@
-/* Cells narrower than can be seen, drawn together: a column of cell_min pixels in
- * which each colour has the height of its share of the time, and idle time is
- * left open. So a picture of thousands of actions per rank is true in its areas,
- * and its size is bounded by the pixels, not by the actions.
+/* Cells narrower than can be seen, drawn together: a column of cell_min pixels of the mean
+ * colour of its time, idle time included, as a pixel of the HTML timeline. So a picture of
+ * thousands of actions per rank is true, and its size is bounded by the pixels, not by the
+ * actions.
  *
  * Columns lie on a grid, and a cell that reaches over a line is shared out:
  * columns would differ by cells otherwise, and look jagged. */
@@ -71,17 +71,33 @@ void weft_svg_cluster_add(struct weft_svg *svg, struct weft_svg_cluster *cluster
   }
 }
 
+/* What no share has is idle. */
+static uint32_t mean_colour(const struct weft_svg *svg, const struct weft_svg_cluster *cluster,
+                            double width) {
+  const uint32_t ground = weft_palette_op(WEFT_OP_IDLE, svg->dark);
+  uint32_t mean = 0;
+  for (unsigned shift = 0; shift < 24; shift += 8) {
+    double sum = 0, rest = width;
+    for (uint32_t i = 0; i < cluster->share_count; i++) {
+      sum += cluster->shares[i].width * (cluster->shares[i].colour >> shift & 0xff);
+      rest -= cluster->shares[i].width;
+    }
+    sum += (rest > 0 ? rest : 0) * (ground >> shift & 0xff);
+    const double value = sum / width + 0.5;
+    mean |= (uint32_t)(value < 255 ? value : 255) << shift;
+  }
+  return mean;
+}
+
 /* Columns that touch overlap by a little, because between two edges within a
  * pixel the ground would shine through. */
 void weft_svg_cluster_flush(struct weft_svg *svg, struct weft_svg_cluster *cluster, double next,
                             double top) {
   const double width = cluster->end - cluster->begin;
   const double overlap = next - cluster->end < 0.01 ? 0.4 : 0;
-  double y = top;
-  for (uint32_t i = 0; i < cluster->share_count && width > 0; i++) {
-    const double height = svg->row.lane * cluster->shares[i].width / width;
-    weft_svg_rect(svg->text, cluster->begin, y, width + overlap, height, cluster->shares[i].colour);
-    y += height;
+  if (cluster->share_count > 0 && width > 0) {
+    weft_svg_rect(svg->text, cluster->begin, top, width + overlap, svg->row.lane,
+                  mean_colour(svg, cluster, width));
   }
   cluster->share_count = 0;
 }

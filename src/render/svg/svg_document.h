@@ -30,6 +30,7 @@ struct weft_svg {
   const struct weft_picture *picture;
   const struct weft_palette *palette;
   bool dark;
+  bool bare;
   enum weft_colour_by colour_by;
   struct weft_text *text;
   struct weft_text labels; /* of the row being drawn; they go on top */
@@ -38,11 +39,16 @@ struct weft_svg {
   uint32_t *chunk_of;       /* [stage_count]: which of its rank's stages it is */
   uint32_t chunk_count;     /* the most stages of a rank */
   bool seen[WEFT_OP_COUNT]; /* ops with an event that takes time */
+  uint32_t parts_max;       /* actions that share the height of a lane; 1 without overlaps */
+  int64_t cell_ticks_min;   /* the shortest compute action */
+  int64_t cell_ticks_usual; /* nine in ten take as long or longer */
   double width, height;
   double plot_left, plot_width;
   double rows_top;
   struct weft_svg_row row;
-  uint32_t label_digits;      /* of the largest microbatch */
+  double label_size;          /* the font of all numbers in cells; 0: there is no room for them */
+  double label_width;         /* of the widest of them */
+  bool mixes;                 /* some cells are narrower than cell_min */
   int64_t transfer_ticks_max; /* the longest transfer or shard action */
   double cell_min;            /* narrower cells are drawn together */
   struct weft_memory_columns memory;
@@ -64,6 +70,8 @@ void weft_svg_outside(struct weft_text *text, const char *outside, size_t width)
 void weft_svg_text_begin(struct weft_text *text, double x, double y, double size,
                          const char *anchor, uint32_t colour);
 void weft_svg_text_end(struct weft_text *text);
+/* About how wide well-formed UTF-8 is in the document's font, in pixels. */
+double weft_svg_text_width(const char *data, size_t size, double font_size);
 
 /* ---- Layout ---- */
 
@@ -81,13 +89,18 @@ static inline double weft_svg_row_top(const struct weft_svg *svg, uint32_t rank)
 }
 
 static inline bool weft_svg_has_name(const struct weft_svg *svg) {
-  return svg->picture->name != NULL && svg->picture->name[0] != '\0';
+  return !svg->bare && svg->picture->name != NULL && svg->picture->name[0] != '\0';
 }
 
 /* What the marks under a lane show. */
 bool weft_svg_is_transfer(enum weft_op op);
 
 uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action);
+
+/* Lines at the foot of a cell that say which of its rank's stages it is (palette.h). */
+uint32_t weft_svg_line_count(const struct weft_svg *svg, uint32_t stage);
+void weft_svg_add_lines(struct weft_svg *svg, uint32_t count, double x, double y, double width,
+                        double height, uint32_t colour);
 
 /* ---- Parts ---- */
 

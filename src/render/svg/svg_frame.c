@@ -10,7 +10,7 @@
 
 static void add_time(struct weft_svg *svg, double time) {
   const struct weft_costs *costs = svg->picture->costs;
-  weft_add_number(svg->text, time);
+  weft_add_rounded(svg->text, time);
   if (costs != NULL && costs->unit[0] != '\0') {
     weft_text_add(svg->text, " ");
     weft_svg_outside(svg->text, costs->unit, sizeof costs->unit);
@@ -60,7 +60,7 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
       break;
     case FACT_PEAK:
       weft_text_add(svg->text, "peak memory ");
-      weft_add_number(svg->text, simulation->peak_activation);
+      weft_add_rounded(svg->text, simulation->peak_activation);
       break;
     case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
     case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
@@ -157,16 +157,22 @@ void weft_svg_add_axis(struct weft_svg *svg) {
   const struct axis axis = axis_of(svg);
   const double y = rows_bottom(svg);
   const uint32_t ink = svg->palette->ink_faint;
-  add_line(svg, svg->plot_left, y, svg->plot_left + svg->plot_width, y);
+  double right = svg->plot_left + svg->plot_width; /* of what stands there */
+  add_line(svg, svg->plot_left, y, right, y);
   for (uint32_t i = 0; i * axis.step <= axis.length * (1 + 1e-9); i++) {
     const double x = axis_x(svg, &axis, i * axis.step);
     add_line(svg, x, y, x, y + 4);
     weft_svg_text_begin(svg->text, x, y + 16, SMALL_SIZE, "middle", ink);
+    const size_t begin = svg->text->size;
     weft_add_number(svg->text, i * axis.step);
+    if (!svg->text->failed) {
+      const double width =
+          weft_svg_text_width(svg->text->data + begin, svg->text->size - begin, SMALL_SIZE);
+      right = x + width / 2 > right ? x + width / 2 : right;
+    }
     weft_svg_text_end(svg->text);
   }
-  weft_svg_text_begin(svg->text, svg->plot_left + svg->plot_width + 8, y + 16, SMALL_SIZE, "start",
-                      ink);
+  weft_svg_text_begin(svg->text, right + 8, y + 16, SMALL_SIZE, "start", ink);
   const bool has_unit = costs != NULL && costs->unit[0] != '\0';
   weft_text_add(svg->text, has_unit ? "time, " : "time");
   weft_svg_outside(svg->text, has_unit ? costs->unit : "", sizeof costs->unit);
@@ -188,7 +194,7 @@ static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
   const double base = top + svg->row.lane + svg->row.transfers + svg->row.memory;
   if (svg->row.memory > 0 && weft_svg_row_height(svg) >= 2 * size) {
     weft_svg_text_begin(svg->text, x, base, size, "start", ink);
-    weft_text_addf(svg->text, "peak %.6g", simulation->ranks[rank].peak_activation);
+    weft_text_addf(svg->text, "peak %.4g", simulation->ranks[rank].peak_activation);
     weft_svg_text_end(svg->text);
   }
 }

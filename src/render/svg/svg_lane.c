@@ -1,28 +1,30 @@
 /* The cells of a rank: a rectangle per action, with its microbatch where that
- * fits. The parts of an overlap share the height of the lane. Cells that are too
+ * fits, and at its foot the lines of its stage. The parts of an overlap share the height of the lane. Cells that are too
  * narrow are drawn together (svg_cluster.c). */
 #include <assert.h>
 
 #include "render/svg/svg_cluster.h"
 
-#define MARK_MIN 0.25       /* pixels of a transfer that are drawn */
-#define CHARACTER_WIDTH 0.6 /* of a digit, in font sizes */
+#define MARK_MIN 0.25 /* pixels of a transfer that are drawn */
+#define LINED_MIN 3.0 /* pixels of a cell whose lines are drawn */
 
-/* The font for a cell, or 0 when there is no room. It is the room for the widest
- * number that counts, so that of equal cells all have numbers or none. */
-static double label_size(const struct weft_svg *svg, double width, double height) {
-  const double largest = 12, smallest = 6, margin = 2;
-  const double by_height = height * 0.62;
-  const double by_width = (width - margin) / (svg->label_digits * CHARACTER_WIDTH);
-  double size = by_height < largest ? by_height : largest;
-  size = by_width < size ? by_width : size;
-  return size < smallest ? 0 : size;
+static double lines_pitch(double height) { return height < 24 ? height / 8 : 3; }
+
+void weft_svg_add_lines(struct weft_svg *svg, uint32_t count, double x, double y, double width,
+                        double height, uint32_t colour) {
+  const double pitch = lines_pitch(height);
+  for (uint32_t i = 0; i < count && width >= LINED_MIN; i++) {
+    weft_svg_rect(svg->text, x, y + height - (i + 1) * pitch, width, pitch / 2,
+                  weft_palette_line(colour));
+  }
 }
 
+/* The room that counts is that for the widest number, so that of equal cells all have numbers or
+ * none. */
 static void add_label(struct weft_svg *svg, struct weft_action action, double x, double y,
                       double width, double height, uint32_t colour) {
-  const double size = label_size(svg, width, height);
-  if (size > 0) {
+  const double size = svg->label_size;
+  if (size > 0 && width >= svg->label_width) {
     weft_svg_text_begin(&svg->labels, x + width / 2, y + height / 2 + size * 0.36, size, "middle",
                         weft_palette_ink_on(colour));
     weft_text_add_number(&svg->labels, action.microbatch);
@@ -39,8 +41,10 @@ static void add_cell(struct weft_svg *svg, const struct weft_lane_item *item, do
   const double height = svg->row.lane / item->parts;
   const double y = top + item->part * height;
   const double width = end - begin - seam(end - begin);
+  const uint32_t lines = weft_svg_line_count(svg, item->action.stage);
   weft_svg_rect(svg->text, begin, y, width, height, colour);
-  add_label(svg, item->action, begin, y, width, height, colour);
+  weft_svg_add_lines(svg, lines, begin, y, width, height, colour);
+  add_label(svg, item->action, begin, y, width, height - lines * lines_pitch(height), colour);
 }
 
 static bool is_compute(struct weft_action action) {

@@ -9,7 +9,8 @@
 #define SWATCH 12.0
 #define LINE 20.0
 #define WORDS 11.0
-enum { STAGES_NAMED = 16, MEANING_MAX = 40 };
+#define GAP 12.0 /* between entries */
+enum { STAGES_NAMED = 16, MEANING_MAX = 60 };
 
 /* Where the next item goes. */
 struct legend {
@@ -18,15 +19,15 @@ struct legend {
   bool draw;
 };
 
-/* A swatch of one or more colours side by side, and its meaning; on a new line
- * when this one is full. */
+/* A swatch of one or more colours side by side, with a line at the foot of the second if `lined`,
+ * and its meaning; on a new line when this one is full. */
 static void add_item(struct legend *legend, const uint32_t *colours, uint32_t colour_count,
-                     const char *meaning) {
+                     bool lined, const char *meaning) {
   const struct weft_svg *svg = legend->svg;
-  const double swatch = SWATCH * (double)colour_count + (colour_count > 0 ? 6 : 0);
-  const size_t letters = weft_count_characters(meaning, strlen(meaning));
-  const double width =
-      swatch + (double)(letters < MEANING_MAX ? letters : MEANING_MAX) * WORDS * 0.54 + 16;
+  const double swatch = SWATCH * (double)colour_count + 5;
+  const double words = weft_svg_text_width(meaning, strlen(meaning), WORDS);
+  const double most = (double)MEANING_MAX * WORDS * 0.6;
+  const double width = swatch + (words < most ? words : most) + GAP;
   if (legend->x > svg->plot_left && legend->x + width > svg->width) {
     legend->x = svg->plot_left;
     legend->y += LINE;
@@ -35,6 +36,8 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
     for (uint32_t i = 0; i < colour_count; i++) {
       weft_svg_rect(svg->text, legend->x + i * SWATCH, legend->y, SWATCH, SWATCH, colours[i]);
     }
+    weft_svg_add_lines(legend->svg, lined ? 1 : 0, legend->x + SWATCH, legend->y, SWATCH, SWATCH,
+                       colours[colour_count - 1]);
     weft_svg_text_begin(svg->text, legend->x + swatch, legend->y + SWATCH - 2, WORDS, "start",
                         svg->palette->ink);
     weft_svg_outside(svg->text, meaning, MEANING_MAX);
@@ -45,6 +48,14 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
 
 static bool is_compute(enum weft_op op) { return weft_op_info(op)->kind == WEFT_KIND_COMPUTE; }
 
+/* The first compute op from `op` on that takes time in the picture; IDLE if none does. */
+static enum weft_op first_seen(const struct weft_svg *svg, unsigned op) {
+  while (op < WEFT_OP_COUNT && !(svg->seen[op] && is_compute(op))) {
+    op++;
+  }
+  return op < WEFT_OP_COUNT ? op : WEFT_OP_IDLE;
+}
+
 /* "F forward", "reduce gradients": the first and the palest colour of an op, where
  * ranks have several stages. */
 static void add_op(struct legend *legend, enum weft_op op) {
@@ -54,19 +65,19 @@ static void add_op(struct legend *legend, enum weft_op op) {
   char meaning[64];
   if (!is_compute(op)) {
     const uint32_t colour = weft_palette_op(op, svg->dark);
-    add_item(legend, &colour, 1, info->legend);
+    add_item(legend, &colour, 1, false, info->legend);
     return;
   }
   (void)snprintf(meaning, sizeof meaning, "%s %s", info->text, info->legend);
   if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
     const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->dark);
-    add_item(legend, &colour, 1, meaning);
+    add_item(legend, &colour, 1, false, meaning);
     return;
   }
   const uint32_t colours[] = {
       weft_palette_chunk(op, 0, svg->chunk_count, svg->dark),
       weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
-  add_item(legend, colours, svg->chunk_count > 1 ? 2 : 1, meaning);
+  add_item(legend, colours, svg->chunk_count > 1 ? 2 : 1, svg->chunk_count > 1, meaning);
 }
 
 /* Colours are the stages': the ops differ in lightness, shown on the first. */
@@ -85,15 +96,40 @@ static void add_stages(struct legend *legend) {
       svg->text->failed = true;
       return;
     }
-    add_item(legend, &colour, 1, meaning.data);
+    add_item(legend, &colour, 1, false, meaning.data);
+  }
+}
+
+/* What the pale, lined and mixed cells of an op are. */
+static void add_shades(struct legend *legend) {
+  const struct weft_svg *svg = legend->svg;
+  if (svg->chunk_count > 1 && svg->colour_by == WEFT_COLOUR_BY_OP) {
+    const enum weft_op op = first_seen(svg, 0);
+    const uint32_t colours[] = {
+        weft_palette_chunk(op, 0, svg->chunk_count, svg->dark),
+        weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
+    add_item(legend, colours, 2, true,
+             svg->chunk_count == 2 ? "pale, underlined: the rank's second stage"
+                                   : "paler, more lines: later stages of the rank");
+  }
+  if (svg->mixes) {
+    const enum weft_op op = first_seen(svg, 0), other = first_seen(svg, op + 1);
+    const uint32_t from = weft_palette_op(op, svg->dark), to = weft_palette_op(other, svg->dark);
+    const uint32_t mixed = weft_palette_mix(from, to, 128);
+    add_item(legend, &mixed, 1, false, "mixed: actions that share a pixel, each by its time");
   }
 }
 
 static void add_ops(struct legend *legend) {
   const struct weft_svg *svg = legend->svg;
   for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
-    const bool drawn = is_compute(op) || (weft_svg_is_transfer(op) && svg->row.transfers > 0);
-    if (svg->seen[op] && drawn) {
+    if (svg->seen[op] && is_compute(op)) {
+      add_op(legend, op);
+    }
+  }
+  add_shades(legend);
+  for (unsigned op = 0; op < WEFT_OP_COUNT && svg->row.transfers > 0; op++) {
+    if (svg->seen[op] && weft_svg_is_transfer(op)) {
       add_op(legend, op);
     }
   }
@@ -109,10 +145,7 @@ double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
   }
   add_ops(&legend);
   if (svg->row.memory > 0) {
-    add_item(&legend, &svg->palette->memory, 1, "memory");
-  }
-  if (svg->chunk_count > 1 && svg->colour_by == WEFT_COLOUR_BY_OP) {
-    add_item(&legend, NULL, 0, "(paler: later stages of the rank)");
+    add_item(&legend, &svg->palette->memory, 1, false, "memory");
   }
   return legend.y + SWATCH - top;
 }

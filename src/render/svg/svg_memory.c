@@ -13,7 +13,7 @@ void weft_svg_add_memory(struct weft_svg *svg, uint32_t rank) {
   const struct weft_memory_columns *memory = &svg->memory;
   const double row_top = weft_svg_row_top(svg, rank);
   const double base = row_top + svg->row.lane + svg->row.transfers + svg->row.memory;
-  const double scale = (svg->row.memory - 2) / svg->picture->simulation->peak_activation;
+  const double peak = svg->picture->simulation->peak_activation;
   const double column = svg->plot_width / memory->column_count;
   weft_text_add(svg->text, "<path d=\"");
   step_to(svg->text, 'M', svg->plot_left);
@@ -23,7 +23,7 @@ void weft_svg_add_memory(struct weft_svg *svg, uint32_t rank) {
     if (memory->sizes[i] != size) {
       size = memory->sizes[i];
       step_to(svg->text, 'H', svg->plot_left + i * column);
-      step_to(svg->text, 'V', base - size * scale);
+      step_to(svg->text, 'V', base - weft_memory_share(size, peak) * (svg->row.memory - 2));
     }
   }
   step_to(svg->text, 'H', svg->plot_left + svg->plot_width);

@@ -9,9 +9,10 @@
 /* By hand: printf() would follow the locale, and is slow for as many numbers as
  * a picture has. */
 void weft_svg_coordinate(struct weft_text *text, double value) {
-  const double bounded = value > COORDINATE_MAX    ? COORDINATE_MAX
-                         : value < -COORDINATE_MAX ? -COORDINATE_MAX
-                                                   : value;
+  assert(value == value); /* no picture has a place that is no number */
+  const double bounded = value > COORDINATE_MAX     ? COORDINATE_MAX
+                         : value >= -COORDINATE_MAX ? value
+                                                    : -COORDINATE_MAX;
   const int64_t hundredths = (int64_t)(bounded * 100 + (bounded < 0 ? -0.5 : 0.5));
   const uint64_t size = (uint64_t)(hundredths < 0 ? -hundredths : hundredths);
   weft_text_append(text, "-", hundredths < 0);
@@ -64,6 +65,25 @@ void weft_svg_text_begin(struct weft_text *text, double x, double y, double size
 }
 
 void weft_svg_text_end(struct weft_text *text) { weft_text_add(text, "</text>\n"); }
+
+/* Hundredths of the font size, from ' ' on: Helvetica's, which Arial shares. */
+static const uint8_t letter_widths[] = {
+    28, 28, 36, 56, 56, 89, 67, 19, 33,  33, 39, 58, 28, 33, 28, 28, 56, 56, 56, 56, 56, 56, 56, 56,
+    56, 56, 28, 28, 58, 58, 58, 56, 102, 67, 67, 72, 72, 67, 61, 78, 72, 28, 50, 67, 56, 83, 72, 78,
+    67, 78, 72, 67, 61, 72, 67, 94, 67,  67, 61, 28, 28, 28, 47, 56, 33, 56, 56, 50, 56, 56, 28, 56,
+    56, 22, 22, 50, 22, 83, 56, 56, 56,  56, 33, 50, 28, 56, 50, 72, 50, 50, 50, 33, 26, 33, 58};
+
+double weft_svg_text_width(const char *data, size_t size, double font_size) {
+  const double wider = 1.17; /* the fonts that stand in for it are wider */
+  double width = 0;
+  for (size_t i = 0; i < size; i++) {
+    const unsigned char byte = (unsigned char)data[i];
+    const bool begins = (byte & 0xc0) != 0x80;
+    const size_t letter = (size_t)(byte < ' ' ? 0 : byte - ' ');
+    width += !begins ? 0 : letter < sizeof letter_widths ? letter_widths[letter] : 60;
+  }
+  return width / 100 * wider * font_size;
+}
 
 /* U+FFFE and U+FFFF are UTF-8, but no characters of XML. */
 static bool is_noncharacter(const char *data, size_t size) {

@@ -17,7 +17,9 @@ enum {
   WIDTH_MAX = 10000,
   WIDTH_WORDS = 60, /* from here on there is room for words next to the lines */
   WIDTH_RIGHT = 30, /* and from here on for numbers */
-  NUMBER_WIDTH = 8
+  NUMBER_WIDTH = 8,
+  RANKS_MAX = 32,  /* more than these are shown in part, unless all are asked for: */
+  RANKS_SHOWN = 16 /* about so many */
 };
 
 static const char *const levels[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -29,8 +31,9 @@ struct layout {
   const struct weft_picture *picture;
   uint32_t width;
   bool colour;
-  size_t left;  /* columns before the timeline */
-  size_t right; /* and behind it */
+  uint32_t step; /* every step-th rank is shown, and the last */
+  size_t left;   /* columns before the timeline */
+  size_t right;  /* and behind it */
   struct weft_text_lanes lanes;
   struct weft_memory_columns memory;
 };
@@ -103,7 +106,7 @@ static void add_rank(struct layout *layout, uint32_t rank, struct weft_text *tex
 
 /* The smallest level that is not below the size: a little memory is not none. */
 static unsigned level_of(double size, double peak) {
-  const double level = size / peak * (double)LEVELS;
+  const double level = weft_memory_share(size, peak) * (double)LEVELS;
   unsigned steps = (unsigned)level;
   steps += level > steps + 1e-9;
   return steps > LEVELS ? LEVELS : steps;
@@ -129,7 +132,11 @@ static void add_memory(struct layout *layout, uint32_t rank, struct weft_text *t
 static enum weft_status add_ranks(struct layout *layout, struct weft_text *text,
                                   struct weft_error *error) {
   const struct weft_simulation *simulation = layout->picture->simulation;
-  for (uint32_t rank = 0; rank < simulation->program->rank_count && !text->failed; rank++) {
+  const uint32_t rank_count = simulation->program->rank_count;
+  for (uint32_t rank = 0; rank < rank_count && !text->failed; rank++) {
+    if (rank % layout->step != 0 && rank + 1 != rank_count) {
+      continue;
+    }
     add_rank(layout, rank, text);
     if (has_memory(layout)) {
       WEFT_TRY(weft_memory_columns_read(&layout->memory, rank, error));
@@ -213,8 +220,22 @@ static void add_wrapped(struct weft_text *text, const char *words, size_t width)
   }
 }
 
+static void add_folding(const struct layout *layout, struct weft_text *words) {
+  const uint32_t step = layout->step;
+  const char *ending = step % 100 / 10 == 1 ? "th"
+                       : step % 10 == 2     ? "nd"
+                       : step % 10 == 3     ? "rd"
+                       : step % 10 == 1     ? "st"
+                                            : "th";
+  weft_text_addf(words, "shown: every %" PRIu32 "%s of %" PRIu32 " ranks, and the last\n", step,
+                 ending, layout->picture->simulation->program->rank_count);
+}
+
 static void add_summary(const struct layout *layout, struct weft_text *text) {
   struct weft_text words = {.allocator = text->allocator};
+  if (layout->step > 1) {
+    add_folding(layout, &words);
+  }
   weft_text_summary_add(&words, layout->picture);
   text->failed |= words.failed;
   if (!words.failed) {
@@ -251,6 +272,9 @@ static void add_legend(const struct layout *layout, struct weft_text *text) {
       add_item(layout, text, both ? "FB" : letter, info->terminal_colour, info->legend, &column);
     }
   }
+  if (layout->lanes.has_pairs) {
+    add_item(layout, text, "Ff", "0", "two actions", &column);
+  }
   if (has_memory(layout)) {
     add_item(layout, text, "▄", MEMORY_COLOUR, "memory", &column);
   }
@@ -286,6 +310,11 @@ static enum weft_status check_width(uint32_t width, struct weft_error *error) {
   return WEFT_OK;
 }
 
+static uint32_t step_of(const struct weft_picture *picture) {
+  const uint32_t count = picture->simulation->program->rank_count;
+  return count > RANKS_MAX ? (count + RANKS_SHOWN - 1) / RANKS_SHOWN : 1;
+}
+
 enum weft_status weft_render_text(const struct weft_picture *picture,
                                   const struct weft_render_options *options, struct weft_text *text,
                                   struct weft_error *error) {
@@ -297,6 +326,7 @@ enum weft_status weft_render_text(const struct weft_picture *picture,
   struct layout layout = {.picture = picture,
                           .width = options->width != 0 ? options->width : WIDTH_DEFAULT,
                           .colour = options->colour,
+                          .step = options->all_ranks ? 1 : step_of(picture),
                           .memory = {.allocator = text->allocator}};
   WEFT_TRY(check_width(layout.width, error));
   WEFT_TRY(weft_sim_require_events(picture->simulation, error));

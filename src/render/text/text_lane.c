@@ -1,7 +1,7 @@
 /* One rank's timeline as a line of text. Each column is a slice of time and shows
  * what takes most of it. A cell that is wide enough shows its microbatch, F12,
  * and blanks up to its end; where the cells of an op are too narrow for that, its
- * letter fills them. */
+ * letter fills them, and of two next to each other the second has small letters. */
 #include "render/text/text_lane.h"
 
 #include <assert.h>
@@ -89,6 +89,7 @@ void weft_text_lanes_measure(struct weft_text_lanes *lanes) {
     lanes->seen[op] = counts[op] > 0;
     lanes->labelled[op] = (kind == WEFT_KIND_COMPUTE || kind == WEFT_KIND_GROUP) &&
                           counts[op] > 0 && widths[op] / counts[op] >= (double)size;
+    lanes->counted[op] = !lanes->labelled[op] && counts[op] > 0 && widths[op] / counts[op] >= 1;
   }
 }
 
@@ -171,17 +172,30 @@ static uint32_t run_length(const struct weft_text_lanes *lanes, uint32_t from, e
   return end - from;
 }
 
+static void add_colour(const struct weft_text_lanes *lanes, enum weft_op op,
+                       struct weft_text *text) {
+  if (lanes->colour) {
+    weft_text_addf(text, "\x1b[0;%sm", weft_op_info(op)->terminal_colour);
+  }
+}
+
+/* The columns of an overlap take turns in the colours of what overlaps. */
 static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t size,
-                    enum weft_op op, struct weft_text *text) {
+                    enum weft_op op, bool small, struct weft_text *text) {
+  const struct weft_action *actions = lanes->columns[from].shares[op].actions;
+  const char letter = weft_op_info(op)->letter;
+  const char fill = small && lanes->counted[op] ? (char)(letter + ('a' - 'A')) : letter;
   char label[LABEL_SIZE];
   size_t label_size = 0;
   if (lanes->labelled[op]) {
-    label_size = format_label(op, lanes->columns[from].shares[op].actions, label);
+    label_size = format_label(op, actions, label);
     label_size = label_size > size ? 1 : label_size; /* rounding made it narrow */
-    weft_text_append(text, label, label_size);
   }
-  for (size_t i = label_size; i < size; i++) {
-    weft_text_append(text, label_size > 0 ? " " : &weft_op_info(op)->letter, 1);
+  for (size_t i = 0; i < size; i++) {
+    if (op == WEFT_OP_OVERLAP_F_B) {
+      add_colour(lanes, actions[i % 2].op, text);
+    }
+    weft_text_append(text, i < label_size ? &label[i] : label_size > 0 ? " " : &fill, 1);
   }
 }
 
@@ -191,13 +205,16 @@ void weft_text_lane_add(struct weft_text_lanes *lanes, uint32_t rank, struct wef
   fill_columns(lanes, rank);
   choose_ops(lanes);
   enum weft_op before = WEFT_OP_COUNT;
+  bool small = false;
   for (uint32_t i = 0; i < lanes->column_count;) {
     const enum weft_op op = lanes->columns[i].op;
     const uint32_t size = run_length(lanes, i, op);
-    if (lanes->colour && op != before) {
-      weft_text_addf(text, "\x1b[0;%sm", weft_op_info(op)->terminal_colour);
+    if (op != before) {
+      add_colour(lanes, op, text);
     }
-    add_run(lanes, i, size, op, text);
+    small = op == before && !small;
+    lanes->has_pairs |= small && lanes->counted[op];
+    add_run(lanes, i, size, op, small, text);
     before = op;
     i += size;
   }

@@ -28,6 +28,9 @@ struct weft_text_lanes {
   unsigned shown_count;
   bool seen[WEFT_OP_COUNT];     /* has a cell that takes time */
   bool labelled[WEFT_OP_COUNT]; /* its cells are wide enough for microbatches */
+  bool counted[WEFT_OP_COUNT];  /* else, and they have columns of their own: neighbours alternate
+                                   between capitals and small letters */
+  bool has_pairs;               /* some lane that was written has such neighbours */
 };
 
 /* Sets `shown`, and `seen` and `labelled` from all ranks. */

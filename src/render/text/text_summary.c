@@ -18,7 +18,7 @@ static const char *cause_words(enum weft_idle_cause cause) {
 }
 
 static void add_time(struct weft_text *text, const struct weft_picture *picture, double time) {
-  weft_add_number(text, time);
+  weft_add_rounded(text, time);
   if (picture->costs != NULL && picture->costs->unit[0] != '\0') {
     const char *unit = picture->costs->unit;
     weft_text_add(text, " ");
@@ -34,7 +34,7 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
     }
   }
   weft_text_add(text, ", peak memory ");
-  weft_add_number(text, simulation->peak_activation);
+  weft_add_rounded(text, simulation->peak_activation);
   weft_text_addf(text, " on rank %" PRIu32 "\n", rank);
 }
 

@@ -21,7 +21,7 @@ function inkOn(colour) {
 // Of an op on the k-th of `count` stages of its rank: paler for later ones, as
 // render/palette.c.
 function chunkColour(app, op, k, count) {
-  const share = count > 1 ? Math.floor((104 * k) / (count - 1)) : 0;
+  const share = count > 1 ? Math.floor((80 * k) / (count - 1)) : 0;
   return hexOf(mix(valueOf(themeOf(app).ops[op]), 0xffffff, share));
 }
 
