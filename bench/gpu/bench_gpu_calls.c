@@ -15,19 +15,19 @@ static struct weft_stream *own_stream(struct weft_device *device, struct weft_er
 }
 
 /* The fastest round of CALLS calls, per call; between rounds the GPU comes to rest. */
-#define TIME(result, call)                                               \
-  do {                                                                   \
-    (result) = 1e9;                                                      \
-    for (int round = 0; round < ROUNDS; round++) {                       \
-      const uint64_t begin = weft_bench_now_ns();                        \
-      for (int k = 0; k < CALLS; k++) {                                  \
-        WEFT_TRY(call);                                                  \
-      }                                                                  \
-      const double each = (double)(weft_bench_now_ns() - begin) / CALLS; \
-      (result) = each < (result) ? each : (result);                      \
-      WEFT_TRY(ops->event_record(device, event, stream, error));         \
-      WEFT_TRY(ops->event_wait(device, event, NULL, error));             \
-    }                                                                    \
+#define TIME(result, call)                                                       \
+  do {                                                                           \
+    (result) = 1e9;                                                              \
+    for (int round = 0; round < ROUNDS; round++) {                               \
+      const uint64_t begin = weft_bench_now_ns();                                \
+      for (int k = 0; k < CALLS; k++) {                                          \
+        WEFT_TRY(call);                                                          \
+      }                                                                          \
+      const double each = (double)(weft_bench_now_ns() - begin) / (double)CALLS; \
+      (result) = each < (result) ? each : (result);                              \
+      WEFT_TRY(ops->event_record(device, event, stream, error));                 \
+      WEFT_TRY(ops->event_wait(device, event, NULL, error));                     \
+    }                                                                            \
   } while (0)
 
 static enum weft_status time_calls(struct weft_device *device, struct weft_stream *stream,
@@ -218,7 +218,8 @@ enum weft_status weft_bench_gpu_gap(struct weft_cuda *cuda, bool across, double 
     status = time_graph(&chains, &launch_us, &host_us, error);
   }
   if (status == WEFT_OK) { /* of the last launch */
-    const double ns = (double)(chains.clocks[1] - chains.clocks[0]) / GAP_STAGES - GAP_NS;
+    const double ns =
+        (double)(chains.clocks[1] - chains.clocks[0]) / (double)GAP_STAGES - (double)GAP_NS;
     *gap_us = ns > 0 ? ns / 1e3 : 0;
   }
   finish_chains(cuda, &chains);

@@ -91,7 +91,7 @@ static void optima_are_found(void **state) {
   (void)state;
   struct tally tally = {0};
   const uint32_t from = (uint32_t)from_environment("WEFT_SEED", 0.0);
-  const uint32_t cases = (uint32_t)from_environment("WEFT_CASES", 1.0 * CASES);
+  const uint32_t cases = (uint32_t)from_environment("WEFT_CASES", (double)CASES);
   for (uint32_t seed = from; seed < from + cases; seed++) {
     try_case(seed, &tally);
   }
