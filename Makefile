@@ -52,7 +52,7 @@ test-command: deps-command
 	@tools/configure.sh release $(WERROR_OPTION)
 	@cmake --build --preset release --target command_tests
 	@tools/run-tests.sh release -- -j $(TEST_JOBS) -LE long \
-	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|tree|without_mpi)|_(openmpi|mpich)$$' \
+	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|packaging|tree|without_mpi)|_(openmpi|mpich)$$' \
 	  -E '^cli_train_safetensors$$'
 
 bench: build

@@ -16,6 +16,9 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# The same bytes in whichever folder: no path of it in what is linked.
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS OFF)

@@ -80,6 +80,13 @@ macro(weft_module name)
   endif()
 endmacro()
 
+# Programs name the library that they were linked with by this: one whose interface differs has
+# another. While the major version is 0, that is any other minor version (docs/install.md).
+set(WEFT_SOVERSION ${PROJECT_VERSION_MAJOR})
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(WEFT_SOVERSION 0.${PROJECT_VERSION_MINOR})
+endif()
+
 # What both libraries have in common.
 function(weft_library_properties name)
   foreach(target ${ARGN})
@@ -99,7 +106,7 @@ function(weft_library_properties name)
     get_target_property(type ${target} TYPE)
     if(type STREQUAL SHARED_LIBRARY)
       set_target_properties(${target} PROPERTIES
-        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+        VERSION ${PROJECT_VERSION} SOVERSION ${WEFT_SOVERSION})
       if(NOT WEFT_SANITIZE)
         target_link_options(${target} PRIVATE -Wl,-z,defs)
       endif()

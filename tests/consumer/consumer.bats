@@ -30,7 +30,7 @@ finds_driver() {
   done
 }
 
-uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
+uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.[0-9]'; }
 
 @test "pkg-config: the shared library" {
   read -ra cflags < <(pkg-config --cflags weft)
@@ -47,6 +47,32 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   [ "$(./consumer)" = "cannot hang" ]
 }
 
+# While the major version is 0, every minor version has an interface of its own.
+@test "a program does not load the library of another interface" {
+  IFS=. read -r major minor _ < <(pkg-config --modversion weft)
+  interface=$major
+  [ "$major" -ne 0 ] || interface=0.$minor
+  for name in libweft libweft-run; do
+    readelf -d "$LIBDIR/$name.so" | grep -q "SONAME.*\[$name\.so\.$interface\]"
+    [ -e "$LIBDIR/$name.so.$interface" ]
+  done
+  cc -I"$PREFIX/include" -o consumer "$consumer/consumer.c" "$LIBDIR/libweft.so"
+  [ "$(LD_LIBRARY_PATH=$LIBDIR ./consumer)" = "cannot hang" ]
+  mkdir next # the names that the next minor version brings
+  cp "$LIBDIR/libweft.so.$major.$minor."* "next/libweft.so.$major.$((minor + 1)).0"
+  ln -s "libweft.so.$major.$((minor + 1)).0" "next/libweft.so.$major.$((minor + 1))"
+  ln -s "libweft.so.$major.$((minor + 1))" next/libweft.so
+  run -127 env LD_LIBRARY_PATH=next ./consumer
+  [[ $output == *"libweft.so.$interface: cannot open shared object file"* ]]
+}
+
+@test "the libraries know nothing of the folder in which they were built" {
+  for file in "$LIBDIR"/libweft*.so "$WEFT_BUILD_DIR"/lib/libweft*.so; do
+    run -1 grep -cF "$WEFT_BUILD_DIR" "$file"
+    run -1 grep -cF "$WEFT_SOURCE_DIR" "$file"
+  done
+}
+
 @test "pkg-config: from C++" {
   read -ra cflags < <(pkg-config --cflags weft)
   read -ra libs < <(pkg-config --libs weft)
@@ -60,7 +86,7 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   read -ra libs < <(pkg-config --libs weft-run)
   cc -std=c11 "${warnings[@]}" "${cflags[@]}" -o trainer "$WEFT_SOURCE_DIR/examples/trainer.c" \
     "${libs[@]}" -lm
-  readelf -d trainer | grep -q 'NEEDED.*\[libweft-run\.so\.0\]'
+  readelf -d trainer | grep -q 'NEEDED.*\[libweft-run\.so\.[0-9]'
   uses_shared trainer
   ./trainer 1F1B >losses
   [ "$(wc -l <losses)" = 5 ]
