@@ -6,7 +6,7 @@ from functools import cmp_to_key
 from html import escape
 from typing import NamedTuple, Optional
 
-from ._costs import Costs
+from ._costs import Costs, CostsLike, costs_given
 from ._errors import LimitError, UsageError
 from ._graph import Graph, graph_pointer
 from ._library import c, integer, lib, real
@@ -122,7 +122,7 @@ def compare(
     ranks: int = 0,
     microbatches: int = 0,
     stages_per_rank: int = 0,
-    costs: Optional[Costs] = None,
+    costs: Optional[CostsLike] = None,
     memory: Optional[float] = None,
     graph: Optional[Graph] = None,
 ) -> Comparison:
@@ -135,10 +135,7 @@ def compare(
     With a `graph`, or programs that have one, which must be the same, the named schedules are
     those of the graph, costs are those of a stage, and `ranks` may be left out: as many as stages.
     """
-    if costs is None:
-        costs = Costs()
-    if not isinstance(costs, Costs):
-        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
+    costs = costs_given(costs)
     for program in programs:
         if not isinstance(program, Program):
             raise TypeError(f"a program must be a Program or Table, not {type(program).__name__}")

@@ -230,6 +230,29 @@ class Costs(Immutable):
         return f"<weft_pipeline.Costs: f={first.f:g} i={first.i:g} w={first.w:g} hop={hop:g}{more}>"
 
 
+CostsLike = Union[Costs, Mapping[str, Any]]
+_KEYWORDS = tuple(name for name in Costs.__init__.__annotations__ if name != "return")
+
+
+def costs_given(value: Optional[CostsLike]) -> Costs:
+    """Take costs as an argument: Costs, a dict of their keywords or of a costs file, or none."""
+    if isinstance(value, Costs):
+        return value
+    if value is None:
+        return Costs()
+    if not isinstance(value, Mapping):
+        raise TypeError(f"costs must be Costs or a dict, not {type(value).__name__}")
+    if "schema" in value or "stages" in value:
+        return Costs.from_dict(value)
+    unknown = next((key for key in value if key not in _KEYWORDS), None)
+    if unknown is not None:
+        raise UsageError(
+            f"the costs have {unknown!r}; expected some of {', '.join(_KEYWORDS)}",
+            "or give a dict with the fields of a costs file",
+        )
+    return Costs(**value)
+
+
 def _unpickle(text: str, measured: Optional[MeasuredStep]) -> Costs:
     return Costs.parse(text).with_measured(measured)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, Optional, Union
 
-from ._costs import Costs, MeasuredStep
+from ._costs import Costs, CostsLike, MeasuredStep, costs_given
 from ._errors import HostLimitWarning, UsageError
 from ._library import choice, integer, path_name
 from ._program import Action, Program, Table
@@ -286,7 +286,7 @@ def _missing(actions: _Actions, stage: int, op: str) -> UsageError:
 def timeline_from_kineto(
     traces: Union[Trace, Iterable[Trace]],
     program: Program,
-    costs: Optional[Costs] = None,
+    costs: Optional[CostsLike] = None,
     *,
     step: int = -1,
 ) -> Simulation:
@@ -298,8 +298,8 @@ def timeline_from_kineto(
     """
     if not isinstance(program, Program):
         raise TypeError(f"program must be a Program or Table, not {type(program).__name__}")
-    if costs is not None and not isinstance(costs, Costs):
-        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
+    if costs is not None:
+        costs = costs_given(costs)
     integer(step, "step", -(2**31), 2**31)
     actions = _collect(_list(traces))
     if costs is None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-from ._costs import Costs
+from ._costs import Costs, CostsLike, costs_given
 from ._errors import UsageError
 from ._graph import Graph, graph_pointer
 from ._library import (
@@ -191,7 +191,7 @@ class _Watch:
 
 def _request(
     ranks: int,
-    costs: Optional[Costs],
+    costs: Optional[CostsLike],
     memory: Optional[float],
     stages_per_rank: int,
     placement: Optional[str],
@@ -204,10 +204,7 @@ def _request(
     threads: int,
     seed: Optional[int],
 ) -> tuple[Any, Costs]:
-    if costs is None:
-        costs = Costs()
-    if not isinstance(costs, Costs):
-        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
+    costs = costs_given(costs)
     request = lib.weft_search_request_default()
     request.ranks = integer(ranks, "ranks", 1, c.WEFT_RANKS_MAX)
     request.costs = costs._handle.pointer
@@ -287,7 +284,7 @@ def plan(
     *,
     ranks: int,
     microbatches: int,
-    costs: Optional[Costs] = None,
+    costs: Optional[CostsLike] = None,
     memory: Optional[float] = None,
     stages_per_rank: int = 0,
     placement: Optional[str] = None,
@@ -354,7 +351,7 @@ def choose(
     *,
     ranks: int,
     global_batch: int,
-    costs: Costs,
+    costs: CostsLike,
     memory: Optional[float] = None,
     stages_per_rank: int = 0,
     placement: Optional[str] = None,

@@ -30,7 +30,7 @@ from ._library import (
 )
 
 if TYPE_CHECKING:
-    from ._costs import Costs
+    from ._costs import CostsLike
     from ._report import Report
     from ._simulation import Simulation
 
@@ -464,7 +464,7 @@ class Program(Immutable):
 
     def simulate(
         self,
-        costs: Optional[Costs] = None,
+        costs: Optional[CostsLike] = None,
         *,
         channel: str = "edge",
         rank_factors: Optional[Sequence[float]] = None,
@@ -473,6 +473,7 @@ class Program(Immutable):
     ) -> Simulation:
         """Predict times, idle times and memory; without costs, F, I and W take 1 each.
 
+        `costs` are Costs, or a dict with their arguments: simulate({"f": 1, "b": 2}).
         `rank_factors` says how many times as long each rank takes (those of the costs, where
         they have them); `jitter` is the standard deviation of an action's time as a share of it.
         """

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ._costs import Costs
+from ._costs import Costs, CostsLike, costs_given
 from ._errors import UsageError
 from ._library import (
     Handle,
@@ -326,17 +326,14 @@ def measured(
 
 def simulate(
     program: Program,
-    costs: Optional[Costs],
+    costs: Optional[CostsLike],
     channel: str,
     rank_factors: Optional[Sequence[float]],
     jitter: float,
     seed: int,
 ) -> Simulation:
     """Simulate a program (Program.simulate())."""
-    if costs is None:
-        costs = Costs()
-    if not isinstance(costs, Costs):
-        raise TypeError(f"costs must be Costs, not {type(costs).__name__}")
+    costs = costs_given(costs)
     options = _default()
     options.channel = choice(channel, "channel", _CHANNELS)
     options.jitter = real(jitter, "jitter", 0, 10)

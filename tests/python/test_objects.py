@@ -171,6 +171,23 @@ def test_simulation():
     assert '"traceEvents"' in sim.to_trace()
 
 
+def test_costs_as_a_dict():
+    table = weft.Table.named("1F1B", ranks=2, microbatches=4)
+    costs = weft.Costs(f=[1, 2], b=3, hop=0.5, unit="ms")
+    arguments = {"f": [1, 2], "b": 3, "hop": 0.5, "unit": "ms"}
+    for given in (arguments, costs.to_dict()):
+        assert table.simulate(given).costs == costs
+        assert table.simulate(given).makespan == table.simulate(costs).makespan
+    assert weft.compare(ranks=2, microbatches=4, costs={"f": 2}).best.name
+    planned = weft.plan(ranks=2, microbatches=4, costs={"f": 2}, threads=1, effort=0.05)
+    assert planned.makespan > weft.plan(ranks=2, microbatches=4, threads=1, effort=0.05).makespan
+    for wrong, kind in (({"g": 1}, weft.UsageError), ({1: 1}, weft.UsageError), ("f=1", TypeError)):
+        with pytest.raises(kind, match=r"expected some of f, i, w, b|must be Costs or a dict"):
+            table.simulate(wrong)
+    with pytest.raises(weft.UsageError, match="f is -1"):
+        table.simulate({"f": -1})
+
+
 def test_saves(tmp_path):
     TABLE.save(tmp_path / "table.csv")
     assert weft.Table.load(tmp_path / "table.csv") == TABLE
