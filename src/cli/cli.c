@@ -44,6 +44,10 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
   assert(cli != NULL && program != NULL);
   char quoted[80], hint[128];
   weft_cli_quote(quoted, sizeof quoted, name);
+  if (program->elsewhere != NULL && weft_cli_command_find(name) != NULL) {
+    weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted);
+    return WEFT_CLI_UNAVAILABLE;
+  }
   struct weft_cli_suggestion suggestion;
   weft_cli_suggestion_init(&suggestion, name, strlen(name));
   for (size_t i = 0; i < weft_cli_command_count(); i++) {

@@ -14,6 +14,8 @@ struct weft_cli_program {
   const char *name;
   const char *summary;
   const char *example; /* or NULL */
+  const char
+      *elsewhere; /* where to find commands of Weft that this program does not run; or NULL */
   const struct weft_cli_handler *handlers;
   size_t handler_count;
 };
@@ -25,7 +27,7 @@ bool weft_cli_program_runs(const struct weft_cli_program *program, const char *c
 int weft_cli_run(const struct weft_cli *cli, const struct weft_cli_program *program, int argc,
                  char **argv);
 
-/* Reports that the program has no such command; returns the exit status. */
+/* Reports that the program has no such command, or that it is elsewhere; returns the exit status. */
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name);
 

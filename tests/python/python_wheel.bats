@@ -30,10 +30,31 @@ setup() {
   "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-index "$wheel"
 }
 
+@test "the metadata of the wheel say who made it, what for, and for which Pythons" {
+  "$PYTHON" -m pip show --verbose weft-pipeline >shown
+  grep -qx 'Author: Weft maintainers' shown
+  grep -qx '  Programming Language :: Python :: 3.9' shown
+  "$PYTHON" -c 'import importlib.metadata as m; print(m.metadata("weft-pipeline")["Keywords"])' |
+    grep -q 'pipeline parallelism'
+}
+
 @test "the command of the wheel runs without a library beside libc" {
   "$ENVIRONMENT/bin/weft" gen 1F1B -p 2 -m 2 | "$ENVIRONMENT/bin/weft" verify -
   run ldd "$ENVIRONMENT/bin/weft"
   [[ $output != *jansson* ]]
+}
+
+@test "the command of the wheel lists the commands that it has, and says so of the others" {
+  "$ENVIRONMENT/bin/weft" --help >help
+  for command in train sample bench playground; do
+    ! grep -q "^  $command " help || { cat help; return 1; }
+    for words in "$command" "$command --help" "help $command"; do
+      run -69 --separate-stderr "$ENVIRONMENT/bin/weft" $words
+      [[ $stderr == "weft: this installation has no '$command'"*"hint: build Weft from its sources"* ]]
+    done
+  done
+  # Those that it has are all others.
+  "$WEFT_BUILD_DIR/weft" --help | grep -vE '^  (train|sample|bench|playground) ' | diff - help
 }
 
 @test "pytest" {

@@ -19,8 +19,9 @@ int weft_cli_cmd_help(const struct weft_cli *cli, const struct weft_cli_argument
   } else if (arguments->operand_count > 0) {
     const char *name = arguments->operands[0];
     const struct weft_cli_command *command = weft_cli_command_find(name);
-    return command != NULL ? weft_cli_help_command(cli, arguments, command)
-                           : weft_cli_unknown_command(cli, &weft_program, name);
+    return command != NULL && weft_cli_program_runs(&weft_program, name)
+               ? weft_cli_help_command(cli, arguments, command)
+               : weft_cli_unknown_command(cli, &weft_program, name);
   } else {
     return weft_cli_help_program(cli, arguments, &weft_program);
   }
