@@ -633,7 +633,13 @@ class Table(Program):
         out = _ProgramPointer()
         edges = graph_pointer(graph)
         wanted = string(name, "name"), ctypes.byref(shape), edges
-        call(lib.weft_generate_graph, None, *wanted, ctypes.byref(out))
+        try:
+            call(lib.weft_generate_graph, None, *wanted, ctypes.byref(out))
+        except UsageError as error:
+            if not lib.weft_schedule_find(wanted[0], None):
+                between = "" if not error.hint else " " if error.hint.endswith("?") else "; "
+                error.hint += f"{between}weft_pipeline.schedules() lists the names"
+            raise
         return Table._adopt(out)
 
     def _check_level(self, name: str) -> None:

@@ -291,6 +291,17 @@ def test_choose():
 def test_schedules():
     names = {info.name for info in weft.schedules()}
     assert {"1F1B", "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"} <= names
+    assert weft.Table.named("Schedule1F1B", ranks=2, microbatches=2).ranks == 2  # PyTorch's class
+    for name, hint in (
+        ("1F1C", "did you mean '1F1B'? weft_pipeline.schedules() lists the names"),
+        ("Nothing like it", "weft_pipeline.schedules() lists the names"),
+    ):
+        with pytest.raises(weft.UsageError) as caught:
+            weft.Table.named(name, ranks=2, microbatches=2)
+        assert caught.value.hint == hint
+    with pytest.raises(weft.Error) as caught:
+        weft.Table.named("1F1B", ranks=2, microbatches=0)
+    assert "schedules()" not in caught.value.hint
 
 
 def test_docstrings():

@@ -14,7 +14,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char install_hint[] =
     "install libnccl2, or 'pip install nvidia-nccl-cu13' and have LD_LIBRARY_PATH name its folder; "
-    "--transport mpi works without it";
+    "the transport mpi works without it";
 
 static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,

@@ -55,8 +55,7 @@ static enum weft_status check_ahead(const struct weft_nccl_world *world,
 /* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
 static enum weft_status explain_recording(struct weft_error *error) {
   return weft_fail(error, error->status,
-                   "--no-graph, or options.no_graph, records nothing; NCCL_DEBUG=INFO has NCCL say "
-                   "more",
+                   "with no_graph nothing is recorded; NCCL_DEBUG=INFO has NCCL say more",
                    "while the step was recorded as a graph: %s", error->message);
 }
 
