@@ -555,10 +555,12 @@ class Timeline(unittest.TestCase):
                 self.assertIn(f'fill="{colour}"', svg, action)
                 seen.add(colour)
             self.assertEqual(len(seen), 6)
-            self.assertIn("(paler: later stages of the rank)", self.page.text("#legend"))
+            words = [text for text in re.findall(r">([^<]*)</text>", svg) if "underlined" in text]
+            self.assertEqual(len(words), 1)
+            self.assertIn(words[0].replace("&#39;", "’"), self.page.text("#legend"))
         self.page.emulate_dark(False)
         self.open(SMALL)
-        self.assertNotIn("paler", self.page.text("#legend"))
+        self.assertNotIn("underlined", self.page.text("#legend"))
 
     # ---- Looks, size ----
 
@@ -628,6 +630,69 @@ class Timeline(unittest.TestCase):
         self.shot("stages")
         self.open("by_stage.html")
         self.assertIn("stage 1", self.page.text("#legend"))
+        self.assertIn("F forward", self.page.text("#legend"))  # by lightness
+        self.assertIn("B backward", self.page.text("#legend"))
+
+    def test_all_ranks_are_in_view(self):
+        self.open("large.html")
+        boxes = [self.box(f"{rank}F0") for rank in range(64)]
+        height = self.page.run("return document.getElementById('canvas').getBoundingClientRect().bottom")
+        self.assertLessEqual(boxes[-1]["bottom"], height)
+        self.assertGreater(boxes[-1]["bottom"], height - 80)  # and use it
+        self.assertIn("mixed: actions that share a pixel, each by its time", self.page.text("#legend"))
+        self.page.press("]")
+        self.assertGreater(self.box("63F0")["bottom"], height)
+        self.page.press("0")
+        self.assertEqual(self.box("63F0")["bottom"], boxes[-1]["bottom"])
+        self.open("whole.html")
+        self.assertNotIn("mixed", self.page.text("#legend"))
+        last = self.page.run("""
+            const box = weftTimeline.boxOf(0, '3F0');
+            const row = (box.top - weftTimeline.boxOf(0, '0F0').top) / 3;
+            return [box.top + row, document.getElementById('canvas').getBoundingClientRect().bottom]""")
+        self.assertAlmostEqual(*last, delta=30)  # four ranks use all of the height
+
+    def test_finding_does_not_show_what_is_before_the_start(self):
+        self.open("large.html")
+        self.page.press("/", *"2F0", "Enter")
+        begin, end = self.ask("window()")
+        self.assertGreaterEqual(begin, 0)
+        self.assertLess(end, 200)
+        self.page.press("Escape", "/", *"0B255", "Enter")
+        self.assertLessEqual(self.ask("window()")[1], 1853)
+
+    def labels(self, name):
+        """What is written into actions in a frame of this page, and in which sizes."""
+        self.open(name)
+        return self.page.run("""
+            const drawn = [];
+            const plain = CanvasRenderingContext2D.prototype.fillText;
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+              if (this.font.includes('mono')) drawn.push([text, this.font]);
+              plain.call(this, text, ...rest);
+            };
+            document.getElementById('memory').click();
+            return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+              CanvasRenderingContext2D.prototype.fillText = plain;
+              done(drawn);
+            })));""")
+
+    def test_labels_have_one_form(self):
+        for name in ["whole.html", "zbv.html", "overlaps.html", SMALL, "pair.html"]:
+            drawn = [(text, font) for text, font in self.labels(name) if "RECV" not in text and "SEND" not in text]
+            self.assertGreater(len(drawn), 5, name)
+            self.assertEqual(len({text.isdigit() for text, _ in drawn}), 1, name)
+            self.assertEqual(len({font for _, font in drawn}), 1, name)
+
+    def test_critical_path_goes_off_with_a_selection(self):
+        self.open(SMALL)
+        pressed = "return document.getElementById('path').getAttribute('aria-pressed')"
+        self.page.press("p")
+        self.assertEqual(self.page.run(pressed), "true")
+        self.page.click(*self.centre("1B1"))
+        self.assertEqual(self.page.run(pressed), "false")
+        self.page.press("Escape")
+        self.assertIn("No action selected", self.page.text("#selection"))
 
     def test_printed(self):
         self.open("pair.html")

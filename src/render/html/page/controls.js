@@ -2,6 +2,10 @@
 
 function select(app, modelIndex, id, keepsGap) {
   if (!keepsGap) app.gap = null;
+  if (id !== NONE && app.showPath) { // one of both is lit
+    app.showPath = false;
+    byId('path').setAttribute('aria-pressed', 'false');
+  }
   app.selected = id === NONE ? null : { modelIndex, id, chain: chainOf(app.models[modelIndex], id) };
   showSelection(app);
   redraw(app);
@@ -74,8 +78,10 @@ function toggleColour(app) {
 }
 
 function shiftDensity(app, by) {
-  app.densityShift = Math.min(DENSITIES.length, Math.max(-DENSITIES.length, app.densityShift + by));
+  const before = app.density;
+  app.densityShift += by;
   resize(app);
+  if (app.density.compute === before.compute && app.density.gap === before.gap) app.densityShift -= by; // no further
 }
 
 function setTheme(app, dark) {

@@ -132,6 +132,7 @@ function drawFrame(app) {
   context.fillRect(0, 0, app.width, app.height + 1);
   context.textBaseline = 'middle';
   context.textAlign = 'center';
+  chooseLabels(app);
   drawPlot(app);
   context.save();
   context.translate(0, -app.scroll);

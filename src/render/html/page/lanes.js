@@ -2,24 +2,47 @@
 // lines between events, the stripes of idle time.
 
 const LABEL_LEAST = 7; // pixels; smaller is not read
+const LABEL_RATIO = 0.62; // of a character's width to its height
 const SEAM_LEAST = 5; // wide, for a line where an event begins
 const STRIPES_LEAST = 4;
 
-// The full action, else the microbatch, else the microbatch in small print. There must
-// be room for the widest of all, so that of equal events all have a label or none.
+const stageDigits = (model) => String(model.picture.stages - 1).length;
+const microbatchDigits = (model) => String(model.picture.microbatches - 1).length;
+
+// One form and one size of labels for all actions of a frame: the whole action, 2F0, where that
+// fits nine in ten, else the microbatch. There must be room for the widest of all.
+function chooseLabels(app) {
+  const scale = pixelsPerUnit(app);
+  const most = (count, room) => Math.min(...app.models.map((model) => (model.usual * scale - room) / (count(model) * LABEL_RATIO)));
+  const lines = app.colourBy === 'op' && app.models.some((model) => model.chunks > 1) ? 0.72 : 1;
+  const height = Math.min(...app.models.map((model) => (app.density.compute / model.slices) * lines));
+  const size = Math.min(app.density.font, height - 2);
+  const count = (model) => stageDigits(model) + 1 + microbatchDigits(model);
+  app.wholeLabels = most(count, 4) >= size;
+  app.labelSize = app.wholeLabels ? size : Math.min(size, Math.max(LABEL_LEAST, most(microbatchDigits, 2)));
+}
+
+// Shards have another form, for which there is seldom room.
 function drawLabel(app, model, id, x, y, width, height, ink) {
   const context = app.context;
   const { op, microbatch } = model.picture.events;
-  const size = Math.min(app.density.font, height - 2);
   const shard = isShard(op[id]);
-  const digits = String(model.picture.microbatches - 1).length;
-  const widest = String(model.picture.stages - 1).length + OPS[op[id]].text.length + (shard ? 0 : digits);
-  const fits = widest * size * 0.62 <= width - 4;
-  const fitted = fits ? size : Math.min(size, (width - 1) / ((shard ? widest : digits) * 0.62));
-  if (fitted < LABEL_LEAST) return;
-  context.font = `${fitted}px ui-monospace, "DejaVu Sans Mono", monospace`;
+  const text = shard || app.wholeLabels || !isCompute(op[id]) ? labelOf(model, id) : String(microbatch[id]);
+  const widest = stageDigits(model) + OPS[op[id]].text.length + microbatchDigits(model);
+  const room = isCompute(op[id]) ? (app.wholeLabels ? widest : microbatchDigits(model)) : text.length;
+  const size = isCompute(op[id]) ? app.labelSize : Math.min(app.density.font, height - 2);
+  if (size < LABEL_LEAST || size > height || room * size * LABEL_RATIO > width - 1) return;
+  context.font = `${size}px ui-monospace, "DejaVu Sans Mono", monospace`;
   context.fillStyle = ink;
-  context.fillText(fits || shard ? labelOf(model, id) : String(microbatch[id]), x + width / 2, y + height / 2 + 0.5);
+  context.fillText(text, x + width / 2, y + height / 2 + 0.5);
+}
+
+// As render/svg/svg_lane.c; returns the height that is left above the lines.
+function drawLines(app, paints, paint, count, x, y, width, height) {
+  const pitch = height < 24 ? height / 8 : Math.max(3, height / 14);
+  app.context.fillStyle = paints.lines[paint];
+  for (let k = 1; k <= count; k++) app.context.fillRect(x, y + height - k * pitch, width, Math.max(1 / app.ratio, pitch / 2));
+  return height - count * pitch;
 }
 
 // The parts of an overlap share the height.
@@ -39,7 +62,9 @@ function drawCell(app, model, paints, id, box, x, width) {
   const gap = width > 5 ? 1 : width > 2.5 ? 0.5 : 0;
   context.fillStyle = paints.texts[paint];
   context.fillRect(left, y, right - left - gap, height);
-  if (!app.bare && right - left >= 6) drawLabel(app, model, id, left, y, right - left - gap, height, paints.inks[paint]);
+  if (right - left < SEAM_LEAST) return;
+  const above = drawLines(app, paints, paint, lineCount(paints, model.picture.events, id), left, y, right - left - gap, height);
+  if (!app.bare) drawLabel(app, model, id, left, y, right - left - gap, above, paints.inks[paint]);
 }
 
 // What can be read in the events of a lane that are wide enough, and where they
@@ -62,7 +87,9 @@ function drawDetails(app, model, lane, box) {
     context.globalAlpha = app.alpha;
     const left = Math.max(x, app.gutter);
     const right = Math.min(x + width, app.width - PAD_RIGHT);
-    if (!app.bare) drawLabel(app, model, id, left, y, right - left, height, paints.inks[paintIndex(paints, events, id)]);
+    const paint = paintIndex(paints, events, id);
+    const above = drawLines(app, paints, paint, lineCount(paints, events, id), left, y, right - left, height);
+    if (!app.bare) drawLabel(app, model, id, left, y, right - left, above, paints.inks[paint]);
   }
 }
 

@@ -22,12 +22,12 @@ function memoryColumns(app, curve, plot) {
 // The mark of the peak goes above the curve, where there is room for that.
 const markSize = (height) => (height >= 12 ? 5 : 0);
 
-function drawPeak(app, row, scale) {
+function drawPeak(app, row, heightOf) {
   const context = app.context;
   const times = row.model.picture.rankTimes[row.rank];
   const x = xOf(app, times.peakAt);
   if (!(times.peakActivation > 0) || x < app.gutter || x > app.width - PAD_RIGHT) return;
-  const y = row.memory.y + row.memory.height - times.peakActivation * scale;
+  const y = row.memory.y + row.memory.height - heightOf(times.peakActivation);
   const size = markSize(row.memory.height) || 3;
   context.fillStyle = themeOf(app).ink;
   context.beginPath();
@@ -52,7 +52,7 @@ function drawMemory(app, row) {
   const { y, height } = row.memory;
   const plot = Math.floor(plotWidth(app));
   const most = Math.max(...app.models.map((model) => model.memoryPeak));
-  const scale = (height - markSize(height)) / most;
+  const heightOf = (size) => (size / most) * (height - markSize(height)); // a size may have no reciprocal
   const columns = memoryColumns(app, row.model.picture.memory[row.rank], plot);
   const bottom = y + height;
   context.fillStyle = themeOf(app).memory;
@@ -62,16 +62,16 @@ function drawMemory(app, row) {
   for (let column = 0; column < plot; column++) {
     if (column > 0 && columns[column] === columns[column - 1]) continue;
     const from = column === 0 ? 0 : columns[column - 1];
-    context.lineTo(app.gutter + column, bottom - from * scale);
-    context.lineTo(app.gutter + column, bottom - columns[column] * scale);
+    context.lineTo(app.gutter + column, bottom - heightOf(from));
+    context.lineTo(app.gutter + column, bottom - heightOf(columns[column]));
   }
-  context.lineTo(app.gutter + plot, bottom - columns[plot - 1] * scale);
+  context.lineTo(app.gutter + plot, bottom - heightOf(columns[plot - 1]));
   context.lineTo(app.gutter + plot, bottom);
   context.fill();
   context.globalAlpha = app.alpha;
   context.fillStyle = themeOf(app).rule;
   context.fillRect(app.gutter, bottom, plot, 0.5);
-  drawPeak(app, row, scale);
+  drawPeak(app, row, heightOf);
 }
 
 // ---- Axis, names ----
@@ -162,6 +162,8 @@ function drawCauses(app, row, x, y, width, height) {
   });
 }
 
+const NAME_LEAST = 11; // pixels from one rank's name to the next
+
 function drawGutter(app, row) {
   const context = app.context;
   const theme = themeOf(app);
@@ -169,6 +171,8 @@ function drawGutter(app, row) {
   const middle = row.compute.y + row.compute.height / 2;
   context.fillStyle = theme.background;
   context.fillRect(0, row.y - 1, app.gutter, row.bottom - row.y + 2);
+  const pitch = row.bottom - row.y + app.density.gap;
+  if (row.rank % Math.ceil(NAME_LEAST / pitch) !== 0) return; // no room for all names
   context.textAlign = 'left';
   context.fillStyle = theme.ink;
   context.font = `${Math.max(9, app.density.font)}px system-ui, "DejaVu Sans", sans-serif`;

@@ -44,8 +44,9 @@ function makePaints(app, model) {
       texts.push(byStage ? stageColour(app, model, group, op) : chunkColour(app, op, group, model.chunks));
     }
   }
-  return { key: `${app.colourBy}${app.dark}`, chunkOf: byStage ? null : model.chunkOf, texts,
-    inks: texts.map(inkOn), values: Uint32Array.from(texts, valueOf),
+  const inks = texts.map(inkOn);
+  return { key: `${app.colourBy}${app.dark}`, chunkOf: byStage ? null : model.chunkOf, texts, inks,
+    lines: texts.map((text, k) => hexOf(mix(valueOf(text), valueOf(inks[k]), 160))), values: Uint32Array.from(texts, valueOf),
     idle: CAUSES.map((name, cause) => mix(valueOf(texts[0]), valueOf(causeColour(app, cause)), STRIPES_SHARE)) };
 }
 
@@ -59,6 +60,13 @@ function paintIndex(paints, events, id) {
   if (!isCompute(op)) return op;
   const group = paints.chunkOf ? paints.chunkOf[events.stage[id]] : events.stage[id];
   return OPS.length + COMPUTE_OPS.length * group + COMPUTE_PLACE[op];
+}
+
+// Lines at the foot of an action that say which of its rank's stages it is; as render/palette.h.
+const STAGE_LINES_MAX = 3;
+
+function lineCount(paints, events, id) {
+  return paints.chunkOf && isCompute(events.op[id]) ? Math.min(STAGE_LINES_MAX, paints.chunkOf[events.stage[id]]) : 0;
 }
 
 function causeColour(app, cause) {

@@ -112,21 +112,47 @@ function opsShown(app) {
 
 // The first and the palest colour of an op, where ranks have several stages.
 function opColours(app, op) {
+  if (isCompute(op) && app.colourBy === 'stage') return [stageColour(app, app.models[0], 0, op)]; // its lightness
   const chunks = isCompute(op) ? Math.max(...app.models.map((model) => model.chunks)) : 1;
   return chunks === 1 ? [themeOf(app).ops[op]] : [0, chunks - 1].map((k) => chunkColour(app, op, k, chunks));
 }
 
-function chunkEntries(app) {
-  const several = app.colourBy === 'op' && app.models.some((model) => model.chunks > 1);
-  return several ? [element('span', { class: 'entry', text: '(paler: later stages of the rank)' })] : [];
+// With a line at the foot of the second.
+function linedEntry(colours, text) {
+  const entry = legendEntry(colours, text);
+  if (colours.length > 1) entry.firstChild.lastChild.classList.add('lined');
+  return entry;
 }
 
-function opEntries(app) {
-  return app.opsShown
-    .filter((op) => KIND[op] !== 'GROUP' && !isReceive(op) && (app.colourBy === 'op' || !isCompute(op)))
+// What the pale, lined and mixed actions are, in the words of the SVG picture.
+function shadeEntries(app) {
+  const op = app.opsShown.find(isCompute);
+  const others = app.opsShown.filter(isCompute);
+  const chunks = Math.max(...app.models.map((model) => model.chunks));
+  const entries = [];
+  if (op !== undefined && chunks > 1 && app.colourBy === 'op') {
+    entries.push(linedEntry(opColours(app, op), chunks === 2 ? 'pale, underlined: the rank’s second stage'
+      : 'paler, more lines: later stages of the rank'));
+  }
+  if (app.mixes) {
+    const [from, to] = [others[0], others[1] || 0].map((other) => valueOf(themeOf(app).ops[other]));
+    entries.push(legendEntry([hexOf(mix(from, to, 128))], 'mixed: actions that share a pixel, each by its time'));
+  }
+  return entries;
+}
+
+// Whether actions share pixels when all is in view.
+function mixes(app) {
+  const scale = plotWidth(app) / extentOf(app).length;
+  return app.models.some((model) => model.shortest > 0 && model.shortest * scale < 1);
+}
+
+function opEntries(app, wanted) {
+  return app.opsShown.filter(wanted)
+    .filter((op) => KIND[op] !== 'GROUP' && !isReceive(op))
     .filter((op) => !isSend(op) || app.showTransfers)
     .filter((op) => !isShard(op) || has(app, 'hasShards'))
-    .map((op) => legendEntry(opColours(app, op), isSend(op) ? OPS[op].legend : `${OPS[op].text} ${OPS[op].phrase}`));
+    .map((op) => linedEntry(opColours(app, op), isSend(op) ? OPS[op].legend : `${OPS[op].text} ${OPS[op].phrase}`));
 }
 
 function stageEntries(app) {
@@ -147,7 +173,8 @@ function causesShown(app) {
 function showLegend(app) {
   const causes = causesShown(app).map((cause, k) => causeEntry(app, cause, k));
   const stages = app.colourBy === 'stage' ? stageEntries(app) : [];
-  fill(byId('legend'), [...stages, ...opEntries(app), ...chunkEntries(app), ...causes]);
+  fill(byId('legend'), [...stages, ...opEntries(app, isCompute), ...shadeEntries(app),
+    ...opEntries(app, (op) => !isCompute(op)), ...causes]);
 }
 
 // ---- The selected event ----

@@ -45,6 +45,12 @@ function resize(app) {
   app.width = app.scroller.clientWidth;
   app.height = app.scroller.clientHeight;
   layOut(app);
+  if (app.mixes !== mixes(app)) { // the legend says so, and may take a line more
+    app.mixes = mixes(app);
+    showLegend(app);
+    app.height = app.scroller.clientHeight;
+    layOut(app);
+  }
   byId('spacer').style.height = `${Math.max(app.height, app.contentHeight)}px`;
   app.width = app.scroller.clientWidth; // less, where that brought a scroll bar
   for (const canvas of [app.canvas, app.overlay.canvas]) {

@@ -4,15 +4,17 @@
 const AXIS_HEIGHT = 26;
 const TITLE_HEIGHT = 26; // of a schedule's name, where there are several
 const PAD_RIGHT = 14;
-// Heights of a rank's lanes, from comfortable to many ranks.
+// Heights of a rank's lanes, each with the space above it, from few ranks to many.
 const DENSITIES = [
-  { compute: 48, shards: 8, transfers: 14, memory: 40, gap: 18, font: 13 },
-  { compute: 34, shards: 6, transfers: 10, memory: 24, gap: 12, font: 12 },
-  { compute: 24, shards: 5, transfers: 8, memory: 15, gap: 8, font: 11 },
-  { compute: 16, shards: 3, transfers: 6, memory: 9, gap: 5, font: 10 },
-  { compute: 11, shards: 2, transfers: 4, memory: 7, gap: 3, font: 9 },
-  { compute: 6, shards: 1, transfers: 2, memory: 3, gap: 2, font: 8 },
+  { compute: 120, shards: 16, transfers: 28, memory: 104, gap: 40, font: 15 },
+  { compute: 48, shards: 8, transfers: 14, memory: 42, gap: 18, font: 13 },
+  { compute: 24, shards: 5, transfers: 8, memory: 17, gap: 8, font: 11 },
+  { compute: 11, shards: 3, transfers: 5, memory: 9, gap: 3, font: 9 },
+  { compute: 6, shards: 2, transfers: 3, memory: 5, gap: 2, font: 8 },
+  { compute: 5, shards: 0, transfers: 0, memory: 0, gap: 1, font: 8 },
+  { compute: 4, shards: 0, transfers: 0, memory: 0, gap: 1, font: 8 },
 ];
+const DENSITY_STEP = 1.35; // of the height of rows, for each press of a key
 
 const titleHeight = (app) => (app.models.length > 1 ? TITLE_HEIGHT : 10);
 const has = (app, what) => app.models.some((model) => model[what]);
@@ -21,42 +23,59 @@ function rowHeight(app, density) {
   let height = density.compute + density.gap;
   if (has(app, 'hasShards')) height += density.shards;
   if (app.showTransfers && has(app, 'hasTransfers')) height += density.transfers;
-  if (app.showMemory && has(app, 'memoryPeak')) height += density.memory + 2;
+  if (app.showMemory && has(app, 'memoryPeak')) height += density.memory;
   return height;
 }
 
-// The most comfortable density with which everything is seen at once, else the
-// one before the smallest.
+const LANES_LEAST = { shards: 2, transfers: 3, memory: 4 }; // pixels; a lower one is left out
+
+// Rows of this height, or of the nearest there is: whole pixels between two densities.
+function densityOf(app, height) {
+  const next = DENSITIES.findIndex((density) => rowHeight(app, density) <= height);
+  if (next === 0) return DENSITIES[0];
+  if (next < 0) return DENSITIES[DENSITIES.length - 1];
+  const [higher, lower] = [DENSITIES[next - 1], DENSITIES[next]];
+  const least = rowHeight(app, lower);
+  const share = (height - least) / (rowHeight(app, higher) - least);
+  const between = (name) => Math.floor(lower[name] + share * (higher[name] - lower[name]) + 1e-9);
+  const density = Object.fromEntries(Object.keys(lower).map((name) =>
+    [name, between(name) < (LANES_LEAST[name] || 0) ? 0 : between(name)]));
+  density.compute += Math.floor(height - rowHeight(app, density) + 1e-9); // what is left
+  return density;
+}
+
+// All ranks at once, as high as there is room for, unless other rows are asked for.
 function chooseDensity(app) {
-  const ranks = app.models.reduce((sum, model) => sum + model.picture.ranks, 0);
+  const ranks = Math.max(1, app.models.reduce((sum, model) => sum + model.picture.ranks, 0));
   const room = app.height - AXIS_HEIGHT - app.models.length * titleHeight(app);
-  let best = DENSITIES.findIndex((density) => ranks * rowHeight(app, density) <= room);
-  if (best < 0) best = DENSITIES.length - 2;
-  return Math.min(DENSITIES.length - 1, Math.max(0, best + app.densityShift));
+  const highest = rowHeight(app, DENSITIES[0]);
+  const least = rowHeight(app, DENSITIES[DENSITIES.length - 1]);
+  const fitting = Math.min(highest, Math.max(least, room / ranks));
+  return densityOf(app, Math.min(highest, fitting * DENSITY_STEP ** -app.densityShift));
 }
 
 function layOutRow(app, density, modelIndex, rank, y) {
   const model = app.models[modelIndex];
   const row = { modelIndex, model, rank, y, compute: { y, height: density.compute } };
   let below = y + density.compute;
-  if (has(app, 'hasShards')) {
+  if (has(app, 'hasShards') && density.shards > 0) {
     row.shards = { y: below + 1, height: density.shards - 1 };
     below += density.shards;
   }
-  if (app.showTransfers && has(app, 'hasTransfers')) {
+  if (app.showTransfers && has(app, 'hasTransfers') && density.transfers > 0) {
     row.transfers = { y: below + 1, height: density.transfers - 1 };
     below += density.transfers;
   }
-  if (app.showMemory && has(app, 'memoryPeak')) {
-    row.memory = { y: below + 2, height: density.memory };
-    below += density.memory + 2;
+  if (app.showMemory && has(app, 'memoryPeak') && density.memory > 0) {
+    row.memory = { y: below + 2, height: density.memory - 2 };
+    below += density.memory;
   }
   row.bottom = below;
   return row;
 }
 
 function layOut(app) {
-  const density = DENSITIES[chooseDensity(app)];
+  const density = chooseDensity(app);
   app.density = density;
   app.rows = [];
   app.titles = [];
@@ -111,6 +130,10 @@ function setWindow(app, from, to) {
 
 function fit(app) {
   const { first, last } = extentOf(app);
+  if (app.densityShift !== 0) {
+    app.densityShift = 0;
+    resize(app);
+  }
   app.from = first;
   app.to = last;
   hideTooltip();
@@ -139,7 +162,11 @@ function reveal(app, modelIndex, id) {
   const width = app.to - app.from;
   const readable = length > 0 ? Math.min(width, (length * plotWidth(app)) / 40) : width;
   const inside = events.begin[id] >= app.from && events.end[id] <= app.to;
-  if (!inside || readable < width) setWindow(app, middle - readable / 2, middle + readable / 2);
+  if (!inside || readable < width) {
+    const { first, last } = extentOf(app); // nothing is to be seen before and after
+    const from = Math.max(first, Math.min(middle - readable / 2, last - readable));
+    setWindow(app, from, from + readable);
+  }
   const row = rowOf(app, modelIndex, events.rank[id]);
   if (row.y - AXIS_HEIGHT - TITLE_HEIGHT < app.scroll || row.bottom > app.scroll + app.height) {
     app.scroller.scrollTop = row.y - app.height / 2;
