@@ -1,5 +1,7 @@
 /* The commands of the program weft. Those that need more than it links are run by another
  * program from the same folder. */
+#include <stdlib.h>
+
 #include <weft/support.h>
 
 #include "cli/cli_program.h"
@@ -7,6 +9,8 @@
 
 static int start_trainer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   (void)arguments;
+  /* OpenBLAS starts threads when it is loaded, and kills the process where it cannot. */
+  (void)setenv("OPENBLAS_NUM_THREADS", "1", 1);
   return weft_cli_process_become(cli, "weft-train");
 }
 

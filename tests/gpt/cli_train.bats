@@ -187,11 +187,11 @@ has_lines() {
   local words=(--data data.txt --layers 4 --dim 32 --heads 2 --context 32 --batch 8 -m 4
     --steps 300 --eval-every 0)
   "$WEFT" train "${words[@]}" --json >whole.jsonl
-  for signal in TERM:143 INT:130; do
+  for signal in TERM:143 INT:130 HUP:129; do
     local expected=${signal#*:}
     signal=${signal%:*}
     # A shell has what it runs in the background ignore SIGINT.
-    env --default-signal=INT "$WEFT" train "${words[@]}" --checkpoint "c$signal" --log log.jsonl --json \
+    env --default-signal=INT,HUP "$WEFT" train "${words[@]}" --checkpoint "c$signal" --log log.jsonl --json \
       >out.jsonl 2>err 3>&- &
     local pid=$!
     wait_for_lines log.jsonl 20
@@ -207,6 +207,31 @@ has_lines() {
     [ "$(hash_of)" = "$(tail -n 1 whole.jsonl | jq -r .parameters_hash)" ]
     [ "$(jq -c 'select(.step)' out.jsonl | wc -l)" -lt 300 ]
   done
+}
+
+@test "a signal while inputs are read ends the process at once" {
+  text >data.txt
+  mkfifo slow
+  for option in --schedule --split; do
+    "$WEFT" train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 2 "$option" slow \
+      >out 2>err 3>&- &
+    local pid=$!
+    exec 4>slow # both ends are open: it reads
+    kill -TERM $pid
+    await_end 20 $pid "the command that reads its $option"
+    exec 4>&-
+    [ "$status" -eq 143 ]
+  done
+}
+
+@test "a machine that allows no further thread gets a sentence" {
+  text >data.txt
+  [ "$(id -u)" -eq 0 ] || skip "needs root, for a user without processes"
+  chmod 755 . && chmod 644 data.txt
+  run --separate-stderr setpriv --reuid=54321 --clear-groups bash -c 'ulimit -u 1
+    exec "$1" train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 2' - "$WEFT"
+  [ "$status" -eq 70 ]
+  [[ $stderr = *"cannot start a thread for rank 1 of 2"* ]]
 }
 
 @test "without --checkpoint a signal says that nothing was saved" {
@@ -507,6 +532,11 @@ CONTRAST
 }
 
 @test "checkpoints that are missing or damaged: 66 and 65" {
+  text >data.txt
+  weft train --data data.txt --resume data.txt
+  fails 66 "data.txt" "a checkpoint is a folder"
+  weft sample --checkpoint data.txt
+  fails 66 "data.txt" "a checkpoint is a folder"
   weft train --data data.txt --resume nowhere
   fails 66 nowhere
   weft sample --checkpoint nowhere

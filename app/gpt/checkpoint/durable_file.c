@@ -26,10 +26,14 @@ static const char *hint_for(int code) {
     case EDQUOT:
     case EFBIG: return "free some space; checkpoints written before are untouched";
     case ENOENT: return "see that the folder is there, and spelled so";
+    case ENOTDIR: return "a checkpoint is a folder: give the one that --checkpoint wrote";
+    case EMFILE: return "this process may open too few files: raise 'ulimit -n'";
+    case ENFILE: return "the system has too many files open: close programs";
     case EACCES:
     case EPERM:
     case EROFS: return "see who may read and write there";
-    default: return "see what the system's log says of this disk";
+    case EIO: return "see what the system's log says of this disk";
+    default: return "";
   }
 }
 
@@ -39,8 +43,8 @@ enum weft_status weft_gpt_fail_system(struct weft_error *error, int code, const 
   if (strerror_r(code, reason, sizeof reason) != 0) {
     (void)snprintf(reason, sizeof reason, "error %d", code);
   }
-  return weft_fail(error, code == ENOENT ? WEFT_ERR_MISSING : WEFT_ERR_IO, hint_for(code),
-                   "cannot %s '%s': %s", action, path, reason);
+  return weft_fail(error, code == ENOENT || code == ENOTDIR ? WEFT_ERR_MISSING : WEFT_ERR_IO,
+                   hint_for(code), "cannot %s '%s': %s", action, path, reason);
 }
 
 /* Writing fails as IO, whatever the reason. */

@@ -161,9 +161,9 @@ int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_argu
                           "there is no model: expected --checkpoint DIR");
   }
   weft_train_choose_kernels(cli);
+  const bool loaded = load(&model, dir, &error) == WEFT_OK;
   weft_launch_signals_begin();
-  int status = load(&model, dir, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
-                                             : write_sample(cli, arguments, &model);
+  int status = loaded ? write_sample(cli, arguments, &model) : weft_cli_fail(cli, NULL, &error);
   weft_launch_signals_end();
   unload(&model);
   const int number = weft_launch_signal();

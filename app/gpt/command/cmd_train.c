@@ -208,8 +208,8 @@ static void leave(const struct weft_train_setup *setup, int status) {
   }
 }
 
-static int run(const struct weft_train_setup *setup, struct weft_train_progress *progress,
-               struct weft_gpt_trainer *trainer) {
+static int run_steps(const struct weft_train_setup *setup, struct weft_train_progress *progress,
+                     struct weft_gpt_trainer *trainer) {
   struct weft_error error;
   int status = say_plan(setup, trainer);
   if (status != WEFT_CLI_OK) {
@@ -228,6 +228,15 @@ static int run(const struct weft_train_setup *setup, struct weft_train_progress 
   }
   status = progress->failed;
   return status == WEFT_CLI_OK ? conclude(setup, progress, trainer) : status;
+}
+
+/* Signals are noted from here on, for a checkpoint: before, they end the process, whatever it reads. */
+static int run(const struct weft_train_setup *setup, struct weft_train_progress *progress,
+               struct weft_gpt_trainer *trainer) {
+  weft_launch_signals_begin();
+  const int status = run_steps(setup, progress, trainer);
+  weft_launch_signals_end();
+  return status;
 }
 
 /* Everything that can fail before the ranks start. */
@@ -323,8 +332,5 @@ int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_argum
   merge_names(&merged);
   const bool is_rank = weft_cli_chosen_transport(&merged)->process_per_rank;
   weft_train_choose_kernels(cli);
-  weft_launch_signals_begin();
-  const int status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
-  weft_launch_signals_end();
-  return status;
+  return is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
 }
