@@ -82,6 +82,11 @@ WEFT_API struct weft_launch_info weft_launch_info(void);
 WEFT_API void weft_launch_startup_begin(const char *report, int exit_status);
 WEFT_API void weft_launch_startup_end(void);
 
+/* A rank that exits after weft_launch_startup_end() with another status than 0, and not through
+ * weft_launch_end(), has died: exit() somewhere below it, say. Its supervisor reports it, and the
+ * job ends with WEFT_LAUNCH_FAILED. Call this before you exit with a status of your own. */
+WEFT_API void weft_launch_leave(void);
+
 /* ---- Failures ---- */
 
 /* Whether this rank reports for the job: rank 0, or rank 1 when rank 0 is the culprit, which
@@ -106,20 +111,21 @@ WEFT_API const char *weft_launch_rank_activity(struct weft_transport *transport,
 WEFT_API enum weft_status weft_launch_share_input(struct weft_transport *transport, int input,
                                                   int *copy, struct weft_error *error);
 
-/* ---- SIGINT and SIGTERM ----
+/* ---- SIGINT, SIGTERM and SIGHUP ----
  *
  * The first signal asks the ranks to stop; a second one ends the process at once (but not
  * the same signal within 0.2 s: batch systems signal a rank and its supervisor, which
  * forwards it). */
 
-/* From here until end() the two signals are noted only. A signal that is ignored, as in the
- * background of a shell, stays ignored. Calls do not nest. */
+/* From here until end() the three signals are noted only. So read inputs before: a read that waits
+ * goes on after a signal that is noted. A signal that is ignored, as in the background of a shell or
+ * by nohup, stays ignored. Calls do not nest. */
 WEFT_API void weft_launch_signals_begin(void);
 WEFT_API void weft_launch_signals_end(void);
 
 /* The signal that arrived since begin(), or 0. Any thread. */
 WEFT_API int weft_launch_signal(void);
-/* "SIGINT" or "SIGTERM". */
+/* "SIGINT", "SIGTERM" or "SIGHUP". */
 WEFT_API const char *weft_launch_signal_name(int number);
 /* For options.interrupted of a pipeline; `context` is not used. */
 WEFT_API bool weft_launch_is_interrupted(void *context);

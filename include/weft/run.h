@@ -104,7 +104,8 @@ struct weft_stage_call {
 
 /* A kind of stage. Every function gets the same arguments and returns WEFT_OK,
  * WEFT_IN_PROGRESS (it is then called again, with `again` set, until it is done), or a
- * failure with a reason in `error`, which ends the step on all ranks. */
+ * failure with a reason in `error`, which ends the step on all ranks. No exception and no longjmp()
+ * may leave it: Weft's frames are C. */
 struct weft_stage_ops {
   const char *name;
 

@@ -21,6 +21,7 @@ struct weft_launch_info weft_launch_info(void) {
 }
 
 void weft_launch_begin(const char *program) { (void)program; }
+void weft_launch_leave(void) {}
 void weft_launch_signals_begin(void) {}
 void weft_launch_signals_end(void) {}
 int weft_launch_signal(void) { return 0; }

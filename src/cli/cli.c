@@ -170,7 +170,9 @@ int weft_cli_run(const struct weft_cli *cli, const struct weft_cli_program *prog
   if (launch.launcher != NULL && cli->words != NULL && is_of_job(argc, argv)) {
     weft_launch_begin("weft");
   }
-  return launch.rank > 0 || launch.rank_count > 1
-             ? run_as_rank(&complete, program, argc, argv)
-             : dispatch(&complete, &complete, program, argc, argv);
+  const int status = launch.rank > 0 || launch.rank_count > 1
+                         ? run_as_rank(&complete, program, argc, argv)
+                         : dispatch(&complete, &complete, program, argc, argv);
+  weft_launch_leave();
+  return status;
 }

@@ -316,6 +316,7 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
   if (job->comm == NULL) {
     return status;
   }
+  weft_launch_leave();
   release_messages(job);
   if (job->input >= 0) {
     (void)close(job->input);

@@ -36,22 +36,36 @@ static const char *phase_name(uint32_t phase) {
   return phase < WEFT_PHASE_COUNT ? names[phase] : "ended";
 }
 
-/* " at 2F1"; empty where it is not known. */
-static const char *place_of(const struct weft_rank_status *status, char buffer[96]) {
+static struct weft_action unpack(const uint64_t *from) {
   struct weft_action action;
-  char cell[64] = "";
-  const uint64_t packed = __atomic_load_n(&status->action, __ATOMIC_RELAXED);
+  const uint64_t packed = __atomic_load_n(from, __ATOMIC_RELAXED);
   memcpy(&action, &packed, sizeof action);
-  buffer[0] = '\0';
-  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT && action.op != WEFT_OP_OVERLAP_F_B) {
-    (void)snprintf(buffer, 96, " at %s", weft_action_format(&action, cell, sizeof cell));
+  return action;
+}
+
+/* "waiting for a message at 2F1", "waiting for its 1REDUCE_GRAD"; without the action where it is
+ * not known. */
+static const char *activity_of(const struct weft_rank_status *status, char buffer[128]) {
+  const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
+  const struct weft_action action = unpack(&status->action), wants = unpack(&status->wants);
+  char cell[64] = "";
+  if (phase == WEFT_PHASE_COMPUTE && wants.op < WEFT_OP_COUNT &&
+      weft_op_info(wants.op)->kind == WEFT_KIND_SHARD) { /* a collective; members are missing */
+    (void)snprintf(buffer, 128, "waiting for its %s",
+                   weft_action_format(&wants, cell, sizeof cell));
+  } else if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT &&
+             action.op != WEFT_OP_OVERLAP_F_B) {
+    (void)snprintf(buffer, 128, "%s at %s", phase_name(phase),
+                   weft_action_format(&action, cell, sizeof cell));
+  } else {
+    (void)snprintf(buffer, 128, "%s", phase_name(phase));
   }
   return buffer;
 }
 
 void weft_launch_add_last_activity(struct weft_transport *transport, struct weft_error *error) {
   struct weft_failure failure;
-  char place[96], gpu[40] = "";
+  char activity[128], gpu[40] = "";
   assert(transport != NULL && error != NULL);
   if (!transport->ops->get_failure(transport, &failure) || failure.rank >= transport->rank_count ||
       failure.error.status != error->status) {
@@ -68,16 +82,15 @@ void weft_launch_add_last_activity(struct weft_transport *transport, struct weft
                    __atomic_load_n(&status->gpu, __ATOMIC_RELAXED));
   }
   (void)weft_fail(error, error->status, error->hint,
-                  "%s; rank %" PRIu32 " was %s%s in step %" PRIu64 "%s", error->message,
-                  failure.rank, phase_name(__atomic_load_n(&status->phase, __ATOMIC_RELAXED)),
-                  place_of(status, place), step > 0 ? step : 1, gpu);
+                  "%s; rank %" PRIu32 " was %s in step %" PRIu64 "%s", error->message, failure.rank,
+                  activity_of(status, activity), step > 0 ? step : 1, gpu);
 }
 
 const char *weft_launch_rank_activity(struct weft_transport *transport, char *buffer, size_t size) {
   assert(transport != NULL && buffer != NULL && size > 0);
   const struct weft_rank_status *own = transport->ops->rank_status(transport, transport->rank);
   struct weft_failure failure = {.rank = UINT32_MAX};
-  char place[96], peer[48] = "";
+  char activity[128], peer[48] = "";
   (void)transport->ops->get_failure(transport, &failure);
   const bool is_near = failure.rank == transport->rank || failure.rank == own->peer;
   if (transport->rank_count > ACTIVITIES_MAX && !is_near) {
@@ -87,8 +100,8 @@ const char *weft_launch_rank_activity(struct weft_transport *transport, char *bu
   if (own->peer < transport->rank_count) {
     (void)snprintf(peer, sizeof peer, ", for rank %" PRIu32, own->peer);
   }
-  (void)snprintf(buffer, size, "%s%s in step %" PRIu64 "%s; ends with the others",
-                 phase_name(own->phase), place_of(own, place), own->step > 0 ? own->step : 1, peer);
+  (void)snprintf(buffer, size, "%s in step %" PRIu64 "%s; ends with the others",
+                 activity_of(own, activity), own->step > 0 ? own->step : 1, peer);
   return buffer;
 }
 
@@ -113,6 +126,7 @@ int weft_launch_end(struct weft_comm *comm, const struct weft_error *error) {
   const bool is_well = error == NULL || error->status == WEFT_OK;
   struct weft_failure failure;
   assert(is_well || error->status < 0);
+  weft_launch_leave();
   if (comm == NULL) {
     if (!is_well) {
       weft_launch_report(error->hint, "rank %" PRIu32 ": %s", weft_launch_info().rank,

@@ -1,4 +1,4 @@
-/* SIGINT and SIGTERM while ranks run. A handler reaches global state only: one number, and
+/* SIGINT, SIGTERM and SIGHUP while ranks run. A handler reaches global state only: one number, and
  * when it arrived. */
 #include <assert.h>
 #include <pthread.h>
@@ -11,12 +11,16 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
-static const int numbers[2] = {SIGINT, SIGTERM};
+static const struct {
+  int number;
+  const char *name;
+} signals[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
+enum { SIGNALS = sizeof signals / sizeof signals[0] };
 
 /* Atomic accesses: a handler writes, threads of all ranks read. */
 static volatile sig_atomic_t pending;
 static int64_t pending_ns;
-static struct sigaction actions_before[2];
+static struct sigaction actions_before[SIGNALS];
 static bool is_noting;
 
 #define SAME_REQUEST_NS INT64_C(200000000)
@@ -42,10 +46,10 @@ void weft_launch_signals_begin(void) {
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;
   __atomic_store_n(&pending, 0, __ATOMIC_RELAXED);
-  for (unsigned k = 0; k < 2; k++) {
-    (void)sigaction(numbers[k], NULL, &actions_before[k]);
+  for (unsigned k = 0; k < SIGNALS; k++) {
+    (void)sigaction(signals[k].number, NULL, &actions_before[k]);
     if (actions_before[k].sa_handler != SIG_IGN) {
-      (void)sigaction(numbers[k], &action, NULL);
+      (void)sigaction(signals[k].number, &action, NULL);
     }
   }
 }
@@ -53,14 +57,21 @@ void weft_launch_signals_begin(void) {
 void weft_launch_signals_end(void) {
   assert(is_noting);
   is_noting = false;
-  for (unsigned k = 0; k < 2; k++) {
-    (void)sigaction(numbers[k], &actions_before[k], NULL);
+  for (unsigned k = 0; k < SIGNALS; k++) {
+    (void)sigaction(signals[k].number, &actions_before[k], NULL);
   }
 }
 
 int weft_launch_signal(void) { return __atomic_load_n(&pending, __ATOMIC_RELAXED); }
 
-const char *weft_launch_signal_name(int number) { return number == SIGINT ? "SIGINT" : "SIGTERM"; }
+const char *weft_launch_signal_name(int number) {
+  for (unsigned k = 0; k < SIGNALS; k++) {
+    if (signals[k].number == number) {
+      return signals[k].name;
+    }
+  }
+  return "a signal";
+}
 
 bool weft_launch_is_interrupted(void *context) {
   (void)context;

@@ -44,7 +44,8 @@ enum {
 /* From the rank to its supervisor, by one write() of at most PIPE_BUF bytes. */
 struct notice {
   uint64_t limit_s; /* MPI starts now, and has this long; 0: it has started */
-  int64_t exit_status;
+  int32_t exit_status;
+  uint32_t leaves; /* the rank is about to exit, and knows its status */
   char report[PIPE_BUF - 2 * sizeof(uint64_t)]; /* when it takes longer; "": the usual one */
 };
 
@@ -110,6 +111,11 @@ void weft_launch_startup_end(void) {
   send_notice(&notice);
 }
 
+void weft_launch_leave(void) {
+  const struct notice notice = {.leaves = 1};
+  send_notice(&notice);
+}
+
 /* ---- The supervisor's side ---- */
 
 struct supervisor {
@@ -118,6 +124,7 @@ struct supervisor {
   sigset_t sent;        /* signals that were forwarded */
   struct notice notice;
   int64_t deadline_ns;      /* of the rank's start; 0: none */
+  bool in_job;              /* MPI has started, and the rank has not begun to leave */
   int64_t launcher_gone_ns; /* since when the launcher is gone; 0: it is not */
 };
 
@@ -142,6 +149,7 @@ static void read_notices(struct supervisor *self) {
     const uint64_t limit_s = self->notice.limit_s;
     self->notice.report[sizeof self->notice.report - 1] = '\0';
     self->deadline_ns = limit_s > 0 ? weft_clock_ns() + (int64_t)limit_s * 1000 * NS_PER_MS : 0;
+    self->in_job = limit_s == 0 && self->notice.leaves == 0;
   }
 }
 
@@ -204,7 +212,7 @@ static int report_startup(const struct supervisor *self) {
   const char *report = self->notice.report;
   if (report[0] != '\0') {
     (void)!write(STDERR_FILENO, report, strlen(report));
-    return (int)self->notice.exit_status;
+    return self->notice.exit_status;
   }
   weft_launch_report("is one of them stopped, or its host out of reach?",
                      "rank %" PRIu32 ": MPI has not started after %" PRIu64
@@ -244,29 +252,47 @@ static const char *advice(int number) {
 /* The other ranks of the host notice the death themselves, and end the job when they have
  * reported it. They need a moment before the launcher notices it too: MPICH's then ends all at
  * once. Open MPI's gives them a second, and takes four in all when there are several hosts. */
-static void report_death(const struct supervisor *self, int number) {
+static void report_death(const struct supervisor *self, int how) {
   const struct weft_launch_info info = weft_launch_info();
   char host[256] = "";
   (void)gethostname(host, sizeof host - 1);
-  weft_launch_report(advice(number),
-                     "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)", info.rank,
-                     (intmax_t)self->rank, host, number, name_of_signal(number));
+  if (WIFEXITED(how)) {
+    weft_launch_report(
+        "look for exit() in the program and its libraries; weft_launch_end() ends a "
+        "rank and its job",
+        "rank %" PRIu32
+        " (pid %jd on %s) exited with status %d, in the middle of "
+        "the job",
+        info.rank, (intmax_t)self->rank, host, WEXITSTATUS(how));
+  } else {
+    weft_launch_report(advice(WTERMSIG(how)),
+                       "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)", info.rank,
+                       (intmax_t)self->rank, host, WTERMSIG(how), name_of_signal(WTERMSIG(how)));
+  }
   const bool is_slow =
       strcmp(info.launcher, "openmpi") == 0 && info.ranks_on_host < info.rank_count;
   sleep_ms(is_slow ? LINGER_HOSTS_MS : LINGER_MS);
 }
 
+/* The signal that was forwarded and has ended the rank, or 0: a rank that gets a second one exits
+ * with 128 more. */
+static int stopped_by(const struct supervisor *self, int how) {
+  const int number = WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how) - 128;
+  return number > 0 && number < NSIG && sigismember(&self->sent, number) == 1 ? number : 0;
+}
+
 static _Noreturn void supervise(struct supervisor *self) {
   const int how = wait_for_rank(self);
   int status;
+  read_notices(self); /* the last one may have come with the end */
   if (how == -1) {
     status = report_startup(self);
-  } else if (WIFEXITED(how)) {
+  } else if (stopped_by(self, how) != 0) {
+    status = 128 + stopped_by(self, how);
+  } else if (WIFEXITED(how) && (WEXITSTATUS(how) == 0 || !self->in_job)) {
     status = WEXITSTATUS(how);
-  } else if (sigismember(&self->sent, WTERMSIG(how)) == 1) {
-    status = 128 + WTERMSIG(how);
   } else {
-    report_death(self, WTERMSIG(how));
+    report_death(self, how);
     status = WEFT_LAUNCH_FAILED;
   }
   if (status != 0 && status < 128) { /* a signal from outside reaches all ranks anyway */

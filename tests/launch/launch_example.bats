@@ -78,6 +78,7 @@ is_gone() {
 }
 
 kill_a_rank() { kill -KILL "$victim"; }
+exit_a_rank() { kill -SYS "$victim"; }
 terminate_a_rank() { kill -TERM "$victim"; }
 
 @test "the example trains under each MPI, and without a launcher" {
@@ -99,6 +100,26 @@ terminate_a_rank() { kill -TERM "$victim"; }
     fails_once 75 '^mpi_trainer: rank [012] \(pid [0-9]+ on .*\) was killed by signal 9 \(SIGKILL\)$'
     fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
     "$WEFT" explain-hang hang.json | grep -q '^verdict: rank [012] (.*) died'
+    rm hang.json
+  done
+}
+
+@test "a rank that calls exit(): its supervisor says so with the status, and the job's is 75" {
+  cat >exits.c <<'END'
+#include <signal.h>
+#include <unistd.h>
+static void leave(int number) {
+  (void)number;
+  _exit(3);
+}
+__attribute__((constructor)) static void begin(void) { signal(SIGSYS, leave); }
+END
+  cc -shared -fPIC exits.c -o exits.so
+  export LD_PRELOAD=$PWD/exits.so
+  for mpi in $mpis; do
+    during exit_a_rank
+    fails_once 75 '^mpi_trainer: rank [012] \(pid [0-9]+ on .*\) exited with status 3, in the middle of the job$'
+    fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
     rm hang.json
   done
 }

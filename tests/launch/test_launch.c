@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include <weft/ir.h>
 #include <weft/launch.h>
 #include <weft/support.h>
 
@@ -117,6 +118,12 @@ static void test_activity(void **state) {
   (transport->ops->fail)(transport, &failure);
   assert_string_equal(weft_launch_rank_activity(transport, text, sizeof text),
                       "waiting for a message in step 14, for rank 7; ends with the others");
+  /* A collective whose other members are missing. */
+  const struct weft_action sum = {.op = WEFT_OP_REDUCE_GRAD, .stage = 1};
+  own->phase = WEFT_PHASE_COMPUTE;
+  memcpy(&own->wants, &sum, sizeof sum);
+  assert_string_equal(weft_launch_rank_activity(transport, text, sizeof text),
+                      "waiting for its 1REDUCE_GRAD in step 14, for rank 7; ends with the others");
   /* A rank that has nothing to do with it, in a large job. */
   assert_string_equal(weft_launch_rank_activity(weft_comm_endpoint(comm, 5), text, sizeof text),
                       "");

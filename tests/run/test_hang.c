@@ -270,7 +270,7 @@ static void test_stopped_and_silent(void **state) {
         "stopped or stuck");
   states.items[1].flags = WEFT_RANK_DEAD;
   check(&states, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which has died",
-        "look for what killed rank 1: memory, a signal");
+        "look for what ended rank 1: memory, a signal");
   states.items[1].flags = ~(uint64_t)15; /* nonsense */
   assert_int_equal(diagnose(&states, 0).rank, 2);
   rank_states_finish(&states);

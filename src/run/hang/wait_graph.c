@@ -562,7 +562,7 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_ran
 
 static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_rank_state *state) {
   if ((state->flags & WEFT_RANK_DEAD) != 0) {
-    add(hint, "look for what killed rank %" PRIu32 ": memory, a signal", culprit);
+    add(hint, "look for what ended rank %" PRIu32 ": memory, a signal", culprit);
   } else if ((state->flags & WEFT_RANK_STOPPED) != 0) {
     add(hint, "SIGCONT resumes rank %" PRIu32 "'s process", culprit);
   } else {

@@ -272,7 +272,7 @@ static void end_of_process(struct weft_mpi_world *world, uint32_t rank) {
   }
   (void)__atomic_fetch_or(&peer->shared->status.flags, WEFT_RANK_DEAD, __ATOMIC_RELAXED);
   struct weft_failure failure = {.rank = rank};
-  (void)weft_fail(&failure.error, WEFT_ERR_PEER, "look for what killed it: memory, a signal",
+  (void)weft_fail(&failure.error, WEFT_ERR_PEER, "look for what ended it: memory, a signal, exit()",
                   "rank %" PRIu32 " (%s, process %" PRId32 ") died", rank, peer->info.host,
                   peer->info.pid);
   weft_mpi_failure_report(world, &failure);
