@@ -69,6 +69,13 @@ load ../setup/cli_setup
   grep -q '^DualPipeV .*2412.19437' <<<"$output"
 }
 
+@test "gen --list NAME: that one, by any of its names" {
+  [ "$("$WEFT" gen --list --json zb-v | jq -r '.schedules[].name')" = ZBVZeroBubble ]
+  [ "$("$WEFT" gen --list PipeDream-Flush | tail -n +2 | cut -d' ' -f1)" = 1F1B ]
+  weft gen --list --json nonsense
+  fails 2 "unknown schedule 'nonsense'" "'weft gen --list' lists all"
+}
+
 @test "gen --list --json has the same schedules" {
   "$WEFT" gen --list --json >list.json
   [ "$(jq -r .schema list.json)" = weft-schedules/1 ]

@@ -76,7 +76,8 @@ static const struct weft_cli_command commands[] = {
      "per "
      "rank run stages that are equally far from a loss at the same time; the others take stages in "
      "the order of their numbers.\n"
-     "'weft gen --list' lists all schedules with their bubble, their peak of activations and the "
+     "'weft gen --list' lists all schedules, or NAME alone, with their bubble, their peak of "
+     "activations and the "
      "paper they come from.",
      "weft gen Interleaved1F1B -p 4 -v 2 -m 8"},
     {"lower",

@@ -69,12 +69,16 @@ static size_t column_width(struct weft_text *text, unsigned column) {
   return width + 2;
 }
 
-static void add_list(struct weft_text *text) {
+/* All schedules, or `only` one. */
+static void add_list(struct weft_text *text, const struct weft_schedule_info *only) {
   size_t widths[COLUMN_COUNT];
   for (unsigned column = 0; column < COLUMN_COUNT; column++) {
     widths[column] = column_width(text, column);
   }
   for (size_t row = 0; row <= weft_schedule_count(); row++) {
+    if (row > 0 && only != NULL && weft_schedule_at(row - 1) != only) {
+      continue;
+    }
     for (unsigned column = 0; column < COLUMN_COUNT; column++) {
       const size_t begin = text->size;
       if (row == 0) {
@@ -109,11 +113,13 @@ static void add_schedule(struct weft_json *json, const struct weft_schedule_info
   weft_json_close(json, '}');
 }
 
-static void add_list_json(struct weft_text *text) {
+static void add_list_json(struct weft_text *text, const struct weft_schedule_info *only) {
   struct weft_json json = weft_json_begin(text, "weft-schedules/1");
   weft_json_open(&json, "schedules", '[');
   for (size_t i = 0; i < weft_schedule_count(); i++) {
-    add_schedule(&json, weft_schedule_at(i));
+    if (only == NULL || weft_schedule_at(i) == only) {
+      add_schedule(&json, weft_schedule_at(i));
+    }
   }
   weft_json_close(&json, ']');
   weft_json_end(&json);
@@ -210,7 +216,13 @@ int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments
   assert(cli != NULL && arguments != NULL);
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
-    (arguments->given[WEFT_CLI_OPTION_JSON] ? add_list_json : add_list)(&text);
+    const struct weft_schedule_info *only = NULL;
+    struct weft_error error = {0};
+    if (arguments->operand_count > 0 &&
+        (only = weft_schedule_find(arguments->operands[0], &error)) == NULL) {
+      return weft_cli_fail_schedule(cli, &error);
+    }
+    (arguments->given[WEFT_CLI_OPTION_JSON] ? add_list_json : add_list)(&text, only);
     return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   if (arguments->operand_count == 0) {
