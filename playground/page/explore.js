@@ -23,9 +23,12 @@ function realOf(text) {
   return parts ? Number(parts[1]) / (parts[2] === undefined ? 1 : Number(parts[2])) : NaN;
 }
 
+const plainName = (name) => name.toLowerCase().replace(/[-_]/g, '');
+const otherNames = new Map(); // what others call a schedule, as the command knows it: its info
+
 function scheduleInfo() {
-  const plain = (name) => name.toLowerCase().replace(/[-_]/g, '');
-  return schedules.find((info) => plain(info.name) === plain(state.schedule));
+  const wanted = plainName(state.schedule);
+  return schedules.find((info) => plainName(info.name) === wanted) || otherNames.get(wanted);
 }
 
 // Stages per rank: as given, or the schedule's own.
@@ -51,13 +54,12 @@ function wrongTimes() {
   return null;
 }
 
-// Times are of a rank's share of the model, as for `weft compare`: a stage takes 1/v of them.
-function costsText() {
-  const v = stagesPerRank();
-  const stage = { f: realOf(state.f) / v, i: realOf(state.i) / v, w: realOf(state.w) / v };
-  if (state.b !== '') stage.b = realOf(state.b) / v;
-  stage.activation = 1 / v;
-  return JSON.stringify({ schema: 'weft-costs/1', stages: [stage], hop: { latency: realOf(state.hop) } });
+// Times of a rank's share of the model.
+function shareCosts() {
+  const stage = { f: realOf(state.f), i: realOf(state.i), w: realOf(state.w) };
+  if (state.b !== '') stage.b = realOf(state.b);
+  stage.activation = 1;
+  return { stage, hop: { latency: realOf(state.hop) } };
 }
 
 // What makes the table.
@@ -183,6 +185,10 @@ function showExploreFailure(failure) {
 
 function showExplored(result) {
   explored.result = result;
+  if (result.info) {
+    otherNames.set(plainName(state.schedule), schedules.find((info) => info.name === result.info.name));
+    showForm();
+  }
   explored.shape = result.verdict;
   if (!result.verdict.ok) {
     const [finding] = result.verdict.findings;
@@ -199,7 +205,6 @@ let endProgress = () => {};
 // The cards and the timeline of a table that `more` makes or holds; costs are those of a stage.
 async function explore(more) {
   const asked = explored.awaited = ++explored.asked;
-  const { costs } = more;
   endProgress();
   endProgress = showProgress(byId('explore-message'), `Computing ${settingsText()}`, () => byId('explore').classList.add('stale'));
   const answer = await engines.explore.ask('explore', { ...more, memory: memoryWords(), slow: slowWords(), channel: state.channel,
@@ -212,7 +217,7 @@ async function explore(more) {
   endProgress();
   explored.awaited = 0;
   if (answer.failure) showExploreFailure(answer.failure);
-  else showExplored({ ...answer.result, costs });
+  else showExplored(answer.result);
   byId('explore').dataset.ready = settingsText();
   lessonChanged();
 }
@@ -220,8 +225,9 @@ async function explore(more) {
 function exploreNamed() {
   showForm();
   const wrong = wrongTimes();
+  const known = scheduleInfo();
   if (wrong) refuseSettings(wrong);
-  else explore({ gen: genWords(), costs: costsText(), title: state.schedule });
+  else explore({ gen: genWords(), share: shareCosts(), v: known ? stagesPerRank() : 0, name: known ? null : state.schedule, title: state.schedule });
 }
 
 // The plan becomes what is explored: fields, text, address, cards, timeline and files are its.

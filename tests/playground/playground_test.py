@@ -209,6 +209,10 @@ class Scenarios:
             self.set({"settings": line})
             self.settled(same)
         self.assertEqual(self.page.run("return weftPlayground.explored().sim.makespan"), 25.75)
+        self.set({"settings": "zbv -p 4 -m 8"})  # a name that the list does not have
+        self.settled("zbv -p 4 -m 8")
+        self.assertEqual(self.page.run("return [weftPlayground.explored().sim.makespan, document.getElementById('schedule').value, "
+                                       "document.getElementById('set-v').value]"), [25.5, "ZBVZeroBubble", "2"])
         for line, told in [("1F1B GPipe -p 4", "unexpected 'GPipe'"), ("weft gen -p 4", "expected the name of a schedule"),
                            ("plan -p 4 -m 8 -v 2", "the planner chooses v"), ("plan -p 4 -m 8 --effort 1e9", "at most 60")]:
             self.set({"settings": line})
