@@ -210,14 +210,17 @@ static int wait_for_rank(struct supervisor *self) {
 static int report_startup(const struct supervisor *self) {
   const struct weft_launch_info info = weft_launch_info();
   const char *report = self->notice.report;
+  char missing[96];
   if (report[0] != '\0') {
     (void)!write(STDERR_FILENO, report, strlen(report));
     return self->notice.exit_status;
   }
-  weft_launch_report("is one of them stopped, or its host out of reach?",
-                     "rank %" PRIu32 ": MPI has not started after %" PRIu64
-                     " s: not all of the %" PRIu32 " processes have come",
-                     info.rank, self->notice.limit_s, info.rank_count);
+  const bool found = weft_launch_find_missing(self->launcher, missing, sizeof missing);
+  weft_launch_report(
+      found ? "see what that process does" : "is one of them stopped, or its host out of reach?",
+      "rank %" PRIu32 ": MPI has not started after %" PRIu64 " s: not all of the %" PRIu32
+      " processes have come%s%s",
+      info.rank, self->notice.limit_s, info.rank_count, found ? "; " : "", found ? missing : "");
   return WEFT_LAUNCH_FAILED;
 }
 
