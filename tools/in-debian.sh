@@ -26,7 +26,7 @@ from the mirror and with the proxy of this machine's apt; the network is shared.
 Systems are kept in $WEFT_DEBIAN_CACHE, or else in the folder weft-debian of $XDG_CACHE_HOME or
 ~/.cache: about 0.4 GB for each SUITE and 3 GB with the purpose test. WEFT_DEBIAN_MIRROR is the
 mirror to use instead of that of this machine's apt. Of the environment, COMMAND sees CI, JOBS,
-TERM, WERROR and the proxies.
+PIP_CERT, TERM, WERROR and the proxies.
 
   tools/in-debian.sh trixie make train
   tools/in-debian.sh --with test trixie make test
@@ -252,7 +252,7 @@ isolated() {
 in_container() {
   local system=$1 upper=$2 folder=$3 variable kept=()
   shift 3
-  for variable in $(compgen -e | grep -E '^(CI|JOBS|TERM|WERROR|https?_proxy|no_proxy)$'); do
+  for variable in $(compgen -e | grep -E '^(CI|JOBS|PIP_CERT|TERM|WERROR|https?_proxy|no_proxy)$'); do
     kept+=("$variable=${!variable}")
   done
   mkdir -p "$work/root"

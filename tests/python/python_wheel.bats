@@ -3,6 +3,10 @@
 # pytest, mypy and ruff. What is needed of them comes from PyPI.
 bats_require_minimum_version 1.5.0
 
+get() { # what pip installs
+  "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 --timeout 30 "$@"
+}
+
 setup_file() {
   export WITH_TORCH=${PYTHON:-python3} # as in peers/pytorch_peer.bats
   export ENVIRONMENT=$BATS_FILE_TMPDIR/environment
@@ -13,8 +17,7 @@ setup_file() {
     WHY_NOT="no Python of version 3.9 or later"
   elif ! python3 -m venv "$ENVIRONMENT" >/dev/null 2>&1; then
     WHY_NOT="no virtual environments: python3-venv is not installed"
-  elif ! "$PYTHON" -m pip install --quiet --no-compile --disable-pip-version-check --retries 1 --timeout 30 \
-    'scikit-build-core>=0.10' 'pycparser>=2.21' numpy pytest 'mypy~=2.4' 'ruff~=0.17.0' >/dev/null 2>&1; then
+  elif ! get numpy pytest 'mypy~=2.4' 'ruff~=0.17.0' >/dev/null 2>&1; then
     WHY_NOT="PyPI is not reachable"
   fi
 }
@@ -22,6 +25,16 @@ setup_file() {
 setup() {
   cd "$BATS_TEST_TMPDIR" || return 1
   [ -z "$WHY_NOT" ] || skip "$WHY_NOT"
+}
+
+# As tools/build-wheel.sh gets them: --require-hashes refuses a tool, or a tool of a tool, that is
+# not listed with its version and hash.
+@test "the tools that build the wheel are those that are listed" {
+  get --require-hashes -r "$WEFT_SOURCE_DIR/python/wheel-tools.txt"
+  grep -q -e '--require-hashes' "$WEFT_SOURCE_DIR/tools/build-wheel.sh"
+  # ziglang, which is large: as it is listed.
+  grep -qE '^ziglang==[0-9.]+ ' "$WEFT_SOURCE_DIR/python/wheel-compiler.txt"
+  grep -qE -e '^ +--hash=sha256:[0-9a-f]{64}' "$WEFT_SOURCE_DIR/python/wheel-compiler.txt"
 }
 
 @test "the wheel is built and installed" {
