@@ -211,6 +211,7 @@ async function check() {
 }
 
 function changeCheck(fields) {
+  if (Object.hasOwn(fields, 'program')) forgetTool();
   Object.assign(state, { at: '0' }, fields);
   check();
   writeLink();
@@ -228,15 +229,24 @@ async function takeSample(sample) {
     changeCheck({ program: sample.text, comm: sample.comm, scope: sample.scope });
     return;
   }
+  const { asked } = checked;
   const answer = await engines.tools.ask('explore', { gen: ['gen', ...sample.command], costs: '{"schema":"weft-costs/1","stages":[{}]}', memory: [], slow: [], channel: 'edge' });
-  if (answer && answer.result) changeCheck({ program: textOf(answer.result.program), comm: sample.comm, scope: sample.scope });
+  if (asked === checked.asked && answer && answer.result) changeCheck({ program: textOf(answer.result.program), comm: sample.comm, scope: sample.scope });
 }
 
 // ---- lower, explain, diff ----
 
+let toolAsked = 0; // counts, so that no answer about another program is shown
+
+function forgetTool() {
+  toolAsked++;
+  byId('tool').hidden = true;
+}
+
 async function useTool(words, files) {
+  const asked = ++toolAsked;
   const answer = await engines.tools.ask('command', { words, files });
-  if (answer === null) return null;
+  if (answer === null || asked !== toolAsked) return null;
   const { result, failure } = answer;
   const shown = failure ? failure.message : [result.output, result.messages].filter((text) => text !== '').join('\n');
   byId('tool-output').textContent = shown || 'no difference';

@@ -20,6 +20,7 @@ need() {
   need jq
   [ "$(stat -c %s "$PLAYGROUND")" -lt 1000000 ]
   grep -q "default-src 'none'" "$PLAYGROUND"
+  grep -q 'id="loading" role="status">Loading' "$PLAYGROUND" # before its script has run
   run ! grep -Eq '(src|href)="(https?:)?//' "$PLAYGROUND"
 }
 

@@ -249,8 +249,15 @@ class Scenarios:
         link = self.page.run("return location.hash")
         sim, table = self.page.run("const { sim, table } = weftPlayground.explored(); return [sim, table]")
         self.shot("plan")
-        self.export_as_the_commands_do(sim)
+        self.push("share-button")
+        line = self.page.run("return document.getElementById('commands').textContent").split("\n")[0]
+        subprocess.run([WEFT, *line.split()[1:]], check=True, capture_output=True)
+        with open("table.csv", encoding="utf-8") as made:
+            self.assertEqual(made.read(), table)
         self.assertEqual(bytes(self.exported("Table (CSV)")).decode(), table)
+        self.assertEqual(json.loads(bytes(self.exported("Prediction (JSON)"))), sim)
+        self.assertIn(b"25.75", bytes(self.exported("Picture (SVG)")))
+        self.page.run("document.getElementById('share').close()")
         self.push("plan-hide")
         self.settled("1F1B -p 4 -m 8 --memory 3")
         self.assertEqual(self.page.run("return weftPlayground.explored().sim.makespan"), 33)
@@ -351,6 +358,7 @@ class Scenarios:
         self.wait("document.getElementById('tool-output').textContent.includes('0SEND_F0')")
         self.push("tool-use")
         self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.level === 'comms'")
+        self.assertTrue(self.page.run("return document.getElementById('tool').hidden"))  # it was of the table
         self.push("use-explain")
         self.wait("document.getElementById('tool-output').textContent.includes('from rank 0')")
         self.page.run("Array.from(document.querySelectorAll('#samples button')).find((button) => button.textContent.includes('skip')).click()")
@@ -443,6 +451,7 @@ class Scenarios:
         self.set({"program": numbers})
         self.push("share-button")
         self.wait("document.getElementById('share-warnings').innerText.includes('mail and chat programs cut such links')")
+        self.wait("location.hash.length > 8000")
         self.expect_quiet()
 
     # ---- Everyone ----
