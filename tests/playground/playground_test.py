@@ -295,7 +295,23 @@ class Scenarios:
         self.assertFalse(self.page.run("return weftPlayground.explored().planning"))
         self.set({"set-m": "8", "set-p": "4", "set-memory": "3", "set-hop": "0", "set-i": "1"})
         self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.makespan === 25.75")
+        self.plan_before_the_timeline()
         self.expect_quiet()
+
+    def plan_before_the_timeline(self):
+        """The bar of the schedule that is shown comes with it, however late that is."""
+        self.page.run("""
+            const post = Worker.prototype.postMessage;
+            Worker.prototype.postMessage = function (message, ...more) {
+              if (message.kind !== 'explore') { post.call(this, message, ...more); return; }
+              window.release = () => { Worker.prototype.postMessage = post; post.call(this, message, ...more); };
+            };""")
+        bars = "document.querySelector('#plan .bounds').getAttribute('aria-label')"
+        self.set({"set-m": "4"})
+        self.wait("weftPlayground.explored().plan && weftPlayground.explored().plan.optimal")
+        self.assertRegex(self.page.run(f"return {bars}"), "^bound [0-9.]+, plan [0-9.]+$")
+        self.page.run("release()")
+        self.wait(f"{bars}.endsWith(', 1F1B 21')")
 
     # ---- Check ----
 
