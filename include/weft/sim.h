@@ -21,7 +21,7 @@ extern "C" {
 
 /* Why a rank was idle. */
 enum weft_idle_cause {
-  WEFT_IDLE_START,    /* before its first action */
+  WEFT_IDLE_START,    /* before its first compute action, but for WEFT_IDLE_UNSHARD */
   WEFT_IDLE_FORWARD,  /* the activation it needs was not made, or under way */
   WEFT_IDLE_GRADIENT, /* the gradient likewise */
   WEFT_IDLE_CHANNEL,  /* it was made, but its transfer had to wait for the channel */

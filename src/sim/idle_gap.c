@@ -125,7 +125,7 @@ static enum weft_idle_cause cause_of(const struct weft_simulation *simulation,
 
 struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
                                           const struct weft_links *links, uint64_t event,
-                                          int64_t idle_from, bool first) {
+                                          int64_t idle_from, bool first, bool starts) {
   assert(event < simulation->event_count);
   const struct weft_event *here = &simulation->events[event];
   const struct weft_action *action = &simulation->program->actions[here->record];
@@ -149,5 +149,8 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
   gap.cause = gap.awaited == WEFT_EVENT_NONE
                   ? WEFT_IDLE_FORWARD
                   : cause_of(simulation, links, &simulation->events[gap.awaited], idle_from);
+  if (starts && gap.cause != WEFT_IDLE_UNSHARD) {
+    gap.cause = WEFT_IDLE_START;
+  }
   return gap;
 }

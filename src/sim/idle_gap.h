@@ -29,10 +29,11 @@ struct weft_idle_gap {
 /* The gap before a compute event or an overlap's header. `idle_from` is when the
  * rank ended its compute before it. Before its first: when its first collective
  * began, if there is one; else when the first rank of all began, and `first` is
- * set. */
+ * set. With `starts` it is the rank's first compute: the gap belongs to the start, unless
+ * parameters came last. */
 struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
                                           const struct weft_links *links, uint64_t event,
-                                          int64_t idle_from, bool first);
+                                          int64_t idle_from, bool first, bool starts);
 
 /* WEFT_ERR_USAGE for a simulation that was made without events. */
 enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,

@@ -268,6 +268,8 @@ static enum weft_idle_cause direction_of(const struct measured *measured,
 static void blame_gap(const struct measured *measured, struct weft_rank_record *rank,
                       const struct weft_action *cell, const struct weft_event *event) {
   const int64_t gap = event->begin - rank->clock;
+  const bool starts = !rank->has_computed;
+  rank->has_computed = true;
   if (!rank->has_begun) {
     rank->has_begun = true;
     rank->first_begin = rank->clock = event->begin;
@@ -280,6 +282,10 @@ static void blame_gap(const struct measured *measured, struct weft_rank_record *
   const int64_t unsharded = latest_unshard(measured, cell);
   if (unsharded > rank->clock && (input == NULL || unsharded > input->end)) {
     rank->idle[WEFT_IDLE_UNSHARD] += gap;
+    return;
+  }
+  if (starts) {
+    rank->idle[WEFT_IDLE_START] += gap;
     return;
   }
   int64_t channel = 0;

@@ -170,7 +170,7 @@ static struct weft_rank_times times_of(const struct weft_rank_record *record, in
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     times.idle_by_cause[cause] = (double)record->idle[cause] / unit;
   }
-  times.idle_by_cause[WEFT_IDLE_START] = times.first_start;
+  times.idle_by_cause[WEFT_IDLE_START] += times.first_start;
   times.idle_by_cause[WEFT_IDLE_END] = record->has_begun ? (double)(end - record->clock) / unit : 0;
   return times;
 }

@@ -90,7 +90,9 @@ struct weft_rank_record {
   struct weft_rank_memory memory;
   uint32_t buffers_peak; /* receive buffers */
   double message_bytes_peak;
-  bool has_begun;
+  bool has_begun; /* with compute, or with a collective that takes time */
+  bool
+      has_computed; /* what its first compute waited for belongs to the start, but for parameters */
 };
 
 /* Memory that is in use from the beginning. `rank_of` is [stage]; `changes` has room for

@@ -110,6 +110,8 @@ ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
                                const int64_t *input, int64_t unsharded, int64_t begin) {
   struct weft_rank_record *record = &row->record;
   const int64_t gap = begin - row->clock;
+  const bool starts = !record->has_computed;
+  record->has_computed = true;
   if (!record->has_begun) {
     record->has_begun = true;
     record->first_begin = begin;
@@ -120,6 +122,10 @@ ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
   }
   if (input == NULL || unsharded > *input) {
     record->idle[WEFT_IDLE_UNSHARD] += gap;
+    return;
+  }
+  if (starts) {
+    record->idle[WEFT_IDLE_START] += gap;
     return;
   }
   const size_t number = (size_t)(input - run->inputs);

@@ -47,6 +47,8 @@ make_pages() {
   show zbv.html zbv.csv
   show zbv_light.svg zbv.csv
   show zbv_dark.svg zbv.csv --dark
+  "$WEFT" gen 1F1B -p 2 -m 3 | "$WEFT" lower -o a_table_whose_name_is_rather_long.csv
+  "$WEFT" run a_table_whose_name_is_rather_long.csv --steps 3 -o run.html >run.txt
   echo '{"schema": "weft-costs/1", "unit": "ms", "stages": [{"f": 1234.56789, "i": 0.0123456, "w": 1}]}' >digits.json
   show digits.html small.csv --costs digits.json
 }

@@ -459,6 +459,24 @@ class Timeline(unittest.TestCase):
                 for cause in range(6):
                     self.assertAlmostEqual(a[cause], b[cause], places=9, msg=f"{name} rank {rank} cause {cause}")
 
+    def test_a_measured_page(self):
+        self.open("run.html")
+        cards = self.page.text("#cards").replace("\n", " ")
+        with open("run.txt", encoding="utf-8") as file:
+            step = re.search(r"of step (\d), the median", file.read()).group(1)
+        self.assertIn(f"step {step} of 3, the median", cards)
+        self.assertIn("from the costs that the run was given", cards)
+        heads = self.page.run("return Array.from(document.querySelectorAll('#summary h3')).map((h) => h.innerText)")
+        self.assertEqual(heads, ["Idle time in ms, a_table_whose_name_is_rather_long.csv, measured on threads",
+                                 "Idle time in ms, a_table_whose_name_is_rather_long.csv, predicted"])
+        for model in [0, 1]:
+            shown, said = self.ask(f"causesOf({model})"), [times["idleByCause"] for times in self.ask(f"timesOf({model})")]
+            for rank in [0, 1]:
+                self.assertAlmostEqual(sum(shown[rank]), sum(said[rank]), places=6)
+                self.assertAlmostEqual(shown[rank][0], said[rank][0], places=6)
+            self.assertGreater(said[1][0], 0.5)  # rank 1: before its first action, in both
+        self.assertNotIn(" 0.0 %", self.page.text("#summary"))
+
     def test_overlap(self):
         self.open("overlaps.html")
         self.page.press("/", *"0F7", "Enter")

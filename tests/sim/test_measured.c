@@ -248,6 +248,41 @@ static void test_by_hand(void **state) {
   weft_program_destroy(program);
 }
 
+/* Gathering parameters takes nearly no time in a run, and none in its prediction: what the first
+ * compute waits for is the start in both, unless the parameters come last. */
+static void test_the_start_has_one_cause(void **state) {
+  (void)state;
+  struct weft_program *program =
+      parse("0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0\n1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0\n");
+  struct weft_costs *costs = make_costs(2, 1, 0);
+  struct weft_event events[] = {
+      {0, 0, 0, 1}, {0, 1, 1, 11},  {0, 2, 11, 12}, {0, 3, 33, 34}, {0, 4, 34, 54},
+      {1, 5, 2, 3}, {1, 6, 11, 12}, {1, 7, 12, 22}, {1, 8, 22, 33}, {1, 9, 33, 34},
+  };
+  struct weft_simulation *found = measure(program, costs, events, 10, 1);
+  assert_exact(found->ranks[0].idle_by_cause[WEFT_IDLE_UNSHARD], 1, "parameters", 0);
+  assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_START], 12, "start", 1);
+  assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_FORWARD], 0, "activation", 1);
+  assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_UNSHARD], 0, "parameters", 1);
+  weft_simulation_destroy(found);
+  events[5].end = 12; /* and the activation was there */
+  events[6].end = 11;
+  found = measure(program, costs, events, 10, 1);
+  assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_START], 2, "start", 1);
+  assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_UNSHARD], 10, "parameters", 1);
+  weft_simulation_destroy(found);
+  struct weft_error error;
+  for (unsigned k = 0; k < 2; k++) { /* predicted, without and with a time for it */
+    costs->stages[0].unshard = costs->stages[1].unshard = 0.001 * k;
+    assert_int_equal(weft_simulate(NULL, program, costs, NULL, &found, &error), WEFT_OK);
+    assert_true(found->ranks[1].idle_by_cause[WEFT_IDLE_START] > 0);
+    assert_exact(found->ranks[1].idle_by_cause[WEFT_IDLE_FORWARD], 0, "activation", 1);
+    weft_simulation_destroy(found);
+  }
+  weft_costs_destroy(costs);
+  weft_program_destroy(program);
+}
+
 /* The second message queues behind the first. */
 static void test_channel(void **state) {
   (void)state;
@@ -412,9 +447,13 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_simulated), cmocka_unit_test(test_shifted),
-      cmocka_unit_test(test_by_hand),   cmocka_unit_test(test_channel),
-      cmocka_unit_test(test_delayed),   cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_simulated),
+      cmocka_unit_test(test_shifted),
+      cmocka_unit_test(test_by_hand),
+      cmocka_unit_test(test_channel),
+      cmocka_unit_test(test_the_start_has_one_cause),
+      cmocka_unit_test(test_delayed),
+      cmocka_unit_test(test_refused),
       cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

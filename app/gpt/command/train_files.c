@@ -96,8 +96,9 @@ static int write_profile(const struct weft_train_setup *setup, const struct weft
 
 /* ---- The last step ---- */
 
-static int write_timeline(const struct weft_train_setup *setup, const struct weft_costs *costs,
-                          const struct weft_gpt_trainer *trainer) {
+static int write_timeline(const struct weft_train_setup *setup,
+                          const struct weft_train_progress *progress,
+                          const struct weft_costs *costs, const struct weft_gpt_trainer *trainer) {
   const struct weft_cli *cli = setup->cli;
   const struct weft_program *program = weft_gpt_trainer_program(trainer);
   WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
@@ -105,7 +106,7 @@ static int write_timeline(const struct weft_train_setup *setup, const struct wef
   WEFT_SCOPED(weft_simulation) predicted = NULL;
   struct weft_error error;
   uint64_t count;
-  char name[128];
+  char name[128], step[64], source[96];
   weft_gpt_trainer_events(trainer, NULL, 0, &count);
   struct weft_event *events = weft_arena_allocate(&arena, count, sizeof *events);
   if (events == NULL) {
@@ -119,8 +120,15 @@ static int write_timeline(const struct weft_train_setup *setup, const struct wef
   WEFT_CLI_TRY(weft_cli_result(
       cli, NULL, weft_simulate(cli->allocator, program, costs, NULL, &predicted, &error), &error));
   name_it(setup, name, sizeof name);
+  (void)snprintf(step, sizeof step, "step %" PRIu64 ", the last; memory in MiB",
+                 progress->last.step);
+  (void)snprintf(source, sizeof source, "from the mean times of %s%" PRIu64 " step%s",
+                 setup->options.tunes ? "up to " : "", progress->timed,
+                 progress->timed == 1 ? "" : "s");
   const struct weft_cli_run_timeline timeline = {.name = name,
                                                  .transport = weft_train_transport(setup),
+                                                 .step = step,
+                                                 .source = source,
                                                  .measured = measured,
                                                  .predicted = predicted,
                                                  .costs = costs};
@@ -147,7 +155,8 @@ static int write_measured(const struct weft_train_setup *setup,
   if (given[WEFT_CLI_OPTION_PROFILE]) {
     WEFT_CLI_TRY(write_profile(setup, costs));
   }
-  return given[WEFT_CLI_OPTION_OUTPUT] ? write_timeline(setup, costs, trainer) : WEFT_CLI_OK;
+  return given[WEFT_CLI_OPTION_OUTPUT] ? write_timeline(setup, progress, costs, trainer)
+                                       : WEFT_CLI_OK;
 }
 
 /* ---- The loss ---- */

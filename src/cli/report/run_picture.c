@@ -2,6 +2,7 @@
 #include "cli/report/run_picture.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -56,9 +57,14 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
   (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
                  timeline->transport);
   (void)snprintf(names[1], sizeof names[1], "%.100s, predicted", timeline->name);
-  const struct weft_picture pictures[] = {
-      {.name = names[0], .simulation = timeline->measured, .costs = timeline->costs},
-      {.name = names[1], .simulation = timeline->predicted, .costs = timeline->costs}};
+  const struct weft_picture pictures[] = {{.name = names[0],
+                                           .simulation = timeline->measured,
+                                           .costs = timeline->costs,
+                                           .note = timeline->step},
+                                          {.name = names[1],
+                                           .simulation = timeline->predicted,
+                                           .costs = timeline->costs,
+                                           .note = timeline->source}};
   WEFT_CLI_TRY(weft_cli_result(cli, NULL,
                                render(weft_cli_picture_of(path), pictures,
                                       timeline->predicted != NULL ? 2 : 1, &text, &error),
@@ -79,8 +85,13 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
           cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
           execution->event_begin[program->rank_count], report->per_unit, &measured, &error),
       &error));
+  char step[64];
+  (void)snprintf(step, sizeof step, "step %" PRIu32 " of %" PRIu32 "%s", report->step + 1,
+                 execution->step_count, execution->step_count > 2 ? ", the median" : "");
   const struct weft_cli_run_timeline timeline = {.name = report->name,
                                                  .transport = report->transport,
+                                                 .step = step,
+                                                 .source = "from the costs that the run was given",
                                                  .measured = measured,
                                                  .predicted = report->simulation,
                                                  .costs = costs};

@@ -18,10 +18,12 @@ enum weft_cli_run_picture weft_cli_picture_of(const char *path);
 enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
 
 /* Writes the measured timeline to a file, on a page together with the predicted one (NULL: none);
- * `name` and `transport` are parts of the titles. WEFT_CLI_OK, or another exit status after
+ * `name` and `transport` are parts of the titles, `step` and `source` say on the page which step
+ * was measured and what the prediction is from. WEFT_CLI_OK, or another exit status after
  * printing why. */
 struct weft_cli_run_timeline {
   const char *name, *transport;
+  const char *step, *source;
   const struct weft_simulation *measured, *predicted;
   const struct weft_costs *costs;
 };

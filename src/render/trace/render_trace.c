@@ -253,6 +253,7 @@ static bool is_compute(uint8_t op) {
 struct walk {
   int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
   bool first;         /* it has done nothing yet, only transfers */
+  bool computed;      /* it has computed */
   uint64_t cell_end;  /* one past the records of the overlap walked last */
   struct slice slice; /* the last one */
 };
@@ -280,12 +281,13 @@ static void add_compute(struct trace *trace, uint64_t number, struct walk *walk)
   const struct weft_action *action = &trace->program->actions[event->record];
   walk->slice.tid = WEFT_TID_COMPUTE;
   if (trace->pass == 'X') {
-    const struct weft_idle_gap gap =
-        weft_idle_gap_before(trace->simulation, trace->links, number, walk->idle_from, walk->first);
+    const struct weft_idle_gap gap = weft_idle_gap_before(
+        trace->simulation, trace->links, number, walk->idle_from, walk->first, !walk->computed);
     add_slice(trace, &walk->slice, action, &gap);
   }
   walk->idle_from = event->end;
   walk->first = false;
+  walk->computed = true;
   walk->cell_end = (uint64_t)event->record + weft_cell_records(action);
 }
 

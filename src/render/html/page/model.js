@@ -194,10 +194,15 @@ function pushStretch(stretches, begin, end, cause, before) {
 // Why the rank was idle in [from, to), after which `id` began. The shares are the
 // simulator's: the time in the queue goes to the channel, also where it began
 // before the gap, since without it the gap would be shorter by that much.
-function explainGap(model, id, from, to, stretches) {
+// Before the first compute it is the start, unless parameters came last.
+function explainGap(model, id, from, to, starts, stretches) {
   const arrival = bindingOf(model, id);
   if (arrival === null || (arrival.there < to && unshardOf(model, id) !== NONE)) {
     pushStretch(stretches, from, to, CAUSE.UNSHARD, id);
+    return;
+  }
+  if (starts) {
+    pushStretch(stretches, from, to, CAUSE.START, id);
     return;
   }
   const data = model.picture.events.op[arrival.by] === OP.F ? CAUSE.FORWARD : CAUSE.GRADIENT;
@@ -208,22 +213,28 @@ function explainGap(model, id, from, to, stretches) {
   pushStretch(stretches, queueEnd, to, data, id);
 }
 
-// Gathering parameters is a start too: what follows it waits for something.
-function startsByGathering(model, rank) {
+// Where a rank begins by gathering parameters: when; else null.
+function gatheringFrom(model, rank) {
   const { shards, compute } = model.lanes[rank];
   const { events } = model.picture;
   const timed = shards.ids.find((id) => events.end[id] > events.begin[id]);
-  return timed !== undefined && (compute.ids.length === 0 || timed < compute.ids[0]);
+  return timed !== undefined && (compute.ids.length === 0 || timed < compute.ids[0]) ? events.begin[timed] : null;
 }
 
 function idleOf(model, rank) {
   const { events } = model.picture;
   const stretches = [];
+  const gathers = gatheringFrom(model, rank);
+  const [first] = model.lanes[rank].compute.ids;
   let free = model.origin;
-  let started = startsByGathering(model, rank);
+  let started = gathers !== null;
+  if (started && first !== undefined) {
+    pushStretch(stretches, free, gathers, CAUSE.START, first);
+    free = Math.max(free, gathers);
+  }
   for (const id of model.lanes[rank].compute.ids) {
     if (events.begin[id] > free) {
-      if (started) explainGap(model, id, free, events.begin[id], stretches);
+      if (started) explainGap(model, id, free, events.begin[id], id === first, stretches);
       else pushStretch(stretches, free, events.begin[id], CAUSE.START, id);
     }
     started = true;

@@ -167,7 +167,7 @@ function stageEntries(app) {
 
 function causesShown(app) {
   return CAUSES.map((name, cause) => cause).filter((cause) => app.models.some((model) =>
-    model.picture.rankTimes.some((times) => times.idleByCause[cause] > 0)));
+    causeShares(model.picture).some((found) => found.cause === cause)));
 }
 
 function showLegend(app) {
@@ -261,7 +261,7 @@ function pathParts(app) {
     const { actions } = pathOf(model);
     const items = actions.slice(0, CHAIN_SHOWN_MAX).map((id) => chainButton(app, modelIndex, id));
     const more = actions.length > CHAIN_SHOWN_MAX ? [element('p', { text: `and ${actions.length - CHAIN_SHOWN_MAX} more` })] : [];
-    return [element('h2', { text: `Critical path${app.models.length > 1 ? `, ${shorten(model.picture.name, 30)}` : ''}` }),
+    return [element('h2', { text: `Critical path${app.models.length > 1 ? `, ${model.picture.name}` : ''}` }),
       element('p', { text: pathWords(model) }), element('ul', { class: 'chain' }, items), ...more];
   }));
 }
@@ -297,13 +297,19 @@ function summaryRow(app, picture, rank, longest) {
   ]);
 }
 
-function totalsOf(picture) {
+const SHARE_LEAST = 0.0005; // less would be written 0.0 %
+
+// Of the idle time of all ranks, the causes that matter, the largest first.
+function causeShares(picture) {
   const totals = CAUSES.map((name, cause) =>
     picture.rankTimes.reduce((sum, times) => sum + times.idleByCause[cause], 0));
   const all = totals.reduce((sum, value) => sum + value, 0);
-  return totals.map((value, cause) => ({ cause, value, share: all > 0 ? value / all : 0 }))
-    .filter((total) => total.value > 0).sort((a, b) => b.value - a.value)
-    .map((total) => `${formatShare(total.share)} ${CAUSE_WORDS[total.cause]}`).join(', ');
+  return totals.map((value, cause) => ({ cause, share: all > 0 ? value / all : 0 }))
+    .filter((total) => total.share >= SHARE_LEAST).sort((a, b) => b.share - a.share);
+}
+
+function totalsOf(picture) {
+  return causeShares(picture).map(({ cause, share }) => `${formatShare(share)} ${CAUSE_WORDS[cause]}`).join(', ');
 }
 
 function summaryOf(app, model) {
@@ -313,7 +319,7 @@ function summaryOf(app, model) {
   const head = element('tr', {}, heads.map((text) => element('th', { text, scope: 'col' })));
   const body = [];
   for (let rank = 0; rank < picture.ranks; rank++) body.push(summaryRow(app, picture, rank, longest));
-  return [element('h3', { text: `Idle time in ${unitOf(picture)}, ${shorten(picture.name, 40)}` }),
+  return [element('h3', { text: `Idle time in ${unitOf(picture)}, ${picture.name}` }),
     element('p', { text: totalsOf(picture) || 'none' }),
     element('table', {}, [element('thead', {}, [head]), element('tbody', {}, body)])];
 }
