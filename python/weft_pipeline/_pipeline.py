@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,22 @@ from importlib import import_module
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import launch
-from ._errors import CancelledError, Error, StageError, UsageError
+from ._draws import with_holder
+from ._errors import CancelledError, Error, StageError, StalledError, UsageError
 from ._graph import Edge, Graph, chain_edges, graph_pointer
-from ._library import Immutable, boolean, c, choice, integer, lib, real, set_once
+from ._library import (
+    Immutable,
+    boolean,
+    c,
+    choice,
+    integer,
+    lib,
+    real,
+    set_once,
+    string,
+)
+from ._modes import modes_of_caller, warn_of_profiler
+from ._modules import Shared, check_frozen, check_modules, check_unchanged, look_at
 from ._places import Place, places_of, same_device
 from ._plan import Plan
 from ._program import Program, Table
@@ -61,6 +73,18 @@ class StepResult(NamedTuple):
     heads: dict[int, tuple[float, ...]]
 
 
+def _table_of(name: str, stages: int, m: int) -> Table:
+    """The table of a named schedule, with as many stages on a rank as is usual for it."""
+    info = lib.weft_schedule_find(string(name, "schedule"), None)
+    v = info.contents.stages_per_rank_default if info else 1  # an unknown name is refused below
+    if stages % v:
+        raise UsageError(
+            f"{name} has {v} stages on each rank; there are {stages} modules",
+            f"divide the model into a multiple of {v}",
+        )
+    return Table.named(name, ranks=stages // v, stages_per_rank=v, microbatches=m)
+
+
 def _program_of(
     schedule: Union[str, Table, Program, Plan], stages: int, m: int, graph: Optional[Graph]
 ) -> Program:
@@ -74,18 +98,9 @@ def _program_of(
                 "give microbatches=8, say",
             )
         if graph is not None:
-            table = Table.named(schedule, graph=graph, microbatches=m)
+            schedule = Table.named(schedule, graph=graph, microbatches=m)
         else:
-            table = Table.named(schedule, ranks=stages, microbatches=m)
-        if graph is None and table.stages != stages:  # several stages on a rank
-            v = table.stages // table.ranks
-            if stages % v:
-                raise UsageError(
-                    f"{schedule} has {v} stages on each rank; there are {stages} modules",
-                    f"divide the model into a multiple of {v}",
-                )
-            table = Table.named(schedule, ranks=stages // v, stages_per_rank=v, microbatches=m)
-        schedule = table
+            schedule = _table_of(schedule, stages, m)
     if not isinstance(schedule, Program):
         raise TypeError(f"schedule must be a name, Table, Program or Plan, not {schedule!r}")
     if graph is not None and not lib.weft_graph_equal(schedule._c.graph, graph_pointer(graph)):
@@ -107,17 +122,6 @@ def _program_of(
             "leave microbatches out, except for a schedule by name",
         )
     return program
-
-
-def _check_modules(torch: Any, modules: list[Any], program: Program, rank: Optional[int]) -> None:
-    for k, module in enumerate(modules):
-        if rank is not None and program.rank_of_stage[k] != rank and module is None:
-            continue
-        if not isinstance(module, torch.nn.Module):
-            where = "" if rank is None else f" of rank {rank}"
-            raise TypeError(
-                f"stage {k}{where} must be a module of PyTorch, not {type(module).__name__}"
-            )
 
 
 def _transport_of(transport: Optional[str], places: dict[int, Place], partitions: int) -> str:
@@ -148,8 +152,9 @@ class Pipeline(Immutable):
     `stages` are the modules in order, `schedule` a name ("1F1B"; then `microbatches` is needed), a
     table, a program or a plan. `loss_fn(output, target)` gives the loss of a microbatch. Forward,
     backward and the split into gradients of inputs and weights come from autograd; gradients add
-    up in the parameters' `.grad`, divided by the number of microbatches with `scale_grads`. A stage
-    takes and gives one tensor. A rank that makes no progress for `stall_limit` seconds ends the
+    up in the parameters' `.grad`; with `scale_grads` a step divides what it adds by the number of
+    microbatches. A stage takes and gives one tensor. What would be computed otherwise than in a
+    loop of PyTorch is refused. A rank that makes no progress for `stall_limit` seconds ends the
     step with an error that names it.
 
     Modules may form a graph: that of the schedule, or `graph` for a schedule by name. A module then
@@ -181,6 +186,7 @@ class Pipeline(Immutable):
         "_rank",
         "_runs",
         "_scale",
+        "_shared",
         "_sources",
         "_stages",
         "_stall",
@@ -199,6 +205,7 @@ class Pipeline(Immutable):
     _rank: Optional[int]  # None: all ranks are here
     _runs: Runs
     _scale: bool
+    _shared: tuple[list[Shared], list[Shared]]  # frozen weights and buffers of several stages
     _sources: tuple[int, ...]  # stages without in-edges
     _stages: list[Optional[Stage]]
     _stall: int
@@ -248,15 +255,16 @@ class Pipeline(Immutable):
                 f"the schedule has {program.ranks} ranks; there are {job.ranks} processes",
                 f"mpirun -n {program.ranks} starts that many",
             )
-        _check_modules(torch, modules, program, rank)
+        shared = check_modules(torch, modules, functions, program, rank)
         places = places_of(torch, modules, program, rank)
-        runs = Runs(torch)
+        runs = Runs(torch, program)
         made = [
             Stage(runs, places[owner or 0], k, modules[k], functions.get(k))
             if rank is None or owner == rank
             else None
             for k, owner in enumerate(program.rank_of_stage)
         ]
+        runs.stages = made
         set_once(
             self,
             program=program,
@@ -271,6 +279,7 @@ class Pipeline(Immutable):
             _rank=rank,
             _runs=runs,
             _scale=scale,
+            _shared=shared,
             _stages=made,
             _stall=stall,
             _transport=_transport_of(transport, places, parts),
@@ -323,16 +332,18 @@ class Pipeline(Immutable):
         """Run the forwards alone."""
         return self._run(lib.weft_pipeline_eval, x, target, boolean(output, "output"))
 
-    def _batches(self, given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
+    def _batches(
+        self, given: Any, name: str, stages: tuple[int, ...], training: bool
+    ) -> dict[int, Any]:
         """The tensors of those of these stages that are in this process, on their devices."""
         found = {}
         for k, tensor in _each(given, name, stages).items():
             made = self._stages[k]
             if made is not None and not (tensor is None and name == "target"):
-                found[k] = self._batch(tensor, name, made)
+                found[k] = self._batch(tensor, name, made, training)
         return found
 
-    def _batch(self, tensor: Any, name: str, made: Stage) -> Any:
+    def _batch(self, tensor: Any, name: str, made: Stage, training: bool) -> Any:
         if not isinstance(tensor, self._runs.torch.Tensor):
             raise TypeError(f"{name} must be a tensor, not {type(tensor).__name__}")
         m = self._microbatches
@@ -342,13 +353,19 @@ class Pipeline(Immutable):
                 f"{m} microbatches",
                 f"give at least {m} rows, or make the pipeline for fewer microbatches",
             )
+        if training and tensor.requires_grad:
+            raise UsageError(
+                f"{name} requires a gradient, and Pipeline gives none for a batch",
+                f"give {name}.detach(); what is to learn is a parameter of a stage",
+            )
         place = made.place  # streams of a GPU wait for the copy, the host's threads do not
         return tensor.detach().to(place.device, non_blocking=place.enqueues)
 
     def _run(self, function: Any, x: Any, target: Any, output: bool) -> StepResult:
-        xs = self._batches(x, "x", self._sources)
-        targets = self._batches(target, "target", self._losses)
-        if function is lib.weft_pipeline_step:
+        training = function is lib.weft_pipeline_step
+        xs = self._batches(x, "x", self._sources, training)
+        targets = self._batches(target, "target", self._losses, training)
+        if training:
             for k in self._losses:
                 made = self._stages[k]
                 if made is not None and (k not in targets or made.loss_fn is None):
@@ -388,31 +405,63 @@ class Pipeline(Immutable):
         runs.error, runs.output = None, output
         training = function is lib.weft_pipeline_step
         results = {rank: c.weft_step_result() for rank in batches if rank is not None}
-        casts = _autocasts(torch, self._places)
+        modes, is_profiled = [], False
+        if self._rank is None:  # otherwise this thread computes
+            modes = modes_of_caller(torch, self._places)
+            is_profiled = torch.autograd._profiler_enabled()
+        unseen: list[int] = []  # ranks that a profiler does not see
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
             batch = batches[rank if rank in batches else None]
             into = ctypes.byref(results[rank]) if rank in results else None
-            with contextlib.ExitStack() as modes:  # of this thread
-                modes.enter_context(torch.set_grad_enabled(training))
-                for mode in casts:
-                    modes.enter_context(mode())
+            if is_profiled and not torch.autograd._profiler_enabled():
+                unseen.append(rank)
+            with contextlib.ExitStack() as entered:  # of this thread
+                entered.enter_context(torch.set_grad_enabled(training))
+                for mode in modes:
+                    entered.enter_context(mode())
                 return int(function(pipeline, ctypes.byref(batch), into, ctypes.byref(error)))
 
         for place in self._places.values():
             place.begin()
+        stages = [stage for stage in self._stages if stage is not None]
+        weights, buffers = self._shared
+        values = look_at(buffers)
+        runs.draws.begin(world.modules, training)
+        if training:
+            check_frozen(weights)
+            for stage in stages:
+                stage.begin(self._scale)
         try:
             with _interruptible():
                 world.run(step, (self, xs, targets, batches, results))
-        except Error as error:
-            self._clear()  # the next step begins with new ranks
-            cause = runs.error if isinstance(error, StageError) else None
-            if self._rank is not None:
-                launch.is_failed(error)
-            if cause is not None:
-                raise cause from error
+        except BaseException as error:
+            for stage in stages:
+                stage.undo()
+            if isinstance(error, Error):
+                self._fail(error)
             raise
+        for stage in stages:
+            stage.end()
+        if unseen:
+            warn_of_profiler()
+        check_unchanged(torch, buffers, values)
+        runs.draws.end()
         return self._result(heads, results, output)
+
+    def _fail(self, error: Error) -> None:
+        """Raise what a stage raised, where that is the reason."""
+        self._clear()  # the next step begins with new ranks
+        if self._rank is not None:
+            launch.is_failed(error)
+        cause = self._runs.error if isinstance(error, StageError) else None
+        if isinstance(error, StalledError):
+            cause = with_holder(error)
+        if cause is None:
+            return
+        if cause.__cause__ is not None and isinstance(cause, Error):
+            raise cause  # it names the stage, and its own cause says more
+        raise cause from error
 
     def _result(self, heads: dict[int, Stage], results: Any, output: bool) -> StepResult:
         m = self._microbatches
@@ -447,17 +496,3 @@ def _each(given: Any, name: str, stages: tuple[int, ...]) -> dict[int, Any]:
             "give one for all of them, or one for each in ascending order",
         )
     return dict(zip(stages, given))
-
-
-def _autocasts(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:
-    """The autocast modes that the caller is in; ranks are threads, which have their own."""
-    return [
-        functools.partial(
-            torch.autocast,
-            kind,
-            dtype=torch.get_autocast_dtype(kind),
-            cache_enabled=torch.is_autocast_cache_enabled(),
-        )
-        for kind in {place.device.type for place in places.values()}
-        if torch.is_autocast_enabled(kind)
-    ]

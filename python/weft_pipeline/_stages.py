@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from importlib import import_module
 from typing import Any, Callable, Optional
 
-from ._errors import UsageError
+from ._draws import Draws
+from ._errors import Error, UsageError
 from ._library import c
+from ._modules import explained, leaves_of
 from ._places import Place
+from ._program import Program
 from ._tensors import ITEM, shape_of
 
 _TENSORS = ctypes.sizeof(c.weft_tensors)  # of one edge
 
 _WALK_FROM = 1 << 16  # weights of a stage
+_COMPUTE = ("forward", "backward", "backward_input", "backward_weight")
 
 
 def field_type(struct: Any, field: str) -> Any:
@@ -57,6 +62,7 @@ class Stage:
         self.place = place
         self.view = place.view
         self.index = index
+        self.rank = runs.rank_of_stage[index]
         self.module = module
         self.is_loss = False
         self.loss_fn = loss_fn
@@ -73,13 +79,21 @@ class Stage:
         # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
         # by a walk through the graph, which is worth it where the stage computes for longer.
         self.walks = sum(weight.numel() for weight in module.parameters()) >= _WALK_FROM
-        self.step = 0  # of the last W
-        self.weights: tuple[Any, ...] = ()  # in that step
+        # A loss may be a module with weights, which are the stage's then.
+        is_module = isinstance(loss_fn, runs.torch.nn.Module)
+        self.modules: tuple[Any, ...] = (module, loss_fn) if is_module else (module,)
+        self.may_walk = self.walks
+        self.weights: list[Any] = []  # in this step
+        self.trained: tuple[Any, ...] = ()  # those that need a gradient
+        # Gradients from before this step, where it scales its own.
+        self.before: Optional[list[tuple[Any, Any]]] = None
+        self.checks = 0  # forwards whose graph is still looked at
+        self.strangers: list[Any] = []  # leaves of the last of them that are no weights
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
         self.ops.enqueues = place.enqueues  # and replays nothing: the module decides on the host
         self.functions = []  # kept alive
-        for name in ("forward", "backward", "backward_input", "backward_weight", "scale_grads"):
+        for name in (*_COMPUTE, "scale_grads"):
             function = _Function(self._guarded(getattr(self, name)))
             self.functions.append(function)
             setattr(self.ops, name, ctypes.cast(function, field_type(c.weft_stage_ops, name)))
@@ -99,11 +113,52 @@ class Stage:
         self.kept.clear()
         self.outputs.clear()
         self.calls.clear()
-        self.step = 0
+        self.checks = 2
+        self.strangers = []
+
+    # ---- Steps ----
+
+    def begin(self, scales: bool) -> None:
+        """Begin a training step. One that `scales` its gradients adds them to others at its end."""
+        found = {id(w): w for module in self.modules for w in module.parameters()}
+        self.weights = list(found.values())
+        self.trained = tuple([w for w in self.weights if w.requires_grad])
+        # PyTorch's walk adds to gradients by itself, and calls no hooks for it.
+        self.may_walk = self.walks and not any(map(_has_hooks, self.trained))
+        self.before = None
+        if scales:
+            self.before = [(w, w.grad) for w in self.weights if w.grad is not None]
+            for w, _ in self.before:
+                w.grad = None
+
+    def end(self) -> None:
+        """End a training step: add its gradients to those from before."""
+        before, self.before = self.before or (), None
+        for w, old in before:
+            new, w.grad = w.grad, old
+            if new is None:
+                continue
+            with self.runs.torch.no_grad():
+                if old.is_sparse and not new.is_sparse:
+                    w.grad = new + old
+                else:
+                    old.add_(new)
+
+    def undo(self) -> None:
+        """End a training step that failed: gradients are those from before, if it scales them."""
+        before, self.before = self.before, None
+        if before is not None:
+            for w in self.weights:
+                w.grad = None
+            for w, old in before:
+                w.grad = old
 
     def _guarded(self, function: Callable[[Any], None]) -> Callable[[int, int, int], int]:
         """Exceptions become an error of the runtime, and come out of step()."""
-        calls, enter = self.calls, self.place.enter
+        calls, enter, draws = self.calls, self.place.enter, self.runs.draws
+        name = getattr(function, "__name__", "")
+        kind = _COMPUTE.index(name) if name in _COMPUTE else None
+        waits = self.place.enqueues  # one thread has all these, so nobody else has the generator
 
         def run(_stage: int, address: int, error: int) -> int:
             try:
@@ -112,19 +167,33 @@ class Stage:
                     where = calls[address] = _Call.from_address(address)
                 if enter is not None:
                     enter(where.stream)
-                function(where)
+                if kind is None or not draws.are_seeded:
+                    function(where)
+                else:
+                    k = where.microbatch
+                    who = self.rank, self.index, name, k
+                    number = self.runs.number(kind, self.index, k)
+                    if not draws.call(functools.partial(function, where), number, who, waits):
+                        return int(c.WEFT_IN_PROGRESS)
             except BaseException as caught:
-                if self.runs.error is None:
-                    self.runs.error = caught
-                text = f"stage {self.index}: {type(caught).__name__}: {caught}"
-                out = c.weft_error.from_address(error)
-                out.status = c.WEFT_ERR_STAGE
-                out.message = text.encode("utf-8", "replace")[:500]
-                out.hint = b""
+                self._fail(
+                    caught if kind == 0 else explained(self.index, self.module, caught), error
+                )
                 return int(c.WEFT_ERR_STAGE)
             return 0
 
         return run
+
+    def _fail(self, caught: BaseException, error: int) -> None:
+        if self.runs.error is None:
+            self.runs.error = caught
+        out = c.weft_error.from_address(error)
+        out.status = c.WEFT_ERR_STAGE
+        text, hint = f"stage {self.index}: {type(caught).__name__}: {caught}", ""
+        if isinstance(caught, Error):
+            text, hint = caught.message, caught.hint
+        out.message = text.encode("utf-8", "replace")[:500]
+        out.hint = hint.encode("utf-8", "replace")[:250]
 
     def forward(self, where: Any) -> None:
         """Compute the output, and of a loss the loss."""
@@ -142,11 +211,35 @@ class Stage:
                 y = self.module(*xs)
         if self.is_loss:
             y = self._loss(where, y)
+            parts = [y]
         else:
-            for (at, _), part in zip(self.gives, self.parts_of(y, len(self.gives))):
+            parts = self.parts_of(y, len(self.gives))
+            for (at, _), part in zip(self.gives, parts):
                 self._put(where.outputs + at, part)
         if training:
+            if self.checks:
+                self._check_leaves(xs, parts)
             self.kept[where.slot] = (xs, y)
+
+    def _check_leaves(self, xs: Any, outputs: list[Any]) -> None:
+        """Refuse weights that are reached and not known: they would not be scaled, nor get a W.
+
+        Twice: a tensor that a forward makes for itself is another one the next time.
+        """
+        self.checks -= 1
+        known = {id(tensor) for tensor in (*xs, *self.weights)}
+        found = [leaf for leaf in leaves_of(outputs) if id(leaf) not in known]
+        old = {id(leaf) for leaf in self.strangers}
+        self.strangers = found if self.checks else []
+        for leaf in found:
+            if isinstance(leaf, self.runs.torch.nn.Parameter) or id(leaf) in old:
+                raise UsageError(
+                    f"stage {self.index} ({type(self.module).__name__}) computes with a tensor of "
+                    f"{tuple(leaf.shape)} that needs a gradient and is none of its parameters"
+                    + self.runs.whose(leaf),
+                    "register it in the module (self.weight = ...); a loss with weights is a "
+                    "module too, given as loss_fn; or weight.detach()",
+                )
 
     def _input(self, address: int, needs_grad: bool) -> Any:
         x = self.view(address).detach()
@@ -158,9 +251,16 @@ class Stage:
         if self.loss_fn is None or self.targets is None:
             return y
         loss = self.loss_fn(y, self.targets[where.microbatch])
+        if not isinstance(loss, self.runs.torch.Tensor):
+            raise UsageError(
+                f"loss_fn of stage {self.index} gives {_kind_of(loss)}; expected a tensor with one "
+                f"number",
+                "return the loss alone; eval(x).output is there for what else is wanted",
+            )
         if loss.numel() != 1:
             raise UsageError(
-                f"loss_fn gives a tensor of {tuple(loss.shape)}; expected one number",
+                f"loss_fn of stage {self.index} gives a tensor of {tuple(loss.shape)}; expected "
+                f"one number",
                 'reduction="mean" or "sum" of PyTorch\'s losses gives one',
             )
         self.place.put_loss(where.loss, loss)
@@ -174,13 +274,9 @@ class Stage:
         is_many = type(y) in (tuple, list)
         if is_many and len(y) == count > 1 and all(isinstance(part, tensor) for part in y):
             return list(y)
-        found = type(y).__name__
-        if is_many:
-            kinds = ("tensor" if isinstance(part, tensor) else type(part).__name__ for part in y)
-            found += f" of {len(y)} ({', '.join(kinds)})"
         each = f", or {count}, one for each of its out-edges" if count > 1 else ""
         raise UsageError(
-            f"stage {self.index} gives {found}; expected one tensor{each}",
+            f"stage {self.index} gives {_kind_of(y)}; expected one tensor{each}",
             "return a tensor; several of one shape can be stacked",
         )
 
@@ -236,12 +332,6 @@ class Stage:
         if self.owes:
             self._pass_on(where, [x.grad for x in xs if x.requires_grad])
 
-    def _weights_in(self, where: Any) -> tuple[Any, ...]:
-        if where.step != self.step:
-            self.step = where.step
-            self.weights = tuple(w for w in self.module.parameters() if w.requires_grad)
-        return self.weights
-
     def backward_input(self, where: Any) -> None:
         """Compute the gradients of the inputs."""
         slot = where.slot
@@ -249,11 +339,8 @@ class Stage:
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
         # PyTorch's walk is for one way through a stage.
-        if self.walks and len(roots) == len(ends) == len(xs) == 1 and not roots[0]._is_view():
-            weights = iter(self._weights_in(where))
-            found, groups = self.runs.split.stage_backward_input([*roots], [*grads], xs, weights)
-            self.kept[slot] = (groups, None)
-            self._pass_on(where, found)
+        if self.may_walk and len(roots) == len(ends) == len(xs) == 1 and not roots[0]._is_view():
+            self._walk(where, xs, roots[0], grads)
             return
         self.kept[slot] = (grads, roots)
         if ends:
@@ -262,10 +349,26 @@ class Stage:
                 found = self.runs.backward(roots, grads, True, False, ends, True, False)
             self._pass_on(where, found)
 
+    def _walk(self, where: Any, xs: Any, root: Any, grads: tuple[Any, ...]) -> None:
+        """Compute the gradient of the input, and keep where those of the weights go on from.
+
+        PyTorch's walk finds no weights where the output does not depend on the input, and counts
+        those twice that it puts into two groups; both have a W from the output then.
+        """
+        edge = self.runs.edge_of(root)  # PyTorch detaches the output
+        weights = iter(self.trained)
+        found, groups = self.runs.split.stage_backward_input([root], [*grads], xs, weights)
+        reached = [node for group in groups for node in group["params"]]
+        if reached and len(reached) == len(set(reached)):
+            self.kept[where.slot] = (groups, None)
+        else:
+            self.kept[where.slot] = (grads, (edge,))
+        self._pass_on(where, found)
+
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
         grads, roots = self.kept.pop(where.slot)
-        weights = self._weights_in(where)
+        weights = self.trained
         if roots is None:  # what I left of the graph
             self.runs.split.stage_backward_weight(iter(weights), grads)
         elif weights and roots:
@@ -273,19 +376,48 @@ class Stage:
 
     def scale_grads(self, where: Any) -> None:
         """Divide the gradients by the number of microbatches."""
-        gradients = [w.grad for w in self.module.parameters() if w.grad is not None]
+        gradients = [w.grad for w in self.weights if w.grad is not None]
         if gradients:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
+
+
+def _has_hooks(weight: Any) -> bool:
+    """Whether something is called when the gradient of a weight has been added to."""
+    return bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+
+
+def _kind_of(y: Any) -> str:
+    """Say what a module or a loss gives."""
+    if type(y) not in (tuple, list):
+        return type(y).__name__
+    kinds = ("tensor" if hasattr(part, "grad_fn") else type(part).__name__ for part in y)
+    return f"{type(y).__name__} of {len(y)} ({', '.join(kinds)})"
 
 
 class Runs:
     """What the stages of a pipeline share."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, program: Program) -> None:
         """Take the functions of PyTorch that every action needs."""
         self.torch = torch
+        self.draws = Draws(torch)
+        self.stage_count, self.microbatch_count = program.stages, program.microbatches
+        self.rank_of_stage = program.rank_of_stage
+        self.stages: list[Optional[Stage]] = []
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
+        self.edge_of = torch.autograd.graph.get_gradient_edge
         self.ones_like = torch.ones_like
         self.output = False  # wanted of the last stage
         self.error: Optional[BaseException] = None
+
+    def number(self, kind: int, stage: int, microbatch: int) -> int:
+        """Number the calls of a step, for their seeds."""
+        return (kind * self.microbatch_count + microbatch) * self.stage_count + stage
+
+    def whose(self, leaf: Any) -> str:
+        """Say which stage has a weight."""
+        for stage in self.stages:
+            if stage is not None and any(leaf is w for w in stage.weights):
+                return f"; stage {stage.index} has it"
+        return ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import launch
 from ._errors import StageError, UsageError
 from ._library import Handle, c, call, lib, raise_error
+from ._modules import without_data
 from ._places import Gpus
 from ._stages import field_type
 from ._tensors import NAMES, shape_of
@@ -27,6 +27,8 @@ class World:
         program, stages = owner.program, owner._stages
         self.rank = owner._rank
         self.sizes = {k: tuple(x.shape) for k, x in xs.items()}
+        tops = [module for stage in stages if stage is not None for module in stage.modules]
+        self.modules = [part for module in tops for part in module.modules()]
         gpus = None
         if any(place.enqueues for place in owner._places.values()):
             gpus = Gpus(owner._places, owner._partitions)
@@ -195,8 +197,7 @@ def _given(
     stage = owner._stages[k]
     assert stage is not None
     device = stage.place.device
-    fake = import_module("torch._subclasses").FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), fake:
+    with without_data(torch, k, stage.module) as twin:
         if not inputs:
             shape_of(x, "x", device)
             sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]
@@ -205,7 +206,7 @@ def _given(
                 (tuple(shape.dims[: shape.dim_count]), getattr(torch, NAMES[shape.dtype]))
                 for shape in inputs
             ]
-        y = stage.module(*(torch.empty(dims, dtype=kind, device=device) for dims, kind in sizes))
+        y = twin(*(torch.empty(dims, dtype=kind, device=device) for dims, kind in sizes))
         what = f"the output of stage {k}"
         shapes = [shape_of(part, what, device) for part in stage.parts_of(y, count)]
         return shapes, isinstance(y, torch.Tensor)

@@ -1,0 +1,265 @@
+"""Which modules of PyTorch can be stages: what would be computed wrongly is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any, NamedTuple, Optional
+
+from ._errors import Error, StageError, UsageError
+from ._library import c
+from ._program import Program
+
+# Wrappers that reduce or gather by hooks of their own, which expect a backward after each forward.
+_WRAPPERS = (
+    ("torch.nn.parallel", "DistributedDataParallel"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel"),
+    ("torch.distributed.fsdp", "FSDPModule"),
+)
+_AVERAGE = (
+    "give the plain module, and average gradients over the replicas after step(): "
+    "torch.distributed.all_reduce(weight.grad, torch.distributed.ReduceOp.AVG)"
+)
+
+
+_SMALL = 1 << 12  # numbers of a buffer
+
+
+class Shared(NamedTuple):
+    """A tensor that several stages have, and the sentence that says so."""
+
+    tensor: Any
+    message: str
+
+
+def _wrapper_of(module: Any) -> Optional[str]:
+    """What PyTorch calls the wrapper that a module is; its parts are not looked at."""
+    for place, name in _WRAPPERS:
+        kind = getattr(sys.modules.get(place), name, None)  # without it there are none
+        if kind is not None and isinstance(module, kind):
+            return "fully_shard (FSDP2)" if name == "FSDPModule" else name
+    contract = sys.modules.get("torch.distributed._composable.contract")
+    registry = contract._get_registry(module) if contract is not None else None
+    return next((f"{name}()" for name in registry or ()), None)
+
+
+def _check_kind(k: int, module: Any) -> None:
+    for path, part in module.named_modules():
+        wrapper = _wrapper_of(part)
+        if wrapper is not None:
+            where = f"its part {path} is" if path else "it is"
+            raise UsageError(
+                f"stage {k} cannot run: {where} wrapped in {wrapper}, which communicates by hooks "
+                f"that microbatches of a pipeline do not call in its order",
+                _AVERAGE,
+            )
+    kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if kind is not None and isinstance(tensor, kind):
+            raise UsageError(
+                f"stage {k} cannot run: its tensor {name} is a DTensor, and ranks of a pipeline "
+                f"do not compute in the order that its collectives need",
+                "give the plain module; a table of Weft runs such stages in PyTorch with "
+                "weft_pipeline.torch.runtime()",
+            )
+
+
+def check_modules(
+    torch: Any,
+    modules: list[Any],
+    functions: dict[int, Any],
+    program: Program,
+    rank: Optional[int],
+) -> tuple[list[Shared], list[Shared]]:
+    """Refuse modules that cannot be stages, and losses that cannot be theirs.
+
+    Gives what stages share and may: frozen weights, and buffers.
+    """
+    for k, module in enumerate(modules):
+        if rank is not None and program.rank_of_stage[k] != rank and module is None:
+            continue
+        if not isinstance(module, torch.nn.Module):
+            where = "" if rank is None else f" of rank {rank}"
+            raise TypeError(
+                f"stage {k}{where} must be a module of PyTorch, not {type(module).__name__}"
+            )
+        _check_kind(k, module)
+    for k, function in functions.items():
+        if isinstance(function, torch.nn.Module):
+            _check_kind(k, function)
+    if c.WEFT_OP_TIE_GRAD in bytes(program._records())[::8]:
+        raise UsageError(
+            "the program has TIE_GRAD, and Pipeline ties no weights",
+            "lower the table without tie_grad; put what shares a weight into one stage",
+        )
+    weights = _shared(torch, modules, functions, "named_parameters", "weight")
+    check_frozen(weights)
+    return weights, _shared(torch, modules, functions, "named_buffers", "buffer")
+
+
+def _shared(
+    torch: Any, modules: list[Any], functions: dict[int, Any], names: str, what: str
+) -> list[Shared]:
+    found: dict[int, tuple[int, str]] = {}
+    shared = []
+    parts = [(k, "", module) for k, module in enumerate(modules) if module is not None]
+    parts += [
+        (k, "loss_fn.", function)
+        for k, function in functions.items()
+        if isinstance(function, torch.nn.Module)
+    ]
+    for k, prefix, module in parts:
+        for name, tensor in getattr(module, names)():
+            first, whose = found.setdefault(id(tensor), (k, prefix + name))
+            if first != k:
+                said = f"stages {first} and {k} share the {what} {whose}"
+                said += f" ({prefix + name})" * (prefix + name != whose)
+                shared.append(Shared(tensor, said))
+    return shared
+
+
+def check_frozen(weights: list[Shared]) -> None:
+    """Refuse weights of several stages that get a gradient."""
+    for weight in weights:
+        if weight.tensor.requires_grad:
+            raise UsageError(
+                f"{weight.message}: each would add to one gradient, and at its own time",
+                "put what shares a weight into one stage, or give each stage its own copy and add "
+                "up their gradients after step()",
+            )
+
+
+def look_at(buffers: list[Shared]) -> list[tuple[int, Any]]:
+    """Remember buffers: how often they changed, and small ones whole, as not all changes count."""
+    return [
+        (
+            0 if buffer.is_inference() else buffer._version,
+            buffer.clone() if buffer.numel() <= _SMALL else None,
+        )
+        for buffer, _ in buffers
+    ]
+
+
+def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, Any]]) -> None:
+    """Refuse buffers of several stages that these change."""
+    for (buffer, message), (version, value) in zip(buffers, before):
+        if (not buffer.is_inference() and buffer._version != version) or (
+            value is not None and not torch.equal(value, buffer)
+        ):
+            raise UsageError(
+                f"{message}, and a forward changes it: ranks do so in any order",
+                "give each stage a module of its own",
+            )
+
+
+# ---- The run that finds shapes ----
+
+
+@contextlib.contextmanager
+def without_data(torch: Any, k: int, module: Any) -> Iterator[Any]:
+    """Give a copy of a module whose tensors have no data, in a mode where all tensors are such.
+
+    The module itself stays as it is: counters, buffers, caches. Random numbers are not drawn.
+    """
+    fakes = import_module("torch._subclasses.fake_tensor")
+    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    name = type(module).__name__
+    try:
+        with torch.random.fork_rng(devices=[]), fakes.FakeCopyMode(mode):
+            twin = copy.deepcopy(module)
+    except Exception as error:
+        raise UsageError(
+            f"stage {k} ({name}) cannot be copied, and its shapes are found by a run of a copy: "
+            f"{_words(error)}",
+            "keep what cannot be copied (a lock, a file, a process group) out of the module, or "
+            "give it a __deepcopy__()",
+        ) from error
+    with contextlib.ExitStack() as modes:
+        if "torch._dynamo" in sys.modules:  # compile what runs, not the copy
+            modes.enter_context(torch.compiler.set_stance("force_eager"))
+        for context in (torch.no_grad(), torch.random.fork_rng(devices=[]), mode):
+            modes.enter_context(context)
+        try:
+            yield twin
+        except Error:
+            raise
+        except fakes.DataDependentOutputException as error:
+            raise UsageError(
+                f"stage {k} ({name}) reads the value of a tensor in its forward ({error.func}: an "
+                f"`if` on a tensor, .item(), float()); Pipeline finds shapes by a run without data",
+                "choose by torch.where() or a mask; BatchNorm needs a momentum",
+            ) from error
+        except fakes.DynamicOutputShapeException as error:
+            raise UsageError(
+                f"stage {k} ({name}) makes a tensor whose shape depends on values ({error.func}); "
+                f"Pipeline finds shapes by a run without data",
+                "keep shapes fixed: a mask instead of a selection, a capacity for each expert",
+            ) from error
+        except Exception as error:
+            raise StageError(
+                f"stage {k} ({name}) fails in the run without data that finds shapes: "
+                f"{_words(error)}",
+                "see that it takes what the stages before it give",
+            ) from error
+
+
+def _words(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# ---- What a step finds ----
+
+
+def leaves_of(outputs: Iterable[Any]) -> list[Any]:
+    """All tensors that the gradients of these are added to."""
+    left = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    seen = set(left)
+    leaves = []
+    while left:
+        node = left.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen:
+                seen.add(after)
+                left.append(after)
+    return leaves
+
+
+# What PyTorch says of a backward, and what helps.
+_REMEDIES = (
+    (
+        "donated buffers",
+        "torch._functorch.config.donated_buffer = False before the first step, or a schedule "
+        "with whole backwards (1F1B): a split backward goes through the graph twice",
+    ),
+    (
+        "use_reentrant",
+        "checkpoint(..., use_reentrant=False), or a schedule with whole backwards (1F1B)",
+    ),
+    (
+        "backward through the graph a second time",
+        "a schedule with whole backwards (1F1B), or a module that frees nothing in its backward: "
+        "a split backward goes through the graph twice",
+    ),
+)
+
+
+def explained(k: int, module: Any, error: BaseException) -> BaseException:
+    """Give what to raise for an exception of a backward: PyTorch's own with stage and remedy."""
+    if type(error) not in (RuntimeError, NotImplementedError):
+        return error
+    reason = error
+    while reason.__cause__ is not None:  # PyTorch's pipelining hides the reason
+        reason = reason.__cause__
+    text = f"{reason}"
+    hint = next((remedy for found, remedy in _REMEDIES if found in text), "")
+    made = StageError(
+        f"stage {k} ({type(module).__name__}): its backward failed: {_words(reason)}", hint
+    )
+    made.__cause__ = error
+    return made

@@ -1,0 +1,622 @@
+"""Which modules Pipeline runs: each gives what a plain loop of PyTorch gives, or is refused."""
+
+import copy
+import threading
+
+import pytest
+import weft_pipeline as weft
+import weft_pipeline.torch as weft_torch
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("torch.distributed.pipelining")
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+WIDTH, ROWS, M = 8, 3, 4
+LARGE = 260  # squared: more weights than make PyTorch's walk worth it
+BOTH = pytest.mark.parametrize("schedule", ["1F1B", "ZBH1"])
+
+
+class Apply(nn.Module):
+    """A linear layer, and a function of the module and the tensor."""
+
+    def __init__(self, function, width=WIDTH):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def batch(width=WIDTH, rows=ROWS * M):
+    torch.manual_seed(11)
+    return torch.randn(rows, width), torch.randn(rows, width)
+
+
+def parameters_of(modules, loss_fn):
+    parts = [*modules, loss_fn] if isinstance(loss_fn, nn.Module) else modules
+    return [weight for part in parts for weight in part.parameters()]
+
+
+def plain(modules, loss_fn, x, y, before_stage=None, twins=None):
+    """Losses and mean gradients of a loop over microbatches, on copies of modules and loss."""
+    modules, loss_fn = (twins, loss_fn) if twins else copy.deepcopy((modules, loss_fn))
+    weights, losses = parameters_of(modules, loss_fn), []
+    for weight in weights:
+        weight.grad = None
+    for k, (rows, target) in enumerate(zip(x.tensor_split(M), y.tensor_split(M))):
+        for s, module in enumerate(modules):
+            if before_stage is not None:
+                before_stage(s, k)
+            rows = module(rows)
+        loss = loss_fn(rows, target)
+        loss.backward()
+        losses.append(loss.item())
+    gradients = [None if weight.grad is None else weight.grad / M for weight in weights]
+    return tuple(losses), gradients, modules
+
+
+def same(found, expected, exact=True):
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected):
+        if want is None:  # a stage that gets a gradient of zero hands on zeros
+            assert got is None or not got.any()
+            continue
+        assert torch.equal(got, want) if exact else torch.allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def compare(modules, schedule, loss_fn=None, width=WIDTH, exact=True, twins=None):
+    """Losses and gradients of a step are those of a plain loop; so is what modules remember."""
+    loss_fn = loss_fn or nn.MSELoss()
+    x, y = batch(width)
+    losses, gradients, others = plain(modules, loss_fn, x, y, twins=twins)
+    pipeline = weft_torch.Pipeline(modules, schedule, loss_fn, microbatches=M)
+    found = pipeline.step(x, y).losses
+    assert found == losses if exact else found == pytest.approx(losses, rel=1e-5)
+    same([weight.grad for weight in parameters_of(modules, loss_fn)], gradients, exact)
+    for module, other in zip(modules, others):
+        same(list(module.buffers()), list(other.buffers()), exact)
+    return pipeline
+
+
+def refused(modules, schedule, *words, loss_fn=None, data=None, kind=weft.UsageError, table=None):
+    """Making the pipeline, or its first step, raises a Weft error that says these words."""
+    with pytest.raises(kind) as caught:
+        pipeline = weft_torch.Pipeline(
+            modules, table or schedule, loss_fn or nn.MSELoss(), microbatches=M
+        )
+        pipeline.step(*(data or batch()))
+    assert isinstance(caught.value, weft.Error) and caught.value.hint
+    for word in words:
+        assert word in caught.value.message, caught.value.message
+    return caught.value
+
+
+def layers(count, width=WIDTH):
+    torch.manual_seed(5)
+    return [nn.Linear(width, width) for _ in range(count)]
+
+
+# ---- What works ----
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right, self.unused = layers(3)
+        self.position = nn.Parameter(torch.randn(WIDTH))
+        self.unused.requires_grad_(False)
+
+    def forward(self, x):
+        x = x + self.position
+        return self.left(x) + torch.tanh(self.right(self.left(x)))
+
+
+def hooked():
+    module = nn.Sequential(*layers(2))
+    module[0].register_forward_hook(lambda _, __, y: y * 2)
+    module[1].weight.register_hook(lambda grad: grad * 3)
+    return module
+
+
+RIGHT = {
+    "branches": Branches,
+    "unused": lambda: Apply(lambda _, x: x * 1),
+    "frozen": lambda: layers(1)[0].requires_grad_(False),
+    "identity": nn.Identity,
+    "view": lambda: Apply(lambda self, x: self.linear(x).view(-1, WIDTH)),
+    "batch norm": lambda: nn.BatchNorm1d(WIDTH),
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(layers(1)[0]),
+    "old weight norm": lambda: torch.nn.utils.weight_norm(layers(1)[0]),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(layers(1)[0]),
+    "hooks": hooked,
+    "checkpoint": lambda: Apply(
+        lambda self, x: checkpoint(lambda h: torch.tanh(self.linear(h)), x, use_reentrant=False)
+    ),
+    "own leaf": lambda: Apply(lambda self, x: self.linear(x) * torch.ones(1, requires_grad=True)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+@BOTH
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name, schedule):
+    both = []
+    for _ in range(2):  # some of them cannot be copied
+        torch.manual_seed(3)
+        both.append([*layers(1), RIGHT[name](), *layers(1)])
+    compare(both[0], schedule, twins=both[1])
+
+
+@BOTH
+def test_reentrant_checkpoint_of_whole_backwards(schedule):
+    modules = [
+        *layers(1),
+        Apply(lambda self, x: checkpoint(self.linear, x, use_reentrant=True)),
+        *layers(1),
+    ]
+    if schedule == "1F1B":
+        compare(modules, schedule)
+        return
+    error = refused(modules, schedule, "stage 1 (Apply)", "backward", kind=weft.StageError)
+    assert "use_reentrant=False" in error.hint and isinstance(error.__cause__, RuntimeError)
+
+
+def test_reentrant_checkpoint_of_a_large_stage():
+    modules = [
+        Apply(lambda self, x: checkpoint(self.linear, x, use_reentrant=True), LARGE)
+        for _ in range(2)
+    ]
+    error = refused(modules, "ZBH1", "stage 1 (Apply)", data=batch(LARGE), kind=weft.StageError)
+    assert "use_reentrant=False" in error.hint
+
+
+@BOTH
+def test_compiled(schedule):
+    inner = [nn.Sequential(*layers(1), nn.Tanh(), nn.Linear(WIDTH, WIDTH)) for _ in range(2)]
+    modules = [torch.compile(module, backend="aot_eager") for module in inner]
+    x, y = batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    if schedule == "ZBH1":
+        error = refused(modules, schedule, "stage 1", "donated", kind=weft.StageError)
+        assert "donated_buffer = False" in error.hint and "1F1B" in error.hint
+        assert isinstance(error.__cause__, RuntimeError)
+        return
+    losses, gradients, _ = plain(inner, nn.MSELoss(), x, y)
+    assert pipeline.step(x, y).losses == pytest.approx(losses, rel=1e-5)
+    same([weight.grad for weight in parameters_of(modules, None)], gradients, exact=False)
+
+
+def test_unfreezing_between_steps():
+    modules, (x, y) = layers(3), batch()
+    modules[1].requires_grad_(False)
+    pipeline = compare(modules, "ZBH1")
+    modules[1].requires_grad_()
+    for module in modules:
+        module.zero_grad()
+    _, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline.step(x, y)
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
+
+
+# ---- Random numbers ----
+
+
+class Drops(nn.Module):
+    def __init__(self, checkpointed):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.drop = nn.Dropout(0.5)
+        self.checkpointed = checkpointed
+        self.masks = []
+
+    def inner(self, x):
+        y = self.drop(torch.ones_like(x))
+        self.masks.append(y)
+        return torch.tanh(self.linear(x)) * y
+
+    def forward(self, x):
+        if self.checkpointed:
+            return checkpoint(self.inner, x, use_reentrant=False)
+        return self.inner(x)
+
+
+def seeds(stages):
+    """What seeds the forwards of a step that begins now, as docs/pytorch.md says."""
+    first = torch.randint(1 << 62, ()).item()
+    return lambda stage, k: torch.manual_seed(first + k * stages + stage)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["dropout", "checkpoint"])
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBH1", "Interleaved1F1B"])
+def test_dropout(schedule, checkpointed):
+    torch.manual_seed(1)
+    modules = [Drops(checkpointed) for _ in range(4)]
+    x, y = batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    for step in range(3):
+        torch.manual_seed(step)
+        losses, gradients, _ = plain(modules, nn.MSELoss(), x, y, seeds(4))
+        torch.manual_seed(step)
+        for module in modules:
+            module.zero_grad()
+            module.masks.clear()
+        assert pipeline.step(x, y).losses == losses
+        same([weight.grad for weight in parameters_of(modules, None)], gradients)
+        masks = [tuple(mask.flatten().tolist()) for module in modules for mask in module.masks]
+        assert len(set(masks)) == 4 * M  # each of its own
+        # A recomputation draws the same; a split backward needs two of them.
+        assert all((masks.count(mask) > 1) == checkpointed for mask in masks)
+
+
+def test_the_callers_generator():
+    x, y = batch()
+    still = weft_torch.Pipeline(layers(2), "1F1B", nn.MSELoss(), microbatches=M)
+    before = torch.get_rng_state()
+    for _ in range(2):
+        still.step(x, y)
+        assert torch.equal(before, torch.get_rng_state())  # nothing draws
+    draws = weft_torch.Pipeline([*layers(1), Drops(False)], "1F1B", nn.MSELoss(), microbatches=M)
+    torch.manual_seed(0)
+    first = [draws.step(x, y).losses for _ in range(2)]
+    assert first[0] != first[1]
+    torch.manual_seed(0)
+    assert [draws.step(x, y).losses for _ in range(2)] == first
+    for stage in draws._stages:
+        stage.module.eval()
+    before = torch.get_rng_state()
+    assert draws.step(x, y).losses == draws.step(x, y).losses
+    assert torch.equal(before, torch.get_rng_state())
+    for stage in draws._stages:
+        stage.module.train()
+    torch.manual_seed(0)
+    assert [draws.step(x, y).losses for _ in range(2)] == first
+
+
+def test_a_loss_that_draws():
+    def noisy(output, target):
+        return functional.mse_loss(output + torch.randn_like(output), target)
+
+    modules, (x, y) = layers(2), batch()
+    pipeline = weft_torch.Pipeline(modules, "1F1B", noisy, microbatches=M)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        found.append(pipeline.step(x, y).losses)
+    assert found[0] == found[1]
+
+
+def test_a_module_that_begins_to_draw():
+    modules, (x, y) = [*layers(1), Drops(False)], batch()
+    modules[1].drop.p = 0.0
+    pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+    pipeline.step(x, y)
+    modules[1].drop.p = 0.5
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(x, y)
+    assert "random numbers" in caught.value.message and "Pipeline" in caught.value.hint
+    for module in modules:
+        module.zero_grad()
+    torch.manual_seed(8)
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y, seeds(2))
+    torch.manual_seed(8)
+    assert pipeline.step(x, y).losses == losses
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
+
+
+# ---- Weights of several stages ----
+
+
+@pytest.mark.parametrize("name", ["1F1B", "ZBH1", "ZBVZeroBubble"])
+def test_shared_weights_are_refused(name):
+    modules = layers(4)
+    modules[3].weight = modules[0].weight
+    error = refused(modules, name, "stages 0 and 3 share the weight weight")
+    assert "one stage" in error.hint
+
+
+def test_a_module_twice():
+    one = layers(1)[0]
+    refused([one, nn.Tanh(), one], "1F1B", "stages 0 and 2 share the weight weight")
+    tanh = nn.Tanh()
+    compare([*layers(1), tanh, *layers(1), tanh], "1F1B")
+
+
+def test_shared_weights_that_are_frozen():
+    modules = layers(3)
+    modules[2].weight = modules[0].weight.requires_grad_(False)
+    pipeline = compare(modules, "1F1B")
+    modules[0].weight.requires_grad_()
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(*batch())
+    assert "stages 0 and 2 share the weight weight" in caught.value.message
+
+
+def test_shared_buffers():
+    modules = [Apply(lambda self, x: self.linear(x) * self.table) for _ in range(2)]
+    for module in modules:
+        module.register_buffer("table", batch()[0][0])
+    modules[1].table = modules[0].table
+    compare(modules, "1F1B")
+    statistics = nn.BatchNorm1d(WIDTH, affine=False)
+    uncounted = Apply(lambda self, x: functional.batch_norm(x, self.mean, self.var, training=True))
+    uncounted.register_buffer("mean", torch.zeros(WIDTH))
+    uncounted.register_buffer("var", torch.ones(WIDTH))
+    uncounted.requires_grad_(False)
+    for norm in (statistics, uncounted):
+        pair = [nn.Sequential(*layers(1), norm), nn.Sequential(*layers(1), norm)]
+        refused(pair, "1F1B", "stages 0 and 1 share the buffer 1.", "forward changes it")
+
+
+def test_tie_grad_is_refused():
+    table = weft.Table.named("1F1B", ranks=2, microbatches=M).lower(tie_grad=True)
+    error = refused(layers(2), None, "TIE_GRAD", table=table)
+    assert "tie_grad" in error.hint
+
+
+# ---- Wrappers ----
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_wrappers_are_refused(group):
+    from torch.distributed._composable import replicate
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.distributed.tensor import distribute_module
+
+    mesh = init_device_mesh("cpu", (1,))
+    ddp = nn.parallel.DistributedDataParallel
+    fsdp = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # it needs a GPU
+    nn.Module.__init__(fsdp)
+    for words, module in (
+        (("wrapped in DistributedDataParallel",), ddp(*layers(1))),
+        (("part 1", "DistributedDataParallel"), nn.Sequential(nn.Tanh(), ddp(*layers(1)))),
+        (("FullyShardedDataParallel",), fsdp),
+        (("part 0", "fully_shard"), nn.Sequential(fully_shard(layers(1)[0], mesh=mesh))),
+        (("replicate()",), replicate(layers(1)[0])),
+        (("weight is a DTensor",), distribute_module(layers(1)[0], mesh)),
+    ):
+        error = refused([*layers(1), module], "1F1B", "stage 1", *words)
+        assert "plain module" in error.hint
+
+
+# ---- Weights that a backward has to reach ----
+
+
+class Weighs(nn.Module):
+    """A loss with weights of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((WIDTH,), 1.5))
+
+    def forward(self, output, target):
+        return functional.mse_loss(output * self.scale, target)
+
+
+@BOTH
+def test_weights_of_the_loss(schedule):
+    compare(layers(2), schedule, Weighs())
+    scale = nn.Parameter(torch.ones(WIDTH))
+    for leaf in (scale, torch.ones(WIDTH, requires_grad=True)):
+        error = refused(
+            layers(2),
+            schedule,
+            "stage 1 (Linear)",
+            f"({WIDTH},)",
+            loss_fn=lambda y, t, leaf=leaf: functional.mse_loss(y * leaf, t),
+        )
+        assert "loss_fn" in error.hint
+
+
+@BOTH
+def test_weights_by_reference(schedule):
+    other = layers(1)[0]
+    module = Apply(lambda self, x: functional.linear(self.linear(x), other.weight))
+    refused([*layers(1), module], schedule, "stage 1 (Apply)", "none of its parameters")
+    refused([other, nn.Tanh(), module], schedule, "stage 2 (Apply)", "stage 0 has it")
+
+
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+@BOTH
+def test_an_output_that_does_not_depend_on_the_input(schedule, width):
+    cut = Apply(lambda self, x: self.linear(x.detach()), width)
+    compare([*layers(1, width), cut, *layers(1, width)], schedule, width=width, exact=False)
+
+
+class Tied(nn.Module):
+    """A weight in two layers, with a bias for each: PyTorch's walk has two groups with it."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.randn(width)) for _ in range(2))
+        self.weight = nn.Parameter(torch.randn(width, width) / width**0.5)
+
+    def forward(self, x):
+        for bias in (self.a, self.b):
+            x = torch.tanh(functional.linear(x, self.weight, bias))
+        return x
+
+
+@BOTH
+def test_a_weight_twice_in_a_large_stage(schedule):
+    compare([Tied(LARGE), Tied(LARGE)], schedule, width=LARGE, exact=False)
+
+
+def test_hooks_of_gradients_in_a_large_stage():
+    modules, called = layers(2, LARGE), []
+    for weight in modules[1].parameters():
+        weight.register_post_accumulate_grad_hook(lambda _: called.append(1))
+    weft_torch.Pipeline(modules, "ZBH1", nn.MSELoss(), microbatches=M).step(*batch(LARGE))
+    assert len(called) == 2 * M
+
+
+# ---- The run that finds shapes ----
+
+
+class Remembers(nn.Module):
+    """Counts its forwards, and makes a table in the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("forwards", torch.zeros(()))
+        self.count, self.tables = 0, {}
+
+    def forward(self, x):
+        self.count += 1
+        self.forwards += 1
+        if x.shape[1] not in self.tables:
+            self.tables[x.shape[1]] = torch.arange(x.shape[1]).cos()
+        return self.linear(x) * self.tables[x.shape[1]]
+
+
+@BOTH
+def test_modules_stay_as_they_are(schedule):
+    modules = [nn.Sequential(*layers(1), nn.BatchNorm1d(WIDTH)), Remembers()]
+    x, y = batch()
+    _, _, others = plain(modules, nn.MSELoss(), x, y)
+    compare(modules, schedule)
+    assert modules[0][1].num_batches_tracked == others[0][1].num_batches_tracked == M
+    assert modules[1].count == others[1].count == M == modules[1].forwards
+    assert torch.equal(modules[1](x), others[1](x))  # no tensor without data is left
+
+
+class Locks(nn.Linear):
+    def __init__(self):
+        super().__init__(WIDTH, WIDTH)
+        self.lock = threading.Lock()
+
+
+def test_shapes_that_cannot_be_found():
+    for words, module in (
+        (("reads the value", "_local_scalar"), Apply(lambda _, x: x if x.sum() > 0 else -x)),
+        (("reads the value",), nn.BatchNorm1d(WIDTH, momentum=None)),
+        (("shape depends on values", "nonzero"), Apply(lambda _, x: x[x.sum(1).nonzero()[:, 0]])),
+        (("cannot be copied", "lock"), Locks()),
+    ):
+        name = type(module).__name__
+        refused([*layers(1), module], "1F1B", f"stage 1 ({name})", *words)
+    error = refused(
+        [*layers(1), nn.Linear(3, WIDTH)], "1F1B", "stage 1 (Linear)", kind=weft.StageError
+    )
+    assert "RuntimeError" in error.message
+    assert isinstance(error.__cause__, RuntimeError)
+
+
+# ---- Steps ----
+
+
+@BOTH
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_add_up_over_steps(schedule, to_none):
+    modules, (x, y) = layers(2), batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    _, once, _ = plain(modules, nn.MSELoss(), x, y)
+    _, again, _ = plain(modules, nn.MSELoss(), y, x)
+    pipeline.step(x, y)
+    kept = modules[0].weight.grad
+    pipeline.step(y, x)
+    assert modules[0].weight.grad is kept
+    weights = parameters_of(modules, None)
+    same([w.grad for w in weights], [a + b for a, b in zip(once, again)])
+    for module in modules:
+        module.zero_grad(set_to_none=to_none)
+    pipeline.step(x, y)
+    same([w.grad for w in weights], once)
+
+
+def test_a_step_that_fails_leaves_gradients():
+    is_bad = []
+
+    def fails(self, x):
+        if is_bad:
+            raise ZeroDivisionError
+        return self.linear(x)
+
+    modules, (x, y) = [*layers(1), Apply(fails)], batch()
+    pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+    pipeline.step(x, y)
+    weights = parameters_of(modules, None)
+    before = [w.grad.clone() for w in weights]
+    is_bad.append(1)
+    with pytest.raises(ZeroDivisionError):
+        pipeline.step(x, y)
+    same([w.grad for w in weights], before)
+
+
+@pytest.mark.parametrize("m", [4, 5, 6, 7, 8])
+def test_dualpipev_needs_microbatches_for_its_ranks_only(m):
+    pipeline = weft_torch.Pipeline(layers(4), "DualPipeV", nn.MSELoss(), microbatches=m)
+    assert (pipeline.program.ranks, pipeline.program.stages) == (2, 4)
+    assert len(pipeline.step(*batch()).losses) == m
+    with pytest.raises(weft.UsageError):
+        weft_torch.Pipeline(layers(4), "DualPipeV", nn.MSELoss(), microbatches=3)
+
+
+def test_wrong_losses_and_batches():
+    x, y = batch()
+
+    def two(output, target):
+        return functional.mse_loss(output, target), output
+
+    refused(layers(2), "1F1B", "stage 1", "tuple of 2 (tensor, tensor)", loss_fn=two)
+    refused(layers(2), "1F1B", "float", loss_fn=lambda output, _: output.mean().item())
+    refused(layers(2), "1F1B", "x requires a gradient", data=(x.requires_grad_(), y))
+    refused(layers(2), "1F1B", "target requires", data=(x.detach(), y.requires_grad_()))
+    pipeline = weft_torch.Pipeline(layers(2), "1F1B", nn.MSELoss(), microbatches=M)
+    assert len(pipeline.eval(x, y).losses) == M
+
+
+# ---- Modes of the caller ----
+
+
+def test_hooks_of_saved_tensors():
+    modules, (x, y) = layers(2), batch()
+    _, expected, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline = weft_torch.Pipeline(modules, "ZBH1", nn.MSELoss(), microbatches=M)
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        pipeline.step(x, y)
+    assert len(packed) >= 2 * M
+    same([w.grad for w in parameters_of(modules, None)], expected)
+    for module in modules:
+        module.zero_grad()
+    with torch.autograd.graph.save_on_cpu():
+        pipeline.step(x, y)
+    same([w.grad for w in parameters_of(modules, None)], expected)
+
+
+def test_modes_of_dispatch_are_refused():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        error = refused(layers(2), "1F1B", "FlopCounterMode")
+    assert "mpi" in error.hint
+    with torch.device("cpu"):
+        compare(layers(2), "1F1B")
+
+
+def test_profiler():
+    x, y = batch()
+    pipeline = weft_torch.Pipeline(layers(2), "1F1B", nn.MSELoss(), microbatches=M)
+    with pytest.warns(UserWarning, match="profile_all_threads"), torch.profiler.profile():
+        pipeline.step(x, y)
+    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
+    with torch.profiler.profile(experimental_config=everywhere) as profile:
+        pipeline.step(x, y)
+    assert any(event.name == "aten::addmm" for event in profile.events())
