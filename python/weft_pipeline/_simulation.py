@@ -218,12 +218,20 @@ class Simulation(Immutable):
         return text_of(function, ctypes.byref(picture), *count, ctypes.byref(options))
 
     def to_svg(
-        self, *, name: str = "", width: int = 1200, dark: bool = False, colour_by: str = "op"
+        self,
+        *,
+        name: str = "",
+        width: int = 1200,
+        dark: bool = False,
+        colour_by: str = "op",
+        bare: bool = False,
     ) -> str:
-        """Draw an SVG document. `colour_by` is "op" or "stage"."""
+        """Draw an SVG document. `colour_by` is "op" or "stage"; `bare` leaves out the title and the
+        numbers above the rows."""
         options = lib.weft_render_options_default()
         options.width = integer(width, "width", 100, 100000)
         options.dark = boolean(dark, "dark")
+        options.bare = boolean(bare, "bare")
         options.colour_by = choice(colour_by, "colour_by", _COLOURS)
         return self._render(lib.weft_render_svg, name, options)
 
@@ -237,10 +245,12 @@ class Simulation(Immutable):
         """Make a Chrome trace (JSON), for Perfetto or chrome://tracing."""
         return self._render(lib.weft_render_trace, name, lib.weft_render_options_default())
 
-    def to_text(self, *, name: str = "", width: int = 80) -> str:
-        """Draw a timeline for a terminal."""
+    def to_text(self, *, name: str = "", width: int = 80, all_ranks: bool = False) -> str:
+        """Draw a timeline for a terminal. Of more than 32 ranks about 16 are shown, unless
+        `all_ranks` is set."""
         options = lib.weft_render_options_default()
         options.width = integer(width, "width", 20, 10000)
+        options.all_ranks = boolean(all_ranks, "all_ranks")
         return self._render(lib.weft_render_text, name, options)
 
     def save(self, path: Path) -> None:

@@ -167,6 +167,10 @@ def test_simulation():
     assert TABLE.lower().verify(channel="nccl-pair").channel == "nccl-pair"
     assert "makespan 34.6" in str(sim)
     assert sim.to_svg(dark=True).startswith("<svg")
+    assert "makespan" in sim.to_svg() and "makespan" not in sim.to_svg(bare=True)
+    many = weft.Table.named("GPipe", ranks=64, microbatches=2).simulate()
+    assert many.to_text().count("\nrank ") == 17 - 1
+    assert many.to_text(all_ranks=True).count("\nrank ") == 64 - 1
     assert "<html" in sim.to_html()[:200]
     assert '"traceEvents"' in sim.to_trace()
 
