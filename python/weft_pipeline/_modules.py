@@ -230,8 +230,12 @@ def leaves_of(outputs: Iterable[Any]) -> list[Any]:
     return leaves
 
 
-# What PyTorch says of a backward, and what helps.
+# What PyTorch says, and what helps.
 _REMEDIES = (
+    (
+        "a leaf Variable that requires grad is being used in an in-place operation",
+        "what a stage takes stays as it is: inplace=False in its first layer, or x = x.clone()",
+    ),
     (
         "donated buffers",
         "torch._functorch.config.donated_buffer = False before the first step, or a schedule "
@@ -249,8 +253,11 @@ _REMEDIES = (
 )
 
 
-def explained(k: int, module: Any, error: BaseException) -> BaseException:
-    """Give what to raise for an exception of a backward: PyTorch's own with stage and remedy."""
+def explained(k: int, module: Any, function: str, error: BaseException) -> BaseException:
+    """Give what to raise for an exception of a stage: PyTorch's own with stage and remedy.
+
+    Those of a forward are the module's, but for the known ones.
+    """
     if type(error) not in (RuntimeError, NotImplementedError):
         return error
     reason = error
@@ -258,8 +265,11 @@ def explained(k: int, module: Any, error: BaseException) -> BaseException:
         reason = reason.__cause__
     text = f"{reason}"
     hint = next((remedy for found, remedy in _REMEDIES if found in text), "")
+    if function == "forward" and not hint:
+        return error
+    kind = "forward" if function == "forward" else "backward"
     made = StageError(
-        f"stage {k} ({type(module).__name__}): its backward failed: {_words(reason)}", hint
+        f"stage {k} ({type(module).__name__}): its {kind} failed: {_words(reason)}", hint
     )
     made.__cause__ = error
     return made

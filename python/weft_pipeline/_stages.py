@@ -176,9 +176,7 @@ class Stage:
                     if not draws.call(functools.partial(function, where), number, who, waits):
                         return int(c.WEFT_IN_PROGRESS)
             except BaseException as caught:
-                self._fail(
-                    caught if kind == 0 else explained(self.index, self.module, caught), error
-                )
+                self._fail(explained(self.index, self.module, name, caught), error)
                 return int(c.WEFT_ERR_STAGE)
             return 0
 
@@ -247,7 +245,8 @@ class Stage:
 
     def _loss(self, where: Any, y: Any) -> Any:
         if self.runs.output:
-            self.outputs[where.microbatch] = y.detach()
+            # A copy: it may be a view of an input, whose memory others get next.
+            self.outputs[where.microbatch] = y.detach().clone()
         if self.loss_fn is None or self.targets is None:
             return y
         loss = self.loss_fn(y, self.targets[where.microbatch])

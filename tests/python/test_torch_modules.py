@@ -202,6 +202,23 @@ def test_unfreezing_between_steps():
     same([weight.grad for weight in parameters_of(modules, None)], gradients)
 
 
+def test_inputs_that_a_stage_changes():
+    modules = [*layers(1), nn.Sequential(nn.ReLU(inplace=True), *layers(1))]
+    error = refused(modules, "1F1B", "stage 1 (Sequential)", "forward", kind=weft.StageError)
+    assert "inplace=False" in error.hint and isinstance(error.__cause__, RuntimeError)
+
+
+def test_outputs_that_are_views_of_an_input():
+    modules, (x, y) = [*layers(1), nn.Flatten()], batch()
+    whole = modules[0](x).detach()
+    pipeline = weft_torch.Pipeline(modules, "GPipe", nn.MSELoss(), microbatches=M)
+    for _ in range(3):
+        kept = pipeline.eval(x).output
+        pipeline.eval(y)
+        assert torch.allclose(kept, whole, rtol=1e-5, atol=1e-6)
+        assert torch.allclose(pipeline.step(x, y, output=True).output, whole, rtol=1e-5, atol=1e-6)
+
+
 # ---- Random numbers ----
 
 
