@@ -21,7 +21,7 @@ import threading
 import traceback
 from typing import Any, NamedTuple, Optional
 
-from ._errors import Error, UsageError
+from ._errors import Error, UnavailableError, UsageError
 from ._library import c, call, choice, lib, string
 
 __all__ = ["Info", "begin", "info"]
@@ -126,13 +126,19 @@ _PROGRESS = ("calls", "thread")
 
 
 def _driver() -> Optional[str]:
-    """A driver of a Weft that is installed beside a folder of PATH, for the library in a wheel."""
+    """A driver of a Weft whose command is on PATH, installed or in a build folder.
+
+    The library in a wheel has none of its own.
+    """
     name = info().launcher
+    machine = os.uname().machine
     for folder in os.environ.get("PATH", "").split(os.pathsep):
-        for lib_folder in ("lib", f"lib/{os.uname().machine}-linux-gnu"):
+        if not os.path.isabs(folder) or not os.path.exists(os.path.join(folder, "weft")):
+            continue  # never relative to the current folder
+        for place in ("../lib/weft", f"../lib/{machine}-linux-gnu/weft", "lib"):
             for which in [name] if name else ["openmpi", "mpich"]:
-                path = os.path.join(folder, "..", lib_folder, "weft", f"weft-mpi-{which}.so")
-                if folder and os.path.exists(path):
+                path = os.path.join(folder, place, f"weft-mpi-{which}.so")
+                if os.path.exists(path):
                     return os.path.normpath(path)
     return None
 
@@ -160,6 +166,12 @@ def world(progress: str = "calls", transport: str = "mpi") -> Any:
         try:
             name = transport.encode()
             call(lib.weft_comm_open, None, name, ctypes.byref(options), ctypes.byref(out))
+        except UnavailableError as error:
+            if found or "there is no driver" not in error.message:
+                raise
+            raise UnavailableError(
+                f"{error.message}; and beside a command `weft` on PATH", error.hint
+            ) from None
         finally:
             lib.weft_launch_startup_end()
             if found:

@@ -161,6 +161,42 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.[0-9]'; }
   [[ $output == *"the MPI driver cannot be loaded: nosuch.so"* ]]
 }
 
+@test "a driver that others can change is not loaded, nor one relative to the current folder" {
+  local place
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  cc "${cflags[@]}" -c -o trainer.o "$WEFT_SOURCE_DIR/examples/mpi_trainer.c"
+  cc -o alone trainer.o "$LIBDIR/libweft-run.a" "$LIBDIR/libweft.a" -ljansson -lm -pthread
+  cat >planted.c <<'END'
+#include <stdio.h>
+__attribute__((constructor)) static void begin(void) { puts("PLANTED"); }
+END
+  cc -shared -fPIC -o planted.so planted.c
+  mkdir -p shared/lib shared/weft here/lib my/own
+  for place in shared/lib shared/weft here here/lib my/own; do
+    cp planted.so "$place/weft-mpi-mpich.so"
+  done
+  cp alone shared/
+  cp alone my/own/
+  chmod 1777 shared
+  chmod 777 shared/lib shared/weft
+  # In the program's own folder and in the current one; then where others may write.
+  run env PMI_RANK=0 PMI_SIZE=1 bash -c 'cd here && exec -a ./alone ../my/own/alone'
+  [[ $output == *"there is no driver for MPICH"* && $output != *PLANTED* ]]
+  run env PMI_RANK=0 PMI_SIZE=1 shared/alone
+  [[ $output == *"the MPI driver "*"/shared/lib/weft-mpi-mpich.so is not loaded: others can change it"* ]]
+  [[ $output == *"hint: it and its folder must belong to you, "* && $output != *PLANTED* ]]
+  if [ "$(id -u)" -eq 0 ]; then
+    chmod 755 shared/lib shared/weft
+    chown nobody shared/lib shared/weft/weft-mpi-mpich.so
+    run env PMI_RANK=0 PMI_SIZE=1 shared/alone
+    [[ $output == *"is not loaded: others can change it"* && $output != *PLANTED* ]]
+  fi
+  # The run path comes before what is beside the program.
+  cc -o shared/alone trainer.o "$LIBDIR/libweft-run.a" "$LIBDIR/libweft.a" -ljansson -lm -pthread \
+    -Wl,-rpath,"$LIBDIR/weft"
+  run ! grep -q PLANTED <(finds_driver shared/alone)
+}
+
 @test "the examples at the top of run.h compile" {
   { cat <<'END'
 #include <weft/run.h>

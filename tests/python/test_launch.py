@@ -64,6 +64,25 @@ def test_without_a_launcher():
         launch.begin("a\0b")
 
 
+def test_the_driver_is_found_by_path(tmp_path, monkeypatch):
+    """Of an installed Weft or a build folder that is on PATH; never in the current folder."""
+    for place in ("build/lib", "here/lib", "prefix/lib/weft"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "weft-mpi-openmpi.so").touch()
+    (tmp_path / "prefix/bin").mkdir()
+    for folder in ("build", "here", "prefix/bin"):
+        (tmp_path / folder / "weft").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    for path, found in (
+        ("build", "build/lib"),
+        ("prefix/bin", "prefix/lib/weft"),
+        ("prefix", None),
+    ):
+        monkeypatch.setenv("PATH", os.pathsep.join(["", ".", str(tmp_path / path)]))
+        expected = found and str(tmp_path / found / "weft-mpi-openmpi.so")
+        assert launch._driver() == expected
+
+
 def test_all_is_well(tmp_path):
     if not MPIS:
         pytest.skip("Weft is built without MPI, or there is no mpirun")

@@ -1,13 +1,15 @@
 /* The library's side of the mpi transport: which MPI started this process, where the
  * driver for it is, and the calls into it (mpi_driver.h). A driver that has been loaded
  * stays loaded: an MPI cannot be unloaded and started again. */
-#define _GNU_SOURCE /* dladdr */
+#define _GNU_SOURCE /* dladdr1 */
 #include <assert.h>
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <weft/support.h>
@@ -69,76 +71,122 @@ static bool folder_of(const char *path, char *out) {
   return true;
 }
 
-/* The folder of the file that this code is in: the shared library, or the program. */
-static bool library_folder(char *out) {
+/* This code was linked into the program, from the static library. */
+static bool is_in_program(void) {
   Dl_info info;
-  return dladdr((const void *)implementations, &info) != 0 && folder_of(info.dli_fname, out);
+  void *map = NULL;
+  return dladdr1((const void *)implementations, &info, &map, RTLD_DL_LINKMAP) != 0 && map != NULL &&
+         ((const struct link_map *)map)->l_name[0] == '\0';
 }
 
-static bool program_folder(char *out) {
-  char path[PATH_SIZE];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+/* The shared library that this code is in, with an absolute path. False for the program, and for one
+ * that was loaded by a relative path: after a chdir() that would be another file. */
+static bool library_file(char *out) {
+  Dl_info info;
+  return !is_in_program() && dladdr((const void *)implementations, &info) != 0 &&
+         info.dli_fname[0] == '/' && snprintf(out, PATH_SIZE, "%s", info.dli_fname) < PATH_SIZE;
+}
+
+/* Not argv[0], which is relative to the folder in which the program was started. */
+static bool program_file(char *out) {
+  const ssize_t length = readlink("/proc/self/exe", out, PATH_SIZE - 1);
   if (length <= 0) {
     return false;
   }
-  path[length] = '\0';
-  return folder_of(path, out);
+  out[length] = '\0';
+  return out[0] == '/';
 }
 
-/* Installed beside the library or the program, or in a build folder. */
+/* A driver is code: its file and its folder belong to root, to this user, or to whom the program or
+ * library belongs to, and not everybody may write to them. */
+static bool is_trusted(const char *path, uid_t owner) {
+  char folder[PATH_SIZE];
+  struct stat facts[2];
+  if (!folder_of(path, folder) || stat(folder, &facts[0]) != 0 || stat(path, &facts[1]) != 0 ||
+      !S_ISREG(facts[1].st_mode)) {
+    return false;
+  }
+  for (int k = 0; k < 2; k++) {
+    const uid_t uid = facts[k].st_uid;
+    if ((uid != 0 && uid != geteuid() && uid != owner) || (facts[k].st_mode & S_IWOTH) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Where drivers are: beside the library that is installed, or in a build folder; and likewise from
+ * a program, but never in its own folder, where programs of others are as well. */
 #define INSTALLED "../" WEFT_LIBDIR "/weft"
-static bool find_in(const char *folder, const char *file, char *out) {
-  static const char *const places[] = {"/weft/", "/", "/lib/", "/../lib/", "/" INSTALLED "/"};
-  for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
-    const int length = snprintf(out, PATH_SIZE, "%s%s%s", folder, places[k], file);
-    if (length > 0 && length < PATH_SIZE && access(out, R_OK) == 0) {
+static const char *const places[] = {"weft", "lib", "../lib", INSTALLED, "."};
+enum { PROGRAM_PLACES = 4, LIBRARY_PLACES = sizeof places / sizeof places[0] };
+
+struct search {
+  char path[PATH_SIZE];       /* what was found; the bare name is for the library path */
+  char distrusted[PATH_SIZE]; /* one that others can change; "": none */
+};
+
+static bool find_beside(const char *file, const char *name, size_t count, struct search *search) {
+  char folder[PATH_SIZE];
+  struct stat facts;
+  if (!folder_of(file, folder) || stat(file, &facts) != 0) {
+    return false;
+  }
+  for (size_t k = 0; k < count; k++) {
+    const int length = snprintf(search->path, PATH_SIZE, "%s/%s/%s", folder, places[k], name);
+    if (length <= 0 || length >= PATH_SIZE || access(search->path, R_OK) != 0) {
+      continue;
+    }
+    if (is_trusted(search->path, facts.st_uid)) {
       return true;
     }
+    memcpy(search->distrusted, search->path, PATH_SIZE);
   }
   return false;
 }
 
-/* Else `out` is the bare name, which dlopen() looks for on the library path. A program that is
- * linked with the static library has the folder of the drivers there (its run path). */
-static void find_driver(const char *file, char *out) {
-  char folder[PATH_SIZE];
-  if (!(library_folder(folder) && find_in(folder, file, out)) &&
-      !(program_folder(folder) && find_in(folder, file, out))) {
-    (void)snprintf(out, PATH_SIZE, "%s", file);
-  }
-}
-
 static enum weft_status fail_not_found(const struct implementation *which,
-                                       struct weft_error *error) {
-  char folder[PATH_SIZE], library[REASON_SIZE] = "", program[REASON_SIZE] = "";
-  if (library_folder(folder)) {
+                                       const struct search *search, struct weft_error *error) {
+  char file[PATH_SIZE], folder[PATH_SIZE], library[REASON_SIZE] = "", program[REASON_SIZE] = "";
+  if (search->distrusted[0] != '\0') {
+    return weft_fail(
+        error, WEFT_ERR_UNAVAILABLE,
+        "it and its folder must belong to you, to root or to the owner of the "
+        "program, and not everybody may write to them; WEFT_MPI_DRIVER may name it",
+        "the MPI driver %.200s is not loaded: others can change it",
+        weft_escape(library, sizeof library, search->distrusted, strlen(search->distrusted)));
+  }
+  if (library_file(file) && folder_of(file, folder)) {
     weft_escape(library, sizeof library, folder, strlen(folder));
   }
-  if (program_folder(folder)) {
+  if (program_file(file) && folder_of(file, folder)) {
     weft_escape(program, sizeof program, folder, strlen(folder));
   }
-  const bool two = strcmp(library, program) != 0;
+  const bool two = library[0] != '\0' && strcmp(library, program) != 0;
   return weft_fail(error, WEFT_ERR_UNAVAILABLE, which->packages,
-                   "there is no driver for %s: looked for %s in ., weft, lib, ../lib and " INSTALLED
-                   " of %.130s%s%.130s, and on the library path",
-                   which->title, which->file, library, two ? " and " : "", two ? program : "");
+                   "there is no driver for %s: looked for %s in weft, lib, ../lib and " INSTALLED
+                   " of %.130s%s%.130s, and on the library path (run path, LD_LIBRARY_PATH)",
+                   which->title, which->file, program, two ? " and " : "", two ? library : "");
 }
 
 /* ---- loading ---- */
 
-/* Global, because Open MPI's components need its symbols in the global scope. */
-static enum weft_status load(const char *path, const struct implementation *which,
+/* Global, because Open MPI's components need its symbols in the global scope. *missing, and no
+ * message: there is no file of that bare name on the library path. */
+static enum weft_status load(const char *path, const char *hint, bool *missing,
                              const struct weft_mpi_driver **out, struct weft_error *error) {
   char reason[REASON_SIZE];
   void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (handle == NULL) {
     const char *text = dlerror();
     text = text != NULL ? text : "unknown";
-    if (which != NULL && strchr(path, '/') == NULL && strncmp(text, path, strlen(path)) == 0) {
-      return fail_not_found(which, error);
+    if (missing != NULL && strncmp(text, path, strlen(path)) == 0 &&
+        strstr(text, "cannot open shared object file") != NULL) {
+      *missing = true;
+      return WEFT_ERR_UNAVAILABLE;
     }
     return weft_fail(error, WEFT_ERR_UNAVAILABLE,
-                     which != NULL ? which->packages : "WEFT_MPI_DRIVER names the file",
+                     hint != NULL ? hint : "WEFT_MPI_DRIVER names the file",
                      "the MPI driver cannot be loaded: %s",
                      weft_escape(reason, sizeof reason, text, strlen(text)));
   }
@@ -154,11 +202,23 @@ static enum weft_status load(const char *path, const struct implementation *whic
   return WEFT_OK;
 }
 
+/* Beside the library; on the library path, where a program that is linked with the static library
+ * has the folder of the drivers as its run path; from the program's folder. */
 static enum weft_status load_one(const struct implementation *which,
                                  const struct weft_mpi_driver **out, struct weft_error *error) {
-  char path[PATH_SIZE];
-  find_driver(which->file, path);
-  return load(path, which, out, error);
+  struct search search = {.distrusted = ""};
+  char file[PATH_SIZE];
+  if (library_file(file) && find_beside(file, which->file, LIBRARY_PLACES, &search)) {
+    return load(search.path, which->packages, NULL, out, error);
+  }
+  bool missing = false;
+  const enum weft_status status = load(which->file, which->packages, &missing, out, error);
+  if (!missing) {
+    return status;
+  }
+  return program_file(file) && find_beside(file, which->file, PROGRAM_PLACES, &search)
+             ? load(search.path, which->packages, NULL, out, error)
+             : fail_not_found(which, &search, error);
 }
 
 /* The first that is there. */
@@ -195,7 +255,7 @@ static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_
     WEFT_TRY(check_launcher(wanted, error));
   }
   if (path != NULL && path[0] != '\0') {
-    return load(path, NULL, out, error);
+    return load(path, NULL, NULL, out, error);
   }
   wanted = wanted != NULL ? wanted : weft_mpi_launcher();
   return wanted != NULL ? load_one(find_implementation(wanted), out, error) : load_any(out, error);
