@@ -6,8 +6,10 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
+#include <weft/cuda.h>
 #include <weft/support.h>
 
 typedef int cublasStatus_t;
@@ -117,15 +119,43 @@ static bool find_functions(void *library) {
   return true;
 }
 
-static void load(void) {
-  static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
-                                      "/usr/local/cuda/lib64/libcublasLt.so"};
-  void *library = NULL;
-  for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(names); k++) {
-    library = dlopen(names[k], RTLD_NOW | RTLD_LOCAL);
+/* Of CUDA; the second one is what is looked for first where there is no driver. */
+enum { VERSION_MAJOR_MIN = 12, VERSION_MAJOR_MAX = 13 };
+
+static int driver_major(void) {
+  struct weft_cuda_driver_info driver;
+  return weft_cuda_driver_info(&driver, NULL) == WEFT_OK ? driver.version / 1000
+                                                         : VERSION_MAJOR_MAX;
+}
+
+static bool open_library(const char *name, int major, bool any) {
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    return false;
   }
-  if (library != NULL && find_functions(library)) {
+  if (find_functions(library) && (any || api.cublasLtGetVersion() / 10000 <= (size_t)major)) {
     api.version = api.cublasLtGetVersion();
+    return true;
+  }
+  (void)dlclose(library);
+  return false;
+}
+
+/* A driver runs what a cublasLt of its own major version has, or of an older one; so those come
+ * first. */
+static void load(void) {
+  static const char *const others[] = {"libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"};
+  const int driver = driver_major();
+  char name[32];
+  bool loaded = false;
+  for (int any = 0; !loaded && any <= 1; any++) {
+    for (int major = driver + any; !loaded && major >= VERSION_MAJOR_MIN; major--) {
+      (void)snprintf(name, sizeof name, "libcublasLt.so.%d", major);
+      loaded = open_library(name, driver, any != 0);
+    }
+    for (size_t k = 0; !loaded && k < WEFT_ARRAY_LENGTH(others); k++) {
+      loaded = open_library(others[k], driver, any != 0);
+    }
   }
 }
 
@@ -137,6 +167,15 @@ uint64_t weft_cublaslt_version(void) {
 static enum weft_status fail(cublasStatus_t result, const char *call, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_DEVICE, "'weft doctor' names the GPU and its driver",
                    "cublasLt: %s: %s", call, api.cublasLtGetStatusString(result));
+}
+
+static enum weft_status fail_version(cublasStatus_t result, struct weft_error *error) {
+  return weft_fail(
+      error, WEFT_ERR_UNAVAILABLE,
+      "install the cublasLt of the driver's CUDA version and have LD_LIBRARY_PATH name "
+      "its folder; or a newer driver",
+      "the driver, for CUDA %d, does not run cublasLt %" PRIu64 ": %s", driver_major(),
+      api.version / 10000, api.cublasLtGetStatusString(result));
 }
 
 #define LT_TRY(error, name, ...)                            \
@@ -163,7 +202,8 @@ enum weft_status weft_cublaslt_open(const struct weft_allocator *allocator,
   const cublasStatus_t result = api.cublasLtCreate(&lt->handle);
   if (result != CUBLAS_STATUS_SUCCESS) {
     weft_array_free(allocator, lt, 1, sizeof *lt);
-    return fail(result, "cublasLtCreate", error);
+    return api.version / 10000 > (uint64_t)driver_major() ? fail_version(result, error)
+                                                          : fail(result, "cublasLtCreate", error);
   }
   *out = lt;
   return WEFT_OK;

@@ -40,6 +40,11 @@ WEFT_API enum weft_status weft_cuda_driver_info(struct weft_cuda_driver_info *ou
 WEFT_API enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out,
                                              struct weft_error *error);
 
+/* Compiled kernels are kept in $XDG_CACHE_HOME/weft or ~/.cache/weft, if that is a folder of this
+ * user that nobody else may write to. WEFT_ERR_UNAVAILABLE: it is not, and every start compiles
+ * again; the error says what is wrong with it. */
+WEFT_API enum weft_status weft_cuda_cache_check(struct weft_error *error);
+
 struct weft_cuda_options {
   const uint32_t *gpus; /* [gpu_count], numbers as CUDA counts them, none twice; NULL: all */
   uint32_t gpu_count;
@@ -53,7 +58,7 @@ struct weft_cuda;
 
 /* Opens GPUs for that many ranks of this process, and compiles the built-in kernels. Ranks go to
  * GPUs, or partitions, in order: as many in each as is even; several share one where there are
- * more. NULL `options`: all GPUs. WEFT_ERR_UNAVAILABLE as above; WEFT_ERR_USAGE: no such GPU, or
+ * more, and GPUs that no rank is on are not opened. NULL `options`: all GPUs. WEFT_ERR_UNAVAILABLE as above; WEFT_ERR_USAGE: no such GPU, or
  * it cannot be split so. */
 WEFT_API enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
                                          const struct weft_cuda_options *options,

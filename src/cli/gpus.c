@@ -1,6 +1,7 @@
 /* The GPUs of --device cuda; see gpus.h. */
 #include "cli/gpus.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -27,8 +28,9 @@ static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
 }
 
 /* Where each rank is a process: the one GPU of this rank. */
-static enum weft_status choose_gpu(const struct weft_cli_job *job, uint32_t *gpus,
-                                   struct weft_cuda_options *options, struct weft_error *error) {
+static enum weft_status choose_gpu(const struct weft_cli *cli, const struct weft_cli_job *job,
+                                   uint32_t *gpus, struct weft_cuda_options *options,
+                                   struct weft_error *error) {
   struct weft_comm_facts facts;
   struct weft_cuda_driver_info driver;
   weft_comm_facts(job->comm, &facts);
@@ -36,7 +38,12 @@ static enum weft_status choose_gpu(const struct weft_cli_job *job, uint32_t *gpu
     WEFT_TRY(weft_cuda_driver_info(&driver, error));
     gpus[0] = facts.rank_on_host % driver.gpu_count;
   } else {
+    driver.gpu_count = options->gpu_count;
     gpus[0] = gpus[facts.rank_on_host % options->gpu_count];
+  }
+  if (facts.rank_on_host == 0 && driver.gpu_count > 1 && facts.ranks_on_host > driver.gpu_count) {
+    weft_cli_print(cli, NULL, "note: %" PRIu32 " ranks share the %" PRIu32 " GPUs of this host",
+                   facts.ranks_on_host, driver.gpu_count);
   }
   options->gpus = gpus;
   options->gpu_count = 1;
@@ -70,9 +77,12 @@ int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_argumen
     }
     options.gpus = gpus;
   }
-  if ((job != NULL && choose_gpu(job, gpus, &options, &error) < 0) ||
+  if ((job != NULL && choose_gpu(cli, job, gpus, &options, &error) < 0) ||
       weft_cuda_open(cli->allocator, &options, job != NULL ? 1 : rank_count, out, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
+  }
+  if ((job == NULL || job->transport->rank == 0) && weft_cuda_cache_check(&error) < 0) {
+    weft_cli_print(cli, error.hint, "%s", error.message);
   }
   return WEFT_CLI_OK;
 }

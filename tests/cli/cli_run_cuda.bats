@@ -190,6 +190,94 @@ is_sound() {
   done
 }
 
+@test "a cache of kernels holds links, pipes and others' files: they are not followed, and replaced" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  export XDG_CACHE_HOME=$PWD/cache
+  on_gpus "" run t.csv --device cuda
+  succeeds
+  [ "$(stat -c %a cache/weft cache/weft/kernels-*)" = $'700\n600' ]
+  local file bad
+  file=$(echo cache/weft/kernels-*)
+  cp "$file" whole
+  echo precious >victim
+  bad=("ln -s $PWD/victim" "mkfifo" "mkdir" "install -m 620 whole")
+  [ "$(id -u)" -ne 0 ] || bad+=("install -m 600 -o nobody whole")
+  for bad in "${bad[@]}"; do
+    rm -rf "$file"
+    $bad "$file"
+    # nvrtc=fail would succeed with code of the cache.
+    on_gpus nvrtc=fail run t.csv --device cuda
+    fails 69 "cannot compile the kernels"
+    on_gpus "" run t.csv --device cuda
+    succeeds
+    [[ $bad == mkdir ]] || cmp "$file" whole
+    [ "$(cat victim)" = precious ]
+  done
+}
+
+@test "a cache of kernels that others may write to is not used, and the reason is printed" {
+  local bad
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  export XDG_CACHE_HOME=$PWD/cache
+  on_gpus "" run t.csv --device cuda
+  succeeds
+  mkdir elsewhere
+  bad=("chmod g+w cache/weft" "chmod o+w cache/weft" "ln -sfn ../elsewhere cache/weft" "cp t.csv cache/weft")
+  [ "$(id -u)" -ne 0 ] || bad+=("chown nobody cache/weft")
+  for bad in "${bad[@]}"; do
+    [[ $bad != ln* && $bad != cp* ]] || mv cache/weft kept
+    $bad
+    on_gpus nvrtc=fail run t.csv --device cuda
+    fails 69 "cannot compile the kernels"
+    on_gpus "" run t.csv --device cuda
+    [ "$status" -eq 0 ]
+    [[ ${stderr_lines[0]} == "weft: compiled kernels are not kept: $PWD/cache/weft "* ]]
+    on_gpus "" doctor
+    [[ $output == *"; compiled kernels are not kept: $PWD/cache/weft "* ]]
+    [ -z "$(ls elsewhere)" ]
+    [ ! -d kept ] || { rm cache/weft && mv kept cache/weft; }
+    chmod 700 cache/weft
+    chown "$(id -u)" cache/weft
+  done
+}
+
+# Files of other names are other versions: fake_nvrtc.c.
+@test "of several NVRTCs, the one whose code the driver loads is used; else a hint says which would be" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  export XDG_CACHE_HOME=$PWD/cache
+  on_gpus version=12040 run t.csv --device cuda
+  fails 69 "the driver, for CUDA 12.4, does not load what NVRTC 13.99 compiled"
+  [[ $stderr == *"hint: install NVRTC 12 "* ]]
+  mkdir both
+  cp "$FAKE_CUDA/libnvrtc.so.13" both/libnvrtc.so.12
+  export LD_LIBRARY_PATH=$PWD/both
+  on_gpus version=12040 run t.csv --device cuda
+  succeeds
+  on_gpus version=12040 doctor
+  [[ $output == *"driver for CUDA 12.4, NVRTC 12.99"* ]]
+  on_gpus "" doctor
+  [[ $output == *"driver for CUDA 13.0, NVRTC 13.99"* ]]
+  on_gpus version=14000 run t.csv --device cuda
+  succeeds
+}
+
+@test "NVRTC without a run path: its built-in headers are found beside it, or a hint names the folder" {
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  export XDG_CACHE_HOME=$PWD/cache
+  mkdir real links
+  cp "$FAKE_CUDA/libnvrtc.so.13" real/libnvrtc.so.13.0
+  ln -s ../real/libnvrtc.so.13.0 links/libnvrtc.so.12
+  on_gpus nvrtc=builtins run t.csv --device cuda
+  fails 69 "failed to open libnvrtc-builtins.so.13.99"
+  [[ $stderr == *"hint: it comes with NVRTC, as a file of its own: have LD_LIBRARY_PATH name its folder ($FAKE_CUDA"* ]]
+  # As in a folder that has a link to NVRTC alone.
+  echo 'int weft_fake_builtins;' >builtins.c
+  cc -shared -fPIC -Wl,-soname,libnvrtc-builtins.so.12.99 -o real/libnvrtc-builtins.so.12.99 builtins.c
+  export LD_LIBRARY_PATH=$PWD/links
+  on_gpus version=12040,nvrtc=builtins run t.csv --device cuda
+  succeeds
+}
+
 @test "a signal ends the command, whatever a GPU does" {
   local graph hangs pid
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv

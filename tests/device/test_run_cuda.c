@@ -379,6 +379,33 @@ static void a_rank_has_many_streams(void **state) {
   assert_int_equal(fake_cuda_statistics().streams, before);
 }
 
+/* A GPU without a rank is left alone, and each rank has its own GPU's number of SMs. */
+static void gpus_are_opened_for_ranks_only(void **state) {
+  static const uint32_t listed[] = {2, 0, 1}, wrong[] = {2, 7};
+  struct weft_cuda *cuda;
+  struct weft_error error;
+  (void)state;
+  fake_cuda_reset(&(struct fake_cuda_options){.devices = 3, .mixed = true});
+  const uint64_t before = fake_cuda_statistics().contexts;
+  struct weft_cuda_options options = {.gpus = listed, .gpu_count = 3};
+  assert_int_equal(weft_cuda_open(NULL, &options, 2, &cuda, &error), WEFT_OK);
+  assert_int_equal(fake_cuda_statistics().contexts, before + 2);
+  assert_non_null(strstr(weft_cuda_place(cuda, 0), "GPU 2 ("));
+  assert_non_null(strstr(weft_cuda_place(cuda, 0), ", 116 SMs"));
+  assert_non_null(strstr(weft_cuda_place(cuda, 1), "GPU 0 ("));
+  assert_non_null(strstr(weft_cuda_place(cuda, 1), ", 132 SMs"));
+  weft_cuda_close(cuda);
+  options = (struct weft_cuda_options){.partitions = 2};
+  assert_int_equal(weft_cuda_open(NULL, &options, 3, &cuda, &error), WEFT_OK);
+  assert_int_equal(fake_cuda_statistics().contexts, before + 2);
+  assert_non_null(strstr(weft_cuda_place(cuda, 2), "GPU 1 ("));
+  assert_non_null(strstr(weft_cuda_place(cuda, 2), ", partition 0 of 2, 56 SMs"));
+  weft_cuda_close(cuda);
+  options = (struct weft_cuda_options){.gpus = wrong, .gpu_count = 2};
+  assert_int_equal(weft_cuda_open(NULL, &options, 1, &cuda, &error), WEFT_ERR_USAGE);
+  assert_int_equal(fake_cuda_statistics().contexts, before);
+}
+
 /* What CUDA would refuse without a reason is refused with one. */
 static void launches_beyond_the_limits_are_refused(void **state) {
   static const struct weft_cuda_launch bad[] = {
@@ -828,6 +855,7 @@ int main(void) {
       cmocka_unit_test(times_count_from_before_the_batch),
       cmocka_unit_test(ranks_on_the_host_and_on_gpus),
       cmocka_unit_test(ranks_do_not_begin_alone),
+      cmocka_unit_test(gpus_are_opened_for_ranks_only),
       cmocka_unit_test(launches_beyond_the_limits_are_refused),
       cmocka_unit_test(ranks_are_on_parts_of_gpus),
   };

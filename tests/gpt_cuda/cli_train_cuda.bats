@@ -189,6 +189,24 @@ hash_of() {
   hints
 }
 
+@test "train on GPUs: an old GPU, and the cublasLt of the driver's version" {
+  text >data.txt
+  export LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  WEFT_FAKE_CUDA=capability=75 weft train --data data.txt "${model[@]}" --device cuda
+  fails 69 "it has compute capability 7.5, and the trainer's kernels need 8.0"
+  hints
+  # Files of other names are other versions, and version 13 does not start on a driver for 12.
+  mkdir own
+  cp "$FAKE_CUDA/libnvrtc.so.13" own/libnvrtc.so.12
+  export LD_LIBRARY_PATH=$PWD/own:$LD_LIBRARY_PATH
+  WEFT_FAKE_CUDA=version=12040 weft train --data data.txt "${model[@]}" --device cuda --steps 1
+  fails 69 "the driver, for CUDA 12, does not run cublasLt 13"
+  hints
+  cp "$FAKE_CUBLASLT/libcublasLt.so.13" own/libcublasLt.so.12
+  WEFT_FAKE_CUDA=version=12040 weft train --data data.txt "${model[@]}" --device cuda --steps 1
+  succeeds
+}
+
 # The first kernel never ends, so that all are launched and none of this large batch is computed.
 @test "train on GPUs: sequences times heads may be more than a grid has in y" {
   text >data.txt

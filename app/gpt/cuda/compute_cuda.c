@@ -410,6 +410,21 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
   return &ops;
 }
 
+/* Of bf16 in mma instructions, and of copies to shared memory. */
+enum { CAPABILITY_MIN = 80 };
+
+static enum weft_status check_gpu(struct weft_cuda *gpus, uint32_t rank, struct weft_error *error) {
+  const struct weft_cuda_gpu_info *gpu = weft_cuda_rank_gpu(gpus, rank);
+  if (gpu->capability < CAPABILITY_MIN) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "GPUs since Ampere (A100, RTX 30) have it; CUDA_VISIBLE_DEVICES chooses",
+                     "%s: it has compute capability %" PRIu32 ".%" PRIu32
+                     ", and the trainer's kernels need 8.0",
+                     weft_cuda_place(gpus, rank), gpu->capability / 10, gpu->capability % 10);
+  }
+  return WEFT_OK;
+}
+
 /* Sequences and heads are the grid's z and y in attention; CUDA counts so far. */
 enum { GRID_MAX = 65535 };
 
@@ -511,6 +526,7 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   };
   struct weft_device *device = weft_cuda_device(gpus, rank);
   assert(device != NULL);
+  WEFT_TRY(check_gpu(gpus, rank, error));
   WEFT_TRY(check_config(config, sequences_max, error));
   struct weft_gpt_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
   if (cuda == NULL) {

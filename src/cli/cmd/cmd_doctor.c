@@ -75,6 +75,9 @@ static void add_cuda(struct weft_text *text) {
     weft_text_add(text, "no NVRTC, which the built-in stages need");
   }
   add_nccl(text);
+  if (weft_cuda_cache_check(&error) < 0) {
+    weft_text_addf(text, "; %s", error.message);
+  }
   for (uint32_t k = 0; k < driver.gpu_count; k++) {
     struct weft_cuda_gpu_info gpu;
     if (weft_cuda_gpu_info(k, &gpu, &error) == WEFT_OK) {

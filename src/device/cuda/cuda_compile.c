@@ -1,19 +1,23 @@
 /* Kernels compiled on the machine that runs them; see cuda_compile.h. One build of Weft so serves
  * machines with any GPU or none, and building it needs no CUDA. */
+#define _GNU_SOURCE /* dladdr */
 #include "device/cuda/cuda_compile.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <weft/device.h>
 #include <weft/support.h>
+
+#include "device/cuda/kernel_cache.h"
+
+/* Of CUDA; the second one is what is looked for first where there is no driver. */
+enum { VERSION_MAJOR_MIN = 12, VERSION_MAJOR_MAX = 13 };
 
 typedef struct nvrtcProgram_st *nvrtcProgram;
 
@@ -33,6 +37,7 @@ static struct {
   NVRTC_FUNCTIONS(MEMBER)
 #undef MEMBER
   int version;
+  char folder[128]; /* where it is, for a hint */
 } nvrtc;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -49,16 +54,69 @@ static bool find_functions(void *library) {
   return true;
 }
 
-static void load(void) {
-  static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so",
-                                      "/usr/local/cuda/lib64/libnvrtc.so"};
-  void *library = NULL;
+static int version_of(void *library) {
+  int (*version)(int *major, int *minor);
+  void *found = dlsym(library, "nvrtcVersion");
   int major = 0, minor = 0;
-  for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(names); k++) {
-    library = dlopen(names[k], RTLD_NOW | RTLD_LOCAL);
+  memcpy((void *)&version, (const void *)&found, sizeof found);
+  return found != NULL && version(&major, &minor) == 0 ? 1000 * major + 10 * minor : 0;
+}
+
+/* NULL: no library of that name is of the driver's major version or an older one, unless any is
+ * accepted. */
+static void *open_library(const char *name, int driver_major, bool any) {
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (library != NULL && !any && version_of(library) / 1000 > driver_major) {
+    (void)dlclose(library);
+    library = NULL;
   }
-  if (library != NULL && find_functions(library) && nvrtc.nvrtcVersion(&major, &minor) == 0) {
-    nvrtc.version = 1000 * major + 10 * minor;
+  return library;
+}
+
+/* A driver loads code that a compiler of its own major version made, or of an older one; so those
+ * come first. */
+static void *find_library(int driver_major) {
+  static const char *const others[] = {"libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"};
+  char name[32];
+  for (int any = 0; any <= 1; any++) {
+    void *library = NULL;
+    for (int major = driver_major + any; library == NULL && major >= VERSION_MAJOR_MIN; major--) {
+      (void)snprintf(name, sizeof name, "libnvrtc.so.%d", major);
+      library = open_library(name, driver_major, any != 0);
+    }
+    for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(others); k++) {
+      library = open_library(others[k], driver_major, any != 0);
+    }
+    if (library != NULL) {
+      return library;
+    }
+  }
+  return NULL;
+}
+
+/* NVRTC opens its built-in headers' library by its name when it compiles. That of CUDA 13 has no run
+ * path, so its own folder is not searched; one that is loaded is found. */
+static void load_builtins(void) {
+  Dl_info info;
+  char path[PATH_MAX], name[PATH_MAX + 64];
+  if (dladdr((const void *)(uintptr_t)nvrtc.nvrtcVersion, &info) == 0 ||
+      realpath(info.dli_fname, path) == NULL) {
+    return;
+  }
+  *strrchr(path, '/') = '\0';
+  (void)snprintf(nvrtc.folder, sizeof nvrtc.folder, "%.100s", path);
+  (void)snprintf(name, sizeof name, "%s/libnvrtc-builtins.so.%d.%d", path, nvrtc.version / 1000,
+                 nvrtc.version % 1000 / 10);
+  (void)dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void load(void) {
+  const struct weft_cuda_api *cuda;
+  const bool has_driver = weft_cuda_api_load(&cuda, NULL) == WEFT_OK;
+  void *library = find_library(has_driver ? cuda->version / 1000 : VERSION_MAJOR_MAX);
+  if (library != NULL && find_functions(library)) {
+    nvrtc.version = version_of(library);
+    load_builtins();
   }
 }
 
@@ -67,73 +125,13 @@ int weft_cuda_compiler_version(void) {
   return nvrtc.version;
 }
 
-/* ---- The cache: a file per source, compiler and capability: the code, and its checksum ---- */
-
-enum { PATH_SIZE = 4096 };
-
 /* Hopper's own instructions, wgmma among them, are only in the target of that one capability. */
 static const char *target_suffix(uint32_t capability) { return capability == 90 ? "a" : ""; }
 
-static bool cache_path(const char *source, bool exact, uint32_t capability, char *out) {
-  const char *folder = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  const uint64_t hash = weft_checksum(source, (uint64_t)strlen(source));
-  const bool own = folder == NULL || folder[0] != '/';
-  if (own && (home == NULL || home[0] != '/')) {
-    return false;
-  }
-  const int length =
-      snprintf(out, PATH_SIZE, "%s%s/weft/kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s%s",
-               own ? home : folder, own ? "/.cache" : "", hash, nvrtc.version, capability,
-               target_suffix(capability), exact ? "" : "-fused");
-  return length > 0 && length < PATH_SIZE - 16;
-}
-
-/* False: there is none, or it is damaged. */
-static bool read_cache(const struct weft_allocator *allocator, const char *path, char **code,
-                       size_t *size) {
-  FILE *file = fopen(path, "rb");
-  struct stat facts;
-  bool done = false;
-  if (file == NULL) {
-    return false;
-  }
-  uint64_t sum;
-  if (fstat(fileno(file), &facts) == 0 && facts.st_size > (off_t)sizeof sum) {
-    *size = (size_t)facts.st_size - sizeof sum;
-    *code = weft_array_allocate(allocator, *size, 1);
-    done = *code != NULL && fread(*code, 1, *size, file) == *size &&
-           fread(&sum, sizeof sum, 1, file) == 1 && sum == weft_checksum(*code, *size);
-    if (!done) {
-      weft_array_free(allocator, *code, *size, 1);
-    }
-  }
-  (void)fclose(file);
-  return done;
-}
-
-/* Written beside and renamed, so that nobody reads half of it. Without a cache the next start
- * compiles again, and nothing else changes. */
-static void write_cache(char *path, const char *code, size_t size) {
-  char temporary[PATH_SIZE];
-  for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-    *slash = '\0';
-    const bool made = mkdir(path, 0777) == 0 || errno == EEXIST;
-    *slash = '/';
-    if (!made) {
-      return;
-    }
-  }
-  (void)snprintf(temporary, sizeof temporary, "%.4000s.%ld", path, (long)getpid());
-  FILE *file = fopen(temporary, "wb");
-  if (file == NULL) {
-    return;
-  }
-  const uint64_t sum = weft_checksum(code, size);
-  const bool written =
-      fwrite(code, 1, size, file) == size && fwrite(&sum, sizeof sum, 1, file) == 1;
-  if (fclose(file) != 0 || !written || rename(temporary, path) != 0) {
-    (void)remove(temporary);
-  }
+static void name_code(const char *source, bool exact, uint32_t capability, char *out) {
+  (void)snprintf(out, WEFT_KERNEL_CACHE_NAME_SIZE, "kernels-%016" PRIx64 "-%d-sm%" PRIu32 "%s%s",
+                 weft_checksum(source, (uint64_t)strlen(source)), nvrtc.version, capability,
+                 target_suffix(capability), exact ? "" : "-fused");
 }
 
 /* ---- Compiling ---- */
@@ -147,8 +145,15 @@ static enum weft_status fail_compile(const struct weft_allocator *allocator, nvr
   if (log != NULL) {
     (void)nvrtc.nvrtcGetProgramLog(program, log);
   }
+  char hint[sizeof error->hint];
+  const bool builtins = log != NULL && strstr(log, "libnvrtc-builtins") != NULL;
+  (void)snprintf(hint, sizeof hint,
+                 builtins ? "it comes with NVRTC, as a file of its own: have LD_LIBRARY_PATH name "
+                            "its folder (%.100s, if it is there)"
+                          : "a newer NVRTC knows newer GPUs, and an older one older GPUs",
+                 nvrtc.folder);
   const enum weft_status status = weft_fail(
-      error, WEFT_ERR_UNAVAILABLE, "an NVRTC of the driver's CUDA version may do it",
+      error, WEFT_ERR_UNAVAILABLE, hint,
       "NVRTC %d.%d cannot compile the kernels for capability %" PRIu32 ".%" PRIu32 ": %.200s",
       nvrtc.version / 1000, nvrtc.version % 1000 / 10, capability / 10, capability % 10,
       log != NULL ? log : "no reason given");
@@ -178,10 +183,32 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
   return WEFT_OK;
 }
 
+enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const char *code,
+                                     CUlibrary *out, struct weft_error *error) {
+  const CUresult result = cuda->cuLibraryLoadData(out, code, NULL, NULL, 0, NULL, NULL, 0);
+  if (result == CUDA_SUCCESS) {
+    return WEFT_OK;
+  }
+  if (nvrtc.version / 1000 <= cuda->version / 1000) {
+    return weft_cuda_fail(cuda, result, "cuLibraryLoadData", error);
+  }
+  const char *text = NULL;
+  (void)cuda->cuGetErrorString(result, &text);
+  char hint[sizeof error->hint];
+  (void)snprintf(hint, sizeof hint,
+                 "install NVRTC %d ('pip install nvidia-cuda-nvrtc-cu%d') and have "
+                 "LD_LIBRARY_PATH name its folder; or a driver for CUDA %d",
+                 cuda->version / 1000, cuda->version / 1000, nvrtc.version / 1000);
+  return weft_fail(error, WEFT_ERR_UNAVAILABLE, hint,
+                   "the driver, for CUDA %d.%d, does not load what NVRTC %d.%d compiled: %s",
+                   cuda->version / 1000, cuda->version % 1000 / 10, nvrtc.version / 1000,
+                   nvrtc.version % 1000 / 10, text != NULL ? text : "unknown error");
+}
+
 enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const char *source,
                                    bool exact, uint32_t capability, char **code, size_t *size,
                                    struct weft_error *error) {
-  char path[PATH_SIZE];
+  char name[WEFT_KERNEL_CACHE_NAME_SIZE];
   nvrtcProgram program;
   if (weft_cuda_compiler_version() == 0) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE,
@@ -189,8 +216,8 @@ enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const
                      "LD_LIBRARY_PATH name its folder",
                      "there is no libnvrtc here, which compiles the kernels");
   }
-  const bool caches = cache_path(source, exact, capability, path);
-  if (caches && read_cache(allocator, path, code, size)) {
+  name_code(source, exact, capability, name);
+  if (weft_kernel_cache_read(allocator, name, code, size)) {
     return WEFT_OK;
   }
   if (nvrtc.nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL) != 0) {
@@ -198,8 +225,8 @@ enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const
   }
   const enum weft_status status = compile(allocator, program, exact, capability, code, size, error);
   (void)nvrtc.nvrtcDestroyProgram(&program);
-  if (status == WEFT_OK && caches) {
-    write_cache(path, *code, *size);
+  if (status == WEFT_OK) {
+    weft_kernel_cache_write(name, *code, *size);
   }
   return status;
 }

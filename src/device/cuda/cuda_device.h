@@ -17,6 +17,7 @@ struct weft_cuda_gpu {
   CUlibrary library;
   CUfunction kernels[WEFT_CUDA_KERNELS_MAX];
   struct weft_cuda_gpu_info info;
+  uint32_t rank_sms;      /* of a partition, or of the whole GPU */
   CUgreenCtx *partitions; /* [cuda->partition_count] */
   uint64_t peers;         /* bit k: it can access the memory of cuda->gpus[k] */
   bool abandoned;         /* the driver would wait forever for its work; atomic */

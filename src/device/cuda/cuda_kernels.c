@@ -34,11 +34,9 @@ static enum weft_status load(struct weft_cuda_kernels *kernels, const char *sour
   WEFT_TRY(weft_cuda_compile(kernels->allocator, source, false, rank->gpu->info.capability, &code,
                              &size, error));
   WEFT_CUDA_TRY(rank->cuda, error, cuCtxSetCurrent, rank->gpu->context);
-  const CUresult result =
-      rank->cuda->cuLibraryLoadData(&kernels->library, code, NULL, NULL, 0, NULL, NULL, 0);
+  const enum weft_status status = weft_cuda_load_code(rank->cuda, code, &kernels->library, error);
   weft_array_free(kernels->allocator, code, size, 1);
-  return result == CUDA_SUCCESS ? find(kernels, names, error)
-                                : weft_cuda_fail(rank->cuda, result, "cuLibraryLoadData", error);
+  return status == WEFT_OK ? find(kernels, names, error) : status;
 }
 
 enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank, const char *source,

@@ -71,11 +71,9 @@ static enum weft_status load_kernels(const struct weft_cuda *cuda, struct weft_c
   size_t size;
   WEFT_TRY(weft_cuda_compile(cuda->allocator, weft_cuda_kernels_text, true, gpu->info.capability,
                              &code, &size, error));
-  const CUresult result = api->cuLibraryLoadData(&gpu->library, code, NULL, NULL, 0, NULL, NULL, 0);
+  const enum weft_status status = weft_cuda_load_code(api, code, &gpu->library, error);
   weft_array_free(cuda->allocator, code, size, 1);
-  if (result != CUDA_SUCCESS) {
-    return weft_cuda_fail(api, result, "cuLibraryLoadData", error);
-  }
+  WEFT_TRY(status);
   const struct weft_kernel *kernel;
   for (uint32_t k = 0; (kernel = weft_kernel_at(k)) != NULL; k++) {
     CUkernel found;
@@ -96,7 +94,7 @@ static enum weft_status fail_split(const struct weft_cuda *cuda, const struct we
 
 /* Equal groups; what is left over stays unused. */
 static enum weft_status split(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
-                              uint32_t *sms_each, struct weft_error *error) {
+                              struct weft_error *error) {
   const struct weft_cuda_api *api = cuda->cuda;
   const uint32_t wanted = cuda->partition_count;
   CUdevResource whole = {.type = CU_DEV_RESOURCE_TYPE_SM}, rest, parts[64];
@@ -121,26 +119,26 @@ static enum weft_status split(const struct weft_cuda *cuda, struct weft_cuda_gpu
     WEFT_CUDA_TRY(api, error, cuGreenCtxCreate, &gpu->partitions[k], description, gpu->device,
                   CU_GREEN_CTX_DEFAULT_STREAM);
   }
-  *sms_each = parts[0].of.sm.smCount;
+  gpu->rank_sms = parts[0].of.sm.smCount;
   return WEFT_OK;
 }
 
 static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *gpu, uint32_t number,
-                                 uint32_t *sms_each, struct weft_error *error) {
+                                 struct weft_error *error) {
   const struct weft_cuda_api *api = cuda->cuda;
   gpu->number = number;
   WEFT_TRY(weft_cuda_gpu_info(number, &gpu->info, error));
   WEFT_CUDA_TRY(api, error, cuDeviceGet, &gpu->device, (int)number);
   WEFT_CUDA_TRY(api, error, cuDevicePrimaryCtxRetain, &gpu->context, gpu->device);
   WEFT_CUDA_TRY(api, error, cuCtxSetCurrent, gpu->context);
-  *sms_each = gpu->info.sm_count;
+  gpu->rank_sms = gpu->info.sm_count;
   if (cuda->partition_count > 0) {
     gpu->partitions =
         weft_array_allocate_zero(cuda->allocator, cuda->partition_count, sizeof(CUgreenCtx));
     if (gpu->partitions == NULL) {
       return weft_fail_memory(error, cuda->partition_count * sizeof(CUgreenCtx));
     }
-    WEFT_TRY(split(cuda, gpu, sms_each, error));
+    WEFT_TRY(split(cuda, gpu, error));
   }
   return load_kernels(cuda, gpu, error);
 }
@@ -189,18 +187,17 @@ static void close_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu) {
 /* ---- Ranks ---- */
 
 static void name_place(const struct weft_cuda *cuda, struct weft_cuda_device *rank,
-                       uint32_t partition, uint32_t sms) {
+                       uint32_t partition) {
   char part[64] = "";
   if (cuda->partition_count > 0) {
     (void)snprintf(part, sizeof part, ", partition %" PRIu32 " of %" PRIu32, partition,
                    cuda->partition_count);
   }
   (void)snprintf(rank->place, sizeof rank->place, "GPU %" PRIu32 " (%s)%s, %" PRIu32 " SMs",
-                 rank->gpu->number, rank->gpu->info.name, part, sms);
+                 rank->gpu->number, rank->gpu->info.name, part, rank->sm_count);
 }
 
-static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t sms_each,
-                                  struct weft_error *error) {
+static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, struct weft_error *error) {
   struct weft_cuda_device *rank = &cuda->ranks[r];
   const uint32_t parts = cuda->partition_count > 0 ? cuda->partition_count : 1;
   const uint64_t places = (uint64_t)cuda->gpu_count * parts;
@@ -211,9 +208,9 @@ static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t s
   rank->of = cuda;
   rank->gpu = &cuda->gpus[place / parts];
   rank->device.number = rank->gpu->number;
-  rank->sm_count = sms_each;
+  rank->sm_count = rank->gpu->rank_sms;
   rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
-  name_place(cuda, rank, (uint32_t)(place % parts), sms_each);
+  name_place(cuda, rank, (uint32_t)(place % parts));
   if (pthread_mutex_init(&rank->lock, NULL) != 0) {
     return weft_fail_memory(error, sizeof rank->lock);
   }
@@ -260,15 +257,13 @@ enum weft_status weft_cuda_identify(struct weft_device *device, struct weft_cuda
 
 static enum weft_status open_all(struct weft_cuda *cuda, const struct weft_cuda_options *options,
                                  struct weft_error *error) {
-  uint32_t sms_each = 0;
   weft_cuda_pinned_init(cuda);
   for (uint32_t k = 0; k < cuda->gpu_count; k++) {
-    WEFT_TRY(open_gpu(cuda, &cuda->gpus[k], options->gpus != NULL ? options->gpus[k] : k, &sms_each,
-                      error));
+    WEFT_TRY(open_gpu(cuda, &cuda->gpus[k], options->gpus != NULL ? options->gpus[k] : k, error));
   }
   WEFT_TRY(connect_peers(cuda, error));
   for (uint32_t r = 0; r < cuda->rank_count; r++) {
-    WEFT_TRY(open_rank(cuda, r, sms_each, error));
+    WEFT_TRY(open_rank(cuda, r, error));
   }
   return WEFT_OK;
 }
@@ -276,6 +271,8 @@ static enum weft_status open_all(struct weft_cuda *cuda, const struct weft_cuda_
 static enum weft_status check_gpus(const struct weft_cuda_options *options,
                                    struct weft_error *error) {
   for (uint32_t k = 0; options->gpus != NULL && k < options->gpu_count; k++) {
+    struct weft_cuda_gpu_info info; /* of those that no rank needs, too */
+    WEFT_TRY(weft_cuda_gpu_info(options->gpus[k], &info, error));
     for (uint32_t j = 0; j < k; j++) {
       if (options->gpus[j] == options->gpus[k]) {
         return weft_fail(error, WEFT_ERR_USAGE, "name it once: several ranks share a GPU anyway",
@@ -284,6 +281,13 @@ static enum weft_status check_gpus(const struct weft_cuda_options *options,
     }
   }
   return WEFT_OK;
+}
+
+/* A context takes memory and time on every GPU, so only those that ranks are on get one. */
+static uint32_t count_used(uint32_t gpu_count, uint32_t partitions, uint32_t rank_count) {
+  const uint32_t parts = partitions > 0 ? partitions : 1;
+  const uint32_t needed = (uint32_t)(((uint64_t)rank_count + parts - 1) / parts);
+  return needed < gpu_count ? needed : gpu_count;
 }
 
 enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
@@ -312,7 +316,7 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
   }
   cuda->allocator = allocator;
   cuda->cuda = api;
-  cuda->gpu_count = gpu_count;
+  cuda->gpu_count = count_used(gpu_count, options->partitions, rank_count);
   cuda->partition_count = options->partitions;
   cuda->first_rank = options->first_rank;
   cuda->rank_count = rank_count;

@@ -431,6 +431,7 @@ static void set_options(const struct fake_cuda_options *of, bool no_devices) {
   options->query_nodes = of->query_nodes > 0 ? of->query_nodes : 16;
   options->memory_bytes = of->memory_bytes > 0 ? of->memory_bytes : UINT64_C(1) << 30;
   options->version = of->version > 0 ? of->version : 13000;
+  options->capability = of->capability > 0 ? of->capability : 90;
   if (options->devices > FAKE_DEVICES_MAX || options->queues > FAKE_QUEUES_MAX ||
       options->policy > FAKE_CUDA_STARVE) {
     (void)fprintf(stderr, "fake CUDA: at most %d devices, %d queues\n", FAKE_DEVICES_MAX,
@@ -510,6 +511,10 @@ static void parse_option(struct fake_cuda_options *options, bool *no_devices, ch
     options->memory_bytes = number;
   } else if (strcmp(text, "version") == 0) {
     options->version = (uint32_t)number;
+  } else if (strcmp(text, "mixed") == 0) {
+    options->mixed = true;
+  } else if (strcmp(text, "capability") == 0) {
+    options->capability = (uint32_t)number;
   } else if (strcmp(text, "mps") == 0) {
     options->mps = (uint32_t)number;
   } else if (strcmp(text, "no_peers") == 0) {

@@ -1,6 +1,8 @@
 /* A libcublasLt without a GPU: a product is a kernel of the fake driver, computed by loops. The
  * numbers of types and attributes are those of cublasLt's documentation, as in app/cuda. */
+#define _GNU_SOURCE /* dladdr */
 #include <assert.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,7 +230,14 @@ LT_API int cublasLtMatmul(struct handle *handle, struct desc *desc, const float 
                           const uint64_t *algo, void *workspace, size_t workspace_bytes,
                           CUstream stream);
 
-size_t cublasLtGetVersion(void) { return 139900; }
+/* A file that is called so is of CUDA 12; the driver looks at the version in front of code. */
+static bool is_of_12(void) {
+  Dl_info info;
+  return dladdr((const void *)(uintptr_t)is_of_12, &info) != 0 &&
+         strstr(info.dli_fname, ".so.12") != NULL;
+}
+
+size_t cublasLtGetVersion(void) { return is_of_12() ? 129900 : 139900; }
 
 const char *cublasLtGetStatusString(int status) {
   return status == SUCCESS ? "success" : status == INVALID_VALUE ? "invalid value" : "failed";
@@ -241,8 +250,9 @@ int cublasLtCreate(struct handle **handle) {
                                                  .run = run,
                                                  .accesses = accesses};
   struct handle *made = calloc(1, sizeof *made);
+  const char *code = is_of_12() ? "fake NVRTC 12" : "fake NVRTC 13";
   fake_cuda_register(&kernel);
-  if (made == NULL || cuLibraryLoadData(&made->library, "", NULL, NULL, 0, NULL, NULL, 0) != 0 ||
+  if (made == NULL || cuLibraryLoadData(&made->library, code, NULL, NULL, 0, NULL, NULL, 0) != 0 ||
       cuLibraryGetKernel(&made->kernel, made->library, kernel.name) != 0) {
     (void)cublasLtDestroy(made);
     return INVALID_VALUE;

@@ -43,6 +43,7 @@ enum fake_cuda_policy {
 struct fake_cuda_options {
   uint32_t devices; /* 1; up to 8 */
   uint32_t sms;     /* of each device: 132 */
+  bool mixed;       /* each device has 8 SMs less than the one before it */
   uint32_t queues;  /* hardware queues of each device: 8; up to 32 */
   uint64_t seed;    /* 0 */
   enum fake_cuda_policy policy;
@@ -51,6 +52,7 @@ struct fake_cuda_options {
   uint32_t crash_queries; /* a kernel that crashes does so after so many more queries: 0 */
   uint64_t memory_bytes;  /* of each device: 1 GiB */
   uint32_t version;       /* of CUDA: 13000 */
+  uint32_t capability;    /* of the devices: 90 */
   uint32_t mps;  /* connections that all processes of the job share, as under MPS: 0: no MPS */
   bool no_peers; /* devices cannot access each other's memory */
   bool separate_hosts; /* what one host thread has waited for, another has not; else all are one */

@@ -38,14 +38,22 @@ static bool has_connections(void) {
   return fake.options.mps == 0 || connections * processes <= fake.options.mps;
 }
 
+static uint32_t sms_of(CUdevice device) {
+  return fake.options.sms - (fake.options.mixed ? 8 * (uint32_t)device : 0);
+}
+
 static CUresult attribute_of(int *value, int attribute, CUdevice device) {
   if (!is_device(device)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = (int)fake.options.sms; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = (int)sms_of(device); break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = (int)fake.options.capability / 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = (int)fake.options.capability % 10;
+      break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -113,7 +121,7 @@ static CUresult resource_of(CUdevice device, CUdevResource *resource, int type) 
   }
   memset(resource, 0, sizeof *resource);
   resource->type = type;
-  resource->of.sm.smCount = fake.options.sms;
+  resource->of.sm.smCount = sms_of(device);
   resource->of.sm.minSmPartitionSize = SM_GROUP;
   resource->of.sm.smCoscheduledAlignment = SM_GROUP;
   return CUDA_SUCCESS;

@@ -244,10 +244,23 @@ uint64_t fake_kernel_time_ns(const struct fake_work *work) {
 
 /* ---- Calls ---- */
 
+enum { NO_BINARY_FOR_GPU = 209 };
+
+/* Of the NVRTC that made it, as fake_nvrtc.c notes it in front of the source; 0: it was another. */
+static uint32_t compiler_major(const char *code) {
+  static const char mark[] = "fake NVRTC ";
+  return strncmp(code, mark, sizeof mark - 1) == 0
+             ? (uint32_t)strtoul(code + sizeof mark - 1, NULL, 10)
+             : 0;
+}
+
 static CUresult library_load(CUlibrary *library, const void *code) {
   FAKE_TRY(fake_capture_forbid());
   if (code == NULL) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (compiler_major(code) > fake.options.version / 1000) {
+    return NO_BINARY_FOR_GPU;
   }
   *library = fake_object_create(FAKE_LIBRARY, sizeof **library);
   fake.statistics.libraries++;

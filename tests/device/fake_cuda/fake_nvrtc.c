@@ -1,6 +1,13 @@
-/* A libnvrtc whose compiled code is the source: the fake driver finds kernels by their names and
- * does not look at code. The version is one that there is not, so that nothing compiled here is
- * taken from a cache on a machine with a GPU. nvrtc=fail in WEFT_FAKE_CUDA: no program compiles; nvrtc=lost: what was compiled is not given. */
+/* A libnvrtc whose compiled code is the source behind its version, which is all of it that the fake
+ * driver looks at: it finds kernels by their names. The version is 13.99, or 12.99 of a file that is
+ * called so: one that there is not, so that nothing compiled here is taken from a cache on a machine
+ * with a GPU. In WEFT_FAKE_CUDA, nvrtc=fail: no program compiles; nvrtc=lost: what was compiled is
+ * not given; nvrtc=builtins: it needs its libnvrtc-builtins, as the real one does. */
+#define _GNU_SOURCE /* dladdr */
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,11 +19,31 @@ typedef struct program {
 
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1, INVALID_INPUT = 3, COMPILATION = 6 };
 
-static const char refusal[] = "fake nvrtc: error: nvrtc=fail in WEFT_FAKE_CUDA\n";
-
-static int refuses(void) {
+static bool is_told(const char *option) {
   const char *text = getenv("WEFT_FAKE_CUDA");
-  return text != NULL && strstr(text, "nvrtc=fail") != NULL;
+  return text != NULL && strstr(text, option) != NULL;
+}
+
+static int major_version(void) {
+  Dl_info info;
+  return dladdr((const void *)(uintptr_t)major_version, &info) != 0 &&
+                 strstr(info.dli_fname, ".so.12") != NULL
+             ? 12
+             : 13;
+}
+
+/* NULL: it compiles. */
+static const char *refusal(void) {
+  char name[40];
+  if (is_told("nvrtc=fail")) {
+    return "fake nvrtc: error: nvrtc=fail in WEFT_FAKE_CUDA\n";
+  }
+  (void)snprintf(name, sizeof name, "libnvrtc-builtins.so.%d.99", major_version());
+  if (is_told("nvrtc=builtins") && dlopen(name, RTLD_NOW) == NULL) {
+    return major_version() == 12 ? "nvrtc: error: failed to open libnvrtc-builtins.so.12.99\n"
+                                 : "nvrtc: error: failed to open libnvrtc-builtins.so.13.99\n";
+  }
+  return NULL;
 }
 
 NVRTC_API int nvrtcVersion(int *major, int *minor);
@@ -32,7 +59,7 @@ NVRTC_API int nvrtcGetProgramLogSize(nvrtcProgram program, size_t *size);
 NVRTC_API int nvrtcGetProgramLog(nvrtcProgram program, char *log);
 
 int nvrtcVersion(int *major, int *minor) {
-  *major = 13;
+  *major = major_version();
   *minor = 99;
   return SUCCESS;
 }
@@ -57,13 +84,14 @@ int nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *na
     return INVALID_INPUT;
   }
   nvrtcProgram created = calloc(1, sizeof *created);
-  char *copy = malloc(strlen(source) + 1);
+  const size_t room = strlen(source) + 32;
+  char *copy = malloc(room);
   if (created == NULL || copy == NULL) {
     free(created);
     free(copy);
     return OUT_OF_MEMORY;
   }
-  memcpy(copy, source, strlen(source) + 1);
+  (void)snprintf(copy, room, "fake NVRTC %d.99\n%s", major_version(), source);
   created->source = copy;
   *program = created;
   return SUCCESS;
@@ -80,7 +108,7 @@ int nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *opti
   (void)program;
   (void)count;
   (void)options;
-  return refuses() ? COMPILATION : SUCCESS;
+  return refusal() != NULL ? COMPILATION : SUCCESS;
 }
 
 int nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
@@ -89,8 +117,7 @@ int nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
 }
 
 int nvrtcGetCUBIN(nvrtcProgram program, char *code) {
-  const char *text = getenv("WEFT_FAKE_CUDA");
-  if (text != NULL && strstr(text, "nvrtc=lost") != NULL) {
+  if (is_told("nvrtc=lost")) {
     return OUT_OF_MEMORY;
   }
   memcpy(code, program->source, strlen(program->source) + 1);
@@ -99,12 +126,13 @@ int nvrtcGetCUBIN(nvrtcProgram program, char *code) {
 
 int nvrtcGetProgramLogSize(nvrtcProgram program, size_t *size) {
   (void)program;
-  *size = refuses() ? sizeof refusal : 1;
+  *size = refusal() != NULL ? strlen(refusal()) + 1 : 1;
   return SUCCESS;
 }
 
 int nvrtcGetProgramLog(nvrtcProgram program, char *log) {
   (void)program;
-  memcpy(log, refuses() ? refusal : "", refuses() ? sizeof refusal : 1);
+  const char *text = refusal() != NULL ? refusal() : "";
+  memcpy(log, text, strlen(text) + 1);
   return SUCCESS;
 }
