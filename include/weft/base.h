@@ -10,7 +10,14 @@
  * only on success: after a failure *out is as it was before the call, so start with NULL where you
  * destroy it in any case.
  *
- * The library never prints, never exits, and keeps no global state. */
+ * The library never prints, never exits, and keeps no global state, except that libweft-run, which
+ * loads libraries of others, keeps those loaded, and sets variables of the environment that they
+ * read when they start, each only where it is not set: CUDA_DEVICE_MAX_CONNECTIONS when a GPU is
+ * first used; NCCL_HOSTID, NCCL_IGNORE_CPU_AFFINITY and NCCL_RUNTIME_CONNECT when a world over NCCL
+ * is opened; OMPI_MCA_ess_singleton_isolated and OMPI_MCA_mpi_yield_when_idle when Weft starts MPI.
+ * setenv() is not safe beside getenv() in other threads: open GPUs and worlds before you start
+ * threads, or set the variables yourself. docs/launch.md says what they are for; weft/launch.h
+ * has more of its own. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H
 

@@ -6,7 +6,8 @@
  *     ...
  *     weft_cuda_close(cuda);                               // after the pipelines
  *
- * Building needs no CUDA: the driver's library is loaded when a GPU is first asked for.
+ * Building needs no CUDA: the driver's library is loaded when a GPU is first asked for, and stays
+ * loaded; CUDA_DEVICE_MAX_CONNECTIONS is set before, where it is not (weft/base.h).
  *
  * A struct weft_stream is a CUstream, which is a cudaStream_t, and a struct weft_device_event a
  * CUevent: cast them. A stage's function is called with its rank's GPU as the current device,

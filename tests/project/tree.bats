@@ -35,3 +35,18 @@ sources() { find include src app bench examples tests tools cmake -type f \
     src --exclude-dir=cli
   [ "$status" -eq 1 ] || { echo "$output"; return 1; }
 }
+
+@test "the libraries set the variables of the environment that base.h and launch.md list, in one place" {
+  local name
+  run grep -rlwE 'setenv|putenv|unsetenv|clearenv' src --include='*.[ch]' --exclude-dir=cli
+  [ "$(sort <<<"$output")" = $'src/device/environment_default.c\nsrc/device/environment_default.h\nsrc/launch/supervisor.c' ] ||
+    { echo "$output"; return 1; }
+  run sed -nE 's/^  X\((\w+)\).*/\1/p' src/device/environment_default.h
+  [ "${#lines[@]}" -ge 6 ]
+  for name in "${lines[@]}"; do
+    grep -qw "$name" include/weft/base.h || { echo "$name is not in base.h"; return 1; }
+    grep -q "^| \`$name\` |" docs/launch.md || { echo "$name is not in launch.md"; return 1; }
+  done
+  # And nothing that is no longer set.
+  [ "$(grep -cE '^\| `(CUDA|NCCL|OMPI)_\w+` \|' docs/launch.md)" -eq "${#lines[@]}" ]
+}

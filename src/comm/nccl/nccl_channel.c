@@ -1,5 +1,5 @@
 /* Opening channels: which communicators there are, and whether the GPU has room for their blocks. */
-#define _GNU_SOURCE /* sched_getaffinity, setenv */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -12,6 +12,7 @@
 
 #include "comm/nccl/nccl_world.h"
 #include "device/cuda/cuda_device.h"
+#include "device/environment_default.h"
 
 enum {
   ID_BYTES = sizeof(ncclUniqueId),
@@ -244,7 +245,7 @@ static void name_host(const struct weft_nccl_world *world, uint32_t sharing) {
   char name[64];
   if (sharing > 1) {
     (void)snprintf(name, sizeof name, "weft-rank-%" PRIu32, world->transport.rank);
-    (void)setenv("NCCL_HOSTID", name, 0);
+    weft_environment_default(WEFT_ENVIRONMENT_NCCL_HOSTID, name);
   }
 }
 
@@ -254,14 +255,14 @@ static void name_host(const struct weft_nccl_world *world, uint32_t sharing) {
 static void free_threads(void) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) < THREADS_MIN) {
-    (void)setenv("NCCL_IGNORE_CPU_AFFINITY", "1", 0);
+    weft_environment_default(WEFT_ENVIRONMENT_NCCL_IGNORE_CPU_AFFINITY, "1");
   }
 }
 
 /* NCCL's own collectives have to be connected before a step, whatever their sizes (nccl_sum.c). */
 static void connect_algorithms(const struct weft_nccl_world *world) {
   if (world->own_order && world->groups != NULL) {
-    (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    weft_environment_default(WEFT_ENVIRONMENT_NCCL_RUNTIME_CONNECT, "0");
   }
 }
 

@@ -10,6 +10,8 @@
 
 #include <weft/support.h>
 
+#include "device/environment_default.h"
+
 enum { VERSION_MIN = 12000 };
 static const unsigned long CONNECTIONS_MIN = 2, CONNECTIONS_MAX = 32, CONNECTIONS_MPS = 64;
 
@@ -97,7 +99,7 @@ static void choose_connections(void) {
                  share > CONNECTIONS_MAX   ? CONNECTIONS_MAX
                  : share < CONNECTIONS_MIN ? CONNECTIONS_MIN
                                            : share);
-  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", text, 0);
+  weft_environment_default(WEFT_ENVIRONMENT_CUDA_DEVICE_MAX_CONNECTIONS, text);
 }
 
 static void load(void) {

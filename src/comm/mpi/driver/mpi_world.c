@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "comm/mpi/driver/mpi_world.h"
+#include "device/environment_default.h"
 
 enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
 
@@ -97,9 +98,9 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
                      "MPI has been initialised already");
   }
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
-    (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+    weft_environment_default(WEFT_ENVIRONMENT_OMPI_MCA_ess_singleton_isolated, "1");
   }
-  (void)setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
+  weft_environment_default(WEFT_ENVIRONMENT_OMPI_MCA_mpi_yield_when_idle, "0");
   const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (result != MPI_SUCCESS) {
     return fail_mpi(error, result, "starting");
