@@ -81,7 +81,7 @@ steps() {
 END
   mpi_run -n 2 ./weft run t.csv --unchecked --device cuda --f 1 --json
   [ "$status" -eq 0 ]
-  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"--channel nccl-world"* ]]
+  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"channel model nccl-world"* ]]
   mpi_is_tidy
 }
 
@@ -119,7 +119,7 @@ END
   per_rank
   mpi_run -n 3 ./weft run t.csv --unchecked --device cuda --f 1 --json
   [ "$status" -eq 0 ]
-  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"--channel nccl-world"* ]]
+  [[ $(jq -r .no_graph <<<"$output") == "the program would hang"*"channel model nccl-world"* ]]
   mpi_is_tidy
 }
 
