@@ -162,7 +162,23 @@ class Firefox:
         self.open_url("file://" + os.path.abspath(path) + fragment)
 
     def open_url(self, url):
-        self._ask("browsingContext.navigate", context=self.context, url=url, wait="complete")
+        """Looks by itself whether the page is there: Firefox's answer to a navigation that waits for
+        it has been seen to stay away."""
+        seen = None
+        for _ in range(3):
+            self._ask("browsingContext.navigate", context=self.context, url=url, wait="none")
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                try:
+                    answer = self._ask("script.evaluate", target={"context": self.context}, awaitPromise=False,
+                                       expression="location.href + ' ' + document.readyState")
+                    seen = answer["result"]["value"] if answer["type"] == "success" else seen
+                except Failure:  # the page before it is just going
+                    pass
+                if seen and seen.startswith(url.split("#")[0]) and seen.endswith(" complete"):
+                    return
+                time.sleep(0.02)
+        raise Failure(f"{url} was not opened, but: {seen}")
 
     def run(self, script, *arguments):
         """Runs the body of a function in the page and returns its result, which JSON can carry."""
