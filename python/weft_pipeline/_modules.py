@@ -57,7 +57,13 @@ def _check_kind(k: int, module: Any) -> None:
                 _AVERAGE,
             )
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    is_lazy = import_module("torch.nn.parameter").is_lazy
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise UsageError(
+                f"stage {k} cannot run: its tensor {name} has no shape yet (a lazy module)",
+                "run the module once with a dummy batch, or give it its sizes",
+            )
         if kind is not None and isinstance(tensor, kind):
             raise UsageError(
                 f"stage {k} cannot run: its tensor {name} is a DTensor, and ranks of a pipeline "

@@ -202,6 +202,13 @@ def test_unfreezing_between_steps():
     same([weight.grad for weight in parameters_of(modules, None)], gradients)
 
 
+def test_lazy_modules_are_refused():
+    modules = [*layers(1), nn.Sequential(nn.LazyLinear(WIDTH))]
+    refused(modules, "1F1B", "stage 1", "0.weight", "lazy")
+    modules[1](batch()[0])
+    compare(modules, "1F1B")
+
+
 def test_inputs_that_a_stage_changes():
     modules = [*layers(1), nn.Sequential(nn.ReLU(inplace=True), *layers(1))]
     error = refused(modules, "1F1B", "stage 1 (Sequential)", "forward", kind=weft.StageError)
