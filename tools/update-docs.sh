@@ -1,11 +1,11 @@
 #!/bin/bash
-# Brings the documents up to date: the blocks made from the sources, and the
-# output of the examples.
+# Brings the documents up to date: the blocks made from the sources, the
+# output of the examples, and the pictures in docs/pictures that `weft show` draws.
 #
 #     tools/update-docs.sh [--check] [FILE...]
 #
 # --check changes nothing, shows what is stale, and then exits with 1. Without
-# FILE: all documents. WEFT is the command to use; default build/weft.
+# FILE: all documents and pictures. WEFT is the command to use; default build/weft.
 #
 # A block stands between <!-- generated: NAME --> and <!-- end generated -->, and
 # is what the function block_NAME here prints.
@@ -92,13 +92,32 @@ fill_blocks() { # FILE
   done <"$1"
 }
 
+draw_pictures() { # FOLDER
+  local shape name
+  (
+    cd "$1"
+    weft=$OLDPWD/$WEFT
+    [[ $WEFT != /* ]] || weft=$WEFT
+    "$weft" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
+    "$weft" show zbv.csv --hop 0.25 --width 900 -o zbv.svg
+    for shape in GPipe 1F1B 'Interleaved1F1B -v 2' 'LoopedBFS -v 2' ZBH1 ZBVZeroBubble DualPipeV; do
+      name=${shape%% *}
+      read -ra options <<<"$shape"
+      "$weft" gen "${options[@]}" -p 4 -m 8 | "$weft" show --title "$name" --width 640 -o "schedule-$name.svg"
+    done
+    rm zbv.csv
+  )
+}
+
 check=false
 if [[ ${1:-} == --check ]]; then
   check=true
   shift
 fi
 documents=("$@")
+pictures=false
 if [[ ${#documents[@]} -eq 0 ]]; then
+  pictures=true
   documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md)
 fi
 
@@ -117,7 +136,22 @@ for document in "${documents[@]}"; do
     stale=$((stale + 1))
   fi
 done
+if $pictures; then
+  mkdir "$fresh/pictures"
+  draw_pictures "$fresh/pictures"
+  for picture in "$fresh"/pictures/*; do
+    name=docs/pictures/$(basename "$picture")
+    if cmp -s "$picture" "$name"; then
+      continue
+    elif $check; then
+      echo "$name is stale" >&2
+      stale=$((stale + 1))
+    else
+      cp "$picture" "$name"
+    fi
+  done
+fi
 if [[ $stale -gt 0 ]]; then
-  echo "$stale of ${#documents[@]} documents are stale; tools/update-docs.sh renews output and tables" >&2
+  echo "$stale of ${#documents[@]} documents are stale; tools/update-docs.sh renews output, tables and pictures" >&2
   exit 1
 fi
