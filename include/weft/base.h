@@ -113,7 +113,8 @@ WEFT_API void weft_text_add(struct weft_text *text, const char *string);
 WEFT_API void weft_text_add_number(struct weft_text *text, uint64_t number);
 WEFT_API void weft_text_addf(struct weft_text *text, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* Text from outside, made safe for a terminal: control bytes, DEL and invalid UTF-8 become \xNN. */
+/* Text from outside, made safe for a terminal: control characters, those that break a line or turn
+ * its direction (U+2028, U+202E ...), and bytes that are no UTF-8 become \xNN. */
 WEFT_API void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size);
 
 /* WEFT_OK, or WEFT_ERR_MEMORY (and fills error, if given) when an append failed. */

@@ -43,15 +43,15 @@ WEFT_API enum weft_status weft_fail_null(struct weft_error *error, const char *f
                                          const char *argument);
 
 /* Fills *error (unless NULL) and returns `status`. The message is formatted, the hint is
- * literal; either is truncated with "..." when too long. Control bytes in the message
- * become "?". To say more about a failure, pass error->message and error->hint. */
+ * literal; either is truncated with "..." when too long. What
+ * weft_text_add_escaped() escapes becomes "?" in the message. To say more about a failure, pass error->message and error->hint. */
 WEFT_API enum weft_status weft_fail(struct weft_error *error, enum weft_status status,
                                     const char *hint, const char *format, ...) WEFT_PRINTF(4, 5);
 
 /* WEFT_ERR_MEMORY, with the number of bytes that could not be allocated. */
 WEFT_API enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes);
 
-/* Copies `size` bytes of outside text into `buffer`, control bytes and what is no UTF-8 escaped,
+/* Copies `size` bytes of outside text into `buffer`, escaped as by weft_text_add_escaped(),
  * truncated with "..."; returns `buffer`. For building messages. */
 WEFT_API char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size);
 
@@ -157,6 +157,8 @@ WEFT_API void weft_json_close(struct weft_json *json, char bracket);
 /* Ends the document: a newline. */
 WEFT_API void weft_json_finish(struct weft_json *json);
 
+/* Any bytes: what controls a terminal becomes \u001b, \u202e; a byte that is no UTF-8 becomes the
+ * text \xff. */
 WEFT_API void weft_json_string(struct weft_json *json, const char *key, const char *value);
 WEFT_API void weft_json_number(struct weft_json *json, const char *key, uint64_t value);
 /* null where it is not known. */

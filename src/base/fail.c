@@ -45,12 +45,14 @@ void weft_mark_cut(char *buffer, size_t buffer_size, int wanted) {
 }
 
 /* Outside text in a message, such as the name of a file, must not control a terminal. */
-static void replace_control_bytes(char *text) {
-  for (; *text != '\0'; text++) {
-    const unsigned char byte = (unsigned char)*text;
-    if (byte < 0x20 || byte == 0x7f) {
+static void replace_controls(char *text) {
+  for (size_t left = strlen(text); left > 0;) {
+    const size_t length = weft_plain_length(text, left);
+    if (length == 0) {
       *text = '?';
     }
+    text += length > 0 ? length : 1;
+    left -= length > 0 ? length : 1;
   }
 }
 
@@ -66,7 +68,7 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   weft_mark_cut(made.message, sizeof made.message,
                 vsnprintf(made.message, sizeof made.message, format, arguments));
   va_end(arguments);
-  replace_control_bytes(made.message);
+  replace_controls(made.message);
   weft_mark_cut(made.hint, sizeof made.hint, snprintf(made.hint, sizeof made.hint, "%s", hint));
   *error = made;
   return status;

@@ -8,21 +8,44 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/plain_text.h"
+
+/* A character that would control a terminal; those are one, two or three bytes long. */
+static void add_control(struct weft_text *text, const char *data, size_t length) {
+  const unsigned char *bytes = (const unsigned char *)data;
+  const unsigned code =
+      length == 1   ? bytes[0]
+      : length == 2 ? (bytes[0] & 0x1fu) << 6 | (bytes[1] & 0x3fu)
+                    : (bytes[0] & 0xfu) << 12 | (bytes[1] & 0x3fu) << 6 | (bytes[2] & 0x3fu);
+  weft_text_addf(text, "\\u%04x", code);
+}
+
+/* JSON is UTF-8: a byte that is not, as in the name of a file, becomes the text \xff, as in
+ * weft_text_add_escaped(). */
 static void add_string(struct weft_text *text, const char *value) {
+  const char *end = value + strlen(value);
   weft_text_add(text, "\"");
-  while (*value != '\0') {
-    const size_t plain = strcspn(value,
-                                 "\"\\\x01\x02\x03\x04\x05\x06\x07\x08\t\n\x0b\x0c\r\x0e"
-                                 "\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c"
-                                 "\x1d\x1e\x1f");
-    weft_text_append(text, value, plain);
-    value += plain;
-    if (*value == '"' || *value == '\\') {
-      const char escaped[2] = {'\\', *value++};
-      weft_text_append(text, escaped, sizeof escaped);
-    } else if (*value != '\0') {
-      weft_text_addf(text, "\\u%04x", (unsigned char)*value++);
+  while (value < end) {
+    const char *plain = value;
+    size_t length = 0;
+    while (value < end && *value != '"' && *value != '\\' &&
+           (length = weft_plain_length(value, (size_t)(end - value))) > 0) {
+      value += length;
     }
+    weft_text_append(text, plain, (size_t)(value - plain));
+    if (value == end) {
+      break;
+    }
+    length = weft_character_length(value, (size_t)(end - value));
+    if (*value == '"' || *value == '\\') {
+      const char escaped[2] = {'\\', *value};
+      weft_text_append(text, escaped, sizeof escaped);
+    } else if (length > 0) {
+      add_control(text, value, length);
+    } else {
+      weft_text_addf(text, "\\\\x%02x", (unsigned char)*value);
+    }
+    value += length > 0 ? length : 1;
   }
   weft_text_add(text, "\"");
 }

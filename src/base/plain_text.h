@@ -4,8 +4,11 @@
 
 #include <weft/base.h>
 
-/* Bytes of the character at data, which has at least one; 0 where it would control a terminal, or
- * is no well-formed UTF-8, and so is escaped. */
+/* Bytes of the character at data, which has at least one; 0 where that is no well-formed UTF-8. */
+size_t weft_character_length(const char *data, size_t size);
+
+/* The same; 0 also where it would control a terminal: break or turn the line, or hide text. Such a
+ * character is escaped. */
 size_t weft_plain_length(const char *data, size_t size);
 
 /* Marks what snprintf() has cut, which wanted so many bytes, with "..."; a character is cut off

@@ -93,29 +93,47 @@ void weft_text_addf(struct weft_text *text, const char *format, ...) {
   text->size += (size_t)size;
 }
 
-/* 0 if there is no well-formed UTF-8 sequence. Overlong forms, surrogates and C1 controls
- * (U+0080-U+009F, which terminals obey) do not count as well-formed. */
-static size_t utf8_length(const unsigned char *data, size_t size) {
-  const unsigned char lead = data[0];
-  const size_t length = lead >= 0xf0 && lead <= 0xf4 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
-  if (length == 0 || lead > 0xf4 || length > size) {
+/* Overlong forms and surrogates are not well-formed. */
+size_t weft_character_length(const char *data, size_t size) {
+  assert(data != NULL && size > 0);
+  const unsigned char *bytes = (const unsigned char *)data;
+  const unsigned char lead = bytes[0];
+  const size_t length = lead < 0x80                  ? 1
+                        : lead < 0xc2 || lead > 0xf4 ? 0
+                        : lead < 0xe0                ? 2
+                        : lead < 0xf0                ? 3
+                                                     : 4;
+  if (length > size) {
     return 0;
   }
   for (size_t i = 1; i < length; i++) {
-    if ((data[i] & 0xc0) != 0x80) {
+    if ((bytes[i] & 0xc0) != 0x80) {
       return 0;
     }
   }
-  const bool overlong = (lead == 0xe0 && data[1] < 0xa0) || (lead == 0xf0 && data[1] < 0x90);
-  const bool outside = (lead == 0xed && data[1] > 0x9f) || (lead == 0xf4 && data[1] > 0x8f);
-  const bool control = lead == 0xc2 && data[1] < 0xa0;
-  return overlong || outside || control ? 0 : length;
+  const bool overlong = (lead == 0xe0 && bytes[1] < 0xa0) || (lead == 0xf0 && bytes[1] < 0x90);
+  const bool outside = (lead == 0xed && bytes[1] > 0x9f) || (lead == 0xf4 && bytes[1] > 0x8f);
+  return overlong || outside ? 0 : length;
+}
+
+/* Control codes (C1, U+0080-U+009F, too: terminals obey them), and what breaks a line or turns its
+ * direction: U+061C, U+200E, U+200F, U+2028-U+202E, U+2066-U+2069. */
+static bool is_control(const unsigned char *bytes, size_t length) {
+  if (length == 1) {
+    return bytes[0] < 0x20 || bytes[0] == 0x7f;
+  }
+  if (length == 2) {
+    return (bytes[0] == 0xc2 && bytes[1] < 0xa0) || (bytes[0] == 0xd8 && bytes[1] == 0x9c);
+  }
+  return length == 3 && bytes[0] == 0xe2 &&
+         ((bytes[1] == 0x80 &&
+           (bytes[2] == 0x8e || bytes[2] == 0x8f || (bytes[2] >= 0xa8 && bytes[2] <= 0xae))) ||
+          (bytes[1] == 0x81 && bytes[2] >= 0xa6 && bytes[2] <= 0xa9));
 }
 
 size_t weft_plain_length(const char *data, size_t size) {
-  assert(data != NULL && size > 0);
-  const unsigned char *bytes = (const unsigned char *)data;
-  return bytes[0] >= 0x80 ? utf8_length(bytes, size) : bytes[0] >= 0x20 && bytes[0] < 0x7f;
+  const size_t length = weft_character_length(data, size);
+  return is_control((const unsigned char *)data, length) ? 0 : length;
 }
 
 void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size) {

@@ -171,23 +171,14 @@ void weft_add_line_text(struct weft_text *text, const char *outside, size_t widt
   weft_text_add(text, "…");
 }
 
-static bool is_line_separator(const char *data) { /* U+2028 and U+2029 */
-  return (uint8_t)data[0] == 0xe2 && (uint8_t)data[1] == 0x80 && ((uint8_t)data[2] | 1) == 0xa9;
-}
-
-/* One character of well-formed UTF-8 without control bytes, as part of a JSON
- * string that no HTML parser takes for the end of anything. */
-static size_t add_character(struct weft_text *text, const char *data, size_t left) {
-  if (left >= 3 && is_line_separator(data)) {
-    weft_text_addf(text, "\\u20%x", 0x28 + ((uint8_t)data[2] & 1));
-    return 3;
-  }
-  if (strchr("\"\\<>&'", data[0]) != NULL) {
-    weft_text_addf(text, "\\u%04x", (unsigned)(uint8_t)data[0]);
+/* One byte of text that is escaped, as part of a JSON string that no HTML parser takes for the end
+ * of anything. */
+static void add_byte(struct weft_text *text, char byte) {
+  if (strchr("\"\\<>&'", byte) != NULL) {
+    weft_text_addf(text, "\\u%04x", (unsigned)(uint8_t)byte);
   } else {
-    weft_text_append(text, data, 1);
+    weft_text_append(text, &byte, 1);
   }
-  return 1;
 }
 
 void weft_add_json_string(struct weft_text *text, const char *string) {
@@ -195,8 +186,8 @@ void weft_add_json_string(struct weft_text *text, const char *string) {
   weft_text_add_escaped(&safe, string, strlen(string));
   text->failed |= safe.failed;
   weft_text_add(text, "\"");
-  for (size_t i = 0; i < safe.size && !safe.failed;) {
-    i += add_character(text, safe.data + i, safe.size - i);
+  for (size_t i = 0; i < safe.size && !safe.failed; i++) {
+    add_byte(text, safe.data[i]);
   }
   weft_text_add(text, "\"");
   weft_text_finish(&safe);

@@ -8,6 +8,7 @@
 #include <weft/costs.h>
 #include <weft/support.h>
 
+#include "base/plain_text.h"
 #include "spec/costs_fields.h"
 #include "spec/json_document.h"
 
@@ -168,13 +169,11 @@ static enum weft_status read_hop(struct weft_json_document *reader, json_t *obje
 
 /* Shown on terminals and in pictures; jansson has seen that it is UTF-8. */
 static bool is_printable(const char *text) {
-  for (; *text != '\0'; text++) {
-    const unsigned char byte = (unsigned char)*text, after = (unsigned char)text[1];
-    if (byte < 0x20 || byte == 0x7f || (byte == 0xc2 && after < 0xa0)) {
-      return false;
-    }
+  size_t length = 1;
+  for (size_t left = strlen(text); left > 0 && length > 0; left -= length, text += length) {
+    length = weft_plain_length(text, left);
   }
-  return true;
+  return length > 0;
 }
 
 static enum weft_status read_unit(const struct weft_json_document *reader, const json_t *value,

@@ -504,7 +504,7 @@ static void test_names_are_escaped(void **state) {
   expect_name("<!--<script>", "<!--<script>");
   expect_name("a\"b\\c&d'e", "a\"b\\c&d'e");
   expect_name("line\xe2\x80\xa8par\xe2\x80\xa9 \xe2\x80\xa7 \xe2\x82\xac",
-              "line\xe2\x80\xa8par\xe2\x80\xa9 \xe2\x80\xa7 \xe2\x82\xac");
+              "line\\xe2\\x80\\xa8par\\xe2\\x80\\xa9 \xe2\x80\xa7 \xe2\x82\xac");
   expect_name("tab\tnew\nline\x1b[31m\x7f", "tab\\x09new\\x0aline\\x1b[31m\\x7f");
   expect_name("bad \xff\xfe \xe2\x80", "bad \\xff\\xfe \\xe2\\x80");
   expect_name("\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80");
@@ -553,7 +553,7 @@ static void test_refusals(void **state) {
 
 static void test_empty_program(void **state) {
   (void)state;
-  struct weft_program *program = csv_program("\n\n");
+  struct weft_program *program = csv_program("\"\"\n\"\"\n");
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
   const struct weft_picture picture = {"empty", simulation, costs, NULL};

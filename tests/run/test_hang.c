@@ -428,7 +428,7 @@ static void test_round_trip(void **state) {
   assert_int_equal(read.failure.rank, 2);
   assert_int_equal(read.failure.error.status, WEFT_ERR_STAGE);
   assert_string_equal(read.failure.error.message,
-                      "a \"quoted\" \\ path,\\x0aa line, \\xff and \xc3\xa9");
+                      "a \"quoted\" \\ path,\na line, \\xff and \xc3\xa9");
   assert_string_equal(read.failure.error.hint, "do \"this\"");
   assert_int_equal(taken.ranks[2].recent_count, WEFT_STATUS_RECENT);
   assert_int_equal(taken.ranks[2].recent[0].begin, 40 - WEFT_STATUS_RECENT);

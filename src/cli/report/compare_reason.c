@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"
@@ -50,7 +51,7 @@ static const char *const cause_words[WEFT_IDLE_CAUSES] = {
     [WEFT_IDLE_UNSHARD] = "waiting for parameters", [WEFT_IDLE_END] = "after its last action"};
 
 static void add_entry(struct weft_text *text, const struct weft_cli_entry *entry) {
-  weft_text_add(text, entry->name);
+  weft_text_add_escaped(text, entry->name, strlen(entry->name));
   if (!entry->one_v) {
     weft_text_addf(text, " with v = %s", weft_cli_amount(entry->v).text);
   }

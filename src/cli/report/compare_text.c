@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"
 
@@ -25,7 +26,8 @@ static void add_head(struct weft_text *text, const struct weft_cli_comparison *c
 static int name_width(const struct weft_cli_comparison *comparison) {
   size_t width = NAME_WIDTH_MIN;
   for (size_t k = 0; k < comparison->entry_count; k++) {
-    const size_t length = strlen(comparison->entries[k].name);
+    const struct weft_cli_quoted name = weft_cli_quoted(comparison->entries[k].name);
+    const size_t length = weft_cli_width(name.text, strlen(name.text));
     width = length > width && length <= NAME_WIDTH_MAX ? length : width;
   }
   return (int)width;
@@ -34,10 +36,14 @@ static int name_width(const struct weft_cli_comparison *comparison) {
 /* Name, v, and the numbers, each in its column. */
 static void add_row(struct weft_text *text, const struct weft_cli_entry *entry, int width,
                     bool wins, bool memory) {
-  weft_text_addf(text, "%c %-*s %3s  %10s  %10s  %6.2f %%  %10s", wins ? '*' : ' ', width,
-                 entry->name, weft_cli_amount(entry->v).text, weft_cli_amount(entry->makespan).text,
-                 weft_cli_amount(entry->span).text, 100 * entry->bubble_ratio,
-                 weft_cli_amount(entry->peak_activation).text);
+  weft_text_add(text, wins ? "* " : "  ");
+  const size_t begin = text->size;
+  weft_text_add_escaped(text, entry->name, strlen(entry->name));
+  const size_t used = text->failed ? 0 : weft_cli_width(text->data + begin, text->size - begin);
+  weft_text_addf(text, "%*s %3s  %10s  %10s  %6.2f %%  %10s",
+                 used < (size_t)width ? width - (int)used : 0, "", weft_cli_amount(entry->v).text,
+                 weft_cli_amount(entry->makespan).text, weft_cli_amount(entry->span).text,
+                 100 * entry->bubble_ratio, weft_cli_amount(entry->peak_activation).text);
   if (memory) {
     weft_text_addf(text, "  %10s", weft_cli_amount(entry->peak_memory).text);
   }

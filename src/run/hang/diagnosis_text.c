@@ -70,11 +70,3 @@ char *weft_diagnosis_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_D
   }
   return buffer;
 }
-
-void weft_diagnosis_write(struct weft_json *json, const char *key, const char *string) {
-  struct weft_text safe = {.allocator = json->text->allocator};
-  weft_text_add_escaped(&safe, string, strlen(string));
-  weft_json_string(json, key, safe.data != NULL ? safe.data : "");
-  json->text->failed = json->text->failed || safe.failed;
-  weft_text_finish(&safe);
-}

@@ -26,8 +26,4 @@ uint64_t weft_diagnosis_elapsed(int64_t now, int64_t since);
 /* "31.2 s", or "31 ticks". Returns buffer. */
 char *weft_diagnosis_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_DIAGNOSIS_WORD]);
 
-struct weft_json;
-/* A JSON string of text that may hold any bytes: those that cannot be shown become \xNN. */
-void weft_diagnosis_write(struct weft_json *json, const char *key, const char *string);
-
 #endif

@@ -69,8 +69,8 @@ static void write_failure(struct weft_json *json, const struct weft_hang *hang) 
   weft_json_open(json, "error", '{');
   weft_json_string(json, "status", weft_status_name(failure->error.status));
   write_rank_or_null(json, "rank", failure->rank, hang->rank_count);
-  weft_diagnosis_write(json, "message", failure->error.message);
-  weft_diagnosis_write(json, "hint", failure->error.hint);
+  weft_json_string(json, "message", failure->error.message);
+  weft_json_string(json, "hint", failure->error.hint);
   weft_json_close(json, '}');
 }
 

@@ -146,8 +146,8 @@ static void write_diagnosis(struct weft_text *text, const struct weft_hang *hang
   weft_json_open(&json, "cycle", '[');
   weft_wait_graph_cycle(hang, &diagnosis.end, write_member, &json);
   weft_json_close(&json, ']');
-  weft_diagnosis_write(&json, "message", failure->error.message);
-  weft_diagnosis_write(&json, "hint", failure->error.hint);
+  weft_json_string(&json, "message", failure->error.message);
+  weft_json_string(&json, "hint", failure->error.hint);
   weft_json_close(&json, '}');
   weft_json_finish(&json);
 }
