@@ -154,16 +154,25 @@ WEFT_API enum weft_status weft_program_create(const struct weft_allocator *alloc
                                               struct weft_program **out, struct weft_error *error);
 
 /* CSV in. `name` is what errors call the input (a file name; NULL: "input").
- * Also taken: CRLF, a byte-order mark, a missing last newline, "" for an empty
- * cell, blanks around an action, and the older spelling F0_s2 for 2F0. All
- * else is WEFT_ERR_FORMAT with line, column, the cell and what was expected. */
+ * Also taken: CRLF, a byte-order mark, a missing last newline, quotes around a
+ * cell, blanks around an action, and the older spelling F0_s2 for 2F0. A blank
+ * line, or "" alone, is a rank without actions; blank lines at the end are none.
+ * All else is WEFT_ERR_FORMAT with line, column, the cell and what was expected. */
 WEFT_API enum weft_status weft_program_parse(const struct weft_allocator *allocator,
                                              const char *text, size_t size, const char *name,
                                              struct weft_program **out, struct weft_error *error);
 
 /* CSV out, rows ended by \n, appended to `text` (check weft_text_status()).
- * weft_program_parse() of it gives an equal program. */
+ * weft_program_parse() of it gives an equal program; a row that is one bubble
+ * becomes a row without cells. */
 WEFT_API void weft_program_print(const struct weft_program *program, struct weft_text *text);
+
+/* Whether the rank has anything but bubbles. */
+WEFT_API bool weft_program_rank_acts(const struct weft_program *program, uint32_t rank);
+
+/* What is no fault, but seldom meant: "ranks 2 and 3 have no action". Appends nothing where there
+ * is nothing to say. */
+WEFT_API void weft_program_note(const struct weft_program *program, struct weft_text *text);
 
 /* One cell as text, header and parts: "(0F8;7B0)OVERLAP_F_B". `action` points
  * at the cell's first record. A bubble prints as nothing. */

@@ -313,7 +313,8 @@ class Program(Immutable):
         for rank, row in enumerate(rows):
             if isinstance(row, (str, bytes)):
                 raise TypeError(f"row {rank} must be a sequence of cells, not a text")
-            lines.append(",".join(_cell_text(cell, rank, k) for k, cell in enumerate(row)) + "\n")
+            line = ",".join(_cell_text(cell, rank, k) for k, cell in enumerate(row))
+            lines.append((line or '""') + "\n")  # a blank line at the end would be no rank
         return cls.parse("".join(lines), "rows", graph)
 
     # ---- What it has ----

@@ -90,6 +90,12 @@ class Report(NamedTuple):
     least_comm: Optional[str]
     program: Program
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Give what is no fault, but seldom meant: ranks without an action."""
+        note = text_of(lib.weft_program_note, self.program._handle.pointer, fails=False)
+        return (note,) if note else ()
+
     def __bool__(self) -> bool:
         """Tell whether nothing is wrong."""
         return self.ok
@@ -112,8 +118,9 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         """Give what `weft verify` prints."""
+        notes = [f"note: {note}" for note in self.notes]
         if self.ok:
-            return f"ok: {self._shape()}; {self._proof()}"
+            return "\n".join([f"ok: {self._shape()}; {self._proof()}", *notes])
         count = len(self.findings) + self.findings_left_out
         lines = [str(finding) for finding in self.findings]
         if self.findings_left_out:
@@ -121,7 +128,7 @@ class Report(NamedTuple):
         lines += ["", self.grid().rstrip("\n"), "", f"{count} finding{'s' if count > 1 else ''}"]
         if self.findings[0].hint:
             lines.append(f"  hint: {self.findings[0].hint}")
-        return "\n".join(lines)
+        return "\n".join(lines + notes)
 
     def __repr__(self) -> str:
         """Give the verdict."""

@@ -13,6 +13,7 @@
 #include "cli/args/option_parser.h"
 #include "cli/args/suggest.h"
 #include "cli/cli_program.h"
+#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/job.h"
@@ -42,11 +43,16 @@ static int print_version(const struct weft_cli *cli, const struct weft_cli_progr
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name) {
   assert(cli != NULL && program != NULL);
-  char quoted[80], hint[128];
+  char quoted[80], hint[256];
   weft_cli_quote(quoted, sizeof quoted, name);
   if (program->elsewhere != NULL && weft_cli_command_find(name) != NULL) {
     weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted);
     return WEFT_CLI_UNAVAILABLE;
+  }
+  if (weft_cli_program_runs(program, "show") && access(name, F_OK) == 0) {
+    (void)snprintf(hint, sizeof hint, "'%s show %s' draws a table, '%s verify %s' checks it",
+                   program->name, quoted, program->name, quoted);
+    return weft_cli_usage(cli, hint, "'%s' is a file: expected a command before it", quoted);
   }
   struct weft_cli_suggestion suggestion;
   weft_cli_suggestion_init(&suggestion, name, strlen(name));
@@ -66,6 +72,20 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
                         program->handlers[program->handler_count > 1].command);
 }
 
+/* Most commands write text, and only those that draw have an -o of their own. */
+static int check_output(const struct weft_cli *cli, const struct weft_cli_command *command,
+                        const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const bool draws = weft_cli_command_option(command, WEFT_CLI_OPTION_OUTPUT) !=
+                     weft_cli_option_at(WEFT_CLI_OPTION_OUTPUT);
+  if (!arguments->given[WEFT_CLI_OPTION_OUTPUT] || draws || !weft_cli_is_picture(path)) {
+    return WEFT_CLI_OK;
+  }
+  return weft_cli_usage(cli, "give another name, such as x.txt; 'weft show' and 'weft run' draw",
+                        "'%s' is the name of a picture or page, and 'weft %s' writes none",
+                        weft_cli_quoted(path).text, command->name);
+}
+
 /* `usage`: where errors of the command line are printed. */
 static int run_handler(const struct weft_cli *cli, const struct weft_cli *usage,
                        const struct weft_cli_handler *handler, int count, char **words) {
@@ -75,6 +95,7 @@ static int run_handler(const struct weft_cli *cli, const struct weft_cli *usage,
   if (arguments.given[WEFT_CLI_OPTION_HELP]) {
     return weft_cli_help_command(cli, &arguments, command);
   }
+  WEFT_CLI_TRY(check_output(usage, command, &arguments));
   return handler->run(cli, &arguments);
 }
 

@@ -64,6 +64,10 @@ static enum weft_status fault(struct reader *reader, const char *where, enum wef
 }
 
 #define HINT_LANGUAGE "actions look like 0F1, 2SEND_F0, 3UNSHARD or (0F8;7B0)OVERLAP_F_B"
+#define HINT_TABS \
+  "cells are separated by commas; this looks like a file with tabs (TSV): save it as CSV"
+#define HINT_SEMICOLONS \
+  "cells are separated by commas; this looks like a file with semicolons: save it with commas"
 #define HINT_EDGE                                                                          \
   "a transfer that skips stages names its other end: 2SEND_F0>5, 5RECV_F0<2, 5SEND_B0>2, " \
   "2RECV_B0<5"
@@ -236,7 +240,10 @@ static enum weft_status read_action(struct reader *reader, struct weft_action *a
   if (is_letter(reader)) {
     return read_old(reader, action);
   }
-  return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_LANGUAGE);
+  const bool semicolon =
+      reader->at < reader->end && reader->at == reader->cell_begin && *reader->at == ';';
+  return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action",
+               semicolon ? HINT_SEMICOLONS : HINT_LANGUAGE);
 }
 
 static enum weft_status expect(struct reader *reader, const char *token) {
@@ -281,28 +288,50 @@ static enum weft_status read_overlap(struct reader *reader) {
   return WEFT_OK;
 }
 
-static enum weft_status read_cell(struct reader *reader) {
-  reader->cell_begin = reader->at;
+/* A quote around a cell, as spreadsheets write it (RFC 4180); nothing that it holds has one. */
+static bool open_quote(struct reader *reader) {
   skip_blanks(reader);
+  const bool quoted = reader->at < reader->end && *reader->at == '"';
+  reader->at += quoted;
+  skip_blanks(reader);
+  return quoted;
+}
+
+static enum weft_status close_quote(struct reader *reader, bool quoted) {
+  skip_blanks(reader);
+  if (quoted) {
+    WEFT_TRY(expect(reader, "\""));
+    skip_blanks(reader);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status end_cell(struct reader *reader, const char *hint) {
   if (at_cell_end(reader)) {
-    weft_program_builder_add(&reader->builder, weft_action_idle());
     return WEFT_OK;
   }
-  if (*reader->at == '(') {
-    WEFT_TRY(read_overlap(reader));
-  } else if (*reader->at == '"') {
-    WEFT_TRY(expect(reader, "\"\""));
+  const bool tab = reader->at > reader->cell_begin && reader->at[-1] == '\t';
+  return fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line",
+               tab                  ? HINT_TABS
+               : *reader->at == ';' ? HINT_SEMICOLONS
+                                    : hint);
+}
+
+static enum weft_status read_cell(struct reader *reader) {
+  reader->cell_begin = reader->at;
+  const bool quoted = open_quote(reader);
+  const bool empty = quoted ? reader->at < reader->end && *reader->at == '"' : at_cell_end(reader);
+  if (empty) {
     weft_program_builder_add(&reader->builder, weft_action_idle());
+  } else if (reader->at < reader->end && *reader->at == '(') {
+    WEFT_TRY(read_overlap(reader));
   } else {
     struct weft_action action;
     WEFT_TRY(read_action(reader, &action));
     weft_program_builder_add(&reader->builder, action);
   }
-  skip_blanks(reader);
-  if (!at_cell_end(reader)) {
-    return fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line", HINT_LANGUAGE);
-  }
-  return WEFT_OK;
+  WEFT_TRY(close_quote(reader, quoted));
+  return end_cell(reader, HINT_LANGUAGE);
 }
 
 /* ---- Rows and the file ---- */
@@ -318,20 +347,37 @@ static void end_line(struct reader *reader) {
   reader->line_begin = reader->at;
 }
 
-static enum weft_status read_row(struct reader *reader) {
+/* Ends the row; one with a single empty cell, which is "", has no cell. */
+static void end_row(struct weft_program_builder *builder, uint64_t begin) {
+  if (builder->status == WEFT_OK && builder->count == begin + 1 &&
+      builder->actions[begin].op == WEFT_OP_IDLE) {
+    builder->count = begin;
+  }
+  weft_program_builder_end_row(builder);
+}
+
+/* Blank lines are ranks without actions if a row follows them; at the end they are none. */
+static enum weft_status read_row(struct reader *reader, uint64_t *blank_lines) {
+  struct weft_program_builder *builder = &reader->builder;
   reader->cell_begin = reader->at;
   skip_blanks(reader);
-  const bool blank = at_cell_end(reader) && (reader->at == reader->end || *reader->at != ',');
-  if (!blank) {
-    reader->at = reader->cell_begin;
+  if (at_cell_end(reader) && (reader->at == reader->end || *reader->at != ',')) {
+    ++*blank_lines;
+    end_line(reader);
+    return WEFT_OK;
+  }
+  for (; *blank_lines > 0 && builder->status == WEFT_OK; --*blank_lines) {
+    weft_program_builder_end_row(builder);
+  }
+  const uint64_t begin = builder->count;
+  reader->at = reader->cell_begin;
+  WEFT_TRY(read_cell(reader));
+  while (reader->at < reader->end && *reader->at == ',') {
+    reader->at++;
     WEFT_TRY(read_cell(reader));
-    while (reader->at < reader->end && *reader->at == ',') {
-      reader->at++;
-      WEFT_TRY(read_cell(reader));
-    }
   }
   end_line(reader);
-  weft_program_builder_end_row(&reader->builder);
+  end_row(builder, begin);
   return WEFT_OK;
 }
 
@@ -340,7 +386,7 @@ static enum weft_status read_row(struct reader *reader) {
 static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge) {
   uint32_t from, to;
   reader->cell_begin = reader->at;
-  skip_blanks(reader);
+  const bool quoted = open_quote(reader);
   WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &from));
   if (reader->at == reader->end || *reader->at != '>') {
     return fault(reader, reader->at, WEFT_ERR_FORMAT, "'>' and the stage that uses it", HINT_GRAPH);
@@ -352,10 +398,8 @@ static enum weft_status read_edge(struct reader *reader, struct weft_edge *edge)
     edge->gradient = false;
     reader->at++;
   }
-  skip_blanks(reader);
-  return at_cell_end(reader)
-             ? WEFT_OK
-             : fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line", HINT_GRAPH);
+  WEFT_TRY(close_quote(reader, quoted));
+  return end_cell(reader, HINT_GRAPH);
 }
 
 /* Where it is in the row; 1 for the row as a whole. */
@@ -398,7 +442,7 @@ static enum weft_status make_graph(struct reader *reader, const struct weft_edge
 static bool skip_padding(struct reader *reader) {
   const char *begin = reader->at;
   while (reader->at < reader->end &&
-         (*reader->at == ',' || *reader->at == ' ' || *reader->at == '\t')) {
+         (*reader->at == ',' || *reader->at == ' ' || *reader->at == '\t' || *reader->at == '"')) {
     reader->at++;
   }
   if (at_cell_end(reader)) {
@@ -437,16 +481,21 @@ static enum weft_status read_edges(struct reader *reader) {
 }
 
 static enum weft_status read_graph(struct reader *reader) {
+  static const char name[] = "#graph";
+  reader->cell_begin = reader->at;
+  const bool quoted = reader->end - reader->at > 1 && *reader->at == '"' && reader->at[1] == '#';
+  reader->at += quoted;
   if (reader->at == reader->end || *reader->at != '#') {
     return WEFT_OK;
   }
-  reader->cell_begin = reader->at;
-  static const char name[] = "#graph";
   if ((size_t)(reader->end - reader->at) < strlen(name) ||
       memcmp(reader->at, name, strlen(name)) != 0) {
     return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_GRAPH);
   }
   reader->at += strlen(name);
+  if (quoted) {
+    WEFT_TRY(close_quote(reader, quoted));
+  }
   WEFT_TRY(read_edges(reader));
   end_line(reader);
   return WEFT_OK;
@@ -459,15 +508,16 @@ static enum weft_status read_rows(struct reader *reader) {
     reader->line_begin = reader->at;
   }
   WEFT_TRY(read_graph(reader));
-  if (reader->at == reader->end) {
+  uint64_t blank_lines = 0;
+  while (reader->at < reader->end && reader->builder.status == WEFT_OK) {
+    WEFT_TRY(read_row(reader, &blank_lines));
+  }
+  if (reader->builder.row_count == 0 && reader->builder.status == WEFT_OK) {
     char name[128];
     return weft_fail(reader->error, WEFT_ERR_FORMAT,
                      "a table has a line for each rank, such as 0F0,0F1,0B0,0B1",
                      "%s: empty: expected a row of actions per rank",
                      weft_escape(name, sizeof name, reader->name, strlen(reader->name)));
-  }
-  while (reader->at < reader->end && reader->builder.status == WEFT_OK) {
-    WEFT_TRY(read_row(reader));
   }
   return WEFT_OK;
 }

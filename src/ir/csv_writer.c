@@ -82,9 +82,8 @@ char *weft_action_format(const struct weft_action *action, char *buffer, size_t 
 
 static void print_row(const struct weft_program *program, uint32_t rank, struct weft_text *text) {
   const uint64_t begin = program->row_begin[rank], end = program->row_begin[rank + 1];
-  if (end == begin + 1 && program->actions[begin].op == WEFT_OP_IDLE) {
-    /* A lone empty cell would read as a rank without actions. */
-    weft_text_add(text, "\"\"");
+  if (end == begin || (end == begin + 1 && program->actions[begin].op == WEFT_OP_IDLE)) {
+    weft_text_add(text, "\"\""); /* a blank line at the end would be no rank */
   }
   for (uint64_t i = begin; i < end; i += weft_cell_records(&program->actions[i])) {
     if (i > begin) {
@@ -108,6 +107,44 @@ static void print_graph(const struct weft_graph *graph, struct weft_text *text) 
     }
   }
   weft_text_append(text, "\n", 1);
+}
+
+bool weft_program_rank_acts(const struct weft_program *program, uint32_t rank) {
+  assert(program != NULL && rank < program->rank_count);
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
+    if (program->actions[i].op != WEFT_OP_IDLE) {
+      return true;
+    }
+  }
+  return false;
+}
+
+enum { RANKS_NAMED_MAX = 8 };
+
+void weft_program_note(const struct weft_program *program, struct weft_text *text) {
+  assert(program != NULL && text != NULL);
+  uint32_t count = 0, named = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    count += !weft_program_rank_acts(program, r);
+  }
+  if (count == 0) {
+    return;
+  }
+  weft_text_add(text, count == 1 ? "rank" : "ranks");
+  for (uint32_t r = 0; r < program->rank_count && named < RANKS_NAMED_MAX; r++) {
+    if (!weft_program_rank_acts(program, r)) {
+      const char *between = named == 0 ? " " : named + 1 == count ? " and " : ", ";
+      weft_text_add(text, between);
+      weft_text_add_number(text, r);
+      named++;
+    }
+  }
+  if (named < count) {
+    weft_text_add(text, " and ");
+    weft_text_add_number(text, count - named);
+    weft_text_add(text, " more");
+  }
+  weft_text_add(text, count == 1 ? " has no action" : " have no action");
 }
 
 void weft_program_print(const struct weft_program *program, struct weft_text *text) {

@@ -60,7 +60,10 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
   fails 65 'not JSON'
   "$WEFT" gen 1F1B -p 2 -m 2 >table.csv
   weft explain-hang table.csv
-  fails 65 'table.csv:1:' 'not JSON'
+  fails 65 'table.csv: a table or program' "the weft-hang.json that 'weft run' has written"
+  echo hello >words.txt
+  weft explain-hang words.txt
+  fails 65 'not JSON' "the weft-hang.json that 'weft run' has written"
   : >empty.json
   weft explain-hang empty.json
   fails 65 'empty.json:1:1'

@@ -40,7 +40,7 @@ load ../setup/cli_setup
 }
 
 @test "malformed input: every way to be wrong" {
-  for text in x 0 F 0F 0F0junk 2FOO 0F-1 '0F0;0B0' '(0F0' '(0F0;1B0)' '0F0 1F0' '"0F0"' 0UNSHARD0 65536F0 0F16777216 \
+  for text in x 0 F 0F 0F0junk 2FOO 0F-1 '0F0;0B0' '(0F0' '(0F0;1B0)' '0F0 1F0' '"0F0' 0UNSHARD0 65536F0 0F16777216 \
     99999999999999999999F0 0f0 $'0F0\t0F1' $'\x00' $'0F0\r0F1'; do
     printf '%s\n' "$text" >bad.csv
     weft verify bad.csv
@@ -54,6 +54,97 @@ load ../setup/cli_setup
   printf '0F0,\0,0F1\n' >nul.csv
   weft verify nul.csv
   fails 65 'nul.csv:1:5:' '\x00'
+}
+
+@test "malformed input: what looks like another kind of file is named" {
+  printf '0F0\t0B0\n' >tabs.csv
+  weft verify tabs.csv
+  fails 65 "tabs.csv:1:5:" "looks like a file with tabs (TSV)"
+  printf '0F0;0B0\n' >semicolons.csv
+  weft verify semicolons.csv
+  fails 65 "looks like a file with semicolons"
+  printf ';0F0;0B0\n' >semicolons.csv
+  weft verify semicolons.csv
+  fails 65 "looks like a file with semicolons"
+}
+
+# It has more bytes than the command may use memory.
+@test "malformed input: a large file of another kind is refused at its first byte" {
+  for byte in '\0' x; do
+    printf "$byte" >large.csv
+    truncate -s 2G large.csv
+    run --separate-stderr bash -c 'ulimit -v 1000000; exec "$WEFT" verify large.csv'
+    fails 65 "large.csv:1:1:"
+  done
+}
+
+@test "quoted cells, as spreadsheets and pandas write them" {
+  printf '"0F0","0B0",""\r\n"1F0",,"1B0"\r\n' >quoted.csv
+  weft verify quoted.csv
+  succeeds
+  [[ $output == "ok: 2 ranks, 2 stages"* ]]
+}
+
+@test "blank lines: at the end nothing, between rows a rank that is noted" {
+  printf '0F0,0B0\n1F0,1B0\n\n \n' >end.csv
+  for command in verify sim show; do
+    weft $command end.csv
+    succeeds
+    [[ $output != *note* ]]
+  done
+  weft verify end.csv --json
+  [ "$(jq -c '[.ranks, .notes]' <<<"$output")" = '[2,null]' ]
+  printf '0F0,0B0\n\n1F0,1B0\n""\n' >between.csv
+  weft verify between.csv
+  succeeds
+  [[ $output == "ok: 4 ranks"*$'\nnote: ranks 1 and 3 have no action' ]]
+  weft sim between.csv
+  [[ $output == *$'\nnote: ranks 1 and 3 have no action\n'* ]]
+  weft show between.csv
+  [ "$stderr" = "weft: note: ranks 1 and 3 have no action" ]
+  for command in verify sim; do
+    weft $command between.csv --json
+    [ "$(jq -c .notes <<<"$output")" = '["ranks 1 and 3 have no action"]' ]
+  done
+  "$WEFT" lower between.csv | "$WEFT" verify --json | jq -e '.ranks == 4'
+}
+
+# Characters that a terminal obeys, that turn or break a line, and what is no UTF-8.
+@test "no output has raw what a name of a file or a stage has" {
+  local file=$'a\e[31m\xe2\x80\xae\xe2\x80\xa8\xff.csv' words
+  "$WEFT" gen 1F1B -p 2 -m 2 -o "$file"
+  cp "$file" table.csv
+  echo '{"schema": "weft-graph/1", "stages": ["a\u202eb", "c\u2028d\u001b\u0085"], "edges": [{"from": 0, "to": 1}]}' >graph.json
+  for words in verify sim explain lower show compare 'compare --memory 0.1' 'run --stage null' "diff table.csv" explain-hang; do
+    for json in '' --json; do
+      # shellcheck disable=SC2086
+      "$WEFT" $words "./$file" $json >out 2>&1 || true
+      # shellcheck disable=SC2086
+      "$WEFT" $words "./$file" --graph graph.json $json >>out 2>&1 || true
+      iconv -f UTF-8 -t UTF-8 out >/dev/null || { echo "$words $json: no UTF-8"; return 1; }
+      if grep -qaP '[\x00-\x08\x0b-\x1f\x7f]|\xe2\x80[\xa8-\xae]|\xc2\x85' out; then
+        echo "$words $json:"
+        cat -v out
+        return 1
+      fi
+    done
+  done
+  weft compare "./$file" --json
+  [ "$(jq -r '.schedules[] | select(.file) | .name' <<<"$output")" = $'./a\e[31m\xe2\x80\xae\xe2\x80\xa8\\xff.csv' ]
+}
+
+@test "a name of a picture is refused where text would be written" {
+  "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
+  for words in 'compare table.csv' 'sim table.csv' 'verify table.csv' 'gen 1F1B -p 2 -m 2' 'plan -p 2 -m 4' \
+    'show table.csv --grid'; do
+    # shellcheck disable=SC2086
+    weft $words -o x.html
+    fails 2 "'x.html' is the name of a picture or page"
+    hints
+    [ ! -e x.html ]
+  done
+  weft show table.csv -o x.html
+  succeeds
 }
 
 @test "malformed input: the excerpt of a long or dirty line" {
@@ -122,17 +213,17 @@ load ../setup/cli_setup
 
 @test "a limit on the size of files ends with 74 and leaves nothing behind" {
   "$WEFT" gen 1F1B -p 64 -m 64 >table.csv
-  echo precious >out.html
+  echo precious >out.json
   for command in 'gen 1F1B -p 64 -m 64' 'lower table.csv' 'show table.csv' 'sim table.csv --json' \
     'explain table.csv' 'help --man'; do
     # A block is 1024 bytes.
-    run bash -c "ulimit -f 1; exec \"\$WEFT\" $command -o out.html 2>messages"
+    run bash -c "ulimit -f 1; exec \"\$WEFT\" $command -o out.json 2>messages"
     if [ "$status" -ne 74 ]; then
       echo "$command: status $status" >&2
       return 1
     fi
-    has "^weft: cannot write 'out.html': File too large" messages
-    [ "$(cat out.html)" = precious ]
+    has "^weft: cannot write 'out.json': File too large" messages
+    [ "$(cat out.json)" = precious ]
     is_tidy
   done
   run -74 bash -c 'ulimit -f 1; exec "$WEFT" gen 1F1B -p 64 -m 64 2>messages >out.csv'

@@ -108,7 +108,7 @@ Step 3: 0B0          " ]
 
 @test "diff: ranks that only one has" {
   printf '0F0\n' >a.csv
-  printf '0F0\n\n' >b.csv
+  printf '0F0\n""\n' >b.csv
   weft diff a.csv b.csv
   [ "$status" -eq 1 ]
   grep -qx '1 ranks -> 2 ranks' <<<"$output"

@@ -15,6 +15,9 @@ load ../setup/cli_setup
   fails 2 "found '--json', expected a command first"
   weft ''
   fails 2 "unknown command ''"
+  "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
+  weft table.csv
+  fails 2 "'table.csv' is a file" "'weft show table.csv' draws a table, 'weft verify table.csv' checks it"
 }
 
 @test "unknown options get a suggestion" {

@@ -64,7 +64,7 @@ static void expect_diff(const char *csv_a, const char *csv_b, const char *expect
 static void test_equal_programs(void **state) {
   (void)state;
   expect_diff("0F0,,0B0\n1F0\n", "0F0,,0B0\n1F0\n", "");
-  expect_diff("\n", "\n", "");
+  expect_diff("\"\"\n", "\"\"\n", "");
 }
 
 static void test_changed_cell(void **state) {
@@ -102,7 +102,7 @@ static void test_rank_of_one_side_only(void **state) {
   (void)state;
   expect_diff("0F0\n", "0F0\n1F0,1B0\n", "1 - 0:1F0\n1 - 1:1B0\n");
   expect_diff("0F0\n1F0,1B0\n", "0F0\n", "1 0:1F0 -\n1 1:1B0 -\n");
-  expect_diff("0F0\n", "0F0\n\n", "1 - -\n");
+  expect_diff("0F0\n", "0F0\n\"\"\n", "1 - -\n");
 }
 
 static void test_differences_max(void **state) {

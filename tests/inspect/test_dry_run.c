@@ -430,13 +430,13 @@ static void test_second_sweep_fills_a_bubble(void **state) {
 
 static void test_bubbles_of_the_input_are_dropped(void **state) {
   (void)state;
-  expect_run(",0F0,,,0SEND_F0,,\n,,,\n1RECV_F0,,1F0,\n", "0F0,0SEND_F0\n\n,1RECV_F0,1F0\n");
+  expect_run(",0F0,,,0SEND_F0,,\n,,,\n1RECV_F0,,1F0,\n", "0F0,0SEND_F0\n\"\"\n,1RECV_F0,1F0\n");
 }
 
 static void test_empty_programs(void **state) {
   (void)state;
-  expect_run("\n\n", "\n\n");
-  expect_run(",,\n", "\n");
+  expect_run("\"\"\n\"\"\n", "\"\"\n\"\"\n");
+  expect_run(",,\n", "\"\"\n");
 }
 
 static void test_stages_of_one_rank_need_no_transfer(void **state) {

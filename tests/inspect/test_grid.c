@@ -60,7 +60,7 @@ static void test_pytorch_grids(void **state) {
 
 static void test_rows_of_different_lengths(void **state) {
   (void)state;
-  expect_grid("0F0,0F1\n,1F0\n\n", NULL,
+  expect_grid("0F0,0F1\n,1F0\n\"\"\n", NULL,
               "        Rank 0 Rank 1 Rank 2\n"
               "Step 0: 0F0                 \n"
               "Step 1: 0F1    1F0          \n");
@@ -78,7 +78,7 @@ static void test_more_ranks_than_steps(void **state) {
 
 static void test_no_steps(void **state) {
   (void)state;
-  expect_grid("\n\n", NULL, "        Rank 0 Rank 1\n");
+  expect_grid("\"\"\n\"\"\n", NULL, "        Rank 0 Rank 1\n");
 }
 
 static void test_overlap_is_one_cell(void **state) {

@@ -59,7 +59,7 @@ static void test_nothing_to_match(void **state) {
   expect_matches("0SEND_F0\n1RECV_F1\n", (const uint32_t[]){NONE, NONE});
   expect_matches("0SEND_F0\n1RECV_B0\n", (const uint32_t[]){NONE, NONE});
   expect_matches("0SEND_F0\n2RECV_F0\n", (const uint32_t[]){NONE, NONE});
-  expect_matches("\n\n", NULL);
+  expect_matches("\"\"\n\"\"\n", NULL);
 }
 
 /* The first of the first stage with the first of the last. */

@@ -353,7 +353,7 @@ static const struct {
      "2SEND_F0>5,5SEND_B0>2\n5RECV_F0<2,2RECV_B0<5\n"},
     {"0SEND_F3>256\n256RECV_F3<0\n", "0SEND_F3>256\n256RECV_F3<0\n"},
     {"(0SEND_F0>2;1B0)OVERLAP_F_B\n", "(0SEND_F0>2;1B0)OVERLAP_F_B\n"},
-    {"#graph,0>1\n\n", "\n"},
+    {"#graph,0>1\n\"\"\n", "\"\"\n"},
 };
 
 static void tolerated_spellings(void **state) {

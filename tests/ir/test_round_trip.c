@@ -84,6 +84,16 @@ static void add_skips(struct weft_random *random, struct draft *draft) {
   }
 }
 
+static bool has_lone_bubble(const struct weft_program *program) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    if (program->row_begin[r + 1] == program->row_begin[r] + 1 &&
+        program->actions[program->row_begin[r]].op == WEFT_OP_IDLE) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static void random_round_trips(void **state) {
   (void)state;
   struct weft_random random = {.state = 1};
@@ -104,7 +114,13 @@ static void random_round_trips(void **state) {
     if (weft_program_parse(NULL, text.data, text.size, NULL, &read, &error) != WEFT_OK) {
       fail_msg("%s\n%s", error.message, text.data);
     }
-    assert_same(written, read);
+    if (has_lone_bubble(written)) { /* read as a row without cells */
+      char *again = csv_text(read);
+      assert_string_equal(again, text.data);
+      free(again);
+    } else {
+      assert_same(written, read);
+    }
     note(&draft, written, &seen);
     weft_program_destroy(read);
     weft_program_destroy(written);
@@ -135,9 +151,12 @@ static const struct {
      0, "0F0,0B0\n"}, /* byte-order mark */
     {"\xef\xbb\xbf"
      "0F0\r\n",
-     0, "0F0\n"},                        /* ... and CRLF */
-    {"\"\",0F0,\"\"\n", 0, ",0F0,\n"},   /* quoted empty cells */
-    {"\"\"\n", 0, "\"\"\n"},             /* one bubble */
+     0, "0F0\n"},                          /* ... and CRLF */
+    {"\"\",0F0,\"\"\n", 0, ",0F0,\n"},     /* quoted empty cells */
+    {"\"\"\n", 0, "\"\"\n"},               /* a rank without actions */
+    {"\"0F0\",\"0B0\"\n", 0, "0F0,0B0\n"}, /* quoted cells */
+    {" \" 0F0 \" ,\"(0F1;3B0)OVERLAP_F_B\"\r\n", 0, "0F0,(0F1;3B0)OVERLAP_F_B\n"},
+    {"\"#graph\",\"0>2\",\"1>2F\",\"\"\n\"0F0\"\n", 0, "#graph,0>2,1>2F\n0F0\n"},
     {" \"\" ,0F0\n", 0, ",0F0\n"},       /* ... with blanks */
     {" 0F0 ,\t1F0\t\n", 0, "0F0,1F0\n"}, /* blanks around an action */
     {"( 0F1 ; 3B0 )OVERLAP_F_B\n", 0, "(0F1;3B0)OVERLAP_F_B\n"},
@@ -150,11 +169,13 @@ static const struct {
     {"0F0,\n", 0, "0F0,\n"},         /* a bubble at the end */
     {",\n", 0, ",\n"},               /* two bubbles */
     {" , \n", 0, ",\n"},
-    {"\n", 0, "\n"},     /* a rank without actions */
-    {"  \t\n", 0, "\n"}, /* ... of blanks */
-    {"\r\n", 0, "\n"},
-    {"\n\n0F0\n\n", 0, "\n\n0F0\n\n"},               /* several */
-    {"(0F0)OVERLAP_F_B\n", 0, "(0F0)OVERLAP_F_B\n"}, /* one part: for verify to judge */
+    {"\n0F0\n", 0, "\"\"\n0F0\n"},     /* a blank line in front is a rank */
+    {"  \t\n0F0\n", 0, "\"\"\n0F0\n"}, /* ... of blanks */
+    {"\r\n0F0\n", 0, "\"\"\n0F0\n"},
+    {"0F0\n\n1F0\n", 0, "0F0\n\"\"\n1F0\n"},             /* ... and one between rows */
+    {"0F0\n\n \t\n\r\n", 0, "0F0\n"},                    /* those at the end are none */
+    {"\n\n0F0\n\"\"\n\n", 0, "\"\"\n\"\"\n0F0\n\"\"\n"}, /* several */
+    {"(0F0)OVERLAP_F_B\n", 0, "(0F0)OVERLAP_F_B\n"},     /* one part: for verify to judge */
     {"(0F0;1F0;2B0)OVERLAP_F_B\n", 0, "(0F0;1F0;2B0)OVERLAP_F_B\n"},
     {"3UNSHARD,3RESHARD,3REDUCE_GRAD\n", 0, "3UNSHARD,3RESHARD,3REDUCE_GRAD\n"},
     {"0TIE_GRAD, 7TIE_GRAD\n", 0, "0TIE_GRAD,7TIE_GRAD\n"},
@@ -228,8 +249,11 @@ static const struct {
     {"-1F0\n", 1, 1, "-1F0", "an action", "'-'"},
     {"+1F0\n", 1, 1, "+1F0", "an action", "'+'"},
     {"#comment\n", 1, 1, "#comment", "an action", "'#'"},
-    {"\"0F0\"\n", 1, 1, "\"0F0\"", "'\"\"'", "'\"'"},
-    {"\"\n", 1, 1, "\"", "'\"\"'", "'\"'"},
+    {"\"0F0\n", 1, 5, "\"0F0", "'\"'", "the end of the cell"},
+    {"\"0F0,0F1\"\n", 1, 5, "\"0F0", "'\"'", "the end of the cell"},
+    {"\"0F0\"\"\n", 1, 6, "\"0F0\"\"", CELL_END, "'\"'"},
+    {"0F0\"\n", 1, 4, "0F0\"", CELL_END, "'\"'"},
+    {"\"\n", 1, 2, "\"", "an action", "the end of the cell"},
     {"\"\"0F0\n", 1, 3, "\"\"0F0", CELL_END, "'0'"},
     {"0F0\r,0F1\n", 1, 4, "0F0\\x0d", CELL_END, "'\\x0d'"},
     {"0F0\r\r\n", 1, 4, "0F0\\x0d", CELL_END, "'\\x0d'"},
@@ -430,7 +454,7 @@ static void limit_of_ranks(void **state) {
   for (size_t ranks = WEFT_RANKS_MAX - 1; ranks <= WEFT_RANKS_MAX + 1; ranks++) {
     struct weft_program *program = NULL;
     struct weft_error error = {0};
-    char *text = repeat("", "\n", ranks, "");
+    char *text = repeat("", "\"\"\n", ranks, "");
     const enum weft_status status =
         weft_program_parse(NULL, text, strlen(text), "bad.csv", &program, &error);
     if (ranks <= WEFT_RANKS_MAX) {

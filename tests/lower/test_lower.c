@@ -73,7 +73,7 @@ static void each_pass_alone(void **state) {
               "0F0,(1F0;0B0)OVERLAP_F_B,(0F1;1B0)OVERLAP_F_B,0TIE_GRAD,1TIE_GRAD,1RESHARD\n");
   assert_pass("tie_grad", 3, "0F0,0TIE_GRAD,0B0,0TIE_GRAD\n", "0F0,0B0,0TIE_GRAD\n");
   assert_pass("tie_grad", 3, "0F0,,0F1\n1F0,1F1\n", "0F0,0F1\n1F0,1F1\n");
-  assert_pass("tie_grad", 3, "\n", "\n");
+  assert_pass("tie_grad", 3, "\"\"\n", "\"\"\n");
   assert_pass("send_recv", 3, "0F0,,0B0\n,1F0,1B0\n",
               "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
 }
@@ -171,7 +171,7 @@ static void plain_unshard(const struct weft_action *row, uint64_t size, uint32_t
       weft_text_addf(text, ",%uRESHARD", s);
     }
   }
-  weft_text_add(text, "\n");
+  weft_text_add(text, text->size > 0 ? "\n" : "\"\"\n");
   weft_text_finish(&cell);
 }
 

@@ -57,6 +57,16 @@ def test_statuses(kind, call):
         assert caught.value.message
 
 
+def test_ranks_without_actions():
+    report = weft.Table.parse("0F0,0B0\n\n1F0,1B0\n\n\n").verify()
+    assert report.program.ranks == 3
+    assert report.notes == ("rank 1 has no action",)
+    assert str(report).endswith("\nnote: rank 1 has no action")
+    assert TABLE.verify().notes == ()
+    rows = weft.Table.from_rows([["0F0", "0B0"], []])
+    assert rows.ranks == 2 and str(rows) == '0F0,0B0\n""\n'
+
+
 def test_verify_error():
     report = weft.Program.parse(DEADLOCK).verify()
     with pytest.raises(weft.VerifyError) as caught:

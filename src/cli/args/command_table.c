@@ -49,6 +49,11 @@ ROW(shard_window, WINDOW, '\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UI
     UINT32_MAX, "stages of a rank unsharded at once with --shard full; default 3");
 ROW(trained, CHECKPOINT, '\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
     "folder of checkpoints; the newest one is the model");
+ROW(show_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+    "draw to FILE, x.svg, x.html or x.json, completely or not at all; - is standard output");
+ROW(run_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+    "write to FILE, completely or not at all; x.svg, x.html and x.json are drawn; - is standard "
+    "output");
 ROW(page_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
     "write a copy of the page to FILE, completely or not at all");
 ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
@@ -199,7 +204,7 @@ static const struct weft_cli_command commands[] = {
      "file",
      {OPTION(CHANNEL), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER), OPTION(SEED),
       OPTION(GRID), OPTION(WIDTH), OPTION(ALL_RANKS), OPTION(TITLE), OPTION(NO_TITLE),
-      OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
+      OPTION(COLOUR_BY), OPTION(DARK), &show_output, OPTION(HELP)},
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
@@ -214,7 +219,8 @@ static const struct weft_cli_command commands[] = {
      "file",
      {TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE),
       OPTION(GPUS), OPTION(PARTITIONS), OPTION(NO_GRAPH), OPTION(STAGE), &run_steps, &run_comm,
-      OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), OUTPUT_JSON_HELP},
+      OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), &run_output, OPTION(JSON),
+      OPTION(HELP)},
      "execute a table or program and compare it with its prediction",
      "Verifies it, then every rank executes its row, with stages that take the given time. A "
      "compute-only table is lowered first. Reports the measured and the "

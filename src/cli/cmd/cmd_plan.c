@@ -256,6 +256,12 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                           "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
                           weft_cli_quoted(path).text);
   }
+  if (!given[WEFT_CLI_OPTION_PARETO] && !given[WEFT_CLI_OPTION_GLOBAL_BATCH] && path != NULL &&
+      weft_cli_is_picture(path)) {
+    return weft_cli_usage(cli, "for example: -o plan.csv, and then weft show plan.csv -o plan.html",
+                          "'%s' is the name of a picture or page, and -o writes the table",
+                          weft_cli_quoted(path).text);
+  }
   if (given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
     static const enum weft_cli_option_id others[] = {WEFT_CLI_OPTION_MICROBATCHES,
                                                      WEFT_CLI_OPTION_PARETO, WEFT_CLI_OPTION_FOR,

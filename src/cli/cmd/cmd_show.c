@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "cli/cmd/commands.h"
+#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
@@ -18,6 +19,14 @@ enum { COLUMNS_MIN = 20, COLUMNS_MAX = 10000 };
 
 /* ---- --grid ---- */
 
+static void print_note(const struct weft_cli *cli, const struct weft_program *program) {
+  WEFT_SCOPED_TEXT note = {.allocator = cli->allocator};
+  weft_program_note(program, &note);
+  if (note.size > 0 && !note.failed) {
+    weft_cli_print(cli, NULL, "note: %s", note.data);
+  }
+}
+
 static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) program = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
@@ -25,6 +34,7 @@ static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[0]),
                                weft_grid_print(program, NULL, &text, &error), &error));
+  print_note(cli, program);
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
@@ -42,6 +52,11 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
                        enum kind *kind) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
   *kind = arguments->given[WEFT_CLI_OPTION_GRID] ? KIND_GRID : KIND_TEXT;
+  if (*kind == KIND_GRID && path != NULL && weft_cli_is_picture(path)) {
+    return weft_cli_usage(cli, "leave --grid out to draw a timeline, or give a name such as x.txt",
+                          "'%s' is the name of a picture or page, and --grid writes text",
+                          weft_cli_quoted(path).text);
+  }
   if (*kind == KIND_GRID || path == NULL || strcmp(path, "-") == 0) {
     return WEFT_CLI_OK;
   }
@@ -166,6 +181,9 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   }
   options.bare = arguments->given[WEFT_CLI_OPTION_NO_TITLE];
   options.all_ranks = arguments->given[WEFT_CLI_OPTION_ALL_RANKS];
+  for (size_t k = 0; k < timelines.count; k++) {
+    print_note(cli, timelines.pictures[k].simulation->program);
+  }
   options.width = choose_width(cli, arguments, kind);
   options.colour = kind == KIND_TEXT && weft_cli_colours_data(cli, arguments);
   options.dark = arguments->given[WEFT_CLI_OPTION_DARK];

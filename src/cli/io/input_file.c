@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "cli/scoped.h"
 
 #define CHUNK_BYTES ((size_t)1 << 16)
+#define READ_BYTES_MAX ((size_t)1 << 20)
 
 /* What is read, for messages, and the size after which an endless input is refused. */
 struct kind {
@@ -24,7 +26,8 @@ struct kind {
   const char *hint;
   const char *size_hint;
   uint64_t bytes_max;
-  bool binary; /* it may have NUL bytes */
+  const char *first; /* the bytes that it can begin with; NULL: any */
+  bool binary;       /* it may have NUL bytes */
 };
 
 /* More text than WEFT_ACTIONS_MAX actions take. */
@@ -32,6 +35,7 @@ static const struct kind program_kind = {
     .content = "a table or program",
     .hint = "give the name of a CSV file, or - for standard input",
     .size_hint = "a table has one row per rank; is this the right file?",
+    .first = "0123456789FBIW(\",;# \t\r\n\xef",
     .bytes_max = UINT64_C(1) << 32};
 
 /* As weft_costs_parse() has it. */
@@ -68,6 +72,7 @@ struct buffer {
   char *data;
   size_t size;
   size_t capacity;
+  size_t expected; /* of a regular file: its bytes and one, which the last read() needs */
 };
 
 bool weft_cli_is_standard_input(const char *path) { return path == NULL || strcmp(path, "-") == 0; }
@@ -118,24 +123,34 @@ static int fail_size(const struct weft_cli *cli, const char *path, const struct 
   return WEFT_CLI_MALFORMED;
 }
 
-/* Reads to the end. A NUL byte is no part of any text: reading stops there,
- * so that /dev/zero is refused at once, and the parser names its place. */
+/* Whether it can still be what is expected, after a read() at `from`. A NUL byte is no part of any
+ * text. */
+static bool is_plausible(const struct buffer *buffer, size_t from) {
+  const struct kind *kind = buffer->kind;
+  return kind->binary || (memchr(buffer->data + from, '\0', buffer->size - from) == NULL &&
+                          (kind->first == NULL || strchr(kind->first, buffer->data[0]) != NULL));
+}
+
+/* Reads to the end, or as far as it is plausible, so that /dev/zero and a large file of another
+ * kind are refused at once: the parser names the place. */
 static int read_all(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
   for (;;) {
-    if (buffer->size == buffer->capacity && !grow(buffer, buffer->capacity * 2)) {
+    const size_t twice = buffer->capacity * 2;
+    if (buffer->size == buffer->capacity &&
+        !grow(buffer, twice > buffer->expected ? twice : buffer->expected)) {
       return weft_cli_fail_memory(cli);
     }
-    const ssize_t got = read(fd, buffer->data + buffer->size, buffer->capacity - buffer->size);
+    const size_t room = buffer->capacity - buffer->size;
+    const ssize_t got =
+        read(fd, buffer->data + buffer->size, room < READ_BYTES_MAX ? room : READ_BYTES_MAX);
     if (got < 0 && errno == EINTR) {
       continue;
     }
     if (got < 0) {
       return fail_read(cli, path, errno);
     }
-    const bool nul = got > 0 && !buffer->kind->binary &&
-                     memchr(buffer->data + buffer->size, '\0', (size_t)got) != NULL;
     buffer->size += (size_t)got;
-    if (got == 0 || nul) {
+    if (got == 0 || !is_plausible(buffer, buffer->size - (size_t)got)) {
       return WEFT_CLI_OK;
     }
     if (buffer->size > buffer->kind->bytes_max) {
@@ -144,8 +159,7 @@ static int read_all(const struct weft_cli *cli, const char *path, int fd, struct
   }
 }
 
-/* A regular file is read into a buffer of its size and one byte, which the
- * last read() needs to see the end. */
+/* A regular file gets a buffer of its size once its beginning is plausible. */
 static int prepare(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
   struct stat status;
   size_t capacity = CHUNK_BYTES;
@@ -157,7 +171,8 @@ static int prepare(const struct weft_cli *cli, const char *path, int fd, struct 
       return fail_size(cli, path, buffer->kind);
     }
     if (S_ISREG(status.st_mode) && status.st_size > 0) {
-      capacity = (size_t)status.st_size + 1;
+      buffer->expected = (size_t)status.st_size + 1;
+      capacity = buffer->expected < READ_BYTES_MAX ? buffer->expected : READ_BYTES_MAX;
     }
   }
   return grow(buffer, capacity) ? WEFT_CLI_OK : weft_cli_fail_memory(cli);
@@ -293,6 +308,16 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
                 &error);
 }
 
+#define HANG_HINT                                                                           \
+  "give the weft-hang.json that 'weft run' has written, or the folder with the dumps of a " \
+  "PyTorch job and --program with its table"
+
+static bool is_table(const struct weft_cli *cli, const struct buffer *buffer) {
+  WEFT_SCOPED(weft_program) program = NULL;
+  return weft_program_parse(cli->allocator, buffer->data, buffer->size, NULL, &program, NULL) ==
+         WEFT_OK;
+}
+
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text) {
   assert(cli != NULL && text != NULL);
@@ -300,10 +325,17 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
   WEFT_CLI_TRY(read_text(cli, path, &buffer));
-  return parsed(cli, name, &buffer,
-                (json ? weft_hang_explain_json : weft_hang_explain)(
-                    cli->allocator, buffer.data, buffer.size, name, text, &error),
-                &error);
+  if (is_table(cli, &buffer)) {
+    weft_cli_print(cli, HANG_HINT, "%s: a table or program, expected the dump of a run that hangs",
+                   weft_cli_quoted(name).text);
+    return WEFT_CLI_MALFORMED;
+  }
+  const enum weft_status status = (json ? weft_hang_explain_json : weft_hang_explain)(
+      cli->allocator, buffer.data, buffer.size, name, text, &error);
+  if (status == WEFT_ERR_FORMAT) { /* the library's hint names a function */
+    (void)snprintf(error.hint, sizeof error.hint, "%s", HANG_HINT);
+  }
+  return parsed(cli, name, &buffer, status, &error);
 }
 
 int weft_cli_read_flight_dump(const struct weft_cli *cli, const char *path, void **data,

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <weft/lower.h>
 #include <weft/spec.h>
@@ -20,6 +21,32 @@ uint64_t weft_cli_cell_size(const struct weft_action *action) {
 
 /* An overlap of 255 parts is longer than any buffer worth having; it goes into
  * the text directly. Actions hold nothing that JSON would escape. */
+void weft_cli_note_text(struct weft_text *text, const struct weft_program *program) {
+  assert(text != NULL && program != NULL);
+  static const char word[] = "note: ";
+  weft_text_add(text, word);
+  const size_t begin = text->size;
+  weft_program_note(program, text);
+  if (!text->failed && text->size == begin) {
+    text->size -= strlen(word);
+    text->data[text->size] = '\0';
+    return;
+  }
+  weft_text_add(text, "\n");
+}
+
+void weft_cli_note_json(struct weft_json *json, const struct weft_program *program) {
+  assert(json != NULL && program != NULL);
+  WEFT_SCOPED_TEXT note = {.allocator = json->text->allocator};
+  weft_program_note(program, &note);
+  json->text->failed = json->text->failed || note.failed;
+  if (note.size > 0) {
+    weft_json_open(json, "notes", '[');
+    weft_json_string(json, NULL, note.data);
+    weft_json_close(json, ']');
+  }
+}
+
 void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action) {
   if (action == NULL) {
     weft_json_null(json, key);

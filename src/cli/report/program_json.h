@@ -17,6 +17,11 @@ const char *weft_cli_level_name(enum weft_level level);
 /* Records of the cell that begins at `action`: 1, or an overlap's header and parts. */
 uint64_t weft_cli_cell_size(const struct weft_action *action);
 
+/* "note: rank 2 has no action", a line of its own; nothing where there is nothing to say. */
+void weft_cli_note_text(struct weft_text *text, const struct weft_program *program);
+/* The same as the member "notes", a list. */
+void weft_cli_note_json(struct weft_json *json, const struct weft_program *program);
+
 /* A text value of the document: the cell that begins at `action`; null for NULL. */
 void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action);
 

@@ -70,6 +70,7 @@ static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *
     weft_cli_graph_text(text, program->graph);
     weft_text_add(text, "\n");
   }
+  weft_cli_note_text(text, program);
 }
 
 static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *report) {
@@ -333,6 +334,7 @@ void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report 
   assert(text != NULL && report != NULL);
   struct weft_json json = weft_json_begin(text, "weft-sim/1");
   weft_cli_graph_json(&json, report->simulation->program->graph);
+  weft_cli_note_json(&json, report->simulation->program);
   weft_cli_sim_json_members(&json, report);
   weft_json_end(&json);
 }

@@ -79,5 +79,6 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
   weft_json_boolean(&json, "has_backward", report->has_backward);
   weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);
+  weft_cli_note_json(&json, result->program);
   weft_json_end(&json);
 }

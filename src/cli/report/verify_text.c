@@ -6,6 +6,7 @@
 #include "cli/io/text_columns.h"
 #include "cli/report/finding_grid.h"
 #include "cli/report/graph_summary.h"
+#include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
 void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
@@ -157,7 +158,9 @@ enum weft_status weft_cli_verify_text(struct weft_text *text,
   assert(text != NULL && result != NULL);
   if (result->report->ok) {
     add_ok(text, result);
-    return WEFT_OK;
+  } else {
+    WEFT_TRY(add_findings(text, result, error));
   }
-  return add_findings(text, result, error);
+  weft_cli_note_text(text, result->program);
+  return WEFT_OK;
 }
