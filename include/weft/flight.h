@@ -19,19 +19,24 @@ struct weft_flight_dump {
   const char *name; /* of the file, for messages; a number at its end is the rank */
   const void *data;
   size_t size;
+  const char *unread; /* why there is no data: the file could not be read; else NULL */
 };
 
 /* Appends the explanation: a line for each rank, then the culprit or the cycle; or as JSON:
  *
  *   {"schema": "weft-explain-hang/1", "culprit": rank or null, "cycle": [ranks],
  *    "hangs": bool, "message", "hint",
- *    "ranks": [{"rank", "state", "action", "step", "peer", "file"}, ...],
+ *    "ranks": [{"rank", "state", "action", "step", "peer", "file", "actions": ["2I1", ...],
+ *               "collectives": [{"name", "group", "ranks", "file", "line", "function"}, ...]},
+ *              ...],
  *    "unread": [{"file", "message"}, ...]}
  *
- * `state` is "waiting", "computing", "between steps" or "missing"; `action` is null where it is
- * not known. A dump that cannot be read counts as missing. WEFT_ERR_FORMAT when none can be
- * read; WEFT_ERR_INVALID when a dump does not fit the program; WEFT_ERR_USAGE when two are of the
- * same rank. A table without communication is lowered first, as PyTorch does. */
+ * `state` is "waiting", "computing", "between steps" or "missing". A rank is in one of `actions`:
+ * dumps do not tell computations apart that have no transfer between them. `action` is null unless
+ * there is just one. `collectives` are those of any process group that the rank has started and
+ * not done, with the Python frame, if the dump has it. A dump that cannot be read counts as
+ * missing. WEFT_ERR_FORMAT when none can be read; WEFT_ERR_INVALID when a dump contradicts the
+ * program; WEFT_ERR_USAGE when two are of the same rank. A table without communication is lowered first, as PyTorch does. */
 WEFT_API enum weft_status weft_flight_explain(const struct weft_allocator *allocator,
                                               const struct weft_program *program,
                                               const struct weft_flight_dump *dumps,

@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional, Union
 
@@ -24,7 +25,22 @@ from ._errors import FileError, MissingError, UsageError
 from ._library import Immutable, Path, c, content, lib, path_name, read_file, set_once, text_of
 from ._program import Program
 
-__all__ = ["Diagnosis", "Rank", "from_dumps", "from_flight_recorder"]
+__all__ = ["Collective", "Diagnosis", "Rank", "from_dumps", "from_flight_recorder"]
+
+
+class Collective(NamedTuple):
+    """A collective that a rank has started and not done."""
+
+    name: str
+    """As PyTorch names it: 'nccl:_all_gather_base'."""
+    group: str
+    """Its process group."""
+    ranks: str
+    """Those of the group, as the dump has them: '[2, 6]'; '' where it does not."""
+    file: str
+    """Of the Python frame that started it; '' where the dump has none."""
+    line: Optional[int]
+    function: str
 
 
 class Rank(NamedTuple):
@@ -34,13 +50,26 @@ class Rank(NamedTuple):
     state: str
     """'waiting', 'computing', 'between steps', or 'missing' where there is no dump."""
     action: Optional[str]
-    """The action that it waits in or computes; None where it is not known."""
+    """The action that it waits in or computes; None where it is not known, or one of several."""
     step: Optional[int]
     """The training step, from 1; of a rank between steps, how many it has done."""
     peer: Optional[int]
     """The rank that it waits for."""
     file: Optional[str]
     """The dump."""
+    actions: tuple[str, ...] = ()
+    """Those that it can be in: dumps do not tell computations apart between two transfers."""
+    collectives: tuple[Collective, ...] = ()
+    """Those that it has started and not done, of any process group: the oldest of each."""
+
+
+def _rank(members: Mapping[str, Any]) -> Rank:
+    values = {name: members[name] for name in Rank._fields}
+    values["actions"] = tuple(members["actions"])
+    values["collectives"] = tuple(
+        Collective(*(item[name] for name in Collective._fields)) for item in members["collectives"]
+    )
+    return Rank(**values)
 
 
 class Diagnosis(Immutable):
@@ -70,13 +99,13 @@ class Diagnosis(Immutable):
             hangs=document["hangs"],
             message=document["message"],
             hint=document["hint"],
-            ranks=tuple(Rank(*(rank[name] for name in Rank._fields)) for rank in document["ranks"]),
+            ranks=tuple(_rank(rank) for rank in document["ranks"]),
             unread=tuple(item["message"] for item in document["unread"]),
         )
 
     @property
     def actions(self) -> tuple[Optional[str], ...]:
-        """The action that each rank is in; None where it is not known."""
+        """The action that each rank is in; None where it is not known, or one of several."""
         return tuple(rank.action for rank in self.ranks)
 
     def __str__(self) -> str:
@@ -102,14 +131,20 @@ def from_dumps(dumps: Mapping[str, Union[bytes, str]], program: Program) -> Diag
     _check_program(program)
     if not isinstance(dumps, Mapping):
         raise TypeError(f"dumps must be a mapping of names to bytes, not {type(dumps).__name__}")
-    contents = [(os.fsencode(name), content(data, name)) for name, data in dumps.items()]
-    if any(b"\0" in name for name, _ in contents):
+    contents = [(os.fsencode(name), content(data, name), None) for name, data in dumps.items()]
+    if any(b"\0" in name for name, _, _ in contents):
         raise UsageError("the name of a dump has a NUL character")
+    return _explain(contents, program)
+
+
+def _explain(contents: list[tuple[bytes, bytes, Optional[bytes]]], program: Program) -> Diagnosis:
+    """Diagnose dumps: name, data, and why there is no data."""
     array = (c.weft_flight_dump * max(len(contents), 1))()
-    for item, (name, data) in zip(array, contents):
+    for item, (name, data, unread) in zip(array, contents):
         item.name = name
         item.data = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p)
         item.size = len(data)
+        item.unread = unread
     call = (lib.weft_flight_explain, None, program._handle.pointer, array, len(contents))
     return Diagnosis(text_of(*call, False), json.loads(text_of(*call, True)))
 
@@ -133,4 +168,15 @@ def from_flight_recorder(folder: Path, program: Program) -> Diagnosis:
             f"the folder {name} has no file with a number at the end of its name",
             "the dumps are files like rank0.pkl or nccl_trace_rank_0",
         )
-    return from_dumps({file: read_file(os.path.join(name, file)) for file in files}, program)
+    return _explain([_read(name, file) for file in files], program)
+
+
+def _read(folder: str, file: str) -> tuple[bytes, bytes, Optional[bytes]]:
+    """Read a dump. What cannot be read, such as a named pipe, does not end the diagnosis."""
+    path = os.path.join(folder, file)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return os.fsencode(file), b"", b"is no regular file"
+        return os.fsencode(file), read_file(path), None
+    except (OSError, FileError, MissingError) as error:
+        return os.fsencode(file), b"", str(error).encode("utf-8", "replace")

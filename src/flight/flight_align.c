@@ -9,6 +9,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <weft/spec.h>
@@ -38,6 +39,53 @@ static uint32_t peer_of(const struct weft_program *program, const uint32_t *rank
   struct weft_action partner;
   return weft_action_partner(action, program->stage_count, &partner) ? rank_of[partner.stage]
                                                                      : WEFT_RANK_NONE;
+}
+
+/* ---- Which computation a transfer belongs to ---- */
+
+/* A forward or a backward that passes a gradient on, in an order for searching. */
+struct computation {
+  uint64_t key;
+  uint64_t place; /* twice that in the row; odd for the parts of an overlap, which share one */
+};
+
+static uint64_t key_of(struct weft_action action, bool forward) {
+  return (uint64_t)action.stage << 40 | (uint64_t)action.microbatch << 1 | forward;
+}
+
+static int compare_computations(const void *a, const void *b) {
+  const uint64_t left = ((const struct computation *)a)->key;
+  const uint64_t right = ((const struct computation *)b)->key;
+  return left < right ? -1 : left > right;
+}
+
+static size_t list_computations(const struct weft_program *program, uint64_t begin, uint64_t end,
+                                struct computation *list) {
+  size_t count = 0;
+  for (uint64_t i = begin; i < end;) {
+    const uint32_t records = weft_cell_records(&program->actions[i]);
+    for (uint32_t k = 0; k < records; k++) {
+      const struct weft_action action = program->actions[i + k];
+      if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && action.op != WEFT_OP_W) {
+        list[count++] = (struct computation){key_of(action, action.op == WEFT_OP_F),
+                                             2 * (i - begin) + (records > 1)};
+      }
+    }
+    i += records;
+  }
+  qsort(list, count, sizeof *list, compare_computations);
+  return count;
+}
+
+#define NO_COMPUTE UINT64_MAX
+
+static uint64_t compute_of(const struct computation *list, size_t count,
+                           struct weft_action action) {
+  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
+  const struct computation wanted = {.key = key_of(action, forward)};
+  const struct computation *found =
+      bsearch(&wanted, list, count, sizeof *list, compare_computations);
+  return found != NULL ? found->place : NO_COMPUTE;
 }
 
 static void add_transfer(struct weft_flight_row *row, uint64_t record, uint32_t peer, bool sends) {
@@ -75,9 +123,14 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
   *row =
       (struct weft_flight_row){.records = weft_arena_allocate(arena, room, sizeof *row->records),
                                .channel = weft_arena_allocate(arena, room, sizeof *row->channel),
+                               .compute = weft_arena_allocate(arena, room, sizeof *row->compute),
                                .channels = weft_arena_allocate(arena, room, sizeof *row->channels)};
   uint32_t *places = weft_arena_allocate(arena, room, sizeof *places);
+  struct computation *computations =
+      weft_arena_allocate(arena, (size_t)(end - begin) + 1, sizeof *computations);
   WEFT_TRY(weft_arena_status(arena, error));
+  row->length = end - begin;
+  const size_t computation_count = list_computations(program, begin, end, computations);
   for (uint64_t i = begin; i < end; i++) {
     const struct weft_action action = program->actions[i];
     if (!is_transfer(action)) {
@@ -90,6 +143,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
                        "rank %" PRIu32 ": no rank has the other end of %s", rank,
                        weft_action_format(&action, word, sizeof word));
     }
+    row->compute[row->count] = compute_of(computations, computation_count, action);
     add_transfer(row, i, peer, weft_op_info(action.op)->kind == WEFT_KIND_SEND);
   }
   list_places(row, places);
@@ -170,6 +224,97 @@ static enum weft_status check_channels(const struct weft_flight_record *record,
     }
   }
   return WEFT_OK;
+}
+
+/* ---- Contradictions ---- */
+
+/* A send of the record, and a receive that the program has before it: the send carries what the
+ * rank has computed from the receive, or after that, but the receive was started later, or never.
+ * A receive may be started early, and transfers may be started in other batches and another order
+ * than the program has them; this cannot be. */
+struct contradiction {
+  const struct weft_flight_transfer *send;
+  const struct weft_flight_transfer *receive; /* NULL: it is not in the record */
+  uint64_t place;                             /* of the receive, since training began */
+  uint64_t count;                             /* of such receives */
+};
+
+/* The place of a transfer's computation, since training began. */
+static uint64_t compute_place(const struct weft_flight_row *row, uint64_t place) {
+  const uint64_t compute = row->compute[place % row->count];
+  return compute == NO_COMPUTE ? NO_COMPUTE : place / row->count * row->length * 2 + compute;
+}
+
+static void contradict(struct contradiction *found, const struct weft_flight_row *row,
+                       const struct weft_flight_transfer *send,
+                       const struct weft_flight_transfer *receive, uint64_t place) {
+  const uint64_t used = compute_place(row, place);
+  const uint64_t made = send != NULL ? compute_place(row, send->before) : 0;
+  const bool in_overlap = used == made && used % 2 == 1; /* the parts have no order */
+  if (send == NULL || used == NO_COMPUTE || used > made || in_overlap || place > send->before) {
+    return; /* the program asks for no order of the two */
+  }
+  if (found->count++ == 0) {
+    found->send = send;
+    found->receive = receive;
+    found->place = place;
+  }
+}
+
+/* Looks at a record whose transfers are assigned. */
+static struct contradiction find_contradiction(const struct weft_flight_record *record,
+                                               const struct weft_flight_row *row) {
+  struct contradiction found = {0};
+  const struct weft_flight_transfer *furthest = NULL; /* the send of the latest computation */
+  for (size_t k = 0; k < record->count; k++) {
+    const struct weft_flight_transfer *transfer = &record->transfers[k];
+    if (!transfer->sends) {
+      contradict(&found, row, furthest, transfer, transfer->before);
+    } else if (compute_place(row, transfer->before) != NO_COMPUTE &&
+               (furthest == NULL ||
+                compute_place(row, transfer->before) > compute_place(row, furthest->before))) {
+      furthest = transfer;
+    }
+  }
+  for (uint32_t c = 0; c < row->channel_count; c++) {
+    const struct weft_flight_channel *channel = &row->channels[c];
+    if (!channel->sends) {
+      contradict(&found, row, furthest, NULL, weft_flight_place(row, channel, channel->started));
+    }
+  }
+  return found;
+}
+
+static enum weft_status fail_contradiction(const struct weft_program *program,
+                                           const struct weft_flight_record *record,
+                                           const struct weft_flight_row *row,
+                                           const struct contradiction *found,
+                                           struct weft_error *error) {
+  char send[32], receive[32], entry[64] = "has not started yet";
+  (void)weft_action_format(&program->actions[row->records[found->send->before % row->count]], send,
+                           sizeof send);
+  (void)weft_action_format(&program->actions[row->records[found->place % row->count]], receive,
+                           sizeof receive);
+  if (found->receive != NULL) {
+    (void)snprintf(entry, sizeof entry, "starts only in entry %" PRIu64, found->receive->entry);
+  }
+  const uint32_t peer = row->channels[row->channel[found->place % row->count]].peer;
+  return weft_fail(
+      error, WEFT_ERR_INVALID,
+      "give the program that this job runs: its schedule, with its numbers of microbatches and "
+      "stages",
+      "%s: the program contradicts entry %" PRIu64 ", where rank %" PRIu32 " sends to rank %" PRIu32
+      ": that is %s of step %" PRIu64 " by the program, which has %s of step %" PRIu64
+      " before it, a receive from rank %" PRIu32 " that the rank %s",
+      record->name, found->send->entry, record->rank, found->send->peer, send,
+      found->send->before / row->count + 1, receive, found->place / row->count + 1, peer, entry);
+}
+
+/* A record that has lost its beginning is aligned by its order, which is not exactly that of the
+ * row, so only many contradictions count. */
+static bool is_contradicted(const struct weft_flight_record *record,
+                            const struct contradiction *found) {
+  return found->count > (record->whole ? 0 : record->count / 8 + 2);
 }
 
 /* Batches per step, as the record shows them; 0: it does not. */
@@ -260,7 +405,8 @@ static void find_head(const struct weft_flight_record *record, struct weft_fligh
   }
 }
 
-enum weft_status weft_flight_align(const struct weft_flight_record *record, uint64_t set_up,
+enum weft_status weft_flight_align(const struct weft_program *program,
+                                   const struct weft_flight_record *record, uint64_t set_up,
                                    struct weft_flight_row *row, struct weft_error *error) {
   assert(record != NULL && row != NULL);
   begin_at(row, 0);
@@ -271,6 +417,10 @@ enum weft_status weft_flight_align(const struct weft_flight_record *record, uint
   WEFT_TRY(check_channels(record, row, error));
   const uint64_t first = record->whole ? 0 : find_first(record, set_up, row);
   const uint64_t difference = assign(record, row, first, UINT64_MAX);
+  const struct contradiction found = find_contradiction(record, row);
+  if (is_contradicted(record, &found)) {
+    return fail_contradiction(program, record, row, &found, error);
+  }
   if (difference / record->count > row->count / 4 + 2) {
     return weft_fail(error, WEFT_ERR_INVALID,
                      "give the program that this job runs, with its number of microbatches",

@@ -17,8 +17,10 @@ struct weft_flight_channel {
 /* A row's sends and receives. */
 struct weft_flight_row {
   uint32_t count;    /* of a step */
+  uint64_t length;   /* records of the row */
   uint64_t *records; /* [count] into program->actions */
   uint32_t *channel; /* [count] */
+  uint64_t *compute; /* [count] which computation makes or uses what it carries, in their order */
   struct weft_flight_channel *channels;
   uint32_t channel_count;
   uint64_t head;  /* place since training began of the first transfer that is not done */
@@ -43,8 +45,9 @@ uint64_t weft_flight_number(const struct weft_flight_row *row,
 
 /* Sets `before` of all transfers, and of the row `head` and its channels' `started` and `done`. `set_up` is the number of
  * batches before the first payload, for a record that has lost its beginning. WEFT_ERR_INVALID
- * when the record is not one of this row. */
-enum weft_status weft_flight_align(const struct weft_flight_record *record, uint64_t set_up,
+ * when the record is not one of this row, and says what contradicts. */
+enum weft_status weft_flight_align(const struct weft_program *program,
+                                   const struct weft_flight_record *record, uint64_t set_up,
                                    struct weft_flight_row *row, struct weft_error *error);
 
 /* Where the head of a row is estimated, and those of peers are not, takes it from what the peers

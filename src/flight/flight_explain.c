@@ -34,6 +34,7 @@ struct job {
 struct numbering {
   bool *in_use;      /* [WEFT_RANKS_MAX], by number in the job */
   uint32_t *program; /* [WEFT_RANKS_MAX] its rank in the program */
+  bool *reached;     /* [WEFT_RANKS_MAX] in one pipeline with the first dump */
   uint32_t count, largest;
 };
 
@@ -41,6 +42,55 @@ static void use(struct numbering *numbering, uint32_t rank) {
   numbering->count += !numbering->in_use[rank];
   numbering->in_use[rank] = true;
   numbering->largest = rank > numbering->largest ? rank : numbering->largest;
+}
+
+/* The dumps of the ranks that exchange messages with the first one, directly or not. */
+static size_t list_pipeline(const struct weft_flight_record *records, size_t count,
+                            struct numbering *numbering, struct weft_text *names) {
+  bool *reached = numbering->reached;
+  size_t listed = 0;
+  reached[records[0].rank] = true;
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t k = 0; k < count; k++) {
+      bool joins = reached[records[k].rank];
+      for (size_t t = 0; t < records[k].count && !joins; t++) {
+        joins = reached[records[k].transfers[t].peer];
+      }
+      for (size_t t = 0; t < records[k].count && joins; t++) {
+        const uint32_t peer = records[k].transfers[t].peer;
+        more = more || !reached[peer];
+        reached[peer] = true;
+      }
+      more = more || (joins && !reached[records[k].rank]);
+      reached[records[k].rank] = reached[records[k].rank] || joins;
+    }
+  }
+  for (size_t k = 0; k < count; k++) {
+    if (reached[records[k].rank]) {
+      weft_text_addf(names, "%s%s", listed++ > 0 ? ", " : "", records[k].name);
+    }
+  }
+  return listed;
+}
+
+/* A job has several pipelines where it is data-parallel, too. */
+static enum weft_status fail_ranks(const struct job *job, const struct weft_flight_record *records,
+                                   size_t count, struct numbering *numbering,
+                                   struct weft_error *error) {
+  WEFT_SCOPED_TEXT names = {.allocator = job->arena->allocator};
+  WEFT_SCOPED_TEXT hint = {.allocator = job->arena->allocator};
+  const size_t listed = list_pipeline(records, count, numbering, &names);
+  if (listed < count && !names.failed) {
+    weft_text_addf(&hint, "a folder for each pipeline; one of them has the dumps %s", names.data);
+  }
+  return weft_fail(error, WEFT_ERR_INVALID,
+                   hint.size > 0 && !hint.failed
+                       ? hint.data
+                       : "give the dumps of one pipeline, and the program that it runs",
+                   "the dumps name %" PRIu32 " ranks, up to rank %" PRIu32
+                   "; the program has %" PRIu32,
+                   numbering->count, numbering->largest, job->program->rank_count);
 }
 
 static enum weft_status number_ranks(const struct job *job, struct weft_flight_record *records,
@@ -55,10 +105,7 @@ static enum weft_status number_ranks(const struct job *job, struct weft_flight_r
   }
   const bool as_they_are = numbering->largest < rank_count;
   if (!as_they_are && numbering->count != rank_count) {
-    return weft_fail(
-        error, WEFT_ERR_INVALID, "give the dumps of one pipeline, and the program that it runs",
-        "the dumps name %" PRIu32 " ranks, up to rank %" PRIu32 "; the program has %" PRIu32,
-        numbering->count, numbering->largest, rank_count);
+    return fail_ranks(job, records, count, numbering, error);
   }
   uint32_t next = 0;
   for (uint32_t r = 0; r <= numbering->largest; r++) {
@@ -72,6 +119,7 @@ static enum weft_status place_records(struct job *job, struct weft_flight_record
                                       size_t count, struct weft_error *error) {
   struct numbering numbering = {
       .in_use = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.in_use),
+      .reached = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.reached),
       .program = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.program)};
   WEFT_TRY(weft_arena_status(job->arena, error));
   WEFT_TRY(number_ranks(job, records, count, &numbering, error));
@@ -82,7 +130,9 @@ static enum weft_status place_records(struct job *job, struct weft_flight_record
       record->transfers[t].peer = numbering.program[record->transfers[t].peer];
     }
     if (job->records[record->rank].name != NULL) {
-      return weft_fail(error, WEFT_ERR_USAGE, "give one dump of each rank of one pipeline",
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "give one dump of each rank of one pipeline; a data-parallel job has "
+                       "several: a folder for each",
                        "%s and %s are both dumps of rank %" PRIu32, job->records[record->rank].name,
                        record->name, record->rank);
     }
@@ -102,7 +152,10 @@ static enum weft_status read_dumps(struct job *job, const struct weft_flight_dum
   for (size_t k = 0; k < count; k++) {
     struct unread *unread = &job->unread[job->unread_count];
     const enum weft_status status =
-        weft_flight_record_read(job->arena, &dumps[k], &records[read], &unread->error);
+        dumps[k].unread != NULL
+            ? weft_fail(&unread->error, WEFT_ERR_FORMAT, "give the files that PyTorch has written",
+                        "%s: %s", dumps[k].name, dumps[k].unread)
+            : weft_flight_record_read(job->arena, &dumps[k], &records[read], &unread->error);
     if (status == WEFT_OK) {
       read++;
     } else if (status == WEFT_ERR_FORMAT) {
@@ -142,7 +195,7 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
   WEFT_TRY(read_dumps(job, dumps, count, error));
   const uint64_t set_up = set_up_batches(job);
   for (uint32_t r = 0; r < rank_count; r++) {
-    WEFT_TRY(weft_flight_align(&job->records[r], set_up, &job->rows[r], error));
+    WEFT_TRY(weft_flight_align(job->program, &job->records[r], set_up, &job->rows[r], error));
   }
   weft_flight_refine(job->rows, job->records, rank_count);
   for (uint32_t r = 0; r < rank_count; r++) {
@@ -156,25 +209,76 @@ static enum weft_status read_job(struct job *job, const struct weft_flight_dump 
 
 static const char *phase_words[] = {"missing", "waiting", "computing", "between steps"};
 
-/* The action, or "an unknown action". */
-static const char *action_word(const struct weft_flight_state *state, char word[32]) {
-  return state->action != NULL ? weft_action_format(state->action, word, 32) : "an unknown action";
+static uint32_t count_actions(const struct weft_flight_state *state) {
+  uint32_t count = 0;
+  for (const struct weft_action *at = state->action; at != NULL && at < state->action_end; at++) {
+    count += at == state->action || weft_flight_can_be_in(at);
+  }
+  return count;
+}
+
+/* "2I1, 2W1 or 1F3", or "an unknown action". */
+static void add_actions(struct weft_text *text, const struct weft_flight_state *state) {
+  const uint32_t count = count_actions(state);
+  uint32_t shown = 0;
+  if (count == 0) {
+    weft_text_add(text, "an unknown action");
+  }
+  for (const struct weft_action *at = state->action; shown < count; at++) {
+    if (at == state->action || weft_flight_can_be_in(at)) {
+      char word[32];
+      weft_text_addf(text, "%s%s",
+                     shown == 0           ? ""
+                     : shown + 1 == count ? " or "
+                                          : ", ",
+                     weft_action_format(at, word, sizeof word));
+      shown++;
+    }
+  }
+}
+
+static void add_outside(struct weft_text *text, const char *outside) {
+  weft_text_add_escaped(text, outside, strlen(outside));
+}
+
+/* "nccl:_all_gather_base of group dp (train.py:123)". */
+static void add_collective(struct weft_text *text,
+                           const struct weft_flight_collective *collective) {
+  const char *slash = strrchr(collective->file, '/');
+  add_outside(text, collective->name);
+  weft_text_add(text, " of group ");
+  add_outside(text, collective->group);
+  if (collective->file[0] != '\0') {
+    weft_text_add(text, " (");
+    add_outside(text, slash != NULL ? slash + 1 : collective->file);
+    weft_text_addf(text, ":%" PRIu64 ")", collective->line);
+  }
+}
+
+static void add_collectives(struct weft_text *text, const struct weft_flight_record *record) {
+  for (size_t k = 0; k < record->collective_count; k++) {
+    weft_text_add(text, k == 0 ? "; waits in " : " and ");
+    add_collective(text, &record->collectives[k]);
+  }
 }
 
 /* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
 static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
   const struct weft_flight_state *state = &job->states[rank];
-  char action[32];
   weft_text_addf(text, "rank %" PRIu32 ": ", rank);
   switch (state->phase) {
     case WEFT_FLIGHT_MISSING: weft_text_add(text, "there is no dump of it"); break;
     case WEFT_FLIGHT_WAITING:
-      weft_text_addf(text, "waits in %s for rank %" PRIu32 ", in step %" PRIu64,
-                     action_word(state, action), state->device.peer, state->step);
+      weft_text_add(text, "waits in ");
+      add_actions(text, state);
+      weft_text_addf(text, " for rank %" PRIu32 ", in step %" PRIu64, state->device.peer,
+                     state->step);
       break;
     case WEFT_FLIGHT_COMPUTING:
       if (state->action != NULL) {
-        weft_text_addf(text, "is in %s, in step %" PRIu64, action_word(state, action), state->step);
+        weft_text_add(text, "is in ");
+        add_actions(text, state);
+        weft_text_addf(text, ", in step %" PRIu64, state->step);
       } else {
         weft_text_addf(text, "is after its last transfer of step %" PRIu64, state->step);
       }
@@ -184,6 +288,7 @@ static void add_rank(struct weft_text *text, const struct job *job, uint32_t ran
                      state->step);
       break;
   }
+  add_collectives(text, &job->records[rank]);
 }
 
 static uint32_t count_waiting(const struct job *job) {
@@ -203,10 +308,8 @@ static void add_verdict(struct weft_text *text, const struct job *job) {
                   "a deadlock: each of these ranks waits for the next, the last one for the "
                   "first:");
     for (uint32_t k = 0; k < verdict->cycle_length; k++) {
-      char action[32];
-      const struct weft_flight_state *state = &job->states[verdict->cycle[k]];
-      weft_text_addf(text, "%s rank %" PRIu32 " in %s", k > 0 ? "," : "", verdict->cycle[k],
-                     action_word(state, action));
+      weft_text_addf(text, "%s rank %" PRIu32 " in ", k > 0 ? "," : "", verdict->cycle[k]);
+      add_actions(text, &job->states[verdict->cycle[k]]);
     }
   } else {
     add_rank(text, job, verdict->culprit);
@@ -223,6 +326,9 @@ static const char *hint_of(const struct job *job) {
   if (verdict->cycle_length > 0) {
     return "verify the program: it has the same cycle, and the report has the buffers that avoid "
            "it";
+  }
+  if (job->records[verdict->culprit].collective_count > 0) {
+    return "that collective needs all ranks of its group: find the one that has not started it";
   }
   return job->states[verdict->culprit].phase == WEFT_FLIGHT_MISSING
              ? "find out how that process ended, and take its dump if it is still there"
@@ -242,12 +348,46 @@ static void explain(struct weft_text *text, const struct job *job) {
   weft_text_add(text, "\nverdict: ");
   add_verdict(text, job);
   if (job->verdict.culprit != NOBODY) {
+    const char *file = job->records[job->verdict.culprit].name;
     weft_text_addf(text, "\nculprit: rank %" PRIu32, job->verdict.culprit);
+    if (file != NULL) { /* its number may be another: that of the rank in the job */
+      weft_text_add(text, " (");
+      add_outside(text, file);
+      weft_text_add(text, ")");
+    }
   }
   weft_text_addf(text, "\nhint: %s\n", hint_of(job));
 }
 
 /* ---- JSON ---- */
+
+static void write_actions(struct weft_json *json, const struct weft_flight_state *state) {
+  char word[32];
+  weft_json_open(json, "actions", '[');
+  for (const struct weft_action *at = state->action; at != NULL && at < state->action_end; at++) {
+    if (at == state->action || weft_flight_can_be_in(at)) {
+      weft_json_string(json, NULL, weft_action_format(at, word, sizeof word));
+    }
+  }
+  weft_json_close(json, ']');
+}
+
+static void write_collectives(struct weft_json *json, const struct weft_flight_record *record) {
+  weft_json_open(json, "collectives", '[');
+  for (size_t k = 0; k < record->collective_count; k++) {
+    const struct weft_flight_collective *collective = &record->collectives[k];
+    const bool framed = collective->file[0] != '\0';
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "name", collective->name);
+    weft_json_string(json, "group", collective->group);
+    weft_json_string(json, "ranks", collective->ranks);
+    weft_json_string(json, "file", collective->file);
+    weft_json_optional(json, "line", framed, collective->line);
+    weft_json_string(json, "function", collective->function);
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+}
 
 static void write_rank(struct weft_json *json, const struct job *job, uint32_t rank) {
   const struct weft_flight_state *state = &job->states[rank];
@@ -255,7 +395,7 @@ static void write_rank(struct weft_json *json, const struct job *job, uint32_t r
   weft_json_open(json, NULL, '{');
   weft_json_number(json, "rank", rank);
   weft_json_string(json, "state", phase_words[state->phase]);
-  if (state->action != NULL) {
+  if (count_actions(state) == 1) {
     weft_json_string(json, "action", weft_action_format(state->action, action, sizeof action));
   } else {
     weft_json_null(json, "action");
@@ -267,6 +407,8 @@ static void write_rank(struct weft_json *json, const struct job *job, uint32_t r
   } else {
     weft_json_null(json, "file");
   }
+  write_actions(json, state);
+  write_collectives(json, &job->records[rank]);
   weft_json_close(json, '}');
 }
 

@@ -206,6 +206,111 @@ static uint64_t last_done_batch(const struct weft_pickle_value *dump,
   return last > 0 ? (uint64_t)last : 0;
 }
 
+/* ---- Collectives ---- */
+
+/* A text of the dump as a string of its own; "": it has none. */
+static const char *copy_text(struct weft_arena *arena, const struct weft_pickle_value *value) {
+  const char *copy = value != NULL && value->kind == WEFT_PICKLE_TEXT
+                         ? weft_arena_copy_text(arena, value->text, value->count)
+                         : NULL;
+  return copy != NULL ? copy : ""; /* memory that is out ends the reading later */
+}
+
+static const struct weft_pickle_value *item_at(const struct weft_pickle_value *list, size_t k) {
+  return list != NULL && list->kind == WEFT_PICKLE_LIST && k < list->count ? list->items[k] : NULL;
+}
+
+static bool contains(const struct weft_pickle_value *value, const char *part) {
+  const size_t size = strlen(part);
+  bool found = false;
+  for (size_t k = 0; value != NULL && value->kind == WEFT_PICKLE_TEXT && k + size <= value->count;
+       k++) {
+    found = found || memcmp(value->text + k, part, size) == 0;
+  }
+  return found;
+}
+
+/* The innermost frame that is not PyTorch's own, else the innermost. NULL: the dump has none. */
+static const struct weft_pickle_value *find_frame(const struct weft_pickle_value *entry) {
+  const struct weft_pickle_value *frames = weft_pickle_find(entry, "frames");
+  const struct weft_pickle_value *frame = NULL;
+  for (size_t k = 0; (frame = item_at(frames, k)) != NULL; k++) {
+    if (!contains(weft_pickle_find(frame, "filename"), "/torch/")) {
+      return frame;
+    }
+  }
+  return item_at(frames, 0);
+}
+
+static void read_collective(struct weft_arena *arena, const struct weft_pickle_value *groups,
+                            const struct weft_pickle_value *entry,
+                            struct weft_flight_collective *collective) {
+  const struct weft_pickle_value *group = weft_pickle_find(entry, "process_group");
+  const struct weft_pickle_value *name = item_at(group, 0), *description = item_at(group, 1);
+  const struct weft_pickle_value *frame = find_frame(entry);
+  const bool described = description != NULL && description->kind == WEFT_PICKLE_TEXT &&
+                         description->count > 0 && !weft_pickle_is(description, "undefined");
+  const int64_t line = weft_pickle_integer(weft_pickle_find(frame, "line"), 0);
+  *collective = (struct weft_flight_collective){
+      .name = copy_text(arena, weft_pickle_find(entry, "profiling_name")),
+      .group = copy_text(arena, described ? description : name),
+      .ranks = copy_text(arena, weft_pickle_find(weft_pickle_find_same(groups, name), "ranks")),
+      .file = copy_text(arena, weft_pickle_find(frame, "filename")),
+      .function = copy_text(arena, weft_pickle_find(frame, "name")),
+      .line = line > 0 ? (uint64_t)line : 0,
+      .group_id = weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0)};
+}
+
+static int64_t group_of(const struct weft_pickle_value *entry) {
+  return weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0);
+}
+
+/* Lists the oldest collective of each group that is not done. Those of a group run one after the
+ * other: from the last entry to the first, one that is done says so of all before it. */
+static enum weft_status list_collectives(struct weft_arena *arena,
+                                         const struct weft_pickle_value *groups,
+                                         const struct weft_pickle_value *list,
+                                         struct weft_flight_record *record,
+                                         struct weft_error *error) {
+  enum { GROUPS_MAX = 64 }; /* a process is in a handful of groups */
+  int64_t done[GROUPS_MAX];
+  const struct weft_pickle_value *oldest[GROUPS_MAX];
+  size_t done_count = 0, count = 0;
+  for (size_t k = list->count; k > 0; k--) {
+    const struct weft_pickle_value *value = list->items[k - 1];
+    struct entry entry;
+    const bool other = !read_entry(NULL, value, &entry) || !entry.is_transfer;
+    const bool batch_end =
+        weft_pickle_is(weft_pickle_find(value, "profiling_name"), "nccl:coalesced");
+    bool known = false;
+    size_t at = 0;
+    for (size_t g = 0; g < done_count && !known; g++) {
+      known = done[g] == group_of(value);
+    }
+    if (!other || known || weft_pickle_find(value, "profiling_name") == NULL) {
+      continue;
+    }
+    if (is_done(value)) {
+      done[done_count] = group_of(value);
+      done_count += done_count + 1 < GROUPS_MAX;
+    } else if (!batch_end) {
+      while (at < count && group_of(oldest[at]) != group_of(value)) {
+        at++;
+      }
+      if (at < GROUPS_MAX) {
+        oldest[at] = value;
+        count = at == count ? count + 1 : count;
+      }
+    }
+  }
+  record->collectives = weft_arena_allocate(arena, count + 1, sizeof *record->collectives);
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (size_t k = 0; k < count; k++) {
+    read_collective(arena, groups, oldest[k], &record->collectives[record->collective_count++]);
+  }
+  return weft_arena_status(arena, error);
+}
+
 /* ---- The record ---- */
 
 /* The number at the end of a file's name, without its extension. */
@@ -295,7 +400,9 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
                                 weft_arena_allocate(arena, list->count + 1, sizeof(struct entry))};
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < list->count; k++) {
-    entries.count += read_entry(groups, list->items[k], &entries.items[entries.count]);
+    struct entry *entry = &entries.items[entries.count];
+    entries.count += read_entry(groups, list->items[k], entry);
+    entry->transfer.entry = k;
   }
   record->last_done = last_done_batch(value, list, &entries);
   record->whole =
@@ -303,5 +410,6 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
       weft_pickle_integer(weft_pickle_find(list->items[0], "record_id"), INT64_MAX) == 0;
   end_batches(&entries);
   prove_earlier(&entries);
+  WEFT_TRY(list_collectives(arena, groups, list, record, error));
   return keep(arena, dump, &entries, record, error);
 }

@@ -22,15 +22,28 @@ static const struct weft_flight_wait nobody = {.peer = NOBODY};
 
 /* ---- What a rank does ---- */
 
-/* The first action after this transfer of the row that computes; NULL: none up to the row's end. */
-static const struct weft_action *compute_after(const struct weft_program *program, uint32_t rank,
-                                               uint64_t record) {
-  for (uint64_t i = record; i < program->row_begin[rank + 1]; i++) {
-    if (weft_op_info(program->actions[i].op)->kind == WEFT_KIND_COMPUTE) {
-      return &program->actions[i];
-    }
+bool weft_flight_can_be_in(const struct weft_action *action) {
+  return weft_op_info(action->op)->kind == WEFT_KIND_COMPUTE;
+}
+
+static bool is_transfer(const struct weft_action *action) {
+  const enum weft_op_kind kind = weft_op_info(action->op)->kind;
+  return kind == WEFT_KIND_SEND || kind == WEFT_KIND_RECV;
+}
+
+/* The first action after this transfer of the row that computes, and those up to the next transfer;
+ * NULL: none up to the row's end. */
+static void find_computes(const struct weft_program *program, uint32_t rank, uint64_t record,
+                          struct weft_flight_state *state) {
+  const struct weft_action *at = &program->actions[record];
+  const struct weft_action *end = program->actions + program->row_begin[rank + 1];
+  while (at < end && !weft_flight_can_be_in(at)) {
+    at++;
   }
-  return NULL;
+  state->next_action = at < end ? at : NULL;
+  for (; at < end && !is_transfer(at); at++) {
+    state->next_action_end = weft_flight_can_be_in(at) ? at + 1 : state->next_action_end;
+  }
 }
 
 /* Where the process stands. */
@@ -49,7 +62,7 @@ static void find_next(const struct weft_program *program, uint32_t rank,
   if (!state->ended_step) {
     const uint64_t from =
         record->count > 0 ? row->records[last % row->count] : program->row_begin[rank];
-    state->next_action = compute_after(program, rank, from);
+    find_computes(program, rank, from, state);
   }
 }
 
@@ -87,6 +100,7 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
     state.phase = state.ended_step ? WEFT_FLIGHT_BETWEEN : WEFT_FLIGHT_COMPUTING;
     state.step = state.next_step;
     state.action = state.next_action;
+    state.action_end = state.next_action_end;
     return state;
   }
   state.phase = WEFT_FLIGHT_WAITING;
@@ -94,6 +108,7 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
   state.process = wait_of_process(record, row);
   state.step = row->head / row->count + 1;
   state.action = &program->actions[row->records[row->head % row->count]];
+  state.action_end = state.action + 1;
   return state;
 }
 
@@ -179,6 +194,7 @@ static void look_into_batches(const struct weft_program *program,
       state->device = wait_in(row, holdup);
       state->step = holdup->before / row->count + 1;
       state->action = &program->actions[row->records[holdup->before % row->count]];
+      state->action_end = state->action + 1;
     }
     if (state->process.peer != NOBODY) {
       holdup = find_holdup(rows, states, heads, r, batch_of(&records[r], records[r].count - 1));
@@ -325,6 +341,7 @@ static void show_process(struct weft_flight_state *state) {
   if (state->phase == WEFT_FLIGHT_WAITING && !state->ended_step) {
     state->phase = WEFT_FLIGHT_COMPUTING;
     state->action = state->next_action;
+    state->action_end = state->next_action_end;
     state->step = state->next_step;
   }
 }

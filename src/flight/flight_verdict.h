@@ -22,10 +22,13 @@ struct weft_flight_state {
   enum weft_flight_phase phase;
   uint64_t step;                         /* from 1, since training began; 0: not known */
   const struct weft_action *action;      /* that it waits in or computes; NULL: not known */
+  const struct weft_action *action_end;  /* after the last one that it can be in: several actions
+                                          * between two transfers cannot be told apart */
   struct weft_flight_wait device;        /* the oldest transfer that is not done */
   struct weft_flight_wait process;       /* the last one started, if it is a receive and not done */
   bool ended_step;                       /* the transfers that it has started are whole steps */
   const struct weft_action *next_action; /* after the last transfer that it has started */
+  const struct weft_action *next_action_end;
   uint64_t next_step;
 };
 
@@ -35,6 +38,9 @@ struct weft_flight_verdict {
   uint32_t cycle_length; /* 0: there is none */
   bool hangs;            /* some rank waits */
 };
+
+/* Whether it is one of those that a rank between action and action_end can be in. */
+bool weft_flight_can_be_in(const struct weft_action *action);
 
 /* What a rank does, by its record and its row, which are aligned. `record->name` is NULL where
  * there is no dump. */

@@ -13,7 +13,7 @@ dumps=$WEFT_SOURCE_DIR/tests/flight/dumps
   succeeds
   [ "${lines[0]}" = "rank 0: waits in 4RECV_F3 for rank 3, in step 3" ]
   [ "${lines[2]}" = "rank 2: is in 2F3, in step 3" ]
-  [[ $output == *$'\nculprit: rank 2\n'* ]]
+  [[ $output == *$'\nculprit: rank 2 (rank2.pkl)\n'* ]]
   weft explain-hang "$dumps/sleeper" --program "$dumps/sleeper/program.csv" --json
   succeeds
   [ "$(jq -c '[.culprit, .cycle, .hangs, .ranks[2].action]' <<<"$output")" = '[2,[],true,"2F3"]' ]
@@ -76,7 +76,98 @@ entry() {
   [ "${lines[0]}" = "rank 0: waits in 0SEND_F1 for rank 1, in step 1" ]
   [ "${lines[1]}" = "rank 1: is in 1F0, in step 1" ]
   [ "${lines[2]}" = "rank 2: waits in 2RECV_F0 for rank 1, in step 1" ]
-  [[ $output == *$'\nculprit: rank 1\n'* ]]
+  [[ $output == *$'\nculprit: rank 1 (rank1.json)\n'* ]]
+}
+
+# Of computations without a transfer between them, the dumps cannot name one.
+@test "a rank that computes: all actions that it can be in" {
+  printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0I0,0W0,0I1,0W1 \
+    1RECV_F0,1RECV_F1,1F0,1F1,1I0,1W0,1SEND_B0,1I1,1SEND_B1,1W1 >program.csv
+  mkdir job
+  echo "{\"entries\": [$(entry 'send 0->1' 1 completed), $(entry 'send 0->1' 2 completed), $(entry 'recv 0<-1' 3 scheduled)]}" >job/rank0.json
+  echo "{\"entries\": [$(entry 'recv 1<-0' 1 completed), $(entry 'recv 1<-0' 2 completed)]}" >job/rank1.json
+  weft explain-hang job --program program.csv
+  succeeds
+  [ "${lines[1]}" = "rank 1: is in 1F0, 1F1, 1I0 or 1W0, in step 1" ]
+  [[ $output == *"verdict: rank 1: is in 1F0, 1F1, 1I0 or 1W0, in step 1; 1 of 2 ranks wait"* ]]
+  weft explain-hang job --program program.csv --json
+  [ "$(jq -c '.ranks[1] | [.action, .actions]' <<<"$output")" = '[null,["1F0","1F1","1I0","1W0"]]' ]
+  [ "$(jq -c '.ranks[0] | [.action, .actions]' <<<"$output")" = '["0RECV_B0",["0RECV_B0"]]' ]
+}
+
+@test "a program that contradicts the dumps is refused, with the entry" {
+  "$WEFT" gen GPipe -p 4 -m 8 -o wrong.csv
+  for folder in 1f1b ring; do
+    weft explain-hang "$dumps/$folder" --program wrong.csv
+    fails 1 ".pkl: the program contradicts entry " "by the program, which has " "hint: give the program that this job runs"
+  done
+  [[ $stderr == *"rank1.pkl: the program contradicts entry 4, where rank 1 sends to rank 0: that is 1SEND_B0 of step "* ]]
+  for microbatches in 4 5 6 7 9 10 12 16; do
+    "$WEFT" gen 1F1B -p 4 -m $microbatches -o wrong.csv
+    weft explain-hang "$dumps/1f1b" --program wrong.csv
+    fails 1 "the program contradicts entry "
+    "$WEFT" gen GPipe -p 3 -m $microbatches -o wrong.csv
+    if [ $microbatches != 6 ]; then
+      weft explain-hang "$dumps/gpipe" --program wrong.csv
+      fails 1 "the program contradicts entry "
+    fi
+  done
+  "$WEFT" gen 1F1B -p 3 -m 6 -o wrong.csv
+  weft explain-hang "$dumps/gpipe" --program wrong.csv
+  fails 1 "the program contradicts entry "
+}
+
+# collective NAME GROUP STATE FRAMES: an entry of another group, as JSON.
+collective() {
+  printf '{"record_id": 9, "profiling_name": "nccl:%s", "pg_id": 7, "process_group": ["7", "%s"], "collective_seq_id": 3, "p2p_seq_id": 0, "state": "%s", "frames": [%s]}' "$@"
+}
+
+@test "a collective of another group that a rank has not done is named, with its frame" {
+  "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
+  local torch='{"name": "wait", "filename": "/site/torch/distributed/fsdp.py", "line": 7}'
+  local frame=$'{"name": "step", "filename": "/home/me/train.py", "line": 123}'
+  mkdir job
+  echo "{\"entries\": [$(entry 'send 0->1' 1 completed), $(entry 'send 0->1' 2 scheduled)]}" >job/nccl_trace_rank_4
+  echo "{\"pg_config\": {\"7\": {\"ranks\": \"[1, 5]\"}}, \"entries\": [$(entry 'recv 1<-0' 1 completed),
+    $(collective all_reduce mesh_fsdp completed), $(collective _all_gather_base mesh_fsdp scheduled "$torch, $frame"),
+    $(collective _reduce_scatter_base mesh_fsdp scheduled)]}" >job/nccl_trace_rank_5
+  weft explain-hang job --program table.csv
+  succeeds
+  [ "${lines[1]}" = "rank 1: is in 1F0, in step 1; waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123)" ]
+  [[ $output == *$'\nculprit: rank 1 (nccl_trace_rank_5)\nhint: that collective needs all ranks of its group'* ]]
+  weft explain-hang job --program table.csv --json
+  [ "$(jq -c '.ranks[1].collectives' <<<"$output")" = '[{"name":"nccl:_all_gather_base","group":"mesh_fsdp","ranks":"[1, 5]","file":"/home/me/train.py","line":123,"function":"step"}]' ]
+  [ "$(jq -c '.ranks[0].collectives' <<<"$output")" = '[]' ]
+  # One that a later one of its group proves to be done is not pending.
+  echo "{\"entries\": [$(entry 'recv 1<-0' 1 completed), $(collective all_reduce dp scheduled), $(collective all_reduce dp completed)]}" >job/nccl_trace_rank_5
+  weft explain-hang job --program table.csv
+  [ "${lines[1]}" = "rank 1: is in 1F0, in step 1" ]
+}
+
+@test "what is no regular file is not read, and ends nothing" {
+  cp -R "$dumps/sleeper" job
+  mkfifo job/rank0.pipe
+  mkdir job/rank1
+  run --separate-stderr timeout 20 "$WEFT" explain-hang job --program job/program.csv
+  succeeds
+  [[ $output == *$'\nnot read: rank0.pipe: is a named pipe\nnot read: rank1: is a folder\n'* ]]
+  [[ $output == *$'\nculprit: rank 2 (rank2.pkl)\n'* ]]
+  weft explain-hang job --program job/program.csv --json
+  [ "$(jq -c '[.unread[].file]' <<<"$output")" = '["rank0.pipe","rank1"]' ]
+  rm job/*.pkl
+  run --separate-stderr timeout 20 "$WEFT" explain-hang job --program job/program.csv
+  fails 65 "rank0.pipe: is a named pipe"
+}
+
+@test "the dumps of several pipelines are refused, and those of one are named" {
+  "$WEFT" gen 1F1B -p 2 -m 2 -o table.csv
+  mkdir job
+  for rank in 0 1; do
+    echo "{\"entries\": [$(entry "send $rank->$((rank + 2))" 1 completed)]}" >job/nccl_trace_rank_$rank
+    echo "{\"entries\": [$(entry "recv $((rank + 2))<-$rank" 1 completed)]}" >job/nccl_trace_rank_$((rank + 2))
+  done
+  weft explain-hang job --program table.csv
+  fails 1 "the dumps name 4 ranks, up to rank 3; the program has 2" "one of them has the dumps nccl_trace_rank_0, nccl_trace_rank_2"
 }
 
 @test "a dump that ends too early counts as missing, and is named" {
@@ -85,7 +176,7 @@ entry() {
   weft explain-hang job --program job/program.csv
   succeeds
   [[ $output == *"not read: rank0.pkl: byte "* ]]
-  [[ $output == *$'\nculprit: rank 2\n'* ]]
+  [[ $output == *$'\nculprit: rank 2 (rank2.pkl)\n'* ]]
   for file in job/rank?.pkl; do
     echo hello >"$file"
   done

@@ -17,7 +17,9 @@ def test_sleeper():
     found = hang.from_flight_recorder(DUMPS / "sleeper", program)
     assert (found.culprit, found.cycle, found.hangs, found.unread) == (2, (), True, ())
     assert found.actions == ("4RECV_F3", "5RECV_F0", "2F3", "3RECV_F3")
-    assert found.ranks[0] == hang.Rank(0, "waiting", "4RECV_F3", 3, 3, "rank0.pkl")
+    assert found.ranks[0] == hang.Rank(
+        0, "waiting", "4RECV_F3", 3, 3, "rank0.pkl", ("4RECV_F3",), ()
+    )
     assert str(found).splitlines()[2] == "rank 2: is in 2F3, in step 3"
     assert "rank 2" in repr(found)
     with pytest.raises(AttributeError):
@@ -46,6 +48,54 @@ def test_collectives_of_another_group():
     found = hang.from_dumps(dumps, program)
     assert (found.culprit, found.cycle) == (2, ())
     assert found.actions == ("4RECV_F3", "5RECV_F0", "2F3", "3RECV_F3")
+
+
+def test_pending_collective():
+    """A collective of another group that one rank has not done, with its Python frame."""
+    dumps = {}
+    for file in (DUMPS / "sleeper").glob("rank*.pkl"):
+        dump = pickle.loads(file.read_bytes())
+        if file.name == "rank2.pkl":
+            frame = {"name": "step", "filename": "/home/me/train.py", "line": 123}
+            dump["entries"].append(
+                dict(
+                    dump["entries"][-1],
+                    record_id=len(dump["entries"]),
+                    pg_id=7,
+                    process_group=("7", "mesh_fsdp"),
+                    profiling_name="nccl:_all_gather_base",
+                    state="scheduled",
+                    retired=False,
+                    frames=[frame],
+                )
+            )
+            dump["pg_config"]["7"] = {"name": "7", "desc": "mesh_fsdp", "ranks": "[2, 6]"}
+        dumps[file.name] = pickle.dumps(dump)
+    found = hang.from_dumps(dumps, weft.Program.load(DUMPS / "sleeper" / "program.csv"))
+    assert found.culprit == 2
+    assert found.ranks[2].collectives == (
+        hang.Collective(
+            "nccl:_all_gather_base", "mesh_fsdp", "[2, 6]", "/home/me/train.py", 123, "step"
+        ),
+    )
+    assert "waits in nccl:_all_gather_base of group mesh_fsdp (train.py:123)" in found.message
+
+
+def test_contradicted():
+    table = weft.Table.named("Interleaved1F1B", ranks=4, stages_per_rank=2, microbatches=4)
+    with pytest.raises(weft.Error, match="the program contradicts entry"):
+        hang.from_flight_recorder(DUMPS / "sleeper", table)
+
+
+def test_pipes_and_folders(tmp_path):
+    for file in (DUMPS / "sleeper").iterdir():
+        shutil.copy(file, tmp_path)
+    os.mkfifo(tmp_path / "rank0.pipe")
+    (tmp_path / "rank1").mkdir()
+    program = weft.Program.load(tmp_path / "program.csv")
+    found = hang.from_flight_recorder(tmp_path, program)
+    assert found.culprit == 2
+    assert found.unread == ("rank0.pipe: is no regular file", "rank1: is no regular file")
 
 
 def test_missing_and_broken(tmp_path):

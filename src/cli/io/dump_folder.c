@@ -3,15 +3,20 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <weft/flight.h>
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
-#include "cli/io/input_file.h"
 #include "cli/scoped.h"
+
+/* As for other inputs: see input_file.c. */
+#define BYTES_MAX (UINT64_C(256) << 20)
 
 struct dumps {
   const struct weft_cli *cli;
@@ -39,22 +44,68 @@ static int is_dump(const struct dirent *entry) {
   return stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9';
 }
 
-static int read_dump(struct dumps *dumps, const char *folder, const char *file) {
-  struct weft_text path = {.allocator = dumps->cli->allocator};
-  weft_text_addf(&path, "%s/%s", folder, file);
-  struct weft_flight_dump *dump = &dumps->items[dumps->count];
-  int status = path.failed
-                   ? weft_cli_fail_memory(dumps->cli)
-                   : weft_cli_read_flight_dump(dumps->cli, path.data, &dumps->data[dumps->count],
-                                               &dump->size, &dumps->capacities[dumps->count]);
-  weft_text_finish(&path);
-  if (status == WEFT_CLI_OK) {
-    dump->data = dumps->data[dumps->count];
-    dump->name = weft_arena_copy_text(&dumps->arena, file, strlen(file));
-    dumps->count++;
-    status = dump->name != NULL ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
+/* Why a file is not read, in words that follow its name; NULL: it can be. */
+static const char *refuse(const struct stat *status) {
+  if (S_ISDIR(status->st_mode)) {
+    return "is a folder";
   }
-  return status;
+  if (S_ISFIFO(status->st_mode)) {
+    return "is a named pipe"; /* PyTorch makes them: TORCH_NCCL_DEBUG_INFO_PIPE_FILE */
+  }
+  if (!S_ISREG(status->st_mode)) {
+    return "is no regular file";
+  }
+  return (uint64_t)status->st_size > BYTES_MAX ? "has more than 256 MiB" : NULL;
+}
+
+/* Reads as many bytes as the file had when it was opened. */
+static const char *read_bytes(int fd, char *data, size_t room, size_t *size) {
+  *size = 0;
+  while (*size < room) {
+    const ssize_t got = read(fd, data + *size, room - *size);
+    if (got < 0 && errno != EINTR) {
+      return strerror(errno);
+    }
+    if (got == 0) {
+      break;
+    }
+    *size += got > 0 ? (size_t)got : 0;
+  }
+  return NULL;
+}
+
+/* Reads a file into dump number dumps->count. A file that cannot be read is no reason to end the
+ * diagnosis: dump->unread says why. */
+static int read_dump(struct dumps *dumps, const char *folder, const char *file) {
+  struct weft_flight_dump *dump = &dumps->items[dumps->count];
+  WEFT_SCOPED_TEXT path = {.allocator = dumps->cli->allocator};
+  struct stat status;
+  weft_text_addf(&path, "%s/%s", folder, file);
+  dump->name = weft_arena_copy_text(&dumps->arena, file, strlen(file));
+  if (path.failed || dump->name == NULL) {
+    return weft_cli_fail_memory(dumps->cli);
+  }
+  /* A named pipe without a writer would keep open() waiting. */
+  const int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  const char *why = fd < 0 || fstat(fd, &status) != 0 ? strerror(errno) : refuse(&status);
+  void *data = NULL;
+  const size_t capacity = why == NULL ? (size_t)status.st_size + 1 : 0;
+  if (why == NULL) {
+    data = weft_array_allocate(dumps->cli->allocator, capacity, 1);
+    why = data != NULL ? read_bytes(fd, data, capacity - 1, &dump->size) : NULL;
+  }
+  if (fd >= 0) {
+    (void)close(fd);
+  }
+  if (why == NULL && data == NULL) {
+    return weft_cli_fail_memory(dumps->cli);
+  }
+  dump->data = data;
+  dump->unread = why != NULL ? weft_arena_copy_text(&dumps->arena, why, strlen(why)) : NULL;
+  dumps->data[dumps->count] = data;
+  dumps->capacities[dumps->count] = capacity;
+  dumps->count++;
+  return why == NULL || dump->unread != NULL ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
 }
 
 static int read_dumps(struct dumps *dumps, const char *folder, struct dirent **entries,

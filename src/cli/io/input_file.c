@@ -27,7 +27,6 @@ struct kind {
   const char *size_hint;
   uint64_t bytes_max;
   const char *first; /* the bytes that it can begin with; NULL: any */
-  bool binary;       /* it may have NUL bytes */
 };
 
 /* More text than WEFT_ACTIONS_MAX actions take. */
@@ -59,12 +58,6 @@ static const struct kind hang_kind = {.content = "the dump of a run that hangs",
                                           "a dump has one line per rank; is this the "
                                           "right file?",
                                       .bytes_max = UINT64_C(256) << 20};
-
-static const struct kind flight_kind = {.content = "a dump of PyTorch's flight recorder",
-                                        .hint = "make it readable, or take it out of the folder",
-                                        .size_hint = "take it out of the folder",
-                                        .bytes_max = UINT64_C(256) << 20,
-                                        .binary = true};
 
 struct buffer {
   const struct kind *kind;
@@ -127,8 +120,8 @@ static int fail_size(const struct weft_cli *cli, const char *path, const struct 
  * text. */
 static bool is_plausible(const struct buffer *buffer, size_t from) {
   const struct kind *kind = buffer->kind;
-  return kind->binary || (memchr(buffer->data + from, '\0', buffer->size - from) == NULL &&
-                          (kind->first == NULL || strchr(kind->first, buffer->data[0]) != NULL));
+  return memchr(buffer->data + from, '\0', buffer->size - from) == NULL &&
+         (kind->first == NULL || strchr(kind->first, buffer->data[0]) != NULL);
 }
 
 /* Reads to the end, or as far as it is plausible, so that /dev/zero and a large file of another
@@ -336,21 +329,6 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
     (void)snprintf(error.hint, sizeof error.hint, "%s", HANG_HINT);
   }
   return parsed(cli, name, &buffer, status, &error);
-}
-
-int weft_cli_read_flight_dump(const struct weft_cli *cli, const char *path, void **data,
-                              size_t *size, size_t *capacity) {
-  assert(cli != NULL && path != NULL && data != NULL && size != NULL && capacity != NULL);
-  struct buffer buffer = {.allocator = cli->allocator, .kind = &flight_kind};
-  const int status = read_text(cli, path, &buffer);
-  if (status != WEFT_CLI_OK) {
-    release(&buffer);
-    return status;
-  }
-  *data = buffer.data;
-  *size = buffer.size;
-  *capacity = buffer.capacity;
-  return WEFT_CLI_OK;
 }
 
 static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,

@@ -28,11 +28,6 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text);
 
-/* Reads a dump of PyTorch's flight recorder, which is no text; give it back with
- * weft_array_free(cli->allocator, data, capacity, 1). */
-int weft_cli_read_flight_dump(const struct weft_cli *cli, const char *path, void **data,
-                              size_t *size, size_t *capacity);
-
 /* Whether `path` is NULL or "-". */
 bool weft_cli_is_standard_input(const char *path);
 /* What messages call `path`. */
