@@ -73,6 +73,7 @@ static enum weft_status make_costs(const struct weft_cli *cli, const struct prof
     stage->b = profile->i + profile->w;
     stage->activation_after_i = profile->kept;
     (*out)->hop.latency = profile->hop;
+    (*out)->of = WEFT_COSTS_OF_STAGE;
   }
   return status;
 }

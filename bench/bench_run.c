@@ -105,6 +105,7 @@ static int prepare(const struct weft_cli *cli, struct weft_bench_case *at,
     return weft_cli_fail(cli, NULL, &error);
   }
   set_costs(subject->costs);
+  subject->costs->of = WEFT_COSTS_OF_STAGE;
   if (weft_simulate(cli->allocator, subject->program, subject->costs, NULL, &subject->simulation,
                     &error) < 0) {
     release(subject);

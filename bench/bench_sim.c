@@ -43,6 +43,7 @@ static int prepare(const struct weft_cli *cli, const struct weft_bench_case *at,
     return weft_cli_fail(cli, NULL, &error);
   }
   *plan_ns = weft_bench_cpu_ns() - begin;
+  subject->costs->of = WEFT_COSTS_OF_STAGE;
   return WEFT_CLI_OK;
 }
 

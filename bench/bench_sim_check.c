@@ -227,6 +227,7 @@ int weft_bench_check_sim(const struct weft_cli *cli, const struct weft_bench_cas
   if (weft_costs_create(cli->allocator, 1, &costs, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
+  costs->of = WEFT_COSTS_OF_STAGE;
   status = check_simulation(cli, at, costs, program);
   weft_costs_destroy(costs);
   return status;

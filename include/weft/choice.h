@@ -24,8 +24,9 @@ extern "C" {
 
 struct weft_choice_request {
   /* `ranks` are those of all replicas together, and so are `rank_factors`: rank d * p + r is rank r
-   * of replica d. `costs` have parts, and one entry in `stages` is of the whole model; with a graph they
-   * are as for weft_search(), and every candidate's stages are placed by it.
+   * of replica d. `costs` have parts, and one entry in `stages` is of the whole model; with a graph it
+   * is of a stage, and every candidate's stages are placed by it. costs->of does not matter: the model
+   * is the same for any number of ranks.
    * `microbatches`, `replicas` and `keep_partition` are not used. `effort` and `time_limit` are for
    * all candidates together. */
   struct weft_search_request search;

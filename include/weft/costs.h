@@ -60,9 +60,19 @@ struct weft_part_costs {
   double gradients;
 };
 
+/* What the numbers of a single entry are of. With an entry per stage they are each stage's own. */
+enum weft_costs_scope {
+  WEFT_COSTS_OF_RANK, /* default: a rank's share of the model. The model is as many shares as there
+                         are ranks, and its stages have equal parts: one of 8 stages on 4 ranks takes
+                         1/2 of every time and size. With as many stages as ranks, or fewer, a stage
+                         is a share. Transfers are not divided. */
+  WEFT_COSTS_OF_STAGE /* every stage: with more stages per rank the model is larger */
+};
+
 struct weft_costs {
-  char unit[16];        /* of time: "ms", ...; "" when none was given */
-  uint32_t stage_count; /* 1: one entry serves all stages */
+  char unit[16];            /* of time: "ms", ...; "" when none was given */
+  enum weft_costs_scope of; /* of the entry, where there is one */
+  uint32_t stage_count;     /* 1: one entry serves all stages */
   struct weft_stage_costs *stages;
   struct weft_hop_costs hop;
   struct weft_all_reduce_costs all_reduce;
@@ -82,6 +92,22 @@ struct weft_costs {
 WEFT_API struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs,
                                                          double by);
 
+/* The costs of each of `stage_count` stages on `rank_count` ranks: `costs` themselves, or a copy in
+ * *view, which borrows what they own, whose entry is of a stage. Simulation, search and measured
+ * timelines call it; call it yourself before you look at the numbers of a stage. */
+struct weft_costs_view {
+  struct weft_costs costs;
+  struct weft_stage_costs entry;
+};
+WEFT_API const struct weft_costs *weft_costs_of_stages(const struct weft_costs *costs,
+                                                       uint32_t rank_count, uint32_t stage_count,
+                                                       struct weft_costs_view *view);
+
+/* In a few words, which of these the numbers are of: "times are of a rank's share of the model: a
+ * stage takes 1/2". Cut with "..." where it does not fit; 96 bytes are enough. Returns `buffer`. */
+WEFT_API char *weft_costs_describe(const struct weft_costs *costs, uint32_t rank_count,
+                                   uint32_t stage_count, char *buffer, size_t size);
+
 /* One entry of defaults: F = I = W = 1, free transfers, activation 1. */
 WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocator,
                                             uint32_t stage_count, struct weft_costs **out,
@@ -93,7 +119,8 @@ WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_
                                                struct weft_error *error);
 
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
- * "all_reduce": {...}, "microbatch_size": ..., "rank_factors": [...], "parts": [...]}.
+ * "of": "rank" or "stage", "all_reduce": {...}, "microbatch_size": ..., "rank_factors": [...],
+ * "parts": [...]}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
  * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
 WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,

@@ -11,8 +11,9 @@ extern "C" {
 
 enum weft_colour_by { WEFT_COLOUR_BY_OP, WEFT_COLOUR_BY_STAGE };
 
-/* One timeline to draw. `name` (a file's or schedule's) and `note` (a sentence for the
- * page, about its costs) are escaped wherever they are shown; either may be NULL. */
+/* One timeline to draw. `name` (a file's or schedule's) and `note` (a sentence about its times) are
+ * escaped wherever they are shown; either may be NULL. A NULL note is what weft_costs_describe() says
+ * of the costs; "" for times that were measured. */
 struct weft_picture {
   const char *name;
   const struct weft_simulation *simulation;

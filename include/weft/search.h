@@ -60,8 +60,7 @@ struct weft_search_request {
   enum weft_placement_kind placement; /* LOOP or V; the same for v = 1 */
 
   /* Borrowed for the call.
-   * One entry: the costs of a stage if stages_per_rank is given, else of all stages of a rank, and
-   * each of v stages has 1/v of them.
+   * One entry: of a rank's share of the model, or of a stage, as costs->of says.
    * One entry per stage: v follows from their number.
    * With parts: the search partitions the parts into stages, and the entries only supply what the
    * parts do not specify. */

@@ -227,7 +227,7 @@ function exploreNamed() {
   const wrong = wrongTimes();
   const known = scheduleInfo();
   if (wrong) refuseSettings(wrong);
-  else explore({ gen: genWords(), share: shareCosts(), v: known ? stagesPerRank() : 0, name: known ? null : state.schedule, title: state.schedule });
+  else explore({ gen: genWords(), share: shareCosts(), name: known ? null : state.schedule, title: state.schedule });
 }
 
 // The plan becomes what is explored: fields, text, address, cards, timeline and files are its.

@@ -55,25 +55,22 @@ function lowered(table) {
   return need(['lower', 'table.csv', ...LOWER, '-o', 'program.csv'], { 'table.csv': table }).files['program.csv'];
 }
 
-// Times are of a rank's share of the model, as for `weft compare`: a stage takes 1/v of them.
-function costsOfShare({ stage, hop }, v) {
-  const one = Object.fromEntries(Object.entries(stage).map(([name, value]) => [name, value / v]));
-  return JSON.stringify({ schema: 'weft-costs/1', stages: [one], hop });
-}
+// One entry is of a rank's share of the model: the command divides it among the stages.
+const costsOfShare = ({ stage, hop }) => JSON.stringify({ schema: 'weft-costs/1', of: 'rank', stages: [stage], hop });
 
 const requests = {
   list: () => JSON.parse(need(['gen', '--list', '--json']).output).schedules,
 
   // A schedule from its name, or from a table, to its timeline; `page`: with the HTML around it. A
   // `name` is one that others have for a schedule: the answer says which one it is.
-  explore({ gen, costs: given, share, v, name, memory, slow, channel, table, title, page: wanted }) {
+  explore({ gen, costs: given, share, name, memory, slow, channel, table, title, page: wanted }) {
     const begin = performance.now();
     const info = name ? JSON.parse(need(['gen', '--list', '--json', name]).output).schedules[0] : null;
     const csv = table ? new TextEncoder().encode(table) : need([...gen, '-o', 'table.csv']).files['table.csv'];
     const program = lowered(csv);
     const verdict = JSON.parse(need(['verify', 'program.csv', '--json'], { 'program.csv': program }, [0, 1]).output);
     if (!verdict.ok) return { table: csv, program, verdict, info };
-    const costs = given || costsOfShare(share, v || verdict.stages / verdict.ranks);
+    const costs = given || costsOfShare(share);
     const files = { 'program.csv': program, 'costs.json': costs };
     const more = [...slow, '--channel', channel];
     const words = ['sim', 'program.csv', '--costs', 'costs.json', '--json', ...more];

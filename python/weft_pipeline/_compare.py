@@ -29,12 +29,22 @@ class Entry(NamedTuple):
     table: Program
 
 
+SHARE = "a rank's share of the model"
+
+
 class Comparison(NamedTuple):
-    """Schedules, the best first, those that do not fit last; and why others were left out."""
+    """Schedules, the best first, those that do not fit last; and why others were left out.
+
+    `per_stage`: the costs were those of a stage, and not of a rank's share of the model.
+    """
 
     entries: tuple[Entry, ...]
     left_out: tuple[tuple[str, int, str], ...]
     per_stage: bool
+
+    @property
+    def _scope(self) -> str:
+        return f"times are of {'a stage' if self.per_stage else SHARE}"
 
     @property
     def best(self) -> Optional[Entry]:
@@ -51,13 +61,14 @@ class Comparison(NamedTuple):
             f"{100 * entry.bubble:>8.2f} %{entry.peak_memory:>12g}  {'yes' if entry.fits else 'no'}"
             for entry in self.entries
         ]
+        lines.append(self._scope)
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         """Give the best."""
         best = self.best
         first = "none fits" if best is None else f"{best.name}, makespan {best.makespan:g}"
-        return f"<weft_pipeline.Comparison: {len(self.entries)} schedules; {first}>"
+        return f"<weft_pipeline.Comparison: {len(self.entries)} schedules; {first}; {self._scope}>"
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
@@ -70,31 +81,20 @@ class Comparison(NamedTuple):
         )
         return (
             "<table><tr><th>name</th><th>v</th><th>makespan</th><th>span</th><th>bubble</th>"
-            f"<th>memory</th><th>fits</th></tr>{rows}</table>"
+            f"<th>memory</th><th>fits</th></tr>{rows}</table><p>{self._scope}</p>"
         )
 
 
-def _entry(
-    name: str, table: Program, costs: Costs, memory: Optional[float], per_stage: bool
-) -> Entry:
-    v = table.stages / table.ranks
-    scale = 1 if per_stage else v
-    if scale != 1:
-        # The undivided costs with transfers v times as long, and the result divided: so times
-        # that are integers stay integers.
-        document = costs.to_dict()
-        for key in ("latency", "bytes"):
-            document["hop"][key] *= scale
-        costs = Costs.from_dict(document)
+def _entry(name: str, table: Program, costs: Costs, memory: Optional[float]) -> Entry:
     sim = table.simulate(costs)
-    needed = sim.peak_memory / scale
+    needed = sim.peak_memory
     return Entry(
         name,
-        v,
-        sim.makespan / scale,
-        sim.span / scale,
+        table.stages / table.ranks,
+        sim.makespan,
+        sim.span,
         sim.bubble,
-        sim.peak_activation / scale,
+        sim.peak_activation,
         needed,
         memory is None or needed <= memory * (1 + 1e-9),
         table,
@@ -129,11 +129,11 @@ def compare(
     """Simulate every named schedule for a shape, and the given tables or programs, and rank them.
 
     Without `ranks` and `microbatches` the shape is that of the first program. Costs with one entry
-    are those of a rank's share of the model, unless `stages_per_rank` is given: with v stages on
-    each rank, a stage has 1/v of them. `memory` is a limit per rank.
+    are those of a rank's share of the model, unless they are Costs(..., of="stage"): with v stages
+    on each rank, a stage has 1/v of them. `memory` is a limit per rank.
 
     With a `graph`, or programs that have one, which must be the same, the named schedules are
-    those of the graph, costs are those of a stage, and `ranks` may be left out: as many as stages.
+    those of the graph, and `ranks` may be left out: as many as stages.
     """
     costs = costs_given(costs)
     for program in programs:
@@ -183,11 +183,7 @@ def compare(
                 "give one entry that serves all stages, or one for each stage",
             )
         v = costs.stages // ranks
-    per_stage = v != 0 or is_uneven
-    entries = [
-        _entry(f"program {k}", program, costs, memory, per_stage)
-        for k, program in enumerate(programs)
-    ]
+    entries = [_entry(f"program {k}", program, costs, memory) for k, program in enumerate(programs)]
     left_out = []
     for info in schedules():
         if is_uneven or not info.trains or info.fixed:
@@ -207,6 +203,6 @@ def compare(
             except (UsageError, LimitError) as error:
                 left_out.append((info.name, count, error.message))
                 continue
-            entries.append(_entry(info.name, table, costs, memory, per_stage))
+            entries.append(_entry(info.name, table, costs, memory))
     ranked = sorted(enumerate(entries), key=cmp_to_key(_rank))
-    return Comparison(tuple(entry for _, entry in ranked), tuple(left_out), per_stage)
+    return Comparison(tuple(entry for _, entry in ranked), tuple(left_out), costs.of == "stage")

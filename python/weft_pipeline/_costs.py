@@ -74,6 +74,10 @@ class Costs(Immutable):
     for each stage; `b` is i + w where it is left out. `hop` is the time of a transfer; with
     `hop_bytes` and `hop_bytes_per_unit` it takes hop + hop_bytes / hop_bytes_per_unit. A costs
     file (docs/prediction.md) can say more: Costs.load() and Costs.parse() read it.
+
+    Where no number is a sequence, they are `of` a rank's share of the model ("rank"), which its
+    stages divide: with two stages per rank a stage takes half of them. Or of every stage ("stage").
+    A sequence has each stage's own.
     """
 
     __slots__ = ("_handle", "_measured")
@@ -99,6 +103,7 @@ class Costs(Immutable):
         gradients: Optional[Times] = None,
         unit: str = "",
         rank_factors: Optional[Iterable[float]] = None,
+        of: str = "rank",
     ) -> None:
         """Make costs of numbers."""
         given = (f, i, w, b, overlap_f_b, activation, activation_after_i, unshard, reduce_grad)
@@ -139,6 +144,8 @@ class Costs(Immutable):
             costs.unit = unit_name
         if rank_factors is not None:
             _set_rank_factors(costs, list(rank_factors))
+        if of != "rank":
+            costs.of = _scope(of)
         if _check(out, count, None) < 0:
             call(_check, out, count)
         _set(self, "_handle", handle)
@@ -185,6 +192,13 @@ class Costs(Immutable):
         return str(self._handle.pointer[0].unit.decode("utf-8", "replace"))
 
     @property
+    def of(self) -> str:
+        """What the numbers are of: "rank", a rank's share of the model, or "stage"."""
+        costs = self._handle.pointer[0]
+        is_share = costs.stage_count == 1 and costs.of == c.WEFT_COSTS_OF_RANK
+        return "rank" if is_share else "stage"
+
+    @property
     def stages(self) -> int:
         """Number of entries: one for each stage, or one that serves all."""
         return int(self._handle.pointer[0].stage_count)
@@ -225,7 +239,8 @@ class Costs(Immutable):
     def __repr__(self) -> str:
         """Give the times of the first stage."""
         first = self._handle.pointer[0].stages[0]
-        more = f", {self.stages} stages" if self.stages > 1 else ""
+        of = "a rank's share" if self.of == "rank" else "a stage"
+        more = f", {self.stages} stages" if self.stages > 1 else f", of {of}"
         hop = self._handle.pointer[0].hop.latency
         return f"<weft_pipeline.Costs: f={first.f:g} i={first.i:g} w={first.w:g} hop={hop:g}{more}>"
 
@@ -251,6 +266,14 @@ def costs_given(value: Optional[CostsLike]) -> Costs:
             "or give a dict with the fields of a costs file",
         )
     return Costs(**value)
+
+
+def _scope(of: object) -> int:
+    if not isinstance(of, str):
+        raise TypeError(f"of must be a str, not {type(of).__name__}")
+    if of not in ("rank", "stage"):
+        raise UsageError(f"of is {of!r}; expected 'rank' or 'stage'")
+    return int(c.WEFT_COSTS_OF_RANK if of == "rank" else c.WEFT_COSTS_OF_STAGE)
 
 
 def _unpickle(text: str, measured: Optional[MeasuredStep]) -> Costs:

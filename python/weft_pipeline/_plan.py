@@ -94,7 +94,7 @@ class Plan(NamedTuple):
         return (
             f"<weft_pipeline.Plan: {self.schedule}, {self.table.ranks} ranks"
             f"{each} (placement {self.placement}), "
-            f"{self.objective} {self.value:g}, {end}>"
+            f"{self.objective} {self.value:g}, {end}; .costs has the times of each stage>"
         )
 
 
@@ -307,11 +307,11 @@ def plan(
 
     What is left out, the search chooses: the stages per rank, the placement ("loop" or "v"), and
     how to partition the parts of the model where the costs have them. Costs with one entry are
-    those of a rank's share of the model, or of a stage where `stages_per_rank` is given.
+    those of a rank's share of the model, unless they are Costs(..., of="stage").
     `effort` is work in seconds of a typical core per thread (0.5); with `time_limit`, in seconds,
     the search uses the time. `threads` 0 takes all cores.
 
-    With a `graph`, the stages are its own, and costs are those of a stage. `stage_ranks` has the
+    With a `graph`, the stages are its own. `stage_ranks` has the
     rank of each; without it they are placed as `placement` says, or as the search chooses.
 
     Other Python threads run meanwhile. Ctrl-C in the main thread ends the search with the best so

@@ -207,6 +207,17 @@ class Simulation(Immutable):
         lib.weft_memory_curve(*arguments, points, count.value, ctypes.byref(count))
         return tuple((point.at, point.size) for point in points[: count.value])
 
+    @property
+    def note(self) -> str:
+        """What the times are of: a rank's share of the model, or a stage; "" of measured times."""
+        if self.is_measured:
+            return ""
+        buffer = ctypes.create_string_buffer(96)
+        program = self.program
+        shape = program.ranks, program.stages
+        lib.weft_costs_describe(self.costs._handle.pointer, *shape, buffer, len(buffer))
+        return buffer.value.decode()
+
     # ---- Pictures ----
 
     def _render(self, function: Any, name: str, options: Any) -> str:
@@ -214,6 +225,7 @@ class Simulation(Immutable):
         picture.name = string(name, "name") or None
         picture.simulation = self._handle.pointer
         picture.costs = self.costs._handle.pointer
+        picture.note = b"" if self.is_measured else None
         count = (1,) if function is lib.weft_render_html else ()
         return text_of(function, ctypes.byref(picture), *count, ctypes.byref(options))
 
@@ -279,7 +291,8 @@ class Simulation(Immutable):
         """Give the main numbers."""
         return (
             f"<weft_pipeline.Simulation: makespan {self.makespan:g}, "
-            f"bubble {100 * self.bubble:.2f} %, peak activation {self.peak_activation:g}>"
+            f"bubble {100 * self.bubble:.2f} %, peak activation {self.peak_activation:g}"
+            f"{'; ' if self.note else ''}{self.note}>"
         )
 
     def __reduce__(self) -> Any:

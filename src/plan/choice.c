@@ -93,6 +93,7 @@ static enum weft_status add(struct choosing *choosing, uint32_t ranks, uint32_t 
     candidate->entry = weft_stage_costs_divide(&search->costs->stages[0], (double)ranks * v);
     candidate->costs.stages = &candidate->entry;
   }
+  candidate->costs.of = WEFT_COSTS_OF_STAGE; /* the model is the same for any number of ranks */
   if (search->rank_factors != NULL) {
     candidate->factors = factors_of(choosing, candidate);
     if (candidate->factors == NULL) {

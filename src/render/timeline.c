@@ -196,3 +196,13 @@ void weft_add_json_string(struct weft_text *text, const char *string) {
 struct weft_render_options weft_render_options_default(void) {
   return (struct weft_render_options){.width = 0, .colour_by = WEFT_COLOUR_BY_OP};
 }
+
+const char *weft_picture_note(const struct weft_picture *picture, char buffer[WEFT_NOTE_SIZE]) {
+  const struct weft_program *program = picture->simulation->program;
+  if (picture->note != NULL) {
+    return picture->note;
+  }
+  return picture->costs == NULL ? ""
+                                : weft_costs_describe(picture->costs, program->rank_count,
+                                                      program->stage_count, buffer, WEFT_NOTE_SIZE);
+}

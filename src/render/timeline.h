@@ -50,6 +50,10 @@ void weft_add_number(struct weft_text *text, double number);
 /* A measure for people: four digits, but never less than a whole number below 1e9: 38.71. */
 void weft_add_rounded(struct weft_text *text, double number);
 
+/* The picture's note, or a description of its costs, for which the caller gives room; "": none. */
+enum { WEFT_NOTE_SIZE = 96 };
+const char *weft_picture_note(const struct weft_picture *picture, char buffer[WEFT_NOTE_SIZE]);
+
 /* "edges 0>1, 0>2F and 7 more"; an F where no gradient comes back. */
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph);
 

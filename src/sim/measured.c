@@ -488,10 +488,12 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
   if (event_count > 0) {
     WEFT_NEED(events, error);
   }
-  struct measured measured = {.allocator = allocator,
-                              .program = program,
-                              .costs = costs,
-                              .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD)};
+  struct weft_costs_view view;
+  struct measured measured = {
+      .allocator = allocator,
+      .program = program,
+      .costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &view),
+      .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD)};
   struct weft_arena arena = {.allocator = allocator};
   if (!(ticks_per_unit > 0) || !isfinite(ticks_per_unit)) {
     return weft_fail(error, WEFT_ERR_USAGE, "1e6 for nanoseconds and costs in ms",

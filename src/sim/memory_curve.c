@@ -44,6 +44,8 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   assert(rank < simulation->program->rank_count);
   assert(points != NULL || room == 0);
   const struct weft_program *program = simulation->program;
+  struct weft_costs_view view;
+  costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &view);
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;
   /* Without any backward nothing is kept after F, nor is it by a frozen stage. */

@@ -549,13 +549,13 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
       .allocator = allocator,
       .program = program,
       .graph = program->graph,
-      .costs = costs,
       .options = options,
       .arena = {.allocator = allocator},
       .has_transfers = program->level == WEFT_LEVEL_COMMS &&
                        weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
+  run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
   if ((uint32_t)options->channel >= WEFT_CHANNEL_COUNT) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->channel);
@@ -568,7 +568,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
     return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
                      "shared channels carry SENDs and RECVs, and this table has none");
   }
-  WEFT_TRY(weft_ticks_init(&run->ticks, allocator, program, costs, options, error));
+  WEFT_TRY(weft_ticks_init(&run->ticks, allocator, program, run->costs, options, error));
   return allocate(run, error);
 }
 

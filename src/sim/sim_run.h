@@ -64,7 +64,8 @@ struct weft_sim_run {
   const struct weft_allocator *allocator;
   const struct weft_program *program;
   const struct weft_graph *graph; /* the program's; NULL: a chain */
-  const struct weft_costs *costs;
+  const struct weft_costs *costs; /* of stages: the caller's, or in `view` */
+  struct weft_costs_view view;
   const struct weft_sim_options *options;
   struct weft_ticks ticks;
   bool has_backward;       /* of any stage; else activations are free after F */

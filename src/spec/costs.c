@@ -7,7 +7,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 
+#include "base/plain_text.h"
 #include "spec/costs_fields.h"
 
 #define HINT_RANGE "times and sizes are numbers from 0 to 1e12; choose another unit for larger ones"
@@ -79,6 +81,56 @@ struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *c
     *number = *number > 0 ? *number / by : *number;
   }
   return divided;
+}
+
+/* ---- Shares of ranks ---- */
+
+/* Whether an entry is of a rank's share that several stages divide. */
+static bool is_divided(const struct weft_costs *costs, uint32_t rank_count, uint32_t stage_count) {
+  return costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && stage_count > rank_count &&
+         rank_count > 0;
+}
+
+const struct weft_costs *weft_costs_of_stages(const struct weft_costs *costs, uint32_t rank_count,
+                                              uint32_t stage_count, struct weft_costs_view *view) {
+  assert(costs != NULL && view != NULL);
+  if (!is_divided(costs, rank_count, stage_count)) {
+    return costs;
+  }
+  view->costs = *costs;
+  view->entry = weft_stage_costs_divide(&costs->stages[0], (double)stage_count / rank_count);
+  view->costs.stages = &view->entry;
+  view->costs.of = WEFT_COSTS_OF_STAGE;
+  return &view->costs;
+}
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) {
+  while (b != 0) {
+    const uint32_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+char *weft_costs_describe(const struct weft_costs *costs, uint32_t rank_count, uint32_t stage_count,
+                          char *buffer, size_t size) {
+  assert(costs != NULL && buffer != NULL && size >= 4);
+  int wanted;
+  if (is_divided(costs, rank_count, stage_count)) {
+    const uint32_t divisor = common_divisor(rank_count, stage_count);
+    wanted =
+        snprintf(buffer, size,
+                 "times are of a rank's share of the model: a stage takes %" PRIu32 "/%" PRIu32,
+                 rank_count / divisor, stage_count / divisor);
+  } else if (costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK) {
+    wanted = snprintf(buffer, size, "times are of a rank's share of the model, one stage");
+  } else {
+    wanted =
+        snprintf(buffer, size, "times are of %s stage", costs->stage_count == 1 ? "a" : "each");
+  }
+  weft_mark_cut(buffer, size, wanted);
+  return buffer;
 }
 
 /* NaN compares false with everything. */

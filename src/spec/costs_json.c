@@ -205,6 +205,22 @@ static enum weft_status read_microbatch_size(const struct weft_json_document *re
   return WEFT_OK;
 }
 
+static enum weft_status read_of(const struct weft_json_document *reader, const json_t *value,
+                                struct weft_costs *costs) {
+  const char *of = json_string_value(value);
+  const bool is_rank = of != NULL && strcmp(of, "rank") == 0;
+  if (!is_rank && (of == NULL || strcmp(of, "stage") != 0)) {
+    return weft_json_document_unexpected(reader, "what the entry of stages is of",
+                                         "\"rank\" (a rank's share of the model) or \"stage\"");
+  }
+  if (is_rank && costs->stage_count > 1) {
+    return weft_json_document_unexpected(reader, "leave it out, or give one entry",
+                                         "\"stage\", because each stage has its own entry");
+  }
+  costs->of = is_rank ? WEFT_COSTS_OF_RANK : WEFT_COSTS_OF_STAGE;
+  return WEFT_OK;
+}
+
 static enum weft_status read_rank_factors(struct weft_json_document *reader, const json_t *list,
                                           struct weft_costs *costs) {
   WEFT_TRY(check_entries(reader, list, "a list with one number for each rank",
@@ -230,10 +246,16 @@ static enum weft_status read_rank_factors(struct weft_json_document *reader, con
 
 static enum weft_status read_member(struct weft_json_document *reader, const char *key,
                                     json_t *value, struct weft_costs *costs) {
-  static const struct weft_cost_field members[] = {
-      {"schema", 0, false},       {"unit", 0, false},       {"stages", 0, false},
-      {"hop", 0, false},          {"all_reduce", 0, false}, {"microbatch_size", 0, false},
-      {"rank_factors", 0, false}, {"parts", 0, false},      {NULL, 0, false}};
+  static const struct weft_cost_field members[] = {{"schema", 0, false},
+                                                   {"unit", 0, false},
+                                                   {"stages", 0, false},
+                                                   {"of", 0, false},
+                                                   {"hop", 0, false},
+                                                   {"all_reduce", 0, false},
+                                                   {"microbatch_size", 0, false},
+                                                   {"rank_factors", 0, false},
+                                                   {"parts", 0, false},
+                                                   {NULL, 0, false}};
   if (strcmp(key, "schema") == 0) {
     return read_schema(reader, value);
   }
@@ -242,6 +264,9 @@ static enum weft_status read_member(struct weft_json_document *reader, const cha
   }
   if (strcmp(key, "stages") == 0) {
     return read_stages(reader, value, costs);
+  }
+  if (strcmp(key, "of") == 0) {
+    return read_of(reader, value, costs);
   }
   if (strcmp(key, "hop") == 0) {
     return read_hop(reader, value, &costs->hop);
@@ -385,6 +410,9 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
       weft_json_exact(json, NULL, costs->rank_factors[r]);
     }
     weft_json_close(json, ']');
+  }
+  if (costs->stage_count == 1) {
+    weft_json_string(json, "of", costs->of == WEFT_COSTS_OF_RANK ? "rank" : "stage");
   }
   weft_json_open(json, "stages", '[');
   for (uint32_t s = 0; s < costs->stage_count; s++) {

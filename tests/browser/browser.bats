@@ -28,6 +28,7 @@ make_pages() {
   "$WEFT" gen 1F1B -p 4 -m 8 -o whole.csv
   show cuts.html whole.csv table.csv
   show whole.html whole.csv
+  show stages.html table.csv --costs-of stage
   show overlaps.html overlaps.csv --hop 0.25
   show table.html table.csv --costs slow.json
   show sharded.html sharded.csv --costs slow.json

@@ -339,11 +339,11 @@ class Timeline(unittest.TestCase):
     def test_schedules_that_cut_the_model_differently(self):
         self.open("cuts.html")
         cards = self.page.text("#cards")
-        self.assertIn("costs are of a rank's share of the model: a stage takes 1/2 of it", cards)
+        self.assertIn("times are of a rank's share of the model: a stage takes 1/2", cards)
         self.assertIn("13.6 % shorter than the first", cards)
         self.assertNotIn("not compared", cards)
         self.open("whole.html")
-        self.load("table.html")
+        self.load("stages.html")
         self.assertIn("not compared with the first: 8 stages instead of 4, of the same costs each, are a larger model",
                       self.page.text("#cards"))
         self.assertNotIn("longer", self.page.text("#cards"))

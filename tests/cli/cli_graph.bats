@@ -10,7 +10,7 @@ write_files() {
   echo '{"schema": "weft-graph/1", "stages": ["encoder", "middle", "head"], "edges": [
          {"from": "encoder", "to": "middle"}, {"from": "middle", "to": "head"},
          {"from": "encoder", "to": "head", "bytes": 12, "gradient_bytes": 4}]}' >graph.json
-  echo '{"schema": "weft-costs/1", "stages": [{}],
+  echo '{"schema": "weft-costs/1", "of": "stage", "stages": [{}],
          "hop": {"latency": 0.5, "bytes": 2, "bytes_per_unit": 4}}' >costs.json
 }
 
@@ -169,10 +169,10 @@ and 1 more; --max-differences shows them
   "$WEFT" explain program.csv --graph graph.json --json |
     jq -e '.rows[1].instructions | map(select(.stage == 2).stage_name) | unique == ["head"]'
   "$WEFT" explain program.csv --json | jq -e '.graph.edges | length == 3'
-  weft sim graph.csv --graph graph.json --critical-path
+  weft sim graph.csv --graph graph.json --critical-path --costs-of stage
   succeeds
   grep -qE "^ +0 +1 +0  0F0 +0 'encoder'$" <<<"$output"
-  weft sim graph.csv --critical-path
+  weft sim graph.csv --critical-path --costs-of stage
   grep -qE '^ +0 +1 +0  0F0$' <<<"$output"
   weft show graph.csv --graph graph.json
   [ "${lines[-1]}" = "stages 0 'encoder', 1 'middle', 2 'head'" ]
@@ -332,7 +332,7 @@ and 1 more; --max-differences shows them
   weft plan --graph skip.json -p 2 -m 10000000
   fails 2 "are more than the 16777216 that a plan of a graph may have"
   weft plan --graph skip.json -p 2 -m 4 --memory 0.1
-  fails 1 "the least is 2"
+  fails 1 "the least is 1"
   weft gen Interleaved1F1B --graph skip.json -m 4 -p 1
   fails 2 "the graph has 4 stages, and Interleaved1F1B on 1 rank has 2 on each"
   [[ $stderr == *"hint: use p = 2, or v = 4"* ]]

@@ -17,7 +17,8 @@ one_stage() { # FIELDS: a costs file with one entry
   weft sim t.csv
   succeeds
   [ "${lines[0]}" = "t.csv: 4 ranks, 4 stages, 8 microbatches" ]
-  [ "${lines[1]}" = "makespan          33" ]
+  [ "${lines[1]}" = "costs             times are of a rank's share of the model, one stage" ]
+  [ "${lines[2]}" = "makespan          33" ]
   grep -qx 'bubble  *27.27 % of the makespan, 27.27 % of the span' <<<"$output"
   grep -qx 'peak activation  *4, on rank 0 at 3' <<<"$output"
   grep -qx ' rank  busy  idle  span  peak .* start  gradient  end' <<<"$output"
@@ -116,16 +117,17 @@ one_stage() { # FIELDS: a costs file with one entry
 
 @test "sim --channel: what one queue per rank costs" {
   "$WEFT" gen LoopedBFS -p 8 -v 2 -m 32 >l.csv
-  [ "$(number .makespan l.csv)" = 213 ]
-  [ "$(number .makespan l.csv --channel rank)" = 405 ]
+  [ "$(number .makespan l.csv)" = 106.5 ]
+  [ "$(number .makespan l.csv --costs-of stage)" = 213 ]
+  [ "$(number .makespan l.csv --channel rank)" = 202.5 ]
   "$WEFT" lower l.csv --no-unshard --no-reduce-grad >p.csv
-  [ "$(number .makespan p.csv --channel rank)" = 405 ]
+  [ "$(number .makespan p.csv --channel rank --costs-of stage)" = 405 ]
   "$WEFT" gen Interleaved1F1B -p 8 -v 4 -m 16 >i.csv
-  [ "$(number .makespan i.csv --channel edge)" = 213 ]
-  [ "$(number .makespan i.csv --channel rank)" = 360 ]
+  [ "$(number .makespan i.csv --channel edge --costs-of stage)" = 213 ]
+  [ "$(number .makespan i.csv --channel rank)" = 90 ]
   "$WEFT" gen ZBVZeroBubble -p 8 -v 2 -m 32 >z.csv
-  [ "$(number .makespan z.csv)" = 199 ]
-  [ "$(number .makespan z.csv --channel rank)" = 211 ]
+  [ "$(number .makespan z.csv)" = 99.5 ]
+  [ "$(number .makespan z.csv --channel rank)" = 105.5 ]
   [ "$(number '.ranks | map(.idle_by_cause.channel) | add > 0' z.csv --channel rank)" = true ]
 }
 
@@ -287,4 +289,51 @@ one_stage() { # FIELDS: a costs file with one entry
     '[{"f": 1, "i": 0, "w": 0}, {"f": 2, "i": 0, "w": 0}, {"f": 1, "i": 0, "w": 0}, {"f": 1, "i": 0, "w": 0}]}' >c.json
   "$WEFT" sim t.csv --costs c.json --json >s.json
   jq -e 'all(.ranks[]; .receive_buffers <= 2)' s.json >/dev/null
+}
+
+# One file, one answer: a rank's share of the model unless the costs are of stages.
+@test "plan, sim, show, compare and run agree about the times and the memory of a table" {
+  agree() { # TABLE MAKESPAN MEMORY WORDS [OPTION...]
+    local table=$1 makespan=$2 memory=$3 words=$4
+    shift 4
+    [ "$(number '"\(.makespan) \(.peak_activation)"' "$table" "$@")" = "$makespan $memory" ]
+    weft show "$table" "$@"
+    [[ $output == *"makespan $makespan, "*"peak memory $memory on rank"*$'\n'"$words"* ]]
+    weft run "$table" --transport loopback "$@"
+    [[ $output == *$'\n'"costs      $words"$'\n'*"simulated  makespan $makespan; measured / simulated = 1.0000"* ]]
+    "$WEFT" compare "$table" --json "$@" >c.json
+    [ "$(jq -r '.schedules[] | select(.file) | "\(.makespan) \(.peak_activation)"' c.json)" = "$makespan $memory" ]
+  }
+  weft plan -p 4 -m 8 --memory 3 --threads 1 -o plan.csv
+  [[ $output == *"makespan 25.75"*"a stage takes 1/4"*"memory            3 at most"*$'\n'"repeat            weft sim plan.csv --costs plan.costs.json"$'\n'* ]]
+  agree plan.csv 25.75 3 "times are of a rank's share of the model: a stage takes 1/4"
+  agree plan.csv 25.75 3 "times are of each stage" --costs plan.costs.json
+  agree plan.csv 103 12 "times are of a stage" --costs-of stage
+  "$WEFT" gen zbv -p 4 -m 8 -o zbv.csv
+  agree zbv.csv 25.5 4 "times are of a rank's share of the model: a stage takes 1/2"
+  # Three stages on two ranks, and a graph: each stage has 2/3 of a rank's share.
+  printf '0F0,1F0,1B0,0B0\n2F0,2B0\n' >odd.csv
+  [ "$(number .makespan odd.csv)" = 6 ]
+  weft sim odd.csv
+  [[ $output == *"a stage takes 2/3"* ]]
+  [ "$(number '[.costs_of, .stage_share * 3] | join(" ")' odd.csv)" = "rank 2" ]
+  echo '{"schema": "weft-graph/1", "stages": 4, "edges": [{"from": 0, "to": 1}, {"from": 0, "to": 2}, {"from": 1, "to": 3}, {"from": 2, "to": 3}]}' >g.json
+  weft plan --graph g.json -p 2 -m 4 --threads 1 --effort 0.05 -o graph.csv
+  [[ $output == *"a stage takes 1/2"* ]]
+  "$WEFT" plan --graph g.json -p 2 -m 4 --threads 1 --effort 0.05 --json | jq -c '[.makespan, .peak_activation]' >planned
+  "$WEFT" sim graph.csv --graph g.json --json | jq -c '[.makespan, .peak_activation]' | diff planned -
+  "$WEFT" sim graph.csv --graph g.json --costs graph.costs.json --json | jq -c '[.makespan, .peak_activation]' | diff planned -
+}
+
+@test "--costs-of: what a costs file says of itself; entries for each stage are what they say" {
+  "$WEFT" gen zbv -p 2 -m 4 -o z.csv
+  echo '{"schema": "weft-costs/1", "of": "stage", "stages": [{}]}' >s.json
+  [ "$(number .makespan z.csv --costs s.json)" = "$(number .makespan z.csv --costs-of stage)" ]
+  [ "$(number .makespan z.csv --costs s.json --costs-of rank)" = "$(number .makespan z.csv)" ]
+  echo '{"schema": "weft-costs/1", "stages": [{}, {}, {}, {}]}' >e.json
+  [ "$(number .makespan z.csv --costs e.json)" = "$(number .makespan z.csv --costs-of stage)" ]
+  weft sim z.csv --costs e.json --costs-of rank
+  fails 2 "'e.json' has times for each of 4 stages" "leave --costs-of out"
+  weft sim z.csv --costs-of model
+  fails 2 "rank|stage"
 }

@@ -373,6 +373,7 @@ static void limits_that_nothing_fits_into_are_explained(void **state) {
   request.ranks = 4;
   request.microbatches = 8;
   request.stages_per_rank = 2;
+  costs->of = WEFT_COSTS_OF_STAGE;
   request.costs = costs;
   request.memory_limit = 1.5;
   assert_int_equal(weft_search(NULL, &request, &answer, &error), WEFT_ERR_INVALID);

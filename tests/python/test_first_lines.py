@@ -15,7 +15,11 @@ def test_table_to_simulation():
     program = table.lower()
     assert program.verify().ok
     sim = table.simulate(weft.Costs(f=1, i=1, w=1, hop=0.1))
-    assert sim.makespan == 58.4
+    assert sim.makespan == 29.9
+    assert sim.note == "times are of a rank's share of the model: a stage takes 1/2"
+    assert sim.note in repr(sim)
+    whole = table.simulate(weft.Costs(f=1, i=1, w=1, hop=0.1, of="stage"))
+    assert whole.makespan == 58.4 and whole.note == "times are of a stage"
     assert sim._repr_svg_().startswith("<svg")
 
 

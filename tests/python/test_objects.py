@@ -372,3 +372,27 @@ else:
     sys.exit("imported")
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_table_has_the_same_numbers_everywhere():
+    plan = weft.plan(ranks=4, microbatches=8, memory=3, threads=1)
+    assert plan.makespan == 25.75 and plan.peak_memory == 3
+    for costs in (None, weft.Costs(), plan.costs):
+        sim = plan.table.simulate(costs)
+        assert (sim.makespan, sim.peak_memory) == (25.75, 3)
+    table = weft.Table.named("zbv", ranks=4, microbatches=8)
+    best = {entry.name: entry for entry in weft.compare(table).entries}
+    for entry in (best["program 0"], best["ZBVZeroBubble"]):
+        assert (entry.makespan, entry.peak_activation) == (25.5, 4)
+    sim = table.simulate()
+    assert (sim.makespan, sim.peak_activation) == (25.5, 4)
+    sim = table.simulate(weft.Costs(of="stage"))
+    assert (sim.makespan, sim.peak_activation) == (51, 8)
+    odd = weft.Table.parse("0F0,1F0,1B0,0B0\n2F0,2B0\n")
+    assert odd.simulate().makespan == 6
+    assert weft.Costs().of == "rank" and weft.Costs(f=[1, 2]).of == "stage"
+    assert weft.Costs.from_dict(weft.Costs(of="stage").to_dict()).of == "stage"
+    with pytest.raises(weft.UsageError):
+        weft.Costs(of="model")
+    with pytest.raises(TypeError):
+        weft.Costs(of=1)

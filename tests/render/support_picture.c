@@ -23,6 +23,7 @@ static void start(struct drawing *drawing, struct weft_program *program) {
   struct weft_error error;
   *drawing = (struct drawing){.program = program};
   must(weft_costs_create(NULL, 1, &drawing->costs, &error), &error);
+  drawing->costs->of = WEFT_COSTS_OF_STAGE;
 }
 
 void drawing_init(struct drawing *drawing, const char *csv) { start(drawing, csv_program(csv)); }

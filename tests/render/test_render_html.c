@@ -34,6 +34,7 @@ static struct weft_costs *slow_transfers(void) {
   struct weft_costs *costs = NULL;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->stages[0].unshard = 0.75;
   costs->stages[0].reduce_grad = 2;
   costs->stages[0].activation_after_i = 0.5;

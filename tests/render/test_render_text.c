@@ -74,7 +74,8 @@ static void test_hand_made(void **state) {
                       "every rank idles 3\n"
                       "(50.0 %), mostly\n"
                       "waiting for\n"
-                      "gradients\n");
+                      "gradients\n"
+                      "times are of a stage\n");
   free(text);
   drawing_finish(&drawing);
 }

@@ -25,6 +25,7 @@ enum { COMPUTE = 1 }; /* the tid of compute */
 static struct weft_costs *costs_new(void) {
   struct weft_costs *costs = NULL;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, NULL), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   return costs;
 }
 

@@ -25,6 +25,7 @@ static void a_skip_connection_by_hand(void **state) {
   struct weft_simulation *sim = NULL;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->hop = (struct weft_hop_costs){.latency = 1, .bytes = 2, .bytes_per_unit = 1};
   assert_int_equal(weft_simulate(NULL, table, costs, NULL, &sim, &error), WEFT_OK);
   /* 0F0 0-1; both messages arrive at 4; 1F0 4-5, 2F0 5-6, 2B0 6-8, 1B0 8-10; the gradients
@@ -51,6 +52,7 @@ static void a_frozen_stage_keeps_nothing(void **state) {
   struct weft_memory_point points[64];
   uint64_t count;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->stages[0].gradients = costs->stages[0].gradients_sharded = 7;
   assert_int_equal(weft_simulate(NULL, table, costs, NULL, &sim, &error), WEFT_OK);
   assert_true(sim->ranks[0].peak_activation == 1);
@@ -231,6 +233,7 @@ static void a_chain_written_as_a_graph_is_the_same(void **state) {
   assert_int_equal(weft_generate(NULL, "Interleaved1F1B", &shape, &table, &error), WEFT_OK);
   assert_int_equal(weft_program_set_graph(table, graph, &error), WEFT_OK);
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->hop = (struct weft_hop_costs){.latency = 0.5, .bytes = 3, .bytes_per_unit = 4};
   struct weft_program *programs[2] = {lower_plainly(plain), lower_plainly(table)};
   for (unsigned scope = 0; scope < SCOPES; scope++) {
@@ -268,6 +271,7 @@ static void every_allocation_may_fail(void **state) {
   struct weft_costs *costs = NULL;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   enum weft_status status = WEFT_ERR_MEMORY;
   for (uint64_t failed = 1; status == WEFT_ERR_MEMORY; failed++) {
     struct weft_simulation *sim = NULL;

@@ -74,6 +74,7 @@ static void check(const char *name) {
   struct weft_program *program = make(&memory, name);
   assert_true(program->action_count > 50000000);
   assert_int_equal(weft_costs_create(&memory.allocator, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   memory.bytes_peak = memory.bytes;
   if (weft_makespan(&memory.allocator, program, costs, NULL, &makespan, &error) < 0 ||
       weft_simulate(&memory.allocator, program, costs, NULL, &simulation, &error) < 0) {

@@ -39,6 +39,7 @@ static struct weft_costs *make_costs(uint32_t stages, uint64_t seed, double hop)
   struct weft_error error;
   struct weft_random random = {.state = seed};
   assert_int_equal(weft_costs_create(NULL, stages, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   for (uint32_t s = 0; s < stages; s++) {
     struct weft_stage_costs *stage = &costs->stages[s];
     stage->f = 1 + (double)weft_random_below(&random, 30) / 10;

@@ -29,6 +29,7 @@ static struct weft_program *parse(const char *csv) {
 static struct weft_costs *make_costs(uint32_t stages) {
   struct weft_costs *costs = NULL;
   assert_int_equal(weft_costs_create(NULL, stages, &costs, NULL), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   return costs;
 }
 

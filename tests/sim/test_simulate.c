@@ -49,6 +49,7 @@ static struct weft_costs *make_costs(double f, double i, double w, double latenc
   struct weft_costs *costs = NULL;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->stages[0].f = f;
   costs->stages[0].i = i;
   costs->stages[0].w = w;

@@ -267,6 +267,44 @@ static void test_wrong_types_name_the_field(void **state) {
   expect_error("[]", "expected an object, found a list");
 }
 
+/* One entry is of a rank's share, unless it says otherwise; entries per stage are what they say. */
+static void test_shares_of_ranks(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    uint32_t ranks, stages;
+    double f;
+    const char *words;
+  } cases[] = {
+      {HEAD "\"stages\": [{\"f\": 3}]}", 4, 8, 1.5,
+       "times are of a rank's share of the model: a stage takes 1/2"},
+      {HEAD "\"stages\": [{\"f\": 3}], \"of\": \"rank\"}", 4, 6, 2,
+       "times are of a rank's share of the model: a stage takes 2/3"},
+      {HEAD "\"stages\": [{\"f\": 3}]}", 4, 4, 3,
+       "times are of a rank's share of the model, one stage"},
+      {HEAD "\"stages\": [{\"f\": 3}]}", 4, 1, 3,
+       "times are of a rank's share of the model, one stage"},
+      {HEAD "\"stages\": [{\"f\": 3}], \"of\": \"stage\"}", 4, 8, 3, "times are of a stage"},
+      {HEAD "\"stages\": [{\"f\": 3}, {}]}", 1, 2, 3, "times are of each stage"},
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    struct weft_costs *costs = NULL;
+    struct weft_costs_view view;
+    char words[96];
+    assert_int_equal(
+        weft_costs_parse(NULL, cases[k].text, strlen(cases[k].text), "c.json", &costs, NULL),
+        WEFT_OK);
+    const struct weft_costs *own =
+        weft_costs_of_stages(costs, cases[k].ranks, cases[k].stages, &view);
+    assert_true(weft_costs_of(own, 0)->f == cases[k].f);
+    /* They are of stages then: nothing is divided twice. */
+    assert_ptr_equal(weft_costs_of_stages(own, cases[k].ranks, cases[k].stages, &view), own);
+    assert_string_equal(weft_costs_describe(costs, cases[k].ranks, cases[k].stages, words, 96),
+                        cases[k].words);
+    weft_costs_destroy(costs);
+  }
+}
+
 static void test_missing_empty_unknown(void **state) {
   (void)state;
   expect_error("{}", "schema is missing|weft-costs/1");
@@ -277,12 +315,14 @@ static void test_missing_empty_unknown(void **state) {
   expect_error(HEAD "\"stages\": [{}], \"rank_factors\": [1, 0]}", "rank_factors[1]|found 0");
   expect_error(HEAD "\"stages\": [{}], \"rank_factors\": 2}", "rank_factors|one number for each");
   expect_error(HEAD "\"hop\": {}}", "stages is missing");
+  expect_error(HEAD "\"stages\": [{}], \"of\": \"model\"}", "of|rank's share|found \"model\"");
+  expect_error(HEAD "\"stages\": [{}, {}], \"of\": \"rank\"}", "of|each stage has its own");
   expect_error(HEAD "\"stages\": []}", "stages|empty list");
   expect_error("{\"schema\": \"weft-costs/2\", \"stages\": [{}]}", "schema|found \"weft-costs/2\"");
   expect_error("{\"schema\": 1, \"stages\": [{}]}", "schema|found 1");
   expect_error(STAGE("\"F\": 1"), "stages[0].F|unknown field|f, i, w, b, overlap_f_b");
   expect_error(HEAD "\"stages\": [{}], \"hops\": {}}",
-               "hops|unknown field|schema, unit, stages, hop, all_reduce, microbatch_size, "
+               "hops|unknown field|schema, unit, stages, of, hop, all_reduce, microbatch_size, "
                "rank_factors, parts");
   expect_error(HEAD "\"stages\": [{}], \"hop\": {\"time\": 1}}", "hop.time|unknown field|latency");
   expect_error(STAGE("\"\": 1"), "unknown field");
@@ -486,6 +526,7 @@ int main(void) {
       cmocka_unit_test(test_one_entry_serves_all),
       cmocka_unit_test(test_absurd_numbers_name_the_field),
       cmocka_unit_test(test_wrong_types_name_the_field),
+      cmocka_unit_test(test_shares_of_ranks),
       cmocka_unit_test(test_missing_empty_unknown),
       cmocka_unit_test(test_syntax_has_line_and_column),
       cmocka_unit_test(test_text_from_the_file_is_escaped),

@@ -64,7 +64,8 @@ ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
 #define OPTION(NAME) &weft_cli_options[WEFT_CLI_OPTION_##NAME]
 #define OUTPUT_JSON_HELP OPTION(OUTPUT), OPTION(JSON), OPTION(HELP)
 /* What weft_cli_costs_read() (cost_options.h) reads of every command; some also take --slow. */
-#define TIMES OPTION(F), OPTION(B), OPTION(I), OPTION(W), OPTION(HOP), OPTION(COSTS)
+#define TIMES \
+  OPTION(F), OPTION(B), OPTION(I), OPTION(W), OPTION(HOP), OPTION(COSTS), OPTION(COSTS_OF)
 
 static const struct weft_cli_command commands[] = {
     {"gen",

@@ -111,6 +111,26 @@ static void read_sim_options(const struct weft_cli_arguments *arguments,
   options->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, options->seed);
 }
 
+/* --costs-of. Entries of their own are what they say. */
+static int set_scope(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     struct weft_cli_costs *costs) {
+  static const enum weft_costs_scope scopes[] = {WEFT_COSTS_OF_RANK, WEFT_COSTS_OF_STAGE};
+  if (!arguments->given[WEFT_CLI_OPTION_COSTS_OF]) {
+    return WEFT_CLI_OK;
+  }
+  const enum weft_costs_scope of = scopes[arguments->choices[WEFT_CLI_OPTION_COSTS_OF]];
+  if (costs->costs->stage_count > 1 && of == WEFT_COSTS_OF_RANK) {
+    const int status = weft_cli_usage(cli, "leave --costs-of out, or give one entry in stages",
+                                      "'%s' has times for each of %" PRIu32
+                                      " stages: they are not of a rank's share",
+                                      weft_cli_quoted(costs->file).text, costs->costs->stage_count);
+    weft_cli_costs_finish(costs);
+    return status;
+  }
+  costs->costs->of = of;
+  return WEFT_CLI_OK;
+}
+
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs) {
   assert(cli != NULL && arguments != NULL);
@@ -123,8 +143,9 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
                                          : make_costs(cli, arguments, &costs->costs);
   if (status != WEFT_CLI_OK) {
     weft_cli_costs_finish(costs);
+    return status;
   }
-  return status;
+  return set_scope(cli, arguments, costs);
 }
 
 /* ---- Fitting to a program ---- */

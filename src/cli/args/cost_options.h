@@ -36,7 +36,7 @@ struct weft_cli_costs {
   unsigned straggler_count;
 };
 
-/* Reads --f --b --i --w --hop or --costs, and --channel, --slow, --jitter, --seed.
+/* Reads --f --b --i --w --hop or --costs, and --costs-of, --channel, --slow, --jitter, --seed.
  * Returns WEFT_CLI_OK, or another exit status after printing what is wrong; then
  * there is nothing to finish. */
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

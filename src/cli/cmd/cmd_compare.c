@@ -1,11 +1,6 @@
-/* `weft compare`: every schedule for a shape, and tables from files, simulated and ranked.
- *
- * Costs are of a stage, as everywhere, when v is given or the file has one entry
- * per stage. Otherwise schedules with different v cut the same model into more or
- * fewer stages: costs are then those of a rank's share of the model, and one of
- * its v stages takes 1/v of them. The simulation uses the undivided costs, with
- * transfers v times as long, and divides the result by v: so times that are
- * integers stay integers. */
+/* `weft compare`: every schedule for a shape, and tables from files, simulated and ranked. Costs are
+ * of a rank's share of the model by default, so that schedules with different v cut the same model
+ * into more or fewer stages. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -22,7 +17,6 @@
 struct compare_run {
   const struct weft_cli *cli;
   struct weft_cli_costs costs;
-  struct weft_hop_costs hop; /* as given */
   const struct weft_cli_arguments *arguments;
   struct weft_program *files[WEFT_CLI_OPERANDS_MAX]; /* [operand_count] */
   struct weft_graph *graph; /* of the stages, held; NULL: chains of any length */
@@ -38,21 +32,20 @@ static double stages_per_rank(const struct weft_program *program) {
 static void record(struct compare_run *run, const struct weft_simulation *simulation,
                    struct weft_cli_entry entry) {
   struct weft_cli_comparison *comparison = run->comparison;
-  const double scale = comparison->per_stage ? 1 : entry.v;
   const uint32_t p = simulation->program->rank_count;
-  entry.makespan = simulation->makespan / scale;
-  entry.span = simulation->span / scale;
+  entry.makespan = simulation->makespan;
+  entry.span = simulation->span;
   entry.bubble_ratio = simulation->bubble_ratio;
-  entry.peak_activation = simulation->peak_activation / scale;
+  entry.peak_activation = simulation->peak_activation;
   entry.order = comparison->entry_count;
   for (uint32_t rank = 0; rank < p; rank++) {
     const struct weft_rank_times *times = &simulation->ranks[rank];
-    entry.busy += times->busy / scale / p;
+    entry.busy += times->busy / p;
     for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
-      entry.idle_by_cause[cause] += times->idle_by_cause[cause] / scale / p;
+      entry.idle_by_cause[cause] += times->idle_by_cause[cause] / p;
     }
-    if (times->peak_memory / scale > entry.peak_memory) {
-      entry.peak_memory = times->peak_memory / scale;
+    if (times->peak_memory > entry.peak_memory) {
+      entry.peak_memory = times->peak_memory;
     }
   }
   entry.fits =
@@ -73,10 +66,6 @@ static int simulate(struct compare_run *run, const struct weft_program *table,
                     struct weft_cli_entry entry) {
   struct weft_cli_costs *costs = &run->costs;
   entry.v = stages_per_rank(table);
-  const double scale = run->comparison->per_stage ? 1 : entry.v;
-  costs->costs->hop = run->hop;
-  costs->costs->hop.latency *= scale;
-  costs->costs->hop.bytes *= scale;
   WEFT_CLI_TRY(weft_cli_costs_fit(run->cli, costs, table, entry.name));
   WEFT_SCOPED(weft_simulation) simulation = NULL;
   struct weft_error error;
@@ -185,8 +174,7 @@ static struct v_text v_text(const struct weft_shape *shape) {
   return v;
 }
 
-/* The stages of a graph are as many as they are: the shape follows, and costs are of a stage. With
- * files alone v may stay 0, where ranks have different numbers of stages. */
+/* The stages of a graph are as many as they are: the shape follows. With files alone v may stay 0, where ranks have different numbers of stages. */
 static int fix_graph(struct compare_run *run) {
   const struct weft_cli_arguments *arguments = run->arguments;
   struct weft_shape *shape = &run->comparison->shape;
@@ -200,7 +188,6 @@ static int fix_graph(struct compare_run *run) {
     return WEFT_CLI_OK;
   }
   const uint32_t stages = run->graph->stage_count, v = shape->stages_per_rank;
-  run->comparison->per_stage = true;
   if (shape->ranks == 0) {
     shape->ranks = v > 1 && stages % v == 0 ? stages / v : stages;
   }
@@ -219,11 +206,8 @@ static int fix_graph(struct compare_run *run) {
 
 /* Costs of each stage fit only the v that makes as many stages. */
 static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs,
-                      struct weft_cli_comparison *comparison) {
-  struct weft_shape *shape = &comparison->shape;
-  const bool uneven = comparison->per_stage && shape->stages_per_rank == 0;
-  comparison->per_stage =
-      comparison->per_stage || costs->stage_count != 1 || shape->stages_per_rank != 0;
+                      const struct weft_graph *graph, struct weft_shape *shape) {
+  const bool uneven = graph != NULL && shape->stages_per_rank == 0;
   if (costs->stage_count == 1 || uneven) {
     return WEFT_CLI_OK;
   }
@@ -261,10 +245,10 @@ static int check_file(const struct weft_cli *cli, const struct weft_cli_argument
   }
   if (shape->stages_per_rank != 0 &&
       file->stage_count != (uint64_t)shape->ranks * shape->stages_per_rank) {
-    return weft_cli_usage(
-        cli, "leave -v out: then costs are of a rank's share of the model, for any v",
-        "%s has %" PRIu32 " stages, which is not %" PRIu32 " ranks with %" PRIu32 " stages each",
-        quoted, file->stage_count, shape->ranks, shape->stages_per_rank);
+    return weft_cli_usage(cli, "leave -v out: then schedules with any v are compared",
+                          "%s has %" PRIu32 " stages, which is not %" PRIu32 " ranks with %" PRIu32
+                          " stages each",
+                          quoted, file->stage_count, shape->ranks, shape->stages_per_rank);
   }
   if (!weft_graph_equal(file->graph, first->graph)) {
     return weft_cli_usage(cli, "'weft diff' lists their edges",
@@ -326,12 +310,12 @@ static int compare(struct compare_run *run) {
   for (unsigned k = 0; k < arguments->operand_count; k++) {
     WEFT_CLI_TRY(read_file(run, k));
   }
-  run->hop = run->costs.costs->hop;
-  comparison->unit = run->costs.costs->unit;
+  comparison->costs = run->costs.costs;
   comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
   comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
   WEFT_CLI_TRY(fix_graph(run));
-  WEFT_CLI_TRY(fix_stages(run->cli, run->costs.costs, comparison));
+  WEFT_CLI_TRY(fix_stages(run->cli, run->costs.costs, run->graph, &comparison->shape));
+  comparison->graph = run->graph;
   WEFT_CLI_TRY(try_all(run));
   weft_cli_comparison_sort(comparison);
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_compare_json : weft_cli_compare_text)(

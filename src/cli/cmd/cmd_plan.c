@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <weft/launch.h>
 #include <weft/support.h>
@@ -44,9 +45,47 @@ static int write_output(const struct weft_cli *cli, const struct weft_text *text
   return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
 }
 
-/* Writes the table to -o, else to standard output; and the summary to standard output, unless the
+static bool is_same_file(const char *a, const char *b) {
+  struct stat first, second;
+  return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+/* The name of the costs beside a table: plan.csv, plan.costs.json. No name where the table goes to a
+ * pipe or a device, or where the costs were read from that file. */
+static void add_costs_path(struct weft_text *path, const struct weft_cli_arguments *arguments) {
+  static const char ending[] = ".csv";
+  const char *table = output_path(arguments), *given = arguments->texts[WEFT_CLI_OPTION_COSTS];
+  struct stat status;
+  if (table == NULL || (stat(table, &status) == 0 && !S_ISREG(status.st_mode))) {
+    return;
+  }
+  const size_t size = strlen(table), cut = sizeof ending - 1;
+  const bool is_csv = size > cut && strcmp(table + size - cut, ending) == 0;
+  weft_text_append(path, table, is_csv ? size - cut : size);
+  weft_text_add(path, ".costs.json");
+  if (!path->failed && given != NULL && is_same_file(path->data, given)) {
+    path->size = 0;
+  }
+}
+
+/* Leaves the costs of the plan's stages beside its table, so that others can repeat its numbers. */
+static int write_costs(const struct weft_cli *cli, const struct weft_text *path,
+                       const struct weft_costs *costs) {
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  struct weft_json json = {.text = &text};
+  weft_costs_print(costs, &json, NULL);
+  weft_json_finish(&json);
+  if (text.failed || path->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  return path->size > 0 ? weft_cli_write_file(cli, path->data, &text) : WEFT_CLI_OK;
+}
+
+/* Writes the table to -o, with its costs beside it, else to standard output; and the summary to standard output, unless the
  * table is there. Both are complete before either is written. */
 static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      const struct weft_costs *costs, const struct weft_text *costs_path,
                       const struct weft_text *table, const struct weft_text *summary) {
   const char *path = output_path(arguments);
   const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
@@ -55,6 +94,7 @@ static int write_both(const struct weft_cli *cli, const struct weft_cli_argument
   }
   if (path != NULL) {
     WEFT_CLI_TRY(weft_cli_write_file(cli, path, table));
+    WEFT_CLI_TRY(write_costs(cli, costs_path, costs));
   } else if (!json) {
     WEFT_CLI_TRY(write_output(cli, table));
   }
@@ -64,7 +104,7 @@ static int write_both(const struct weft_cli *cli, const struct weft_cli_argument
 }
 
 static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
+                   struct weft_cli_plan *plan, const struct weft_cli_target *target) {
   WEFT_SCOPED_TEXT table = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT summary = {.allocator = cli->allocator};
   if (target != NULL) {
@@ -74,13 +114,17 @@ static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *
   } else {
     weft_program_print(plan->answer->table, &table);
   }
+  WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
+  add_costs_path(&costs_path, arguments);
+  plan->file = output_path(arguments);
+  plan->costs_file = costs_path.size > 0 ? costs_path.data : NULL;
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(
       &summary, plan, target);
-  return write_both(cli, arguments, &table, &summary);
+  return write_both(cli, arguments, plan->answer->costs, &costs_path, &table, &summary);
 }
 
 static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct weft_cli_plan *plan) {
+                        struct weft_cli_plan *plan) {
   const char *path = output_path(arguments);
   const struct weft_cli_target target = {
       .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
@@ -122,13 +166,14 @@ static int conclude(const struct weft_cli *cli, bool stopped) {
 static int write_answer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         const struct weft_search_request *request,
                         const struct weft_search_answer *answer) {
-  struct weft_cli_plan plan = {.request = request,
-                               .answer = answer,
-                               .prediction = {.name = answer->schedule,
-                                              .costs = answer->costs,
-                                              .simulation = answer->simulation,
-                                              .limited = isfinite(request->memory_limit),
-                                              .memory_limit = request->memory_limit}};
+  struct weft_cli_plan plan = {
+      .request = request,
+      .answer = answer,
+      .prediction = {.name = answer->schedule,
+                     .costs = answer->stage_parts != NULL ? answer->costs : request->costs,
+                     .simulation = answer->simulation,
+                     .limited = isfinite(request->memory_limit),
+                     .memory_limit = request->memory_limit}};
   struct weft_error error;
   WEFT_CLI_TRY(weft_cli_result(cli, NULL,
                                weft_period(cli->allocator, answer->table, answer->costs, NULL,
@@ -204,19 +249,25 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
 static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_choice *choice) {
   const char *path = output_path(arguments);
+  const struct weft_costs *costs = NULL;
+  WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT file = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (path != NULL && weft_cli_is_picture(path)) {
     weft_cli_choice_add_picture(&file, choice, path);
   } else if (path != NULL) {
-    weft_program_print(choice->choice->candidates[0].answer->table, &file);
+    const struct weft_search_answer *best = choice->choice->candidates[0].answer;
+    weft_program_print(best->table, &file);
+    add_costs_path(&costs_path, arguments);
+    costs = best->costs;
   }
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     weft_cli_choice_add_json(&text, choice);
   } else {
     weft_cli_choice_add(&text, choice, cli->columns);
   }
-  return deliver(cli, path, &file, &text);
+  WEFT_CLI_TRY(deliver(cli, path, &file, &text));
+  return costs != NULL ? write_costs(cli, &costs_path, costs) : WEFT_CLI_OK;
 }
 
 static int plan_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

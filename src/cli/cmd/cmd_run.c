@@ -142,14 +142,17 @@ static int simulate(struct subject *subject) {
 
 /* Loopback has the simulator's ticks, so that its times are the simulated ones. */
 static int make_stages(struct subject *subject) {
-  const struct weft_costs *costs = subject->costs.costs;
+  const struct weft_program *program = subject->program;
+  struct weft_costs_view view;
+  const struct weft_costs *costs =
+      weft_costs_of_stages(subject->costs.costs, program->rank_count, program->stage_count, &view);
   subject->per_unit = subject->transport->virtual_time && subject->simulation != NULL
                           ? subject->simulation->ticks_per_unit
                           : weft_cli_unit_ns(costs->unit);
   const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
                                             .factors = subject->costs.factors};
-  return weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
-                              subject->stage, &scale);
+  return weft_cli_stages_init(&subject->stages, subject->cli, program, costs, subject->stage,
+                              &scale);
 }
 
 static int64_t to_ticks(const struct subject *subject, double cost) {
@@ -289,6 +292,7 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
   *report =
       (struct weft_cli_run_report){.name = subject->name,
                                    .unit = subject->costs.costs->unit,
+                                   .costs = subject->costs.costs,
                                    .per_unit = subject->per_unit,
                                    .execution = execution,
                                    .simulation = subject->simulation,

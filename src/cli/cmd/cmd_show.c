@@ -96,9 +96,9 @@ static const struct {
 };
 
 static const enum weft_cli_option_id timed[] = {
-    WEFT_CLI_OPTION_F,    WEFT_CLI_OPTION_B,       WEFT_CLI_OPTION_I,    WEFT_CLI_OPTION_W,
-    WEFT_CLI_OPTION_HOP,  WEFT_CLI_OPTION_COSTS,   WEFT_CLI_OPTION_SLOW, WEFT_CLI_OPTION_JITTER,
-    WEFT_CLI_OPTION_SEED, WEFT_CLI_OPTION_CHANNEL,
+    WEFT_CLI_OPTION_F,    WEFT_CLI_OPTION_B,       WEFT_CLI_OPTION_I,        WEFT_CLI_OPTION_W,
+    WEFT_CLI_OPTION_HOP,  WEFT_CLI_OPTION_COSTS,   WEFT_CLI_OPTION_SLOW,     WEFT_CLI_OPTION_JITTER,
+    WEFT_CLI_OPTION_SEED, WEFT_CLI_OPTION_CHANNEL, WEFT_CLI_OPTION_COSTS_OF,
 };
 
 static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, const char *hint) {

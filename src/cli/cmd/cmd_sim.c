@@ -92,19 +92,14 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
 /* ---- Options that do not go together ---- */
 
 static int check_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id timed[] = {WEFT_CLI_OPTION_F,
-                                                  WEFT_CLI_OPTION_B,
-                                                  WEFT_CLI_OPTION_I,
-                                                  WEFT_CLI_OPTION_W,
-                                                  WEFT_CLI_OPTION_HOP,
-                                                  WEFT_CLI_OPTION_COSTS,
-                                                  WEFT_CLI_OPTION_CHANNEL,
-                                                  WEFT_CLI_OPTION_SLOW,
-                                                  WEFT_CLI_OPTION_JITTER,
-                                                  WEFT_CLI_OPTION_RUNS,
-                                                  WEFT_CLI_OPTION_SEED,
-                                                  WEFT_CLI_OPTION_MEMORY,
-                                                  WEFT_CLI_OPTION_CRITICAL_PATH};
+  static const enum weft_cli_option_id timed[] = {
+      WEFT_CLI_OPTION_F,        WEFT_CLI_OPTION_B,
+      WEFT_CLI_OPTION_I,        WEFT_CLI_OPTION_W,
+      WEFT_CLI_OPTION_HOP,      WEFT_CLI_OPTION_COSTS,
+      WEFT_CLI_OPTION_COSTS_OF, WEFT_CLI_OPTION_CHANNEL,
+      WEFT_CLI_OPTION_SLOW,     WEFT_CLI_OPTION_JITTER,
+      WEFT_CLI_OPTION_RUNS,     WEFT_CLI_OPTION_SEED,
+      WEFT_CLI_OPTION_MEMORY,   WEFT_CLI_OPTION_CRITICAL_PATH};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(timed); k++) {
     if (arguments->given[timed[k]]) {
       return weft_cli_usage(cli, "leave one of them out",

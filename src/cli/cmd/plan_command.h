@@ -13,6 +13,7 @@ struct weft_cli_plan {
   const struct weft_search_request *request; /* borrowed */
   const struct weft_search_answer *answer;   /* borrowed */
   struct weft_cli_sim_report prediction;     /* of the answer's simulation */
+  const char *file, *costs_file; /* where the table and its costs are written; NULL: nowhere */
 };
 
 /* Reads the options into a request, which borrows `costs`, fitted to its ranks. Returns WEFT_CLI_OK, or another exit

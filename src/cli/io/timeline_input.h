@@ -12,8 +12,6 @@ struct weft_cli_timeline {
   struct weft_program *given;
   struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
   struct weft_simulation *simulation;
-  struct weft_costs *scaled; /* costs of its own; NULL: those of all */
-  char note[96];             /* a note about them; "": none */
 };
 
 /* All that a command line names. Zero-initialise. */
@@ -24,9 +22,7 @@ struct weft_cli_timelines {
   struct weft_costs *costs; /* of all of them */
 };
 
-/* Reads and simulates them. Two tables with the same ranks and different numbers of stages cut
- * the same model into more or fewer stages: one entry of costs is then that of a rank's share
- * of the model, as in `weft compare`. Returns WEFT_CLI_OK, or another exit status after
+/* Reads and simulates them. Returns WEFT_CLI_OK, or another exit status after
  * printing what is wrong. Finish in either case. */
 int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct weft_cli_timelines *timelines);

@@ -49,7 +49,10 @@ static void add_reason(struct weft_json *json, const struct weft_cli_comparison 
 void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   assert(text != NULL && comparison != NULL);
   struct weft_json json = weft_json_begin(text, "weft-compare/1");
-  weft_json_string(&json, "unit", comparison->unit);
+  const struct weft_costs *costs = comparison->costs;
+  weft_json_string(&json, "unit", costs->unit);
+  weft_json_string(&json, "costs_of",
+                   costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK ? "rank" : "stage");
   weft_json_number(&json, "ranks", comparison->shape.ranks);
   weft_json_number(&json, "microbatches", comparison->shape.microbatches);
   if (comparison->limited) {

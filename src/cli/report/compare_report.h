@@ -6,7 +6,7 @@
 #include <weft/gen.h>
 #include <weft/sim.h>
 
-/* A schedule with its numbers, in times and sizes of a rank's share of the model. */
+/* A schedule with its numbers. */
 struct weft_cli_entry {
   const char *name; /* of the schedule or of the file */
   bool file;
@@ -35,8 +35,8 @@ enum { WEFT_CLI_ENTRIES_MAX = 256 };
 
 struct weft_cli_comparison {
   struct weft_shape shape;
-  const char *unit;
-  bool per_stage; /* costs for each stage of the pipeline: nothing is divided by v */
+  const struct weft_costs *costs;
+  const struct weft_graph *graph; /* NULL: chains */
   bool limited;
   double memory_limit;
   struct weft_cli_entry entries[WEFT_CLI_ENTRIES_MAX]; /* sorted */

@@ -6,6 +6,7 @@
 #include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"
+#include "cli/report/sim_report.h"
 
 enum { NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
 
@@ -14,12 +15,10 @@ static void add_head(struct weft_text *text, const struct weft_cli_comparison *c
   weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s", shape->ranks,
                  weft_cli_plural(shape->ranks), shape->microbatches,
                  shape->microbatches == 1 ? "" : "es",
-                 comparison->unit[0] != '\0' ? "; times in " : "");
-  weft_text_add(text, comparison->unit);
-  weft_text_add(text, comparison->per_stage
-                          ? "; costs of each stage\n\n"
-                          : "; costs are of a rank's share of the model: with v stages per rank\n"
-                            "each stage takes 1/v of its time and of its activations\n\n");
+                 comparison->costs->unit[0] != '\0' ? "; times in " : "");
+  weft_text_addf(text, "%s; ", comparison->costs->unit);
+  weft_cli_scope_add(text, comparison->costs, shape->ranks, comparison->graph);
+  weft_text_add(text, "\n\n");
 }
 
 /* The width of the names' column. */

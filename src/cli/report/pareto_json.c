@@ -22,7 +22,10 @@ static void add_point(struct weft_json *json, const struct weft_cli_pareto_point
 void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   struct weft_json json = weft_json_begin(text, "weft-pareto/1");
   const struct weft_search_request *request = pareto->request;
-  weft_json_string(&json, "unit", request->costs->unit);
+  const struct weft_costs *costs = request->costs;
+  weft_json_string(&json, "unit", costs->unit);
+  weft_json_string(&json, "costs_of",
+                   costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK ? "rank" : "stage");
   weft_json_number(&json, "ranks", request->ranks);
   weft_json_number(&json, "microbatches", request->microbatches);
   weft_json_string(&json, "objective", weft_objective_name(request->objective));

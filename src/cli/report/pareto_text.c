@@ -5,6 +5,7 @@
 
 #include "cli/cmd/pareto.h"
 #include "cli/io/text_columns.h"
+#include "cli/report/sim_report.h"
 
 enum { PLOT_ROWS = 12, PLOT_COLUMNS_MAX = 72, LABEL_COLUMNS = 11 };
 
@@ -29,10 +30,12 @@ static void add_point(struct weft_text *text, const struct weft_cli_pareto_point
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   const struct weft_search_request *request = pareto->request;
   const char *unit = request->costs->unit;
-  weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s%s\n\n", request->ranks,
+  weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s%s; ", request->ranks,
                  weft_cli_plural(request->ranks), request->microbatches,
                  request->microbatches == 1 ? "" : "es", unit[0] != '\0' ? "; times in " : "",
                  unit);
+  weft_cli_scope_add(text, request->costs, request->ranks, request->graph);
+  weft_text_add(text, "\n\n");
   weft_text_addf(text, "%10s  %10s  %8s  %10s  %8s  %2s  %-4s  %s\n", "memory",
                  weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
                  "schedule");

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cli/cmd/plan_command.h"
+#include "cli/io/code_quotes.h"
 #include "cli/io/text_columns.h"
 
 double weft_cli_plan_value(const struct weft_search_answer *answer) {
@@ -93,6 +94,18 @@ static void add_search(struct weft_text *text, const struct weft_cli_plan *plan)
                  plan->answer->stopped ? "; stopped: more time may find a better one" : "");
 }
 
+/* How to get the same numbers again. */
+static void add_files(struct weft_text *text, const struct weft_cli_plan *plan) {
+  if (plan->costs_file == NULL) {
+    return;
+  }
+  weft_text_addf(text, "%-17s weft sim ", "repeat");
+  weft_cli_add_shell_word(text, plan->file);
+  weft_text_add(text, " --costs ");
+  weft_cli_add_shell_word(text, plan->costs_file);
+  weft_text_add(text, "\n");
+}
+
 void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
                        const struct weft_cli_target *target) {
   add_head(text, plan);
@@ -101,6 +114,7 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
   add_memory(text, plan);
   add_stages(text, plan->answer);
   add_search(text, plan);
+  add_files(text, plan);
   weft_cli_sim_text_ranks(text, &plan->prediction);
   if (target != NULL) {
     weft_text_add(text, "\n");

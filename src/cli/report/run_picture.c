@@ -12,6 +12,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/report/sim_report.h"
 #include "cli/scoped.h"
 
 enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
@@ -85,13 +86,15 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
           cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
           execution->event_begin[program->rank_count], report->per_unit, &measured, &error),
       &error));
-  char step[64];
+  char step[64], source[160];
+  (void)snprintf(source, sizeof source, "from the costs that the run was given; %s",
+                 weft_cli_scope_text(costs, program).text);
   (void)snprintf(step, sizeof step, "step %" PRIu32 " of %" PRIu32 "%s", report->step + 1,
                  execution->step_count, execution->step_count > 2 ? ", the median" : "");
   const struct weft_cli_run_timeline timeline = {.name = report->name,
                                                  .transport = report->transport,
                                                  .step = step,
-                                                 .source = "from the costs that the run was given",
+                                                 .source = source,
                                                  .measured = measured,
                                                  .predicted = report->simulation,
                                                  .costs = costs};

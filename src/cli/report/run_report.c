@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "cli/io/text_columns.h"
+#include "cli/report/sim_report.h"
 
 #define RANKS_SHOWN 32u
 /* ---- Reckoning ---- */
@@ -97,6 +98,10 @@ static void add_head(struct weft_text *text, const struct weft_cli_run_report *r
 
 static void add_comparison(struct weft_text *text, const struct weft_cli_run_report *report) {
   const double ratio = weft_cli_run_ratio(report);
+  if (!report->is_null) {
+    weft_text_addf(text, "%-10s %s\n", "costs",
+                   weft_cli_scope_text(report->costs, report->execution->program).text);
+  }
   add_makespan(text, "measured", report->makespan, report->unit);
   weft_text_addf(text, ", of step %" PRIu32 ", the median\n", report->step + 1);
   if (report->simulation == NULL) {
@@ -173,6 +178,7 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_number(json, "steps", execution->step_count);
   weft_json_number(json, "steps_counted", execution->step_count - report->first_step);
   weft_json_string(json, "unit", report->unit);
+  weft_cli_scope_json(json, report->costs, report->execution->program);
   if (execution->cuda != NULL) {
     weft_json_number(json, "graph_steps", execution->graph_steps);
   }

@@ -9,7 +9,8 @@
 struct weft_cli_run_report {
   const char *name; /* of the input */
   const char *unit; /* of all times but those in ns; "" on loopback when none was given */
-  double per_unit;  /* the transport's time */
+  const struct weft_costs *costs; /* as they were given */
+  double per_unit;                /* the transport's time */
   const struct weft_cli_execution *execution;
   const struct weft_simulation *simulation; /* NULL: it cannot be simulated */
   const char *transport, *stage, *comm;

@@ -43,10 +43,42 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
   add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
+struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
+                                          const struct weft_program *program) {
+  struct weft_cli_scope scope;
+  (void)weft_costs_describe(costs, program->rank_count, program->stage_count, scope.text,
+                            sizeof scope.text);
+  return scope;
+}
+
+void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, uint32_t rank_count,
+                        const struct weft_graph *graph) {
+  char sentence[96];
+  if (costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && graph == NULL) {
+    weft_text_add(text,
+                  "times are of a rank's share of the model: with v stages per rank\n"
+                  "each stage takes 1/v of its time and of its activations");
+    return;
+  }
+  weft_text_add(text, weft_costs_describe(costs, rank_count, graph != NULL ? graph->stage_count : 1,
+                                          sentence, sizeof sentence));
+}
+
+void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
+                         const struct weft_program *program) {
+  const bool of_rank = costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK;
+  const bool divided = of_rank && program->stage_count > program->rank_count;
+  weft_json_string(json, "costs_of", of_rank ? "rank" : "stage");
+  weft_json_exact(json, "stage_share",
+                  divided ? (double)program->rank_count / program->stage_count : 1);
+}
+
 void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report) {
   assert(text != NULL && report != NULL);
   const struct weft_simulation *simulation = report->simulation;
   const char *unit = report->costs->unit;
+  weft_text_addf(text, "%-17s %s\n", "costs",
+                 weft_cli_scope_text(report->costs, simulation->program).text);
   add_line(text, "makespan", simulation->makespan, unit, "");
   add_line(text, "span", simulation->span, unit,
            ", the longest from first to last action of a rank");
@@ -313,6 +345,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
   assert(report != NULL);
   const struct weft_simulation *simulation = report->simulation;
   weft_json_string(json, "unit", report->costs->unit);
+  weft_cli_scope_json(json, report->costs, simulation->program);
   weft_json_exact(json, "makespan", simulation->makespan);
   weft_json_exact(json, "span", simulation->span);
   weft_json_exact(json, "bubble_ratio", simulation->bubble_ratio);

@@ -15,8 +15,8 @@ struct weft_cli_jitter {
 };
 
 struct weft_cli_sim_report {
-  const char *name; /* of the input */
-  const struct weft_costs *costs;
+  const char *name;               /* of the input */
+  const struct weft_costs *costs; /* as they were given: the report says what they are of */
   const struct weft_simulation *simulation;
   double period;
   struct weft_cli_jitter jitter;
@@ -35,6 +35,20 @@ void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report 
 void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report);
 void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *report);
 void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim_report *report);
+
+/* What the costs of a program are of: a sentence; and members "costs_of" (rank or stage) and
+ * "stage_share", how much of it a stage has. */
+struct weft_cli_scope {
+  char text[96];
+};
+struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
+                                          const struct weft_program *program);
+/* The same of schedules with different numbers of stages on `ranks` ranks, in one or two lines; NULL
+ * graph: chains. */
+void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, uint32_t rank_count,
+                        const struct weft_graph *graph);
+void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
+                         const struct weft_program *program);
 
 /* Whether so much memory is more than the limit, rounding aside. */
 bool weft_cli_is_over(double memory, double limit);

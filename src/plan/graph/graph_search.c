@@ -824,13 +824,24 @@ static enum weft_status check_request(const struct weft_search_request *request,
   return weft_plan_check_factors(request, error);
 }
 
+/* The request with the costs of its stages. */
+static struct weft_search_request resolve(const struct weft_search_request *request,
+                                          struct weft_costs_view *view) {
+  struct weft_search_request resolved = *request;
+  resolved.costs =
+      weft_costs_of_stages(request->costs, request->ranks, request->graph->stage_count, view);
+  return resolved;
+}
+
 enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
                                                 const struct weft_search_request *request,
                                                 struct weft_memory_need *need,
                                                 struct weft_error *error) {
   assert(request->graph != NULL && need != NULL);
+  struct weft_costs_view view;
+  const struct weft_search_request resolved = resolve(request, &view);
   struct graph_search search = {
-      .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
+      .allocator = allocator, .request = &resolved, .arena = {.allocator = allocator}};
   struct weft_memory_need found = {0};
   struct trial trial;
   WEFT_TRY(check_request(request, error));
@@ -853,8 +864,10 @@ enum weft_status weft_graph_search_bound(const struct weft_allocator *allocator,
                                          const struct weft_search_request *request, double *bound,
                                          struct weft_error *error) {
   assert(request->graph != NULL && bound != NULL);
+  struct weft_costs_view view;
+  const struct weft_search_request resolved = resolve(request, &view);
   struct graph_search search = {
-      .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
+      .allocator = allocator, .request = &resolved, .arena = {.allocator = allocator}};
   const enum weft_status status = find_open_bound(&search, error);
   search_finish(&search);
   if (status == WEFT_OK) {
@@ -867,8 +880,10 @@ enum weft_status weft_graph_search(const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    struct weft_search_answer **out, struct weft_error *error) {
   assert(request->graph != NULL);
+  struct weft_costs_view view;
+  const struct weft_search_request resolved = resolve(request, &view);
   struct graph_search search = {
-      .allocator = allocator, .request = request, .arena = {.allocator = allocator}};
+      .allocator = allocator, .request = &resolved, .arena = {.allocator = allocator}};
   WEFT_TRY(check_request(request, error));
   weft_search_control_start(&search.control, request);
   const enum weft_status status = run(&search, out, error);

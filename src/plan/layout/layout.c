@@ -23,15 +23,16 @@ static uint32_t part_count(const struct weft_search_request *request) {
 
 /* ---- Costs of the stages of a layout ---- */
 
-/* If the single entry is of all stages of a rank, a stage has 1/v of it. */
-static enum weft_status share_costs(const struct weft_allocator *allocator,
-                                    const struct weft_search_request *request, uint32_t v,
-                                    struct weft_costs **out, struct weft_error *error) {
-  const struct weft_costs *from = request->costs;
-  const uint32_t parts = request->stages_per_rank == 0 && from->stage_count == 1 ? v : 1;
-  WEFT_TRY(weft_costs_create(allocator, request->ranks * v, out, error));
-  for (uint32_t s = 0; s < (*out)->stage_count; s++) {
-    (*out)->stages[s] = weft_stage_costs_divide(weft_costs_of(from, s), parts);
+static enum weft_status copy_costs(const struct weft_allocator *allocator,
+                                   const struct weft_search_request *request, uint32_t v,
+                                   struct weft_costs **out, struct weft_error *error) {
+  const uint32_t count = request->ranks * v;
+  struct weft_costs_view view;
+  const struct weft_costs *from =
+      weft_costs_of_stages(request->costs, request->ranks, count, &view);
+  WEFT_TRY(weft_costs_create(allocator, count, out, error));
+  for (uint32_t s = 0; s < count; s++) {
+    (*out)->stages[s] = *weft_costs_of(from, s);
   }
   return WEFT_OK;
 }
@@ -61,7 +62,7 @@ static enum weft_status make_costs(const struct weft_allocator *allocator,
   if (first != NULL) {
     WEFT_TRY(weft_partition_costs(allocator, request, shape, first, out, error));
   } else {
-    WEFT_TRY(share_costs(allocator, request, shape->stages_per_rank, out, error));
+    WEFT_TRY(copy_costs(allocator, request, shape->stages_per_rank, out, error));
     weft_costs_slow_down(*out, request, shape);
   }
   (*out)->hop = request->costs->hop;

@@ -397,9 +397,11 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   WEFT_TRY(number_events(page, error));
   weft_text_add(text, "{\"name\":");
   weft_add_json_string(text, picture->name != NULL ? picture->name : "");
-  if (picture->note != NULL && picture->note[0] != '\0') {
+  char room[WEFT_NOTE_SIZE];
+  const char *note = weft_picture_note(picture, room);
+  if (note[0] != '\0') {
     weft_text_add(text, ",\"note\":");
-    weft_add_json_string(text, picture->note);
+    weft_add_json_string(text, note);
   }
   weft_text_add(text, ",\"unit\":");
   weft_add_json_string(text, picture->costs != NULL ? picture->costs->unit : "");

@@ -202,6 +202,13 @@ static void open_document(struct weft_svg *svg) {
                 "<title>");
   weft_svg_outside(svg->text, svg->picture->name != NULL ? svg->picture->name : "timeline", 1000);
   weft_text_add(svg->text, "</title>\n");
+  char room[WEFT_NOTE_SIZE];
+  const char *note = weft_picture_note(svg->picture, room);
+  if (note[0] != '\0') { /* in the picture it is where there is room */
+    weft_text_add(svg->text, "<desc>");
+    weft_svg_outside(svg->text, note, 1000);
+    weft_text_add(svg->text, "</desc>\n");
+  }
   weft_svg_rect(svg->text, 0, 0, svg->width, svg->height, svg->palette->background);
 }
 

@@ -43,13 +43,15 @@ enum fact {
   FACT_MICROBATCHES,
   FACT_EDGES,
   FACT_NAMES,
+  FACT_NOTE,
   FACTS
 };
 
 static void add_fact(struct weft_svg *svg, enum fact fact) {
   const struct weft_simulation *simulation = svg->picture->simulation;
   const struct weft_program *program = simulation->program;
-  weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : fact > FACT_RANKS ? ", " : " · ");
+  const bool is_apart = fact <= FACT_RANKS || fact == FACT_NOTE;
+  weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : is_apart ? " · " : ", ");
   switch (fact) {
     case FACT_MAKESPAN:
       weft_text_add(svg->text, "makespan ");
@@ -65,6 +67,11 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
     case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
     case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
     case FACT_MICROBATCHES: add_count(svg, program->microbatch_count, "microbatch"); break;
+    case FACT_NOTE: {
+      char room[WEFT_NOTE_SIZE];
+      weft_svg_outside(svg->text, weft_picture_note(svg->picture, room), WEFT_NOTE_SIZE);
+      break;
+    }
     default: add_graph(svg, program->graph, fact == FACT_NAMES); break;
   }
 }
@@ -77,7 +84,9 @@ static void add_facts(struct weft_svg *svg) {
   const bool chain = weft_graph_is_chain(graph);
   for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
     const size_t size_before = svg->text->size;
-    if ((fact == FACT_PEAK && svg->row.memory == 0) || (fact == FACT_EDGES && chain) ||
+    char room_for_note[WEFT_NOTE_SIZE];
+    if ((fact == FACT_NOTE && weft_picture_note(svg->picture, room_for_note)[0] == '\0') ||
+        (fact == FACT_PEAK && svg->row.memory == 0) || (fact == FACT_EDGES && chain) ||
         (fact == FACT_NAMES && (chain || graph->names == NULL))) {
       continue;
     }

@@ -111,6 +111,12 @@ void weft_text_summary_add(struct weft_text *text, const struct weft_picture *pi
   if (simulation->program->rank_count > 0) {
     add_idle(text, picture);
   }
+  char room[WEFT_NOTE_SIZE];
+  const char *note = weft_picture_note(picture, room);
+  if (note[0] != '\0') {
+    weft_add_line_text(text, note, WEFT_NOTE_SIZE);
+    weft_text_add(text, "\n");
+  }
   if (!weft_graph_is_chain(simulation->program->graph)) {
     weft_add_edges(text, simulation->program->graph);
     weft_text_add(text, "\n");

@@ -43,13 +43,15 @@ function fact(name, value) {
   return entry;
 }
 
-// Costs are of a stage, unless a note says that they are of a rank's share. With other
-// numbers of stages the models differ then, and one is not longer by its schedule.
+// Times are of a rank's share of the model, or of a stage, as the note says (weft_costs_describe()).
+// With other numbers of stages the models differ then, and one is not longer by its schedule.
+const isOfShare = ({ note }) => note.includes("times are of a rank's share");
+
 function comparison(app, picture) {
   const first = app.models[0].picture;
   const change = first.makespan > 0 ? picture.makespan / first.makespan - 1 : 0;
   if (picture.unit !== first.unit) return `not compared with the first: its times are in ${unitOf(picture)}`;
-  if (picture.stages !== first.stages && (picture.note === '' || first.note === '')) {
+  if (picture.stages !== first.stages && !(isOfShare(picture) && isOfShare(first))) {
     const size = picture.stages > first.stages ? 'larger' : 'smaller';
     return `not compared with the first: ${picture.stages} stages instead of ${first.stages}, of the same costs each, are a ${size} model`;
   }
