@@ -140,7 +140,8 @@ static bool is_near(double a, double b) { return fabs(a - b) <= 1e-9 * fmax(1, f
 static int check_makespans(const struct weft_cli *cli, const struct weft_bench_case *at,
                            const struct weft_program *table, const struct weft_program *program) {
   struct weft_stage_costs stage = {.f = 2, .i = 3, .w = 1.5, .b = 4.25, .overlap_f_b = -1};
-  const struct weft_costs costs = {.stage_count = 1, .stages = &stage, .hop = {.latency = 0.75}};
+  const struct weft_costs costs = {
+      .stage_count = 1, .of = WEFT_COSTS_OF_STAGE, .stages = &stage, .hop = {.latency = 0.75}};
   struct evaluation evaluation = {
       .allocator = cli->allocator, .table = table, .costs = &stage, .hop = costs.hop.latency};
   struct weft_error error;

@@ -131,7 +131,9 @@ def from_dumps(dumps: Mapping[str, Union[bytes, str]], program: Program) -> Diag
     _check_program(program)
     if not isinstance(dumps, Mapping):
         raise TypeError(f"dumps must be a mapping of names to bytes, not {type(dumps).__name__}")
-    contents = [(os.fsencode(name), content(data, name), None) for name, data in dumps.items()]
+    contents: list[tuple[bytes, bytes, Optional[bytes]]] = [
+        (os.fsencode(name), content(data, name), None) for name, data in dumps.items()
+    ]
     if any(b"\0" in name for name, _, _ in contents):
         raise UsageError("the name of a dump has a NUL character")
     return _explain(contents, program)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # weft run --device cuda, on the driver without a GPU of tests/device/fake_cuda.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 
 # on_gpus OPTIONS WORDS...: the command with the fake driver, whose options are the first word; its

@@ -187,8 +187,8 @@ END
   diff - <(grep '\]$' <<<"$output") <<'END'
 rank 0 step 2 0B0: stage 0 is frozen: none of its edges brings it a gradient, so that microbatch 0 has no backward there; take it out, or let an edge from stage 0 carry gradients [coverage.frozen]
 rank 0 step 3 0TIE_GRAD: stage 0 is frozen: none of its edges brings it a gradient; take this out [coverage.frozen]
-rank 1 step 1 1B0: its input comes from stage 2 on rank 2, and no SEND and RECV transfer it; take out those that are there and let 'weft lower' place all [comm.missing]
-rank 2 step 0 2F0: its input comes from stage 1 on rank 1, and no SEND and RECV transfer it; take out those that are there and let 'weft lower' place all [comm.missing]
+rank 1 step 1 1B0: its input comes from stage 2 on rank 2, and no SEND and RECV transfer it; take out those that are there and let lowering place all [comm.missing]
+rank 2 step 0 2F0: its input comes from stage 1 on rank 1, and no SEND and RECV transfer it; take out those that are there and let lowering place all [comm.missing]
 rank 2 step 0 2F0: precedes 2RECV_F0<0, which receives its input [order.receive]
 END
   # Two messages over the skip connection, taken in another order than sent.

@@ -137,7 +137,7 @@ END
   per_rank "" "fail=ncclSend:13:3@1" # while it is recorded
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 5
   ends_with 70
-  reports "rank 1" "while the step was recorded as a graph" "internal error" "--no-graph"
+  reports "rank 1" "while the step was recorded as a graph" "internal error" "no_graph"
   per_rank "" "" 1 hang=weft_spin:45
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 2
   ends_with 75

@@ -386,6 +386,7 @@ static void forward_keeps_ranks_busy(void **state) {
   struct weft_error error;
   double makespan = 0;
   must(weft_costs_create(NULL, 1, &costs, &error), &error);
+  costs->of = WEFT_COSTS_OF_STAGE;
   costs->stages[0].f = 1;
   costs->hop.latency = 0;
   must(weft_makespan(NULL, program, costs, NULL, &makespan, &error), &error);
@@ -416,7 +417,7 @@ static void forward_refuses(void **state) {
     const char *words;
   } cases[] = {
       {"0F0,0B0\n2F0,2B0\n", 4, WEFT_ERR_INVALID, "no rank computes stage 1 of 3"},
-      {"\n", 4, WEFT_ERR_INVALID, "no stage"},
+      {"\"\"\n", 4, WEFT_ERR_INVALID, "no stage"},
       {"0F0,0B0\n1F0,1B0\n", 0, WEFT_ERR_USAGE, "0 microbatches"},
       {"0F0,0B0\n1F0,1B0\n", 1u << 25, WEFT_ERR_LIMIT, "33554432 microbatches; the limit is"},
   };
