@@ -230,7 +230,7 @@ def run_weft_nccl(program, ranks, limit):
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=limit,
                               check=False)
         text = done.stdout.decode() if done.returncode == 0 else ""
-        text = text[text.find("{"):]  # NCCL may print its version first
+        text = re.sub(r"(?m)^NCCL version .*\n", "", text)  # each rank's NCCL may print it
     except (OSError, subprocess.TimeoutExpired) as error:
         print(f"Weft over NCCL, {ranks} ranks: {error}")
         text = ""
