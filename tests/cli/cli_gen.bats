@@ -58,8 +58,12 @@ load ../setup/cli_setup
   hints
 }
 
+names_in_list() { grep -v '^NAME\|^ \|^$\|:$' | cut -d' ' -f1; }
+
 @test "gen --list names every schedule, its facts and its paper" {
   weft gen --list
+  [[ $output == *$'\n    all forwards'* ]]
+  [[ $output == *$'\n\nTables of one shape, for tests:\nVShaped '* ]]
   succeeds
   [[ ${lines[0]} == NAME*BUBBLE*PEAK*PAPER ]]
   for name in GPipe 1F1B LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV \
@@ -71,7 +75,7 @@ load ../setup/cli_setup
 
 @test "gen --list NAME: that one, by any of its names" {
   [ "$("$WEFT" gen --list --json zb-v | jq -r '.schedules[].name')" = ZBVZeroBubble ]
-  [ "$("$WEFT" gen --list PipeDream-Flush | tail -n +2 | cut -d' ' -f1)" = 1F1B ]
+  [ "$("$WEFT" gen --list PipeDream-Flush | names_in_list)" = 1F1B ]
   weft gen --list --json nonsense
   fails 2 "unknown schedule 'nonsense'" "'weft gen --list' lists all"
 }
@@ -79,7 +83,7 @@ load ../setup/cli_setup
 @test "gen --list --json has the same schedules" {
   "$WEFT" gen --list --json >list.json
   [ "$(jq -r .schema list.json)" = weft-schedules/1 ]
-  diff <(jq -r '.schedules[].name' list.json) <("$WEFT" gen --list | tail -n +2 | cut -d' ' -f1)
+  diff <(jq -r '.schedules[].name' list.json) <("$WEFT" gen --list | names_in_list)
   [ "$(jq '.schedules[] | select(.name == "DualPipeV") | .stages_per_rank_max' list.json)" = 2 ]
   [ "$(jq '.schedules[] | select(.name == "LoopedBFS") | .stages_per_rank_max' list.json)" = null ]
 }

@@ -100,7 +100,9 @@ write_files() {
   write_files
   weft diff graph.csv bare.csv
   [ "$status" -eq 1 ]
-  [ "$output" = $'edge 0>2: with gradient -> none\n1 difference' ]
+  [ "$output" = "graph.csv -> bare.csv; by rank and step: x -> y changed, + added, - removed
+edge 0>2: with gradient -> none
+1 difference" ]
   sed 's/0>2/0>2F/' graph.csv >forward.csv
   weft diff graph.csv forward.csv --json
   [ "$status" -eq 1 ]
@@ -112,7 +114,7 @@ write_files() {
   jq -e '.equal and (has("edges") | not)' <<<"$output"
   sed '1s/.*/#graph,0>1F,0>2F,1>2/' graph.csv >two.csv
   weft diff graph.csv two.csv --max-differences 1
-  [ "$output" = "edge 0>1: with gradient -> without gradient
+  [ "$(tail -n +2 <<<"$output")" = "edge 0>1: with gradient -> without gradient
 and 1 more; --max-differences shows them
 2 differences" ]
   weft diff graph.csv two.csv --max-differences 1 --json

@@ -23,6 +23,11 @@ load ../setup/cli_setup
 @test "unknown options get a suggestion" {
   weft gen 1F1B --rank 4
   fails 2 "unknown option '--rank'" "did you mean '--ranks'"
+  weft compare -p 4 -m 8 --for pytorch
+  fails 2 "unknown option '--for' of 'weft compare'" "'weft gen' and 'weft plan' have --for"
+  echo 0F0,0B0 >a.csv
+  weft plan a.csv
+  fails 2 "one argument too many for 'weft plan': 'a.csv'" "'weft sim', 'weft show' and 'weft verify'"
   weft lower --merge_bw x.csv
   fails 2 "did you mean '--merge-bw'"
   weft lower --mergebw=1

@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/launch.h>
 #include <weft/support.h>
@@ -145,6 +146,30 @@ static int take_value(struct parser *parser, const struct weft_cli_option *optio
 
 /* ---- Names ---- */
 
+static const struct weft_cli_option *find_long(const struct weft_cli_command *command,
+                                               const char *name, size_t size) {
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    if (strlen((*at)->name) == size && memcmp((*at)->name, name, size) == 0) {
+      return *at;
+    }
+  }
+  return NULL;
+}
+
+/* "'weft gen' and 'weft plan' have --for"; empty where no other command has it. */
+static void add_owners(struct weft_text *text, const char *name, size_t size) {
+  uint32_t count = 0;
+  for (size_t k = 0; k < weft_cli_command_count() && count < 2; k++) {
+    const struct weft_cli_command *command = weft_cli_command_at(k);
+    if (find_long(command, name, size) != NULL) {
+      weft_text_addf(text, "%s'weft %s'", count++ > 0 ? " and " : "", command->name);
+    }
+  }
+  if (count > 0) {
+    weft_text_addf(text, " ha%s --%.*s", count > 1 ? "ve" : "s", (int)size, name);
+  }
+}
+
 static int unknown_option(const struct parser *parser, const char *word, const char *name,
                           size_t size) {
   const struct weft_cli_command *command = parser->arguments->command;
@@ -155,21 +180,19 @@ static int unknown_option(const struct parser *parser, const char *word, const c
   for (const struct weft_cli_option *const *at = command->options; *at != NULL && size > 1; at++) {
     weft_cli_suggestion_offer(&suggestion, (*at)->name, strlen((*at)->name));
   }
+  WEFT_SCOPED_TEXT owners = {.allocator = parser->cli->allocator};
+  if (suggestion.best == NULL || suggestion.distance > 1) {
+    add_owners(&owners, name, size);
+  }
+  if (owners.size > 0 && !owners.failed) {
+    return weft_cli_usage(parser->cli, owners.data, "unknown option '%s' of 'weft %s'", quoted,
+                          command->name);
+  }
   (void)snprintf(hint, sizeof hint, "did you mean '--%s'?",
                  suggestion.best != NULL ? suggestion.best : "");
   return weft_cli_usage(parser->cli,
                         suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
                         "unknown option '%s' of 'weft %s'", quoted, command->name);
-}
-
-static const struct weft_cli_option *find_long(const struct weft_cli_command *command,
-                                               const char *name, size_t size) {
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    if (strlen((*at)->name) == size && memcmp((*at)->name, name, size) == 0) {
-      return *at;
-    }
-  }
-  return NULL;
 }
 
 static int read_long(struct parser *parser, const char *word) {
@@ -229,7 +252,11 @@ static int read_operand(const struct parser *parser, const char *word) {
   }
   if (arguments->operand_count == command->operands_max) {
     char quoted[80], help[80];
-    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
+    const bool is_file = command->operands_max == 0 && access(word, F_OK) == 0;
+    return weft_cli_usage(parser->cli,
+                          is_file
+                              ? "'weft sim', 'weft show' and 'weft verify' take a table or program"
+                              : help_hint(parser, help, sizeof help),
                           "one argument too many for 'weft %s': '%s'; expected %s", command->name,
                           weft_cli_quote(quoted, sizeof quoted, word),
                           command->operands_max > 0 ? command->operands : "options only");

@@ -134,8 +134,14 @@ static bool is_equal(const struct weft_diff *diff) {
   return diff->difference_count + diff->left_out == 0 && !diff->graphs_differ;
 }
 
-static void add_listing(struct weft_text *text, const struct weft_program *a,
-                        const struct weft_program *b, const struct weft_diff *diff, uint64_t most) {
+static void add_listing(struct weft_text *text, const struct weft_cli_arguments *arguments,
+                        const struct weft_program *a, const struct weft_program *b,
+                        const struct weft_diff *diff, uint64_t most) {
+  if (!is_equal(diff)) {
+    weft_text_addf(text, "%s -> %s; by rank and step: x -> y changed, + added, - removed\n",
+                   weft_cli_quoted(weft_cli_input_name(arguments->operands[0])).text,
+                   weft_cli_quoted(weft_cli_input_name(arguments->operands[1])).text);
+  }
   const uint64_t edges = diff->graphs_differ ? add_edges(text, a, b, most) : 0;
   const uint64_t count = edges + diff->difference_count + diff->left_out;
   const uint64_t left_out = diff->left_out + (edges > most ? edges - most : 0);
@@ -217,7 +223,11 @@ int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_argument
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[1]),
                                weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error),
                                &error));
-  (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_listing)(&text, a, b, diff, most);
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_json(&text, a, b, diff, most);
+  } else {
+    add_listing(&text, arguments, a, b, diff, most);
+  }
   return weft_cli_write_output(cli, arguments, &text,
                                is_equal(diff) ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }

@@ -69,27 +69,40 @@ static size_t column_width(struct weft_text *text, unsigned column) {
   return width + 2;
 }
 
-/* All schedules, or `only` one. */
+/* The headings, or a schedule and what it is. */
+static void add_row(struct weft_text *text, const struct weft_schedule_info *info,
+                    const size_t widths[COLUMN_COUNT]) {
+  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+    const size_t begin = text->size;
+    if (info == NULL) {
+      weft_text_add(text, headings[column]);
+    } else {
+      add_cell(text, info, column);
+    }
+    weft_cli_pad(text, begin, widths[column]);
+  }
+  weft_cli_trim(text);
+  weft_text_addf(text, "\n%s%s%s", info != NULL ? "    " : "", info != NULL ? info->summary : "",
+                 info != NULL ? "\n" : "");
+}
+
+/* All schedules, or `only` one; tables of one shape, which are for tests, come last. */
 static void add_list(struct weft_text *text, const struct weft_schedule_info *only) {
   size_t widths[COLUMN_COUNT];
   for (unsigned column = 0; column < COLUMN_COUNT; column++) {
     widths[column] = column_width(text, column);
   }
-  for (size_t row = 0; row <= weft_schedule_count(); row++) {
-    if (row > 0 && only != NULL && weft_schedule_at(row - 1) != only) {
-      continue;
+  add_row(text, NULL, widths);
+  for (unsigned fixed = 0; fixed < 2; fixed++) {
+    if (fixed == 1 && only == NULL) {
+      weft_text_add(text, "\nTables of one shape, for tests:\n");
     }
-    for (unsigned column = 0; column < COLUMN_COUNT; column++) {
-      const size_t begin = text->size;
-      if (row == 0) {
-        weft_text_add(text, headings[column]);
-      } else {
-        add_cell(text, weft_schedule_at(row - 1), column);
+    for (size_t k = 0; k < weft_schedule_count(); k++) {
+      const struct weft_schedule_info *info = weft_schedule_at(k);
+      if (info->fixed == (fixed == 1) && (only == NULL || info == only)) {
+        add_row(text, info, widths);
       }
-      weft_cli_pad(text, begin, widths[column]);
     }
-    weft_cli_trim(text);
-    weft_text_add(text, "\n");
   }
 }
 

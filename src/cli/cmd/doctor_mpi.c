@@ -96,8 +96,10 @@ static void add_trial(struct weft_text *text, const struct weft_cli_mpi_trial *t
     weft_text_addf(text, "  %-13s FAILED: %s, two processes: %s\n", mpi->name, mpi->launcher,
                    trial->message);
   } else if (trial->without_driver) {
-    weft_text_addf(text, "  %-13s there is %s, but no driver for it in this build\n", mpi->name,
-                   mpi->launcher);
+    weft_text_addf(text,
+                   "  %-13s there is %s, but no driver for it in this build\n"
+                   "    to do       '%s', then build Weft again\n",
+                   mpi->name, mpi->launcher, mpi->package);
     return;
   } else {
     weft_text_addf(text, "  %-13s %s\n", mpi->name,
