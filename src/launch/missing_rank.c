@@ -1,9 +1,12 @@
 /* Which rank of this host keeps MPI from starting. MPI does not say; but all processes that the
- * launcher started here are its children, and each that uses Weft has a child of its own, its rank. */
+ * launcher started here are its children: supervisors, whose child is their rank, and what is not a
+ * supervisor yet, because a script runs another program first, say. */
 #include <dirent.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <weft/support.h>
 
@@ -65,6 +68,14 @@ static bool rank_of(intmax_t pid, uint32_t *rank) {
   return weft_launch_rank_in(text, size, rank);
 }
 
+/* Whether it runs this program; also where that cannot be seen. */
+static bool is_like_this(intmax_t pid) {
+  char path[64], own[PATH_MAX] = "", other[PATH_MAX] = "";
+  (void)snprintf(path, sizeof path, "/proc/%jd/exe", pid);
+  return readlink("/proc/self/exe", own, sizeof own - 1) <= 0 ||
+         readlink(path, other, sizeof other - 1) <= 0 || strcmp(own, other) == 0;
+}
+
 static bool is_stopped(const struct process *process) {
   return process != NULL && (process->state == 'T' || process->state == 't');
 }
@@ -82,12 +93,12 @@ bool weft_launch_find_missing(intmax_t launcher, char *text, size_t size) {
     for (size_t n = 0; n < count && child == NULL; n++) {
       child = all[n].parent == all[k].pid ? &all[n] : NULL;
     }
-    found = child == NULL || is_stopped(&all[k]) || is_stopped(child);
+    const bool stopped = is_stopped(&all[k]) || is_stopped(child);
+    found = stopped || !is_like_this(all[k].pid);
     if (found) {
-      (void)snprintf(
-          text, size, "rank %" PRIu32 " (process %jd) %s", rank,
-          is_stopped(child) ? child->pid : all[k].pid,
-          is_stopped(&all[k]) || is_stopped(child) ? "is stopped" : "has not begun with Weft");
+      (void)snprintf(text, size, "rank %" PRIu32 " (process %jd) %s", rank,
+                     is_stopped(child) ? child->pid : all[k].pid,
+                     stopped ? "is stopped" : "runs another program");
     }
   }
   weft_array_free(NULL, all, count, sizeof *all);
