@@ -98,8 +98,12 @@ class Process {
     return WASI.SUCCESS;
   }
 
+  nameAt(at, size) {
+    return new TextDecoder().decode(this.bytes(at, size)).replace(/^\.\//, '');
+  }
+
   path_open(fd, lookup, pathAt, pathSize, how, rights, inherited, flags, fdAt) {
-    const name = new TextDecoder().decode(this.bytes(pathAt, pathSize)).replace(/^\.\//, '');
+    const name = this.nameAt(pathAt, pathSize);
     if (name === '.' || name === '') return WASI.ISDIR;
     if (!this.files.has(name) && !(how & CREATE)) return WASI.NOENT;
     const file = { name, at: 0, sink: null };
@@ -134,11 +138,26 @@ class Process {
     return WASI.SUCCESS;
   }
 
+  // Device 0; the number of a file is its place among them, so that two have two.
+  putStatus(at, type, name) {
+    this.bytes(at, 64).fill(0);
+    this.view().setUint8(at + 16, type);
+    if (!this.files.has(name)) return;
+    this.view().setBigUint64(at + 8, BigInt([...this.files.keys()].indexOf(name) + 1), true);
+    this.view().setBigUint64(at + 32, BigInt(this.files.get(name).length), true);
+  }
+
   fd_filestat_get(fd, at) {
     const file = this.open.get(fd);
-    this.bytes(at, 64).fill(0);
-    this.view().setUint8(at + 16, this.typeOf(fd));
-    if (file) this.view().setBigUint64(at + 32, BigInt(this.files.get(file.name).length), true);
+    this.putStatus(at, this.typeOf(fd), file && file.name);
+    return WASI.SUCCESS;
+  }
+
+  path_filestat_get(fd, flags, pathAt, pathSize, at) {
+    const name = this.nameAt(pathAt, pathSize);
+    const isFolder = name === '.' || name === '';
+    if (!isFolder && !this.files.has(name)) return WASI.NOENT;
+    this.putStatus(at, isFolder ? FILE_TYPE.FOLDER : FILE_TYPE.REGULAR, name);
     return WASI.SUCCESS;
   }
 
@@ -181,6 +200,8 @@ class Process {
 
   run(module) {
     const names = WebAssembly.Module.imports(module).map((entry) => entry.name);
+    const missing = names.filter((name) => typeof this[name] !== 'function');
+    if (missing.length > 0) throw new Error(`the module calls what this file has not: ${missing}`);
     const imports = Object.fromEntries(names.map((name) => [name, (...values) => this[name](...values)]));
     const { exports } = new WebAssembly.Instance(module, { wasi_snapshot_preview1: imports });
     this.memory = exports.memory;
