@@ -68,16 +68,6 @@ load ../setup/cli_setup
   fails 65 "looks like a file with semicolons"
 }
 
-# It has more bytes than the command may use memory.
-@test "malformed input: a large file of another kind is refused at its first byte" {
-  for byte in '\0' x; do
-    printf "$byte" >large.csv
-    truncate -s 2G large.csv
-    run --separate-stderr bash -c 'ulimit -v 1000000; exec "$WEFT" verify large.csv'
-    fails 65 "large.csv:1:1:"
-  done
-}
-
 @test "quoted cells, as spreadsheets and pandas write them" {
   printf '"0F0","0B0",""\r\n"1F0",,"1B0"\r\n' >quoted.csv
   weft verify quoted.csv

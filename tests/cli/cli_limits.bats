@@ -123,3 +123,13 @@ under() {
 @test "address space and processes and files at once" {
   under -v 12000 -n 4 -u 1
 }
+
+# It has more bytes than the command may use memory.
+@test "malformed input: a large file of another kind is refused at its first byte" {
+  for byte in '\0' x; do
+    printf "$byte" >large.csv
+    truncate -s 2G large.csv
+    run --separate-stderr bash -c 'ulimit -v 1000000; exec "$WEFT" verify large.csv'
+    fails 65 "large.csv:1:1:"
+  done
+}
