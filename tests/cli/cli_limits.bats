@@ -127,7 +127,7 @@ under() {
 # It has more bytes than the command may use memory.
 @test "malformed input: a large file of another kind is refused at its first byte" {
   for byte in '\0' x; do
-    printf "$byte" >large.csv
+    printf %b "$byte" >large.csv
     truncate -s 2G large.csv
     run --separate-stderr bash -c 'ulimit -v 1000000; exec "$WEFT" verify large.csv'
     fails 65 "large.csv:1:1:"

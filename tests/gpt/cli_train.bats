@@ -227,7 +227,9 @@ has_lines() {
 @test "a machine that allows no further thread gets a sentence" {
   text >data.txt
   [ "$(id -u)" -eq 0 ] || skip "needs root, for a user without processes"
+  setpriv --reuid=54321 --clear-groups test -x "$WEFT" || skip "other users cannot run what was built here"
   chmod 755 . && chmod 644 data.txt
+  # shellcheck disable=SC2016
   run --separate-stderr setpriv --reuid=54321 --clear-groups bash -c 'ulimit -u 1
     exec "$1" train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 2' - "$WEFT"
   [ "$status" -eq 70 ]

@@ -48,5 +48,6 @@ sources() { find include src app bench examples tests tools cmake -type f \
     grep -q "^| \`$name\` |" docs/launch.md || { echo "$name is not in launch.md"; return 1; }
   done
   # And nothing that is no longer set.
+  # shellcheck disable=SC2016
   [ "$(grep -cE '^\| `(CUDA|NCCL|OMPI)_\w+` \|' docs/launch.md)" -eq "${#lines[@]}" ]
 }

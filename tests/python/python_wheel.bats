@@ -62,7 +62,9 @@ setup() {
   for command in train sample bench playground; do
     ! grep -q "^  $command " help || { cat help; return 1; }
     for words in "$command" "$command --help" "help $command"; do
+      # shellcheck disable=SC2086,SC2154
       run -69 --separate-stderr "$ENVIRONMENT/bin/weft" $words
+      # shellcheck disable=SC2154
       [[ $stderr == "weft: this installation has no '$command'"*"hint: build Weft from its sources"* ]]
     done
   done
