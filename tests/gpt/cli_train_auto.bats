@@ -94,28 +94,20 @@ last() {
 }
 
 @test "auto: a bad split is replaced by a planned one, with the same bits" {
-  bad=(--layers 8 -p 2 --split "7,1" --steps 20 --no-sample)
+  # Wide enough that a core which is taken away for a moment does not decide what was measured.
+  bad=(--layers 8 --dim 32 --context 32 -p 2 --split "7,1" --steps 20 --no-sample)
   train --json "${bad[@]}"
   succeeds
   hash=$(last .parameters_hash)
-  # The split comes from four measured steps of tiny layers. A core that is taken away in one of them
-  # can hide the gain, so it must be found in one of some trainings; the bits are the same in all.
   for transport in threads loopback; do
-    for _ in 1 2 3 4 5; do
-      train --json "${bad[@]}" --schedule auto --transport "$transport"
-      succeeds
-      [ "$(last .parameters_hash)" = "$hash" ]
-      [ "${#lines[@]}" -eq 21 ]
-      found=$(last '(.split | add == 8 and max < 7) and .split_gain > 0.03 and .steps == 20')
-      [ "$found" != true ] || break
-    done
-    [ "$found" = true ]
-  done
-  for _ in 1 2 3 4 5; do
-    train "${bad[@]}" --schedule auto
+    train --json "${bad[@]}" --schedule auto --transport "$transport"
     succeeds
-    [[ $output != *"; planned from measured times"* ]] || break
+    [ "$(last .parameters_hash)" = "$hash" ]
+    [ "$(last '(.split | add == 8 and max < 7) and .split_gain > 0.03 and .steps == 20')" = true ]
+    [ "${#lines[@]}" -eq 21 ]
   done
+  train "${bad[@]}" --schedule auto
+  succeeds
   [[ $output == *$'\n'"stages    "*"; planned from measured times, promises "*" % less than 7,1"$'\n'* ]]
   train --json "${bad[@]}" --schedule auto --keep-partition
   succeeds
