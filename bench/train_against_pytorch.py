@@ -16,7 +16,7 @@ is what is compared. PyTorch's side is
 
 The model is the one that Weft trains (`weft bench train` says how large): the same
 parts on the same stages, attention by scaled_dot_product_attention(). Whether both
-compute the same is the business of tests/gpt/test_gpt_pytorch.py. Here PyTorch's losses
+compute the same is the business of trainer/tests/test_gpt_pytorch.py. Here PyTorch's losses
 under each schedule must be those of one process, and both sides' must fall.
 
 The two take turns, N rounds. A round's figure is the median of its steps, warm-up

@@ -3,8 +3,8 @@
 #
 #     weft         src/cli           libc, libm and jansson; no BLAS
 #     weft-bench   bench/            the same
-#     weft-train   app/gpt/command   the reference trainer, the only one with BLAS
-#                  bench/train       (cmake/WeftTrainer.cmake)
+#     weft-train   trainer/command  the reference trainer, the only one with BLAS
+#                  trainer/bench    (cmake/WeftTrainer.cmake)
 #
 # Everything but the files with main() is in libraries, so that tests can link it.
 
@@ -49,19 +49,19 @@ set(WEFT_PROGRAMS weft_command weft_bench)
 weft_program(weft_command weft src/cli/main.c weft_cli)
 weft_program(weft_bench weft-bench bench/bench_main.c weft_benchmarks weft_cli)
 if(WEFT_HAS_TRAINER)
-  file(GLOB sources CONFIGURE_DEPENDS app/gpt/command/*.c bench/train/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS trainer/command/*.c trainer/bench/*.c)
   list(FILTER sources EXCLUDE REGEX "_main\\.c$")
   weft_program_library(weft_train_commands SOURCES ${sources} INCLUDES
-    ${PROJECT_SOURCE_DIR}/app ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)
+    ${PROJECT_BINARY_DIR}/inc/trainer ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)
   target_link_libraries(weft_train_commands PRIVATE PkgConfig::OPENBLAS)
-  weft_program(weft_train weft-train app/gpt/command/train_main.c
+  weft_program(weft_train weft-train trainer/command/train_main.c
     weft_train_commands weft_benchmarks weft_cli weft_gpt)
-  target_include_directories(weft_train PRIVATE ${PROJECT_SOURCE_DIR}/app)
+  target_include_directories(weft_train PRIVATE ${PROJECT_BINARY_DIR}/inc/trainer)
   list(APPEND WEFT_PROGRAMS weft_train)
 
   # Which of cublasLt's algorithms are the fastest on a GPU; not installed.
-  add_executable(product_algorithms bench/train/product_algorithms_main.c)
+  add_executable(product_algorithms trainer/bench/product_algorithms_main.c)
   set_target_properties(product_algorithms PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_include_directories(product_algorithms PRIVATE ${PROJECT_SOURCE_DIR}/app)
+  target_include_directories(product_algorithms PRIVATE ${PROJECT_BINARY_DIR}/inc/trainer)
   target_link_libraries(product_algorithms PRIVATE weft_flags weft_gpt)
 endif()

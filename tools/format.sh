@@ -5,4 +5,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode=(-i)
 [[ ${1:-} == --check ]] && mode=(--dry-run -Werror)
-find include src app tests bench examples -name '*.[ch]' -print0 | sort -z | xargs -0 -r clang-format "${mode[@]}"
+find include src trainer tests bench examples -name '*.[ch]' -print0 | sort -z | xargs -0 -r clang-format "${mode[@]}"

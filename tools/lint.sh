@@ -24,7 +24,7 @@ build_with() {
 
 # What the clang build leaves out, the fuzzers, is compiled with these.
 flags=(-UNDEBUG) # asserts tell the analyzer what cannot be
-for folder in include src src/cli app bench tests/*/; do
+for folder in include src src/cli . trainer bench tests/*/ trainer/tests; do
   flags+=("-I$PWD/$folder")
 done
 
@@ -46,12 +46,12 @@ tidy_file() { # FILE
 }
 
 tidy() {
-  find src app bench tests -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
+  find src trainer bench tests -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
     xargs -0 -r -n 1 -P "$(nproc)" tools/lint.sh --tidy
 }
 
 scripts() {
-  shellcheck .ci/run tools/*.sh && find tests -name '*.bats' -print0 | xargs -0 -r shellcheck
+  shellcheck .ci/run tools/*.sh && find tests trainer -name '*.bats' -print0 | xargs -0 -r shellcheck
 }
 
 if [[ ${1:-} == --tidy ]]; then

@@ -63,7 +63,7 @@ build_changed() {
   local tree=${WEFT_CHANGED_TREE:-$scratch/tree}
   if [[ ! -e $tree/changed ]]; then
     mkdir -p "$tree"
-    cp -R "$sources"/{src,include,app,bench,cmake,CMakeLists.txt} "$tree"
+    cp -R "$sources"/{src,include,trainer,bench,cmake,CMakeLists.txt} "$tree"
     : >"$tree/changed"
   fi
   cd "$tree" || return

@@ -69,8 +69,8 @@ block_modules() {
     }'
   echo "| \`src/cli\` (weft) | the public headers | – |"
   echo "| \`bench\` (weft-bench) | the public headers, src/cli | – |"
-  echo "| \`app/cuda\` (matrix products, for bench and app/gpt) | the public headers | – |"
-  echo "| \`app/gpt\` (weft-train) | the public headers, src/cli, bench | – |"
+  echo "| \`trainer/cublaslt\` (matrix products, for bench and trainer) | the public headers | – |"
+  echo "| \`trainer\` (weft-train) | the public headers, src/cli, bench | – |"
 }
 
 fill_blocks() { # FILE
@@ -118,7 +118,7 @@ documents=("$@")
 pictures=false
 if [[ ${#documents[@]} -eq 0 ]]; then
   pictures=true
-  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md)
+  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md trainer/README.md)
 fi
 
 fresh=$(mktemp -d)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bench/gpu/bench_gpu.h"
-#include "cuda/cublaslt.h"
+#include "cublaslt/cublaslt.h"
 
 #define WORKSPACE_BYTES (UINT64_C(32) << 20)
 

@@ -5,7 +5,7 @@
 #include <weft/run.h>
 
 #include "run/batch/stage_feed.h"
-#include "run/executor.h"
+#include "run/executor/executor.h"
 #include "run/handshake.h"
 
 struct weft_world_graph;

@@ -73,7 +73,7 @@ not_run=(
 
 setup() {
   cd "$WEFT_SOURCE_DIR" || return 1
-  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md)
+  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md trainer/README.md)
 }
 
 # lines_in MARK FILE...: the lines of all blocks with that mark.
@@ -200,7 +200,7 @@ anchors() {
 }
 
 @test "every document is reached from the README" {
-  for document in docs/*.md CONTRIBUTING.md CHANGELOG.md; do
+  for document in docs/*.md CONTRIBUTING.md CHANGELOG.md trainer/README.md; do
     grep -qF "(${document}" README.md
   done
 }
@@ -225,7 +225,7 @@ anchors() {
       return 1
     fi
   done < <(cat "${documents[@]}" | awk '/^```/ { inside = !inside } !inside' |
-    grep -oE '`(src|include|tests|tools|cmake|bench|docs)/[A-Za-z0-9_./*-]+`' | tr -d '`' | sort -u)
+    grep -oE '`(src|include|tests|tools|cmake|bench|docs|trainer)/[A-Za-z0-9_./*-]+`' | tr -d '`' | sort -u)
 }
 
 @test "no document names a place of one machine" {

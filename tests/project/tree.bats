@@ -5,7 +5,7 @@ bats_require_minimum_version 1.5.0
 
 setup() { cd "$WEFT_SOURCE_DIR" || return 1; }
 
-sources() { find include src app bench examples tests tools cmake -type f \
+sources() { find include src trainer bench examples tests tools cmake -type f \
   ! -path 'tests/golden/*' ! -path 'tests/corpus/*' ! -path 'tests/expected/*' ! -name '*.pyc'; }
 
 @test "no folder of sources has more than 40 files" {

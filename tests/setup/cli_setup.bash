@@ -1,7 +1,7 @@
 # For the tests of the command: `load cli_setup`.
 # shellcheck disable=SC2154
 bats_require_minimum_version 1.5.0
-load ../setup/wait_setup
+load "${BASH_SOURCE[0]%/*}/wait_setup"
 
 # A folder of its own for each test.
 setup() {

@@ -9,7 +9,7 @@
 # ends, however it ends; then the kernel ends everything else in the sandbox and takes the
 # networks away.
 # shellcheck shell=bash
-load ../setup/wait_setup
+load "${BASH_SOURCE[0]%/*}/wait_setup"
 
 # hosts_missing: prints what is missing for such hosts on this machine; fails when nothing is.
 hosts_missing() {

@@ -2,7 +2,7 @@
 # hosts_setup.bash where there are such hosts; elsewhere just so, and then all that can be
 # seen of what it leaves behind are its processes.
 # shellcheck shell=bash disable=SC2034,SC2054,SC2154
-load ../setup/hosts_setup
+load "${BASH_SOURCE[0]%/*}/hosts_setup"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 

@@ -9,7 +9,7 @@
 #include "run/batch/batch_merge.h"
 #include "run/batch/batch_split.h"
 #include "run/batch/batch_upload.h"
-#include "run/executor.h"
+#include "run/executor/executor.h"
 
 struct weft_stage_feed {
   struct weft_executor_stage *stage;

@@ -1,5 +1,5 @@
 /* A libcublasLt without a GPU: a product is a kernel of the fake driver, computed by loops. The
- * numbers of types and attributes are those of cublasLt's documentation, as in app/cuda. */
+ * numbers of types and attributes are those of cublasLt's documentation, as in trainer/cublaslt. */
 #define _GNU_SOURCE /* dladdr */
 #include <assert.h>
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-/* The trainer's kernels on the host: what app/gpt/cuda/gpt_layers.cu and gpt_attention.cu compute,
+/* The trainer's kernels on the host: what trainer/cuda/gpt_layers.cu and gpt_attention.cu compute,
  * in the simplest way, with the same roundings to bf16 at the end. Sums may have another order, so
  * a number may differ by a rounding. */
 #include "fake_gpt_kernels.h"

@@ -1,0 +1,107 @@
+/* When the cells and transfers of a row ran on the device: from events, which are read when somebody
+ * asks for the times, or from the clocks that a graph has noted beside its work. */
+#include "run/executor/executor.h"
+
+void weft_executor_read_clocks(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
+    work->ends[k] = work->base_ns + (int64_t)(work->clocks[k + 1] - *work->begin_clock);
+  }
+  for (uint32_t t = 0; work->moved != NULL && t < work->copy_count; t++) {
+    work->transfers[t].end = work->base_ns + (int64_t)(work->move_clocks[t] - *work->begin_clock);
+  }
+}
+
+static enum weft_status read_event(const struct weft_device_work *work,
+                                   struct weft_device_event *event, int64_t *ns,
+                                   struct weft_error *error) {
+  int64_t elapsed;
+  WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, event, &elapsed, error));
+  *ns = work->base_ns + elapsed;
+  return WEFT_OK;
+}
+
+/* The row's, from its cells' starts and ends; with ranks, from the ends of what they wait for. */
+void weft_executor_write_times(const struct weft_executor *executor,
+                               const struct weft_executor *const *ranks) {
+  const struct weft_device_work *work = executor->device;
+  const struct weft_row *row = executor->row;
+  if (work->ends == NULL || row->times == NULL) {
+    return;
+  }
+  /* In one process a transfer is a hand-over, which takes no time; elsewhere the transport has
+   * measured it. */
+  const bool hands_over = executor->transport->ops->together != NULL;
+  int64_t now = work->base_ns;
+  uint32_t w = 0, k = 0;
+  for (uint64_t i = row->begin, next; i < row->end; i = next) {
+    const struct weft_action *cell = &row->program->actions[i];
+    int64_t begin = now;
+    next = i + weft_cell_records(cell);
+    if (k < work->enqueued && work->records[k] == i) {
+      for (; ranks != NULL && w < work->wait_count && work->waits[w].cell <= k; w++) {
+        const int64_t end = ranks[work->waits[w].rank]->device->ends[work->waits[w].for_cell];
+        begin = end > begin ? end : begin;
+      }
+      begin = ranks == NULL && work->starts[k] > begin ? work->starts[k] : begin;
+      now = work->ends[k] > now ? work->ends[k] : now;
+      begin = begin < now ? begin : now;
+      k++;
+    }
+    const bool is_measured =
+        !hands_over && weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD);
+    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE && !is_measured; part++) {
+      row->times[part - row->begin] = (struct weft_row_time){begin, now};
+    }
+  }
+}
+
+enum weft_status weft_executor_read_times(const struct weft_executor *executor,
+                                          struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || !work->has_unread_times) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(work->device->ops->make_current(work->device, error));
+  for (uint32_t k = 0; k < work->enqueued; k++) {
+    WEFT_TRY(read_event(work, work->events[k], &work->ends[k], error));
+    if (work->starts[k] >= 0) {
+      WEFT_TRY(read_event(work, work->begins[k], &work->starts[k], error));
+    }
+  }
+  weft_executor_write_times(executor, NULL);
+  work->has_unread_times = false;
+  return WEFT_OK;
+}
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* A replay of this rank alone: transfers come one after the other, and each after the cell before
+ * it in the row; cells also wait for what they receive. */
+void weft_executor_write_replayed(const struct weft_executor *executor) {
+  const struct weft_device_work *work = executor->device;
+  const struct weft_row *row = executor->row;
+  if (work->ends == NULL || row->times == NULL) {
+    return;
+  }
+  int64_t now = work->base_ns, moved = work->base_ns;
+  uint32_t w = 0, k = 0, t = 0;
+  for (uint64_t i = row->begin, next; i < row->end; i = next) {
+    const struct weft_action *cell = &row->program->actions[i];
+    int64_t begin = now, end = now;
+    next = i + weft_cell_records(cell);
+    if (t < work->copy_count && work->transfers[t].record == i) {
+      begin = later(now, moved);
+      end = moved = later(begin, work->transfers[t++].end);
+    } else if (k < work->enqueued && work->records[k] == i) {
+      for (; w < work->wait_count && work->waits[w].cell <= k; w++) {
+        begin = later(begin, work->transfers[work->waits[w].number].end);
+      }
+      end = now = later(now, work->ends[k++]);
+      begin = begin < end ? begin : end;
+    }
+    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE; part++) {
+      row->times[part - row->begin] = (struct weft_row_time){begin, end};
+    }
+  }
+}

@@ -1,0 +1,521 @@
+/* F, B, I, W and OVERLAP_F_B. A cell goes through three phases; when one has to wait, the
+ * next advance() resumes it:
+ *
+ *   prepare   wait for inputs, take buffers for outputs
+ *   call      the stage's functions, or a custom function; then loss, scale_grads
+ *   finish    pass outputs on, return inputs that are no longer needed
+ *
+ * An overlap prepares all its sub-actions, then calls them in order, then finishes them. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "run/executor/executor_call.h"
+
+/* ---- Prepare ---- */
+
+TWICE enum weft_status check_order(const struct weft_executor *executor,
+                                   const struct weft_sub_action *sub, struct weft_error *error) {
+  const uint32_t done = sub->held->done;
+  const uint32_t op = sub->action->op;
+  if (weft_op_in(op, done) || (op == WEFT_OP_I && weft_op_in(WEFT_OP_B, done)) ||
+      (op == WEFT_OP_B && weft_op_in(WEFT_OP_I, done))) {
+    return weft_executor_fail_action(executor, sub->action, "it has been done before", error);
+  }
+  if (weft_op_in(op, WEFT_OPS_GRADIENT) && !weft_op_in(WEFT_OP_F, done)) {
+    return weft_executor_fail_action(executor, sub->action, "its forward has not been done", error);
+  }
+  if (op == WEFT_OP_W && !weft_op_in(WEFT_OP_I, done)) {
+    return weft_executor_fail_action(executor, sub->action,
+                                     "its input gradient (I) has not been done", error);
+  }
+  if (sub->stage->needs->shards && !sub->stage->unsharded) {
+    return weft_executor_fail_action(executor, sub->action,
+                                     "the stage is sharded: no UNSHARD precedes it", error);
+  }
+  return WEFT_OK;
+}
+
+/* The UNSHARD has been started; this compute needs it done. */
+TWICE enum weft_status await_parameters(struct weft_executor *executor,
+                                        const struct weft_sub_action *sub,
+                                        struct weft_error *error) {
+  if (executor->collective_done >= sub->stage->unsharded_ticket) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_executor_poll_collectives(executor, error));
+  if (executor->collective_done >= sub->stage->unsharded_ticket) {
+    return WEFT_OK;
+  }
+  return weft_executor_await_collective(executor, error);
+}
+
+/* The message of one edge: an activation for F, a gradient for B and I. */
+TWICE enum weft_status await_message(struct weft_executor *executor, struct weft_sub_action *sub,
+                                     const struct weft_port *port, struct weft_buffer *buffer,
+                                     bool forward, struct weft_error *error) {
+  if (buffer == NULL) {
+    return weft_executor_fail_action(executor, sub->action,
+                                     forward ? "its input has not been received or computed"
+                                             : "its gradient has not been received or computed",
+                                     error);
+  }
+  if (buffer->under_way) {
+    const enum weft_status status = weft_executor_await(executor, sub->stage, port, buffer,
+                                                        sub->action->microbatch, forward, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  return weft_executor_order(executor, buffer, error);
+}
+
+TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
+                                   bool chain, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool forward = sub->action->op == WEFT_OP_F;
+  enum weft_status status = WEFT_OK;
+  if (forward) {
+    const uint32_t inputs = chain ? !stage->is_source : stage->in_count;
+    for (uint32_t n = 0; n < inputs && status == WEFT_OK; n++) {
+      status = await_message(executor, sub, in_port(stage, n, chain),
+                             sub->held->ports[n].activation, true, error);
+    }
+  } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
+    for (uint32_t k = 0; k < out_ports(stage, chain) && status == WEFT_OK; k++) {
+      const uint32_t n = first_out(stage, chain) + k;
+      if (out_port(stage, n, chain)->gradients != NULL) {
+        status = await_message(executor, sub, out_port(stage, n, chain),
+                               sub->held->ports[n].gradient, false, error);
+      }
+    }
+  }
+  return status;
+}
+
+/* Takes a buffer for what goes out at one port, unless it is taken. */
+TWICE enum weft_status take_buffer(struct weft_executor *executor,
+                                   const struct weft_executor_stage *stage,
+                                   const struct weft_port *port, struct weft_buffer_pool *pool,
+                                   struct weft_buffer **buffer, struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  if (*buffer == NULL) {
+    status = weft_executor_take(executor, stage->stage, port, pool, buffer, error);
+  }
+  if (status == WEFT_OK) {
+    status = pool->streamed ? weft_executor_await_copy(executor, *buffer, error)
+                            : weft_executor_order(executor, *buffer, error);
+  }
+  if (status == WEFT_OK) {
+    weft_buffer_offer(*buffer, pool);
+  }
+  return status;
+}
+
+/* A buffer for the gradient that a loss makes. */
+TWICE enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
+                                 bool chain, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const struct weft_port *port = out_port(stage, stage->in_count, chain);
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].gradient;
+  if (port->gradients == NULL || *made != NULL) {
+    return WEFT_OK;
+  }
+  const enum weft_status status =
+      weft_executor_take(executor, stage->stage, port, port->gradients, made, error);
+  if (status == WEFT_OK) {
+    weft_buffer_offer(*made, port->gradients);
+  }
+  return status;
+}
+
+/* Takes buffers for the outputs. */
+TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
+                                 bool chain, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool forward = sub->action->op == WEFT_OP_F;
+  if (forward) {
+    for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+      const uint32_t n = first_out(stage, chain) + k;
+      const enum weft_status status = take_buffer(executor, stage, out_port(stage, n, chain),
+                                                  out_port(stage, n, chain)->activations,
+                                                  &sub->held->ports[n].activation, error);
+      if (status != WEFT_OK) {
+        return status;
+      }
+    }
+    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, chain, error)
+                                                        : WEFT_OK;
+  }
+  if (sub->action->op == WEFT_OP_W) {
+    return WEFT_OK;
+  }
+  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
+    const struct weft_port *port = in_port(stage, n, chain);
+    if (port->gradients != NULL) {
+      const enum weft_status status =
+          take_buffer(executor, stage, port, port->gradients, &sub->held->ports[n].gradient, error);
+      if (status != WEFT_OK) {
+        return status;
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                   bool chain, struct weft_error *error) {
+  WEFT_TRY(check_order(executor, sub, error));
+  enum weft_status status = await_parameters(executor, sub, error);
+  if (status == WEFT_OK) {
+    status = await_input(executor, sub, chain, error);
+  }
+  if (status == WEFT_OK) {
+    status = take_room(executor, sub, chain, error);
+  }
+  if (status != WEFT_OK) {
+    return status;
+  }
+  if (sub->action->op == WEFT_OP_F) {
+    struct weft_executor_stage *stage = sub->stage;
+    if (stage->free_slot_count == 0) {
+      return weft_executor_fail_action(
+          executor, sub->action, "more microbatches are under way than the row can have", error);
+    }
+    sub->held->slot = stage->free_slots[--stage->free_slot_count];
+  }
+  fill_call(executor, sub, chain);
+  return WEFT_OK;
+}
+
+TWICE enum weft_status find_sub_actions(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error) {
+  const uint32_t first = cell->parts > 0 ? 1 : 0; /* an overlap's are behind it */
+  const uint32_t count = cell->parts > 0 ? cell->parts : 1;
+  executor->sub_action_at = 0;
+  executor->sub_action_count = count;
+  assert(count <= executor->sub_action_capacity);
+  for (uint32_t k = 0; k < count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[k];
+    sub->action = &cell[first + k];
+    sub->record = (uint32_t)executor->at + first + k;
+    if (!weft_op_in(sub->action->op, WEFT_OPS_COMPUTE)) {
+      return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
+                                       error);
+    }
+    sub->stage = weft_executor_own_stage(executor, sub->action->stage);
+    assert(sub->stage->stage == sub->action->stage); /* a row has only stages of its rank */
+    sub->held = weft_executor_held(sub->stage, sub->action->microbatch);
+  }
+  return WEFT_OK;
+}
+
+TWICE enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
+                               bool chain, struct weft_error *error) {
+  if (executor->cell_step == WEFT_CELL_NEW) {
+    WEFT_TRY(find_sub_actions(executor, cell, error));
+    executor->cell_step = WEFT_CELL_PREPARING;
+  }
+  for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
+    const enum weft_status status =
+        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], chain, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  executor->sub_action_at = 0;
+  executor->custom_again = false;
+  executor->cell_step = WEFT_CELL_CALLING;
+  executor->cell_begin = executor->now;
+  return WEFT_OK;
+}
+
+/* ---- Call ---- */
+
+/* A stage's function has returned: WEFT_OK, or what the executor returns. */
+static inline enum weft_status settle(struct weft_executor *executor,
+                                      const struct weft_sub_action *sub,
+                                      const struct weft_action *action, enum weft_status status,
+                                      struct weft_error *error) {
+  if (status == WEFT_OK) {
+    return WEFT_OK;
+  }
+  return status == WEFT_IN_PROGRESS
+             ? weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
+                                   sub->call.ready_at, error)
+             : weft_executor_tolerate(executor, weft_executor_fail_stage(executor, action, error),
+                                      error);
+}
+
+/* The loss's gradients get the shapes that its forward has given the outputs. */
+TWICE void match_loss(struct weft_sub_action *sub, bool chain) {
+  const struct weft_executor_stage *stage = sub->stage;
+  struct weft_buffer *made = sub->held->ports[first_out(stage, chain)].gradient;
+  if (stage->is_loss && made != NULL) {
+    weft_buffer_match(made, out_port(stage, stage->in_count, chain)->gradients, sub->call.outputs);
+  }
+}
+
+TWICE enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
+                                      bool chain, struct weft_error *error) {
+  while (sub->function_at < sub->function_count) {
+    struct weft_stage_call *call = &sub->call;
+    if (sub->function_at == sub->functions->op_count && sub->action->op == WEFT_OP_F) {
+      match_loss(sub, chain);
+    }
+    call->now = executor->now;
+    call->ready_at = 0;
+    weft_rank_status_enter(executor->status);
+    const enum weft_status answer =
+        weft_executor_is_muted(executor)
+            ? WEFT_OK
+            : sub->functions->items[sub->function_at](sub->stage->impl, call, error);
+    weft_rank_status_leave(executor->status);
+    call->again = answer == WEFT_IN_PROGRESS;
+    const enum weft_status status = settle(executor, sub, sub->action, answer, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    sub->function_at++;
+    if (sub->function_at < sub->function_count) {
+      weft_executor_read_clock(executor);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* A custom function replaces the functions of its sub-actions. */
+static enum weft_status call_custom(struct weft_executor *executor, const struct weft_action *cell,
+                                    const struct weft_custom *custom, uint32_t first,
+                                    uint32_t count, struct weft_error *error) {
+  for (uint32_t k = 0; k < count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[first + k];
+    sub->call.now = executor->now;
+    sub->call.ready_at = 0;
+    sub->call.again = executor->custom_again;
+    executor->custom_actions[k] = sub->action;
+    executor->custom_stages[k] = sub->stage->impl;
+    executor->custom_calls[k] = &sub->call;
+  }
+  const struct weft_custom_call call = {.cell = cell,
+                                        .sub_action_count = count,
+                                        .actions = executor->custom_actions,
+                                        .stages = executor->custom_stages,
+                                        .calls = executor->custom_calls};
+  weft_rank_status_enter(executor->status);
+  const enum weft_status answer = custom->function(custom->context, &call, error);
+  weft_rank_status_leave(executor->status);
+  executor->custom_again = answer == WEFT_IN_PROGRESS;
+  const enum weft_status status =
+      settle(executor, &executor->sub_actions[first], cell, answer, error);
+  for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[first + k];
+    sub->function_at = sub->functions->op_count;
+    sub->call.again = false;
+  }
+  return status;
+}
+
+TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                uint32_t number, bool chain, struct weft_error *error) {
+  const struct weft_custom *custom = &executor->custom[sub->action->op];
+  if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
+    const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  return call_functions(executor, sub, chain, error);
+}
+
+static bool overlap_is_called(const struct weft_executor *executor) {
+  const struct weft_sub_action *first = &executor->sub_actions[0];
+  return first->function_at >= first->functions->op_count;
+}
+
+TWICE enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
+                                bool chain, struct weft_error *error) {
+  const struct weft_custom *custom = &executor->custom[cell->op];
+  if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
+    const enum weft_status status =
+        call_custom(executor, cell, custom, 0, executor->sub_action_count, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
+    const enum weft_status status =
+        call_sub(executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at,
+                 chain, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- Finish ---- */
+
+TWICE void give_back(const struct weft_executor *executor, struct weft_buffer_pool *pool,
+                     struct weft_buffer **buffer) {
+  if (*buffer != NULL) {
+    weft_executor_publish(executor, pool, *buffer);
+    weft_buffer_pool_give(pool, *buffer);
+    *buffer = NULL;
+  }
+}
+
+TWICE void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub,
+                          bool chain) {
+  struct weft_executor_stage *stage = sub->stage;
+  assert(stage->free_slot_count < stage->slot_count);
+  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
+    give_back(executor, in_port(stage, n, chain)->activations, &sub->held->ports[n].activation);
+  }
+  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+    const uint32_t n = first_out(stage, chain) + k;
+    give_back(executor, out_port(stage, n, chain)->gradients, &sub->held->ports[n].gradient);
+  }
+  stage->free_slots[stage->free_slot_count++] = sub->held->slot;
+}
+
+/* A loss's output stays here: it is kept for the result, if that is wanted. */
+TWICE enum weft_status keep_output(struct weft_sub_action *sub, bool chain,
+                                   struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].activation;
+  if (stage->outputs != NULL) {
+    WEFT_TRY(weft_batch_merge_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
+                                   sub->call.stream, error));
+  }
+  weft_buffer_pool_give(out_port(stage, stage->in_count, chain)->activations, *made);
+  *made = NULL;
+  return WEFT_OK;
+}
+
+TWICE enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
+                                      bool chain, struct weft_error *error) {
+  struct weft_executor_stage *stage = sub->stage;
+  if (!chain && stage->output_count > 1) {
+    for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
+      take_shapes(sub->held->ports[n].activation, &sub->call.outputs[stage->ports[n].output]);
+    }
+  }
+  if (!chain && stage->shares) {
+    WEFT_TRY(weft_executor_copy_outputs(executor, sub, error));
+  }
+  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
+    const uint32_t n = first_out(stage, chain) + k;
+    const struct weft_port *port = out_port(stage, n, chain);
+    struct weft_buffer **made = &sub->held->ports[n].activation;
+    if (weft_buffer_pack(*made, port->activations, error) < 0) {
+      return weft_executor_fail_stage(executor, sub->action, error);
+    }
+    if (port->near != NULL) {
+      struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
+      near->ports[chain ? 0 : port->near_port].activation = *made;
+      *made = NULL;
+    } else if (!stage->is_loss) {
+      weft_executor_publish(executor, port->activations, *made);
+    }
+  }
+  if (stage->is_loss) {
+    WEFT_TRY(keep_output(sub, chain, error));
+  }
+  if (!stage->needs->has_backward) {
+    end_microbatch(executor, sub, chain);
+  }
+  return WEFT_OK;
+}
+
+TWICE enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
+                                       bool chain, struct weft_error *error) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool made_gradients = sub->action->op != WEFT_OP_W;
+  for (uint32_t n = 0; made_gradients && n < in_ports(stage, chain); n++) {
+    const struct weft_port *port = in_port(stage, n, chain);
+    struct weft_buffer **made = &sub->held->ports[n].gradient;
+    if (port->gradients == NULL) {
+      continue;
+    }
+    if (!chain && stage->in_count > 1) {
+      take_shapes(*made, &sub->call.input_grads[n]);
+    }
+    if (weft_buffer_pack(*made, port->gradients, error) < 0) {
+      return weft_executor_fail_stage(executor, sub->action, error);
+    }
+    if (port->near != NULL) {
+      struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
+      near->ports[chain ? 1 : port->near_port].gradient = *made;
+      *made = NULL;
+    } else {
+      weft_executor_publish(executor, port->gradients, *made);
+    }
+  }
+  if (sub->action->op != WEFT_OP_I) {
+    end_microbatch(executor, sub, chain);
+  }
+  return WEFT_OK;
+}
+
+TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
+                              bool chain, struct weft_error *error) {
+  weft_executor_read_clock(executor);
+  weft_executor_note_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
+  const uint32_t count = executor->sub_action_count;
+  for (uint32_t k = 0; k < count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[k];
+    sub->held->done |= WEFT_OP_BIT(sub->action->op);
+    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, chain, error)
+                                          : finish_backward(executor, sub, chain, error));
+    if (cell->parts > 0) {
+      weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
+    }
+  }
+  executor->cell_step = WEFT_CELL_NEW;
+  return executor->device != NULL ? weft_executor_end_cell(executor, cell, error) : WEFT_OK;
+}
+
+/* Sets the status before the call, because it may never return. */
+TWICE void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
+  struct weft_rank_status *status = executor->status;
+  WEFT_STATUS_STORE(status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
+  WEFT_STATUS_STORE(status->peer, UINT32_MAX);
+  WEFT_STATUS_STORE(status->step, executor->step);
+  WEFT_STATUS_STORE(status->cell, executor->cell);
+  WEFT_STATUS_STORE(status->action, weft_action_pack(*cell));
+  WEFT_STATUS_STORE(status->wants, weft_action_pack(weft_action_idle()));
+  WEFT_STATUS_STORE(status->since, executor->now);
+}
+
+TWICE enum weft_status compute(struct weft_executor *executor, const struct weft_action *cell,
+                               bool chain, struct weft_error *error) {
+  if (executor->cell_step != WEFT_CELL_CALLING) {
+    const enum weft_status status = prepare(executor, cell, chain, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    show_compute(executor, cell);
+    if (executor->device != NULL) {
+      WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
+    }
+    for (uint32_t k = 0; !chain && k < executor->sub_action_count; k++) {
+      WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
+    }
+  }
+  const enum weft_status status = call_all(executor, cell, chain, error);
+  return status == WEFT_OK ? finish(executor, cell, chain, error) : status;
+}
+
+static __attribute__((noinline)) enum weft_status compute_graph(struct weft_executor *executor,
+                                                                const struct weft_action *cell,
+                                                                struct weft_error *error) {
+  return compute(executor, cell, false, error);
+}
+
+enum weft_status weft_executor_compute(struct weft_executor *executor,
+                                       const struct weft_action *cell, struct weft_error *error) {
+  return executor->graph == NULL ? compute(executor, cell, true, error)
+                                 : compute_graph(executor, cell, error);
+}

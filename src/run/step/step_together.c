@@ -1,0 +1,615 @@
+/* The step of all ranks of a process, driven by one thread: it advances one rank after the other,
+ * and none of them waits for the device inside the step. After a step like that the work of all
+ * ranks is recorded as one graph, which the device repeats with one launch per step, as long as
+ * nothing changes that the graph depends on. */
+#include <assert.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "run/pipeline.h"
+#include "run/step/step_graph.h"
+
+/* ---- The graph of a step ---- */
+
+/* A rank's part of a graph. */
+struct graph_rank {
+  struct weft_step_graph_key key;
+  uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
+  uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
+  uint64_t actions;
+};
+
+struct weft_world_graph {
+  const struct weft_allocator *allocator;
+  struct weft_device *device;         /* of rank 0 */
+  struct weft_stream *origin;         /* from which it is recorded and launched */
+  struct weft_device_event *begin;    /* of the origin */
+  struct weft_device_event *finish;   /* likewise */
+  struct weft_device_graph *recorded; /* NULL: none yet */
+  char refusal[600];                  /* why steps like this one cannot be recorded; "": they can */
+  uint32_t rank_count;
+  struct graph_rank ranks[]; /* [rank_count] */
+};
+
+void weft_world_graph_destroy(struct weft_world_graph *graph) {
+  if (graph == NULL) {
+    return;
+  }
+  const struct weft_device_ops *ops = graph->device->ops;
+  ops->graph_destroy(graph->device, graph->recorded);
+  ops->event_destroy(graph->device, graph->allocator, graph->begin);
+  ops->event_destroy(graph->device, graph->allocator, graph->finish);
+  ops->stream_destroy(graph->device, graph->allocator, graph->origin);
+  weft_array_free(graph->allocator, graph,
+                  sizeof *graph + graph->rank_count * sizeof graph->ranks[0], 1);
+}
+
+static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_count,
+                                   struct weft_error *error) {
+  struct weft_device *device = first->options.device;
+  const size_t size = sizeof(struct weft_world_graph) + rank_count * sizeof(struct graph_rank);
+  struct weft_world_graph *graph = weft_array_allocate_zero(first->allocator, size, 1);
+  if (graph == NULL) {
+    return weft_fail_memory(error, size);
+  }
+  graph->allocator = first->allocator;
+  graph->device = device;
+  graph->rank_count = rank_count;
+  first->graph = graph;
+  WEFT_TRY(device->ops->stream_create(device, first->allocator, &graph->origin, error));
+  WEFT_TRY(device->ops->event_create(device, first->allocator, &graph->begin, error));
+  return device->ops->event_create(device, first->allocator, &graph->finish, error);
+}
+
+/* Notes what this step is; false when the one before was another. */
+static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
+  bool same = true;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_step_graph_key key = weft_step_graph_key_of(items[r]);
+    same = memcmp(&key, &graph->ranks[r].key, sizeof key) == 0 && same;
+    graph->ranks[r].key = key;
+  }
+  return same;
+}
+
+/* ---- Recording it ---- */
+
+static struct weft_device_work *work_of(void *const *items, uint32_t r) {
+  return ((struct weft_pipeline *)items[r])->executor.device;
+}
+
+/* Ranks of one GPU count their times from the same beginning. */
+static void find_clocks(struct weft_world_graph *graph, void *const *items) {
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_device *device = work_of(items, r)->device;
+    uint32_t first = 0;
+    while (first < r &&
+           device->ops->reach(device, work_of(items, first)->device) != WEFT_REACH_USE) {
+      first++;
+    }
+    graph->ranks[r].clock = first;
+  }
+}
+
+/* All streams of all ranks begin with the origin, and it ends with them. What watches a rank comes
+ * after its last cell; only collectives may follow that in its stream. */
+static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *const *items,
+                                   struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  WEFT_TRY(ops->event_record(graph->device, graph->begin, graph->origin, error));
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work_of(items, r)->stream, error));
+    if (graph->ranks[r].clock == r) {
+      WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status join_ranks(const struct weft_world_graph *graph, void *const *items,
+                                   struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_device_work *work = work_of(items, r);
+    WEFT_TRY(ops->event_record(graph->device, work->join, work->watch, error));
+    WEFT_TRY(ops->event_wait(graph->device, work->join, graph->origin, error));
+    if (work->trails) {
+      WEFT_TRY(ops->event_record(graph->device, work->end, work->stream, error));
+      WEFT_TRY(ops->event_wait(graph->device, work->end, graph->origin, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* Advances every rank until its row is enqueued. */
+static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct weft_error *error) {
+  uint32_t left = count;
+  while (left > 0) {
+    left = 0;
+    for (uint32_t r = 0; r < count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      if (!pipeline->executor.device->finishing) {
+        WEFT_TRY(weft_pipeline_poll(pipeline, error));
+        pipeline->executor.blamed_rank = pipeline->transport->rank;
+        const enum weft_status status = weft_executor_advance(&pipeline->executor, error);
+        if (status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) {
+          (void)weft_executor_fail_device(&pipeline->executor, error);
+        }
+        if (status < 0) {
+          pipeline->together_status =
+              weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
+          return pipeline->together_status;
+        }
+        left += !pipeline->executor.device->finishing;
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- The end of a step ---- */
+
+/* The streams of all ranks meet in the first one's. */
+static enum weft_status meet(void *const *items, uint32_t count, struct weft_error *error) {
+  const struct weft_device_work *first = work_of(items, 0);
+  const struct weft_device_ops *ops = first->device->ops;
+  for (uint32_t r = 1; r < count; r++) {
+    const struct weft_device_work *work = work_of(items, r);
+    WEFT_TRY(ops->make_current(work->device, error));
+    WEFT_TRY(ops->event_record(work->device, work->end, work->stream, error));
+    WEFT_TRY(ops->event_wait(work->device, work->end, first->stream, error));
+  }
+  WEFT_TRY(ops->make_current(first->device, error));
+  WEFT_TRY(ops->event_record(first->device, first->end, first->stream, error));
+  for (uint32_t r = 1; r < count; r++) {
+    WEFT_TRY(ops->event_wait(first->device, first->end, work_of(items, r)->stream, error));
+  }
+  return WEFT_OK;
+}
+
+/* One pass of all ranks; *again: another one is wanted. */
+static enum weft_status finish_pass(void *const *items, uint32_t count, uint32_t pass, bool *again,
+                                    struct weft_error *error) {
+  *again = false;
+  WEFT_TRY(meet(items, count, error));
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    struct weft_device_work *work = work_of(items, r);
+    WEFT_TRY(work->device->ops->make_current(work->device, error));
+    const enum weft_status status =
+        pipeline->options.finish != NULL
+            ? pipeline->options.finish(pipeline->options.finish_context, pass, work->stream, error)
+            : WEFT_OK;
+    if (status < 0) {
+      return status;
+    }
+    work->trails = true; /* behind its last cell */
+    *again = *again || status == WEFT_IN_PROGRESS;
+  }
+  return WEFT_OK;
+}
+
+static bool has_finish(void *const *items, uint32_t count) {
+  bool has = false;
+  for (uint32_t r = 0; r < count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    has = has || (pipeline->options.finish != NULL && pipeline->last_row->training);
+  }
+  return has;
+}
+
+static enum weft_status finish_rows(void *const *items, uint32_t count, struct weft_error *error) {
+  bool again = has_finish(items, count);
+  for (uint32_t pass = 0; again; pass++) {
+    WEFT_TRY(finish_pass(items, count, pass, &again, error));
+  }
+  return WEFT_OK;
+}
+
+/* Goes through the rows of all ranks. What is wrong with the recording is in there; an error is
+ * one of the step. */
+static enum weft_status record_rows(struct weft_world_graph *graph, void *const *items,
+                                    struct weft_recording *recording, struct weft_error *error) {
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    weft_executor_record(executor, recording);
+    graph->ranks[r].actions = executor->actions_done;
+  }
+  find_clocks(graph, items);
+  recording->failed = fork_ranks(graph, items, &recording->error) < 0;
+  const enum weft_status status = enqueue_rows(items, graph->rank_count, error);
+  recording->failed =
+      recording->failed ||
+      (status == WEFT_OK && finish_rows(items, graph->rank_count, &recording->error) < 0) ||
+      join_ranks(graph, items, &recording->error) < 0;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    const uint64_t before = graph->ranks[r].actions;
+    weft_executor_record(executor, NULL);
+    graph->ranks[r].cells = executor->device->enqueued;
+    graph->ranks[r].waits = executor->device->wait_count;
+    graph->ranks[r].actions = executor->actions_done - before;
+    executor->actions_done = before; /* they are still to be done */
+  }
+  return status;
+}
+
+/* The step has not run, and cannot be a graph: rows begin once more, to be enqueued. */
+static void refuse(struct weft_world_graph *graph, void *const *items,
+                   const struct weft_error *reason) {
+  (void)snprintf(graph->refusal, sizeof graph->refusal, "it cannot be recorded as a graph: %s",
+                 reason->message);
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
+  }
+}
+
+/* Without graph->recorded afterwards, there is a refusal. */
+static enum weft_status record(struct weft_world_graph *graph, void *const *items,
+                               struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  struct weft_recording recording = {.failed = false};
+  struct weft_error ignored;
+  if (ops->make_current(graph->device, &recording.error) < 0 ||
+      ops->capture_begin(graph->device, graph->origin, &recording.error) < 0) {
+    refuse(graph, items, &recording.error);
+    return WEFT_OK;
+  }
+  const enum weft_status status = record_rows(graph, items, &recording, error);
+  (void)ops->make_current(graph->device, &ignored); /* the rows' last one may be another */
+  if (status < 0 || recording.failed) {
+    (void)ops->capture_end(graph->device, graph->origin, NULL, &ignored);
+  } else if (ops->capture_end(graph->device, graph->origin, &graph->recorded, &recording.error) <
+             0) {
+    recording.failed = true;
+  }
+  if (status == WEFT_OK && recording.failed) {
+    refuse(graph, items, &recording.error);
+  }
+  return status;
+}
+
+/* ---- Repeating it ---- */
+
+/* After the batches have been copied, which each rank's own stream does. */
+static enum weft_status launch(const struct weft_world_graph *graph, void *const *items,
+                               struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  const int64_t now = weft_clock_ns();
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
+    if (((const struct weft_pipeline *)items[r])->feeds.count > 0) {
+      const struct weft_device_work *work = executor->device;
+      WEFT_TRY(ops->event_record(graph->device, work->fork, work->stream, error));
+      WEFT_TRY(ops->event_wait(graph->device, work->fork, graph->origin, error));
+    }
+    executor->device->replaying = true;
+    executor->device->enqueued = graph->ranks[r].cells;
+    executor->device->wait_count = graph->ranks[r].waits;
+    executor->device->base_ns = now;
+    executor->device->begin_clock = &work_of(items, graph->ranks[r].clock)->clocks[0];
+  }
+  WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, graph->origin, error));
+  return ops->event_record(graph->device, graph->finish, graph->origin, error);
+}
+
+/* Between two looks at how far the ranks are, which take longer than to see that all are done: of
+ * a graph, and while rows are enqueued. */
+enum { WATCH_NS = 50 * 1000, LOOK_NS = 200 * 1000 };
+
+static enum weft_status await_graph(struct weft_world_graph *graph, void *const *items,
+                                    struct weft_error *error) {
+  enum weft_status status;
+  int64_t watch_at = 0;
+  while ((status = graph->device->ops->event_query(graph->device, graph->finish, error)) ==
+         WEFT_IN_PROGRESS) {
+    const int64_t now = weft_clock_ns();
+    if (now < watch_at) {
+      continue;
+    }
+    watch_at = now + WATCH_NS;
+    for (uint32_t r = 0; r < graph->rank_count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      WEFT_TRY(weft_pipeline_poll(pipeline, error));
+      status = weft_executor_watch_device(&pipeline->executor, error);
+      if (status < 0) {
+        return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+      }
+    }
+  }
+  if (status < 0) {
+    struct weft_pipeline *first = items[0];
+    first->executor.blamed_rank = first->transport->rank;
+    (void)weft_executor_fail_device(&first->executor, error);
+    return weft_pipeline_give_up(first, first->executor.blamed_rank, error);
+  }
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    pipeline->executor.actions_done += graph->ranks[r].actions;
+    pipeline->graph_steps++;
+    pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
+  }
+  return WEFT_OK;
+}
+
+/* ---- The step of all ranks ---- */
+
+static void share_failure(void *const *items, uint32_t count, const struct weft_error *error) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    *pipeline->together_error = *error;
+    pipeline->together_status = error->status;
+    pipeline->failure = *error;
+    pipeline->state = WEFT_PIPELINE_FAILED;
+  }
+}
+
+/* All rows are enqueued, and their ends are held: then what ends the step is enqueued too. */
+static void finish_eagerly(void *const *items, uint32_t count) {
+  struct weft_pipeline *first = items[0];
+  struct weft_error error;
+  for (uint32_t r = 0; r < count; r++) {
+    if (!work_of(items, r)->finishing || !work_of(items, r)->held) {
+      return;
+    }
+  }
+  enum weft_status status = finish_rows(items, count, &error);
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_device_work *work = work_of(items, r);
+    work->held = false;
+    if (status == WEFT_OK) {
+      status = work->device->ops->event_record(work->device, work->end, work->stream, &error);
+    }
+  }
+  if (status < 0) {
+    (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+  }
+}
+
+/* Long rows are enqueued while the devices already work. A device that fails tells nothing any
+ * more, so what it has done is asked for before, and seldom: asking takes as long as a record. */
+static void look_at_devices(void *const *items, uint32_t count, int64_t *look_at) {
+  const int64_t now = weft_clock_ns();
+  if (now < *look_at) {
+    return;
+  }
+  *look_at = now + LOOK_NS;
+  for (uint32_t r = 0; r < count; r++) {
+    if (!work_of(items, r)->finishing) { /* else the rank does it by itself */
+      weft_executor_look_at_device(&((struct weft_pipeline *)items[r])->executor);
+    }
+  }
+}
+
+static void drive_eagerly(void *const *items, uint32_t count) {
+  const struct weft_pipeline *first = items[0];
+  const bool waits_for_host = count < first->transport->rank_count;
+  const bool finishes = has_finish(items, count);
+  uint32_t left = count;
+  int64_t look_at = weft_clock_ns() + LOOK_NS;
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    pipeline->together_status =
+        weft_executor_begin_times(&pipeline->executor, pipeline->together_error);
+    if (pipeline->together_status < 0) {
+      (void)weft_pipeline_give_up(pipeline, pipeline->transport->rank, pipeline->together_error);
+      break;
+    }
+    pipeline->together_status = WEFT_IN_PROGRESS;
+    work_of(items, r)->held = finishes;
+  }
+  while (left > 0) {
+    left = 0;
+    for (uint32_t r = 0; r < count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      if (pipeline->together_status == WEFT_IN_PROGRESS) {
+        pipeline->together_status = weft_pipeline_advance(pipeline, pipeline->together_error);
+        left += pipeline->together_status == WEFT_IN_PROGRESS;
+      }
+    }
+    if (finishes && left > 0) {
+      finish_eagerly(items, count);
+    }
+    look_at_devices(items, count, &look_at);
+    if (waits_for_host) {
+      (void)sched_yield();
+    }
+  }
+  for (uint32_t r = 0; r < count; r++) { /* a rank may have been done before another failed */
+    const struct weft_pipeline *pipeline = items[r];
+    if (pipeline->state == WEFT_PIPELINE_FAILED) {
+      const struct weft_error error = pipeline->failure;
+      share_failure(items, count, &error);
+      return;
+    }
+  }
+}
+
+/* The graph for this step, recorded if the step before was like it; NULL: there is none, and the
+ * step is enqueued action by action. What each step is like is noted even if it cannot be a graph:
+ * it may have freed what the graph uses. So does another source, and its rows may be where the
+ * old ones were. */
+static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
+                                           struct weft_error *error) {
+  struct weft_pipeline *first = items[0];
+  const char *refusal = count < first->transport->rank_count ? "a rank is on the host" : NULL;
+  bool source_is_same = true;
+  for (uint32_t r = 0; r < count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    refusal =
+        refusal == NULL ? weft_step_graph_refusal_text(weft_step_graph_refuse(pipeline)) : refusal;
+    source_is_same = source_is_same && pipeline->handshake_done;
+  }
+  if (refusal == NULL && first->graph == NULL && make_graph(first, count, error) < 0) {
+    weft_world_graph_destroy(first->graph);
+    first->graph = NULL;
+    refusal = "there is no memory for a graph";
+  }
+  struct weft_world_graph *graph = first->graph;
+  const bool same = graph != NULL && is_like_before(graph, items) && source_is_same;
+  if (graph != NULL && !same) {
+    graph->device->ops->graph_destroy(graph->device, graph->recorded);
+    graph->recorded = NULL;
+    graph->refusal[0] = '\0';
+  }
+  if (refusal == NULL && graph != NULL && graph->refusal[0] != '\0') {
+    refusal = graph->refusal;
+  }
+  weft_step_graph_explain(first, refusal);
+  return same && refusal == NULL ? graph : NULL;
+}
+
+/* When each action ran, now that all of them have. Reading the clocks that a graph has noted takes
+ * no time; reading events does, so it is left to those who ask. */
+static void write_times(void *const *items, uint32_t count,
+                        const struct weft_executor *const *ranks) {
+  bool done = true, replayed = true;
+  for (uint32_t r = 0; r < count; r++) {
+    const struct weft_device_work *work = work_of(items, r);
+    done = done && ((const struct weft_pipeline *)items[r])->together_status == WEFT_OK;
+    replayed = replayed && work != NULL && work->replaying;
+  }
+  for (uint32_t r = 0; done && r < count; r++) {
+    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    if (replayed) {
+      weft_executor_read_clocks(executor);
+    } else if (executor->device != NULL) {
+      executor->device->has_unread_times = executor->device->ends != NULL;
+    }
+  }
+  for (uint32_t r = 0; done && replayed && r < count; r++) {
+    weft_executor_write_times(&((struct weft_pipeline *)items[r])->executor, ranks);
+  }
+}
+
+/* Ranks know each other during a step. */
+static void introduce(void *const *items, uint32_t count,
+                      const struct weft_executor *const *ranks) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_device_work *work = ((struct weft_pipeline *)items[r])->executor.device;
+    if (work != NULL) {
+      work->ranks = ranks;
+    }
+  }
+}
+
+static void drive_step(void *const *items, uint32_t count) {
+  struct weft_error error = {.status = WEFT_OK};
+  struct weft_world_graph *graph = find_graph(items, count, &error);
+  if (graph == NULL) {
+    drive_eagerly(items, count);
+    return;
+  }
+  enum weft_status status = WEFT_OK;
+  if (graph->recorded == NULL) {
+    status = record(graph, items, &error);
+    if (status == WEFT_OK && graph->recorded == NULL) {
+      weft_step_graph_explain(items[0], graph->refusal);
+      drive_eagerly(items, count);
+      return;
+    }
+  }
+  if (status == WEFT_OK) {
+    status = launch(graph, items, &error);
+  }
+  if (status == WEFT_OK) {
+    status = await_graph(graph, items, &error);
+  }
+  if (status < 0) {
+    struct weft_pipeline *first = items[0];
+    if (first->state != WEFT_PIPELINE_FAILED) {
+      (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+    }
+    share_failure(items, count, &error);
+  }
+}
+
+/* After a failure, each rank frees what is its own, which others and the graph may still use. A
+ * device that does not end is left as it is. */
+static void settle(void *const *items, uint32_t count) {
+  struct weft_pipeline *first = items[0];
+  int64_t limit = first->options.stall_limit;
+  struct weft_error error;
+  bool failed = false, settled = true;
+  for (uint32_t r = 0; r < count; r++) {
+    const enum weft_status status = ((const struct weft_pipeline *)items[r])->together_status;
+    failed = failed || status < 0;
+    limit = status < 0 ? weft_pipeline_patience(first, status) : limit;
+  }
+  if (failed && first->graph != NULL) { /* rank 0's stream comes after the graph */
+    const struct weft_world_graph *graph = first->graph;
+    const struct weft_device_ops *ops = graph->device->ops;
+    if (ops->make_current(graph->device, &error) == WEFT_OK &&
+        ops->event_record(graph->device, graph->finish, graph->origin, &error) == WEFT_OK) {
+      (void)ops->event_wait(graph->device, graph->finish, first->executor.device->stream, &error);
+    }
+  }
+  for (uint32_t r = 0; failed && settled && r < count; r++) {
+    settled = weft_executor_settle_device(&((struct weft_pipeline *)items[r])->executor, limit);
+  }
+  for (uint32_t r = 0; !settled && r < count; r++) {
+    weft_executor_abandon_device(&((struct weft_pipeline *)items[r])->executor);
+  }
+}
+
+/* Ranks on the host keep their messages until the step has ended for the devices, too. */
+static void note_step(void *const *items, uint32_t count, bool begins) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_rank_status *status = ((struct weft_pipeline *)items[r])->executor.status;
+    if (begins) {
+      (void)__atomic_fetch_or(&status->flags, WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
+    } else {
+      (void)__atomic_fetch_and(&status->flags, ~(uint64_t)WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
+    }
+  }
+}
+
+static void drive(void *const *items, uint32_t count) {
+  struct weft_pipeline *first = items[0];
+  const uint32_t rank_count = first->transport->rank_count;
+  if (first->ranks == NULL) { /* once */
+    first->ranks = weft_array_allocate_zero(first->allocator, rank_count, sizeof(void *));
+  }
+  const struct weft_executor **ranks = first->ranks;
+  for (uint32_t r = 0; ranks != NULL && r < count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    ranks[pipeline->transport->rank] = &pipeline->executor;
+  }
+  introduce(items, count, ranks);
+  if (count < rank_count) {
+    note_step(items, count, true);
+  }
+  drive_step(items, count);
+  if (ranks != NULL && !first->options.no_events) {
+    write_times(items, count, ranks);
+  }
+  settle(items, count);
+  if (count < rank_count) {
+    note_step(items, count, false);
+  }
+  introduce(items, count, NULL);
+}
+
+enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
+                                             struct weft_error *error) {
+  struct weft_transport *transport = pipeline->transport;
+  const int64_t limit = pipeline->options.stall_limit;
+  pipeline->together_error = error;
+  pipeline->together_status = WEFT_OK;
+  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
+  const int64_t until = limit > 0 ? transport->ops->now(transport) + limit : WEFT_TIME_NEVER;
+  const enum weft_status status =
+      transport->ops->together(transport, pipeline, drive, until, error);
+  if (status < 0) {
+    pipeline->state = WEFT_PIPELINE_FAILED;
+    pipeline->failure = *error;
+    return status;
+  }
+  return status == WEFT_OK ? pipeline->together_status : status;
+}
