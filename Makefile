@@ -4,6 +4,7 @@
 #   make test         every test, plain and under sanitizers, and some fuzzing
 #   make test-long    the tests that take long
 #   make test-command the tests of the programs, the documents and MPI, in the plain build
+#   make gates        plans and instruction counts against stored results (tools/gates.sh)
 #   make bench        measure
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
@@ -24,9 +25,9 @@ WERROR ?=
 WERROR_OPTION = -DWEFT_WERROR=$(if $(WERROR),ON,OFF)
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-command deps-test deps-lint deps-playground test test-long test-command bench lint install uninstall wheel playground train clean
+.PHONY: build deps-build deps-command deps-test deps-gates deps-lint deps-playground test test-long test-command gates bench lint install uninstall wheel playground train clean
 
-deps-build deps-command deps-test deps-lint deps-playground: deps-%:
+deps-build deps-command deps-test deps-gates deps-lint deps-playground: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
@@ -54,6 +55,11 @@ test-command: deps-command
 	@tools/run-tests.sh release -- -j $(TEST_JOBS) -LE long \
 	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|packaging|tree|without_mpi)|_(openmpi|mpich)$$' \
 	  -E '^cli_train_safetensors$$'
+
+gates: deps-gates
+	@tools/configure.sh release $(WERROR_OPTION)
+	@cmake --build --preset release
+	@tools/gates.sh --jobs $(JOBS)
 
 bench: build
 	@build/weft bench

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How far plans for graphs of stages are from their lower bounds.
 
-    bench/graph_gaps.py [--build DIR] [--effort S] [--threads N] [--memory PERCENT,...] [--cases NAME,...]
+    bench/graph_gaps.py [--build DIR] [--effort S] [--threads N] [--jobs N] [--memory PERCENT,...]
+        [--cases NAME,...] [--json FILE]
 
 The graphs: a U-Net of 16 stages with a skip connection from every down stage to its up stage, on 8
 ranks (each has both ends of its skip connections) and 16 microbatches; the same with one stage per
@@ -13,6 +14,7 @@ The memory is a share of what 1F1B takes on the rank with the most. The effort i
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -64,27 +66,32 @@ def one_f_one_b(count, edges, ranks, rank_of):
     return max(held)
 
 
-def plan(options, folder, name, percent):
+def plan(options, folder, case):
+    name, percent = case
     (count, edges), ranks, microbatches, rank_of = CASES[name]
     stages = [dict(STAGE) for _ in range(count)]
     stages[-1].update({kind: 1.3 * STAGE[kind] for kind in "fiw"})
     graph = {"schema": "weft-graph/1", "stages": count,
              "edges": [{"from": a, "to": b} for a, b in sorted(set(edges))]}
     costs = {"schema": "weft-costs/1", "stages": stages, "hop": {"latency": 0.2}}
-    for file, content in ("graph", graph), ("costs", costs):
-        with open(os.path.join(folder, file), "w", encoding="utf-8") as out:
+    paths = {}
+    for what, content in ("graph", graph), ("costs", costs):
+        paths[what] = os.path.join(folder, f"{name} {percent:g} {what}.json")
+        with open(paths[what], "w", encoding="utf-8") as out:
             json.dump(content, out)
     limit = one_f_one_b(count, edges, ranks, rank_of) * percent / 100
-    words = [os.path.join(options.build, "weft"), "plan", "--graph", os.path.join(folder, "graph"),
-             "--costs", os.path.join(folder, "costs"), "-p", ranks, "-m", microbatches,
+    words = [os.path.join(options.build, "weft"), "plan", "--graph", paths["graph"],
+             "--costs", paths["costs"], "-p", ranks, "-m", microbatches,
              "--memory", limit, "--effort", options.effort, "--json",
-             "--threads", options.threads, "-o", os.path.join(folder, "plan.csv")]
+             "--threads", options.threads, "-o", paths["graph"] + ".csv"]
     if rank_of:
         words += ["--stage-ranks", ",".join(map(str, rank_of))]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, words))}: status {done.returncode}\n{done.stderr}")
-    return json.loads(done.stdout)
+    answer = json.loads(done.stdout)
+    return {"name": name, "memory": percent, "value": answer["makespan"],
+            "bound": answer["bound"], "gap": 100 * answer["gap"]}
 
 
 def main():
@@ -92,17 +99,24 @@ def main():
     parser.add_argument("--build", default=os.path.join(HERE, "..", "build"))
     parser.add_argument("--effort", type=float, default=2.0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--memory", type=lambda text: list(map(float, text.split(","))),
                         default=[1000, 100, 60])
     parser.add_argument("--cases", type=lambda text: text.split(","), default=list(CASES))
+    parser.add_argument("--json")
     options = parser.parse_args()
+    cases = [(name, percent) for name in options.cases for percent in options.memory]
+    rows = []
     print("graph        memory     makespan        bound     gap", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in options.cases:
-            for percent in options.memory:
-                answer = plan(options, folder, name, percent)
-                print(f"{name:10}  {percent:5g} % {answer['makespan']:12.2f} {answer['bound']:12.2f}"
-                      f" {100 * answer['gap']:6.2f} %", flush=True)
+    with tempfile.TemporaryDirectory() as folder, \
+            concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(lambda case: plan(options, folder, case), cases):
+            rows.append(row)
+            print(f"{row['name']:10}  {row['memory']:5g} % {row['value']:12.2f}"
+                  f" {row['bound']:12.2f} {row['gap']:6.2f} %", flush=True)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(rows, file)
 
 
 if __name__ == "__main__":

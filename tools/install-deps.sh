@@ -1,9 +1,9 @@
 #!/bin/bash
 # Installs, through apt-get, what is missing for a purpose:
 #
-#     tools/install-deps.sh build|command|test|lint|playground
+#     tools/install-deps.sh build|command|test|gates|lint|playground
 #
-# command: what `make test-command` needs; test: what `make test` needs.
+# command: what `make test-command` needs; test: what `make test` needs; gates: tools/gates.sh.
 # Silent, and touches nothing, when all is there. With WEFT_NO_INSTALL in the environment, or
 # without root, it prints the command that installs the packages, and ends with status 69.
 set -euo pipefail
@@ -18,10 +18,11 @@ case $purpose in
   command) wanted=("${command[@]}") ;;
   # Browsers, for the HTML timeline and the playground: the largest by far.
   test)  wanted=("${command[@]}" clang clang-rt python3-venv "${playground[@]}" chromium chromedriver firefox-esr node) ;;
+  gates) wanted=("${build[@]}" cmocka bats jq python3 valgrind) ;;
   playground) wanted=("${playground[@]}") ;;
   lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
-    echo "usage: $0 build|command|test|lint|playground" >&2
+    echo "usage: $0 build|command|test|gates|lint|playground" >&2
     exit 2
     ;;
 esac
