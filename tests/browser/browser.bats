@@ -66,3 +66,10 @@ make_pages() {
     cp ./*.png "$WEFT_SCREENSHOTS"
   fi
 }
+
+@test "the picture at the top of the README is of today's page" {
+  for tool in chromium chromedriver python3; do
+    command -v "$tool" >/dev/null || skip "no $tool here"
+  done
+  "$WEFT_SOURCE_DIR/tools/hero-picture.py" --check "$WEFT" "$WEFT_SOURCE_DIR/docs/pictures/hero.png"
+}
