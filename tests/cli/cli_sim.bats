@@ -325,6 +325,16 @@ one_stage() { # FIELDS: a costs file with one entry
   "$WEFT" sim graph.csv --graph g.json --costs graph.costs.json --json | jq -c '[.makespan, .peak_activation]' | diff planned -
 }
 
+@test "a given number of stages per rank changes nothing about the costs, and no help says so" {
+  [ "$("$WEFT" compare -p 4 -v 2 -m 8 --json | jq .schedules[0].makespan)" = 25.5 ]
+  [ "$("$WEFT" plan -p 4 -v 2 -m 8 --threads 1 --effort 0.05 --json | jq .makespan)" = 25.5 ]
+  for command in sim compare plan show run; do
+    run -0 "$WEFT" help "$command"
+    output=$(tr -s ' \n' ' ' <<<"$output")
+    [[ $output == *"are of: a rank's share of the model"* && $output != *"osts are of a stage"* && $output != *"as for sim"* ]]
+  done
+}
+
 @test "--costs-of: what a costs file says of itself; entries for each stage are what they say" {
   "$WEFT" gen zbv -p 2 -m 4 -o z.csv
   echo '{"schema": "weft-costs/1", "of": "stage", "stages": [{}]}' >s.json

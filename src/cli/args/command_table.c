@@ -141,15 +141,12 @@ static const struct weft_cli_command commands[] = {
      "memory.\n"
      "FILEs, tables or programs, are ranked with the schedules of their shape: -p and -m are then "
      "those of the files, and all of them must have the same.\n"
-     "With -v costs are of a stage, as for sim. Without it, schedules with different v cut the "
-     "same model: then costs given by options, or by a file with one entry, are those of a rank's "
-     "share of the model; with v stages per rank each stage takes 1/v of its time and memory, and "
-     "the time of a transfer does not change. A file with one entry per stage compares the "
-     "schedules with that many stages.\n"
+     "Schedules with different v cut the same model: costs given by options, or by a file with one "
+     "entry, are those of a rank's share of it, and with v stages per rank each stage takes 1/v of "
+     "its time and memory; the time of a transfer does not change. A file with one entry per stage "
+     "compares the schedules with that many stages.\n"
      "With --graph, or FILEs whose stages form a graph, which all have the same edges, the "
-     "schedules "
-     "are those of 'weft gen --graph', and costs are of a stage. -p may then be left out: as many "
-     "ranks as stages.",
+     "schedules are those of 'weft gen --graph'. -p may then be left out: as many ranks as stages.",
      "weft compare -p 4 -m 8 --memory 4"},
     {"plan",
      "",
@@ -186,9 +183,10 @@ static const struct weft_cli_command commands[] = {
      "The table (CSV) goes to -o FILE and the report to standard output; without -o the table "
      "goes to standard output and the report to standard error. With --json the report is a JSON "
      "document, and the table is written to -o FILE only.\n"
-     "With -v costs are of a stage, as for sim. Without it, costs given by options or by a file "
-     "with one entry are those of all stages of a rank, and with v stages per rank each stage "
-     "takes 1/v of them. A file with one entry per stage determines v.\n"
+     "Costs given by options or by a file with one entry are those of a rank's share of the "
+     "model: with v stages per rank each stage takes 1/v of them. A file with one entry per stage "
+     "determines v. -o plan.csv also writes plan.costs.json, the costs of each stage, for sim and "
+     "show.\n"
      "Exit status 1: no schedule fits into the memory. SIGINT and SIGTERM end the search with the "
      "best plan so far (status 130, 143); a second one ends the command at once.\n"
      "With --pareto: the best plan for each memory limit, from the least that is possible to "
@@ -196,8 +194,8 @@ static const struct weft_cli_command commands[] = {
      "With --global-batch: how to use all ranks. Chooses the ranks of a pipeline and its replicas, "
      "v, the placement, the microbatches and the partition, and lists the best candidates. Costs "
      "need parts, unless --graph has the stages.\n"
-     "With --graph: an order for stages that form that graph. Costs are of a stage. Up to nine "
-     "placements are tried, or the one of --placement or --stage-ranks.",
+     "With --graph: an order for stages that form that graph. Up to nine placements are tried, or "
+     "the one of --placement or --stage-ranks.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
     {"show",
      "[FILE] [FILE]",
@@ -209,9 +207,8 @@ static const struct weft_cli_command commands[] = {
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
-     "Chrome trace. A page can show two FILEs on one time axis; if they have different numbers of "
-     "stages per rank, costs are of a rank's share of the model, as for compare. A compute-only "
-     "table gets SEND and RECV first.\n"
+     "Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets SEND and "
+     "RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg"},
     {"run",
