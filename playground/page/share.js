@@ -169,6 +169,9 @@ function checkFiles() {
 
 // ---- The dialog ----
 
+// Without the report that `weft plan` prints first.
+const recipe = (output) => output.slice(output.search(/^For /m));
+
 async function showRunWith() {
   const words = (target) => [...genWords(), '--for', target, '-o', 'table.csv'];
   for (const target of ['pytorch', 'torchtitan']) {
@@ -178,7 +181,7 @@ async function showRunWith() {
     const answer = await engines.tools.ask('command', { words: words(target), files: {} });
     const result = answer && answer.result;
     end();
-    box.textContent = result ? (result.status === 0 ? result.output : result.messages).trim() : '';
+    box.textContent = result ? (result.status === 0 ? recipe(result.output) : result.messages).trim() : '';
   }
 }
 

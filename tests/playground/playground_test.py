@@ -250,6 +250,8 @@ class Scenarios:
         sim, table = self.page.run("const { sim, table } = weftPlayground.explored(); return [sim, table]")
         self.shot("plan")
         self.push("share-button")
+        for target, word in [("pytorch", "PyTorch"), ("torchtitan", "torchtitan")]:  # and no report of the plan
+            self.wait(f"document.getElementById('for-{target}').textContent.startsWith('For {word}')")
         line = self.page.run("return document.getElementById('commands').textContent").split("\n")[0]
         subprocess.run([WEFT, *line.split()[1:]], check=True, capture_output=True)
         with open("table.csv", encoding="utf-8") as made:
@@ -509,6 +511,9 @@ class InChromium(Scenarios, unittest.TestCase):
         self.wait("document.getElementById('explore-timeline').contentWindow.weftTimeline")
         self.page.frame()
         pdf = self.page.print()
+        wide = self.page.run("const { width, height } = document.getElementById('explore-timeline').contentDocument.getElementById('print'); "
+                             "return width / height")
+        self.assertGreater(wide, 277 / 108)  # as wide as the sheet, in the height that it has there
         self.assertGreater(*page_sizes(pdf)[0])  # across
         self.assertGreater(pixels_of(pdf, (0x56, 0xb4, 0xe9)), 300)  # F
         self.assertGreater(pixels_of(pdf, (0xd5, 0x5e, 0x00)), 600)  # B

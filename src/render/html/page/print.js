@@ -4,6 +4,7 @@
 
 const PRINT_WIDTH = 1040; // pixels of the page, as wide as a sheet across
 const PRINT_HEIGHT = 600; // what its title and its legend leave of one sheet
+const PRINT_HEIGHT_EMBEDDED = 400; // what the page around it leaves
 const PRINT_RATIO = 3;
 
 const SCREEN_STATE = ['context', 'width', 'height', 'ratio', 'scroll', 'dark', 'patterns'];
@@ -11,14 +12,15 @@ const SCREEN_STATE = ['context', 'width', 'height', 'ratio', 'scroll', 'dark', '
 function drawForPrint(app) {
   const kept = Object.fromEntries(SCREEN_STATE.map((name) => [name, app[name]]));
   const { canvas } = app.print;
+  const high = 'embedded' in document.documentElement.dataset ? PRINT_HEIGHT_EMBEDDED : PRINT_HEIGHT;
   app.printKept = kept.dark;
   setTheme(app, false);
-  Object.assign(app, { context: app.print, width: PRINT_WIDTH, height: PRINT_HEIGHT, ratio: PRINT_RATIO,
+  Object.assign(app, { context: app.print, width: PRINT_WIDTH, height: high, ratio: PRINT_RATIO,
     scroll: 0, patterns: {} });
   layOut(app);
   app.height = app.contentHeight; // no more than there is to see; all ranks, however many
   canvas.width = PRINT_WIDTH * PRINT_RATIO;
-  canvas.height = Math.ceil(Math.min(app.height, PRINT_HEIGHT * 4) * PRINT_RATIO);
+  canvas.height = Math.ceil(Math.min(app.height, high * 4) * PRINT_RATIO);
   drawFrame(app);
   Object.assign(app, kept, { dark: false }); // the theme is set back after printing
   layOut(app);
