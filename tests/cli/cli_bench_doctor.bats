@@ -25,6 +25,16 @@ load ../setup/cli_setup
     .[0].launcher == null and .[1].launcher == "mpiexec.mpich" and .[1].ok == null)' d.json
 }
 
+@test "doctor says what to install where a launcher has no driver" {
+  mkdir bin
+  ln -s "$(command -v bash)" bin/
+  printf '%s\n' '#!/bin/bash' 'echo "HYDRA build details:"' 'exit 69 # as a command without the driver' >bin/mpiexec.mpich
+  chmod +x bin/mpiexec.mpich
+  run --separate-stderr env PATH="$PWD/bin" "$WEFT" doctor
+  [[ $output == *"there is mpiexec.mpich, but no driver for it in this build
+    to do       'apt-get install mpich libmpich-dev', then build Weft again"* ]]
+}
+
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds

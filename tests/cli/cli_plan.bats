@@ -35,6 +35,11 @@ holds() {
   jq -e --slurpfile s sim.json '.makespan == $s[0].makespan and .span == $s[0].span' "$1" >/dev/null
 }
 
+@test "plan: one order is no 'orders'" {
+  weft plan -p 2 -m 1 --threads 1
+  [[ $stderr == *$'\nsearch            1 order evaluated, seed 0'* ]]
+}
+
 @test "plan --json: every field of sim and of the search" {
   unequal
   weft plan -p 4 -m 8 --costs costs.json --memory 3 --seed 7 "${quick[@]}" --json -o t.csv

@@ -179,6 +179,15 @@ $(compared Interleaved1F1B 2) $share: a stage takes 1/2" ]
   fails 2 --f
 }
 
+@test "numbers above a picture have four digits" {
+  echo '{"schema": "weft-costs/1", "unit": "ms", "stages": [{"f": 1234.56789, "i": 0.0123456, "w": 1}]}' >digits.json
+  "$WEFT" gen 1F1B -p 2 -m 3 | "$WEFT" show --costs digits.json -o digits.svg
+  grep -q '>makespan 4942 ms · bubble' digits.svg
+  echo '{"schema": "weft-costs/1", "unit": "ms", "stages": [{"f": 3.3333333, "i": 3.3333333, "w": 3.3333333}]}' >thirds.json
+  "$WEFT" gen 1F1B -p 2 -m 3 | "$WEFT" show --costs thirds.json -o thirds.svg
+  grep -q '>makespan 40 ms · bubble' thirds.svg
+}
+
 @test "show draws programs as they are, with shared channels too" {
   tables
   "$WEFT" lower a.csv >p.csv

@@ -365,6 +365,9 @@ class Scenarios:
         self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
         self.assertIn("1 microbatch,", self.page.text("#verdict"))
         self.share_what_is_checked()
+        self.set({"program": "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n"})  # the costs are those of weft sim
+        self.wait("(document.getElementById('check-timeline').contentDocument.getElementById('cards') || {}).innerText"
+                  ".replace(/\\s+/g, ' ').includes('makespan 6 units of time')")
         large = subprocess.run(f"{WEFT} gen 1F1B -p 32 -m 256 | {WEFT} lower --no-unshard --no-reduce-grad", shell=True, check=True,
                                capture_output=True, text=True).stdout
         self.set({"program": large})

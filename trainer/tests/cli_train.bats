@@ -389,6 +389,8 @@ parts() {
   [[ $output == *"loss curve       curve.svg"*"timeline         timeline.html"* ]]
   has "measured on threads" timeline.html
   has "1F1B on 2 ranks, predicted" timeline.html
+  has "step [0-9]*, the last; memory in MiB" timeline.html
+  has "from the mean times of .*[0-9] steps" timeline.html
   python3 -c 'import sys, xml.dom.minidom as d; d.parse(sys.argv[1])' curve.svg
   for word in training validation "unigram baseline"; do
     has "$word" curve.svg
