@@ -100,12 +100,15 @@ draw_pictures() { # FOLDER
     [[ $WEFT != /* ]] || weft=$WEFT
     "$weft" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
     "$weft" show zbv.csv --hop 0.25 --width 900 -o zbv.svg
-    for shape in GPipe 1F1B 'Interleaved1F1B -v 2' 'LoopedBFS -v 2' ZBH1 ZBVZeroBubble DualPipeV; do
+    for shape in GPipe 1F1B Eager1F1B 'Interleaved1F1B -v 2' 'LoopedBFS -v 2' ZBH1 \
+      'InterleavedZeroBubble -v 2' ZBVZeroBubble DualPipeV; do
       name=${shape%% *}
       read -ra options <<<"$shape"
       "$weft" gen "${options[@]}" -p 4 -m 8 | "$weft" show --title "$name" --width 640 -o "schedule-$name.svg"
     done
-    rm zbv.csv
+    "$weft" plan -p 4 -v 2 -m 8 --memory 3 --threads 1 -o plan.csv >plan.txt
+    "$weft" show plan.csv --title 'a plan that needs 3' --width 900 -o plan.svg
+    rm zbv.csv plan.csv plan.costs.json plan.txt
   )
 }
 
