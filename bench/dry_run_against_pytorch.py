@@ -85,7 +85,6 @@ class LowerOptions(ctypes.Structure):
         ("reduce_grad", ctypes.c_bool),
         ("tie_grad", ctypes.c_bool),
         ("communicate", ctypes.c_bool),
-        ("assign_slots", ctypes.c_bool),
         ("unshard_window", ctypes.c_uint32),
     ]
 

@@ -115,10 +115,7 @@ struct weft_program {
   uint64_t action_capacity;    /* records allocated */
   struct weft_action *actions; /* [action_count], rank after rank */
   uint64_t *row_begin; /* [rank_count + 1]: rank r is actions[row_begin[r] .. row_begin[r + 1]) */
-  uint32_t *slots;     /* [action_count], or NULL before slot assignment (weft/lower.h) */
-  uint32_t *receive_slots;    /* [rank_count] buffers each rank needs, or NULL */
-  uint32_t *activation_slots; /* [rank_count], or NULL */
-  struct weft_graph *graph;   /* of the stages, held by the program; NULL: a chain */
+  struct weft_graph *graph; /* of the stages, held by the program; NULL: a chain */
   const struct weft_allocator *allocator;
   size_t allocated_bytes;      /* held by this program, all arrays together */
   uint64_t known_hash;         /* weft_program_hash(), once it has been stored here; 0: not yet */
@@ -137,7 +134,7 @@ WEFT_API enum weft_status weft_program_set_graph(struct weft_program *program,
                                                  const struct weft_graph *graph,
                                                  struct weft_error *error);
 
-/* Same rows, action for action, and the same edges; slots are not compared. */
+/* Same rows, action for action, and the same edges. */
 WEFT_API bool weft_program_equal(const struct weft_program *a, const struct weft_program *b);
 
 /* 64-bit hash of the rows and edges (FNV-1a over op, parts, stage, microbatch and row

@@ -1,6 +1,6 @@
 /* Weft lower: from a compute-only table to a program with communication.
  *
- * Five passes and slot assignment, each of them usable alone
+ * Five passes, each of them usable alone
  * (docs/adding-a-pass.md). All drop bubbles. */
 #ifndef WEFT_LOWER_H
 #define WEFT_LOWER_H
@@ -17,7 +17,6 @@ struct weft_lower_options {
   bool reduce_grad;        /* REDUCE_GRAD; default true */
   bool tie_grad;           /* TIE_GRAD of the first and the last stage; default false */
   bool communicate;        /* SEND/RECV; default true */
-  bool assign_slots;       /* buffers; default true, needs communicate */
   uint32_t unshard_window; /* stages of a rank unsharded at once; default 3, at least 1 */
   /* SEND and RECV in the order of time, with F, I and W of equal lengths and B of two, instead of
    * PyTorch's; default false. For ranks that have one transfer at a time: with several stages per
@@ -56,19 +55,6 @@ struct weft_pass {
  * send_recv. */
 WEFT_API size_t weft_pass_count(void);
 WEFT_API const struct weft_pass *weft_pass_at(size_t index);
-
-/* What a slot number means:
- *   RECV_F, RECV_B   the receive buffer the message arrives in; it is free again
- *                    when the compute that consumes it (F; B or I) is done
- *   F, B, I, W       the activation buffer of that (stage, microbatch): taken by
- *                    F, free again after B or W, or after the last SEND or F of
- *                    another stage of the rank that uses it, whichever is later
- *   everything else  WEFT_SLOT_NONE
- * Receive buffers are shared by all stages and both directions of a rank,
- * activation buffers by all its stages; each kind is coloured with as few as
- * the lifetimes allow. Writes program->slots, receive_slots, activation_slots. */
-#define WEFT_SLOT_NONE UINT32_MAX
-WEFT_API enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error);
 
 #ifdef __cplusplus
 }

@@ -183,8 +183,7 @@ class Instruction(NamedTuple):
     """One instruction and what it is linked to.
 
     `number` counts the records of the rank, `step` its cells. `peer` is the other end of a SEND
-    or RECV, `needs` what the instruction waits for on top of that. `slot` is its buffer, of the
-    receive buffers for a RECV, else of the activation buffers.
+    or RECV, `needs` what the instruction waits for on top of that.
     """
 
     rank: int
@@ -193,7 +192,6 @@ class Instruction(NamedTuple):
     action: Optional[Action]
     peer: Optional[Reference]
     needs: tuple[Reference, ...]
-    slot: Optional[int]
 
 
 class Explanation(Sequence[Instruction]):
@@ -219,7 +217,7 @@ class Explanation(Sequence[Instruction]):
 
     def __str__(self) -> str:
         """Give a line for each instruction."""
-        lines = [f"{'rank':>5}{'#':>6}{'step':>7}  {'action':<18}{'slot':<6}peer, waits for"]
+        lines = [f"{'rank':>5}{'#':>6}{'step':>7}  {'action':<18}peer, waits for"]
         for entry in self._instructions:
 
             def words(reference: Reference, here: int = entry.rank) -> str:
@@ -229,10 +227,9 @@ class Explanation(Sequence[Instruction]):
             ties = [f"with {words(entry.peer)}"] if entry.peer else []
             if entry.needs:
                 ties.append("after " + ", ".join(map(words, entry.needs)))
-            slot = "-" if entry.slot is None else str(entry.slot)
             action = "(bubble)" if entry.action is None else str(entry.action)
             lines.append(
-                f"{entry.rank:>5}{entry.number:>6}{entry.step:>7}  {action:<18}{slot:<6}"
+                f"{entry.rank:>5}{entry.number:>6}{entry.step:>7}  {action:<18}"
                 f"{'; '.join(ties) or '-'}"
             )
         return "\n".join(lines)
@@ -514,17 +511,13 @@ class Program(Immutable):
 
     def explain(self, rank: Optional[int] = None) -> Explanation:
         """List every instruction, of all ranks or of one, with what it is linked to."""
-        program = self
         if rank is not None:
             rank = integer(rank, "rank", 0, self.ranks - 1)
-        if self.has_communication and not self._c.slots:  # files have no buffers
-            program = Program.parse(str(self))
-            call(lib.weft_slots_assign, program._handle.pointer)
         out = ctypes.POINTER(c.weft_links)()
-        call(lib.weft_links_create, None, program._handle.pointer, ctypes.byref(out))
-        links = Handle(out, lib.weft_links_destroy, program._handle)
+        call(lib.weft_links_create, None, self._handle.pointer, ctypes.byref(out))
+        links = Handle(out, lib.weft_links_destroy, self._handle)
         wanted = range(self.ranks) if rank is None else (rank,)
-        return Explanation(entry for r in wanted for entry in _instructions(program, links, r))
+        return Explanation(entry for r in wanted for entry in _instructions(self, links, r))
 
     def dry_run(self) -> Program:
         """Run it as PyTorch's dry run does, untimed: the same with bubbles where a rank waits."""
@@ -570,7 +563,6 @@ def _cell_text(cell: object, rank: int, step: int) -> str:
 def _instructions(program: Program, links: Handle, rank: int) -> Iterator[Instruction]:
     rows = program.row_begin
     everything = program._records()
-    slots = program._c.slots
 
     def reference(record: int) -> Reference:
         where = lib.weft_program_rank_at(program._handle.pointer, record)
@@ -588,7 +580,6 @@ def _instructions(program: Program, links: Handle, rank: int) -> Iterator[Instru
             left = parts if op == c.WEFT_OP_OVERLAP_F_B else 0
         peer = lib.weft_links_peer(links.pointer, record)
         count = lib.weft_links_needs(links.pointer, record, needs)
-        slot = slots[record] if slots else c.WEFT_SLOT_NONE
         yield Instruction(
             rank,
             record - rows[rank],
@@ -596,7 +587,6 @@ def _instructions(program: Program, links: Handle, rank: int) -> Iterator[Instru
             reference(record).action,
             None if peer == c.WEFT_MATCH_NONE else reference(peer),
             tuple(reference(need) for need in needs[:count]),
-            None if slot == c.WEFT_SLOT_NONE else slot,
         )
 
 
@@ -660,7 +650,7 @@ class Table(Program):
         communicate: bool = True,
         unshard_window: int = 3,
     ) -> Program:
-        """Make it a program: add SEND and RECV, UNSHARD and RESHARD, REDUCE_GRAD, and buffers.
+        """Make it a program: add SEND and RECV, UNSHARD and RESHARD, and REDUCE_GRAD.
 
         `merge_bw` makes an I that its W follows a B, `tie_grad` adds TIE_GRAD for weights that
         the first and the last stage share, `unshard_window` is how many stages of a rank are
@@ -672,7 +662,6 @@ class Table(Program):
         options.reduce_grad = boolean(reduce_grad, "reduce_grad")
         options.tie_grad = boolean(tie_grad, "tie_grad")
         options.communicate = boolean(communicate, "communicate")
-        options.assign_slots = communicate
         options.unshard_window = integer(unshard_window, "unshard_window", 1, c.WEFT_STAGES_MAX)
         out = _ProgramPointer()
         call(lib.weft_lower, None, self._handle.pointer, ctypes.byref(options), ctypes.byref(out))

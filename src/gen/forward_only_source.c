@@ -173,7 +173,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
   WEFT_NEED(like, error);
   WEFT_NEED(out, error);
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
-  options.communicate = options.assign_slots = true;
+  options.communicate = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
   struct weft_program *table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));

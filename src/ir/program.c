@@ -17,11 +17,6 @@ void weft_program_destroy(struct weft_program *program) {
   weft_array_free(allocator, program->actions, program->action_capacity, sizeof *program->actions);
   weft_array_free(allocator, program->row_begin, program->rank_count + 1u,
                   sizeof *program->row_begin);
-  weft_array_free(allocator, program->slots, program->action_count, sizeof *program->slots);
-  weft_array_free(allocator, program->receive_slots, program->rank_count,
-                  sizeof *program->receive_slots);
-  weft_array_free(allocator, program->activation_slots, program->rank_count,
-                  sizeof *program->activation_slots);
   weft_graph_destroy(program->graph);
   weft_array_free(allocator, program, 1, sizeof *program);
 }

@@ -8,7 +8,6 @@ struct weft_lower_options weft_lower_options_default(void) {
   return (struct weft_lower_options){.unshard = true,
                                      .reduce_grad = true,
                                      .communicate = true,
-                                     .assign_slots = true,
                                      .unshard_window = 3};
 }
 
@@ -48,13 +47,11 @@ const struct weft_pass *weft_pass_at(size_t index) {
 
 /* ---- weft_lower() ---- */
 
-/* The state of a lowering: `owned` is the last pass's output, `spent` the one
- * before it. */
+/* The state of a lowering: `owned` is the last pass's output. */
 struct chain {
   const struct weft_allocator *allocator;
   const struct weft_program *table;
   struct weft_program *owned;
-  struct weft_program *spent;
   uint32_t window;
   bool by_time;
   struct weft_error *error;
@@ -70,8 +67,7 @@ static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
                                         .by_time = chain->by_time};
   struct weft_program *out;
   WEFT_TRY(pass(&input, &out, chain->error));
-  weft_program_destroy(chain->spent);
-  chain->spent = chain->owned;
+  weft_program_destroy(chain->owned);
   chain->owned = out;
   return WEFT_OK;
 }
@@ -93,12 +89,7 @@ static enum weft_status run_passes(struct chain *chain, const struct weft_lower_
   if (options->communicate) {
     WEFT_TRY(advance(chain, weft_pass_send_recv));
   }
-  if (chain->owned == NULL) {
-    WEFT_TRY(advance(chain, weft_pass_strip));
-  }
-  return options->communicate && options->assign_slots
-             ? weft_slots_assign_recycling(chain->owned, chain->spent, chain->error)
-             : WEFT_OK;
+  return chain->owned == NULL ? advance(chain, weft_pass_strip) : WEFT_OK;
 }
 
 static enum weft_status check_table(const struct weft_program *table, const char *hint,
@@ -132,7 +123,6 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
                         .by_time = options->by_time,
                         .error = error};
   const enum weft_status status = run_passes(&chain, options);
-  weft_program_destroy(chain.spent);
   if (status < 0) {
     weft_program_destroy(chain.owned);
     return status;

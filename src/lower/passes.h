@@ -30,10 +30,4 @@ weft_pass_function weft_pass_unshard_reduce; /* both, one after the other, in on
 weft_pass_function weft_pass_tie_grad;       /* TIE_GRAD of the first and the last stage */
 weft_pass_function weft_pass_send_recv;      /* SEND and RECV between ranks */
 
-/* weft_slots_assign(), which may take the memory of a program that is no longer
- * needed (or NULL): a large block that has been touched costs less than a fresh
- * one. `spent` is good for weft_program_destroy() only afterwards. */
-enum weft_status weft_slots_assign_recycling(struct weft_program *program,
-                                             struct weft_program *spent, struct weft_error *error);
-
 #endif

@@ -37,14 +37,14 @@ Step 2:        1B0
 Step 3: 0B0          " ]
 }
 
-@test "explain lists index, step, action, channel, buffer and peer" {
+@test "explain lists index, step, action, channel and peer" {
   "$WEFT" gen 1F1B -p 2 -m 2 | "$WEFT" lower >p.csv
   weft explain p.csv
   succeeds
-  [ "${lines[0]}" = "rank 0: 11 instructions, 11 steps, 1 receive and 2 activation buffers" ]
-  [ "${lines[4]}" = "     2      2  0SEND_F0          F 0>1 (rank 0>1)    -       to rank 1 #1 1RECV_F0, after #1 0F0" ]
-  grep -q ' 1RECV_F0  *F 0>1 (rank 0>1)  *r0  *from rank 0 #2 0SEND_F0$' <<<"$output"
-  grep -q ' 0B0  *-  *a0  *after #1 0F0, #5 0RECV_B0$' <<<"$output"
+  [ "${lines[0]}" = "rank 0: 11 instructions, 11 steps" ]
+  [ "${lines[4]}" = "     2      2  0SEND_F0          F 0>1 (rank 0>1)    to rank 1 #1 1RECV_F0, after #1 0F0" ]
+  grep -q ' 1RECV_F0  *F 0>1 (rank 0>1)  *from rank 0 #2 0SEND_F0$' <<<"$output"
+  grep -q ' 0B0  *-  *after #1 0F0, #5 0RECV_B0$' <<<"$output"
   grep -q '^RECV_F  *receive the activation' <<<"$output"
 }
 

@@ -23,7 +23,7 @@ help --man
 help --completion bash
 gen --list
 gen ZBVZeroBubble -p 8 -m 32
-lower table.csv --slots
+lower table.csv --merge-bw
 verify program.csv
 sim table.csv --critical-path
 sim table.csv --jitter 0.1 --runs 5

@@ -76,32 +76,16 @@ load ../setup/cli_setup
   [[ $output == 0UNSHARD,1UNSHARD,2UNSHARD,0F0,* ]]
 }
 
-@test "lower --slots says how many buffers, and keeps the CSV the same" {
-  "$WEFT" gen 1F1B -p 3 -m 6 >t.csv
-  "$WEFT" lower t.csv >plain
-  "$WEFT" lower t.csv --slots >slots 2>messages
-  cmp plain slots
-  grep -qx 'weft: rank 0: 1 receive and 3 activation buffers' messages
-}
-
-@test "lower --json, without and with buffers" {
+@test "lower --json" {
   "$WEFT" gen 1F1B -p 3 -m 6 >t.csv
   "$WEFT" lower t.csv >p.csv
   "$WEFT" lower t.csv --json >doc.json
-  [ "$(jq -c '[.schema, .level, .ranks, .stages, .microbatches, has("slots")]' doc.json)" = \
-    '["weft-program/1","comms",3,3,6,false]' ]
+  [ "$(jq -c '[.schema, .level, .ranks, .stages, .microbatches]' doc.json)" = \
+    '["weft-program/1","comms",3,3,6]' ]
   diff p.csv <(jq -r '.rows[] | join(",")' doc.json)
-  "$WEFT" lower t.csv --json --slots >slots.json
-  [ "$(jq -c .activation_slots slots.json)" = '[3,2,1]' ]
-  [ "$(jq '.receive_slots | length' slots.json)" -eq 3 ]
-  # One slot, or null, for every record.
-  [ "$(jq '[.slots[] | length] | add' slots.json)" -eq "$(jq .actions slots.json)" ]
-  [ "$(jq -r .hash slots.json)" = "$(jq -r .hash doc.json)" ]
 }
 
 @test "options that contradict each other" {
-  weft lower --no-comm --slots x.csv
-  fails 2 "--slots"
   weft lower --no-unshard --window 2 x.csv
   fails 2 "--window"
   hints

@@ -277,7 +277,7 @@ static void ties_gradients(void **state) {
                 "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3RECV_F1,3B0,3SEND_B0,"
                 "1RECV_B0,3F1,3B1,3SEND_B1,1RECV_B1,1B0,1SEND_B0,1B1,1SEND_B1,1REDUCE_GRAD,"
                 "3TIE_GRAD,3REDUCE_GRAD\n");
-  options.communicate = options.assign_slots = false;
+  options.communicate = false;
   assert_lowers("ZBVZeroBubble", 2, 2, 2, &options,
                 "0F0,0F1,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,0I1,0W1,0TIE_GRAD,3TIE_GRAD,"
                 "0REDUCE_GRAD,3REDUCE_GRAD\n"
@@ -310,9 +310,6 @@ static void ties_nothing_else(void **state) {
     }
     assert_int_equal(ties, backwards > 0 ? 2 : 0);
     assert_int_equal(tied->action_count, plain->action_count + ties);
-    for (uint32_t r = 0; r < 4; r++) {
-      assert_int_equal(tied->activation_slots[r], plain->activation_slots[r]);
-    }
     weft_program_destroy(tied);
     weft_program_destroy(plain);
     weft_program_destroy(table);
@@ -336,7 +333,6 @@ static void stops_after_any_pass(void **state) {
   program = lower(table, &options);
   assert_prints(program,
                 "0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n1UNSHARD,1F0,1B0,1REDUCE_GRAD,1RESHARD\n");
-  assert_null(program->slots);
   weft_program_destroy(program);
   weft_program_destroy(table);
 }
@@ -402,157 +398,6 @@ static void pairs_of_ranks_agree_on_order(void **state) {
   }
 }
 
-/* ---- Slots ---- */
-
-struct life {
-  uint64_t begin, end; /* steps, both inclusive */
-  uint32_t slot;
-  bool is_receive;
-  uint32_t pool; /* stage and direction */
-};
-
-static uint64_t find(const struct weft_program *program, uint32_t rank, uint64_t from, uint8_t op_a,
-                     uint8_t op_b, struct weft_action like) {
-  for (uint64_t i = from; i < program->row_begin[rank + 1]; i++) {
-    const struct weft_action action = program->actions[i];
-    if ((action.op == op_a || action.op == op_b) && action.stage == like.stage &&
-        action.microbatch == like.microbatch) {
-      return i;
-    }
-  }
-  return UINT64_MAX;
-}
-
-/* Cells of a row by record, so that parts of an overlap share their step. */
-static void number_cells(const struct weft_program *program, uint32_t rank, uint64_t *cell_of) {
-  uint64_t step = 0;
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; step++) {
-    const uint32_t records = 1u + program->actions[i].parts;
-    for (uint32_t k = 0; k < records; k++) {
-      cell_of[i++] = step;
-    }
-  }
-}
-
-/* Without a backward: where what F at `i` has made is sent, or used by the rank's next stage. */
-static uint64_t last_use(const struct weft_program *program, uint32_t rank, uint64_t i) {
-  const struct weft_action made = program->actions[i];
-  const struct weft_action next = {.stage = (uint16_t)(made.stage + 1),
-                                   .microbatch = made.microbatch};
-  const uint64_t send = find(program, rank, i, WEFT_OP_SEND_F, WEFT_OP_SEND_F, made);
-  const uint64_t use = find(program, rank, i, WEFT_OP_F, WEFT_OP_F, next);
-  return send != UINT64_MAX ? send : use != UINT64_MAX ? use : i;
-}
-
-static size_t lives_of(const struct weft_program *program, uint32_t rank, const uint64_t *cell_of,
-                       bool trains, struct life *lives) {
-  size_t count = 0;
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
-    const struct weft_action action = program->actions[i];
-    uint64_t end;
-    if (action.op == WEFT_OP_RECV_F) {
-      end = find(program, rank, i, WEFT_OP_F, WEFT_OP_F, action);
-    } else if (action.op == WEFT_OP_RECV_B) {
-      end = find(program, rank, i, WEFT_OP_B, WEFT_OP_I, action);
-    } else if (action.op == WEFT_OP_F) {
-      end = trains ? find(program, rank, i, WEFT_OP_B, WEFT_OP_W, action)
-                   : last_use(program, rank, i);
-    } else {
-      continue;
-    }
-    assert_true(end != UINT64_MAX);
-    lives[count++] = (struct life){.begin = cell_of[i],
-                                   .end = cell_of[end],
-                                   .slot = program->slots[i],
-                                   .is_receive = action.op != WEFT_OP_F,
-                                   .pool = action.stage * 2u + (action.op == WEFT_OP_RECV_B)};
-  }
-  return count;
-}
-
-/* Most lives of a kind (and, if given, of one pool) at once. */
-static uint32_t most_alive(const struct life *lives, size_t count, bool receives, uint32_t pool) {
-  uint32_t most = 0;
-  for (size_t k = 0; k < count; k++) {
-    uint32_t alive = 0;
-    for (size_t j = 0; j < count; j++) {
-      alive += lives[j].is_receive == receives && (pool == UINT32_MAX || lives[j].pool == pool) &&
-               lives[j].begin <= lives[k].begin && lives[j].end >= lives[k].begin;
-    }
-    most = alive > most ? alive : most;
-  }
-  return most;
-}
-
-static void check_rank_slots(const struct weft_program *program, uint32_t rank,
-                             const uint64_t *cell_of, bool trains, struct life *lives) {
-  const size_t count = lives_of(program, rank, cell_of, trains, lives);
-  uint32_t pools = 0;
-  for (size_t k = 0; k < count; k++) {
-    const uint32_t limit =
-        lives[k].is_receive ? program->receive_slots[rank] : program->activation_slots[rank];
-    assert_true(lives[k].slot < limit);
-    for (size_t j = 0; j < k; j++) {
-      const bool both = lives[j].is_receive == lives[k].is_receive &&
-                        lives[j].begin <= lives[k].end && lives[k].begin <= lives[j].end;
-      assert_false(both && lives[j].slot == lives[k].slot);
-    }
-  }
-  assert_int_equal(program->receive_slots[rank], most_alive(lives, count, true, UINT32_MAX));
-  assert_int_equal(program->activation_slots[rank], most_alive(lives, count, false, UINT32_MAX));
-  for (uint32_t pool = 0; pool < 2 * program->stage_count; pool++) {
-    pools += most_alive(lives, count, true, pool);
-  }
-  assert_true(program->receive_slots[rank] <= pools);
-}
-
-static void check_slots(const char *name, uint32_t p, uint32_t v, uint32_t m) {
-  struct weft_program *table = generate(name, p, v, m);
-  struct weft_program *program = lower(table, NULL);
-  uint64_t *cell_of = malloc(program->action_count * sizeof *cell_of);
-  struct life *lives = malloc(program->action_count * sizeof *lives);
-  const bool trains = weft_schedule_find(name, NULL)->trains;
-  assert_non_null(program->slots);
-  for (uint32_t r = 0; r < p; r++) {
-    number_cells(program, r, cell_of);
-    check_rank_slots(program, r, cell_of, trains, lives);
-  }
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const enum weft_op_kind kind = weft_op_info((enum weft_op)program->actions[i].op)->kind;
-    const bool has_slot = kind == WEFT_KIND_COMPUTE || kind == WEFT_KIND_RECV;
-    assert_int_equal(program->slots[i] != WEFT_SLOT_NONE, has_slot);
-  }
-  assert_true(program->allocated_bytes <= 16 * program->action_count + 4096);
-  free(cell_of);
-  free(lives);
-  weft_program_destroy(program);
-  weft_program_destroy(table);
-}
-
-/* A table has no SENDs that an output would have to wait for. */
-static void slots_of_a_table_without_backwards(void **state) {
-  (void)state;
-  struct weft_program *table = generate("ForwardOnly", 4, 1, 16);
-  struct weft_error error;
-  assert_int_equal(weft_slots_assign(table, &error), WEFT_OK);
-  for (uint32_t r = 0; r < 4; r++) {
-    assert_int_equal(table->activation_slots[r], 1);
-  }
-  weft_program_destroy(table);
-}
-
-static void slots_are_as_few_as_lifetimes_allow(void **state) {
-  (void)state;
-  for (size_t k = 0; k < weft_schedule_count(); k++) {
-    const struct weft_schedule_info *info = weft_schedule_at(k);
-    for (uint32_t p = 1; p <= 4 && !info->fixed; p++) {
-      for (uint32_t m = 2 * p; m <= 2 * p + 3; m++) {
-        check_slots(info->name, p, info->stages_per_rank_default, m);
-      }
-    }
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_pass_alone),
@@ -563,8 +408,6 @@ int main(void) {
       cmocka_unit_test(stops_after_any_pass),
       cmocka_unit_test(refuses_with_reasons),
       cmocka_unit_test(pairs_of_ranks_agree_on_order),
-      cmocka_unit_test(slots_of_a_table_without_backwards),
-      cmocka_unit_test(slots_are_as_few_as_lifetimes_allow),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

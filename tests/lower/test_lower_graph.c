@@ -32,9 +32,6 @@ static bool is_compute(const struct weft_action *action) {
 static bool is_send(const struct weft_action *action) {
   return action->op == WEFT_OP_SEND_F || action->op == WEFT_OP_SEND_B;
 }
-static bool is_recv(const struct weft_action *action) {
-  return action->op == WEFT_OP_RECV_F || action->op == WEFT_OP_RECV_B;
-}
 
 /* --- Order ---------------------------------------------------------------------------- */
 
@@ -73,63 +70,6 @@ static void check_sends(const struct weft_program *program) {
   }
 }
 
-/* --- Slots ------------------------------------------------------------------------------- */
-
-/* Where the lifetime that begins at a record ends, in the same row: a message with what consumes
- * it, an activation with the last of its stage and microbatch, SENDs included, and not before
- * other stages of the row have consumed it. */
-static uint64_t life_end(const struct weft_program *program, uint32_t rank, uint64_t begin) {
-  const struct weft_action *first = &program->actions[begin];
-  uint64_t end = begin;
-  for (uint64_t i = begin; i < program->row_begin[rank + 1]; i++) {
-    const struct weft_action *action = &program->actions[i];
-    const bool consumes = first->op == WEFT_OP_RECV_F ? action->op == WEFT_OP_F
-                          : first->op == WEFT_OP_RECV_B
-                              ? action->op == WEFT_OP_B || action->op == WEFT_OP_I
-                              : is_compute(action) || action->op == WEFT_OP_SEND_F;
-    const bool takes_over =
-        first->op == WEFT_OP_F && action->op == WEFT_OP_F &&
-        weft_graph_find(program->graph, first->stage, action->stage) != WEFT_EDGE_NONE;
-    if (((consumes && action->stage == first->stage) || takes_over) &&
-        action->microbatch == first->microbatch) {
-      end = i;
-    }
-  }
-  return end;
-}
-
-static void check_slots_of(const struct weft_program *program, uint32_t rank, bool messages,
-                           uint32_t slots) {
-  const uint64_t row = program->row_begin[rank], size = program->row_begin[rank + 1] - row;
-  uint32_t most = 0;
-  for (uint64_t at = 0; at < size; at++) {
-    /* What is alive at this record, and that no two of them share a slot. */
-    uint32_t alive = 0;
-    uint8_t taken[512] = {0};
-    for (uint64_t k = 0; k <= at; k++) {
-      const struct weft_action *first = &program->actions[row + k];
-      if ((messages ? is_recv(first) : first->op == WEFT_OP_F) &&
-          life_end(program, rank, row + k) >= row + at) {
-        const uint32_t slot = program->slots[row + k];
-        assert_in_range(slot, 0, slots - 1);
-        assert_false(taken[slot]);
-        taken[slot] = 1;
-        alive++;
-      }
-    }
-    most = alive > most ? alive : most;
-  }
-  assert_int_equal(slots, most);
-}
-
-static void check_slots(const struct weft_program *program) {
-  assert_non_null(program->slots);
-  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    check_slots_of(program, rank, true, program->receive_slots[rank]);
-    check_slots_of(program, rank, false, program->activation_slots[rank]);
-  }
-}
-
 /* --- All of it ---------------------------------------------------------------------------- */
 
 static void check_models(const struct weft_program *program) {
@@ -163,7 +103,6 @@ static void random_tables(void **state) {
     random_graph_table(&random, graph, 1 + weft_random_below(&random, 6),
                        1 + weft_random_below(&random, 4), k % 2 == 0, rank_of, &draft);
     struct weft_program *table = draft_build(&draft);
-    options.assign_slots = true;
     options.unshard = k % 3 == 0;
     options.reduce_grad = k % 3 != 1;
     options.tie_grad = k % 4 == 0 && weft_graph_has_backward(graph, 0);
@@ -174,7 +113,6 @@ static void random_tables(void **state) {
     assert_int_equal(program->stage_count, graph->stage_count);
     check_compute(table, program);
     check_sends(program);
-    check_slots(program);
     check_models(program);
     weft_program_destroy(program);
     weft_program_destroy(table);
@@ -211,10 +149,7 @@ static void dense_graph_on_one_rank(void **state) {
   struct weft_program *table = draft_build(&draft), *program = NULL;
   struct weft_report *report = NULL;
   struct weft_lower_options options = weft_lower_options_default();
-  options.assign_slots = true;
   assert_int_equal(weft_lower(NULL, table, &options, &program, &error), WEFT_OK);
-  assert_int_equal(program->receive_slots[0], 0);
-  assert_int_equal(program->activation_slots[0], STAGES);
   assert_int_equal(weft_verify(NULL, program, NULL, &report, &error), WEFT_OK);
   assert_true(report->ok);
   weft_report_destroy(report);
@@ -264,7 +199,6 @@ static void memory_runs_out_anywhere(void **state) {
   struct weft_program *table = csv_program("#graph,0>1,0>2,1>2\n0F0,0B0\n1F0,2F0,2B0,1B0\n");
   struct weft_lower_options options = weft_lower_options_default();
   enum weft_status status = WEFT_ERR_MEMORY;
-  options.assign_slots = true;
   for (uint64_t fail_at = 1; status == WEFT_ERR_MEMORY; fail_at++) {
     struct test_memory memory;
     struct weft_program *program = NULL;

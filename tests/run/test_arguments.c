@@ -73,7 +73,6 @@ static void null_in_planning(void **state) {
   REFUSES("out is NULL", weft_generate(NULL, "1F1B", &shape, NULL, &error));
   REFUSES("table is NULL", weft_lower(NULL, NULL, NULL, &out, &error));
   REFUSES("out is NULL", weft_lower(NULL, program, NULL, NULL, &error));
-  REFUSES("program is NULL", weft_slots_assign(NULL, &error));
   REFUSES("program is NULL", weft_verify(NULL, NULL, NULL, &report, &error));
   REFUSES("out is NULL", weft_verify(NULL, program, NULL, NULL, &error));
   REFUSES("in is NULL", weft_dry_run(NULL, NULL, &out, &error));

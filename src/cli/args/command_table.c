@@ -91,7 +91,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(MERGE_BW), OPTION(WINDOW), OPTION(NO_UNSHARD), OPTION(NO_REDUCE_GRAD),
-      OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(SLOTS), OPTION(GRAPH), OUTPUT_JSON_HELP},
+      OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "turn a table into a program with communication",
      "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
      "UNSHARD and RESHARD, and REDUCE_GRAD. With --tie-grad also TIE_GRAD, which PyTorch does not "

@@ -11,18 +11,6 @@
 #include "cli/report/explain_report.h"
 #include "cli/scoped.h"
 
-/* Files carry no buffers; they are assigned for the report. */
-static enum weft_status prepare(const struct weft_cli *cli, struct weft_program *program,
-                                struct weft_error *error) {
-  if (program->level == WEFT_LEVEL_COMPUTE) {
-    weft_cli_print(cli, NULL,
-                   "note: a compute-only table, listed as it is; 'weft lower' adds channels and "
-                   "buffers");
-    return WEFT_OK;
-  }
-  return weft_slots_assign(program, error);
-}
-
 int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   const char *name = weft_cli_input_name(arguments->operands[0]);
@@ -38,7 +26,10 @@ int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_argum
                           "--rank %" PRIu64 " is not there: the program has %" PRIu32 " ranks",
                           rank, program->rank_count);
   }
-  WEFT_CLI_TRY(weft_cli_result(cli, name, prepare(cli, program, &error), &error));
+  if (program->level == WEFT_LEVEL_COMPUTE) {
+    weft_cli_print(cli, NULL,
+                   "note: a compute-only table, listed as it is; 'weft lower' adds channels");
+  }
   WEFT_CLI_TRY(weft_cli_result(cli, name,
                                weft_links_create(cli->allocator, program, &links, &error), &error));
   const struct weft_cli_explain_report report = {

@@ -15,10 +15,6 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
                         struct weft_lower_options *options) {
   const bool *given = arguments->given;
   *options = weft_lower_options_default();
-  if (given[WEFT_CLI_OPTION_NO_COMM] && given[WEFT_CLI_OPTION_SLOTS]) {
-    return weft_cli_usage(cli, "leave one of them out",
-                          "--slots needs the SEND and RECV that --no-comm leaves out");
-  }
   if (given[WEFT_CLI_OPTION_NO_UNSHARD] && given[WEFT_CLI_OPTION_WINDOW]) {
     return weft_cli_usage(cli, "leave one of them out",
                           "--window is about the UNSHARD that --no-unshard leaves out");
@@ -28,7 +24,6 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->reduce_grad = !given[WEFT_CLI_OPTION_NO_REDUCE_GRAD];
   options->tie_grad = given[WEFT_CLI_OPTION_TIE_GRAD];
   options->communicate = !given[WEFT_CLI_OPTION_NO_COMM];
-  options->assign_slots = given[WEFT_CLI_OPTION_SLOTS];
   options->unshard_window =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, options->unshard_window);
   return WEFT_CLI_OK;
@@ -54,24 +49,6 @@ static int warn_of_findings(const struct weft_cli *cli, const char *name,
   return WEFT_CLI_OK;
 }
 
-/* CSV has no place for buffers; their numbers go to the messages. */
-static void say_slots(const struct weft_cli *cli, const struct weft_program *program) {
-  uint64_t receive = 0, activation = 0;
-  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    if (program->rank_count <= 64) {
-      weft_cli_print(cli, NULL,
-                     "rank %" PRIu32 ": %" PRIu32 " receive and %" PRIu32 " activation buffers",
-                     rank, program->receive_slots[rank], program->activation_slots[rank]);
-    }
-    receive = receive > program->receive_slots[rank] ? receive : program->receive_slots[rank];
-    activation =
-        activation > program->activation_slots[rank] ? activation : program->activation_slots[rank];
-  }
-  weft_cli_print(cli, NULL,
-                 "most on one rank: %" PRIu64 " receive and %" PRIu64 " activation buffers",
-                 receive, activation);
-}
-
 int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   const char *name = weft_cli_input_name(arguments->operands[0]);
@@ -85,8 +62,5 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
       cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
   WEFT_CLI_TRY(warn_of_findings(cli, name, table));
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));
-  if (program->slots != NULL && !arguments->given[WEFT_CLI_OPTION_JSON]) {
-    say_slots(cli, program);
-  }
   return WEFT_CLI_OK;
 }

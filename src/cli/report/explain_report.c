@@ -38,7 +38,7 @@ static uint32_t channel_rank(const struct weft_links *links, int64_t stage) {
   return stage < 0 ? WEFT_RANK_NONE : weft_links_owner(links, (uint32_t)stage);
 }
 
-enum { ACTION_WIDTH = 18, CHANNEL_WIDTH = 20, BUFFER_WIDTH = 8 };
+enum { ACTION_WIDTH = 18, CHANNEL_WIDTH = 20 };
 
 static void add_owner(struct weft_text *text, const struct weft_cli_explain_report *report,
                       int64_t stage) {
@@ -64,16 +64,6 @@ static void add_channel(struct weft_text *text, const struct weft_cli_explain_re
   weft_text_add(text, ">");
   add_owner(text, report, channel.to_stage);
   weft_text_add(text, ")");
-}
-
-static void add_buffer(struct weft_text *text, const struct weft_program *program, uint64_t index) {
-  if (program->slots == NULL || program->slots[index] == WEFT_SLOT_NONE) {
-    weft_text_add(text, "-");
-    return;
-  }
-  const enum weft_op op = (enum weft_op)program->actions[index].op;
-  weft_text_addf(text, "%c%" PRIu32, weft_op_info(op)->kind == WEFT_KIND_RECV ? 'r' : 'a',
-                 program->slots[index]);
 }
 
 /* "#12 1RECV_F0", with the rank before it where it is another one. */
@@ -134,9 +124,6 @@ static void add_record(struct weft_text *text, const struct weft_cli_explain_rep
   begin = text->size;
   add_channel(text, report, action);
   weft_cli_pad(text, begin, CHANNEL_WIDTH);
-  begin = text->size;
-  add_buffer(text, report->program, index);
-  weft_cli_pad(text, begin, BUFFER_WIDTH);
   add_ties(text, report, rank, index);
   weft_text_add(text, "\n");
 }
@@ -161,15 +148,11 @@ static void add_heading(struct weft_text *text, const struct weft_cli_explain_re
   const uint64_t steps = weft_program_row_steps(program, rank);
   weft_text_addf(text, "rank %" PRIu32 ": %" PRIu64 " instruction%s, %" PRIu64 " step%s", rank,
                  records, weft_cli_plural(records), steps, weft_cli_plural(steps));
-  if (program->slots != NULL) {
-    weft_text_addf(text, ", %" PRIu32 " receive and %" PRIu32 " activation buffers",
-                   program->receive_slots[rank], program->activation_slots[rank]);
-  }
   add_stages(text, report, rank);
   weft_text_add(text, "\n");
   if (records > 0) {
-    weft_text_addf(text, "%6s %6s  %-*s%-*s%-*s%s\n", "#", "step", (int)ACTION_WIDTH, "action",
-                   (int)CHANNEL_WIDTH, "channel", (int)BUFFER_WIDTH, "buffer",
+    weft_text_addf(text, "%6s %6s  %-*s%-*s%s\n", "#", "step", (int)ACTION_WIDTH, "action",
+                   (int)CHANNEL_WIDTH, "channel",
                    program->level == WEFT_LEVEL_COMPUTE ? "waits for" : "peer, waits for");
   }
 }
@@ -315,10 +298,6 @@ static void add_json_record(struct weft_json *json, const struct weft_cli_explai
   }
   add_json_summary(json, program, action);
   add_json_channel(json, report, action);
-  if (program->slots != NULL && program->slots[index] != WEFT_SLOT_NONE) {
-    weft_json_number(json, info->kind == WEFT_KIND_RECV ? "receive_slot" : "activation_slot",
-                     program->slots[index]);
-  }
   add_json_ties(json, report, index);
   weft_json_close(json, '}');
 }
@@ -330,10 +309,6 @@ static void add_json_row(struct weft_json *json, const struct weft_cli_explain_r
   uint64_t step = 0;
   weft_json_open(json, NULL, '{');
   weft_json_number(json, "rank", rank);
-  if (program->slots != NULL) {
-    weft_json_number(json, "receive_slots", program->receive_slots[rank]);
-    weft_json_number(json, "activation_slots", program->activation_slots[rank]);
-  }
   weft_json_open(json, "instructions", '[');
   for (uint64_t i = begin; i < program->row_begin[rank + 1] && !json->text->failed; step++) {
     const uint64_t cell_end = i + weft_cli_cell_size(&program->actions[i]);

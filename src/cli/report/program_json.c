@@ -74,31 +74,6 @@ static void add_rows(struct weft_json *json, const struct weft_program *program)
   weft_json_close(json, ']');
 }
 
-static void add_counts(struct weft_json *json, const char *key, const uint32_t *counts,
-                       uint32_t rank_count) {
-  weft_json_open(json, key, '[');
-  for (uint32_t rank = 0; rank < rank_count; rank++) {
-    weft_json_number(json, NULL, counts[rank]);
-  }
-  weft_json_close(json, ']');
-}
-
-/* A list per rank with an entry per record: an overlap has one for its header
- * and one for each part. */
-static void add_slots(struct weft_json *json, const struct weft_program *program) {
-  add_counts(json, "receive_slots", program->receive_slots, program->rank_count);
-  add_counts(json, "activation_slots", program->activation_slots, program->rank_count);
-  weft_json_open(json, "slots", '[');
-  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    weft_json_open(json, NULL, '[');
-    for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
-      weft_json_optional(json, NULL, program->slots[i] != WEFT_SLOT_NONE, program->slots[i]);
-    }
-    weft_json_close(json, ']');
-  }
-  weft_json_close(json, ']');
-}
-
 static void add_json(struct weft_text *text, const struct weft_program *program) {
   struct weft_json json = weft_json_begin(text, "weft-program/1");
   char hash[17];
@@ -111,9 +86,6 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
   weft_json_string(&json, "hash", hash);
   if (program->graph != NULL) {
     weft_graph_print(program->graph, &json, "graph");
-  }
-  if (program->slots != NULL) {
-    add_slots(&json, program);
   }
   add_rows(&json, program);
   weft_json_end(&json);
