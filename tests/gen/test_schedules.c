@@ -224,6 +224,8 @@ static void names_of_others_are_known(void **state) {
       {"PipeDream-Flush", "1F1B"},
       {"zb1p", "ZBH1"},
       {"BFS", "LoopedBFS"},
+      {"1F1B-Interleaved", "Interleaved1F1B"},
+      {"VPP", "Interleaved1F1B"},
       {"Schedule1F1B", "1F1B"},
       {"ScheduleGPipe", "GPipe"},
       {"ScheduleZBVZeroBubble", "ZBVZeroBubble"},
