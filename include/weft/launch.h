@@ -82,9 +82,9 @@ WEFT_API struct weft_launch_info weft_launch_info(void);
 WEFT_API void weft_launch_startup_begin(const char *report, int exit_status);
 WEFT_API void weft_launch_startup_end(void);
 
-/* A rank that exits after weft_launch_startup_end() with another status than 0, and not through
+/* A rank that exits after weft_launch_startup_end(), with whatever status, and not through
  * weft_launch_end(), has died: exit() somewhere below it, say. Its supervisor reports it, and the
- * job ends with WEFT_LAUNCH_FAILED. Call this before you exit with a status of your own. */
+ * job ends with WEFT_LAUNCH_FAILED. Call this before you exit without weft_launch_end(). */
 WEFT_API void weft_launch_leave(void);
 
 /* ---- Failures ---- */

@@ -111,6 +111,7 @@ def _end() -> None:
     for user in list(state.users):
         user.close()
     if state.comm is None:
+        lib.weft_launch_leave()  # there is no world to close
         return
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed

@@ -292,7 +292,7 @@ static _Noreturn void supervise(struct supervisor *self) {
     status = report_startup(self);
   } else if (stopped_by(self, how) != 0) {
     status = 128 + stopped_by(self, how);
-  } else if (WIFEXITED(how) && (WEXITSTATUS(how) == 0 || !self->in_job)) {
+  } else if (WIFEXITED(how) && !self->in_job) {
     status = WEXITSTATUS(how);
   } else {
     report_death(self, how);

@@ -110,17 +110,19 @@ terminate_a_rank() { kill -TERM "$victim"; }
 #include <unistd.h>
 static void leave(int number) {
   (void)number;
-  _exit(3);
+  _exit(STATUS);
 }
 __attribute__((constructor)) static void begin(void) { signal(SIGSYS, leave); }
 END
-  cc -shared -fPIC exits.c -o exits.so
-  export LD_PRELOAD=$PWD/exits.so
-  for mpi in $mpis; do
-    during exit_a_rank
-    fails_once 75 '^mpi_trainer: rank [012] \(pid [0-9]+ on .*\) exited with status 3, in the middle of the job$'
-    fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
-    rm hang.json
+  local number
+  for number in 3 0; do
+    cc -shared -fPIC -DSTATUS=$number exits.c -o exits-$number.so
+    for mpi in $mpis; do
+      LD_PRELOAD=$PWD/exits-$number.so during exit_a_rank
+      fails_once 75 "^mpi_trainer: rank [012] \\(pid [0-9]+ on .*\\) exited with status $number, in the middle of the job\$"
+      fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
+      rm hang.json
+    done
   done
 }
 

@@ -112,3 +112,45 @@ def test_a_script_fails(tmp_path):
     assert status == 75, said
     assert said.count("LookupError: no data") == 2  # the traceback, and the report of the job
     assert "the script of rank 1 ends with LookupError: no data (job.py:12)" in said
+
+
+WITHOUT_A_WORLD = """\
+from weft_pipeline import UnavailableError, launch
+launch.begin()
+try:
+    launch.world()
+except UnavailableError:
+    print("no world", flush=True)
+"""
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_script_goes_on_without_a_world(mpi, tmp_path, monkeypatch):
+    """Its end is none of a job, whose supervisor would report it."""
+    file = tmp_path / "job.py"
+    file.write_text(WITHOUT_A_WORLD)
+    monkeypatch.setattr(sys.modules[__name__], "BUILD", str(tmp_path))  # which has no driver
+    status, said = mpirun(mpi, 2, file)
+    assert status == 0, said
+    assert said.count("no world") == 2 and "exited with status" not in said
+
+
+LEAVES = """\
+import os, sys
+from weft_pipeline import launch
+launch.begin()
+launch.world()
+if launch.info().rank == 1:
+    os._exit(int(sys.argv[1]))
+launch.allgather(b"", 60_000_000_000)
+"""
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_rank_exits(mpi, number, tmp_path):
+    file = tmp_path / "job.py"
+    file.write_text(LEAVES)
+    status, said = mpirun(mpi, 2, file, str(number))
+    assert status == 75, said
+    assert f"exited with status {number}, in the middle of the job" in said
