@@ -80,6 +80,20 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.[0-9]'; }
   [ "$(./consumer)" = "cannot hang" ]
 }
 
+@test "C++: what docs/your-trainer.md does with an exception of a stage ends the step, by name" {
+  # Its block, where the dots throw.
+  # shellcheck disable=SC2016
+  sed -n '/^enum weft_status forward(.*/,/^```$/p' "$WEFT_SOURCE_DIR/docs/your-trainer.md" | sed -e '/^```$/d' \
+    -e 's/^  \.\.\.$/  if (stage != nullptr \&\& call != nullptr) throw std::runtime_error("no more rows");/' >forward.inc
+  grep -q throw forward.inc
+  grep -q catch forward.inc
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --libs weft-run)
+  g++ -std=c++11 "${warnings[@]}" -I. "${cflags[@]}" -o throwing "$consumer/throwing_stage.cc" "${libs[@]}"
+  run -1 ./throwing
+  [ "$output" = "rank 0, step 1, 0F0 failed: no more rows" ]
+}
+
 # The example of a whole trainer is what a user of the runtime looks like.
 @test "pkg-config: a trainer on the shared runtime" {
   read -ra cflags < <(pkg-config --cflags weft-run)
