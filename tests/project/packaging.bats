@@ -47,9 +47,32 @@ manual=(man/man1/weft.1 bash-completion/completions/weft zsh/site-functions/_wef
   [[ $output == *"WEFT_HOST_COMMAND="* ]]
 }
 
+@test "a cross build refuses the jansson of another machine when it is configured" {
+  mkdir pc
+  echo 'not for that machine' >pc/libjansson.so
+  cp "$(pkg-config --variable=includedir jansson)"/jansson*.h pc
+  printf 'Name: jansson\nDescription: -\nVersion: 2.14\nLibs: -L%s -ljansson\nCflags: -I%s\n' "$PWD/pc" "$PWD/pc" \
+    >pc/jansson.pc
+  PKG_CONFIG_LIBDIR=$PWD/pc run -1 cross -B "$PWD/b"
+  [[ ${output//$'\n'/ } == *"$PWD/pc/libjansson.so,"*"cannot be linked for other:"*"PKG_CONFIG_LIBDIR"* ]]
+}
+
 @test "BUILD_TESTING=OFF leaves the tests out" {
   cross -DWEFT_TESTS=ON # as a folder has it that was configured before
   ninja -C "$tree" -t targets all >targets.txt
   has '^weft: ' targets.txt
   lacks 'test_' targets.txt
+}
+
+@test "a build without cmocka leaves the tests out, and says so" {
+  mkdir root
+  cross -B "$PWD/b" -DBUILD_TESTING=ON -DCMAKE_FIND_ROOT_PATH="$PWD/root" -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY
+  has 'no cmocka .libcmocka-dev.: built without the tests' configured
+  ninja -C b -t targets all >targets.txt
+  has '^weft: ' targets.txt
+  lacks 'test_' targets.txt
+  mkdir -p root/usr/include
+  touch root/usr/include/cmocka.h
+  cross -B "$PWD/b" -DBUILD_TESTING=ON # it has come meanwhile
+  lacks 'without the tests' configured
 }
