@@ -45,6 +45,18 @@ block_rules() {
     }'
 }
 
+block_send_models() {
+  echo '| `--comm` | a SEND is done |'
+  echo '|---|---|'
+  "$WEFT" verify --list --json | jq -r '.comm[] | "| `\(.name)` | \(.done) |"'
+}
+
+block_channel_models() {
+  echo '| `--channel` | one FIFO for |'
+  echo '|---|---|'
+  "$WEFT" verify --list --json | jq -r '.channel[] | "| `\(.name)` | \(.one_for) |"'
+}
+
 block_schedules() {
   echo '| name | what it is | v | placement | backward | bubble | peak of activations | limits | arXiv |'
   echo '|---|---|---|---|---|---|---|---|---|'

@@ -34,6 +34,7 @@
 #ifndef WEFT_RUN_H
 #define WEFT_RUN_H
 
+#include <weft/channel_models.h>
 #include <weft/event.h>
 #include <weft/transport.h>
 
@@ -281,14 +282,6 @@ struct weft_step_result {
 
 /* ---- Pipelines ---- */
 
-/* When a rank continues after SEND and RECV. */
-enum weft_run_comm {
-  WEFT_COMM_POSTED = 0, /* at once; compute waits for its own input */
-  WEFT_COMM_EAGER,      /* after a SEND at once, after a RECV when its message has arrived */
-  WEFT_COMM_RENDEZVOUS  /* also after a SEND only when it has been received: the weakest network,
-                           and the model in which verify proves programs */
-};
-
 struct weft_pipeline_options {
   /* Makes the program for a number of microbatches, for training or forward only. Called
    * once for each; the pipeline keeps and destroys the program. weft/source.h has such
@@ -319,15 +312,16 @@ struct weft_pipeline_options {
   uint32_t first_rank;
   uint32_t first_channel;
 
-  bool scale_grads;        /* gradients times 1 / microbatch_count, by the stages' scale_grads,
+  bool scale_grads;          /* gradients times 1 / microbatch_count, by the stages' scale_grads,
                               which all of them must then have; default true */
-  enum weft_run_comm comm; /* default posted */
-  int64_t stall_limit;     /* how long a rank may wait without progress, or be in one call of a
+  enum weft_send_model comm; /* when a rank goes on after SEND and RECV; default posted */
+  uint32_t slots;            /* of WEFT_COMM_SLOTS */
+  int64_t stall_limit;       /* how long a rank may wait without progress, or be in one call of a
                               stage's function; in the transport's time; default 30 s; 0: never */
-  uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to
+  uint32_t forward_ahead;    /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
-  bool no_events;          /* no event log: for measuring its cost */
-  bool no_graph;           /* on a device: enqueue every step anew, instead of recording the work of
+  bool no_events;            /* no event log: for measuring its cost */
+  bool no_graph; /* on a device: enqueue every step anew, instead of recording the work of
                               all ranks, or of each rank that is a process, once and repeating it */
   /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
    * all gradients; graphs have it, so it takes nothing from the host by value. Called after the

@@ -5,43 +5,12 @@
 #ifndef WEFT_VERIFY_H
 #define WEFT_VERIFY_H
 
+#include <weft/channel_models.h>
 #include <weft/ir.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The communication model. A rank takes its actions one by one, in order. A
- * RECV is done when its message is the oldest one on its channel. A SEND is
- * done
- *   rendezvous  when its message has been received (capacity 0),
- *   slots:K     when fewer than K older messages wait on its channel,
- *   eager       at once (capacity WEFT_CAPACITY_UNLIMITED).
- * Rendezvous is the strictest: what completes there completes everywhere. */
-#define WEFT_CAPACITY_UNLIMITED UINT32_MAX
-
-/* What one channel, a FIFO, carries.
- *
- * The NCCL models are asynchronous: a SEND or RECV does not hold up its rank, but is put into a
- * queue of its communicator at that rank. It starts when the compute before it in its row is done
- * and everything before it in the queue, sends and receives alike; compute waits for the compute
- * before it, and for the RECVs of its inputs. Messages between two ranks are one channel, and the
- * capacity is that of such a channel. */
-enum weft_channel_model {
-  WEFT_CHANNEL_EDGE, /* one directed stage boundary: activations s -> s+1, or gradients s -> s-1; of
-                        a graph: one direction of an edge */
-  WEFT_CHANNEL_PAIR, /* everything one rank sends to one other rank */
-  WEFT_CHANNEL_RANK, /* everything one rank sends, to any rank */
-  WEFT_CHANNEL_NCCL_DIRECTED, /* an NCCL communicator per directed pair of ranks */
-  WEFT_CHANNEL_NCCL_PAIR,     /* one per pair of ranks, for both directions */
-  WEFT_CHANNEL_NCCL_WORLD     /* one for all ranks */
-};
-#define WEFT_CHANNEL_COUNT (WEFT_CHANNEL_NCCL_WORLD + 1)
-
-struct weft_comm_model {
-  uint32_t capacity; /* default 0: rendezvous */
-  enum weft_channel_model channel;
-};
 
 /* Every rule has a stable id; weft/rules.def lists them from most basic
  * to least, and docs/rules.md is made from it. */

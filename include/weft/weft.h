@@ -32,6 +32,7 @@
 #define WEFT_WEFT_H
 
 #include <weft/base.h>
+#include <weft/channel_models.h>
 #include <weft/choice.h>
 #include <weft/costs.h>
 #include <weft/flight.h>

@@ -53,7 +53,8 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
                     ? (uint64_t)(uintptr_t)options->device
                     : 0,
       .configuration =
-          mix(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm)};
+          mix(mix(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm),
+              weft_send_model_capacity(options->comm, options->slots))};
   (void)weft_boundary_text(handshake.boundary, sizeof handshake.boundary, &options->boundaries[0],
                            false);
   return handshake;

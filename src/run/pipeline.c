@@ -205,8 +205,8 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
   if (options->stall_limit < 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "0 means never", "the stall limit is negative");
   }
-  if ((uint32_t)options->comm > WEFT_COMM_RENDEZVOUS) {
-    return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_run_comm",
+  if (weft_send_model_info(options->comm) == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_send_model",
                      "options.comm is %d, which does not exist", (int)options->comm);
   }
   for (uint32_t k = 0; k < options->boundary_count; k++) {

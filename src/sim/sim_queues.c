@@ -3,6 +3,7 @@
  * starts when both its ends are at the head of their queues and its data is
  * made: so a receive that comes early holds up the sends behind it. With the NCCL
  * models it also waits, at both ends, for the compute before it in the row. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -23,12 +24,12 @@ static int compare_ends(const void *a, const void *b) {
 }
 
 static uint64_t key_of(const struct weft_sim_run *run, uint32_t own, uint32_t other, bool sends) {
-  const enum weft_channel_model channel = run->options->channel;
+  const enum weft_channel_scope scope = weft_channel_model_info(run->options->channel)->at_rank;
   const uint32_t peer = (other & UINT32_C(0x7fffffff)) << 1;
-  return (uint64_t)own << 32 |
-         (channel == WEFT_CHANNEL_NCCL_DIRECTED                               ? peer | sends
-          : channel == WEFT_CHANNEL_PAIR || channel == WEFT_CHANNEL_NCCL_PAIR ? peer
-                                                                              : 0);
+  assert(scope == WEFT_SCOPE_DIRECTED_PAIR || scope == WEFT_SCOPE_PAIR || scope == WEFT_SCOPE_RANK);
+  return (uint64_t)own << 32 | (scope == WEFT_SCOPE_DIRECTED_PAIR ? peer | sends
+                                : scope == WEFT_SCOPE_PAIR        ? peer
+                                                                  : 0);
 }
 
 /* Ends with the same key share a queue. */
@@ -104,7 +105,7 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
       weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
   /* The stack is free until the run; NCCL's models look queues up during it. */
   run->queue_of_record = run->queue_work;
-  if (run->options->channel >= WEFT_CHANNEL_NCCL_DIRECTED) {
+  if (weft_channel_model_info(run->options->channel)->asynchronous) {
     run->issued = weft_arena_allocate(arena, run->program->action_count, sizeof *run->issued);
     run->queue_of_record = weft_arena_allocate(arena, run->program->action_count, sizeof(uint32_t));
   }

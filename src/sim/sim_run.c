@@ -532,7 +532,7 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
   WEFT_TRY(weft_arena_status(arena, error));
   place_stages(program, run->rank_of);
   link_stages(run);
-  const bool shared = run->options->channel != WEFT_CHANNEL_EDGE;
+  const bool shared = weft_channel_model_info(run->options->channel)->at_rank != WEFT_SCOPE_EDGE;
   if (run->graph != NULL || shared) {
     WEFT_TRY(weft_sim_channels_init(run, error));
   }
@@ -556,7 +556,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
-  if ((uint32_t)options->channel >= WEFT_CHANNEL_COUNT) {
+  if (weft_channel_model_info(options->channel) == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->channel);
   }

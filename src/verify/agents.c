@@ -20,26 +20,39 @@ static int compare_ends(const void *a, const void *b) {
   return (x->queue > y->queue) - (x->queue < y->queue);
 }
 
-/* At `own`, whose peer is `other`. */
-static uint64_t queue_number(enum weft_channel_model channel, uint32_t other, bool sends) {
-  return channel == WEFT_CHANNEL_NCCL_WORLD  ? 0
-         : channel == WEFT_CHANNEL_NCCL_PAIR ? other
-                                             : 2 * (uint64_t)other + sends;
+/* Of a rank, for transfers with the rank `other`. */
+static uint64_t queue_number(enum weft_channel_scope scope, uint32_t edge, uint32_t other,
+                             bool sends) {
+  switch (scope) {
+    case WEFT_SCOPE_EDGE: return edge;
+    case WEFT_SCOPE_DIRECTED_PAIR: return 2 * (uint64_t)other + sends;
+    case WEFT_SCOPE_PAIR: return other;
+    case WEFT_SCOPE_SENDER: return sends ? 0 : 1 + (uint64_t)other;
+    case WEFT_SCOPE_RANK: break;
+  }
+  return 0;
+}
+
+/* Posted transfers wait for those of their own channel alone. */
+static enum weft_channel_scope scope_of(const struct weft_comm_model *model) {
+  const struct weft_channel_model_info *info = weft_channel_model_info(model->channel);
+  return info->asynchronous ? info->at_rank : info->messages;
 }
 
 /* Numbers the queues that some boundary has, rank by rank. */
 static void number_queues(struct weft_agents *agents, const struct weft_verify_context *context,
-                          enum weft_channel_model channel, struct edge_end *ends) {
+                          struct edge_end *ends) {
   const uint32_t p = context->program->rank_count;
+  const enum weft_channel_scope scope = scope_of(&context->model);
   uint32_t count = 0;
   for (uint32_t edge = 0; edge < agents->edge_count; edge++) {
     uint32_t from, to;
     weft_edge_ranks(context, edge, &from, &to);
     if (from != to && from != WEFT_RANK_NONE && to != WEFT_RANK_NONE) {
       ends[count++] =
-          (struct edge_end){from, queue_number(channel, to, true), &agents->of_sender[edge]};
+          (struct edge_end){from, queue_number(scope, edge, to, true), &agents->of_sender[edge]};
       ends[count++] =
-          (struct edge_end){to, queue_number(channel, from, false), &agents->of_receiver[edge]};
+          (struct edge_end){to, queue_number(scope, edge, from, false), &agents->of_receiver[edge]};
     }
   }
   qsort(ends, count, sizeof *ends, compare_ends);
@@ -118,7 +131,7 @@ static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **e
 }
 
 bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_context *context,
-                      enum weft_channel_model channel) {
+                      bool has_queues) {
   const uint32_t p = context->program->rank_count;
   struct edge_end *ends = NULL;
   *agents = (struct weft_agents){.allocator = context->allocator,
@@ -126,12 +139,12 @@ bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_conte
                                  .rank_count = p,
                                  .edge_count = weft_edge_count(context),
                                  .of_rows = context->program->row_begin};
-  if (!weft_channel_has_queues(channel)) {
+  if (!has_queues) {
     return true;
   }
   bool enough = allocate(agents, p, &ends);
   if (enough) {
-    number_queues(agents, context, channel, ends);
+    number_queues(agents, context, ends);
     list_cells(agents, context, true);
     agents->records =
         weft_array_allocate(agents->allocator, agents->record_count, sizeof *agents->records);

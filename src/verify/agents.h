@@ -1,5 +1,5 @@
 /* What takes actions in order: a rank; or, where a rank's transfers are in queues of their own (the
- * NCCL channel models), its compute, and each of its queues.
+ * asynchronous models), its compute, and each of its queues.
  *
  *     0F0,0SEND_F0,0F1,0RECV_B0,...   agent 0: 0F0 0F1 ...   agent 2, "0 to 1": 0SEND_F0 ...
  *                                                            agent 3, "1 to 0": 0RECV_B0 ...
@@ -24,13 +24,9 @@ struct weft_agents {
   uint32_t *of_receiver;
 };
 
-static inline bool weft_channel_has_queues(enum weft_channel_model channel) {
-  return channel >= WEFT_CHANNEL_NCCL_DIRECTED;
-}
-
 /* Of a program whose transfers are in range and on their stages' ranks. False when out of memory. */
 bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_context *context,
-                      enum weft_channel_model channel);
+                      bool has_queues);
 void weft_agents_finish(struct weft_agents *agents);
 
 static inline uint64_t weft_agent_begin(const struct weft_agents *agents, uint32_t agent) {

@@ -67,28 +67,20 @@ static bool describe_member(const struct weft_liveness_run *run, uint32_t agent,
 
 static const char *model_text(const struct weft_liveness_run *run, char *buffer, size_t size) {
   const struct weft_comm_model *model = &run->context->model;
-  static const char *const shared[WEFT_CHANNEL_COUNT] = {
-      "one channel per stage boundary",
-      "one channel per pair of ranks",
-      "one channel per rank",
-      "one NCCL communicator per directed pair of ranks",
-      "one NCCL communicator per pair of ranks",
-      "one NCCL communicator for all ranks"};
-  static const char *const buffered[] = {"stage boundary", "pair of ranks", "rank"};
+  const struct weft_channel_model_info *channel = weft_channel_model_info(model->channel);
   if (!run->has_transfers) {
     (void)snprintf(buffer, size, "whatever the transport");
+  } else if (model->posted) {
+    (void)snprintf(buffer, size, "even where compute alone waits, %s", channel->words);
   } else if (model->capacity == WEFT_CAPACITY_UNLIMITED) {
-    (void)snprintf(buffer, size, "even with sends that never block, %s", shared[model->channel]);
+    (void)snprintf(buffer, size, "even with sends that never block, %s", channel->words);
   } else if (run->has_queues && model->capacity == 0) {
-    (void)snprintf(buffer, size, "with %s", shared[model->channel]);
-  } else if (run->has_queues) {
-    (void)snprintf(buffer, size, "with %" PRIu32 " messages buffered, %s", model->capacity,
-                   shared[model->channel]);
+    (void)snprintf(buffer, size, "with %s", channel->words);
   } else if (model->capacity == 0) {
     (void)snprintf(buffer, size, "when a send blocks until it is received");
   } else {
-    (void)snprintf(buffer, size, "with %" PRIu32 " messages buffered per %s", model->capacity,
-                   buffered[model->channel]);
+    (void)snprintf(buffer, size, "with %" PRIu32 " messages buffered, %s", model->capacity,
+                   channel->words);
   }
   return buffer;
 }

@@ -1,9 +1,8 @@
 /* Channels and their message lists. */
 #include "verify/message_queue.h"
 
+#include <assert.h>
 #include <stdlib.h>
-
-#include "verify/agents.h"
 
 /* A directed stage boundary, or edge, with its two ranks, for numbering pairs. */
 struct edge {
@@ -45,17 +44,18 @@ static bool number_pairs(struct weft_message_queue *queue,
 
 static bool number_channels(struct weft_message_queue *queue,
                             const struct weft_verify_context *context,
-                            enum weft_channel_model channel) {
-  if (channel == WEFT_CHANNEL_PAIR || weft_channel_has_queues(channel)) {
-    return number_pairs(queue, context); /* NCCL matches by order, for each pair of ranks */
+                            enum weft_channel_scope scope) {
+  if (scope == WEFT_SCOPE_DIRECTED_PAIR) {
+    return number_pairs(queue, context);
   }
+  assert(scope == WEFT_SCOPE_EDGE || scope == WEFT_SCOPE_SENDER);
   for (uint32_t e = 0; e < queue->edge_count; e++) {
     uint32_t owner, receiver;
     weft_edge_ranks(context, e, &owner, &receiver);
-    queue->channel_of[e] = channel == WEFT_CHANNEL_EDGE ? e : owner == WEFT_RANK_NONE ? 0 : owner;
+    queue->channel_of[e] = scope == WEFT_SCOPE_EDGE ? e : owner == WEFT_RANK_NONE ? 0 : owner;
   }
   queue->channel_count =
-      channel == WEFT_CHANNEL_EDGE ? queue->edge_count : context->program->rank_count;
+      scope == WEFT_SCOPE_EDGE ? queue->edge_count : context->program->rank_count;
   return true;
 }
 
@@ -101,12 +101,12 @@ static bool list_graph(struct weft_message_queue *queue, const struct weft_progr
 
 bool weft_message_queue_init(struct weft_message_queue *queue,
                              const struct weft_verify_context *context,
-                             enum weft_channel_model channel) {
+                             enum weft_channel_scope scope) {
   *queue = (struct weft_message_queue){.allocator = context->allocator,
                                        .edge_count = weft_edge_count(context)};
   queue->channel_of =
       weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
-  if (queue->channel_of == NULL || !number_channels(queue, context, channel) ||
+  if (queue->channel_of == NULL || !number_channels(queue, context, scope) ||
       !(context->graph == NULL ? list_chain : list_graph)(queue, context->program)) {
     weft_message_queue_finish(queue);
     return false;

@@ -18,11 +18,11 @@ struct weft_message_queue {
   uint32_t *messages;   /* [message] record of the SEND */
 };
 
-/* Of a program whose SENDs are in range and on their stage's rank. False when
- * out of memory. */
+/* Of a program whose SENDs are in range and on their stage's rank; `scope` is that of a channel's
+ * messages. False when out of memory. */
 bool weft_message_queue_init(struct weft_message_queue *queue,
                              const struct weft_verify_context *context,
-                             enum weft_channel_model channel);
+                             enum weft_channel_scope scope);
 void weft_message_queue_finish(struct weft_message_queue *queue);
 
 #endif

@@ -310,9 +310,16 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
   WEFT_NEED(out, error);
   const struct weft_verify_options standard = weft_verify_options_default();
   options = options != NULL ? options : &standard;
-  if ((uint32_t)options->model.channel >= WEFT_CHANNEL_COUNT) {
+  if (weft_channel_model_info(options->model.channel) == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
                      "channel model %d does not exist", (int)options->model.channel);
+  }
+  if (options->model.posted && options->model.capacity != WEFT_CAPACITY_UNLIMITED) {
+    return weft_fail(error, WEFT_ERR_USAGE, "set the capacity to WEFT_CAPACITY_UNLIMITED",
+                     "posted sends with a capacity of %" PRIu32
+                     ": a send that waits for nothing "
+                     "has no limit",
+                     options->model.capacity);
   }
   struct owned_report *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
   if (owned == NULL) {

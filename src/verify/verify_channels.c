@@ -59,7 +59,7 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   assert(context->program != NULL);
   struct channel_check check = {.context = context};
   const uint32_t edges = weft_edge_count(context);
-  if (!weft_message_queue_init(&check.queue, context, WEFT_CHANNEL_EDGE)) {
+  if (!weft_message_queue_init(&check.queue, context, WEFT_SCOPE_EDGE)) {
     return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
   }
   check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);

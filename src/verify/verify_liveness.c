@@ -275,8 +275,9 @@ static uint64_t made_size(const struct weft_liveness_run *run) {
 
 static bool allocate(struct weft_liveness_run *run) {
   const struct weft_allocator *allocator = run->context->allocator;
-  if (!weft_agents_init(&run->agents, run->context,
-                        run->has_transfers ? run->context->model.channel : WEFT_CHANNEL_EDGE)) {
+  const struct weft_channel_model_info *channel =
+      weft_channel_model_info(run->context->model.channel);
+  if (!weft_agents_init(&run->agents, run->context, run->has_queues)) {
     return false;
   }
   run->states = weft_array_allocate_zero(allocator, run->agents.count, sizeof *run->states);
@@ -290,7 +291,7 @@ static bool allocate(struct weft_liveness_run *run) {
       return run->made != NULL;
     }
   }
-  if (!weft_message_queue_init(&run->queue, run->context, run->context->model.channel)) {
+  if (!weft_message_queue_init(&run->queue, run->context, channel->messages)) {
     return false;
   }
   run->sent = weft_array_allocate_zero(allocator, run->queue.channel_count, sizeof *run->sent);
@@ -317,7 +318,9 @@ enum weft_status weft_verify_liveness(struct weft_verify_context *context,
                                   .capacity = context->model.capacity,
                                   .queue = {.allocator = context->allocator},
                                   .agents = {.allocator = context->allocator}};
-  run.has_queues = run.has_transfers && weft_channel_has_queues(context->model.channel);
+  run.has_queues =
+      run.has_transfers &&
+      (context->model.posted || weft_channel_model_info(context->model.channel)->asynchronous);
   bool enough = allocate(&run);
   if (enough) {
     run_all(&run);

@@ -53,9 +53,9 @@ load ../setup/cli_setup
   weft verify --channel edg
   fails 2 "expected one of edge|pair|rank" "did you mean 'edge'"
   weft verify --comm rendevous
-  fails 2 "did you mean rendezvous?"
+  fails 2 "did you mean 'rendezvous'?" "expected one of posted|eager|rendezvous|slots:K"
   weft verify --comm slot
-  fails 2 "did you mean slots:K"
+  fails 2 "did you mean 'slots:K'"
   weft gen ForwardOnly -p 2 -m 2 --placement loops
   fails 2 "did you mean 'loop'"
   weft help --completion csh

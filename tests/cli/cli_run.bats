@@ -98,7 +98,7 @@ ends() {
 @test "run: one step is counted, and --comm can be stricter" {
   "$WEFT" gen Interleaved1F1B -p 2 -v 2 -m 4 | "$WEFT" lower >p.csv
   [ "$(field '[.steps, .steps_counted]' p.csv --steps 1 --stage null)" = '[1,1]' ]
-  for comm in posted eager rendezvous; do
+  for comm in posted eager slots:1 rendezvous; do
     [ "$(field .comm p.csv --comm $comm --stage null)" = "\"$comm\"" ]
     [ "$(field '.ratio >= 1' p.csv --comm $comm --transport loopback)" = true ]
   done
@@ -198,7 +198,9 @@ ends() {
   weft run t.csv --stage sleeep
   fails 2 "did you mean 'sleep'"
   weft run t.csv --comm slots:2
-  fails 2 "posted|eager|rendezvous"
+  succeeds
+  weft run t.csv --comm slot
+  fails 2 "posted|eager|rendezvous|slots:K"
   weft run t.csv --steps 0
   fails 2 "--steps"
   weft run t.csv --stall-limit -1

@@ -16,7 +16,7 @@ EOF
 @test "run executes a graph on threads and loopback, in every mode" {
   setup_graph
   for transport in threads loopback; do
-    for comm in posted eager rendezvous; do
+    for comm in posted eager slots:1 rendezvous; do
       weft run g.csv --transport "$transport" --comm "$comm" --stage null
       succeeds
       [[ ${lines[0]} == "g.csv: 3 ranks, 6 stages, 2 microbatches, "* ]]

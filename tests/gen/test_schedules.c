@@ -89,13 +89,14 @@ static void check_shape(const struct weft_schedule_info *info, const struct weft
   assert_int_equal(table->rank_count, shape->ranks);
   assert_int_equal(table->stage_count, shape->ranks * shape->stages_per_rank);
   assert_int_equal(table->microbatch_count, shape->microbatches);
-  assert_right(info->name, table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE});
+  assert_right(info->name, table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE, false});
   for (uint32_t window = 1; window <= 4; window++) {
     struct weft_program *program = lower(table, window);
     for (unsigned k = 0; k < 4; k++) {
       for (unsigned channel = 0; channel < 3 && (window == 3 || k == 0); channel++) {
-        assert_right(info->name, program,
-                     (struct weft_comm_model){capacities[k], (enum weft_channel_model)channel});
+        assert_right(
+            info->name, program,
+            (struct weft_comm_model){capacities[k], (enum weft_channel_model)channel, false});
       }
     }
     weft_program_destroy(program);
@@ -178,7 +179,7 @@ static void facts_match_tables(void **state) {
     assert_non_null(info->peak_activation);
     assert_non_null(info->paper);
     assert_non_null(info->limits);
-    assert_right(info->name, table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE});
+    assert_right(info->name, table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE, false});
     weft_program_destroy(table);
   }
 }
@@ -192,8 +193,8 @@ static void forward_only_runs_at_v_placement(void **state) {
             .ranks = p, .stages_per_rank = v, .microbatches = m, .placement = WEFT_PLACEMENT_V};
         struct weft_program *table = generate("ForwardOnly", &shape);
         struct weft_program *program = lower(table, 3);
-        assert_right("ForwardOnly", table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE});
-        assert_right("ForwardOnly", program, (struct weft_comm_model){0, WEFT_CHANNEL_RANK});
+        assert_right("ForwardOnly", table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE, false});
+        assert_right("ForwardOnly", program, (struct weft_comm_model){0, WEFT_CHANNEL_RANK, false});
         weft_program_destroy(program);
         weft_program_destroy(table);
       }

@@ -31,7 +31,7 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
   struct weft_pipeline_options options = graph_model_options(job->model, &source);
   const struct weft_batch batch = graph_model_batch(job->model, rank);
   struct weft_pipeline *pipeline;
-  options.comm = (enum weft_run_comm)(job->model->seed % 3);
+  options.comm = (enum weft_send_model)(job->model->seed % 3);
   options.check_payloads = job->model->seed % 2 == 0;
   enum weft_status status = weft_pipeline_create(NULL, transport, &options, &pipeline, error);
   if (status < 0) {

@@ -19,7 +19,7 @@ enum { MODELS = 60, STEPS = 3 };
 
 struct job {
   struct graph_model *model;
-  enum weft_run_comm comm;
+  enum weft_send_model comm;
   const char *complaints[GRAPH_STAGES_MAX]; /* by rank */
 };
 
@@ -71,7 +71,7 @@ static void test_random_graphs(void **state) {
   (void)state;
   struct graph_model *model = malloc(sizeof *model);
   for (uint64_t seed = 1; seed <= MODELS; seed++) {
-    struct job job = {.model = model, .comm = (enum weft_run_comm)(seed % 3)};
+    struct job job = {.model = model, .comm = (enum weft_send_model)(seed % 3)};
     graph_model_init(model, seed, 1 + (uint32_t)(seed % 6));
     run_model(&job);
     graph_model_finish(model);

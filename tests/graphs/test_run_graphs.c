@@ -48,7 +48,7 @@ static void step(const struct graph_model *model, struct pipelines *pipelines, b
 }
 
 /* Two training steps with an eval between them. */
-static void run_model(const struct graph_model *model, enum weft_run_comm comm, uint64_t seed) {
+static void run_model(const struct graph_model *model, enum weft_send_model comm, uint64_t seed) {
   struct weft_fixed_source source;
   struct weft_pipeline_options options = graph_model_options(model, &source);
   struct pipelines pipelines;
@@ -87,7 +87,7 @@ static void test_random_graphs(void **state) {
   for (uint64_t seed = 1; seed <= MODELS; seed++) {
     graph_model_init(model, seed, 0);
     verify(model);
-    run_model(model, (enum weft_run_comm)(seed % 3), seed);
+    run_model(model, (enum weft_send_model)(seed % 3), seed);
     edges += model->graph->edge_count;
     heads += model->boundary_count - model->graph->edge_count;
     for (uint32_t s = 0; s < model->stage_count; s++) {

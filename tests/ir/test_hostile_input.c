@@ -40,11 +40,12 @@ static void assert_cheap(const struct test_memory *memory, const char *step, con
 }
 
 static void try_verify(struct test_memory *memory, const struct weft_program *program) {
-  static const struct weft_comm_model models[] = {{0, WEFT_CHANNEL_EDGE},
-                                                  {1, WEFT_CHANNEL_RANK},
-                                                  {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_PAIR},
-                                                  {0, WEFT_CHANNEL_NCCL_WORLD},
-                                                  {2, WEFT_CHANNEL_NCCL_DIRECTED}};
+  static const struct weft_comm_model models[] = {
+      {0, WEFT_CHANNEL_EDGE, false},
+      {1, WEFT_CHANNEL_RANK, false},
+      {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_PAIR, false},
+      {0, WEFT_CHANNEL_NCCL_WORLD, false},
+      {2, WEFT_CHANNEL_NCCL_DIRECTED, false}};
   for (size_t k = 0; k < sizeof models / sizeof models[0]; k++) {
     struct weft_verify_options options = weft_verify_options_default();
     struct weft_report *report = NULL;

@@ -51,6 +51,7 @@ static struct weft_pipeline_options options_of(struct thread_job *job) {
   options.boundaries = &setup->model.boundary;
   options.boundary_count = 1;
   options.comm = setup->comm;
+  options.slots = setup->slots;
   options.stall_limit = job->stall_limit;
   options.check_payloads = setup->checks_payloads;
   options.interrupted = job->interrupted;

@@ -162,6 +162,7 @@ static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t 
   options.boundaries = &setup->model.boundary;
   options.boundary_count = 1;
   options.comm = setup->comm;
+  options.slots = setup->slots;
   options.stall_limit = stall_limit >= 0 ? stall_limit : setup->stall_limit;
   options.check_payloads = setup->checks_payloads;
   options.interrupted = is_interrupted;

@@ -53,7 +53,8 @@ struct trial_setup {
   uint32_t rank_of[TRIAL_STAGES_MAX];
   uint32_t steps;
   bool is_eval[TRIAL_STEPS_MAX]; /* a step that is forward only */
-  enum weft_run_comm comm;
+  enum weft_send_model comm;
+  uint32_t slots; /* of slots:K */
   struct weft_comm_options network;
   int64_t stall_limit;
   int64_t stage_time_max;

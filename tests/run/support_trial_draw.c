@@ -54,12 +54,13 @@ static bool try_schedule(struct trial_setup *setup, struct weft_random *random) 
   return setup->program->stage_count <= TRIAL_STAGES_MAX;
 }
 
-static bool completes(const struct weft_program *program, enum weft_run_comm comm) {
+static bool completes(const struct weft_program *program, enum weft_send_model comm,
+                      uint32_t slots) {
   struct weft_verify_options options = weft_verify_options_default();
   struct weft_report *report = NULL;
-  options.model = (struct weft_comm_model){
-      .capacity = comm == WEFT_COMM_RENDEZVOUS ? 0 : WEFT_CAPACITY_UNLIMITED,
-      .channel = WEFT_CHANNEL_EDGE};
+  options.model = (struct weft_comm_model){.capacity = weft_send_model_capacity(comm, slots),
+                                           .channel = WEFT_CHANNEL_EDGE,
+                                           .posted = !weft_send_model_info(comm)->row_waits};
   const bool is_ok = weft_verify(NULL, program, &options, &report, NULL) == WEFT_OK && report->ok;
   weft_report_destroy(report);
   return is_ok;
@@ -77,7 +78,7 @@ static bool try_random_program(struct trial_setup *setup, struct weft_random *ra
                  setup->program->rank_count, setup->program->stage_count,
                  setup->program->microbatch_count);
   draft_finish(&draft);
-  return !misordered && completes(setup->program, setup->comm);
+  return !misordered && completes(setup->program, setup->comm, setup->slots);
 }
 
 static void draw_program(struct trial_setup *setup, struct weft_random *random) {
@@ -189,7 +190,8 @@ void trial_draw(struct trial_setup *setup, uint64_t seed, enum trial_fault fault
   struct weft_random random = {.state = seed};
   const enum trial_fault drawn = (enum trial_fault)weft_random_below(&random, FAULT_COUNT);
   *setup = (struct trial_setup){.seed = seed, .fault = fault == FAULT_COUNT ? drawn : fault};
-  setup->comm = (enum weft_run_comm)weft_random_below(&random, 3);
+  setup->comm = (enum weft_send_model)weft_random_below(&random, WEFT_SEND_MODEL_COUNT);
+  setup->slots = 1 + (uint32_t)(seed % 3);
   setup->steps = 1 + weft_random_below(&random, TRIAL_STEPS_MAX);
   draw_program(setup, &random);
   draw_evals(setup, &random);
@@ -215,7 +217,8 @@ bool trial_draw_schedule(struct trial_setup *setup, const struct weft_named_sour
   (void)snprintf(setup->name, sizeof setup->name, "%s p=%u n=%u m=%u", named->schedule,
                  named->ranks, setup->program->stage_count, m);
   (void)weft_placement_infer(setup->program, setup->rank_of);
-  setup->comm = (enum weft_run_comm)weft_random_below(&random, 3);
+  setup->comm = (enum weft_send_model)weft_random_below(&random, WEFT_SEND_MODEL_COUNT);
+  setup->slots = 1 + (uint32_t)(seed % 3);
   draw_times(setup, &random);
   setup->has_cost_stages = false;
   draw_model(setup, &random);

@@ -253,7 +253,7 @@ static void wrong_in_pipelines(void **state) {
   REFUSES_OPTION("needs stages", options.stages = NULL);
   REFUSES_OPTION("boundaries", options.boundaries = NULL);
   REFUSES_OPTION("stall limit", options.stall_limit = -1);
-  REFUSES_OPTION("options.comm is 3", options.comm = (enum weft_run_comm)3);
+  REFUSES_OPTION("options.comm is 4", options.comm = (enum weft_send_model)4);
   REFUSES_OPTION("9 tensors, at most 8", boundary.tensor_count = 9);
   REFUSES_OPTION("1000000 tensors", boundary.tensor_count = 1000000);
   boundary.tensor_count = 1;

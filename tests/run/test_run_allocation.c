@@ -89,7 +89,7 @@ static void describe(struct setting *setting, const struct weft_program *program
   options->check_payloads = true;
 }
 
-static struct setting *set_up(const char *schedule, enum weft_run_comm comm, const char *where) {
+static struct setting *set_up(const char *schedule, enum weft_send_model comm, const char *where) {
   struct weft_error error;
   struct weft_program *program;
   struct setting *setting = calloc(1, sizeof *setting);
@@ -130,7 +130,7 @@ static void step_all(struct pipelines *pipelines, const struct setting *setting,
   }
 }
 
-static void run_loopback(const char *schedule, enum weft_run_comm comm) {
+static void run_loopback(const char *schedule, enum weft_send_model comm) {
   struct setting *setting = set_up(schedule, comm, "loopback");
   const struct weft_comm_options options = {.rank_count = RANKS, .latency_ticks = 3};
   struct pipelines pipelines;
@@ -207,7 +207,7 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
   return status;
 }
 
-static void run_threads(const char *schedule, enum weft_run_comm comm) {
+static void run_threads(const char *schedule, enum weft_send_model comm) {
   struct setting *setting = set_up(schedule, comm, "threads");
   struct weft_comm *world;
   struct weft_error error;
@@ -224,9 +224,9 @@ static void run_threads(const char *schedule, enum weft_run_comm comm) {
 
 /* ---- All ---- */
 
-static void for_every_schedule(void (*run)(const char *schedule, enum weft_run_comm comm)) {
-  static const enum weft_run_comm comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
-                                             WEFT_COMM_RENDEZVOUS};
+static void for_every_schedule(void (*run)(const char *schedule, enum weft_send_model comm)) {
+  static const enum weft_send_model comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
+                                               WEFT_COMM_RENDEZVOUS};
   unsigned cases = 0;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);

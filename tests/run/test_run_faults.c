@@ -183,13 +183,12 @@ static const char *judge(const struct trial *trial) {
 /* ---- Seeds ---- */
 
 static void describe(const struct trial_setup *setup, const struct trial *trial, const char *what) {
-  static const char *const comms[] = {"posted", "eager", "rendezvous"};
   print_message("seed %" PRIu64
                 ": %s\n  %s, %s, %u steps; fault: %s, rank %u, stage %u, no. %" PRIu64 ", %" PRId64
                 "\n  %" PRIu64 " turns, hash %016" PRIx64 "\n",
-                setup->seed, what, setup->name, comms[setup->comm], setup->steps,
-                trial_fault_name(setup->fault), setup->victim, setup->victim_stage, setup->when,
-                setup->amount, trial->turns, trial->hash);
+                setup->seed, what, setup->name, weft_send_model_info(setup->comm)->name,
+                setup->steps, trial_fault_name(setup->fault), setup->victim, setup->victim_stage,
+                setup->when, setup->amount, trial->turns, trial->hash);
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     const struct trial_rank *rank = &trial->ranks[r];
     print_message("  rank %u: %s after %u steps%s: %s\n", r, weft_status_name(rank->status),

@@ -20,7 +20,7 @@ enum { WIDTH = 3 };
 struct job {
   const char *schedule;
   uint32_t p, v, m, rows;
-  enum weft_run_comm comm;
+  enum weft_send_model comm;
   uint64_t seed;
 };
 
@@ -181,7 +181,7 @@ static void test_every_schedule(void **state) {
                                   .v = v,
                                   .m = m,
                                   .rows = 2 * m + 1, /* uneven */
-                                  .comm = (enum weft_run_comm)(jobs % 3),
+                                  .comm = (enum weft_send_model)(jobs % 3),
                                   .seed = jobs};
           run_job(&job, m <= 5 && p == 2);
           jobs++;

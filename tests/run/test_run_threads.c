@@ -53,7 +53,7 @@ static void every_schedule(void **state) {
         if (!draw(&setup, weft_schedule_at(k)->name, p, 2 * p, 100 * p + 10 * k + repeat)) {
           continue;
         }
-        setup.comm = (enum weft_run_comm)(repeat % 3);
+        setup.comm = (enum weft_send_model)(repeat % 3);
         job.stage_time_max = repeat == 1 ? 50000 : 0;
         job.delay_max = repeat == 2 ? 50000 : 0;
         run_well(&setup);

@@ -10,23 +10,21 @@ static const struct {
   const char *name;
   struct weft_comm_model model;
 } models[ORACLE_MODELS] = {
-    {"rendezvous/edge", {0, WEFT_CHANNEL_EDGE}},
-    {"rendezvous/pair", {0, WEFT_CHANNEL_PAIR}},
-    {"rendezvous/rank", {0, WEFT_CHANNEL_RANK}},
-    {"slots:1/edge", {1, WEFT_CHANNEL_EDGE}},
-    {"slots:1/pair", {1, WEFT_CHANNEL_PAIR}},
-    {"slots:1/rank", {1, WEFT_CHANNEL_RANK}},
-    {"slots:2/edge", {2, WEFT_CHANNEL_EDGE}},
-    {"slots:2/pair", {2, WEFT_CHANNEL_PAIR}},
-    {"slots:2/rank", {2, WEFT_CHANNEL_RANK}},
-    {"eager/edge", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_EDGE}},
-    {"eager/pair", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_PAIR}},
-    {"eager/rank", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_RANK}},
+    {"rendezvous/edge", {0, WEFT_CHANNEL_EDGE, false}},
+    {"rendezvous/pair", {0, WEFT_CHANNEL_PAIR, false}},
+    {"rendezvous/rank", {0, WEFT_CHANNEL_RANK, false}},
+    {"slots:1/edge", {1, WEFT_CHANNEL_EDGE, false}},
+    {"slots:1/pair", {1, WEFT_CHANNEL_PAIR, false}},
+    {"slots:1/rank", {1, WEFT_CHANNEL_RANK, false}},
+    {"slots:2/edge", {2, WEFT_CHANNEL_EDGE, false}},
+    {"slots:2/pair", {2, WEFT_CHANNEL_PAIR, false}},
+    {"slots:2/rank", {2, WEFT_CHANNEL_RANK, false}},
+    {"eager/edge", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_EDGE, false}},
+    {"eager/pair", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_PAIR, false}},
+    {"eager/rank", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_RANK, false}},
 };
 
-struct weft_comm_model oracle_model(uint32_t index) {
-  return models[index].model;
-}
+struct weft_comm_model oracle_model(uint32_t index) { return models[index].model; }
 const char *oracle_model_name(uint32_t index) { return models[index].name; }
 
 static void *allocate(size_t count, size_t size) {

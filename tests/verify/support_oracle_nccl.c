@@ -1,4 +1,4 @@
-/* The oracle for the NCCL channel models (support_oracle_nccl.h). Written to be plainly right
+/* The oracle for the asynchronous models (support_oracle_nccl.h). Written to be plainly right
  * rather than quick. */
 #include "support_oracle_nccl.h"
 
@@ -6,17 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[ORACLE_NCCL_MODELS] = {
-    "rendezvous/nccl-directed", "rendezvous/nccl-pair", "rendezvous/nccl-world",
-    "slots:1/nccl-directed",    "slots:1/nccl-pair",    "slots:1/nccl-world",
-    "slots:2/nccl-directed",    "slots:2/nccl-pair",    "slots:2/nccl-world",
-    "eager/nccl-directed",      "eager/nccl-pair",      "eager/nccl-world"};
+static const char *const names[ORACLE_NCCL_MODELS] = {"rendezvous/nccl-directed",
+                                                      "rendezvous/nccl-pair",
+                                                      "rendezvous/nccl-world",
+                                                      "slots:1/nccl-directed",
+                                                      "slots:1/nccl-pair",
+                                                      "slots:1/nccl-world",
+                                                      "slots:2/nccl-directed",
+                                                      "slots:2/nccl-pair",
+                                                      "slots:2/nccl-world",
+                                                      "eager/nccl-directed",
+                                                      "eager/nccl-pair",
+                                                      "eager/nccl-world",
+                                                      "posted/edge",
+                                                      "posted/pair",
+                                                      "posted/rank"};
 
 struct weft_comm_model oracle_nccl_model(uint32_t index) {
   static const uint32_t capacities[] = {0, 1, 2, WEFT_CAPACITY_UNLIMITED};
   static const enum weft_channel_model channels[] = {
       WEFT_CHANNEL_NCCL_DIRECTED, WEFT_CHANNEL_NCCL_PAIR, WEFT_CHANNEL_NCCL_WORLD};
-  return (struct weft_comm_model){capacities[index / 3], channels[index % 3]};
+  static const enum weft_channel_model posted[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
+                                                   WEFT_CHANNEL_RANK};
+  return index < 12 ? (struct weft_comm_model){capacities[index / 3], channels[index % 3], false}
+                    : (struct weft_comm_model){WEFT_CAPACITY_UNLIMITED, posted[index % 3], true};
 }
 
 const char *oracle_nccl_model_name(uint32_t index) { return names[index]; }
@@ -52,6 +65,9 @@ static uint32_t queue_of(const struct oracle_nccl *nccl, const struct oracle_cel
   switch (nccl->model.channel) {
     case WEFT_CHANNEL_NCCL_DIRECTED: return 1 + 2 * other + (sends ? 1 : 0);
     case WEFT_CHANNEL_NCCL_PAIR: return 1 + other;
+    case WEFT_CHANNEL_EDGE: return 1 + message->edge;
+    case WEFT_CHANNEL_PAIR: return 1 + 2 * other + (sends ? 1 : 0);
+    case WEFT_CHANNEL_RANK: return sends ? 1 : 2 + other;
     default: return 1;
   }
 }
@@ -132,18 +148,26 @@ static bool has_started(const struct oracle_nccl *nccl, const uint8_t *done, uin
   return true;
 }
 
-static bool same_channel(const struct oracle *oracle, uint32_t a, uint32_t b) {
-  const struct oracle_message *x = &oracle->messages[a], *y = &oracle->messages[b];
-  return x->from == y->from && x->to == y->to;
+static uint32_t channel_number(const struct oracle_nccl *nccl, uint32_t number) {
+  const struct oracle_message *message = &nccl->oracle->messages[number];
+  switch (nccl->model.channel) {
+    case WEFT_CHANNEL_EDGE: return message->edge;
+    case WEFT_CHANNEL_RANK: return message->from;
+    default: return message->from * nccl->oracle->rank_count + message->to;
+  }
+}
+
+static bool same_channel(const struct oracle_nccl *nccl, uint32_t a, uint32_t b) {
+  return channel_number(nccl, a) == channel_number(nccl, b);
 }
 
 /* Messages on a message's channel, and the oldest of them. */
-static uint32_t on_channel(const struct oracle *oracle, const struct oracle_nccl_run *run,
+static uint32_t on_channel(const struct oracle_nccl *nccl, const struct oracle_nccl_run *run,
                            uint32_t message, uint32_t *oldest) {
   uint32_t count = 0;
   *oldest = ORACLE_NONE;
   for (uint32_t at = 0; at < run->in_flight; at++) {
-    if (same_channel(oracle, run->flight[at], message) && count++ == 0) {
+    if (same_channel(nccl, run->flight[at], message) && count++ == 0) {
       *oldest = run->flight[at];
     }
   }
@@ -187,7 +211,7 @@ static bool step_send(const struct oracle_nccl *nccl, struct oracle_nccl_run *ru
     run->done[cell] = 1;
     return true;
   }
-  if (on_channel(nccl->oracle, run, message, &oldest) >= capacity) {
+  if (on_channel(nccl, run, message, &oldest) >= capacity) {
     return false;
   }
   run->flight[run->in_flight++] = message;
@@ -207,7 +231,7 @@ static bool step(const struct oracle_nccl *nccl, struct oracle_nccl_run *run, ui
   }
   if (of->kind == ORACLE_RECV) {
     uint32_t oldest;
-    (void)on_channel(nccl->oracle, run, of->message, &oldest);
+    (void)on_channel(nccl, run, of->message, &oldest);
     if (oldest != of->message) {
       return false;
     }
@@ -292,10 +316,6 @@ static void see(struct search *search, const struct state *state) {
   search->table[at] = search->seen_count;
 }
 
-static uint32_t channel_number(const struct oracle *oracle, uint32_t message) {
-  return oracle->messages[message].from * ORACLE_EXPLORE_RANKS + oracle->messages[message].to;
-}
-
 static void pack(const struct oracle_nccl *nccl, const struct oracle_nccl_run *run,
                  struct state *state) {
   const struct oracle *oracle = nccl->oracle;
@@ -311,7 +331,7 @@ static void pack(const struct oracle_nccl *nccl, const struct oracle_nccl_run *r
   for (uint32_t k = 0; k < run->in_flight; k++) {
     uint32_t at = state->in_flight++;
     while (at > 0 &&
-           channel_number(oracle, state->flight[at - 1]) > channel_number(oracle, run->flight[k])) {
+           channel_number(nccl, state->flight[at - 1]) > channel_number(nccl, run->flight[k])) {
       state->flight[at] = state->flight[at - 1];
       at--;
     }
@@ -417,7 +437,7 @@ static bool needs(const struct oracle_nccl *nccl, const struct oracle_nccl_run *
   if (!has_started(nccl, run->done, rank, waiting)) {
     return rank == rank_of(oracle, cell) && waits_for_own(nccl, run->done, waiting, cell);
   }
-  (void)on_channel(oracle, run, of->message, &oldest);
+  (void)on_channel(nccl, run, of->message, &oldest);
   if (of->kind == ORACLE_SEND) {
     return partner(oracle, run->out[waiting] ? of->message : oldest, ORACLE_RECV) == cell;
   }
@@ -426,7 +446,7 @@ static bool needs(const struct oracle_nccl *nccl, const struct oracle_nccl_run *
     return true;
   }
   for (uint32_t k = 0; k < run->in_flight && run->flight[k] != of->message; k++) {
-    if (same_channel(oracle, run->flight[k], of->message) &&
+    if (same_channel(nccl, run->flight[k], of->message) &&
         partner(oracle, run->flight[k], ORACLE_RECV) == cell) {
       return true;
     }

@@ -1,11 +1,12 @@
-/* The oracle for the NCCL channel models, with nothing of the verifier in it. The semantics are
- * those of weft/verify.h, word for word:
+/* The oracle for the asynchronous models, with nothing of the verifier in it. The semantics are
+ * those of weft/channel_models.h:
  *
  *   A transfer starts when the compute before it in its row is done and everything before it in
  *   the queue of its communicator, sends and receives alike. Compute waits for the compute before
  *   it, and for the RECVs of its inputs. A started SEND puts its message on the channel of its two
  *   ranks, and is done when it has been received (capacity 0), when fewer than K older messages
  *   wait there (capacity K), or at once. A started RECV is done when its message is the oldest.
+ *   Posted transfers are the same, at once, with a queue at either end of each channel.
  *
  * Every cell is its own: there is no agent and no cursor, only the set of cells that are done. */
 #ifndef TESTS_SUPPORT_ORACLE_NCCL_H
@@ -13,8 +14,8 @@
 
 #include "support_oracle.h"
 
-/* Four capacities by three communicators. */
-#define ORACLE_NCCL_MODELS 12u
+/* Four capacities by three communicators, then posted by three channels. */
+#define ORACLE_NCCL_MODELS 15u
 struct weft_comm_model oracle_nccl_model(uint32_t index);
 /* "rendezvous/nccl-directed", ...; static storage. */
 const char *oracle_nccl_model_name(uint32_t index);

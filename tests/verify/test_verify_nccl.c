@@ -37,23 +37,24 @@ static void graphs_under_every_nccl_model(void **state) {
 static const struct {
   const char *rows, *verdicts;
 } small_programs[] = {
-    {"0F0,0SEND_F0\n1RECV_F0,1F0\n", "cccccccccccc"},
+    {"0F0,0SEND_F0\n1RECV_F0,1F0\n", "ccccccccccccccc"},
     /* Both send before they receive: one communicator for both directions hangs, unless a send is
      * buffered. */
     {"0F0,0F1,0SEND_F0,0SEND_F1,2RECV_F0,2F0,2RECV_F1,2F1\n"
      "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1\n",
-     "cssccccccccc"},
+     "csscccccccccccc"},
     /* A receive that comes too early holds up the send that the other rank needs for it. */
-    {"0F0,2RECV_F0,0SEND_F0,2F0\n1RECV_F0,1F0,1SEND_F0\n", "csscsscsscss"},
+    {"0F0,2RECV_F0,0SEND_F0,2F0\n1RECV_F0,1F0,1SEND_F0\n", "csscsscsscssccc"},
     /* The same over a third rank: only one communicator for all ranks hangs, buffered or not. */
-    {"0F0,3RECV_F0,0SEND_F0,3F0\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2F0,2SEND_F0\n", "ccsccsccsccs"},
+    {"0F0,3RECV_F0,0SEND_F0,3F0\n1RECV_F0,1F0,1SEND_F0\n2RECV_F0,2F0,2SEND_F0\n",
+     "ccsccsccsccsccc"},
     /* Sends are enqueued behind compute that needs what they bring about. */
-    {"0F0,2RECV_F0,2F0,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n", "ssssssssssss"},
+    {"0F0,2RECV_F0,2F0,0SEND_F0\n1RECV_F0,1F0,1SEND_F0\n", "sssssssssssssss"},
     /* Two boundaries between the same two ranks, received in another order than sent. */
     {"0F0,0SEND_F0,2RECV_F0,2F0,2B0,0F1,0SEND_F1,2SEND_B0,0RECV_B0,0B0,2RECV_F1,2F1,2B1,"
      "2SEND_B1,0RECV_B1,0B1\n"
      "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,1RECV_F1,1F1,1SEND_F1,1RECV_B1,1B1,1SEND_B1\n",
-     "ssssssssssss"},
+     "sssssssssssscss"},
 };
 
 static void small_programs_by_hand(void **state) {

@@ -29,9 +29,6 @@ ROW(run_steps, STEPS, '\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 10000, 
     "steps to run; default 3, of which the first is a warm-up");
 ROW(train_steps, STEPS, '\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, WEFT_CLI_STEPS_MAX,
     WEFT_CLI_STEPS_MAX, "steps in total; default 800");
-ROW(run_comm, COMM, '\0', "comm", WEFT_CLI_KIND_CHOICE, "MODEL", "posted|eager|rendezvous", 0, 0, 0,
-    "when a rank continues after SEND and RECV: at once (posted, default), after a RECV has "
-    "arrived (eager), or also after a SEND was received (rendezvous)");
 ROW(train_stall_limit, STALL_LIMIT, '\0', "stall-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0, 31536000,
     31536000, "seconds that a rank waits before it reports a hang; 0: no limit; default 300");
 ROW(train_memory, MEMORY, '\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, WEFT_CLI_COST_MAX,
@@ -101,8 +98,8 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(STAGES), OPTION(MAX_FINDINGS),
-      OPTION(GRAPH), OUTPUT_JSON_HELP},
+     {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(LIST), OPTION(STAGES),
+      OPTION(MAX_FINDINGS), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "prove that a table or program is right and cannot hang",
      "Checks that every stage executes every microbatch exactly once and in order, that sends and "
      "receives match, and that no rank can wait forever. Every finding names rank, step, action "
@@ -216,7 +213,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE),
-      OPTION(GPUS), OPTION(PARTITIONS), OPTION(NO_GRAPH), OPTION(STAGE), &run_steps, &run_comm,
+      OPTION(GPUS), OPTION(PARTITIONS), OPTION(NO_GRAPH), OPTION(STAGE), &run_steps, OPTION(COMM),
       OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), &run_output, OPTION(JSON),
       OPTION(HELP)},
      "execute a table or program and compare it with its prediction",

@@ -101,12 +101,8 @@ static int read_stragglers(const struct weft_cli *cli, const struct weft_cli_arg
 
 static void read_sim_options(const struct weft_cli_arguments *arguments,
                              struct weft_sim_options *options) {
-  /* In the order of the option's choices. */
-  static const enum weft_channel_model channels[] = {
-      WEFT_CHANNEL_EDGE,          WEFT_CHANNEL_PAIR,      WEFT_CHANNEL_RANK,
-      WEFT_CHANNEL_NCCL_DIRECTED, WEFT_CHANNEL_NCCL_PAIR, WEFT_CHANNEL_NCCL_WORLD};
   *options = weft_sim_options_default();
-  options->channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
+  options->channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
   options->jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);
   options->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, options->seed);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/channel_models.h>
 #include <weft/launch.h>
 #include <weft/support.h>
 
@@ -64,16 +65,44 @@ static int bad_choice(const struct parser *parser, const struct weft_cli_option 
   size_t size;
   weft_cli_suggestion_init(&suggestion, text, strlen(text));
   while ((size = weft_cli_choice_next(&choices, &item)) > 0) {
-    weft_cli_suggestion_offer(&suggestion, item, size);
+    const bool numbered = size > 2 && item[size - 2] == ':'; /* slots:K: "slots" is compared */
+    weft_cli_suggestion_offer(&suggestion, item, numbered ? size - 2 : size);
   }
   char quoted[80], hint[128];
-  (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?", (int)suggestion.best_size,
+  (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?",
+                 suggestion.best != NULL ? (int)strcspn(suggestion.best, "|") : 0,
                  suggestion.best != NULL ? suggestion.best : "");
   char help[80];
   return weft_cli_usage(parser->cli,
                         suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
                         "--%s '%s' is not known: expected one of %s", option->name,
                         weft_cli_quote(quoted, sizeof quoted, text), option->choices);
+}
+
+/* A communication model. Where the name is right, the number behind its colon is not. */
+static int read_model(const struct parser *parser, const struct weft_cli_option *option,
+                      const char *text) {
+  struct weft_cli_arguments *arguments = parser->arguments;
+  enum weft_send_model model;
+  uint32_t capacity;
+  if (weft_send_model_parse(text, &model, &capacity, NULL) == WEFT_OK) {
+    arguments->choices[option->id] = model;
+    arguments->numbers[option->id] = capacity;
+    return WEFT_CLI_OK;
+  }
+  const char *choices = option->choices, *item;
+  size_t size;
+  while ((size = weft_cli_choice_next(&choices, &item)) > 0) {
+    const size_t prefix = size - strlen("K");
+    if (item[prefix - 1] == ':' && strncmp(text, item, prefix) == 0) {
+      const uint64_t most = WEFT_CAPACITY_UNLIMITED - 1;
+      char name[64];
+      (void)snprintf(name, sizeof name, "--%s %.*s", option->name, (int)prefix, item);
+      return weft_cli_read_bounded(parser->cli, name, text + prefix, 0, most, most,
+                                   &arguments->numbers[option->id]);
+    }
+  }
+  return bad_choice(parser, option, text);
 }
 
 static int add_to_list(const struct parser *parser, const char *name, const char *text) {
@@ -118,8 +147,8 @@ static int read_value(const struct parser *parser, const struct weft_cli_option 
       return find_choice(option->choices, text, &arguments->choices[id])
                  ? WEFT_CLI_OK
                  : bad_choice(parser, option, text);
+    case WEFT_CLI_KIND_MODEL: return read_model(parser, option, text);
     case WEFT_CLI_KIND_FLAG:
-    case WEFT_CLI_KIND_MODEL:
     case WEFT_CLI_KIND_FILE:
     case WEFT_CLI_KIND_TEXT: break;
   }

@@ -12,9 +12,9 @@ struct weft_cli_arguments {
   const struct weft_cli_command *command;
   bool given[WEFT_CLI_OPTION_COUNT];
   const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
-  uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
+  uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options; of MODEL: the capacity */
   double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL and RATE options */
-  unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
+  unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE and MODEL: index into their list */
   const char *list[WEFT_CLI_LIST_MAX]; /* values of the LIST option; a command has at most one */
   unsigned list_count;
   const char *operands[WEFT_CLI_OPERANDS_MAX];

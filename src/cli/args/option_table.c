@@ -4,12 +4,32 @@
 #include <assert.h>
 #include <string.h>
 
+#include <weft/channel_models.h>
 #include <weft/comm.h>
 #include <weft/ir.h>
 
 /* "loopback|threads|..." */
 #define OR_TRANSPORT(name) "|" #name
 #define TRANSPORTS (&(WEFT_TRANSPORTS(OR_TRANSPORT))[1])
+
+/* The communication models: "|posted|eager...", and what each means. */
+#define WEFT_SEND_MODEL(NAME, name, ...) "|" name
+static const char send_models[] =
+#include <weft/channel_models.def>
+    ;
+#define WEFT_SEND_MODEL(NAME, name, capacity, waits, done) "; " name ": " done
+static const char send_model_texts[] = "when a SEND is done (default rendezvous, of run posted)"
+#include <weft/channel_models.def>
+    ;
+#define WEFT_CHANNEL_MODEL(NAME, name, ...) "|" name
+static const char channel_models[] =
+#include <weft/channel_models.def>
+    ;
+#define WEFT_CHANNEL_MODEL(NAME, name, messages, at_rank, asynchronous, one_for, words) \
+  "; " name ": " one_for
+static const char channel_model_texts[] = "what one channel carries (default edge)"
+#include <weft/channel_models.def>
+    ;
 
 /* As in gpt/model/model.h, which this module does not see. */
 #define LAYERS_MAX 4096

@@ -27,7 +27,7 @@ enum weft_cli_option_kind {
   WEFT_CLI_KIND_RATE,   /* the same, or with an exponent: 3e-4 */
   WEFT_CLI_KIND_LIST,   /* may be given again, each time adds; checked by the command */
   WEFT_CLI_KIND_CHOICE, /* one of `choices` */
-  WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the command (slots:K) */
+  WEFT_CLI_KIND_MODEL,  /* one of `choices`, and a number for slots:K */
   WEFT_CLI_KIND_FILE,
   WEFT_CLI_KIND_TEXT /* any, but empty */
 };

@@ -212,16 +212,14 @@ static int64_t real_limit(const struct subject *subject) {
 }
 
 static void set_up(const struct subject *subject, struct weft_cli_execution *execution) {
-  /* In the order of the option's choices. */
-  static const enum weft_run_comm comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
-                                             WEFT_COMM_RENDEZVOUS};
   const struct weft_hop_costs *hop = &subject->costs.costs->hop;
   const bool is_virtual = subject->transport->virtual_time;
   execution->latency_ticks = to_ticks(subject, hop->latency);
   execution->occupied_ticks = occupied_ticks(subject, -1);
   execution->channel_ticks = subject->channel_ticks;
   execution->channel_count = subject->channel_count;
-  execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]];
+  execution->comm = (enum weft_send_model)subject->arguments->choices[WEFT_CLI_OPTION_COMM];
+  execution->slots = (uint32_t)subject->arguments->numbers[WEFT_CLI_OPTION_COMM];
   execution->stall_limit =
       is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
                  : real_limit(subject);
@@ -285,23 +283,21 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
 /* ---- What comes out ---- */
 
 static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
-                        struct weft_cli_run_report *report) {
+                        const struct weft_text *comm, struct weft_cli_run_report *report) {
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual", "device"};
-  static const char *const comms[] = {"posted", "eager", "rendezvous"};
   const bool is_virtual = subject->transport->virtual_time;
-  *report =
-      (struct weft_cli_run_report){.name = subject->name,
-                                   .unit = subject->costs.costs->unit,
-                                   .costs = subject->costs.costs,
-                                   .per_unit = subject->per_unit,
-                                   .execution = execution,
-                                   .simulation = subject->simulation,
-                                   .transport = subject->transport->name,
-                                   .stage = kinds[subject->stage],
-                                   .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]],
-                                   .is_virtual = is_virtual,
-                                   .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
-                                   .first_step = execution->step_count > 1 ? 1 : 0};
+  *report = (struct weft_cli_run_report){.name = subject->name,
+                                         .unit = subject->costs.costs->unit,
+                                         .costs = subject->costs.costs,
+                                         .per_unit = subject->per_unit,
+                                         .execution = execution,
+                                         .simulation = subject->simulation,
+                                         .transport = subject->transport->name,
+                                         .stage = kinds[subject->stage],
+                                         .comm = comm->failed ? "" : comm->data,
+                                         .is_virtual = is_virtual,
+                                         .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
+                                         .first_step = execution->step_count > 1 ? 1 : 0};
   weft_cli_run_report_compute(report);
 }
 
@@ -322,9 +318,15 @@ static int draw(const struct subject *subject, const struct weft_cli_run_report 
 static int write_report(const struct subject *subject, struct weft_cli_execution *execution) {
   const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
   WEFT_SCOPED_TEXT text = {.allocator = subject->cli->allocator};
+  WEFT_SCOPED_TEXT comm = {.allocator = subject->cli->allocator};
   struct weft_cli_run_report report;
   struct weft_error error;
-  fill_report(subject, execution, &report);
+  weft_comm_model_print(
+      &(struct weft_comm_model){
+          .capacity = weft_send_model_capacity(execution->comm, execution->slots),
+          .posted = !weft_send_model_info(execution->comm)->row_waits},
+      &comm);
+  fill_report(subject, execution, &comm, &report);
   if (subject->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
       weft_cli_execution_collect(execution, report.step, &error) < 0) {
     return fail_run(subject, execution, &error);

@@ -1,10 +1,7 @@
 /* `weft verify`: the findings, as text or JSON. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "cli/args/suggest.h"
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
@@ -13,38 +10,6 @@
 #include "cli/scoped.h"
 
 /* ---- Options ---- */
-
-static int read_comm(const struct weft_cli *cli, const char *text, uint32_t *capacity) {
-  static const char slots[] = "slots:";
-  if (strcmp(text, "rendezvous") == 0) {
-    *capacity = 0;
-    return WEFT_CLI_OK;
-  }
-  if (strcmp(text, "eager") == 0) {
-    *capacity = WEFT_CAPACITY_UNLIMITED;
-    return WEFT_CLI_OK;
-  }
-  if (strncmp(text, slots, strlen(slots)) == 0) {
-    uint64_t number = 0;
-    const uint64_t most = WEFT_CAPACITY_UNLIMITED - 1;
-    const int status =
-        weft_cli_read_bounded(cli, "--comm slots:", text + strlen(slots), 0, most, most, &number);
-    *capacity = (uint32_t)number;
-    return status;
-  }
-  /* Of the last only "slots" is compared; all of it is shown. */
-  struct weft_cli_suggestion suggestion;
-  weft_cli_suggestion_init(&suggestion, text, strlen(text));
-  weft_cli_suggestion_offer(&suggestion, "rendezvous", strlen("rendezvous"));
-  weft_cli_suggestion_offer(&suggestion, "eager", strlen("eager"));
-  weft_cli_suggestion_offer(&suggestion, "slots:K, with a number for K", strlen("slots"));
-  char quoted[80], hint[80];
-  (void)snprintf(hint, sizeof hint, "did you mean %s?",
-                 suggestion.best != NULL ? suggestion.best : "");
-  return weft_cli_usage(cli, suggestion.best != NULL ? hint : "'weft help verify' explains them",
-                        "--comm '%s' is not known: expected rendezvous, eager or slots:K",
-                        weft_cli_quote(quoted, sizeof quoted, text));
-}
 
 static int read_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_verify_options *options) {
@@ -59,15 +24,14 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->microbatch_count = (uint32_t)microbatches;
   options->findings_max =
       (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_FINDINGS, options->findings_max);
-  /* In the order of the option's choices. */
-  static const enum weft_channel_model channels[] = {
-      WEFT_CHANNEL_EDGE,          WEFT_CHANNEL_PAIR,      WEFT_CHANNEL_RANK,
-      WEFT_CHANNEL_NCCL_DIRECTED, WEFT_CHANNEL_NCCL_PAIR, WEFT_CHANNEL_NCCL_WORLD};
-  options->model.channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
-  if (!arguments->given[WEFT_CLI_OPTION_COMM]) {
-    return WEFT_CLI_OK;
+  options->model.channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
+  if (arguments->given[WEFT_CLI_OPTION_COMM]) {
+    const enum weft_send_model model =
+        (enum weft_send_model)arguments->choices[WEFT_CLI_OPTION_COMM];
+    options->model.capacity = (uint32_t)arguments->numbers[WEFT_CLI_OPTION_COMM];
+    options->model.posted = !weft_send_model_info(model)->row_waits;
   }
-  return read_comm(cli, arguments->texts[WEFT_CLI_OPTION_COMM], &options->model.capacity);
+  return WEFT_CLI_OK;
 }
 
 /* ---- The command ---- */
@@ -80,6 +44,10 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_verify_options options;
   struct weft_error error;
+  if (arguments->given[WEFT_CLI_OPTION_LIST]) {
+    weft_cli_list_models(&text, arguments->given[WEFT_CLI_OPTION_JSON]);
+    return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
+  }
   WEFT_CLI_TRY(read_options(cli, arguments, &options));
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   WEFT_CLI_TRY(weft_cli_result(

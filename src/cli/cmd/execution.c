@@ -174,6 +174,7 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
   options.boundaries = &boundary;
   options.boundary_count = 1;
   options.comm = execution->comm;
+  options.slots = execution->slots;
   options.stall_limit = execution->stall_limit;
   options.forward_ahead = 0;
   options.no_events = execution->no_events;

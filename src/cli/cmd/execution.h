@@ -32,7 +32,8 @@ struct weft_cli_execution {
   struct weft_cuda *cuda;   /* the ranks' GPUs; or NULL */
   bool no_graph;            /* on them */
   struct weft_cli_job *job; /* where a rank is a process, else NULL; it has the program's ranks */
-  enum weft_run_comm comm;
+  enum weft_send_model comm;
+  uint32_t slots;      /* of WEFT_COMM_SLOTS */
   int64_t stall_limit; /* in the transport's time; 0: never */
   bool no_events;
   int64_t latency_ticks, occupied_ticks; /* of transfers on loopback */

@@ -5,12 +5,6 @@
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
-static const char *channel_name(enum weft_channel_model channel) {
-  static const char *const names[] = {"edge",          "pair",      "rank",
-                                      "nccl-directed", "nccl-pair", "nccl-world"};
-  return names[channel];
-}
-
 static void add_json_place(struct weft_json *json, const struct weft_place *place) {
   weft_json_number(json, "rank", place->rank);
   weft_json_optional(json, "step", place->action != NULL, place->step);
@@ -55,11 +49,11 @@ static void add_json_findings(struct weft_json *json, const struct weft_report *
 static void add_json_model(struct weft_json *json, const struct weft_comm_model *model,
                            const struct weft_allocator *allocator) {
   struct weft_text comm = {.allocator = allocator};
-  weft_cli_add_capacity(&comm, model->capacity);
+  weft_comm_model_print(model, &comm);
   json->text->failed = json->text->failed || comm.failed;
   weft_json_open(json, "model", '{');
   weft_json_string(json, "comm", comm.failed ? "" : comm.data);
-  weft_json_string(json, "channel", channel_name(model->channel));
+  weft_json_string(json, "channel", weft_channel_model_info(model->channel)->name);
   weft_json_close(json, '}');
   weft_text_finish(&comm);
 }

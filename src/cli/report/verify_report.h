@@ -23,7 +23,7 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
 /* What a member of a cycle waits for, without "waits for" before it. */
 const char *weft_cli_wait_words(const char *words);
 
-/* "rendezvous", "eager" or "slots:2". */
-void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity);
+/* The communication models, as text or as "weft-models/1". */
+void weft_cli_list_models(struct weft_text *text, bool json);
 
 #endif

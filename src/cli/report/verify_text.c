@@ -9,27 +9,6 @@
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
-void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
-  assert(text != NULL);
-  if (capacity == 0) {
-    weft_text_add(text, "rendezvous");
-  } else if (capacity == WEFT_CAPACITY_UNLIMITED) {
-    weft_text_add(text, "eager");
-  } else {
-    weft_text_addf(text, "slots:%" PRIu32, capacity);
-  }
-}
-
-static const char *channel_words(enum weft_channel_model channel) {
-  static const char *const words[] = {"one channel per stage boundary",
-                                      "one channel per pair of ranks",
-                                      "one channel per sending rank",
-                                      "one NCCL communicator per directed pair of ranks",
-                                      "one NCCL communicator per pair of ranks",
-                                      "one NCCL communicator for all ranks"};
-  return words[channel];
-}
-
 const char *weft_cli_wait_words(const char *words) {
   static const char prefix[] = "waits for ";
   return strncmp(words, prefix, strlen(prefix)) == 0 ? words + strlen(prefix) : words;
@@ -72,8 +51,9 @@ static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *
                   "makes it a program)\n");
   } else {
     weft_text_add(text, "cannot hang (");
-    weft_cli_add_capacity(text, result->options->model.capacity);
-    weft_text_addf(text, " sends, %s)\n", channel_words(result->options->model.channel));
+    weft_comm_model_print(&result->options->model, text);
+    weft_text_addf(text, " sends, %s)\n",
+                   weft_channel_model_info(result->options->model.channel)->words);
   }
   if (!weft_graph_is_chain(program->graph)) {
     weft_text_add(text, "graph: ");

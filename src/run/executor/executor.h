@@ -112,7 +112,8 @@ struct weft_executor {
   struct weft_rank_status *status;
   struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
   const struct weft_pipeline_options *options;
-  struct weft_graph *graph;            /* held; NULL: a chain */
+  uint32_t send_capacity;   /* messages that a channel buffers before a SEND holds up the row */
+  struct weft_graph *graph; /* held; NULL: a chain */
   struct weft_executor_stage *stages;  /* [own_count], ascending; weft_executor_own_stage() */
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
 

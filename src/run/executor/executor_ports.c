@@ -252,7 +252,7 @@ enum weft_status weft_executor_open_channels(struct weft_executor *executor,
     add_ends(&ends, &executor->stages[k], &row->ports[row->stages[k].first_port]);
   }
   for (uint32_t k = 0; k < ends.count; k++) {
-    ends.items[k].rendezvous = executor->options->comm == WEFT_COMM_RENDEZVOUS;
+    ends.items[k].rendezvous = executor->send_capacity != WEFT_CAPACITY_UNLIMITED;
     ends.items[k].device = weft_executor_is_enqueued(executor) ? executor->options->device : NULL;
   }
   const enum weft_status status =

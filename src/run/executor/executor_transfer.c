@@ -157,17 +157,27 @@ static int64_t poll_at(const struct weft_executor *executor) {
              : 0;
 }
 
-/* In rendezvous mode, waits until the message has been received. */
+/* Whether more messages than the channel buffers have not been received. */
+static bool is_full(const struct weft_executor *executor, const struct weft_buffer_pool *pool) {
+  const struct weft_buffer *send = pool->sends;
+  for (uint32_t k = 0; k < executor->send_capacity && send != NULL; k++) {
+    send = send->next;
+  }
+  return send != NULL;
+}
+
+/* Where SENDs hold up the row, waits until this one is done. */
 static enum weft_status await_taken(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     const struct weft_action *action, uint32_t peer,
                                     struct weft_error *error) {
   struct weft_action wants = weft_action_idle();
   WEFT_TRY(weft_executor_collect(executor, pool, error));
-  if (pool->sends == NULL) {
+  if (!is_full(executor, pool)) {
     executor->cell_step = WEFT_CELL_NEW;
     return WEFT_OK;
   }
   (void)weft_action_partner(*action, executor->stage_count, &wants);
+  wants.microbatch = pool->sends->message.header.microbatch; /* the oldest */
   return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
 }
 
@@ -220,7 +230,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   weft_buffer_pool_note_send(pool, buffer);
   *made = NULL;
   port->sent++;
-  if (executor->options->comm == WEFT_COMM_RENDEZVOUS) {
+  if (executor->send_capacity != WEFT_CAPACITY_UNLIMITED) {
     executor->cell_step = WEFT_CELL_CALLING;
     return await_taken(executor, pool, action, peer, error);
   }
@@ -320,7 +330,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
       return status;
     }
   }
-  if (executor->options->comm == WEFT_COMM_POSTED) {
+  if (!weft_send_model_info(executor->options->comm)->row_waits) {
     return WEFT_OK;
   }
   executor->cell_step = WEFT_CELL_CALLING;

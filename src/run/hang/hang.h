@@ -85,7 +85,7 @@ void weft_wait_graph_cycle(const struct weft_hang *hang, const struct weft_wait_
  * for what is done already, because it or its network is slow; it is linear in the program
  * then. Row r runs on rank first_rank + r, and the other replicas before and after it. */
 void weft_hang_diagnose_now(struct weft_transport *transport, const struct weft_program *program,
-                            uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                            uint32_t first_rank, enum weft_send_model comm, uint32_t reporter,
                             struct weft_failure *failure);
 
 #endif

@@ -29,7 +29,7 @@ struct graph {
   struct weft_transport *transport;
   const struct weft_program *program; /* NULL: not known */
   uint32_t first_rank;                /* runs row 0, in one of the replicas */
-  enum weft_run_comm comm;
+  enum weft_send_model comm;
   uint32_t rank_count;
   int64_t now;
   bool nanoseconds;
@@ -101,7 +101,7 @@ static bool is_done(const struct weft_program *program, uint32_t row, uint32_t o
 /* The ops that show that a wanted action is done. Where receives are only posted, that is
  * the computation that needs the message. */
 static uint32_t signs_of(const struct graph *graph, struct weft_action wanted) {
-  if (graph->comm != WEFT_COMM_POSTED || !weft_op_in(wanted.op, WEFT_OPS_RECV)) {
+  if (weft_send_model_info(graph->comm)->row_waits || !weft_op_in(wanted.op, WEFT_OPS_RECV)) {
     return WEFT_OP_BIT(wanted.op);
   }
   return wanted.op == WEFT_OP_RECV_F ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT;
@@ -677,7 +677,7 @@ void weft_wait_graph_cycle(const struct weft_hang *hang, const struct weft_wait_
 }
 
 void weft_hang_diagnose_now(struct weft_transport *transport, const struct weft_program *program,
-                            uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                            uint32_t first_rank, enum weft_send_model comm, uint32_t reporter,
                             struct weft_failure *failure) {
   assert(reporter < transport->rank_count);
   struct graph graph = {.transport = transport,
