@@ -47,10 +47,12 @@ from ._program import (
     Table,
     schedules,
 )
-from ._report import Finding, Report, Wait
+from ._report import CHANNEL_MODELS, SEND_MODELS, Finding, Report, Wait
 from ._simulation import Event, RankTimes, Simulation
 
 __all__ = [
+    "CHANNEL_MODELS",
+    "SEND_MODELS",
     "Action",
     "CancelledError",
     "Candidate",

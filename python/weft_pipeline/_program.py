@@ -451,7 +451,8 @@ class Program(Immutable):
         """Prove that it is complete, in order, and cannot hang; or say what is wrong.
 
         `comm` is when a send ends: "rendezvous" (when it is received; the strictest), "slots:K"
-        or K (when fewer than K older messages wait), "eager" (at once). `channel` is what shares
+        or K (when fewer than K older messages wait), "eager" (at once), "posted" (at once, and so
+        does a receive: only compute waits, for its inputs). `channel` is what shares
         a channel: "edge" (one directed stage boundary), "pair" (of ranks), or "rank" (all that a
         rank sends); or, with ranks that do not wait for their transfers, what shares an NCCL
         communicator: "nccl-directed" (one rank's sends to one other), "nccl-pair" (two ranks,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterable
 from html import escape
 from typing import Any, NamedTuple, Optional, Union
 
-from ._errors import UsageError, VerifyError
+from ._errors import VerifyError
 from ._library import Handle, c, call, choice, default_of, integer, lib, text_of
 from ._program import Action, Program, action_at
 
 _ReportPointer = ctypes.POINTER(c.weft_report)
 _default = default_of(lib.weft_verify_options_default)
-_CHANNELS = ("edge", "pair", "rank", "nccl-directed", "nccl-pair", "nccl-world")
 
 # What to do about a finding, by the first word of its rule.
 _HINTS = {
@@ -187,25 +187,34 @@ def _grid(program: Program, places: Iterable[tuple[int, int]]) -> str:
     return text_of(lib.weft_grid_print, program._handle.pointer, ctypes.byref(options))
 
 
-def comm_capacity(comm: object) -> int:
-    """Check a communication model; return the capacity of its channels."""
+def _names(info: Any) -> tuple[str, ...]:
+    """Give the names of all models, which the library counts from 0."""
+    models = itertools.takewhile(bool, map(info, itertools.count()))
+    return tuple(model[0].name.decode() for model in models)
+
+
+#: What one channel may carry, the default first: values of `channel`.
+CHANNEL_MODELS = _names(lib.weft_channel_model_info)
+#: When a SEND may be done: values of `comm`, where "slots:K" stands for any number.
+SEND_MODELS = _names(lib.weft_send_model_info)
+
+
+def comm_model(comm: object) -> Any:
+    """Check a communication model; return it as the library has it."""
+    model = c.weft_comm_model()
     if isinstance(comm, str):
-        if comm == "rendezvous":
-            return 0
-        if comm == "eager":
-            return int(c.WEFT_CAPACITY_UNLIMITED)
-        word, _, number = comm.partition(":")
-        if word == "slots" and number.isascii() and number.isdigit():
-            return integer(int(number[:12]), "comm slots:", 0, c.WEFT_CAPACITY_UNLIMITED - 1)
-        raise UsageError(f"comm is {comm!r}; expected 'rendezvous', 'slots:K' or 'eager'")
-    return integer(comm, "comm", 0, c.WEFT_CAPACITY_UNLIMITED - 1)
+        send, capacity = ctypes.c_int(), ctypes.c_uint32()
+        call(lib.weft_send_model_parse, comm.encode(), ctypes.byref(send), ctypes.byref(capacity))
+        model.capacity = capacity.value
+        model.posted = not lib.weft_send_model_info(send.value)[0].row_waits
+    else:
+        model.capacity = integer(comm, "comm", 0, c.WEFT_CAPACITY_UNLIMITED - 1)
+    return model
 
 
-def comm_name(capacity: int) -> str:
+def comm_name(model: Any) -> str:
     """Name a communication model."""
-    if capacity == c.WEFT_CAPACITY_UNLIMITED:
-        return "eager"
-    return f"slots:{capacity}" if capacity else "rendezvous"
+    return text_of(lib.weft_comm_model_print, ctypes.byref(model), fails=False)
 
 
 def verify(
@@ -218,8 +227,8 @@ def verify(
 ) -> Report:
     """Check a program (Program.verify())."""
     options = _default()
-    options.model.capacity = comm_capacity(comm)
-    options.model.channel = choice(channel, "channel", _CHANNELS)
+    options.model = comm_model(comm)
+    options.model.channel = choice(channel, "channel", CHANNEL_MODELS)
     options.stage_count = integer(stages, "stages", 0, c.WEFT_STAGES_MAX)
     options.microbatch_count = integer(microbatches, "microbatches", 0, c.WEFT_MICROBATCHES_MAX)
     options.findings_max = integer(max_findings, "max_findings", 1, 2**31)
@@ -231,7 +240,9 @@ def verify(
     if report.least_capacity != c.WEFT_CAPACITY_UNLIMITED or options.model.capacity == (
         c.WEFT_CAPACITY_UNLIMITED
     ):
-        least = comm_name(report.least_capacity)
+        least = comm_name(
+            c.weft_comm_model(capacity=report.least_capacity, posted=options.model.posted)
+        )
     findings = tuple(
         _finding(report.findings[k], program, report.least_capacity)
         for k in range(report.finding_count)
@@ -244,7 +255,7 @@ def verify(
         report.has_backward,
         report.stage_count,
         report.microbatch_count,
-        comm_name(options.model.capacity),
+        comm_name(options.model),
         channel,
         least,
         program,
@@ -285,4 +296,5 @@ def _hint(rule: str, has_capacity: bool, least: int) -> str:
         return "change the order of the actions on one of the ranks"
     if least == c.WEFT_CAPACITY_UNLIMITED:
         return "no number of buffers helps, not even comm='eager': change the order"
-    return f"comm='{comm_name(least)}' is the smallest without a deadlock; or change the order"
+    name = comm_name(c.weft_comm_model(least))
+    return f"comm='{name}' is the smallest without a deadlock; or change the order"

@@ -31,10 +31,10 @@ from ._library import (
     write_file,
 )
 from ._program import Action, Program, Table, action_at
+from ._report import CHANNEL_MODELS
 
 _SimulationPointer = ctypes.POINTER(c.weft_simulation)
 _default = default_of(lib.weft_sim_options_default)
-_CHANNELS = ("edge", "pair", "rank", "nccl-directed", "nccl-pair", "nccl-world")
 _COLOURS = ("op", "stage")
 _EVENT = struct.Struct("=IIqq")  # struct weft_event
 _SVG_EVENTS_MAX = 20000  # in a notebook
@@ -305,7 +305,7 @@ class Simulation(Immutable):
         return simulate, (
             self.program,
             self.costs,
-            _CHANNELS[options.channel],
+            CHANNEL_MODELS[options.channel],
             list(factors[: self.program.ranks]) if factors else None,
             options.jitter,
             options.seed,
@@ -358,7 +358,7 @@ def simulate(
     """Simulate a program (Program.simulate())."""
     costs = costs_given(costs)
     options = _default()
-    options.channel = choice(channel, "channel", _CHANNELS)
+    options.channel = choice(channel, "channel", CHANNEL_MODELS)
     options.jitter = real(jitter, "jitter", 0, 10)
     options.seed = integer(seed, "seed", 0, 2**64 - 1)
     if options.channel != c.WEFT_CHANNEL_EDGE and isinstance(program, Table):

@@ -175,6 +175,11 @@ def test_simulation():
     world = TABLE.simulate(costs, channel="nccl-world").makespan
     assert world >= TABLE.simulate(costs, channel="nccl-directed").makespan >= sim.makespan
     assert TABLE.lower().verify(channel="nccl-pair").channel == "nccl-pair"
+    for channel in weft.CHANNEL_MODELS:
+        for comm in weft.SEND_MODELS:
+            comm = comm.replace("K", "3")
+            report = TABLE.lower().verify(comm, channel=channel)
+            assert report.ok and (report.comm, report.channel) == (comm, channel)
     assert "makespan 34.6" in str(sim)
     assert sim.to_svg(dark=True).startswith("<svg")
     assert "makespan" in sim.to_svg() and "makespan" not in sim.to_svg(bare=True)
