@@ -3,6 +3,7 @@
 const CELLS_BEFORE = 4;
 const CELLS_AFTER = 7;
 const checked = { stepper: null, result: null, asked: 0 };
+let models = { comm: [], channel: [] }; // of communication: what `weft verify --list` says
 
 const SAMPLES = {
   crossed: { name: 'two ranks that send first', comm: 'rendezvous', scope: 'edge',
@@ -25,12 +26,21 @@ function findingParts(finding) {
     document.createTextNode(finding.message)]);
 }
 
-function modelSentence(verdict) {
-  const comm = verdict.model ? verdict.model.comm : '';
-  const sends = comm === 'rendezvous' ? 'a send blocks until it is received' : comm === 'eager' ? 'a send never blocks'
-    : `a send blocks while ${comm.split(':')[1]} older messages wait on its channel`;
-  return `when ${sends}`;
+// The entry of a name; of slots:2 it is that of slots:K.
+const commOf = (name) => models.comm.find((entry) => entry.name.split(':')[0] === name.split(':')[0]) || models.comm[0];
+const channelOf = (name) => models.channel.find((entry) => entry.name === name) || models.channel[0];
+
+const doneWords = (name) => commOf(name).done.replace('K older', `${name.split(':')[1]} older`);
+
+function buildModelLists() {
+  const names = models.comm.flatMap(({ name }) => (name.endsWith(':K') ? [1, 2, 4].map((k) => name.replace('K', k)) : [name]));
+  fill(byId('comm'), names.map((name) => element('option', { value: name, text: name, title: doneWords(name) })));
+  for (const id of ['scope', 'set-channel']) {
+    fill(byId(id), models.channel.map((entry) => element('option', { value: entry.name, text: entry.name, title: `one for ${entry.one_for}` })));
+  }
 }
+
+const modelSentence = (verdict) => (verdict.model ? `when a send is done ${doneWords(verdict.model.comm)}` : '');
 
 function verdictParts(verdict) {
   const shape = `${plural(verdict.ranks, 'rank')}, ${plural(verdict.stages, 'stage')}, ${plural(verdict.microbatches, 'microbatch')}, ${plural(verdict.actions, 'action')}`;
@@ -148,7 +158,8 @@ const movesNow = () => (checked.stepper ? checked.stepper.moves : 0);
 
 function makeStepper(explain) {
   const count = explain ? explain.rows.reduce((sum, row) => sum + row.instructions.length, 0) : 0;
-  checked.stepper = explain && count > 0 && count <= ENOUGH ? new Stepper(explain.rows, state.comm, state.scope) : null;
+  const blocks = commOf(state.comm).row_waits && !channelOf(state.scope).asynchronous; // what the stepper knows
+  checked.stepper = explain && blocks && count > 0 && count <= ENOUGH ? new Stepper(explain.rows, state.comm, state.scope) : null;
   if (checked.stepper) checked.stepper.goTo(Number(state.at) || 0);
 }
 

@@ -104,6 +104,8 @@ async function start() {
   engines = await startEngines();
   schedules = (await engines.tools.ask('list', {})).result;
   buildScheduleList();
+  models = (await engines.tools.ask('models', {})).result;
+  buildModelLists();
   Object.assign(state, baseOf(state));
   byId('loading').remove();
   await followLink();

@@ -60,6 +60,7 @@ const costsOfShare = ({ stage, hop }) => JSON.stringify({ schema: 'weft-costs/1'
 
 const requests = {
   list: () => JSON.parse(need(['gen', '--list', '--json']).output).schedules,
+  models: () => JSON.parse(need(['verify', '--list', '--json']).output),
 
   // A schedule from its name, or from a table, to its timeline; `page`: with the HTML around it. A
   // `name` is one that others have for a schedule: the answer says which one it is.
