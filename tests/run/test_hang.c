@@ -94,6 +94,12 @@ static void test_compute_functions(void **state) {
   assert_string_equal(
       diagnose(&states, 1).error.message,
       "rank 1 has waited 30.0 s in 2RECV_F5 for rank 0, which is in OVERLAP_F_B since 30.0 s");
+  /* It polls a collective, in which another rank may be stuck. */
+  rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "1B5", NOBODY, "1REDUCE_GRAD", tenths(300));
+  check(&states, 1, 0,
+        "rank 1 has waited 30.0 s in 2RECV_F5 for rank 0, which waits for its 1REDUCE_GRAD since "
+        "30.0 s",
+        "look at all ranks of rank 0's 1REDUCE_GRAD: one has not come to it, or not returned");
   rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(3));
   assert_string_equal(diagnose(&states, 1).error.hint,
                       "rank 0 is slow rather than stuck: it began this only 0.3 s ago; a larger "

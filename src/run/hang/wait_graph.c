@@ -526,6 +526,7 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
   char time[WEFT_DIAGNOSIS_WORD];
   const uint64_t computed = weft_diagnosis_elapsed(graph->now, state->since);
   const struct weft_action doing = awaits_collective(state) ? state->wants : state->action;
+  char action[WEFT_DIAGNOSIS_WORD];
   char what[WEFT_DIAGNOSIS_WORD] = "it has not returned from";
   if (state->on_device) {
     (void)snprintf(what, sizeof what, "GPU %" PRIu64 " has not ended", state->gpu);
@@ -536,6 +537,9 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
         " is slow rather than stuck: it began this only %s ago; a larger "
         "stall_limit gives it time",
         culprit, weft_diagnosis_time(computed, graph->nanoseconds, time));
+  } else if (awaits_collective(state) && !state->on_device) { /* which polls; another may not */
+    add(hint, "look at all ranks of rank %" PRIu32 "'s %s: one has not come to it, or not returned",
+        culprit, weft_diagnosis_action(doing, action));
   } else if (doing.op == WEFT_OP_OVERLAP_F_B || doing.op == WEFT_OP_IDLE) {
     add(hint, "look at rank %" PRIu32 ": %s its %s", culprit, what,
         doing.op == WEFT_OP_IDLE ? "zero_grad" : function_of(doing.op));
