@@ -82,7 +82,6 @@ class Stage:
         # A loss may be a module with weights, which are the stage's then.
         is_module = isinstance(loss_fn, runs.torch.nn.Module)
         self.modules: tuple[Any, ...] = (module, loss_fn) if is_module else (module,)
-        self.may_walk = self.walks
         self.weights: list[Any] = []  # in this step
         self.trained: tuple[Any, ...] = ()  # those that need a gradient
         # Gradients from before this step, where it scales its own.
@@ -123,8 +122,6 @@ class Stage:
         found = {id(w): w for module in self.modules for w in module.parameters()}
         self.weights = list(found.values())
         self.trained = tuple([w for w in self.weights if w.requires_grad])
-        # PyTorch's walk adds to gradients by itself, and calls no hooks for it.
-        self.may_walk = self.walks and not any(map(_has_hooks, self.trained))
         self.before = None
         if scales:
             self.before = [(w, w.grad) for w in self.weights if w.grad is not None]
@@ -337,10 +334,9 @@ class Stage:
         xs, y = self.kept[slot]
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
-        # PyTorch's walk is for one way through a stage.
-        if self.may_walk and len(roots) == len(ends) == len(xs) == 1 and not roots[0]._is_view():
-            self._walk(where, xs, roots[0], grads)
-            return
+        if self.walks and len(roots) == len(ends) == len(xs) == 1:
+            if self._walk(where, ends[0], roots[0], grads):
+                return
         self.kept[slot] = (grads, roots)
         if ends:
             found = (None,) * len(ends)
@@ -348,30 +344,48 @@ class Stage:
                 found = self.runs.backward(roots, grads, True, False, ends, True, False)
             self._pass_on(where, found)
 
-    def _walk(self, where: Any, xs: Any, root: Any, grads: tuple[Any, ...]) -> None:
-        """Compute the gradient of the input, and keep where those of the weights go on from.
+    def _walk(self, where: Any, x: Any, root: Any, grads: tuple[Any, ...]) -> bool:
+        """Compute the gradient of the input, and keep those where the weights go on from.
 
-        PyTorch's walk finds no weights where the output does not depend on the input, and counts
-        those twice that it puts into two groups; both have a W from the output then.
+        PyTorch's groups say which weights are reached from which node on the way to the input.
+        Where there is one such node for all ways to a weight, W goes on from there. False where
+        there is none, or several: W begins at the output then.
         """
-        edge = self.runs.edge_of(root)  # PyTorch detaches the output
-        weights = iter(self.trained)
-        found, groups = self.runs.split.stage_backward_input([root], [*grads], xs, weights)
-        reached = [node for group in groups for node in group["params"]]
-        if reached and len(reached) == len(set(reached)):
-            self.kept[where.slot] = (groups, None)
-        else:
-            self.kept[where.slot] = (grads, (edge,))
+        split, node_of = self.runs.split, self.runs.split._get_grad_fn_or_grad_acc
+        if root.grad_fn is None:
+            return False
+        ways = split.construct_reverse_graph([root.grad_fn])
+        ends = [node_of(weight) for weight in self.trained]
+        groups = split.get_param_groups([node_of(x)], ends, ways)
+        weights = [end for group in groups for end in group["params"]]
+        if not groups or len(weights) != len(set(weights)):
+            return False
+        if any(len(group["intermediates"]) != 1 for group in groups):
+            return False
+        begins = []
+        handles = []
+        for group in groups:
+            node = next(iter(group["intermediates"]))
+            begin = _Begin(node, tuple([end.variable for end in group["params"]]))
+            handles.append(node.register_prehook(begin.keep))
+            begins.append(begin)
+        try:
+            found = self.runs.backward((root,), grads, True, False, (x,), True, False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        self.kept[where.slot] = (begins, None)
         self._pass_on(where, found)
+        return True
 
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
         grads, roots = self.kept.pop(where.slot)
-        weights = self.trained
         if roots is None:  # what I left of the graph
-            self.runs.split.stage_backward_weight(iter(weights), grads)
-        elif weights and roots:
-            self.runs.backward(roots, grads, False, False, weights, True, True)
+            for begin in grads:
+                begin.backward(self.runs)
+        elif self.trained and roots:
+            self.runs.backward(roots, grads, False, False, self.trained, True, True)
 
     def scale_grads(self, where: Any) -> None:
         """Divide the gradients by the number of microbatches."""
@@ -380,9 +394,33 @@ class Stage:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
 
 
-def _has_hooks(weight: Any) -> bool:
-    """Whether something is called when the gradient of a weight has been added to."""
-    return bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+class _Begin:
+    """Where a W goes on: a node that I went through, its gradients, and the weights behind it."""
+
+    def __init__(self, node: Any, weights: tuple[Any, ...]) -> None:
+        """Wait for I."""
+        self.node = node
+        self.weights = weights
+        self.grads: Any = None  # of the outputs of the node, after the hooks of these
+
+    def keep(self, grads: Any) -> None:
+        """Keep the gradients when I comes by."""
+        self.grads = grads
+
+    def backward(self, runs: Runs) -> None:
+        """Add to the gradients of the weights."""
+        if self.grads is None:  # no gradient comes by
+            return
+        edge = runs.torch.autograd.graph.GradientEdge
+        found = [(k, grad) for k, grad in enumerate(self.grads) if grad is not None]
+        roots = tuple([edge(self.node, k) for k, _ in found])
+        grads = tuple([grad for _, grad in found])
+        # Hooks of the outputs have been called: they would see what they made themselves.
+        handle = self.node.register_prehook(lambda _: self.grads)
+        try:
+            runs.backward(roots, grads, False, False, self.weights, True, True)
+        finally:
+            handle.remove()
 
 
 def _kind_of(y: Any) -> str:
@@ -405,7 +443,6 @@ class Runs:
         self.stages: list[Optional[Stage]] = []
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
-        self.edge_of = torch.autograd.graph.get_gradient_edge
         self.ones_like = torch.ones_like
         self.output = False  # wanted of the last stage
         self.error: Optional[BaseException] = None

@@ -476,6 +476,81 @@ def test_a_weight_twice_in_a_large_stage(schedule):
     compare([Tied(LARGE), Tied(LARGE)], schedule, width=LARGE, exact=False)
 
 
+class Rows(nn.Module):
+    """Weights of the shape of a microbatch, whose gradients are one tensor."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.a, self.b = (nn.Parameter(torch.randn(ROWS, width)) for _ in range(2))
+
+    def forward(self, x):
+        return self.linear(x) + self.a + self.b
+
+
+class Gates(nn.Module):
+    """A weight that is reached over two nodes, one behind the other."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = layers(2, width)
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        scale = self.scale.exp()
+        return self.two(torch.tanh(self.one(x) * scale)) * scale
+
+
+def doubled(self, x):
+    """A module with a hook for the gradient of an activation."""
+    y = self.linear(x)
+    if y.requires_grad:
+        y.register_hook(lambda grad: grad * 2)
+    return torch.tanh(y)
+
+
+LARGE_ONES = {
+    "rows": lambda: Rows(LARGE),
+    "gates": lambda: Gates(LARGE),
+    "hook": lambda: Apply(doubled, LARGE),
+    "views": lambda: Apply(lambda self, x: self.linear(x).view(-1, LARGE), LARGE),
+    "unused": lambda: Apply(lambda _, x: x * 1, LARGE),
+    "normed": lambda: nn.utils.parametrizations.weight_norm(layers(1, LARGE)[0]),
+    "sparse": lambda: Looks(LARGE),
+}
+
+
+class Looks(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.table = nn.Embedding(300, width, sparse=True)
+
+    def forward(self, x):
+        return self.table((x.abs() * 9).long().clamp(0, 299)[:, 0]) + x
+
+
+@BOTH
+@pytest.mark.parametrize("name", LARGE_ONES)
+def test_large_stages(name, schedule):
+    torch.manual_seed(3)
+    modules = [*layers(1, LARGE), LARGE_ONES[name](), *layers(1, LARGE)]
+    x, y = batch(LARGE)
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    assert pipeline.step(x, y).losses == pytest.approx(losses, rel=1e-5)
+    found = [weight.grad for weight in parameters_of(modules, None)]
+    same(
+        [grad.to_dense() for grad in found if grad is not None],
+        [grad.to_dense() for grad in gradients if grad is not None],
+        exact=False,
+    )
+
+
+@BOTH
+def test_a_large_loss_with_an_expanded_gradient(schedule):
+    compare([*layers(1, LARGE), Rows(LARGE)], schedule, lambda y, _: y.sum(), LARGE, exact=False)
+
+
 def test_hooks_of_gradients_in_a_large_stage():
     modules, called = layers(2, LARGE), []
     for weight in modules[1].parameters():
