@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -164,18 +165,82 @@ def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, A
 # ---- The run that finds shapes ----
 
 
+@functools.cache
+def _mode(torch: Any) -> Any:
+    """The mode of the run: what follows from inputs and weights has no data, all else has.
+
+    So what a module computes once and keeps is right wherever it keeps it: not in the copy alone,
+    but in functools.lru_cache(), a class or a global, where others find it later. Random numbers
+    have no data, as drawing them would change the generator.
+    """
+    fakes = import_module("torch._subclasses.fake_tensor")
+    leaves = import_module("torch.utils._pytree").tree_leaves
+
+    class Mode(fakes.FakeTensorMode):  # type: ignore[misc, name-defined]
+        supports_higher_order_operators = True  # those of a FakeTensorMode are found by tensors
+        is_inside = False  # an operation that is made of others
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if not isinstance(func, torch._ops.OpOverload):
+                return func(*args, **kwargs)
+            draws = torch.Tag.nondeterministic_seeded in func.tags
+            tensors = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            if self.is_inside or draws or any(isinstance(x, fakes.FakeTensor) for x in tensors):
+                before, self.is_inside = self.is_inside, True
+                try:
+                    return super().__torch_dispatch__(func, types, args, kwargs)
+                finally:
+                    self.is_inside = before
+            return func(*args, **kwargs)
+
+    return Mode
+
+
+class Twin(NamedTuple):
+    """A copy of a module for the run that finds shapes."""
+
+    module: Any
+    mode: Any
+
+    def empty(self, torch: Any, dims: Any, dtype: Any, device: Any) -> Any:
+        """Make an input, as a stage gets it: not a leaf, so it may be changed in place here."""
+        x = self.mode.from_tensor(torch.empty(dims, dtype=dtype, device=device))
+        return x.requires_grad_().clone() if dtype.is_floating_point else x
+
+
+def _copy_of(torch: Any, module: Any, mode: Any) -> Any:
+    """A copy whose weights have no data."""
+
+    class Copies(import_module("torch.overrides").TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.Tensor.__deepcopy__ and args[0].requires_grad:  # of a weight, maybe
+                tensor, memo = args
+                if id(tensor) not in memo:
+                    memo[id(tensor)] = mode.from_tensor(tensor, static_shapes=True)
+                return memo[id(tensor)]
+            return func(*args, **(kwargs or {}))
+
+    weights = {id(w): mode.from_tensor(w, static_shapes=True) for w in module.parameters()}
+    with torch.random.fork_rng(devices=[]), Copies():
+        return copy.deepcopy(module, weights)
+
+
 @contextlib.contextmanager
-def without_data(torch: Any, k: int, module: Any) -> Iterator[Any]:
-    """Give a copy of a module whose tensors have no data, in a mode where all tensors are such.
+def without_data(torch: Any, k: int, module: Any) -> Iterator[Twin]:
+    """Give a copy of a module whose weights have no data, in a mode that makes none of them.
 
     The module itself stays as it is: counters, buffers, caches. Random numbers are not drawn.
     """
     fakes = import_module("torch._subclasses.fake_tensor")
-    mode = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _mode(torch)(allow_non_fake_inputs=True)
     name = type(module).__name__
     try:
-        with torch.random.fork_rng(devices=[]), fakes.FakeCopyMode(mode):
-            twin = copy.deepcopy(module)
+        twin = Twin(_copy_of(torch, module, mode), mode)
     except Exception as error:
         raise UsageError(
             f"stage {k} ({name}) cannot be copied, and its shapes are found by a run of a copy: "
@@ -186,7 +251,7 @@ def without_data(torch: Any, k: int, module: Any) -> Iterator[Any]:
     with contextlib.ExitStack() as modes:
         if "torch._dynamo" in sys.modules:  # compile what runs, not the copy
             modes.enter_context(torch.compiler.set_stance("force_eager"))
-        for context in (torch.no_grad(), torch.random.fork_rng(devices=[]), mode):
+        for context in (torch.enable_grad(), torch.random.fork_rng(devices=[]), mode):
             modes.enter_context(context)
         try:
             yield twin
@@ -196,7 +261,7 @@ def without_data(torch: Any, k: int, module: Any) -> Iterator[Any]:
             raise UsageError(
                 f"stage {k} ({name}) reads the value of a tensor in its forward ({error.func}: an "
                 f"`if` on a tensor, .item(), float()); Pipeline finds shapes by a run without data",
-                "choose by torch.where() or a mask; BatchNorm needs a momentum",
+                "choose by torch.where() or a mask",
             ) from error
         except fakes.DynamicOutputShapeException as error:
             raise UsageError(

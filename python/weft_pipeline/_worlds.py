@@ -206,7 +206,7 @@ def _given(
                 (tuple(shape.dims[: shape.dim_count]), getattr(torch, NAMES[shape.dtype]))
                 for shape in inputs
             ]
-        y = twin(*(torch.empty(dims, dtype=kind, device=device) for dims, kind in sizes))
+        y = twin.module(*(twin.empty(torch, dims, kind, device) for dims, kind in sizes))
         what = f"the output of stage {k}"
         shapes = [shape_of(part, what, device) for part in stage.parts_of(y, count)]
         return shapes, isinstance(y, torch.Tensor)

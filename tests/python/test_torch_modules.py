@@ -1,6 +1,7 @@
 """Which modules Pipeline runs: each gives what a plain loop of PyTorch gives, or is refused."""
 
 import copy
+import functools
 import threading
 
 import pytest
@@ -122,6 +123,13 @@ def hooked():
     return module
 
 
+def slope(self, x):
+    """A module that needs autograd itself."""
+    inner = x.detach().requires_grad_()
+    (grad,) = torch.autograd.grad(torch.tanh(self.linear(inner)).sum(), inner, create_graph=True)
+    return self.linear(x) + grad
+
+
 RIGHT = {
     "branches": Branches,
     "unused": lambda: Apply(lambda _, x: x * 1),
@@ -129,6 +137,8 @@ RIGHT = {
     "identity": nn.Identity,
     "view": lambda: Apply(lambda self, x: self.linear(x).view(-1, WIDTH)),
     "batch norm": lambda: nn.BatchNorm1d(WIDTH),
+    "cumulative batch norm": lambda: nn.BatchNorm1d(WIDTH, momentum=None),
+    "autograd in a forward": lambda: Apply(slope),
     "weight norm": lambda: nn.utils.parametrizations.weight_norm(layers(1)[0]),
     "old weight norm": lambda: torch.nn.utils.weight_norm(layers(1)[0]),
     "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(layers(1)[0]),
@@ -590,6 +600,43 @@ def test_modules_stay_as_they_are(schedule):
     assert torch.equal(modules[1](x), others[1](x))  # no tensor without data is left
 
 
+class Tables(nn.Module):
+    """Keeps a table outside itself, as rotary embeddings do."""
+
+    kept = None
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("speed", torch.rand(WIDTH))
+
+    def forward(self, x):
+        if Tables.kept is None:
+            Tables.kept = torch.arange(x.shape[1]) * self.speed
+        return self.linear(x) * Tables.kept.cos()
+
+
+@BOTH
+def test_tables_outside_modules(schedule):
+    @functools.lru_cache
+    def table(size):
+        return torch.arange(size).float().cos()
+
+    torch.manual_seed(5)
+    modules = [Apply(lambda self, x: self.linear(x) * table(x.shape[1])), Tables()]
+    x, y = batch()
+    Tables.kept = None
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    losses = pipeline.step(x, y).losses
+    found = [weight.grad for weight in parameters_of(modules, None)]
+    assert type(table(WIDTH)) is type(Tables.kept) is torch.Tensor  # with data
+    Tables.kept = None
+    table.cache_clear()
+    expected, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    assert losses == expected
+    same(found, gradients)
+
+
 class Locks(nn.Linear):
     def __init__(self):
         super().__init__(WIDTH, WIDTH)
@@ -599,7 +646,7 @@ class Locks(nn.Linear):
 def test_shapes_that_cannot_be_found():
     for words, module in (
         (("reads the value", "_local_scalar"), Apply(lambda _, x: x if x.sum() > 0 else -x)),
-        (("reads the value",), nn.BatchNorm1d(WIDTH, momentum=None)),
+        (("reads the value",), Apply(lambda _, x: x * x.max().item())),
         (("shape depends on values", "nonzero"), Apply(lambda _, x: x[x.sum(1).nonzero()[:, 0]])),
         (("cannot be copied", "lock"), Locks()),
     ):
