@@ -80,10 +80,10 @@ def check_modules(
     functions: dict[int, Any],
     program: Program,
     rank: Optional[int],
-) -> tuple[list[Shared], list[Shared]]:
+) -> list[Shared]:
     """Refuse modules that cannot be stages, and losses that cannot be theirs.
 
-    Gives what stages share and may: frozen weights, and buffers.
+    Gives the buffers that stages share, which they may as long as none changes them.
     """
     for k, module in enumerate(modules):
         if rank is not None and program.rank_of_stage[k] != rank and module is None:
@@ -102,9 +102,8 @@ def check_modules(
             "the program has TIE_GRAD, and Pipeline ties no weights",
             "lower the table without tie_grad; put what shares a weight into one stage",
         )
-    weights = _shared(torch, modules, functions, "named_parameters", "weight")
-    check_frozen(weights)
-    return weights, _shared(torch, modules, functions, "named_buffers", "buffer")
+    check_weights(torch, modules, functions)
+    return _shared(torch, modules, functions, "named_buffers", "buffer")
 
 
 def _shared(
@@ -128,9 +127,9 @@ def _shared(
     return shared
 
 
-def check_frozen(weights: list[Shared]) -> None:
+def check_weights(torch: Any, modules: list[Any], functions: dict[int, Any]) -> None:
     """Refuse weights of several stages that get a gradient."""
-    for weight in weights:
+    for weight in _shared(torch, modules, functions, "named_parameters", "weight"):
         if weight.tensor.requires_grad:
             raise UsageError(
                 f"{weight.message}: each would add to one gradient, and at its own time",
@@ -313,13 +312,19 @@ _REMEDIES = (
         "with whole backwards (1F1B): a split backward goes through the graph twice",
     ),
     (
+        "modified by an inplace operation",
+        "weights, and what a backward needs, change between steps only: optimizer.step() after "
+        "step()",
+    ),
+    (
         "use_reentrant",
         "checkpoint(..., use_reentrant=False), or a schedule with whole backwards (1F1B)",
     ),
     (
         "backward through the graph a second time",
-        "a schedule with whole backwards (1F1B), or a module that frees nothing in its backward: "
-        "a split backward goes through the graph twice",
+        "what a module keeps for the next microbatch is detached: self.state = h.detach(). Where "
+        "the backward is split, a function that frees what it saved needs a schedule with whole "
+        "backwards (1F1B), as a split one goes through the graph twice",
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import ctypes
 import signal
 import threading
@@ -26,7 +27,7 @@ from ._library import (
     string,
 )
 from ._modes import modes_of_caller, warn_of_profiler
-from ._modules import Shared, check_frozen, check_modules, check_unchanged, look_at
+from ._modules import Shared, check_modules, check_unchanged, check_weights, look_at
 from ._places import Place, places_of, same_device
 from ._plan import Plan
 from ._program import Program, Table
@@ -176,6 +177,7 @@ class Pipeline(Immutable):
     """
 
     __slots__ = (
+        "_buffers",
         "_edges",
         "_lock",
         "_losses",
@@ -186,7 +188,6 @@ class Pipeline(Immutable):
         "_rank",
         "_runs",
         "_scale",
-        "_shared",
         "_sources",
         "_stages",
         "_stall",
@@ -195,6 +196,7 @@ class Pipeline(Immutable):
         "program",
     )
     program: Program
+    _buffers: list[Shared]  # of several stages
     _edges: tuple[Edge, ...]
     _lock: Any
     _losses: tuple[int, ...]  # stages without out-edges
@@ -205,7 +207,6 @@ class Pipeline(Immutable):
     _rank: Optional[int]  # None: all ranks are here
     _runs: Runs
     _scale: bool
-    _shared: tuple[list[Shared], list[Shared]]  # frozen weights and buffers of several stages
     _sources: tuple[int, ...]  # stages without in-edges
     _stages: list[Optional[Stage]]
     _stall: int
@@ -255,7 +256,7 @@ class Pipeline(Immutable):
                 f"the schedule has {program.ranks} ranks; there are {job.ranks} processes",
                 f"mpirun -n {program.ranks} starts that many",
             )
-        shared = check_modules(torch, modules, functions, program, rank)
+        buffers = check_modules(torch, modules, functions, program, rank)
         places = places_of(torch, modules, program, rank)
         runs = Runs(torch, program)
         made = [
@@ -268,6 +269,7 @@ class Pipeline(Immutable):
         set_once(
             self,
             program=program,
+            _buffers=buffers,
             _edges=edges,
             _losses=losses,
             _sources=sources,
@@ -279,7 +281,6 @@ class Pipeline(Immutable):
             _rank=rank,
             _runs=runs,
             _scale=scale,
-            _shared=shared,
             _stages=made,
             _stall=stall,
             _transport=_transport_of(transport, places, parts),
@@ -410,6 +411,7 @@ class Pipeline(Immutable):
             modes = modes_of_caller(torch, self._places)
             is_profiled = torch.autograd._profiler_enabled()
         unseen: list[int] = []  # ranks that a profiler does not see
+        context = contextvars.copy_context()  # for other threads, too
 
         def step(pipeline: Any, rank: int, error: Any) -> int:
             batch = batches[rank if rank in batches else None]
@@ -420,16 +422,19 @@ class Pipeline(Immutable):
                 entered.enter_context(torch.set_grad_enabled(training))
                 for mode in modes:
                     entered.enter_context(mode())
-                return int(function(pipeline, ctypes.byref(batch), into, ctypes.byref(error)))
+                arguments = pipeline, ctypes.byref(batch), into, ctypes.byref(error)
+                return int(context.copy().run(function, *arguments))
 
         for place in self._places.values():
             place.begin()
         stages = [stage for stage in self._stages if stage is not None]
-        weights, buffers = self._shared
-        values = look_at(buffers)
+        values = look_at(self._buffers)
+        for stage in stages:
+            stage.look()
+        if training:
+            self._check_weights(stages)
         runs.draws.begin(world.modules, training)
         if training:
-            check_frozen(weights)
             for stage in stages:
                 stage.begin(self._scale)
         try:
@@ -445,9 +450,17 @@ class Pipeline(Immutable):
             stage.end()
         if unseen:
             warn_of_profiler()
-        check_unchanged(torch, buffers, values)
+        check_unchanged(torch, self._buffers, values)
         runs.draws.end()
         return self._result(heads, results, output)
+
+    def _check_weights(self, stages: list[Stage]) -> None:
+        """Weights may have been tied, or frozen ones unfrozen, since the last step."""
+        trained = [id(w) for stage in stages for w in stage.trained]
+        if len(trained) != len(set(trained)):
+            modules = [None if stage is None else stage.module for stage in self._stages]
+            functions = {stage.index: stage.loss_fn for stage in stages if stage.is_loss}
+            check_weights(self._runs.torch, modules, functions)
 
     def _fail(self, error: Error) -> None:
         """Raise what a stage raised, where that is the reason."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
+import weakref
 from importlib import import_module
 from typing import Any, Callable, Optional
 
@@ -86,8 +88,10 @@ class Stage:
         self.trained: tuple[Any, ...] = ()  # those that need a gradient
         # Gradients from before this step, where it scales its own.
         self.before: Optional[list[tuple[Any, Any]]] = None
-        self.checks = 0  # forwards whose graph is still looked at
+        self.checks = 0  # microbatches that are still looked at
         self.strangers: list[Any] = []  # leaves of the last of them that are no weights
+        self.copies = True  # of inputs, as the module may keep one
+        self.keeps = False  # the module did
         self.ops = c.weft_stage_ops()
         self.ops.name = b"torch"
         self.ops.enqueues = place.enqueues  # and replays nothing: the module decides on the host
@@ -112,16 +116,23 @@ class Stage:
         self.kept.clear()
         self.outputs.clear()
         self.calls.clear()
-        self.checks = 2
+        self.checks = max(2, self.runs.microbatch_count)
         self.strangers = []
+        self.copies, self.keeps = True, False
 
     # ---- Steps ----
 
-    def begin(self, scales: bool) -> None:
-        """Begin a training step. One that `scales` its gradients adds them to others at its end."""
+    def look(self) -> None:
+        """Begin a step: find the weights. All microbatches of the first step are looked at, and one
+        of each later step.
+        """
         found = {id(w): w for module in self.modules for w in module.parameters()}
         self.weights = list(found.values())
         self.trained = tuple([w for w in self.weights if w.requires_grad])
+        self.checks = max(self.checks, 1)
+
+    def begin(self, scales: bool) -> None:
+        """Begin a training step. One that `scales` its gradients adds them to others at its end."""
         self.before = None
         if scales:
             self.before = [(w, w.grad) for w in self.weights if w.grad is not None]
@@ -199,6 +210,12 @@ class Stage:
             xs = tuple(
                 [self._input(where.inputs + at, needs and training) for at, needs in self.in_edges]
             )
+        seen = None
+        if self.checks:
+            self.checks -= 1
+            seen = [_Seen(x, self.copies) for x in xs] if self.chunks is None else []
+            if training:
+                self.kept[where.slot] = (xs, None, seen)  # for taker_of()
         if training or not where.training:
             y = self.module(*xs)
         else:  # frozen
@@ -209,24 +226,34 @@ class Stage:
             parts = [y]
         else:
             parts = self.parts_of(y, len(self.gives))
-            for (at, _), part in zip(self.gives, parts):
-                self._put(where.outputs + at, part)
+            self._put(where.outputs, parts)
         if training:
-            if self.checks:
+            if seen is not None:
                 self._check_leaves(xs, parts)
-            self.kept[where.slot] = (xs, y)
+            self.kept[where.slot] = (xs, y, seen)
+        elif seen:
+            del xs, y, parts
+            self._check_inputs(seen)
 
     def _check_leaves(self, xs: Any, outputs: list[Any]) -> None:
         """Refuse weights that are reached and not known: they would not be scaled, nor get a W.
 
-        Twice: a tensor that a forward makes for itself is another one the next time.
+        A tensor that a forward makes for itself is another one the next time.
         """
-        self.checks -= 1
         known = {id(tensor) for tensor in (*xs, *self.weights)}
         found = [leaf for leaf in leaves_of(outputs) if id(leaf) not in known]
         old = {id(leaf) for leaf in self.strangers}
         self.strangers = found if self.checks else []
         for leaf in found:
+            taken = self.runs.taker_of(leaf)
+            if taken is not None:
+                raise UsageError(
+                    f"stage {self.index} ({type(self.module).__name__}) computes with what stage "
+                    f"{taken} took in another forward, a tensor of {tuple(leaf.shape)}: no edge "
+                    f"brings its gradient back",
+                    "x.detach() where it is kept; or a graph of modules with an edge between the "
+                    "stages (weft.Graph)",
+                )
             if isinstance(leaf, self.runs.torch.nn.Parameter) or id(leaf) in old:
                 raise UsageError(
                     f"stage {self.index} ({type(self.module).__name__}) computes with a tensor of "
@@ -236,8 +263,28 @@ class Stage:
                     "module too, given as loss_fn; or weight.detach()",
                 )
 
+    def _check_inputs(self, seen: list[_Seen]) -> None:
+        """See whether a module keeps what it took, when nothing else does.
+
+        The runtime gives the memory to another microbatch now. In the first step inputs are copies,
+        and go on to be where one is kept.
+        """
+        is_kept = any(item.is_kept(self.runs.uses_of) for item in seen)
+        if seen and seen[0].is_copy:
+            self.keeps = self.keeps or is_kept
+            self.copies = self.keeps or self.checks > 0
+        elif is_kept and not self.place.enqueues:  # there autograd lets go of it in its own time
+            gc.collect()
+            if any(item.is_kept(self.runs.uses_of) for item in seen):
+                raise UsageError(
+                    f"stage {self.index} ({type(self.module).__name__}) keeps a tensor that it "
+                    f"took, and kept none in the first step: the next microbatch gets its memory",
+                    "keep x.clone(); or run the step again: after an error inputs are copies",
+                )
+
     def _input(self, address: int, needs_grad: bool) -> Any:
-        x = self.view(address).detach()
+        x = self.view(address)
+        x = x.clone() if self.copies else x.detach()
         return x.requires_grad_() if needs_grad else x
 
     def _loss(self, where: Any, y: Any) -> Any:
@@ -276,7 +323,11 @@ class Stage:
             "return a tensor; several of one shape can be stacked",
         )
 
-    def _put(self, outputs: int, y: Any) -> None:
+    def _put(self, outputs: int, parts: list[Any]) -> None:
+        for (at, _), part in zip(self.gives, parts):
+            self._put_one(outputs + at, part)
+
+    def _put_one(self, outputs: int, y: Any) -> None:
         out = self.view(outputs)
         if y.shape != out.shape or y.dtype != out.dtype:
             largest = out.shape
@@ -321,30 +372,45 @@ class Stage:
 
     def backward(self, where: Any) -> None:
         """Compute all gradients."""
-        xs, y = self.kept.pop(where.slot)
+        xs, y, seen = self.kept.pop(where.slot)
         roots, grads = self._roots(where, y)
         if roots:
             self.runs.backward(roots, grads, False, False, (), True, True)
         if self.owes:
             self._pass_on(where, [x.grad for x in xs if x.requires_grad])
+        if seen:
+            del xs, y, roots, grads
+            self._check_inputs(seen)
 
     def backward_input(self, where: Any) -> None:
         """Compute the gradients of the inputs."""
         slot = where.slot
-        xs, y = self.kept[slot]
+        xs, y, seen = self.kept[slot]
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
-        if self.walks and len(roots) == len(ends) == len(xs) == 1:
-            if self._walk(where, ends[0], roots[0], grads):
-                return
-        self.kept[slot] = (grads, roots)
-        if ends:
-            found = (None,) * len(ends)
-            if roots:
-                found = self.runs.backward(roots, grads, True, False, ends, True, False)
-            self._pass_on(where, found)
+        before = None if seen is None else [(w, w.grad, _version(w.grad)) for w in self.trained]
+        if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
+            where, ends[0], roots[0], grads, seen
+        ):
+            self.kept[slot] = (grads, roots, seen)
+            if ends:
+                found = (None,) * len(ends)
+                if roots:
+                    found = self.runs.backward(roots, grads, True, False, ends, True, False)
+                self._pass_on(where, found)
+        for w, old, version in before or ():
+            if w.grad is not old or _version(old) != version:
+                raise UsageError(
+                    f"stage {self.index} ({type(self.module).__name__}) adds to the gradient of a "
+                    f"weight of {tuple(w.shape)} by itself, in a backward function: a split "
+                    f"backward calls that twice",
+                    "return the gradient from the function, or take a schedule with whole "
+                    "backwards (1F1B)",
+                )
 
-    def _walk(self, where: Any, x: Any, root: Any, grads: tuple[Any, ...]) -> bool:
+    def _walk(
+        self, where: Any, x: Any, root: Any, grads: tuple[Any, ...], seen: Optional[list[_Seen]]
+    ) -> bool:
         """Compute the gradient of the input, and keep those where the weights go on from.
 
         PyTorch's groups say which weights are reached from which node on the way to the input.
@@ -374,24 +440,47 @@ class Stage:
         finally:
             for handle in handles:
                 handle.remove()
-        self.kept[where.slot] = (begins, None)
+        self.kept[where.slot] = (begins, None, seen)
         self._pass_on(where, found)
         return True
 
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
-        grads, roots = self.kept.pop(where.slot)
+        grads, roots, seen = self.kept.pop(where.slot)
         if roots is None:  # what I left of the graph
             for begin in grads:
                 begin.backward(self.runs)
         elif self.trained and roots:
             self.runs.backward(roots, grads, False, False, self.trained, True, True)
+        if seen:
+            begin = None
+            del grads, roots
+            self._check_inputs(seen)
 
     def scale_grads(self, where: Any) -> None:
         """Divide the gradients by the number of microbatches."""
         gradients = [w.grad for w in self.weights if w.grad is not None]
         if gradients:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
+
+
+def _version(gradient: Any) -> int:
+    return 0 if gradient is None else gradient._version
+
+
+class _Seen:
+    """An input that a module took, to see later whether it keeps it, or a view of it."""
+
+    def __init__(self, x: Any, is_copy: bool) -> None:
+        """Look at a tensor, which is a copy of what the runtime has, or shares its memory."""
+        self.is_copy = is_copy
+        self.tensor = weakref.ref(x)
+        self.storage = x.untyped_storage()
+
+    def is_kept(self, uses_of: Callable[[int], int]) -> bool:
+        """Whether anything but the runtime's view and this has it."""
+        mine = 1 if self.is_copy else 2
+        return self.tensor() is not None or uses_of(self.storage._cdata) > mine
 
 
 class _Begin:
@@ -444,12 +533,21 @@ class Runs:
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
         self.ones_like = torch.ones_like
+        self.uses_of = torch._C._storage_Use_Count
         self.output = False  # wanted of the last stage
         self.error: Optional[BaseException] = None
 
     def number(self, kind: int, stage: int, microbatch: int) -> int:
         """Number the calls of a step, for their seeds."""
         return (kind * self.microbatch_count + microbatch) * self.stage_count + stage
+
+    def taker_of(self, leaf: Any) -> Optional[int]:
+        """Say which stage took a tensor as its input, for a microbatch that is under way."""
+        for stage in filter(None, self.stages):
+            for xs, *_ in list(stage.kept.values()):
+                if any(leaf is x for x in xs):
+                    return stage.index
+        return None
 
     def whose(self, leaf: Any) -> str:
         """Say which stage has a weight."""

@@ -1,5 +1,6 @@
 """Which modules Pipeline runs: each gives what a plain loop of PyTorch gives, or is refused."""
 
+import contextvars
 import copy
 import functools
 import threading
@@ -225,6 +226,71 @@ def test_inputs_that_a_stage_changes():
     assert "inplace=False" in error.hint and isinstance(error.__cause__, RuntimeError)
 
 
+class Last(nn.Module):
+    """Keeps what it took, as it is or a view of it, for the next microbatch."""
+
+    def __init__(self, how=lambda x: x, width=WIDTH):
+        super().__init__()
+        self.linear, self.how, self.last = nn.Linear(width, width), how, None
+
+    def forward(self, x):
+        y = self.linear(x) if self.last is None else self.linear(x) + self.last.detach().sum(0)
+        self.last = self.how(x)
+        return y
+
+
+def drop_last(modules):
+    for module in modules:
+        module.last = None
+
+
+@BOTH
+@pytest.mark.parametrize("how", [lambda x: x, lambda x: x.detach()[:1], lambda x: x * x])
+def test_inputs_that_a_module_keeps(schedule, how):
+    torch.manual_seed(7)
+    modules, (x, y) = [Last(how) for _ in range(4)], batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    for _ in range(3):
+        drop_last(modules)
+        losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+        drop_last(modules)
+        for module in modules:
+            module.zero_grad()
+        assert pipeline.step(x, y).losses == losses
+        same([weight.grad for weight in parameters_of(modules, None)], gradients)
+
+
+@BOTH
+def test_inputs_that_a_module_begins_to_keep(schedule):
+    modules, (x, y), kept = layers(3), batch(), []
+    pipeline = compare(modules, schedule)
+    pipeline.step(x, y)
+    modules[1].register_forward_hook(lambda _, xs, __: kept.append(xs[0]))
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(x, y)
+    assert "stage 1 (Linear) keeps" in caught.value.message and "clone()" in caught.value.hint
+    for module in modules:
+        module.zero_grad()
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    kept.clear()
+    assert pipeline.step(x, y).losses == losses  # with copies
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
+    expected = [modules[0](rows) for rows in x.tensor_split(M)]
+    assert all(torch.equal(got, want) for got, want in zip(kept[-M:], expected))
+
+
+def test_inputs_that_are_kept_in_eval():
+    modules, (x, y), kept = layers(3), batch(), []
+    modules[1].register_forward_hook(lambda _, xs, __: kept.append(xs[0]))
+    pipeline = weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=M)
+    for rows in (x, y, x):
+        kept.clear()
+        pipeline.eval(rows)
+        assert torch.equal(
+            torch.cat(kept[-M:]), torch.cat([modules[0](part) for part in rows.tensor_split(M)])
+        )
+
+
 def test_outputs_that_are_views_of_an_input():
     modules, (x, y) = [*layers(1), nn.Flatten()], batch()
     whole = modules[0](x).detach()
@@ -367,6 +433,17 @@ def test_shared_weights_that_are_frozen():
     with pytest.raises(weft.UsageError) as caught:
         pipeline.step(*batch())
     assert "stages 0 and 2 share the weight weight" in caught.value.message
+
+
+def test_weights_that_are_shared_later():
+    modules, (x, y) = layers(3), batch()
+    pipeline = compare(modules, "1F1B")
+    kept = [weight.grad for weight in parameters_of(modules, None)]
+    modules[2].weight = modules[0].weight
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(x, y)
+    assert "stages 0 and 2 share the weight weight" in caught.value.message
+    assert modules[0].weight.grad is kept[0]
 
 
 def test_shared_buffers():
@@ -561,6 +638,62 @@ def test_a_large_loss_with_an_expanded_gradient(schedule):
     compare([*layers(1, LARGE), Rows(LARGE)], schedule, lambda y, _: y.sum(), LARGE, exact=False)
 
 
+class ByHand(torch.autograd.Function):
+    """Adds to the gradient of a weight by itself."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        ctx.save_for_backward(x)
+        return x @ weight.detach().t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,), weight = ctx.saved_tensors, ctx.weight
+        add = grad.t() @ x
+        weight.grad = add if weight.grad is None else weight.grad + add
+        return grad @ weight.detach(), None
+
+
+@BOTH
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+def test_gradients_by_hand(schedule, width):
+    module = Apply(lambda self, x: ByHand.apply(x, self.linear.weight), width)
+    modules = [*layers(1, width), module, *layers(1, width)]
+    if schedule == "1F1B":
+        compare(modules, schedule, width=width, exact=False)
+        return
+    error = refused(modules, schedule, "stage 1 (Apply)", "by itself", data=batch(width))
+    assert "1F1B" in error.hint
+
+
+@BOTH
+def test_activations_of_other_stages(schedule):
+    kept = {}
+
+    def keep(self, x):
+        kept["x"] = x * 1
+        return self.linear(x)
+
+    modules = [*layers(1), Apply(keep), Apply(lambda self, x: self.linear(x) + kept["x"])]
+    error = refused(modules, schedule, "stage 2 (Apply)", "stage 1 took in another forward")
+    assert "detach()" in error.hint and "edge" in error.hint
+
+
+@BOTH
+def test_weights_by_reference_in_later_steps(schedule):
+    other, uses, (x, y) = layers(1)[0], [], batch()
+    module = Apply(lambda self, x: self.linear(x) * (other.bias if uses else 1))
+    pipeline = weft_torch.Pipeline(
+        [other, nn.Tanh(), module], schedule, nn.MSELoss(), microbatches=M
+    )
+    pipeline.step(x, y)
+    uses.append(1)
+    with pytest.raises(weft.UsageError) as caught:
+        pipeline.step(x, y)
+    assert "stage 0 has it" in caught.value.message
+
+
 def test_hooks_of_gradients_in_a_large_stage():
     modules, called = layers(2, LARGE), []
     for weight in modules[1].parameters():
@@ -724,6 +857,16 @@ def test_wrong_losses_and_batches():
 
 
 # ---- Modes of the caller ----
+
+
+def test_variables_of_the_callers_context():
+    scale = contextvars.ContextVar("scale", default=1.0)
+    modules = [Apply(lambda self, x: self.linear(x) * scale.get()) for _ in range(2)]
+    token = scale.set(3.0)
+    try:
+        compare(modules, "1F1B")
+    finally:
+        scale.reset(token)
 
 
 def test_hooks_of_saved_tensors():
