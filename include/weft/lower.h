@@ -34,6 +34,13 @@ WEFT_API enum weft_status weft_lower(const struct weft_allocator *allocator,
                                      const struct weft_lower_options *options,
                                      struct weft_program **out, struct weft_error *error);
 
+/* A compute-only table with SEND and RECV and nothing else added: for simulations with shared
+ * channels, which are about their order. Statuses as of weft_lower(). */
+WEFT_API enum weft_status weft_lower_transfers(const struct weft_allocator *allocator,
+                                               const struct weft_program *table,
+                                               struct weft_program **out,
+                                               struct weft_error *error);
+
 /* A compute-only table as PyTorch's loader takes it, `_load_csv(..., format="compute_only")`, and so
  * torchtitan: without REDUCE_GRAD, which the loader places itself and refuses in a table, even in
  * PyTorch's own for GPipe and 1F1B. WEFT_ERR_INVALID for a program with communication. */

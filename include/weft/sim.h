@@ -83,6 +83,9 @@ struct weft_sim_options {
 
 WEFT_API struct weft_sim_options weft_sim_options_default(void);
 
+/* Whether so much memory fits into a limit, rounding aside. */
+WEFT_API bool weft_memory_fits(double memory, double limit);
+
 /* Simulates a table (data crosses ranks as it is made) or a program. Shared
  * channels (all but edge) need a program with SEND and RECV. WEFT_ERR_INVALID,
  * naming who waits for what, when it cannot finish. */

@@ -24,8 +24,9 @@
  * code), ir.h (the language), spec.h (shape and placement), gen.h (named schedules), lower.h (communication, buffers),
  * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
  * and sim.h (prediction), render.h (pictures), source.h (programs when needed),
- * search.h (the best schedule for given costs), choice.h (how to use a number of
- * ranks for a global batch).
+ * compare.h (all schedules of a shape, ranked), search.h (the best schedule for given costs),
+ * choice.h (how to use a number of ranks for a global batch), target.h (what other frameworks need
+ * to run it).
  * Running is a library of its own, libweft-run: run.h, device.h, cuda.h, comm.h,
  * launch.h. */
 #ifndef WEFT_WEFT_H
@@ -34,6 +35,7 @@
 #include <weft/base.h>
 #include <weft/channel_models.h>
 #include <weft/choice.h>
+#include <weft/compare.h>
 #include <weft/costs.h>
 #include <weft/flight.h>
 #include <weft/gen.h>
@@ -46,6 +48,7 @@
 #include <weft/source.h>
 #include <weft/spec.h>
 #include <weft/support.h>
+#include <weft/target.h>
 #include <weft/verify.h>
 
 #endif

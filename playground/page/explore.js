@@ -141,7 +141,7 @@ function card(name, value, title) {
 function memoryCard(sim) {
   const most = Math.max(...sim.ranks.map((rank) => rank.peak_memory));
   const limit = state.memory === '' ? null : realOf(state.memory);
-  const over = limit !== null && most > limit;
+  const over = limit !== null && sim.over_limit.length > 0;
   const made = card('peak memory', over ? `${number(most)}, over ${number(limit)}` : number(most),
     'activations, in microbatches through all stages of a rank');
   if (over) made.classList.add('over');

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cmp_to_key
+import ctypes
+import math
 from html import escape
 from typing import NamedTuple, Optional
 
-from ._costs import Costs, CostsLike, costs_given
-from ._errors import LimitError, UsageError
+from ._costs import CostsLike, costs_given
 from ._graph import Graph, graph_pointer
-from ._library import c, integer, lib, real
-from ._program import Program, Table, schedules
-
-_DOUBLINGS = (1, 2, 4)  # stages per rank that are tried
+from ._library import Handle, c, call, integer, lib, real
+from ._program import Program, Table
 
 
 class Entry(NamedTuple):
@@ -35,12 +33,14 @@ SHARE = "a rank's share of the model"
 class Comparison(NamedTuple):
     """Schedules, the best first, those that do not fit last; and why others were left out.
 
-    `per_stage`: the costs were those of a stage, and not of a rank's share of the model.
+    `per_stage`: the costs were those of a stage, and not of a rank's share of the model. `why` says
+    why the first one wins.
     """
 
     entries: tuple[Entry, ...]
     left_out: tuple[tuple[str, int, str], ...]
     per_stage: bool
+    why: str
 
     @property
     def _scope(self) -> str:
@@ -85,38 +85,6 @@ class Comparison(NamedTuple):
         )
 
 
-def _entry(name: str, table: Program, costs: Costs, memory: Optional[float]) -> Entry:
-    sim = table.simulate(costs)
-    needed = sim.peak_memory
-    return Entry(
-        name,
-        table.stages / table.ranks,
-        sim.makespan,
-        sim.span,
-        sim.bubble,
-        sim.peak_activation,
-        needed,
-        memory is None or needed <= memory * (1 + 1e-9),
-        table,
-    )
-
-
-def _rank(a: tuple[int, Entry], b: tuple[int, Entry]) -> int:
-    def order(x: float, y: float) -> int:
-        tolerance = 1e-9 * max(abs(x), abs(y))
-        return -1 if x < y - tolerance else 1 if x > y + tolerance else 0
-
-    (first, left), (second, right) = a, b
-    if left.fits != right.fits:
-        return -1 if left.fits else 1
-    return (
-        order(left.makespan, right.makespan)
-        or order(left.peak_memory, right.peak_memory)
-        or order(left.stages_per_rank, right.stages_per_rank)
-        or first - second
-    )
-
-
 def compare(
     *programs: Program,
     ranks: int = 0,
@@ -128,9 +96,11 @@ def compare(
 ) -> Comparison:
     """Simulate every named schedule for a shape, and the given tables or programs, and rank them.
 
-    Without `ranks` and `microbatches` the shape is that of the first program. Costs with one entry
-    are those of a rank's share of the model, unless they are Costs(..., of="stage"): with v stages
-    on each rank, a stage has 1/v of them. `memory` is a limit per rank.
+    Without `ranks` and `microbatches` the shape is that of the first program. Without
+    `stages_per_rank` schedules with any number of them are tried with 1, 2, 4 and those of the
+    programs. Costs with one entry are those of a rank's share of the model, unless they are
+    Costs(..., of="stage"): with v stages on each rank, a stage has 1/v of them. `memory` is a limit
+    per rank.
 
     With a `graph`, or programs that have one, which must be the same, the named schedules are
     those of the graph, and `ranks` may be left out: as many as stages.
@@ -140,69 +110,43 @@ def compare(
         if not isinstance(program, Program):
             raise TypeError(f"a program must be a Program or Table, not {type(program).__name__}")
         program.verify().raise_if_bad()
-    if memory is not None:
-        memory = real(memory, "memory", 0, 1e300)
-    graph_pointer(graph)
-    if programs:
-        if graph is None and not lib.weft_graph_is_chain(programs[0]._c.graph):
-            graph = programs[0].graph
-        ranks = ranks or programs[0].ranks
-        microbatches = microbatches or programs[0].microbatches
-    v = integer(stages_per_rank, "stages_per_rank", 0, c.WEFT_STAGES_MAX)
-    if graph is not None:
-        ranks = ranks or -(-graph.stages // max(v, 1))
-    ranks = integer(ranks, "ranks", 1, c.WEFT_RANKS_MAX)
-    microbatches = integer(microbatches, "microbatches", 1, c.WEFT_MICROBATCHES_MAX)
-    for k, program in enumerate(programs):
-        if (program.ranks, program.microbatches) != (ranks, microbatches):
-            raise UsageError(
-                f"program {k} has {program.ranks} ranks and {program.microbatches} microbatches, "
-                f"not {ranks} and {microbatches}",
-                "schedules are comparable when they do the same work on as many ranks",
+    request = lib.weft_compare_request_default()
+    request.ranks = integer(ranks, "ranks", 0, c.WEFT_RANKS_MAX)
+    request.microbatches = integer(microbatches, "microbatches", 0, c.WEFT_MICROBATCHES_MAX)
+    request.stages_per_rank = integer(stages_per_rank, "stages_per_rank", 0, c.WEFT_STAGES_MAX)
+    request.graph = graph_pointer(graph)
+    pointers = [program._handle.pointer for program in programs]
+    request.programs = (ctypes.POINTER(c.weft_program) * len(programs))(*pointers)
+    request.program_count = len(programs)
+    request.costs = costs._handle.pointer
+    if memory is not None and memory != math.inf:
+        request.memory_limit = real(memory, "memory", 0, 1e300)
+    request.keep_tables = True
+    out = ctypes.POINTER(c.weft_comparison)()
+    call(lib.weft_compare, None, ctypes.byref(request), ctypes.byref(out))
+    handle = Handle(out, lib.weft_comparison_destroy)
+    found = handle.pointer[0]
+    entries = (found.entries[k] for k in range(found.entry_count))
+    left_out = (found.omissions[k] for k in range(found.omission_count))
+    return Comparison(
+        tuple(
+            Entry(
+                entry.name.decode(),
+                entry.stages_per_rank,
+                entry.makespan,
+                entry.span,
+                entry.bubble_ratio,
+                entry.peak_activation,
+                entry.peak_memory,
+                entry.fits,
+                Table._adopt(entry.table, handle) if entry.info else programs[entry.program],
             )
-        if not lib.weft_graph_equal(program._c.graph, graph_pointer(graph)):
-            raise UsageError(
-                f"program {k} has other edges between stages: {program.graph}, not {graph}",
-                "schedules are comparable when their stages form the same graph",
-            )
-    is_uneven = graph is not None and not v and graph.stages % ranks != 0
-    if graph is not None and not is_uneven:
-        v = v or graph.stages // ranks
-    if graph is not None and not programs and graph.stages != ranks * v:
-        raise UsageError(
-            f"the graph has {graph.stages} stages, which is not {ranks} ranks with {v or 'v'} "
-            f"stages each",
-            "leave ranks and stages_per_rank out: then there are as many ranks as stages; "
-            "plan(graph=...) takes any number of ranks",
-        )
-    if costs.stages != 1 and not is_uneven:
-        if costs.stages % ranks or (v and costs.stages != ranks * v):
-            raise UsageError(
-                f"the costs have {costs.stages} entries in stages, which is not {ranks} ranks with "
-                f"{v or 'v'} stages each",
-                "give one entry that serves all stages, or one for each stage",
-            )
-        v = costs.stages // ranks
-    entries = [_entry(f"program {k}", program, costs, memory) for k, program in enumerate(programs)]
-    left_out = []
-    for info in schedules():
-        if is_uneven or not info.trains or info.fixed:
-            continue
-        for count in (v,) if v else _DOUBLINGS:
-            most = info.stages_per_rank_max
-            if not v and (count < info.stages_per_rank_min or (most and count > most)):
-                continue
-            try:
-                table = Table.named(
-                    info.name,
-                    ranks=ranks,
-                    stages_per_rank=count,
-                    microbatches=microbatches,
-                    graph=graph,
-                )
-            except (UsageError, LimitError) as error:
-                left_out.append((info.name, count, error.message))
-                continue
-            entries.append(_entry(info.name, table, costs, memory))
-    ranked = sorted(enumerate(entries), key=cmp_to_key(_rank))
-    return Comparison(tuple(entry for _, entry in ranked), tuple(left_out), costs.of == "stage")
+            for entry in entries
+        ),
+        tuple(
+            (omission.info[0].name.decode(), omission.stages_per_rank, omission.why.decode())
+            for omission in left_out
+        ),
+        costs.of == "stage",
+        found.why.decode(),
+    )

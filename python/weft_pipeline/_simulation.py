@@ -33,6 +33,7 @@ from ._library import (
 from ._program import Action, Program, Table, action_at
 from ._report import CHANNEL_MODELS
 
+_ProgramPointer = ctypes.POINTER(c.weft_program)
 _SimulationPointer = ctypes.POINTER(c.weft_simulation)
 _default = default_of(lib.weft_sim_options_default)
 _COLOURS = ("op", "stage")
@@ -362,8 +363,9 @@ def simulate(
     options.jitter = real(jitter, "jitter", 0, 10)
     options.seed = integer(seed, "seed", 0, 2**64 - 1)
     if options.channel != c.WEFT_CHANNEL_EDGE and isinstance(program, Table):
-        # Shared channels are about the order of SEND and RECV.
-        program = program.lower(unshard=False, reduce_grad=False)
+        lowered = _ProgramPointer()  # shared channels are about the order of SEND and RECV
+        call(lib.weft_lower_transfers, None, program._handle.pointer, ctypes.byref(lowered))
+        program = Program._adopt(lowered)
     factors = costs.rank_factors if rank_factors is None else rank_factors
     if factors is not None:
         options.rank_factors = numbers(

@@ -1,24 +1,43 @@
-"""Other frameworks: what torchtitan and Megatron-LM need to run a plan, and DeepSpeed's schedules.
+"""What torchtitan, PyTorch and Megatron-LM need to run a plan, and DeepSpeed's schedules.
 
 from weft_pipeline import frameworks
 
 frameworks.torchtitan(plan, "plan.csv").flags
+frameworks.pytorch(plan, "plan.csv").code
 frameworks.megatron(plan).flags
 frameworks.deepspeed(TrainSchedule, ranks=4, microbatches=8).verify()
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Callable, NamedTuple, Optional, Union
 
-from ._errors import InvalidError, UsageError
+from ._errors import InvalidError
 from ._graph import refuse_graph
-from ._library import Path, integer, path_name
+from ._library import Handle, Path, c, call, integer, lib, path_name, string
 from ._plan import Plan
 from ._program import Program, Table
 
-__all__ = ["Megatron", "Torchtitan", "deepspeed", "megatron", "torchtitan"]
+__all__ = [
+    "Megatron",
+    "PyTorch",
+    "Torchtitan",
+    "deepspeed",
+    "megatron",
+    "pytorch",
+    "torchtitan",
+]
+
+
+def _target(kind: int, **fields: Any) -> Handle:
+    request = c.weft_target_request(kind=kind, **fields)
+    out = ctypes.POINTER(c.weft_target)()
+    call(lib.weft_target, None, ctypes.byref(request), ctypes.byref(out))
+    return Handle(out, lib.weft_target_destroy)
 
 
 def _table_of(source: Union[Table, Plan]) -> Table:
@@ -26,46 +45,53 @@ def _table_of(source: Union[Table, Plan]) -> Table:
     if not isinstance(table, Table):
         raise TypeError(f"expected a Table or Plan, not {type(source).__name__}")
     refuse_graph(table, "this framework", "weft_pipeline.torch.Pipeline runs graphs of modules")
-    if table.stages % table.ranks:
-        raise UsageError(
-            f"{table.stages} stages are not the same number on each of {table.ranks} ranks"
-        )
     return table
 
 
-def _cut(parts: Sequence[Any], counts: Sequence[int]) -> list[list[Any]]:
-    """Divide the parts of a model among the stages."""
-    if sum(counts) != len(parts):
-        raise UsageError(
-            f"the plan has {sum(counts)} parts, but {len(parts)} are named",
-            "name the parts of the costs, in their order",
-        )
-    result, first = [], 0
-    for count in counts:
-        result.append(list(parts[first : first + count]))
-        first += count
-    return result
+def _numbers(counts: Optional[Sequence[int]]) -> Any:
+    return None if counts is None else (ctypes.c_uint32 * len(counts))(*counts)
 
 
-# ---- torchtitan ----
+def _names(names: Optional[Sequence[Union[str, Sequence[str]]]], name: str) -> dict[str, Any]:
+    """Several names of a part are joined."""
+    if names is None:
+        return {}
+    texts = [string(one if isinstance(one, str) else "+".join(one), name) for one in names]
+    return {"part_names": (ctypes.c_char_p * len(texts))(*texts), "part_count": len(texts)}
+
+
+def _flags(target: Any) -> tuple[str, ...]:
+    every = (target.flags[k] for k in range(target.flag_count))
+    words = (word for flag in every for word in (flag.name, flag.value))
+    return tuple(os.fsdecode(word) for word in words if word is not None)
+
+
+def _notes(target: Any) -> tuple[str, ...]:
+    return tuple(target.notes[k].decode() for k in range(target.note_count))
+
+
+# ---- torchtitan and PyTorch ----
 
 
 class Torchtitan(NamedTuple):
     """What torchtitan (since August 2026) needs: flags for its command line, and settings.
 
     `settings` has the same by name. `module_fqns_per_model_part`, a setting of its parallelism
-    section, is None where the plan does not partition the model.
+    section, is None where the plan does not partition the model. `notes` are sentences for the
+    user.
     """
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
     module_fqns_per_model_part: Optional[list[list[str]]]
+    notes: tuple[str, ...]
 
 
-def _names(count: int) -> list[Union[str, list[str]]]:
-    """Torchtitan's names: an embedding, layers, and the norm with the head."""
-    layers: list[Union[str, list[str]]] = [f"layers.{k}" for k in range(count - 2)]
-    return ["tok_embeddings", *layers, ["norm", "lm_head"]]
+class PyTorch(NamedTuple):
+    """What PyTorch itself needs: lines of Python, for each rank with its own stages."""
+
+    code: str
+    notes: tuple[str, ...]
 
 
 def torchtitan(
@@ -83,39 +109,43 @@ def torchtitan(
     tok_embeddings, the last norm and lm_head, and those between are layers.
     """
     table = _table_of(source)
-    v, placement = table.stages // table.ranks, table.placement
-    if placement == "inferred" or (placement == "v" and v > 2):
-        raise InvalidError(
-            f"torchtitan has no placement {placement!r} with {v} stages per rank",
-            "plan with stages_per_rank=2, or with placement='loop'",
-        )
-    name = "ZBVZeroBubble" if placement == "v" and v == 2 else "PipelineScheduleMulti"
-    if v == 1:
-        name = "PipelineScheduleSingle"
-    table.for_pytorch().save(path)
-    settings: dict[str, Any] = {
-        "parallelism.pipeline_parallel_degree": table.ranks,
-        "parallelism.pipeline_parallel_schedule": name,
-        "parallelism.pipeline_parallel_schedule_csv": path_name(path),
-        "parallelism.num_pp_microbatches": table.microbatches,
-        "training.disable_cuda_graphs": True,
-    }
-    if tokens_per_microbatch is not None:
-        count = integer(tokens_per_microbatch, "tokens_per_microbatch", 1, 2**62)
-        settings["training.num_tokens_per_microbatch_per_dp_rank"] = count
-    flags: list[str] = []
-    for key, value in settings.items():
-        flags += [f"--{key}"] if value is True else [f"--{key}", str(value)]
-    lists = None
     counts = source.stage_parts if isinstance(source, Plan) else None
-    if counts is not None:
-        parts = _names(sum(counts)) if modules is None else list(modules)
-        lists = [
-            [name for part in stage for name in ([part] if isinstance(part, str) else part)]
-            for stage in _cut(parts, counts)
-        ]
+    tokens = 0
+    if tokens_per_microbatch is not None:
+        tokens = integer(tokens_per_microbatch, "tokens_per_microbatch", 1, 2**62)
+    handle = _target(
+        c.WEFT_TARGET_TORCHTITAN,
+        table=table._handle.pointer,
+        stage_parts=_numbers(counts),
+        file=os.fsencode(path_name(path)),
+        tokens_per_microbatch=tokens,
+        **(_names(modules, "modules") if counts is not None else {}),
+    )
+    target = handle.pointer[0]
+    Table._adopt(target.table, handle).save(path)
+    settings: dict[str, Any] = {}
+    for flag in (target.flags[k] for k in range(target.flag_count)):
+        value = True if flag.value is None else os.fsdecode(flag.value)
+        settings[flag.name.decode()[2:]] = int(value) if flag.is_number else value
+    lists = None
+    if target.modules:
+        counts = target.stage_modules[: target.stage_count]
+        names = iter(target.modules[: sum(counts)])
+        lists = [[name.decode() for name in islice(names, count)] for count in counts]
         settings["parallelism.module_fqns_per_model_part"] = lists
-    return Torchtitan(tuple(flags), settings, lists)
+    return Torchtitan(_flags(target), settings, lists, _notes(target))
+
+
+def pytorch(source: Union[Table, Plan], path: Path) -> PyTorch:
+    """Write the table to a CSV file, and give the code with which PyTorch itself runs it."""
+    handle = _target(
+        c.WEFT_TARGET_PYTORCH,
+        table=_table_of(source)._handle.pointer,
+        file=os.fsencode(path_name(path)),
+    )
+    target = handle.pointer[0]
+    Table._adopt(target.table, handle).save(path)
+    return PyTorch(target.code.decode(), _notes(target))
 
 
 # ---- Megatron-LM ----
@@ -126,6 +156,7 @@ class Megatron(NamedTuple):
 
     layout: str
     flags: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def megatron(
@@ -138,32 +169,21 @@ def megatron(
     without it the first is the embedding, the last the loss, and the others are layers. Stage i
     of the layout is on rank i mod p, so the placement must be a loop.
     """
+    fields: dict[str, Any]
+    counts: Optional[Sequence[int]]
     if isinstance(source, Plan):
-        if source.stage_parts is None:
-            raise UsageError("the plan does not partition the model", "give costs with parts")
-        if source.placement != "loop":
-            raise InvalidError(
-                "Megatron places stages in a loop, and the plan is a V",
-                "plan with placement='loop'",
-            )
-        counts, ranks = list(source.stage_parts), source.table.ranks
+        counts = source.stage_parts
+        fields = {"table": source.table._handle.pointer}
+    elif isinstance(source, (str, bytes)) or not isinstance(source, Iterable):
+        raise TypeError(f"expected a Plan or numbers, not {type(source).__name__}")
     else:
-        if isinstance(source, (str, bytes)) or not isinstance(source, Iterable):
-            raise TypeError(f"expected a Plan or numbers, not {type(source).__name__}")
         counts = [integer(count, "the parts of a stage", 0, 2**20) for count in source]
-        ranks = integer(ranks, "ranks", 1, 2**16)
-    if not counts or len(counts) % ranks:
-        raise UsageError(f"{len(counts)} stages are not the same number on each of {ranks} ranks")
-    if parts is None:
-        parts = "E" + "t" * max(sum(counts) - 2, 0) + "L"
-    if not isinstance(parts, str) or set(parts) - set("EtmL"):
-        raise UsageError("parts has other letters than E, t, m and L")
-    layout = "|".join("".join(stage) for stage in _cut(parts, counts))
-    flags = ["--pipeline-model-parallel-size", str(ranks), "--pipeline-model-parallel-layout"]
-    flags.append(layout)
-    if len(counts) > ranks:
-        flags += ["--microbatch-group-size-per-virtual-pipeline-stage", str(ranks)]
-    return Megatron(layout, tuple(flags))
+        fields = {"ranks": integer(ranks, "ranks", 1, 2**16), "stage_count": len(counts)}
+    handle = _target(
+        c.WEFT_TARGET_MEGATRON, stage_parts=_numbers(counts), **fields, **_names(parts, "parts")
+    )
+    target = handle.pointer[0]
+    return Megatron(target.layout.decode(), _flags(target), _notes(target))
 
 
 # ---- DeepSpeed ----

@@ -1,6 +1,7 @@
 /* The growing text: what printers, listings and the command write into. */
 
 #include <assert.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -147,4 +148,21 @@ void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size
       i++;
     }
   }
+}
+
+char *weft_amount(char *buffer, size_t size, double amount) {
+  assert(buffer != NULL && size >= WEFT_AMOUNT_SIZE);
+  const double magnitude = fabs(amount);
+  if (magnitude > 0 && (magnitude < 0.01 || magnitude >= 1e9)) {
+    (void)snprintf(buffer, size, "%.4g", amount);
+    return buffer;
+  }
+  (void)snprintf(buffer, size, "%.3f", amount);
+  size_t length = strlen(buffer);
+  while (length > 0 && buffer[length - 1] == '0') {
+    length--;
+  }
+  length -= length > 0 && buffer[length - 1] == '.' ? 1 : 0;
+  buffer[length] = '\0';
+  return buffer;
 }

@@ -131,6 +131,13 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
+enum weft_status weft_lower_transfers(const struct weft_allocator *allocator,
+                                      const struct weft_program *table, struct weft_program **out,
+                                      struct weft_error *error) {
+  static const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
+  return weft_lower(allocator, table, &options, out, error);
+}
+
 enum weft_status weft_table_for_pytorch(const struct weft_allocator *allocator,
                                         const struct weft_program *table, struct weft_program **out,
                                         struct weft_error *error) {

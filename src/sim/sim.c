@@ -18,6 +18,8 @@ const char *weft_idle_cause_name(enum weft_idle_cause cause) {
   return names[cause];
 }
 
+bool weft_memory_fits(double memory, double limit) { return memory <= limit * (1 + 1e-9); }
+
 static const struct weft_sim_options *or_default(const struct weft_sim_options *options,
                                                  struct weft_sim_options *standard) {
   *standard = weft_sim_options_default();

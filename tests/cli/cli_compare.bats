@@ -188,7 +188,7 @@ document() {
   "$WEFT" gen 1F1B -p 4 -m 8 -o a.csv
   "$WEFT" gen 1F1B -p 2 -m 8 -o b.csv
   weft compare a.csv b.csv
-  fails 2 "b.csv has 2 ranks" "not 4 and 8 as the first file"
+  fails 2 "b.csv has 2 ranks" "not 4 and 8 as a.csv"
   hints
   weft compare -p 3 a.csv
   fails 2 "a.csv has 4 ranks" "not 3 and 8 as asked for"

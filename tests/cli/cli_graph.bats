@@ -228,7 +228,7 @@ and 1 more; --max-differences shows them
   succeeds
   jq -e '[.schedules[].name] | sort == ["graph.csv", "other.csv"]' <<<"$output"
   weft compare graph.csv bare.csv
-  fails 2 "bare.csv has other edges between stages than the first file"
+  fails 2 "bare.csv has other edges between stages than graph.csv"
   hints
   weft compare graph.csv bare.csv --graph graph.json --json
   succeeds

@@ -209,6 +209,35 @@ holds() {
   fails 2 "did you mean 'torchtitan'"
 }
 
+@test "plan --for: the layout of Megatron-LM, names of parts, and the same in JSON" {
+  layered
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for megatron
+  succeeds
+  [[ $output == *"For Megatron-LM:"*"--pipeline-model-parallel-size 4 "*"--pipeline-model-parallel-layout 'Ett|ttt|ttt|L'"* ]]
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for megatron --part-names E,t,t,t,t,t,t,m,m,L --json
+  succeeds
+  jq -e '.run_with | .target == "megatron" and .layout == "Ett|ttt|tmm|L" and .flags[1] == "4"' <<<"$output"
+  "$WEFT" verify t.csv
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for torchtitan --part-names a,b,c,d,e,f,g,h,i,norm+head --json
+  jq -e '.run_with.module_fqns_per_model_part == [["a", "b", "c"], ["d", "e", "f"], ["g", "h", "i"], ["norm", "head"]]' <<<"$output"
+  weft plan -p 2 -m 4 -v 1 "${quick[@]}" --for pytorch -o p.csv --json
+  jq -e '.run_with.code | test("_load_csv")' <<<"$output"
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" --for megatron --part-names E,t,L
+  fails 2 "10 parts, but 3 are named"
+  hints
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" --for megatron --part-names E,,L
+  fails 2 "an empty name"
+  weft plan -p 2 -m 4 --part-names E,L
+  fails 2 "--part-names is about --for"
+  weft plan -p 2 -m 4 -v 1 "${quick[@]}" --for megatron
+  fails 2 "does not partition the model"
+  hints
+  weft plan -p 2 -m 8 -v 2 --placement v --costs parts.json "${quick[@]}" --for megatron
+  fails 1 "the plan is a V"
+  weft gen 1F1B -p 2 -m 4 --for megatron
+  fails 2 "torchtitan|pytorch"
+}
+
 @test "plan: wrong options say what is right" {
   weft plan -m 8
   fails 2 "needs -p"

@@ -34,7 +34,7 @@ public_headers() {
     spec) echo spec.h costs.h ;;
     gen) echo gen.h source.h ;;
     comm) echo tensor.h transport.h comm.h ;;
-    plan) echo search.h choice.h ;;
+    plan) echo search.h choice.h compare.h target.h ;;
     *) echo "$1.h" ;;
   esac
 }

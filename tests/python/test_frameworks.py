@@ -16,6 +16,9 @@ def planned(layers, **options):
 def test_torchtitan(tmp_path):
     plan = planned(6, stages_per_rank=2, placement="v")
     made = frameworks.torchtitan(plan, tmp_path / "plan.csv", tokens_per_microbatch=4096)
+    assert made.settings["parallelism.pipeline_parallel_degree"] == 2
+    assert made.settings["training.disable_cuda_graphs"] is True
+    assert "rank r has stages r and 3 - r" in made.notes
     flags = " ".join(made.flags)
     assert "--parallelism.pipeline_parallel_degree 2 " in flags
     assert "--parallelism.pipeline_parallel_schedule ZBVZeroBubble " in flags
@@ -49,6 +52,17 @@ def test_torchtitan_takes_no_reduce_grad(tmp_path):
         frameworks.torchtitan(odd, tmp_path / "table.csv")
     with pytest.raises(TypeError):
         frameworks.torchtitan(table.lower(), tmp_path / "table.csv")
+
+
+def test_pytorch(tmp_path):
+    table = weft.Table.named("ZBH1", ranks=2, microbatches=4)
+    made = frameworks.pytorch(table, tmp_path / "table.csv")
+    assert "n_microbatches=4" in made.code and "_load_csv" in made.code
+    compile(made.code, "code", "exec")
+    assert any("torch.compile" in note for note in made.notes)
+    assert weft.Table.load(tmp_path / "table.csv") == table.for_pytorch()
+    with pytest.raises(TypeError):
+        frameworks.pytorch("table.csv", tmp_path / "table.csv")
 
 
 def test_megatron():

@@ -386,6 +386,18 @@ def test_a_table_has_the_same_numbers_everywhere():
     best = {entry.name: entry for entry in weft.compare(table).entries}
     for entry in (best["program 0"], best["ZBVZeroBubble"]):
         assert (entry.makespan, entry.peak_activation) == (25.5, 4)
+    found = weft.compare(table)
+    assert any(entry.table is table for entry in found.entries)
+    assert found.why.startswith(f"{found.best.name} with v = 4 wins: ")
+    three = weft.Table.named("Interleaved1F1B", ranks=2, stages_per_rank=3, microbatches=4)
+    assert 3 in {
+        entry.stages_per_rank for entry in weft.compare(three).entries if entry.table != three
+    }
+    for wrong in ({"ranks": 4}, {"microbatches": 4}, {}):
+        with pytest.raises(weft.UsageError):
+            weft.compare(**wrong)
+    with pytest.raises(weft.UsageError, match="no backward"):
+        weft.compare(weft.Table.named("ForwardOnly", ranks=2, microbatches=2))
     sim = table.simulate()
     assert (sim.makespan, sim.peak_activation) == (25.5, 4)
     sim = table.simulate(weft.Costs(of="stage"))

@@ -37,6 +37,8 @@ ROW(train_memory, MEMORY, '\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, WE
     "default the free memory, divided by the ranks of a machine");
 ROW(plan_ranks, RANKS, 'p', "ranks", WEFT_CLI_KIND_NUMBER, "P", NULL, 1, UINT32_MAX, WEFT_RANKS_MAX,
     "ranks of the pipeline; with --global-batch of all replicas together");
+ROW(plan_for, FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch|megatron", 0, 0, 0,
+    "also print what this program needs to run the table, or the partition of the layers");
 ROW(plan_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
     "write the table to FILE, completely or not at all; with --pareto a picture: x.svg or x.html; "
     "with --global-batch either");
@@ -167,7 +169,8 @@ static const struct weft_cli_command commands[] = {
       &plan_seed,
       OPTION(THREADS),
       OPTION(PARETO),
-      OPTION(FOR),
+      &plan_for,
+      OPTION(PART_NAMES),
       &plan_output,
       OPTION(JSON),
       OPTION(HELP)},

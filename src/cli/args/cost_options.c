@@ -191,17 +191,15 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
   return WEFT_CLI_OK;
 }
 
-/* Shared channels are about the order of SEND and RECV, and nothing else is added. */
 static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name) {
-  static const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
   struct weft_error error;
   costs->program = program;
   if (costs->options.channel == WEFT_CHANNEL_EDGE || program->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
   WEFT_CLI_TRY(weft_cli_result(
-      cli, name, weft_lower(cli->allocator, program, &options, &costs->lowered, &error), &error));
+      cli, name, weft_lower_transfers(cli->allocator, program, &costs->lowered, &error), &error));
   costs->program = costs->lowered;
   return WEFT_CLI_OK;
 }

@@ -5,12 +5,12 @@
 #include <weft/gen.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/cmd/plan_target.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
+#include "cli/report/target_report.h"
 #include "cli/scoped.h"
 
 /* ---- The list ---- */
@@ -180,23 +180,20 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
 /* --for: the table, and what another program needs to run it: on standard output where the table
  * is in a file, else with the messages. */
 static int write_for_target(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                            const struct weft_schedule_info *info, struct weft_program *table) {
+                            const struct weft_program *table) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
   const bool in_file = path != NULL && strcmp(path, "-") != 0;
-  const struct weft_cli_target target = {
-      .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
-      .file = in_file ? path : "table.csv"};
-  const struct weft_search_answer answer = {
+  const struct weft_target_request request = {
+      .kind = (enum weft_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
       .table = table,
-      .schedule = info->name,
-      .placement = info->placement,
-      .stages_per_rank = table->stage_count / table->rank_count};
+      .file = in_file ? path : "table.csv"};
   WEFT_SCOPED_TEXT needs = {.allocator = cli->allocator};
-  WEFT_SCOPED(weft_program) taken = NULL;
-  WEFT_CLI_TRY(weft_cli_target_check(cli, &target, &answer));
-  WEFT_CLI_TRY(weft_cli_target_table(cli, table, &taken));
-  weft_cli_target_add(&needs, &target, &answer);
-  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, taken));
+  WEFT_SCOPED(weft_target) target = NULL;
+  struct weft_error error;
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, NULL, weft_target(cli->allocator, &request, &target, &error), &error));
+  weft_cli_target_text(&needs, request.kind, target);
+  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, target->table));
   return weft_cli_write_descriptor(cli, in_file ? cli->output : cli->messages,
                                    in_file ? "standard output" : "standard error", &needs);
 }
@@ -221,7 +218,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
                                                                       : WEFT_PLACEMENT_LOOP};
   WEFT_CLI_TRY(weft_cli_result(
       cli, NULL, weft_generate_graph(cli->allocator, name, &shape, graph, &table, &error), &error));
-  return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, info, table)
+  return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, table)
                                                : weft_cli_write_program(cli, arguments, table);
 }
 

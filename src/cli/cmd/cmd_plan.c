@@ -23,6 +23,8 @@
 /* Name in --for of a table that goes to standard output. */
 #define FILE_UNKNOWN "plan.csv"
 
+enum { PARTS_NAMED_MAX = 4096 };
+
 /* Of --pareto and --global-batch, for all searches together. */
 #define MANY_EFFORT 2
 
@@ -104,36 +106,66 @@ static int write_both(const struct weft_cli *cli, const struct weft_cli_argument
 }
 
 static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_plan *plan, const struct weft_cli_target *target) {
+                   struct weft_cli_plan *plan) {
   WEFT_SCOPED_TEXT table = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT summary = {.allocator = cli->allocator};
-  if (target != NULL) {
-    WEFT_SCOPED(weft_program) taken = NULL;
-    WEFT_CLI_TRY(weft_cli_target_table(cli, plan->answer->table, &taken));
-    weft_program_print(taken, &table);
-  } else {
-    weft_program_print(plan->answer->table, &table);
-  }
   WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
+  const bool is_taken = plan->target != NULL && plan->target->table != NULL;
+  weft_program_print(is_taken ? plan->target->table : plan->answer->table, &table);
   add_costs_path(&costs_path, arguments);
   plan->file = output_path(arguments);
   plan->costs_file = costs_path.size > 0 ? costs_path.data : NULL;
-  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(
-      &summary, plan, target);
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(&summary,
+                                                                                        plan);
   return write_both(cli, arguments, plan->answer->costs, &costs_path, &table, &summary);
+}
+
+/* The names in --part-names, which are separated by commas; `names` has room for PARTS_NAMED_MAX,
+ * and `text` is cut into them. */
+static int split_names(const struct weft_cli *cli, char *text, const char **names,
+                       uint32_t *count) {
+  for (*count = 0; text != NULL; (*count)++) {
+    char *comma = strchr(text, ',');
+    if (*count == PARTS_NAMED_MAX || text[0] == '\0' || comma == text) {
+      return weft_cli_usage(cli, "for example: --part-names E,t,t,m,L",
+                            "--part-names has %s", *count == PARTS_NAMED_MAX
+                                                       ? "too many names"
+                                                       : "an empty name");
+    }
+    names[*count] = text;
+    if (comma != NULL) {
+      *comma++ = '\0';
+    }
+    text = comma;
+  }
+  return WEFT_CLI_OK;
 }
 
 static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_plan *plan) {
-  const char *path = output_path(arguments);
-  const struct weft_cli_target target = {
-      .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
-      .file = path != NULL ? path : FILE_UNKNOWN};
+  const char *path = output_path(arguments), *given = arguments->texts[WEFT_CLI_OPTION_PART_NAMES];
+  const char *names[PARTS_NAMED_MAX];
+  WEFT_SCOPED_TEXT copy = {.allocator = cli->allocator};
+  WEFT_SCOPED(weft_target) target = NULL;
+  struct weft_error error;
   if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
-    return compose(cli, arguments, plan, NULL);
+    return compose(cli, arguments, plan);
   }
-  WEFT_CLI_TRY(weft_cli_target_check(cli, &target, plan->answer));
-  return compose(cli, arguments, plan, &target);
+  plan->kind = (enum weft_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR];
+  struct weft_target_request request = {.kind = plan->kind,
+                                        .table = plan->answer->table,
+                                        .stage_parts = plan->answer->stage_parts,
+                                        .file = path != NULL ? path : FILE_UNKNOWN};
+  if (given != NULL) {
+    weft_text_add(&copy, given);
+    WEFT_CLI_TRY(copy.failed ? weft_cli_fail_memory(cli) : WEFT_CLI_OK);
+    WEFT_CLI_TRY(split_names(cli, copy.data, names, &request.part_count));
+    request.part_names = names;
+  }
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, NULL, weft_target(cli->allocator, &request, &target, &error), &error));
+  plan->target = target;
+  return compose(cli, arguments, plan);
 }
 
 /* Says when the time limit was too short even for one order, its check and what has followed the
@@ -301,6 +333,10 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
     return weft_cli_usage(cli, "choose a limit, and give it with --memory",
                           "--for needs one table, and --pareto makes many");
+  }
+  if (given[WEFT_CLI_OPTION_PART_NAMES] && !given[WEFT_CLI_OPTION_FOR]) {
+    return weft_cli_usage(cli, "for example: --for megatron --part-names E,t,t,m,L",
+                          "--part-names is about --for, and --for is not there");
   }
   if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_is_picture(path)) {
     return weft_cli_usage(cli, "for example: -o memory.svg; the table is on standard output",

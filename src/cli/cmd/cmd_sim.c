@@ -71,8 +71,6 @@ static int run_jitter(const struct weft_cli *cli, const struct weft_cli_costs *c
 /* ---- --steps ---- */
 
 static int write_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  /* As PyTorch does: SEND and RECV, and nothing else. */
-  const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
   const char *name = weft_cli_input_name(arguments->operands[0]);
   WEFT_SCOPED(weft_program) input = NULL;
   WEFT_SCOPED(weft_program) lowered = NULL;
@@ -81,7 +79,7 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &input));
   if (input->level == WEFT_LEVEL_COMPUTE) {
     WEFT_CLI_TRY(weft_cli_result(
-        cli, name, weft_lower(cli->allocator, input, &options, &lowered, &error), &error));
+        cli, name, weft_lower_transfers(cli->allocator, input, &lowered, &error), &error));
   }
   const struct weft_program *program = lowered != NULL ? lowered : input;
   WEFT_CLI_TRY(
@@ -151,7 +149,7 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_rep
   uint32_t most = 0, over = 0;
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
     const double memory = simulation->ranks[rank].peak_memory;
-    over += weft_cli_is_over(memory, report->memory_limit) ? 1 : 0;
+    over += weft_memory_fits(memory, report->memory_limit) ? 0 : 1;
     most = memory > simulation->ranks[most].peak_memory ? rank : most;
   }
   if (!report->limited || over == 0) {

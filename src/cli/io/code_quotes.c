@@ -61,21 +61,3 @@ void weft_cli_add_shell_word(struct weft_text *text, const char *word) {
   }
   weft_text_add(text, "'");
 }
-
-void weft_cli_add_python_string(struct weft_text *text, const char *string) {
-  weft_text_add(text, "\"");
-  while (*string != '\0') {
-    const unsigned char byte = (unsigned char)*string;
-    const size_t length = shown_length(string);
-    if (byte == '"' || byte == '\\') {
-      weft_text_add(text, "\\");
-    }
-    if (length > 0) {
-      weft_text_append(text, string, length);
-    } else {
-      weft_text_addf(text, byte < 0x80 ? "\\x%02x" : "\\udc%02x", byte);
-    }
-    string += length > 0 ? length : 1;
-  }
-  weft_text_add(text, "\"");
-}

@@ -2,8 +2,6 @@
 #include "cli/io/text_columns.h"
 
 #include <assert.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 size_t weft_cli_width(const char *data, size_t size) {
@@ -33,18 +31,7 @@ void weft_cli_trim(struct weft_text *text) {
 
 struct weft_cli_amount weft_cli_amount(double amount) {
   struct weft_cli_amount written;
-  const double magnitude = fabs(amount);
-  if (magnitude > 0 && (magnitude < 0.01 || magnitude >= 1e9)) {
-    (void)snprintf(written.text, sizeof written.text, "%.4g", amount);
-    return written;
-  }
-  (void)snprintf(written.text, sizeof written.text, "%.3f", amount);
-  size_t length = strlen(written.text);
-  while (length > 0 && written.text[length - 1] == '0') {
-    length--;
-  }
-  length -= length > 0 && written.text[length - 1] == '.' ? 1 : 0;
-  written.text[length] = '\0';
+  (void)weft_amount(written.text, sizeof written.text, amount);
   return written;
 }
 

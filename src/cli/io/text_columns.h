@@ -2,7 +2,7 @@
 #ifndef CLI_TEXT_COLUMNS_H
 #define CLI_TEXT_COLUMNS_H
 
-#include <weft/base.h>
+#include <weft/support.h>
 
 /* Columns that UTF-8 text takes on a screen. */
 size_t weft_cli_width(const char *data, size_t size);
@@ -14,10 +14,9 @@ void weft_cli_pad(struct weft_text *text, size_t begin, size_t width);
 /* Cuts the blanks at the end of the last line. */
 void weft_cli_trim(struct weft_text *text);
 
-/* A time or size for people: at most three digits behind the point, no zeros at the end; tiny and
- * huge ones with an exponent. */
+/* weft_amount(), as an argument of printf. */
 struct weft_cli_amount {
-  char text[40];
+  char text[WEFT_AMOUNT_SIZE];
 };
 struct weft_cli_amount weft_cli_amount(double amount);
 

@@ -21,7 +21,6 @@
  * a program is drawn as it is. */
 static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                          struct weft_cli_timeline *timeline, const char *name) {
-  const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
   struct weft_error error;
   if (timeline->given->level != WEFT_LEVEL_COMPUTE ||
       (timeline->given->action_count > TRANSFERS_ACTIONS_MAX &&
@@ -29,8 +28,8 @@ static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs
     return WEFT_CLI_OK;
   }
   return weft_cli_result(
-      cli, name, weft_lower(cli->allocator, timeline->given, &options, &timeline->lowered, &error),
-      &error);
+      cli, name,
+      weft_lower_transfers(cli->allocator, timeline->given, &timeline->lowered, &error), &error);
 }
 
 static const struct weft_program *drawn(const struct weft_cli_timeline *timeline) {

@@ -31,8 +31,7 @@ static void add_numbers(struct weft_json *json, const char *name, const uint32_t
   weft_json_close(json, ']');
 }
 
-void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan,
-                            const struct weft_cli_target *target) {
+void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan) {
   struct weft_json json = weft_json_begin(text, "weft-plan/1");
   add_answer(&json, plan);
   weft_json_number(&json, "seed", plan->request->seed);
@@ -49,8 +48,8 @@ void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *
     weft_json_null(&json, "costs_file");
   }
   weft_costs_print(plan->answer->costs, &json, "costs");
-  if (target != NULL) {
-    weft_cli_target_add_member(&json, target, plan->answer);
+  if (plan->target != NULL) {
+    weft_cli_target_json(&json, plan->kind, plan->target);
   }
   weft_json_end(&json);
 }

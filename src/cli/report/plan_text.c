@@ -106,8 +106,7 @@ static void add_files(struct weft_text *text, const struct weft_cli_plan *plan) 
   weft_text_add(text, "\n");
 }
 
-void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
-                       const struct weft_cli_target *target) {
+void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan) {
   add_head(text, plan);
   add_result(text, plan);
   weft_cli_sim_text_numbers(text, &plan->prediction);
@@ -116,8 +115,8 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
   add_search(text, plan);
   add_files(text, plan);
   weft_cli_sim_text_ranks(text, &plan->prediction);
-  if (target != NULL) {
+  if (plan->target != NULL) {
     weft_text_add(text, "\n");
-    weft_cli_target_add(text, target, plan->answer);
+    weft_cli_target_text(text, plan->kind, plan->target);
   }
 }

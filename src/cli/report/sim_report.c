@@ -12,7 +12,6 @@
 #include "cli/report/sim_report.h"
 
 #define RANKS_SHOWN 32u
-bool weft_cli_is_over(double memory, double limit) { return memory > limit * (1 + 1e-9); }
 
 /* ---- Totals ---- */
 
@@ -316,7 +315,7 @@ static void add_limit(struct weft_json *json, const struct weft_cli_sim_report *
   weft_json_exact(json, "memory_limit", report->memory_limit);
   weft_json_open(json, "over_limit", '[');
   for (uint32_t rank = 0; rank < report->simulation->program->rank_count; rank++) {
-    if (weft_cli_is_over(report->simulation->ranks[rank].peak_memory, report->memory_limit)) {
+    if (!weft_memory_fits(report->simulation->ranks[rank].peak_memory, report->memory_limit)) {
       weft_json_number(json, NULL, rank);
     }
   }

@@ -50,9 +50,6 @@ void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, 
 void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
                          const struct weft_program *program);
 
-/* Whether so much memory is more than the limit, rounding aside. */
-bool weft_cli_is_over(double memory, double limit);
-
 /* Runs the program `runs` times, with seeds from options->seed on. */
 int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                         const char *name, uint64_t runs, struct weft_cli_jitter *jitter);

@@ -1,12 +1,13 @@
-/* Which schedule wins, and why: one sentence, derived from its numbers and those
- * of the runner-up. */
+/* Which schedule wins, and why: one sentence, derived from its numbers and those of the runner-up. */
+#include "plan/compare_reason.h"
+
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "cli/io/text_columns.h"
-#include "cli/report/compare_report.h"
+#include <weft/support.h>
+
+/* ---- The order ---- */
 
 /* Equal but for rounding; times are sums of many. */
 static int order_of(double a, double b) {
@@ -14,8 +15,8 @@ static int order_of(double a, double b) {
   return a < b - tolerance ? -1 : a > b + tolerance ? 1 : 0;
 }
 
-static int compare_entries(const void *left, const void *right) {
-  const struct weft_cli_entry *a = left, *b = right;
+int weft_comparison_order(const struct weft_comparison_entry *a,
+                          const struct weft_comparison_entry *b) {
   if (a->fits != b->fits) {
     return a->fits ? -1 : 1;
   }
@@ -24,23 +25,7 @@ static int compare_entries(const void *left, const void *right) {
     return makespan;
   }
   const int memory = order_of(a->peak_memory, b->peak_memory);
-  if (memory != 0) {
-    return memory;
-  }
-  if (a->v != b->v) { /* fewer stages, fewer messages */
-    return a->v < b->v ? -1 : 1;
-  }
-  return a->order < b->order ? -1 : 1; /* a file before a schedule that does as well */
-}
-
-void weft_cli_comparison_sort(struct weft_cli_comparison *comparison) {
-  assert(comparison != NULL);
-  qsort(comparison->entries, comparison->entry_count, sizeof comparison->entries[0],
-        compare_entries);
-  comparison->fitting = 0;
-  for (size_t k = 0; k < comparison->entry_count; k++) {
-    comparison->fitting += comparison->entries[k].fits ? 1 : 0;
-  }
+  return memory != 0 ? memory : order_of(a->stages_per_rank, b->stages_per_rank); /* fewer messages */
 }
 
 /* ---- The sentence ---- */
@@ -50,22 +35,31 @@ static const char *const cause_words[WEFT_IDLE_CAUSES] = {
     [WEFT_IDLE_GRADIENT] = "waiting for gradients", [WEFT_IDLE_CHANNEL] = "waiting for a channel",
     [WEFT_IDLE_UNSHARD] = "waiting for parameters", [WEFT_IDLE_END] = "after its last action"};
 
-static void add_entry(struct weft_text *text, const struct weft_cli_entry *entry) {
+static void add_amount(struct weft_text *text, double amount) {
+  char buffer[WEFT_AMOUNT_SIZE];
+  weft_text_add(text, weft_amount(buffer, sizeof buffer, amount));
+}
+
+/* Its stages per rank too, where the schedule takes others. */
+static void add_entry(struct weft_text *text, const struct weft_comparison_entry *entry) {
   weft_text_add_escaped(text, entry->name, strlen(entry->name));
-  if (!entry->one_v) {
-    weft_text_addf(text, " with v = %s", weft_cli_amount(entry->v).text);
+  if (entry->info != NULL && entry->info->stages_per_rank_min < entry->info->stages_per_rank_max) {
+    weft_text_add(text, " with v = ");
+    add_amount(text, entry->stages_per_rank);
   }
 }
 
 /* "3 against 4" */
 static void add_numbers(struct weft_text *text, double winner, double other) {
-  weft_text_addf(text, "%s against %s", weft_cli_amount(winner).text, weft_cli_amount(other).text);
+  add_amount(text, winner);
+  weft_text_add(text, " against ");
+  add_amount(text, other);
 }
 
-/* The gain is the sum of what a rank saves in work and in each kind of idling; the
- * largest of these is the reason. */
-static void add_gain(struct weft_text *text, const struct weft_cli_entry *winner,
-                     const struct weft_cli_entry *other) {
+/* The gain is the sum of what a rank saves in work and in each kind of idling; the largest of these
+ * is the reason. */
+static void add_gain(struct weft_text *text, const struct weft_comparison_entry *winner,
+                     const struct weft_comparison_entry *other) {
   unsigned best = 0;
   double saved = -INFINITY;
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
@@ -85,8 +79,8 @@ static void add_gain(struct weft_text *text, const struct weft_cli_entry *winner
   weft_text_add(text, " on average)");
 }
 
-static void add_memory(struct weft_text *text, const struct weft_cli_entry *winner,
-                       const struct weft_cli_entry *other) {
+static void add_memory(struct weft_text *text, const struct weft_comparison_entry *winner,
+                       const struct weft_comparison_entry *other) {
   const int order = order_of(winner->peak_memory, other->peak_memory);
   if (order == 0) {
     weft_text_add(text, "; both need the same memory");
@@ -97,38 +91,42 @@ static void add_memory(struct weft_text *text, const struct weft_cli_entry *winn
 }
 
 /* The two are equally fast. */
-static void add_tie(struct weft_text *text, const struct weft_cli_entry *winner,
-                    const struct weft_cli_entry *other) {
+static void add_tie(struct weft_text *text, const struct weft_comparison_entry *winner,
+                    const struct weft_comparison_entry *other) {
   weft_text_add(text, " wins: as fast as ");
   add_entry(text, other);
   if (order_of(winner->peak_memory, other->peak_memory) != 0) {
     weft_text_add(text, ", with less memory, ");
     add_numbers(text, winner->peak_memory, other->peak_memory);
-  } else if (winner->v != other->v) {
+  } else if (order_of(winner->stages_per_rank, other->stages_per_rank) != 0) {
     weft_text_add(text, " in the same memory, with fewer stages per rank and so fewer messages");
   } else {
     weft_text_add(text, " in the same memory; the order between them means nothing");
   }
 }
 
-static void add_none(struct weft_text *text, const struct weft_cli_comparison *comparison) {
-  const struct weft_cli_entry *least = &comparison->entries[0];
-  for (size_t k = 1; k < comparison->entry_count; k++) {
+static void add_none(struct weft_text *text, const struct weft_comparison *comparison,
+                     double memory_limit) {
+  const struct weft_comparison_entry *least = &comparison->entries[0];
+  for (uint32_t k = 1; k < comparison->entry_count; k++) {
     if (comparison->entries[k].peak_memory < least->peak_memory) {
       least = &comparison->entries[k];
     }
   }
-  weft_text_addf(text, "no schedule fits into %s: the least, ",
-                 weft_cli_amount(comparison->memory_limit).text);
+  weft_text_add(text, "no schedule fits into ");
+  add_amount(text, memory_limit);
+  weft_text_add(text, ": the least, ");
   add_entry(text, least);
-  weft_text_addf(text, ", needs %s", weft_cli_amount(least->peak_memory).text);
+  weft_text_add(text, ", needs ");
+  add_amount(text, least->peak_memory);
 }
 
-void weft_cli_compare_reason(struct weft_text *text, const struct weft_cli_comparison *comparison) {
-  assert(text != NULL && comparison != NULL);
-  const struct weft_cli_entry *winner = &comparison->entries[0], *other = &comparison->entries[1];
+void weft_comparison_explain(struct weft_text *text, const struct weft_comparison *comparison,
+                             double memory_limit) {
+  assert(comparison->entry_count > 0 && comparison->fitting <= comparison->entry_count);
+  const struct weft_comparison_entry *winner = &comparison->entries[0], *other = winner + 1;
   if (comparison->fitting == 0) {
-    add_none(text, comparison);
+    add_none(text, comparison, memory_limit);
     return;
   }
   add_entry(text, winner);
