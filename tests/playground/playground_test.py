@@ -314,6 +314,8 @@ class Scenarios:
         self.assertRegex(self.page.run(f"return {bars}"), "^bound [0-9.]+, plan [0-9.]+$")
         self.page.run("release()")
         self.wait(f"{bars}.endsWith(', 1F1B 21')")
+        self.set({"set-m": "1"})
+        self.wait("document.getElementById('plan').innerText.includes('\\n1 order evaluated, ')")
 
     # ---- Check ----
 
