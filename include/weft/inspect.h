@@ -52,7 +52,7 @@ WEFT_API uint32_t weft_links_peer(const struct weft_links *links, uint64_t recor
 WEFT_API unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
                                    uint64_t needs[WEFT_NEEDS_MAX]);
 
-/* The rank that computes a stage, WEFT_RANK_NONE (weft/spec.h) when none does. */
+/* The rank that computes a stage, WEFT_RANK_NONE (weft/ir.h) when none does. */
 WEFT_API uint32_t weft_links_owner(const struct weft_links *links, uint32_t stage);
 
 /* The rank whose row holds a record. */

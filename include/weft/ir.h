@@ -37,6 +37,8 @@ extern "C" {
 #define WEFT_MICROBATCHES_MAX UINT32_C(16777216)
 #define WEFT_ACTIONS_MAX UINT64_C(268435456) /* records of one program, 2^28 */
 
+#define WEFT_RANK_NONE UINT32_MAX /* the rank of a stage that none computes */
+
 /* One op per line of src/ir/ops.def, in the same order (the compiler checks it). */
 enum weft_op {
   WEFT_OP_IDLE = 0,    /* an empty cell: a bubble */

@@ -30,8 +30,6 @@ struct weft_shape {
 WEFT_API uint32_t weft_shape_rank_of(const struct weft_shape *shape, uint32_t stage);
 WEFT_API uint32_t weft_shape_stage_of(const struct weft_shape *shape, uint32_t rank, uint32_t k);
 
-#define WEFT_RANK_NONE UINT32_MAX /* a stage that no rank computes */
-
 /* Reads the placement off a table: rank_of[s] for s < program->stage_count,
  * which the caller provides, becomes the first rank that computes stage s, or
  * WEFT_RANK_NONE. Returns what kind it is. */

@@ -24,10 +24,12 @@ static void format_reason(const struct weft_liveness_run *run, const struct weft
   }
   const int used = snprintf(buffer, size, "%s%s", reasons[wait->reason], older);
   /* Where the awaited transfer is not the next of its queue, what is. */
-  if (wait->agent >= run->agents.rank_count && weft_run_is_stuck(run, wait->agent) &&
-      !weft_action_equal(*weft_run_next(run, wait->agent), wait->action)) {
-    (void)snprintf(buffer + used, size - (size_t)used, "; on its communicator %s comes first",
-                   weft_action_format(weft_run_next(run, wait->agent), next, sizeof next));
+  if (wait->agent >= run->machine.agents.rank_count &&
+      weft_machine_is_stuck(&run->machine, wait->agent) &&
+      !weft_action_equal(*weft_machine_next(&run->machine, wait->agent), wait->action)) {
+    (void)snprintf(
+        buffer + used, size - (size_t)used, "; on its communicator %s comes first",
+        weft_action_format(weft_machine_next(&run->machine, wait->agent), next, sizeof next));
   }
 }
 
@@ -37,8 +39,9 @@ static void format_reason(const struct weft_liveness_run *run, const struct weft
 static uint64_t step_of(const struct weft_liveness_run *run, uint32_t agent,
                         struct weft_action action) {
   const struct weft_program *program = run->context->program;
-  const uint32_t rank = weft_agent_rank(&run->agents, agent);
-  for (uint64_t i = weft_run_record_number(run, agent); i < program->row_begin[rank + 1]; i++) {
+  const uint32_t rank = weft_agent_rank(&run->machine.agents, agent);
+  for (uint64_t i = weft_machine_record_number(&run->machine, agent);
+       i < program->row_begin[rank + 1]; i++) {
     if (weft_action_equal(program->actions[i], action)) {
       return weft_place_of(program, rank, i).step;
     }
@@ -56,11 +59,11 @@ static bool describe_member(const struct weft_liveness_run *run, uint32_t agent,
   }
   format_reason(run, &wait, reason, sizeof reason);
   const int size = snprintf(text, sizeof text, "rank %" PRIu32 " to do %s (step %" PRIu64 "): %s",
-                            weft_agent_rank(&run->agents, wait.agent),
+                            weft_agent_rank(&run->machine.agents, wait.agent),
                             weft_action_format(&wait.action, action, sizeof action),
                             step_of(run, wait.agent, wait.action), reason);
-  *place = weft_place_of(run->context->program, weft_agent_rank(&run->agents, agent),
-                         weft_run_record_number(run, agent));
+  *place = weft_place_of(run->context->program, weft_agent_rank(&run->machine.agents, agent),
+                         weft_machine_record_number(&run->machine, agent));
   *wait_text = weft_arena_copy_text(run->context->findings.arena, text, (size_t)size);
   return *wait_text != NULL;
 }
@@ -68,13 +71,13 @@ static bool describe_member(const struct weft_liveness_run *run, uint32_t agent,
 static const char *model_text(const struct weft_liveness_run *run, char *buffer, size_t size) {
   const struct weft_comm_model *model = &run->context->model;
   const struct weft_channel_model_info *channel = weft_channel_model_info(model->channel);
-  if (!run->has_transfers) {
+  if (!run->machine.has_transfers) {
     (void)snprintf(buffer, size, "whatever the transport");
   } else if (model->posted) {
     (void)snprintf(buffer, size, "even where compute alone waits, %s", channel->words);
   } else if (model->capacity == WEFT_CAPACITY_UNLIMITED) {
     (void)snprintf(buffer, size, "even with sends that never block, %s", channel->words);
-  } else if (run->has_queues && model->capacity == 0) {
+  } else if (run->machine.has_queues && model->capacity == 0) {
     (void)snprintf(buffer, size, "with %s", channel->words);
   } else if (model->capacity == 0) {
     (void)snprintf(buffer, size, "when a send blocks until it is received");
@@ -107,7 +110,7 @@ static void report_cycle(struct weft_liveness_run *run, const uint32_t *agents, 
   weft_findings_add(findings, WEFT_RULE_DEADLOCK, cycle[0],
                     "deadlock: %" PRIu32 " %s%s forever, %s; %" PRIu32 " of %" PRIu32
                     " ranks never finish",
-                    length, run->has_queues ? "action" : "rank",
+                    length, run->machine.has_queues ? "action" : "rank",
                     length == 1 ? " waits for itself" : "s wait for each other in a cycle",
                     model_text(run, model, sizeof model), stuck, context->program->rank_count);
   struct weft_finding *finding = weft_findings_last(findings);
@@ -121,13 +124,13 @@ static void report_cycle(struct weft_liveness_run *run, const uint32_t *agents, 
 /* Ranks that are stuck themselves, or whose queues are. */
 static bool count_stuck_ranks(const struct weft_liveness_run *run, uint32_t *stuck) {
   const struct weft_allocator *allocator = run->context->allocator;
-  const uint32_t ranks = run->agents.rank_count;
+  const uint32_t ranks = run->machine.agents.rank_count;
   bool *seen = weft_array_allocate_zero(allocator, ranks, sizeof *seen);
   *stuck = 0;
-  for (uint32_t a = 0; seen != NULL && a < run->agents.count; a++) {
-    bool *rank = &seen[weft_agent_rank(&run->agents, a)];
-    *stuck += weft_run_is_stuck(run, a) && !*rank;
-    *rank = *rank || weft_run_is_stuck(run, a);
+  for (uint32_t a = 0; seen != NULL && a < run->machine.agents.count; a++) {
+    bool *rank = &seen[weft_agent_rank(&run->machine.agents, a)];
+    *stuck += weft_machine_is_stuck(&run->machine, a) && !*rank;
+    *rank = *rank || weft_machine_is_stuck(&run->machine, a);
   }
   weft_array_free(allocator, seen, ranks, sizeof *seen);
   return seen != NULL;

@@ -9,12 +9,14 @@
 
 static struct weft_wait wait_for_send(const struct weft_liveness_run *run,
                                       const struct weft_agent_state *state) {
-  const struct weft_action send = *weft_run_record(run, weft_agent_record(&run->agents, state->at));
-  const uint32_t channel = weft_run_channel(run, run->context->graph, send);
-  const struct weft_action *first = weft_run_oldest(run, channel);
+  const struct weft_action send =
+      *weft_machine_record(&run->machine, weft_agent_record(&run->machine.agents, state->at));
+  const uint32_t channel = weft_machine_channel(&run->machine, run->context->graph, send);
+  const struct weft_action *first = weft_machine_oldest(&run->machine, channel);
   struct weft_wait wait = {
-      .agent = weft_run_receiver(run, run->context->graph, *first),
-      .reason = run->taken[channel] == state->message ? WEFT_WAIT_NOT_RECEIVED : WEFT_WAIT_FULL};
+      .agent = weft_machine_receiver(&run->machine, run->context->graph, *first),
+      .reason =
+          run->machine.taken[channel] == state->message ? WEFT_WAIT_NOT_RECEIVED : WEFT_WAIT_FULL};
   (void)weft_action_partner(*first, run->context->stage_count, &wait.action);
   return wait;
 }
@@ -23,21 +25,24 @@ static struct weft_wait wait_for_receive(const struct weft_liveness_run *run,
                                          const struct weft_agent_state *state) {
   struct weft_wait wait = {.reason = WEFT_WAIT_NOT_SENT};
   struct weft_action send = {0};
-  (void)weft_action_partner(*weft_run_record(run, weft_agent_record(&run->agents, state->at)),
-                            run->context->stage_count, &send);
-  const uint32_t channel = weft_run_channel(run, run->context->graph, send);
+  (void)weft_action_partner(
+      *weft_machine_record(&run->machine, weft_agent_record(&run->machine.agents, state->at)),
+      run->context->stage_count, &send);
+  const uint32_t channel = weft_machine_channel(&run->machine, run->context->graph, send);
   bool is_sent = false;
-  for (uint32_t k = run->taken[channel]; k < run->sent[channel] && !is_sent; k++) {
+  for (uint32_t k = run->machine.taken[channel]; k < run->machine.sent[channel] && !is_sent; k++) {
     is_sent = weft_action_equal(
-        *weft_run_record(run, run->queue.messages[run->queue.first[channel] + k]), send);
+        *weft_machine_record(&run->machine,
+                             run->machine.queue.messages[run->machine.queue.first[channel] + k]),
+        send);
   }
   if (is_sent) {
     wait.reason = WEFT_WAIT_BEHIND;
-    wait.older = *weft_run_oldest(run, channel);
-    wait.agent = weft_run_receiver(run, run->context->graph, wait.older);
+    wait.older = *weft_machine_oldest(&run->machine, channel);
+    wait.agent = weft_machine_receiver(&run->machine, run->context->graph, wait.older);
     (void)weft_action_partner(wait.older, run->context->stage_count, &wait.action);
   } else {
-    wait.agent = weft_run_sender(run, run->context->graph, send);
+    wait.agent = weft_machine_sender(&run->machine, run->context->graph, send);
     wait.action = send;
   }
   return wait;
@@ -47,12 +52,12 @@ static struct weft_wait wait_for_receive(const struct weft_liveness_run *run,
 static struct weft_wait wait_for_input(const struct weft_liveness_run *run,
                                        struct weft_action action, uint32_t producer) {
   struct weft_wait wait = {.reason = WEFT_WAIT_NOT_MADE};
-  if (run->has_queues) {
+  if (run->machine.has_queues) {
     struct weft_action send = {0};
     wait.reason = WEFT_WAIT_INPUT;
-    wait.action = weft_run_receive_of(run->context->graph, action, producer);
+    wait.action = weft_machine_receive_of(run->context->graph, action, producer);
     (void)weft_action_partner(wait.action, run->context->stage_count, &send);
-    wait.agent = weft_run_receiver(run, run->context->graph, send);
+    wait.agent = weft_machine_receiver(&run->machine, run->context->graph, send);
     return wait;
   }
   const bool split = weft_pair_has(run->context, WEFT_OP_I, producer, action.microbatch);
@@ -68,8 +73,8 @@ static bool next_input(const struct weft_liveness_run *run, uint32_t rank,
                        struct weft_wait *wait) {
   for (; cursor->part <= weft_cell_parts(cell); cursor->part++, cursor->input = 0) {
     uint32_t producer;
-    if (weft_run_next_lacking(run, run->context->graph, cell[cursor->part], rank, &cursor->input,
-                              &producer)) {
+    if (weft_machine_next_lacking(&run->machine, run->context->graph, cell[cursor->part], rank,
+                                  &cursor->input, &producer)) {
       *wait = wait_for_input(run, cell[cursor->part], producer);
       return true;
     }
@@ -79,19 +84,22 @@ static bool next_input(const struct weft_liveness_run *run, uint32_t rank,
 
 bool weft_wait_next(const struct weft_liveness_run *run, uint32_t agent,
                     struct weft_wait_cursor *cursor, struct weft_wait *wait) {
-  const struct weft_agent_state *state = &run->states[agent];
-  const struct weft_action *cell = weft_run_next(run, agent);
-  const uint32_t rank = weft_agent_rank(&run->agents, agent);
-  if (!run->has_transfers || (run->has_queues && agent == rank)) {
+  const struct weft_agent_state *state = &run->machine.states[agent];
+  const struct weft_action *cell = weft_machine_next(&run->machine, agent);
+  const uint32_t rank = weft_agent_rank(&run->machine.agents, agent);
+  if (!run->machine.has_transfers || (run->machine.has_queues && agent == rank)) {
     return next_input(run, rank, cell, cursor, wait);
   }
   if (cursor->past) {
     return false;
   }
   cursor->past = true;
-  if (run->has_queues && !weft_run_is_issued(run, rank, weft_run_record_number(run, agent))) {
-    *wait = (struct weft_wait){
-        .agent = rank, .action = *weft_run_next(run, rank), .reason = WEFT_WAIT_ENQUEUED};
+  if (run->machine.has_queues &&
+      !weft_machine_is_issued(&run->machine, rank,
+                              weft_machine_record_number(&run->machine, agent))) {
+    *wait = (struct weft_wait){.agent = rank,
+                               .action = *weft_machine_next(&run->machine, rank),
+                               .reason = WEFT_WAIT_ENQUEUED};
   } else {
     *wait = weft_op_in(cell->op, WEFT_OPS_SEND) ? wait_for_send(run, state)
                                                 : wait_for_receive(run, state);
@@ -129,7 +137,7 @@ static void list_waits(const struct weft_liveness_run *run, struct search *searc
     struct weft_wait_cursor cursor = {0};
     struct weft_wait wait;
     search->begin[a] = search->at[a] = waits;
-    search->left[a] = weft_run_is_stuck(run, a);
+    search->left[a] = weft_machine_is_stuck(&run->machine, a);
     while (search->left[a] && weft_wait_next(run, a, &cursor, &wait)) {
       if (!count) {
         search->targets[waits] = wait.agent;
@@ -260,7 +268,7 @@ static int compare_cycles(const void *a, const void *b) {
 }
 
 bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found) {
-  const uint32_t agents = run->agents.count;
+  const uint32_t agents = run->machine.agents.count;
   struct weft_arena arena = {.allocator = run->context->allocator};
   struct search search = {
       .agents = agents,

@@ -2,7 +2,14 @@
 #ifndef VERIFY_LIVENESS_WAITS_H
 #define VERIFY_LIVENESS_WAITS_H
 
-#include "verify/liveness_run.h"
+#include "ir/machine.h"
+#include "verify/verify_context.h"
+
+/* A run of the machine that has got stuck, or not. */
+struct weft_liveness_run {
+  struct weft_verify_context *context;
+  struct weft_machine machine;
+};
 
 enum weft_wait_reason {
   WEFT_WAIT_NOT_RECEIVED, /* a SEND: its message has not been received */
@@ -52,5 +59,8 @@ struct weft_wait_cycles {
 /* False when out of memory. */
 bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found);
 void weft_wait_cycles_finish(struct weft_wait_cycles *found);
+
+/* A deadlock for each cycle of agents that are stuck. False when out of memory. */
+bool weft_report_deadlocks(struct weft_liveness_run *run);
 
 #endif

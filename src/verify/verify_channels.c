@@ -6,7 +6,8 @@
 
 #include <weft/support.h>
 
-#include "verify/message_queue.h"
+#include "ir/message_queue.h"
+#include "verify/verify_context.h"
 
 struct channel_check {
   struct weft_verify_context *context;
@@ -58,8 +59,9 @@ WEFT_GRAPH_INLINE void check_rows(struct channel_check *check, const struct weft
 enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   assert(context->program != NULL);
   struct channel_check check = {.context = context};
-  const uint32_t edges = weft_edge_count(context);
-  if (!weft_message_queue_init(&check.queue, context, WEFT_SCOPE_EDGE)) {
+  const struct weft_placed_program placed = weft_placed(context);
+  const uint32_t edges = weft_placed_edge_count(&placed);
+  if (!weft_message_queue_init(&check.queue, context->allocator, &placed, WEFT_SCOPE_EDGE)) {
     return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
   }
   check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);

@@ -5,6 +5,7 @@
 #include <weft/spec.h>
 
 #include "ir/message_table.h"
+#include "ir/placed_program.h"
 #include "verify/findings.h"
 
 struct weft_verify_context {
@@ -104,25 +105,12 @@ WEFT_GRAPH_INLINE bool weft_action_exists(const struct weft_verify_context *cont
   return set != WEFT_SET_NONE && (context->exists[set] & weft_pair_bit(action.op)) != 0;
 }
 
-/* Number of the directed boundary, or edge, that a SEND goes over (ir/action.h: channels; here a
- * channel is what the model makes one of). */
-WEFT_GRAPH_INLINE uint32_t weft_edge_of_send(const struct weft_graph *graph,
-                                             struct weft_action send) {
-  return graph == NULL ? 2u * send.stage + (send.op == WEFT_OP_SEND_B)
-                       : weft_channel_of_send(graph, send);
-}
-
-static inline uint32_t weft_edge_count(const struct weft_verify_context *context) {
-  return weft_channel_count(context->graph, context->stage_count);
-}
-
-/* The ranks of the stages at its ends, WEFT_RANK_NONE where a stage is not there. */
-static inline void weft_edge_ranks(const struct weft_verify_context *context, uint32_t edge,
-                                   uint32_t *from, uint32_t *to) {
-  uint32_t sender, receiver;
-  weft_channel_ends(context->graph, edge, &sender, &receiver);
-  *from = context->owner[sender];
-  *to = receiver < context->stage_count ? context->owner[receiver] : WEFT_RANK_NONE;
+static inline struct weft_placed_program weft_placed(const struct weft_verify_context *context) {
+  return (struct weft_placed_program){.program = context->program,
+                                      .graph = context->graph,
+                                      .stage_count = context->stage_count,
+                                      .microbatch_count = context->microbatch_count,
+                                      .rank_of = context->owner};
 }
 
 /* Place of a record: walks the row, so only for what is reported. */

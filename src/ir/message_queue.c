@@ -1,5 +1,5 @@
 /* Channels and their message lists. */
-#include "verify/message_queue.h"
+#include "ir/message_queue.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -15,21 +15,21 @@ static int compare_edges(const void *a, const void *b) {
   return (x->ranks > y->ranks) - (x->ranks < y->ranks);
 }
 
-static uint64_t edge_ranks(const struct weft_verify_context *context, uint32_t number) {
+static uint64_t edge_ranks(const struct weft_placed_program *placed, uint32_t number) {
   uint32_t from, to;
-  weft_edge_ranks(context, number, &from, &to);
+  weft_placed_edge_ranks(placed, number, &from, &to);
   return (uint64_t)from << 32 | to;
 }
 
 /* Edges between the same two ranks in the same direction share a number. */
 static bool number_pairs(struct weft_message_queue *queue,
-                         const struct weft_verify_context *context) {
+                         const struct weft_placed_program *placed) {
   struct edge *edges = weft_array_allocate(queue->allocator, queue->edge_count, sizeof *edges);
   if (edges == NULL) {
     return false;
   }
   for (uint32_t e = 0; e < queue->edge_count; e++) {
-    edges[e] = (struct edge){.ranks = edge_ranks(context, e), .number = e};
+    edges[e] = (struct edge){.ranks = edge_ranks(placed, e), .number = e};
   }
   qsort(edges, queue->edge_count, sizeof *edges, compare_edges);
   uint32_t channel = 0;
@@ -43,19 +43,18 @@ static bool number_pairs(struct weft_message_queue *queue,
 }
 
 static bool number_channels(struct weft_message_queue *queue,
-                            const struct weft_verify_context *context,
+                            const struct weft_placed_program *placed,
                             enum weft_channel_scope scope) {
   if (scope == WEFT_SCOPE_DIRECTED_PAIR) {
-    return number_pairs(queue, context);
+    return number_pairs(queue, placed);
   }
   assert(scope == WEFT_SCOPE_EDGE || scope == WEFT_SCOPE_SENDER);
   for (uint32_t e = 0; e < queue->edge_count; e++) {
     uint32_t owner, receiver;
-    weft_edge_ranks(context, e, &owner, &receiver);
+    weft_placed_edge_ranks(placed, e, &owner, &receiver);
     queue->channel_of[e] = scope == WEFT_SCOPE_EDGE ? e : owner == WEFT_RANK_NONE ? 0 : owner;
   }
-  queue->channel_count =
-      scope == WEFT_SCOPE_EDGE ? queue->edge_count : context->program->rank_count;
+  queue->channel_count = scope == WEFT_SCOPE_EDGE ? queue->edge_count : placed->program->rank_count;
   return true;
 }
 
@@ -100,14 +99,15 @@ static bool list_graph(struct weft_message_queue *queue, const struct weft_progr
 }
 
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context,
+                             const struct weft_allocator *allocator,
+                             const struct weft_placed_program *placed,
                              enum weft_channel_scope scope) {
-  *queue = (struct weft_message_queue){.allocator = context->allocator,
-                                       .edge_count = weft_edge_count(context)};
+  *queue = (struct weft_message_queue){.allocator = allocator,
+                                       .edge_count = weft_placed_edge_count(placed)};
   queue->channel_of =
       weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
-  if (queue->channel_of == NULL || !number_channels(queue, context, scope) ||
-      !(context->graph == NULL ? list_chain : list_graph)(queue, context->program)) {
+  if (queue->channel_of == NULL || !number_channels(queue, placed, scope) ||
+      !(placed->graph == NULL ? list_chain : list_graph)(queue, placed->program)) {
     weft_message_queue_finish(queue);
     return false;
   }

@@ -1,9 +1,7 @@
-/* Ranks and their queues; see agents.h. */
-#include "verify/agents.h"
+/* Ranks and their queues; see machine_agents.h. */
+#include "ir/machine_agents.h"
 
 #include <stdlib.h>
-
-#include <weft/support.h>
 
 /* One end of a stage boundary: which queue of which rank its transfers are in. */
 struct edge_end {
@@ -40,14 +38,13 @@ static enum weft_channel_scope scope_of(const struct weft_comm_model *model) {
 }
 
 /* Numbers the queues that some boundary has, rank by rank. */
-static void number_queues(struct weft_agents *agents, const struct weft_verify_context *context,
-                          struct edge_end *ends) {
-  const uint32_t p = context->program->rank_count;
-  const enum weft_channel_scope scope = scope_of(&context->model);
+static void number_queues(struct weft_agents *agents, const struct weft_placed_program *placed,
+                          enum weft_channel_scope scope, struct edge_end *ends) {
+  const uint32_t p = placed->program->rank_count;
   uint32_t count = 0;
   for (uint32_t edge = 0; edge < agents->edge_count; edge++) {
     uint32_t from, to;
-    weft_edge_ranks(context, edge, &from, &to);
+    weft_placed_edge_ranks(placed, edge, &from, &to);
     if (from != to && from != WEFT_RANK_NONE && to != WEFT_RANK_NONE) {
       ends[count++] =
           (struct edge_end){from, queue_number(scope, edge, to, true), &agents->of_sender[edge]};
@@ -74,7 +71,7 @@ static void number_queues(struct weft_agents *agents, const struct weft_verify_c
 }
 
 WEFT_GRAPH_INLINE uint32_t agent_of(const struct weft_agents *agents,
-                                    const struct weft_verify_context *context,
+                                    const struct weft_placed_program *placed,
                                     const struct weft_graph *graph, uint32_t rank,
                                     struct weft_action action) {
   struct weft_action send = action;
@@ -84,20 +81,20 @@ WEFT_GRAPH_INLINE uint32_t agent_of(const struct weft_agents *agents,
   if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
     return rank;
   }
-  (void)weft_action_partner(action, context->stage_count, &send);
+  (void)weft_action_partner(action, placed->stage_count, &send);
   return agents->of_receiver[weft_edge_of_send(graph, send)];
 }
 
 /* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its
  * place while the list is filled. */
 WEFT_GRAPH_INLINE void list_cells_of(struct weft_agents *agents,
-                                     const struct weft_verify_context *context,
+                                     const struct weft_placed_program *placed,
                                      const struct weft_graph *graph, bool count) {
-  const struct weft_program *program = context->program;
+  const struct weft_program *program = placed->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1];
          i += weft_cell_records(&program->actions[i])) {
-      const uint32_t agent = agent_of(agents, context, graph, r, program->actions[i]);
+      const uint32_t agent = agent_of(agents, placed, graph, r, program->actions[i]);
       if (count) {
         agents->begin[agent + 2]++;
         agents->record_count++;
@@ -108,12 +105,12 @@ WEFT_GRAPH_INLINE void list_cells_of(struct weft_agents *agents,
   }
 }
 
-static void list_cells(struct weft_agents *agents, const struct weft_verify_context *context,
+static void list_cells(struct weft_agents *agents, const struct weft_placed_program *placed,
                        bool count) {
-  if (context->graph == NULL) {
-    list_cells_of(agents, context, NULL, count);
+  if (placed->graph == NULL) {
+    list_cells_of(agents, placed, NULL, count);
   } else {
-    list_cells_of(agents, context, context->graph, count);
+    list_cells_of(agents, placed, placed->graph, count);
   }
 }
 
@@ -130,22 +127,23 @@ static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **e
          agents->first_queue != NULL && agents->begin != NULL && *ends != NULL;
 }
 
-bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_context *context,
+bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
+                      const struct weft_placed_program *placed, const struct weft_comm_model *model,
                       bool has_queues) {
-  const uint32_t p = context->program->rank_count;
+  const uint32_t p = placed->program->rank_count;
   struct edge_end *ends = NULL;
-  *agents = (struct weft_agents){.allocator = context->allocator,
+  *agents = (struct weft_agents){.allocator = allocator,
                                  .count = p,
                                  .rank_count = p,
-                                 .edge_count = weft_edge_count(context),
-                                 .of_rows = context->program->row_begin};
+                                 .edge_count = weft_placed_edge_count(placed),
+                                 .of_rows = placed->program->row_begin};
   if (!has_queues) {
     return true;
   }
   bool enough = allocate(agents, p, &ends);
   if (enough) {
-    number_queues(agents, context, ends);
-    list_cells(agents, context, true);
+    number_queues(agents, placed, scope_of(model), ends);
+    list_cells(agents, placed, true);
     agents->records =
         weft_array_allocate(agents->allocator, agents->record_count, sizeof *agents->records);
     enough = agents->records != NULL;
@@ -154,7 +152,7 @@ bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_conte
     agents->begin[a] += agents->begin[a - 1];
   }
   if (enough) {
-    list_cells(agents, context, false);
+    list_cells(agents, placed, false);
   }
   weft_array_free(agents->allocator, ends, 2 * (size_t)agents->edge_count, sizeof *ends);
   return enough;

@@ -5,15 +5,18 @@
  *                                                            agent 3, "1 to 0": 0RECV_B0 ...
  *
  * Agents 0 to rank_count - 1 are the ranks, the queues of rank 0 come next, then those of rank 1. */
-#ifndef VERIFY_AGENTS_H
-#define VERIFY_AGENTS_H
+#ifndef IR_MACHINE_AGENTS_H
+#define IR_MACHINE_AGENTS_H
 
-#include "verify/verify_context.h"
+#include <weft/channel_models.h>
+#include <weft/support.h>
+
+#include "ir/placed_program.h"
 
 struct weft_agents {
   const struct weft_allocator *allocator;
   uint32_t count, rank_count;
-  uint32_t edge_count;     /* weft_edge_count() */
+  uint32_t edge_count;     /* weft_placed_edge_count() */
   const uint64_t *of_rows; /* [count + 1] without queues: the program's row_begin */
   uint64_t *begin;         /* [count + 1] with queues: into records; else NULL */
   uint32_t *records;       /* cells, agent after agent, in the order of the row */
@@ -25,7 +28,8 @@ struct weft_agents {
 };
 
 /* Of a program whose transfers are in range and on their stages' ranks. False when out of memory. */
-bool weft_agents_init(struct weft_agents *agents, const struct weft_verify_context *context,
+bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
+                      const struct weft_placed_program *placed, const struct weft_comm_model *model,
                       bool has_queues);
 void weft_agents_finish(struct weft_agents *agents);
 

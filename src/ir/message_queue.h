@@ -3,14 +3,17 @@
  * A channel of any kind has one sending rank, so the order of its messages is
  * the order of that rank's SENDs: a list per channel of SEND records, made by
  * counting, known before anything runs. */
-#ifndef VERIFY_MESSAGE_QUEUE_H
-#define VERIFY_MESSAGE_QUEUE_H
+#ifndef IR_MESSAGE_QUEUE_H
+#define IR_MESSAGE_QUEUE_H
 
-#include "verify/verify_context.h"
+#include <weft/channel_models.h>
+#include <weft/support.h>
+
+#include "ir/placed_program.h"
 
 struct weft_message_queue {
   const struct weft_allocator *allocator;
-  uint32_t edge_count; /* weft_edge_count() */
+  uint32_t edge_count; /* weft_placed_edge_count() */
   uint32_t channel_count;
   uint64_t message_count;
   uint32_t *channel_of; /* [edge] */
@@ -21,7 +24,8 @@ struct weft_message_queue {
 /* Of a program whose SENDs are in range and on their stage's rank; `scope` is that of a channel's
  * messages. False when out of memory. */
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context,
+                             const struct weft_allocator *allocator,
+                             const struct weft_placed_program *placed,
                              enum weft_channel_scope scope);
 void weft_message_queue_finish(struct weft_message_queue *queue);
 

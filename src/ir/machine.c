@@ -1,0 +1,280 @@
+/* The run of agents; see machine.h. */
+#include "ir/machine.h"
+
+#include <assert.h>
+
+static void wake(struct weft_machine *machine, uint32_t agent) {
+  if (agent == WEFT_RANK_NONE) {
+    return;
+  }
+  struct weft_agent_state *state = &machine->states[agent];
+  if (!state->queued && state->at < state->end) {
+    state->queued = true;
+    machine->work[machine->work_count++] = agent;
+  }
+}
+
+/* ---- Programs: channels ---- */
+
+WEFT_GRAPH_INLINE bool try_send(struct weft_machine *machine, const struct weft_graph *graph,
+                                struct weft_agent_state *state, struct weft_action send) {
+  const uint32_t channel = weft_machine_channel(machine, graph, send);
+  if (!state->offered) {
+    state->offered = true;
+    state->message = machine->sent[channel]++;
+    if (state->message == machine->taken[channel]) {
+      wake(machine, weft_machine_receiver(machine, graph, send));
+    }
+  }
+  if (machine->capacity != WEFT_CAPACITY_UNLIMITED &&
+      (uint64_t)machine->taken[channel] + machine->capacity <= state->message) {
+    return false;
+  }
+  state->offered = false;
+  return true;
+}
+
+WEFT_GRAPH_INLINE bool try_receive(struct weft_machine *machine, const struct weft_graph *graph,
+                                   struct weft_action recv) {
+  struct weft_action send;
+  if (!weft_action_partner(recv, machine->placed.stage_count, &send)) {
+    return true;
+  }
+  const uint32_t channel = weft_machine_channel(machine, graph, send);
+  const struct weft_action *first = weft_machine_oldest(machine, channel);
+  if (first == NULL || !weft_action_equal(*first, send)) {
+    return false;
+  }
+  machine->taken[channel]++;
+  wake(machine, weft_machine_sender(machine, graph, send)); /* its SEND may be done now */
+  const struct weft_action *next = weft_machine_oldest(machine, channel);
+  if (next != NULL) {
+    wake(machine, weft_machine_receiver(machine, graph, *next));
+  }
+  return true;
+}
+
+/* ---- Tables: data ---- */
+
+WEFT_GRAPH_INLINE void make(struct weft_machine *machine, const struct weft_graph *graph,
+                            struct weft_action action) {
+  if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+    return;
+  }
+  machine->made[weft_placed_pair(&machine->placed, action.stage, action.microbatch)] |=
+      weft_machine_made_bit(action);
+  const uint32_t outputs = weft_action_output_count(graph, action, machine->placed.stage_count);
+  for (uint32_t k = 0; k < outputs; k++) {
+    wake(machine, machine->placed.rank_of[weft_action_output_at(graph, action, k)]);
+  }
+}
+
+/* Whether all inputs of a cell from other ranks are there. */
+WEFT_GRAPH_INLINE bool has_inputs(const struct weft_machine *machine,
+                                  const struct weft_graph *graph, uint32_t rank,
+                                  const struct weft_action *cell) {
+  for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
+    uint32_t k = 0, producer;
+    if (weft_machine_next_lacking(machine, graph, cell[part], rank, &k, &producer)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+WEFT_GRAPH_INLINE bool try_compute(struct weft_machine *machine, const struct weft_graph *graph,
+                                   uint32_t rank, const struct weft_action *cell) {
+  if (!has_inputs(machine, graph, rank, cell)) {
+    return false;
+  }
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+    make(machine, graph, cell[k]);
+  }
+  return true;
+}
+
+/* ---- Queues: compute and transfers beside each other ---- */
+
+WEFT_GRAPH_INLINE bool try_queue(struct weft_machine *machine, const struct weft_graph *graph,
+                                 uint32_t agent, const struct weft_action *transfer) {
+  const uint32_t rank = weft_agent_rank(&machine->agents, agent);
+  if (!weft_machine_is_issued(machine, rank, weft_machine_record_number(machine, agent))) {
+    return false;
+  }
+  if (weft_op_in(transfer->op, WEFT_OPS_SEND)) {
+    return try_send(machine, graph, &machine->states[agent], *transfer);
+  }
+  if (!try_receive(machine, graph, *transfer)) {
+    return false;
+  }
+  uint8_t bit, *received = weft_machine_received(machine, graph, *transfer, &bit);
+  *received |= bit; /* there is one: this is it */
+  wake(machine, rank);
+  return true;
+}
+
+static void wake_queues(struct weft_machine *machine, uint32_t rank) {
+  for (uint32_t a = machine->agents.first_queue[rank]; a < machine->agents.first_queue[rank + 1];
+       a++) {
+    wake(machine, a);
+  }
+}
+
+/* Compute that stands before its RECV does not wait for it: that is a finding of another check. */
+WEFT_GRAPH_INLINE void note_early(struct weft_machine *machine, const struct weft_graph *graph) {
+  enum { BEHIND = 2 }; /* a shift: the RECV is behind us */
+  const struct weft_program *program = machine->placed.program;
+  uint8_t bit, *received;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, WEFT_OPS_RECV)) {
+      received = weft_machine_received(machine, graph, action, &bit);
+      *received |= (uint8_t)(bit << BEHIND);
+      continue;
+    }
+    const uint32_t inputs = weft_action_input_count(graph, action, machine->placed.stage_count);
+    for (uint32_t k = 0; k < inputs; k++) {
+      const uint32_t producer = weft_action_input_at(graph, action, k);
+      received = weft_machine_received(machine, graph,
+                                       weft_machine_receive_of(graph, action, producer), &bit);
+      if (received != NULL && (*received & (bit << BEHIND)) == 0) {
+        *received |= bit;
+      }
+    }
+  }
+}
+
+/* ---- The run ---- */
+
+WEFT_GRAPH_INLINE bool try_cell(struct weft_machine *machine, const struct weft_graph *graph,
+                                uint32_t agent, const struct weft_action *cell) {
+  if (!machine->has_transfers) {
+    return try_compute(machine, graph, agent, cell);
+  }
+  if (machine->has_queues) {
+    return agent < machine->agents.rank_count ? has_inputs(machine, graph, agent, cell)
+                                              : try_queue(machine, graph, agent, cell);
+  }
+  if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
+    return try_send(machine, graph, &machine->states[agent], *cell);
+  }
+  return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(machine, graph, *cell);
+}
+
+/* Until every agent has finished or must wait. */
+WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct weft_graph *graph) {
+  while (machine->work_count > 0) {
+    const uint32_t agent = machine->work[--machine->work_count];
+    struct weft_agent_state *state = &machine->states[agent];
+    const uint64_t from = state->at;
+    state->queued = false;
+    while (state->at < state->end &&
+           try_cell(machine, graph, agent, weft_machine_next(machine, agent))) {
+      state->at += machine->has_queues ? 1 : weft_cell_records(weft_machine_next(machine, agent));
+    }
+    if (machine->has_queues && agent < machine->agents.rank_count && state->at > from) {
+      wake_queues(machine, agent);
+    }
+  }
+}
+
+static void run_on(struct weft_machine *machine) {
+  if (machine->placed.graph == NULL) {
+    run_agents(machine, NULL);
+  } else {
+    run_agents(machine, machine->placed.graph);
+  }
+}
+
+void weft_machine_run(struct weft_machine *machine) {
+  assert(machine->states != NULL && machine->work_count == 0);
+  for (uint32_t a = 0; a < machine->agents.count; a++) {
+    machine->states[a] =
+        (struct weft_agent_state){.at = weft_agent_begin(&machine->agents, a),
+                                  .end = weft_agent_begin(&machine->agents, a + 1)};
+  }
+  if (machine->has_queues && machine->placed.graph == NULL) {
+    note_early(machine, NULL);
+  } else if (machine->has_queues) {
+    note_early(machine, machine->placed.graph);
+  }
+  for (uint32_t a = machine->agents.count; a-- > 0;) {
+    wake(machine, a);
+  }
+  run_on(machine);
+}
+
+void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
+  assert(capacity >= machine->capacity);
+  machine->capacity = capacity;
+  for (uint32_t a = 0; a < machine->agents.count; a++) {
+    if (machine->states[a].offered) {
+      wake(machine, a);
+    }
+  }
+  run_on(machine);
+}
+
+/* ---- Setting up ---- */
+
+static uint64_t made_size(const struct weft_machine *machine) {
+  return machine->has_queues && machine->placed.graph != NULL
+             ? weft_message_count(machine->messages)
+             : weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
+}
+
+static bool allocate(struct weft_machine *machine, const struct weft_comm_model *model) {
+  const struct weft_allocator *allocator = machine->allocator;
+  if (!weft_agents_init(&machine->agents, allocator, &machine->placed, model,
+                        machine->has_queues)) {
+    return false;
+  }
+  machine->states =
+      weft_array_allocate_zero(allocator, machine->agents.count, sizeof *machine->states);
+  machine->work = weft_array_allocate(allocator, machine->agents.count, sizeof *machine->work);
+  if (machine->states == NULL || machine->work == NULL) {
+    return false;
+  }
+  if (!machine->has_transfers || machine->has_queues) {
+    machine->made = weft_array_allocate_zero(allocator, made_size(machine), 1);
+    if (machine->made == NULL || !machine->has_transfers) {
+      return machine->made != NULL;
+    }
+  }
+  if (!weft_message_queue_init(&machine->queue, allocator, &machine->placed,
+                               weft_channel_model_info(model->channel)->messages)) {
+    return false;
+  }
+  machine->sent =
+      weft_array_allocate_zero(allocator, machine->queue.channel_count, sizeof *machine->sent);
+  machine->taken =
+      weft_array_allocate_zero(allocator, machine->queue.channel_count, sizeof *machine->taken);
+  return machine->sent != NULL && machine->taken != NULL;
+}
+
+bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options) {
+  const struct weft_channel_model_info *channel = weft_channel_model_info(options->model.channel);
+  assert(options->placed->rank_of != NULL && channel != NULL);
+  assert(!options->model.posted || options->model.capacity == WEFT_CAPACITY_UNLIMITED);
+  *machine = (struct weft_machine){.allocator = options->allocator,
+                                   .placed = *options->placed,
+                                   .messages = options->messages,
+                                   .has_transfers = options->has_transfers,
+                                   .capacity = options->model.capacity,
+                                   .queue = {.allocator = options->allocator},
+                                   .agents = {.allocator = options->allocator}};
+  machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
+  assert(!machine->has_queues || machine->placed.graph == NULL || machine->messages != NULL);
+  return allocate(machine, &options->model);
+}
+
+void weft_machine_finish(struct weft_machine *machine) {
+  const struct weft_allocator *allocator = machine->allocator;
+  weft_array_free(allocator, machine->states, machine->agents.count, sizeof *machine->states);
+  weft_array_free(allocator, machine->work, machine->agents.count, sizeof *machine->work);
+  weft_array_free(allocator, machine->made, made_size(machine), 1);
+  weft_array_free(allocator, machine->sent, machine->queue.channel_count, sizeof *machine->sent);
+  weft_array_free(allocator, machine->taken, machine->queue.channel_count, sizeof *machine->taken);
+  weft_message_queue_finish(&machine->queue);
+  weft_agents_finish(&machine->agents);
+}

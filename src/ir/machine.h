@@ -1,0 +1,207 @@
+/* The machine that steps a program: who takes actions in order, what an action waits for, and what
+ * goes through channels. Written once; verify's liveness and the runtime's estimate of a recorded
+ * step are uses of it. docs/architecture.md lists what steps programs by itself, and why.
+ *
+ *     weft_machine_init(&machine, &options)   ...   weft_machine_run(&machine)   ...
+ *     weft_machine_finish(&machine)
+ *
+ * Agents (machine_agents.h) are the ranks, or with an asynchronous model the compute of each rank and
+ * the queues of its transfers. Every agent takes its actions in order, every channel has one sender
+ * and carries messages in order, and what an action waits for stays true once it is true. So
+ * whichever agent moves first, the same actions become possible in the end, and with a clock at the
+ * same times: one run decides all interleavings. The run moves an agent until it must wait, and looks
+ * at a waiting agent again only when the channel or the data it waits for has changed; that makes it
+ * linear.
+ *
+ * A SEND puts its message into the channel when it is reached; message j is done with when taken +
+ * capacity > j. With capacity 0 that is when it has been received (rendezvous), with K when fewer than
+ * K older ones wait, with no limit at once. A full channel's newest message is never its oldest, so
+ * putting it in early changes nothing.
+ *
+ * A table without SEND and RECV waits for data alone: it is there as soon as it is made. */
+#ifndef IR_MACHINE_H
+#define IR_MACHINE_H
+
+#include "ir/machine_agents.h"
+#include "ir/message_queue.h"
+#include "ir/message_table.h"
+
+struct weft_agent_state {
+  uint64_t at; /* see weft_agent_record() */
+  uint64_t end;
+  uint32_t message; /* number on its channel of the SEND it is at */
+  bool offered;     /* that SEND's message is in the channel */
+  bool queued;      /* in the work list */
+};
+
+/* What is borrowed must outlive the machine. */
+struct weft_machine_options {
+  const struct weft_allocator *allocator;
+  const struct weft_placed_program *placed; /* whose transfers are in range, on their stages' ranks,
+                                               over edges that exist, and in pairs */
+  const struct weft_message_table *messages; /* of a graph with asynchronous transfers */
+  struct weft_comm_model model;
+  bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
+};
+
+struct weft_machine {
+  const struct weft_allocator *allocator;
+  struct weft_placed_program placed;
+  const struct weft_message_table *messages;
+  bool has_transfers;
+  bool has_queues;   /* transfers are agents of their own */
+  uint32_t capacity; /* of a channel */
+  struct weft_message_queue queue;
+  struct weft_agents agents;
+  uint32_t *sent;  /* [channel] messages put in */
+  uint32_t *taken; /* [channel] messages received */
+  uint8_t *made;   /* Tables: [n][m] made, bit 0 activation, bit 1 gradient. With queues: received
+                      by the stage, likewise; in a graph [message], bit 0 */
+  struct weft_agent_state *states; /* [agent] */
+  uint32_t *work;                  /* agents to look at, a stack */
+  uint32_t work_count;
+};
+
+/* False when out of memory; the machine can be finished then, too. */
+bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options);
+void weft_machine_finish(struct weft_machine *machine);
+/* From the beginning, until every agent has finished or must wait. */
+void weft_machine_run(struct weft_machine *machine);
+/* Goes on from where agents got stuck, with a larger capacity of the channels. What was possible with
+ * the smaller one is possible with the larger, so a run with that comes by here too. */
+void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity);
+
+static inline const struct weft_action *weft_machine_record(const struct weft_machine *machine,
+                                                            uint64_t i) {
+  return &machine->placed.program->actions[i];
+}
+
+static inline uint64_t weft_machine_record_number(const struct weft_machine *machine,
+                                                  uint32_t agent) {
+  return weft_agent_record(&machine->agents, machine->states[agent].at);
+}
+
+/* What an agent does next; it has not finished. */
+static inline const struct weft_action *weft_machine_next(const struct weft_machine *machine,
+                                                          uint32_t agent) {
+  return weft_machine_record(machine, weft_machine_record_number(machine, agent));
+}
+
+/* ---- Channels ----
+ *
+ * `graph` is the program's, so that loops can be compiled for chains alone. */
+
+WEFT_GRAPH_INLINE uint32_t weft_machine_channel(const struct weft_machine *machine,
+                                                const struct weft_graph *graph,
+                                                struct weft_action send) {
+  return machine->queue.channel_of[weft_edge_of_send(graph, send)];
+}
+
+/* The oldest message of a channel, or NULL. */
+static inline const struct weft_action *weft_machine_oldest(const struct weft_machine *machine,
+                                                            uint32_t channel) {
+  if (machine->taken[channel] == machine->sent[channel]) {
+    return NULL;
+  }
+  return weft_machine_record(
+      machine, machine->queue.messages[machine->queue.first[channel] + machine->taken[channel]]);
+}
+
+/* The agents at the two ends of a message. */
+WEFT_GRAPH_INLINE uint32_t weft_machine_receiver(const struct weft_machine *machine,
+                                                 const struct weft_graph *graph,
+                                                 struct weft_action send) {
+  struct weft_action recv;
+  if (machine->has_queues) {
+    return machine->agents.of_receiver[weft_edge_of_send(graph, send)];
+  }
+  return weft_action_partner(send, machine->placed.stage_count, &recv)
+             ? machine->placed.rank_of[recv.stage]
+             : WEFT_RANK_NONE;
+}
+
+WEFT_GRAPH_INLINE uint32_t weft_machine_sender(const struct weft_machine *machine,
+                                               const struct weft_graph *graph,
+                                               struct weft_action send) {
+  return machine->has_queues ? machine->agents.of_sender[weft_edge_of_send(graph, send)]
+                             : machine->placed.rank_of[send.stage];
+}
+
+/* ---- Inputs ---- */
+
+static inline uint8_t weft_machine_made_bit(struct weft_action action) {
+  return action.op == WEFT_OP_F ? 1 : 2;
+}
+
+/* The RECV of an input that a stage of another rank makes. */
+WEFT_GRAPH_INLINE struct weft_action weft_machine_receive_of(const struct weft_graph *graph,
+                                                             struct weft_action action,
+                                                             uint32_t producer) {
+  return weft_action_transfer_in(graph, action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                 action.stage, producer, action.microbatch);
+}
+
+/* With queues: where it is noted that a message has been received, and the bit for it; NULL: the
+ * program has no such message. */
+WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *machine,
+                                                 const struct weft_graph *graph,
+                                                 struct weft_action recv, uint8_t *bit) {
+  if (graph == NULL) {
+    *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
+    return &machine->made[weft_placed_pair(&machine->placed, recv.stage, recv.microbatch)];
+  }
+  const uint64_t message =
+      weft_message_number(machine->messages, weft_graph_channel_of(graph, recv), recv.microbatch);
+  *bit = 1;
+  return message != WEFT_MESSAGE_NONE ? &machine->made[message] : NULL;
+}
+
+/* Whether an action waits for what a stage makes: in a table until it is made, with queues until
+ * it has been received. Order on the rank itself is not the machine's business. */
+WEFT_GRAPH_INLINE bool weft_machine_lacks(const struct weft_machine *machine,
+                                          const struct weft_graph *graph, struct weft_action action,
+                                          uint32_t rank, uint32_t producer) {
+  if (machine->placed.rank_of[producer] == rank) {
+    return false;
+  }
+  if (!machine->has_queues) {
+    const uint64_t pair = weft_placed_pair(&machine->placed, producer, action.microbatch);
+    return (machine->made[pair] & weft_machine_made_bit(action)) == 0;
+  }
+  uint8_t bit;
+  const uint8_t *received =
+      weft_machine_received(machine, graph, weft_machine_receive_of(graph, action, producer), &bit);
+  return received != NULL && (*received & bit) == 0;
+}
+
+/* The first stage from input number *k on whose result an action lacks; false: none. *k is then
+ * behind it. */
+WEFT_GRAPH_INLINE bool weft_machine_next_lacking(const struct weft_machine *machine,
+                                                 const struct weft_graph *graph,
+                                                 struct weft_action action, uint32_t rank,
+                                                 uint32_t *k, uint32_t *producer) {
+  const uint32_t inputs = weft_action_input_count(graph, action, machine->placed.stage_count);
+  while (*k < inputs) {
+    *producer = weft_action_input_at(graph, action, (*k)++);
+    if (weft_machine_lacks(machine, graph, action, rank, *producer)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* ---- Queues ---- */
+
+/* Whether the compute before a transfer in its row is done. */
+static inline bool weft_machine_is_issued(const struct weft_machine *machine, uint32_t rank,
+                                          uint64_t transfer) {
+  return machine->states[rank].at == machine->states[rank].end ||
+         weft_machine_record_number(machine, rank) > transfer;
+}
+
+/* Whether an agent has not finished. */
+static inline bool weft_machine_is_stuck(const struct weft_machine *machine, uint32_t agent) {
+  return machine->states[agent].at < machine->states[agent].end;
+}
+
+#endif
