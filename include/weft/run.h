@@ -448,21 +448,20 @@ WEFT_API uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline
 
 /* ---- Hangs ---- */
 
-/* Writes what all ranks are doing as JSON ("weft-hang/1"): phase, action, since when, the rank
- * each waits for, its last actions, and the agreed error if there is one. Any thread. */
+/* Writes what all ranks are doing as JSON ("weft-hang/2"): phase, action, since when, the rank
+ * each waits for, its last actions, and the agreed error if there is one; the same in a sentence
+ * for each rank, and a diagnosis: the culprit or the cycle. Any thread. */
 WEFT_API enum weft_status weft_hang_dump(struct weft_transport *transport, struct weft_text *text,
                                          struct weft_error *error);
 
-/* Explains such a dump in words: what each rank waits for, and the culprit or the cycle.
+/* Prints the sentences and the diagnosis of such a dump, of a file `name` (NULL: "dump").
  * WEFT_ERR_FORMAT when it is not a dump. */
-WEFT_API enum weft_status weft_hang_explain(const struct weft_allocator *allocator,
-                                            const char *dump, size_t size, const char *name,
+WEFT_API enum weft_status weft_hang_explain(const char *dump, size_t size, const char *name,
                                             struct weft_text *text, struct weft_error *error);
 
 /* The same as JSON: {"schema": "weft-explain-hang/1", "culprit": rank or null,
  * "cycle": [ranks], "message", "hint"}. */
-WEFT_API enum weft_status weft_hang_explain_json(const struct weft_allocator *allocator,
-                                                 const char *dump, size_t size, const char *name,
+WEFT_API enum weft_status weft_hang_explain_json(const char *dump, size_t size, const char *name,
                                                  struct weft_text *text, struct weft_error *error);
 
 /* ---- Built-in stages ---- */

@@ -123,7 +123,7 @@ ends() {
   for transport in threads loopback; do
     weft run "$hangs/crossed_sends.csv" --unchecked --comm rendezvous --stall-limit 1 --transport $transport
     fails 75 "a cycle: rank 0 waits in 0SEND_F1 for rank 1" "'weft-hang.json'" "weft explain-hang weft-hang.json"
-    [ "$(jq -r '.schema, .error.status' weft-hang.json | tr '\n' ' ')" = "weft-hang/1 stalled " ]
+    [ "$(jq -r '.schema, .error.status' weft-hang.json | tr '\n' ' ')" = "weft-hang/2 stalled " ]
     weft explain-hang weft-hang.json
     succeeds
     [[ $output == *"a cycle: rank 0 waits in 0SEND_F1 for rank 1 (1RECV_F1); rank 1 waits in 1SEND_F0"* ]]

@@ -55,9 +55,8 @@ static int set_up(void **state) {
              "\"activation\": 1}, {\"f\": 2, \"i\": 1}, {\"f\": 1, \"i\": 1}, {\"f\": 1}]}");
   write_file(
       "hang.json",
-      "{\"schema\": \"weft-hang/1\", \"time\": \"ticks\", \"now\": 9, \"error\": null, \"ranks\": "
-      "[{\"rank\": 0, \"phase\": \"send\", \"step\": 1, \"cell\": 2, \"action\": \"0SEND_F0\", "
-      "\"waits_for\": 0, \"wants\": null, \"since\": 3, \"recent\": []}]}");
+      "{\"schema\": \"weft-hang/2\", \"diagnosis\": {\"culprit\": 0, \"cycle\": [], \"message\": \"m\", "
+      "\"hint\": \"h\"}, \"ranks\": [{\"rank\": 0, \"says\": \"is idle\"}]}");
   fixture.input = open("table.csv", O_RDONLY);
   fixture.output = open("stdout", O_RDWR | O_CREAT | O_TRUNC, 0600);
   fixture.messages = open("stderr", O_RDWR | O_CREAT | O_TRUNC, 0600);

@@ -292,7 +292,7 @@ kill_launcher() {
     [ "$status" -eq 75 ]
     has '^weft: rank [01] (pid [0-9]* on .*) was killed by signal 9 (SIGKILL)$' err
     has '^weft: rank [01]: .*rank [01] .*died' err
-    jq -e '.schema == "weft-hang/1" and (.ranks | length) == 2' hang.json
+    jq -e '.schema == "weft-hang/2" and (.ranks | length) == 2' hang.json
     jq -e '.error.rank as $rank | [.ranks[] | select(.process == "dead").rank] == [$rank]' hang.json
     for signal in TERM INT; do
       ends kill_launcher

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     return 0;
   }
   const enum weft_status status =
-      weft_hang_explain(NULL, (const char *)data, size, "fuzz", &text, &error);
+      weft_hang_explain((const char *)data, size, "fuzz", &text, &error);
   if (status != WEFT_OK) {
     fuzz_require(error.status == status, "the error carries another status");
     fuzz_require(text.size == 0, "a failing call wrote its output");

@@ -391,60 +391,12 @@ static struct weft_text dump(struct rank_states *states) {
 static void check_explained(struct rank_states *states, const char *expected) {
   struct weft_text text = dump(states), words = {.allocator = NULL};
   struct weft_error error = {.message = ""};
-  if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
+  if (weft_hang_explain(text.data, text.size, "test", &words, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   assert_string_equal(words.data, expected);
   weft_text_finish(&text);
   weft_text_finish(&words);
-}
-
-static void assert_same_rank(const struct weft_hang_rank *a, const struct weft_hang_rank *b) {
-  assert_int_equal(a->state.phase, b->state.phase);
-  assert_int_equal(a->state.peer, b->state.peer);
-  assert_int_equal(a->state.step, b->state.step);
-  assert_int_equal(a->state.cell, b->state.cell);
-  assert_int_equal(a->state.action.op, b->state.action.op);
-  assert_int_equal(a->state.action.stage, b->state.action.stage);
-  assert_int_equal(a->state.action.microbatch, b->state.action.microbatch);
-  assert_memory_equal(&a->state.wants, &b->state.wants, sizeof a->state.wants);
-  assert_int_equal(a->state.since, b->state.since);
-  assert_int_equal(a->state.flags, b->state.flags);
-  assert_int_equal(a->recent_count, b->recent_count);
-  assert_memory_equal(a->recent, b->recent, a->recent_count * sizeof a->recent[0]);
-}
-
-static void test_round_trip(void **state) {
-  (void)state;
-  struct rank_states states;
-  struct weft_hang taken, read;
-  struct weft_error error;
-  fill_three(&states);
-  states.items[0].flags = WEFT_RANK_STOPPED;
-  states.items[1].flags = WEFT_RANK_SILENT;
-  states.items[2].flags = WEFT_RANK_DEAD;
-  set_failure(&states, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
-  struct weft_text text = dump(&states);
-  assert_int_equal(weft_hang_take(NULL, &states.transport, &taken, &error), WEFT_OK);
-  assert_int_equal(weft_hang_read(NULL, text.data, text.size, "test", &read, &error), WEFT_OK);
-  assert_int_equal(read.rank_count, 3);
-  assert_int_equal(read.now, taken.now);
-  assert_true(read.nanoseconds);
-  assert_true(read.has_failure);
-  assert_int_equal(read.failure.rank, 2);
-  assert_int_equal(read.failure.error.status, WEFT_ERR_STAGE);
-  assert_string_equal(read.failure.error.message,
-                      "a \"quoted\" \\ path,\na line, \\xff and \xc3\xa9");
-  assert_string_equal(read.failure.error.hint, "do \"this\"");
-  assert_int_equal(taken.ranks[2].recent_count, WEFT_STATUS_RECENT);
-  assert_int_equal(taken.ranks[2].recent[0].begin, 40 - WEFT_STATUS_RECENT);
-  for (uint32_t r = 0; r < 3; r++) {
-    assert_same_rank(&taken.ranks[r], &read.ranks[r]);
-  }
-  weft_hang_finish(&taken);
-  weft_hang_finish(&read);
-  weft_text_finish(&text);
-  rank_states_finish(&states);
 }
 
 static void test_explained_chain(void **state) {
@@ -611,7 +563,7 @@ static void test_nonsense_dumped(void **state) {
     }
     struct weft_text text = dump(&states), words = {.allocator = NULL};
     struct weft_error error = {.message = ""};
-    if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
+    if (weft_hang_explain(text.data, text.size, "test", &words, &error) != WEFT_OK) {
       fail_msg("%s", error.message);
     }
     weft_text_finish(&text);
@@ -628,7 +580,7 @@ static void test_many_ranks_explained(void **state) {
   rank_state_set(&states, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
   struct weft_text text = dump(&states), words = {.allocator = NULL};
   struct weft_error error;
-  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, "test", &words, &error), WEFT_OK);
+  assert_int_equal(weft_hang_explain(text.data, text.size, "test", &words, &error), WEFT_OK);
   assert_non_null(strstr(words.data, "verdict: a cycle of 1024 ranks: rank 0 waits"));
   assert_non_null(strstr(words.data, "cycle: ranks 0 1 2 "));
   assert_non_null(strstr(words.data, " 1022 1023\n"));
@@ -639,14 +591,14 @@ static void test_many_ranks_explained(void **state) {
 
 /* ---- Malformed dumps ---- */
 
-#define HEAD "{\"schema\": \"weft-hang/1\", \"time\": \"ns\", \"now\": 5, \"error\": "
-#define RANK                                                                                       \
-  "{\"rank\": 0, \"phase\": \"away\", \"step\": 0, \"cell\": 0, \"action\": null, \"waits_for\": " \
-  "null, \"wants\": null, \"since\": 0, \"recent\": []}"
+#define HEAD "{\"schema\": \"weft-hang/2\", \"diagnosis\": " DIAGNOSIS ", "
+#define DIAGNOSIS \
+  "{\"culprit\": null, \"cycle\": [], \"message\": \"no rank waits\", \"hint\": \"\"}"
+#define RANK "{\"rank\": 0, \"says\": \"is idle\"}"
 
 /* A dump of one rank in which `from` has become `to`. */
 static char *changed(const char *from, const char *to) {
-  static const char whole[] = HEAD "null, \"ranks\": [" RANK "]}";
+  static const char whole[] = HEAD "\"ranks\": [" RANK "]}";
   const char *at = strstr(whole, from);
   const size_t size = sizeof whole + strlen(to);
   char *text = malloc(size);
@@ -660,7 +612,7 @@ static void check_refused(const char *from, const char *to, const char *expected
   struct weft_text words = {.allocator = NULL};
   struct weft_error error = {.message = ""};
   char *text = changed(from, to);
-  assert_int_equal(weft_hang_explain(NULL, text, strlen(text), "d.json", &words, &error),
+  assert_int_equal(weft_hang_explain(text, strlen(text), "d.json", &words, &error),
                    WEFT_ERR_FORMAT);
   if (strstr(error.message, expected) == NULL) {
     fail_msg("expected \"%s\" in: %s", expected, error.message);
@@ -676,57 +628,27 @@ static void test_malformed(void **state) {
   static const struct {
     const char *from, *to, *expected;
   } cases[] = {
-      {"weft-hang/1", "weft-hang/2", "schema: expected \"weft-hang/1\", found \"weft-hang/2\""},
-      {"\"ns\"", "\"s\"", "time: expected \"ns\" or \"ticks\", found \"s\""},
-      {"\"now\": 5", "\"now\": 5.5", "now: expected a whole number, found 5.5"},
-      {"\"now\": 5", "\"now\": 99999999999999999999", "not JSON: too big integer"},
-      {"\"now\": 5, ", "", "now is missing"},
-      {"\"now\": 5", "\"now\": 5, \"now\": 5", "not JSON: duplicate object key"},
-      {"\"now\": 5", "\"then\": 5", "then: unknown field; expected schema, time, now"},
-      {"\"error\": null", "\"error\": 1", "error: expected an object, found 1"},
-      {"\"error\": null", "\"error\": {}", "error: status is missing"},
-      {"\"error\": null", "\"error\": {\"status\": \"fine\"}",
-       "error.status: expected the name of a status"},
-      {"\"error\": null", "\"error\": {\"rank\": 1}",
-       "error.rank: expected a rank from 0 to 0, or null, found 1"},
-      {"\"error\": null", "\"error\": {\"message\": 1}",
-       "error.message: expected a text of at most 511 bytes, found 1"},
-      {"[" RANK "]", "[]", "ranks: expected 1 to 65536 of them, found 0"},
-      {"[" RANK "]", "{}", "ranks: expected a list"},
+      {"weft-hang/2", "weft-hang/1",
+       "schema: expected \"weft-hang/2\" (what another version of Weft has written is explained by "
+       "that version), found \"weft-hang/1\""},
+      {"\"schema\": \"weft-hang/2\", ", "", "schema is missing: expected a text"},
+      {"\"schema\": \"weft-hang/2\"", "\"schema\": \"weft-hang/2\", \"schema\": \"weft-hang/2\"",
+       "not JSON: duplicate object key"},
+      {"{\"culprit\"", "7, \"was\": {\"culprit\"", "diagnosis: expected an object, found 7"},
+      {"\"culprit\": null", "\"culprit\": -1",
+       "diagnosis.culprit: expected the number of a rank, or null, found -1"},
+      {"\"culprit\": null", "\"culprit\": 65536", "diagnosis.culprit: expected the number"},
+      {"\"culprit\": null, ", "", "diagnosis: culprit is missing"},
+      {"\"cycle\": []", "\"cycle\": {}", "diagnosis.cycle: expected a list of ranks"},
+      {"\"cycle\": []", "\"cycle\": [0, 1.5]", "diagnosis.cycle: expected a list of ranks"},
+      {"\"no rank waits\"", "null", "diagnosis.message: expected a text, found null"},
+      {"\"hint\": \"\"", "\"hints\": \"\"", "diagnosis: hint is missing"},
+      {"[" RANK "]", "[]", "ranks: expected a list with 1 to 65536 ranks"},
+      {"[" RANK "]", "{}", "ranks: expected a list with 1 to 65536 ranks"},
       {"[" RANK "]", "[1]", "ranks[0]: expected an object, found 1"},
-      {"[" RANK "]", "[" RANK ", " RANK "]",
-       "ranks[1].rank: expected 1 (ranks are in order, each once), found 0"},
-      {"\"rank\": 0", "\"rank\": -1", "ranks[0].rank: expected 0"},
-      {"\"away\"", "\"asleep\"", "ranks[0].phase: expected away, greeting, compute"},
-      {"\"away\"", "3", "ranks[0].phase: expected away, greeting, compute"},
-      {"\"step\": 0", "\"process\": \"idle\", \"step\": 0",
-       "ranks[0].process: expected stopped, silent or dead, found \"idle\""},
-      {"\"step\": 0", "\"process\": null, \"step\": 0", "ranks[0].process: expected stopped"},
-      {"\"step\": 0", "\"step\": -1", "ranks[0].step: expected a whole number from 0 up, found -1"},
-      {"\"cell\": 0", "\"cell\": true", "ranks[0].cell: expected a whole number from 0 up"},
-      {"\"cell\": 0, ", "", "ranks[0]: cell is missing"},
-      {"\"action\": null", "\"action\": \"F0\"",
-       "ranks[0].action: expected an action like \"2RECV_F5\", or null, found \"F0\""},
-      {"\"action\": null", "\"action\": \"0F\"", "ranks[0].action: expected an action"},
-      {"\"action\": null", "\"action\": \"0X1\"", "ranks[0].action: expected an action"},
-      {"\"action\": null", "\"action\": \"0F1 \"", "ranks[0].action: expected an action"},
-      {"\"action\": null", "\"action\": \"70000F1\"", "ranks[0].action: expected an action"},
-      {"\"action\": null", "\"action\": \"0F4294967296\"", "ranks[0].action: expected"},
-      {"\"action\": null", "\"action\": 7", "ranks[0].action: expected an action"},
-      {"\"waits_for\": null", "\"waits_for\": 1",
-       "ranks[0].waits_for: expected a rank from 0 to 0, or null, found 1"},
-      {"\"waits_for\": null", "\"waits_for\": 4294967296", "ranks[0].waits_for: expected a rank"},
-      {"\"wants\": null", "\"wants\": \"\"", "ranks[0].wants: expected an action"},
-      {"\"since\": 0", "\"since\": \"0\"", "ranks[0].since: expected a whole number"},
-      {"\"recent\": []", "\"recent\": {}", "ranks[0].recent: expected a list of at most 16"},
-      {"\"recent\": []", "\"recent\": [1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8]",
-       "ranks[0].recent: expected a list of at most 16"},
-      {"\"recent\": []", "\"recent\": [{\"action\": null, \"begin\": 0}]",
-       "ranks[0].recent[0]: end is missing"},
-      {"\"recent\": []", "\"recent\": [{\"action\": \"x\"}]",
-       "ranks[0].recent[0]: action: expected an action"},
-      {"\"recent\": []", "\"recent\": [{\"a\": 1}]",
-       "ranks[0].recent[0]: a: unknown field; expected action, begin, end"},
+      {"\"is idle\"", "99999999999999999999", "not JSON: too big integer"},
+      {"\"is idle\"", "[]", "ranks[0].says: expected a text"},
+      {"\"says\": \"is idle\"", "\"said\": 1", "ranks[0]: says is missing"},
       {"}]}", "}", "not JSON"},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -738,18 +660,18 @@ static void test_too_many_ranks(void **state) {
   (void)state;
   struct weft_text text = {.allocator = NULL}, words = {.allocator = NULL};
   struct weft_error error;
-  weft_text_add(&text, HEAD "null, \"ranks\": [1");
+  weft_text_add(&text, HEAD "\"ranks\": [1");
   for (uint32_t r = 0; r < WEFT_RANKS_MAX; r++) {
     weft_text_add(&text, ",1");
   }
   weft_text_add(&text, "]}");
-  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, NULL, &words, &error),
+  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error),
                    WEFT_ERR_FORMAT);
-  assert_string_equal(error.message, "dump:1:1: ranks: expected 1 to 65536 of them, found 65537");
+  assert_non_null(strstr(error.message, "ranks: expected a list with 1 to 65536 ranks"));
   for (uint32_t r = 0; r < WEFT_RANKS_MAX * 64; r++) {
     weft_text_append(&text, ",", 1);
   }
-  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, NULL, &words, &error),
+  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error),
                    WEFT_ERR_LIMIT);
   weft_text_finish(&text);
 }
@@ -783,7 +705,7 @@ static void test_memory(void **state) {
     test_memory_init(&memory);
     memory.fail_at = n;
     struct weft_text text = {.allocator = &memory.allocator};
-    status = weft_hang_explain(&memory.allocator, whole.data, whole.size, "t", &text, &error);
+    status = weft_hang_explain(whole.data, whole.size, "t", &text, &error);
     assert_int_equal(error.status, status);
     weft_text_finish(&text);
     assert_int_equal(memory.blocks, 0);
@@ -809,7 +731,6 @@ int main(void) {
       cmocka_unit_test(test_handshake),
       cmocka_unit_test(test_ticks_and_odd_times),
       cmocka_unit_test(test_nonsense),
-      cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_explained_chain),
       cmocka_unit_test(test_explained_flags),
       cmocka_unit_test(test_explained_cycle),

@@ -324,7 +324,7 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
     return WEFT_CLI_MALFORMED;
   }
   const enum weft_status status = (json ? weft_hang_explain_json : weft_hang_explain)(
-      cli->allocator, buffer.data, buffer.size, name, text, &error);
+      buffer.data, buffer.size, name, text, &error);
   if (status == WEFT_ERR_FORMAT) { /* the library's hint names a function */
     (void)snprintf(error.hint, sizeof error.hint, "%s", HANG_HINT);
   }

@@ -2,12 +2,14 @@
  *
  *   hang.c         takes the snapshot
  *   wait_graph.c   follows who waits for whom to the culprit
- *   hang_dump.c    writes the snapshot as JSON ("weft-hang/1"), hang_reader.c reads it
- *   hang_explain.c explains a dump in sentences */
+ *   hang_dump.c    writes the snapshot as JSON, with sentences that explain it
+ *   hang_explain.c prints the sentences of a dump */
 #ifndef RUN_HANG_H
 #define RUN_HANG_H
 
 #include <weft/run.h>
+
+#define WEFT_HANG_SCHEMA "weft-hang/2"
 
 /* What a rank is doing, as its status shows it. */
 struct weft_rank_state {
@@ -52,13 +54,7 @@ void weft_hang_refresh(struct weft_transport *transport);
 enum weft_status weft_hang_take(const struct weft_allocator *allocator,
                                 struct weft_transport *transport, struct weft_hang *hang,
                                 struct weft_error *error);
-/* Reads a dump, strictly: every field, no other, each in its range. WEFT_ERR_FORMAT names the
- * field (ranks[3].phase), with line and column; WEFT_ERR_LIMIT for absurd sizes;
- * WEFT_ERR_MEMORY. */
-enum weft_status weft_hang_read(const struct weft_allocator *allocator, const char *dump,
-                                size_t size, const char *name, struct weft_hang *hang,
-                                struct weft_error *error);
-/* Frees what the two above allocated. */
+/* Frees what it allocated. */
 void weft_hang_finish(struct weft_hang *hang);
 
 /* Where the path of waits from a rank ends. */
