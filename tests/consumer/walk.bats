@@ -62,7 +62,7 @@ walk() {
   local n
   mkdir -p out expected home/work
   script_of "$@" >script
-  (cd home/work && timeout 120 bash -e ../../script 2>../../err 3>&-) || {
+  (cd home/work && timeout 400 bash -e ../../script 2>../../err 3>&-) || {
     echo "status $?; the last block that began was number $(find out -type f | wc -l):" >&2
     cat err >&2
     return 1
