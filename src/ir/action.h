@@ -62,6 +62,16 @@ static inline uint32_t weft_cell_records(const struct weft_action *action) {
   return 1u + weft_cell_parts(action);
 }
 
+/* How long a cell takes where nothing says it: F, I and W as long as each other, B as I and W. */
+static inline int64_t weft_cell_work(const struct weft_action *cell) {
+  int64_t work = 0;
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+    const bool computes = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE);
+    work += cell[k].op == WEFT_OP_B ? 2 : computes ? 1 : 0;
+  }
+  return work;
+}
+
 /* For functions of hot loops that take a graph: a call with NULL is compiled for chains alone. */
 #define WEFT_GRAPH_INLINE static inline __attribute__((always_inline))
 

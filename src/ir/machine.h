@@ -18,7 +18,11 @@
  * K older ones wait, with no limit at once. A full channel's newest message is never its oldest, so
  * putting it in early changes nothing.
  *
- * A table without SEND and RECV waits for data alone: it is there as soon as it is made. */
+ * A table without SEND and RECV waits for data alone: it is there as soon as it is made.
+ *
+ * With a clock every agent has a time, too: a cell begins when its agent is free and what it waits for
+ * is there, and takes weft_cell_work(); messages take none. Ends are sums and maxima of ends before
+ * them, in whatever order they are found. */
 #ifndef IR_MACHINE_H
 #define IR_MACHINE_H
 
@@ -42,6 +46,9 @@ struct weft_machine_options {
   const struct weft_message_table *messages; /* of a graph with asynchronous transfers */
   struct weft_comm_model model;
   bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
+  bool timed; /* with a clock. A transfer in a queue then waits for what it sends instead of for all
+                 compute before it in its row, as in a recorded step; a transfer that holds up its
+                 row has no clock */
 };
 
 struct weft_machine {
@@ -60,6 +67,17 @@ struct weft_machine {
   struct weft_agent_state *states; /* [agent] */
   uint32_t *work;                  /* agents to look at, a stack */
   uint32_t work_count;
+  struct weft_machine_clock *clock; /* NULL: not timed */
+  struct weft_arena clock_arena;
+};
+
+/* Times; < 0: not yet. */
+struct weft_machine_clock {
+  int64_t *free_at;     /* [agent] */
+  int64_t *made_at;     /* [gradient][stage][microbatch] outputs of stages */
+  int64_t *received_at; /* [made][bit] with queues: as weft_machine.made */
+  int64_t *offered_at;  /* [message] as numbered by the message queue */
+  int64_t *taken_at;    /* [message] */
 };
 
 /* False when out of memory; the machine can be finished then, too. */
@@ -70,6 +88,8 @@ void weft_machine_run(struct weft_machine *machine);
 /* Goes on from where agents got stuck, with a larger capacity of the channels. What was possible with
  * the smaller one is possible with the larger, so a run with that comes by here too. */
 void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity);
+/* With a clock: when the last agent has finished; < 0: some never do. */
+int64_t weft_machine_end(const struct weft_machine *machine);
 
 static inline const struct weft_action *weft_machine_record(const struct weft_machine *machine,
                                                             uint64_t i) {

@@ -287,15 +287,6 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
 
 /* ---- By time ---- */
 
-static uint64_t time_of(const struct weft_action *cell) {
-  uint64_t time = 0;
-  for (uint32_t k = 0; k <= cell->parts; k++) {
-    const bool computes = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE);
-    time += cell[k].op == WEFT_OP_B ? 2 : computes ? 1 : 0;
-  }
-  return time;
-}
-
 static void end_cell(struct transfer_pass *pass, struct walker *walker) {
   const struct weft_action *cell = walker->running;
   walker->running = NULL;
@@ -317,7 +308,7 @@ static void begin_cells(struct transfer_pass *pass, struct walker *walker, uint6
     }
     walker->next = cell + weft_cell_records(cell);
     walker->running = cell;
-    walker->free_at = now + time_of(cell);
+    walker->free_at = now + (uint64_t)weft_cell_work(cell);
     if (walker->free_at == now) {
       end_cell(pass, walker);
     }
