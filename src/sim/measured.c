@@ -15,7 +15,7 @@
 #include <weft/sim.h>
 #include <weft/support.h>
 
-#include "ir/action.h"
+#include "ir/lifetimes.h"
 #include "ir/program.h"
 #include "sim/idle_gap.h"
 #include "sim/rank_record.h"
@@ -310,22 +310,15 @@ static void hold_from_begin(const struct measured *measured, struct weft_rank_re
   }
 }
 
-/* Whether a stage keeps its activations for a backward. */
-static bool keeps(const struct measured *measured, uint32_t stage) {
-  return measured->has_backward && weft_graph_has_backward(measured->program->graph, stage);
-}
-
 static void release(const struct measured *measured, struct weft_rank_record *rank,
                     struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
-  double held = 0;
-  switch (action.op) {
-    case WEFT_OP_F: held = keeps(measured, action.stage) ? 0 : -costs->activation; break;
-    case WEFT_OP_B: held = -costs->activation; break;
-    case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
-    default: held = -costs->activation_after_i; break;
-  }
-  weft_rank_memory_activation(&rank->memory, held, at);
+  const bool has_backward = weft_saves_for_backward(measured->program->graph,
+                                                    measured->has_backward, action.stage);
+  weft_rank_memory_activation(
+      &rank->memory,
+      weft_saved_from_end(action.op, costs->activation, costs->activation_after_i, has_backward),
+      at);
 }
 
 /* ---- Rows ---- */

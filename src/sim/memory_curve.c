@@ -3,7 +3,7 @@
 
 #include <weft/sim.h>
 
-#include "ir/action.h"
+#include "ir/lifetimes.h"
 #include "ir/program.h"
 
 struct curve {
@@ -27,17 +27,6 @@ static void change(struct curve *curve, double at, double by) {
   }
 }
 
-static double size_at_end(struct weft_action action, const struct weft_stage_costs *costs,
-                          bool trains) {
-  switch (action.op) {
-    case WEFT_OP_F: return trains ? 0 : -costs->activation;
-    case WEFT_OP_B: return -costs->activation;
-    case WEFT_OP_I: return costs->activation_after_i - costs->activation;
-    case WEFT_OP_W: return -costs->activation_after_i;
-    default: return 0;
-  }
-}
-
 void weft_memory_curve(const struct weft_simulation *simulation, const struct weft_costs *costs,
                        uint32_t rank, struct weft_memory_point *points, uint64_t room,
                        uint64_t *count) {
@@ -48,7 +37,6 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &view);
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;
-  /* Without any backward nothing is kept after F, nor is it by a frozen stage. */
   const bool trains = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
     /* An overlap's parts begin together, then end together. */
@@ -59,16 +47,16 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
       continue;
     }
     for (uint32_t k = 0; k < records; k++) {
-      if (cell[k].op == WEFT_OP_F) {
-        change(&curve, (double)simulation->events[e].begin / unit,
-               weft_costs_of(costs, cell[k].stage)->activation);
-      }
+      change(&curve, (double)simulation->events[e].begin / unit,
+             weft_saved_from_begin(cell[k].op, weft_costs_of(costs, cell[k].stage)->activation));
     }
     for (uint32_t k = 0; k < records; k++) {
       if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+        const struct weft_stage_costs *stage = weft_costs_of(costs, cell[k].stage);
         change(&curve, (double)simulation->events[e].end / unit,
-               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage),
-                           trains && weft_graph_has_backward(program->graph, cell[k].stage)));
+               weft_saved_from_end(
+                   cell[k].op, stage->activation, stage->activation_after_i,
+                   weft_saves_for_backward(program->graph, trains, cell[k].stage)));
       }
     }
     e += records;

@@ -7,7 +7,7 @@
 
 #include <weft/spec.h>
 
-#include "ir/action.h"
+#include "ir/lifetimes.h"
 #include "ir/program.h"
 
 /* ---- Memory ---- */
@@ -104,7 +104,7 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (rank_of[s] != WEFT_RANK_NONE) {
       weft_rank_memory_add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
-                                 has_backward && weft_graph_has_backward(program->graph, s));
+                                 weft_saves_for_backward(program->graph, has_backward, s));
     }
   }
 }

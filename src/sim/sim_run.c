@@ -17,6 +17,7 @@
 
 #include <weft/support.h>
 
+#include "ir/lifetimes.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 
@@ -498,13 +499,13 @@ static void link_stages(struct weft_sim_run *run) {
     struct weft_work *works = run->stages[s].works;
     works[0] = run->graph == NULL ? forward_work(run, s) : (struct weft_work){0};
     works[1] = works[2] = run->graph == NULL ? gradient_work(run, s) : (struct weft_work){0};
-    works[0].held_from_begin = costs->activation;
-    works[0].held_from_end = weft_sim_holds_after_f(run, s) ? 0 : -costs->activation;
-    works[1].held_from_end = -costs->activation;
-    works[2].held_from_end = costs->activation_after_i - costs->activation;
-    works[3] = (struct weft_work){.held_from_end = -costs->activation_after_i};
-    for (unsigned op = 0; op < 4; op++) {
+    works[3] = (struct weft_work){0};
+    for (uint32_t op = 0; op < 4; op++) {
       works[op].duration = weft_ticks_of(&run->ticks, s)->compute[op];
+      works[op].held_from_begin = weft_saved_from_begin(WEFT_OP_F + op, costs->activation);
+      works[op].held_from_end =
+          weft_saved_from_end(WEFT_OP_F + op, costs->activation, costs->activation_after_i,
+                              weft_saves_for_backward(run->graph, run->has_backward, s));
     }
   }
 }

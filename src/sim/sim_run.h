@@ -158,11 +158,6 @@ static inline const struct weft_work *weft_sim_work(const struct weft_sim_run *r
   return &run->stages[compute.stage].works[compute.op - WEFT_OP_F];
 }
 
-/* Whether a stage keeps its activations for a backward. */
-static inline bool weft_sim_holds_after_f(const struct weft_sim_run *run, uint32_t stage) {
-  return run->has_backward && weft_graph_has_backward(run->graph, stage);
-}
-
 /* Of a SEND or RECV; NULL: there is no such edge. */
 static inline struct weft_sim_channel *weft_sim_channel_of(const struct weft_sim_run *run,
                                                            struct weft_action transfer) {

@@ -17,7 +17,7 @@
 #include <weft/spec.h>
 #include <weft/support.h>
 
-#include "ir/action.h"
+#include "ir/lifetimes.h"
 #include "ir/pairs.h"
 
 /* ---- Counting ---- */
@@ -107,9 +107,6 @@ static void count_forward(struct counting *c, uint32_t k) {
       rise(&port->gradients); /* the loss makes it */
     }
   }
-  if (!stage->has_backward) {
-    count_end(c, k);
-  }
 }
 
 /* The gradient of a microbatch: B or I. */
@@ -152,13 +149,12 @@ static void count_action(struct counting *c, struct weft_action action) {
     case WEFT_OP_RECV_B:
     case WEFT_OP_SEND_B: count_transfer(c, k, action); break;
     case WEFT_OP_F: count_forward(c, k); break;
-    case WEFT_OP_I: count_gradient(c, k); break;
     case WEFT_OP_B:
-      count_gradient(c, k);
-      count_end(c, k);
-      break;
-    case WEFT_OP_W: count_end(c, k); break;
+    case WEFT_OP_I: count_gradient(c, k); break;
     default: break;
+  }
+  if (weft_ends_saved(action.op, c->row->stages[k].has_backward)) {
+    count_end(c, k);
   }
 }
 

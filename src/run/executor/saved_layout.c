@@ -11,7 +11,7 @@
 
 #include <weft/run.h>
 
-#include "ir/action.h"
+#include "ir/lifetimes.h"
 #include "run/executor/row.h"
 
 #define ALIGN UINT64_C(256)
@@ -85,11 +85,11 @@ static void take_action(struct layout *layout, struct weft_action action, bool b
     return;
   }
   const uint64_t held = (uint64_t)k * row->program->microbatch_count + action.microbatch;
-  const bool ends = action.op == WEFT_OP_F ? !row->stages[k].has_backward : action.op != WEFT_OP_I;
   if (begins && action.op == WEFT_OP_F && !layout->alive[held]) {
     layout->at[held] = take(layout, layout->bytes[k]);
     layout->alive[held] = true;
-  } else if (!begins && ends && layout->alive[held]) {
+  } else if (!begins && weft_ends_saved(action.op, row->stages[k].has_backward) &&
+             layout->alive[held]) {
     give(layout, layout->bytes[k], layout->at[held]);
     layout->alive[held] = false;
   }
