@@ -63,6 +63,11 @@ is_sound() {
   mpi_run -n 4 ./weft run t.csv --device cuda
   [ "$status" -eq 0 ]
   is_sound 4
+  [ "$(grep -c 'note: 4 ranks share the 3 GPUs of this host$' <<<"$stderr")" -eq 1 ]
+  per_rank devices=4
+  mpi_run -n 4 ./weft run t.csv --device cuda
+  [ "$status" -eq 0 ]
+  [[ $stderr != *" share the "* ]]
   mpi_run -n 4 ./weft run t.csv --device cuda --partitions 2
   [ "$status" -eq 2 ]
   reports "--partitions splits GPUs between ranks of one process"
