@@ -172,7 +172,7 @@ void graph_cases_compare_times(uint64_t seed, uint32_t cases, struct graph_tally
     for (uint32_t s = 0; s < small.graph->stage_count && tally->cases % 4 == 0; s++) {
       /* for chains in the graph: enough effort, and a loop or a V */
       const uint32_t ranks = small.request.ranks, at = s % ranks;
-      small.request.effort = 0.5;
+      small.request.effort = 0.1;
       small.rank_of[s] = tally->cases % 8 == 0 && s / ranks % 2 == 1 ? ranks - 1 - at : at;
     }
     compare(&small.request, tally);

@@ -18,11 +18,11 @@
 
 /* Under sanitizers a part has to do; the other build runs all. */
 #if defined(__SANITIZE_THREAD__)
-enum { CASES = 12, SHAPES = 1, PLACES = 1 };
+enum { CASES = 12, SHAPES = 1, PLACES = 1, GRAPHS = 2 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { CASES = 60, SHAPES = 2, PLACES = 2 };
+enum { CASES = 60, SHAPES = 2, PLACES = 2, GRAPHS = 8 };
 #else
-enum { CASES = 240, SHAPES = 2, PLACES = 5 };
+enum { CASES = 240, SHAPES = 2, PLACES = 5, GRAPHS = 24 };
 #endif
 
 static void test_times(void **state) {
@@ -288,7 +288,7 @@ static void test_placements(void **state) {
 /* Stages of different times, on three ranks in every way: the placement is rarely not the best. */
 static void test_all_placements(void **state) {
   (void)state;
-  enum { STAGES = 5, RANKS = 3, WAYS = 81, GRAPHS = 24 };
+  enum { STAGES = 5, RANKS = 3, WAYS = 81 };
   struct weft_random random = {5};
   uint32_t reached = 0;
   for (uint32_t k = 0; k < GRAPHS; k++) {
@@ -320,6 +320,7 @@ static void test_all_placements(void **state) {
     weft_search_answer_destroy(answer);
     plan.request.rank_of = rank_of;
     plan.request.effort = 0.002;
+    plan.request.threads = 1;
     for (uint32_t way = 0; way < WAYS; way++) { /* the first stage stays, as ranks are alike */
       uint32_t rest = way * RANKS;
       for (uint32_t s = 0; s < STAGES; s++, rest /= RANKS) {
@@ -333,7 +334,7 @@ static void test_all_placements(void **state) {
     finish(&plan);
   }
   print_message("%u of %u reached\n", reached, (unsigned)GRAPHS);
-  assert_true(reached >= 18); /* 10 without the local search */
+  assert_true(4 * reached >= 3 * GRAPHS); /* 10 of 24 without the local search */
 }
 
 /* Replicas sum up the gradients of the rank with the most; a choice compares all. */
