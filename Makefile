@@ -1,6 +1,7 @@
 # The short way in; the build itself is CMake's (CMakeLists.txt, CMakePresets.json).
 #
 #   make              the library and the command, in build/
+#   make check        the quick tests, while you change something
 #   make test         every test, plain and under sanitizers, and some fuzzing
 #   make test-long    the tests that take long
 #   make test-command the tests of the programs, the documents and MPI, in the plain build
@@ -25,9 +26,9 @@ WERROR ?=
 WERROR_OPTION = -DWEFT_WERROR=$(if $(WERROR),ON,OFF)
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-command deps-test deps-gates deps-lint deps-playground test test-long test-command gates bench lint install uninstall wheel playground train clean
+.PHONY: build deps-build deps-check deps-command deps-test deps-gates deps-lint deps-playground check test test-long test-command gates bench lint install uninstall wheel playground train clean
 
-deps-build deps-command deps-test deps-gates deps-lint deps-playground: deps-%:
+deps-build deps-check deps-command deps-test deps-gates deps-lint deps-playground: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
@@ -41,6 +42,11 @@ built-%: deps-test
 
 # More tests than there are cores: many wait for a stall limit, or for each other.
 TEST_JOBS = $(shell expr $(JOBS) + 3)
+
+check: deps-check
+	@tools/configure.sh release $(WERROR_OPTION)
+	@cmake --build --preset release --target check_programs
+	@tools/run-tests.sh release -- -j $(TEST_JOBS) -L '^check$$'
 
 test: built-release built-asan built-tsan built-fuzz
 	@tools/run-tests.sh release asan tsan fuzz -- -j $(TEST_JOBS) -LE long

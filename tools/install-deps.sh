@@ -1,9 +1,10 @@
 #!/bin/bash
 # Installs, through apt-get, what is missing for a purpose:
 #
-#     tools/install-deps.sh build|command|test|gates|lint|playground
+#     tools/install-deps.sh build|check|command|test|gates|lint|playground
 #
-# command: what `make test-command` needs; test: what `make test` needs; gates: tools/gates.sh.
+# check: what `make check` needs; command: `make test-command`; test: `make test`; gates:
+# tools/gates.sh.
 # Silent, and touches nothing, when all is there. With WEFT_NO_INSTALL in the environment, or
 # without root, it prints the command that installs the packages, and ends with status 69.
 set -euo pipefail
@@ -15,6 +16,7 @@ command=("${build[@]}" "${mpis[@]}" g++ cmocka bats git jq ip ps strace python3)
 playground=(clang gzip wasm-ld wasm-libc wasm-rt) # C to WebAssembly
 case $purpose in
   build) wanted=("${build[@]}") ;;
+  check) wanted=("${build[@]}" cmocka bats jq) ;;
   command) wanted=("${command[@]}") ;;
   # Browsers, for the HTML timeline and the playground: the largest by far.
   test)  wanted=("${command[@]}" clang clang-rt python3-venv "${playground[@]}" chromium chromedriver firefox-esr node) ;;
@@ -22,7 +24,7 @@ case $purpose in
   playground) wanted=("${playground[@]}") ;;
   lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
-    echo "usage: $0 build|command|test|gates|lint|playground" >&2
+    echo "usage: $0 build|check|command|test|gates|lint|playground" >&2
     exit 2
     ;;
 esac

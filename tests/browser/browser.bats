@@ -2,6 +2,7 @@
 # The HTML timeline in a real browser. The tests themselves are in Python
 # (browser/timeline_test.py); here the command makes the pages they look at.
 # WEFT_SCREENSHOTS=FOLDER keeps the screenshots.
+# Not under sanitizers: it is about files, pages and other programs.
 load ../setup/cli_setup
 
 # show PAGE OPTIONS...: a page; quiet unless it goes wrong.

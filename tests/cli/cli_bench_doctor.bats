@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # weft bench, weft doctor
+# Not under sanitizers: other tests run the same code there.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

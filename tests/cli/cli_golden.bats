@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # What PyTorch wrote, through the command, byte for byte: gen, lower, lower
 # --merge-bw and sim --steps of all configurations in tests/golden.
+# Not under sanitizers: test_golden has the same files, without 340 processes.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # Help, the manual page and the completions, which all come from one table.
+# Not under sanitizers: it is about texts.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

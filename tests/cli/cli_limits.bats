@@ -2,6 +2,7 @@
 # Small limits of memory, files and processes: every command ends promptly, with success or
 # with an error that says what is missing. (With BLAS in the command, its threads waited
 # forever for memory: 'ulimit -v 180000; weft --version' printed, and did not end.)
+# Not under sanitizers: they need memory beyond the limits.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # Cases in which the planner once gave a false bound, a false refusal or a poor plan.
+# Not under sanitizers: other tests run the same code there.
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 

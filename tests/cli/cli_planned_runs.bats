@@ -2,6 +2,7 @@
 # Planned tables on the runtime: the unequal profiles of bench/unequal_profiles.json, in
 # virtual time, where what the runtime does counts and the machine does not. In real time:
 # speed_planned_runs.bats.
+# Not under sanitizers: other tests run the same code there.
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 

@@ -1,5 +1,6 @@
 /* The registry of transports, weft_comm_run(), weft_allgather() and weft_barrier(), on the
- * transports whose ranks are all in this process. */
+ * transports whose ranks are all in this process.
+ * Also under ThreadSanitizer. */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include <pthread.h>
 #include <setjmp.h>

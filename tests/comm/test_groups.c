@@ -1,7 +1,8 @@
 /* Groups within a process: the cases that every transport passes (support_groups.h), on
  * threads and loopback, with and without fault injection around; then what is their own: no time
  * passes in virtual time, members that disagree or leave, groups that end while others
- * read, out of memory. */
+ * read, out of memory.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* The loopback transport: the conformance suite, with and without delays, and what
- * is its own: virtual time, and the same run for a seed. */
+ * is its own: virtual time, and the same run for a seed.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

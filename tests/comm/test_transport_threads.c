@@ -1,5 +1,6 @@
 /* The threads transport: the conformance suite, and what is its own: failing and
- * vanishing ranks of weft_threads_run(), ends that disagree, out of memory. */
+ * vanishing ranks of weft_threads_run(), ends that disagree, out of memory.
+ * Also under ThreadSanitizer. */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include <pthread.h>
 #include <sched.h>

@@ -1,6 +1,7 @@
 /* The fake CUDA driver itself (fake_cuda/fake_cuda.h): it runs what CUDA would, in any order that
  * CUDA might; it finds what has no order, what cannot go on and what is out of bounds, and nothing
- * else. */
+ * else.
+ * Also under ThreadSanitizer. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,6 @@
 /* Graphs of the fake CUDA driver, and recordings: the same work in any order that CUDA might take,
- * and nothing that CUDA would not. */
+ * and nothing that CUDA would not.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

@@ -7,7 +7,8 @@
  *   - another order of the step's work.
  *
  * What nobody notices changes nothing: the same work comes after the same work, by other waits. Such
- * calls are counted. */
+ * calls are counted.
+ * Not under sanitizers: each mutant is a run of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

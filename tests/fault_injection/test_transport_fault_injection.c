@@ -1,5 +1,6 @@
 /* Fault injection that only delays is a transport like any other: the conformance suite,
- * on threads and on loopback, each rank's end wrapped. */
+ * on threads and on loopback, each rank's end wrapped.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

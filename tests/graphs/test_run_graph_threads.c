@@ -1,5 +1,6 @@
 /* Graphs of stages on the threads transport: the same random graphs as on loopback, with the same
- * bits. */
+ * bits.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft run and weft doctor on MPI: every rank a process, under each MPI that Weft was
 # built for. More ranks than cores.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 

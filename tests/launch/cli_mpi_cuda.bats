@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft run and weft train on MPI with stages on GPUs: every rank a process with one GPU, on the
 # driver without a GPU of tests/device/fake_cuda. The bits of one process, and its failures.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 load ../setup/mpi_setup

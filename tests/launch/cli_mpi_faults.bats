@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Jobs of processes under mpirun when a rank is killed, is stopped, or is not like the others:
 # the job ends with status 75, names it, and leaves nothing behind.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 load ../setup/mpi_setup

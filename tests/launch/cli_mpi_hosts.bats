@@ -2,6 +2,7 @@
 # Jobs over several machines: hosts in network namespaces, joined by virtual links, ranks
 # started in them by mpirun, messages over TCP. With delay and loss; with the link of one host
 # cut in the middle of a step; with a host that loses power.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 load ../setup/mpi_setup

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # A graph per rank over NCCL: the bits of steps action by action and of one process, what is no
 # graph and why, and failures while graphs run.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 load ../setup/mpi_setup

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # examples/mpi_trainer.c, built against the installed library, as a user's trainer: a rank
 # that is killed is reported once, and the job ends with status 75.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2154
 bats_require_minimum_version 1.5.0
 load ../setup/wait_setup

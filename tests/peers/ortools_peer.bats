@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The planner's certificates against CP-SAT (tests/peers/test_planned_ortools.py says how).
 # Optional: without OR-tools it is skipped, and says so. PYTHON names another interpreter.
+# Not under sanitizers: it is about files, pages and other programs.
 load ../setup/cli_setup
 
 @test "CP-SAT agrees with bounds, optimal plans and refusals" {

@@ -2,6 +2,7 @@
 # Weft against an installed PyTorch (tests/peers/test_pytorch_peer.py says what of it).
 # Optional: without torch these are skipped, and say so. PYTHON names another
 # interpreter.
+# Not under sanitizers: it is about files, pages and other programs.
 
 # One run for all checks, since importing torch takes seconds.
 setup_file() {

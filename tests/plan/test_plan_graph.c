@@ -1,5 +1,6 @@
 /* Plans for stages that form a graph: against an exhaustive search of small problems, with memory,
- * frozen stages, whole and split backwards; larger ones against their bound; and refusals. */
+ * frozen stages, whole and split backwards; larger ones against their bound; and refusals.
+ * Also under ThreadSanitizer. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

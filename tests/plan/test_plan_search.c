@@ -1,6 +1,7 @@
 /* The search: against the optimum of small problems and against the named schedules; the same seed
  * gives the same table, a cancelled search returns the best so far, and a limit that is too small
- * is explained. */
+ * is explained.
+ * Also under ThreadSanitizer. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The playground: the same answers as the native command, and the page in Chromium and Firefox. The
 # tests themselves are in JavaScript and Python. WEFT_SCREENSHOTS=FOLDER keeps the screenshots.
+# Not under sanitizers: it is about files, pages and other programs.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

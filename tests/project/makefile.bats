@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # The scripts behind the Makefile.
+# Not under sanitizers: it is about files, pages and other programs.
 bats_require_minimum_version 1.5.0
 
 setup() {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # What packagers ask of the build (docs/install.md). Little is built here.
+# Not under sanitizers: it is about files, pages and other programs.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # A machine without MPI: Weft is configured without the drivers and all that needs one, and
 # says what to install when it is asked for them. Nothing is built here.
+# Not under sanitizers: it is about files, pages and other programs.
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The Python package: built, installed into a fresh virtual environment, and tested there with
 # pytest, mypy and ruff. What is needed of them comes from PyPI.
+# Not under sanitizers: it is about files, pages and other programs.
 bats_require_minimum_version 1.5.0
 
 get() { # what pip installs

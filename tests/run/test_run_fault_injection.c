@@ -1,6 +1,7 @@
 /* Pipelines with fault injection, on loopback: delays change nothing in the results;
  * damage is found and said the same on all ranks; of a rank that goes silent the
- * others say so, by name, and end. */
+ * others say so, by name, and end.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* Status that changes while it is read: whatever mixture of moments a reader
- * sees, it comes to an end and names a rank. */
+ * sees, it comes to an end and names a rank.
+ * Also under ThreadSanitizer. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

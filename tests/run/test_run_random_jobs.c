@@ -1,5 +1,6 @@
 /* Random small jobs with a thread per rank: none of them hangs, and all results
- * are right bit for bit. WEFT_SEED=n runs one. */
+ * are right bit for bit. WEFT_SEED=n runs one.
+ * Also under ThreadSanitizer. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <signal.h>

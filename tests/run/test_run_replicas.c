@@ -1,6 +1,7 @@
 /* Several pipelines on one transport, replicas of each other: each gives what it gives
  * alone, bit for bit; what fails or hangs in one ends all of them with one error, which
- * names the transport's rank. On threads and on loopback. */
+ * names the transport's rank. On threads and on loopback.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* A stage's function that never returns: weft_comm_run() does, names the rank and the action, and
- * the thread that was left behind does nothing any more if its function returns after all. */
+ * the thread that was left behind does nothing any more if its function returns after all.
+ * Also under ThreadSanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

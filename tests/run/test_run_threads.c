@@ -1,6 +1,7 @@
 /* Pipelines with a thread per rank, for ThreadSanitizer to look at: every
  * schedule with results bit for bit, and the ways in which a rank can end
- * before the others. */
+ * before the others.
+ * Also under ThreadSanitizer. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>

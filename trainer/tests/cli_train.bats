@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # weft train, weft sample: tiny models, trained in a moment.
+# Not under sanitizers: test_gpt_* train there.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../tests/setup/cli_setup
 

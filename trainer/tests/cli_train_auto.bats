@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft train --schedule auto: schedules that change between two steps, results that do not.
 # When it changes them, from times that are made up, is test_gpt_autotune.c's.
+# Not under sanitizers: test_gpt_* train there.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../tests/setup/cli_setup
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft train with --skips and --predict-tokens 2: models whose stages form a graph. The bits are
 # compared with layers called one after the other in test_gpt_graph.c.
+# Not under sanitizers: test_gpt_* train there.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../tests/setup/cli_setup
 

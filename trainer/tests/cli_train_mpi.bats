@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft train on MPI: the same parameters as on threads, whatever the MPI, the schedule, the
 # number of replicas and what they share out. Tiny models, a few steps.
+# Not under sanitizers: whole jobs take long.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../tests/setup/cli_setup
 

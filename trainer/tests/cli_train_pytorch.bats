@@ -2,6 +2,7 @@
 # The reference model beside the same GPT in PyTorch (trainer/tests/test_gpt_pytorch.py says
 # what of it, and how errors are measured). Optional: without torch these are skipped,
 # and say so. PYTHON names another interpreter.
+# Not under sanitizers: test_gpt_* train there.
 
 # One run for all, since importing torch takes seconds.
 setup_file() {

@@ -2,6 +2,7 @@
 # Checkpoints beside Python's safetensors package (trainer/tests/test_safetensors_peer.py says
 # what of it). Optional: without the package these are skipped, and say so. PYTHON names
 # another interpreter.
+# Not under sanitizers: test_gpt_* train there.
 load ../../tests/setup/cli_setup
 
 TOOL=$WEFT_BUILD_DIR/tests/test_gpt_checkpoint

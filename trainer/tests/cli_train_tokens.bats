@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # weft train on tokens of 16 bits, on the host and on GPUs, those of tests/device/fake_cuda: files of
 # nanoGPT and llm.c, models by name, random tokens, and what is wrong with files.
+# Not under sanitizers: test_gpt_* train there.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../tests/setup/cli_setup
 

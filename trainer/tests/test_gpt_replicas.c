@@ -1,7 +1,8 @@
 /* Replicas and shards: whatever is sharded, on every schedule, number of ranks and
  * transport, losses, gradients, parameters and moments are bit for bit those of the same
  * training by hand; checkpoints go from any number of replicas to any other; memory per
- * rank is what it should be; ranks of their own processes, and what is refused. */
+ * rank is what it should be; ranks of their own processes, and what is refused.
+ * Also under ThreadSanitizer. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

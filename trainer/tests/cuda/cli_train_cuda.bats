@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # weft train --device cuda, on the driver and the cublasLt without a GPU of tests/device/fake_cuda.
+# Not under sanitizers: test_gpt_cuda trains as it does.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../../../tests/setup/cli_setup
 
