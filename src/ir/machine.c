@@ -90,6 +90,13 @@ static void pass_time_to_receive(struct weft_machine *machine, uint32_t agent, u
   clock->taken_at[message] = clock->free_at[agent];
 }
 
+int64_t weft_machine_made_at(const struct weft_machine *machine, bool gradient, uint32_t stage,
+                             uint32_t microbatch) {
+  assert(machine->clock != NULL && stage < machine->placed.stage_count &&
+         microbatch < machine->placed.microbatch_count);
+  return *made_at(machine, gradient, stage, microbatch);
+}
+
 int64_t weft_machine_end(const struct weft_machine *machine) {
   assert(machine->clock != NULL);
   int64_t end = 0;
@@ -411,6 +418,7 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
                                    .placed = *options->placed,
                                    .messages = options->messages,
                                    .has_transfers = options->has_transfers,
+                                   .own_inputs = options->own_inputs,
                                    .capacity = options->model.capacity,
                                    .queue = {.allocator = options->allocator},
                                    .clock_arena = {.allocator = options->allocator},

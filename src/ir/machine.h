@@ -46,6 +46,9 @@ struct weft_machine_options {
   const struct weft_message_table *messages; /* of a graph with asynchronous transfers */
   struct weft_comm_model model;
   bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
+  bool
+      own_inputs; /* compute waits for what its own rank makes, too: where that may come later in the
+                      row. Else order on a rank is the caller's business */
   bool timed; /* with a clock. A transfer in a queue then waits for what it sends instead of for all
                  compute before it in its row, as in a recorded step; a transfer that holds up its
                  row has no clock */
@@ -56,7 +59,8 @@ struct weft_machine {
   struct weft_placed_program placed;
   const struct weft_message_table *messages;
   bool has_transfers;
-  bool has_queues;   /* transfers are agents of their own */
+  bool has_queues; /* transfers are agents of their own */
+  bool own_inputs;
   uint32_t capacity; /* of a channel */
   struct weft_message_queue queue;
   struct weft_agents agents;
@@ -88,7 +92,10 @@ void weft_machine_run(struct weft_machine *machine);
 /* Goes on from where agents got stuck, with a larger capacity of the channels. What was possible with
  * the smaller one is possible with the larger, so a run with that comes by here too. */
 void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity);
-/* With a clock: when the last agent has finished; < 0: some never do. */
+/* With a clock: when the output of a stage was made, an activation or a gradient; < 0: it never is. */
+int64_t weft_machine_made_at(const struct weft_machine *machine, bool gradient, uint32_t stage,
+                             uint32_t microbatch);
+/* When the last agent has finished; < 0: some never do. */
 int64_t weft_machine_end(const struct weft_machine *machine);
 
 static inline const struct weft_action *weft_machine_record(const struct weft_machine *machine,
@@ -177,11 +184,11 @@ WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *mach
 }
 
 /* Whether an action waits for what a stage makes: in a table until it is made, with queues until
- * it has been received. Order on the rank itself is not the machine's business. */
+ * it has been received. */
 WEFT_GRAPH_INLINE bool weft_machine_lacks(const struct weft_machine *machine,
                                           const struct weft_graph *graph, struct weft_action action,
                                           uint32_t rank, uint32_t producer) {
-  if (machine->placed.rank_of[producer] == rank) {
+  if (machine->placed.rank_of[producer] == rank && !machine->own_inputs) {
     return false;
   }
   if (!machine->has_queues) {

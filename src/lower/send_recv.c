@@ -14,17 +14,19 @@
  * actions, not of rounds times ranks. Joining again behind the present rank
  * means this round, before it the next: the same order as asking every rank.
  *
- * In a round a result may pass through many ranks, so rounds are not times. With by_time the ranks
- * have a clock instead: a cell takes as long as it has F, I and W, a B two, and begins when its rank
- * is free and its inputs are made; SEND and RECV are placed when it ends. Here, too, both get their
- * places at once, so the program completes with blocking sends. */
+ * In a round a result may pass through many ranks, so rounds are not times. With by_time the machine
+ * (ir/machine.h) says when each result is made, and results are published in that order: SEND and
+ * RECV are placed when a cell ends, before the cells that begin then. Here, too, both get their places
+ * at once, so the program completes with blocking sends. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <weft/support.h>
 
 #include "base/bits.h"
+#include "ir/machine.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 #include "lower/passes.h"
@@ -34,8 +36,7 @@ struct walker {
   const struct weft_action *next;
   const struct weft_action *end;
   struct weft_action *out;
-  const struct weft_action *running; /* by_time: the cell it is in; NULL: none */
-  uint64_t free_at;                  /* and when that ends */
+  int64_t free_at; /* by_time: when its latest cell ends */
 };
 
 /* Where a stage lives, how many results of each kind it makes, and, in a chain,
@@ -287,56 +288,140 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
 
 /* ---- By time ---- */
 
-static void end_cell(struct transfer_pass *pass, struct walker *walker) {
-  const struct weft_action *cell = walker->running;
-  walker->running = NULL;
-  for (uint32_t k = cell->parts > 0 ? 1 : 0; k <= cell->parts; k++) {
-    publish(pass, pass->graph, walker, cell[k]);
-  }
+/* A result that another rank may take. */
+struct result {
+  int64_t made_at;
+  uint64_t record; /* of the action that makes it */
+};
+
+/* In order of time, then of ranks and rows. */
+static int compare_results(const void *a, const void *b) {
+  const struct result *x = a, *y = b;
+  return x->made_at != y->made_at ? (x->made_at > y->made_at) - (x->made_at < y->made_at)
+                                  : (x->record > y->record) - (x->record < y->record);
 }
 
-/* Begins a rank's next cells, up to one that takes time or has to wait. */
-static void begin_cells(struct transfer_pass *pass, struct walker *walker, uint64_t now) {
-  while (walker->running == NULL && walker->next < walker->end) {
-    const struct weft_action *cell = walker->next;
-    if (cell->parts > 0 ? !are_parts_ready(pass, pass->graph, cell)
-                        : !is_ready(pass, pass->graph, *cell)) {
-      return;
+static int64_t begin_of(const struct transfer_pass *pass, const struct weft_machine *machine,
+                        const struct walker *walker) {
+  int64_t begin = walker->free_at;
+  for (uint32_t part = 0; part <= walker->next->parts; part++) {
+    const struct weft_action action = walker->next[part];
+    const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+    for (uint32_t k = 0; k < count; k++) {
+      const int64_t made_at =
+          weft_machine_made_at(machine, action.op != WEFT_OP_F,
+                               weft_action_input_at(pass->graph, action, k), action.microbatch);
+      begin = made_at > begin ? made_at : begin;
     }
+  }
+  return begin;
+}
+
+/* Places a rank's cells that begin before a time. */
+static void place_cells(const struct transfer_pass *pass, const struct weft_machine *machine,
+                        struct walker *walker, int64_t before) {
+  int64_t begin;
+  while (walker->next < walker->end && (begin = begin_of(pass, machine, walker)) < before) {
+    const struct weft_action *cell = walker->next;
     for (uint32_t k = 0; k <= cell->parts; k++) {
       *walker->out++ = cell[k];
     }
+    walker->free_at = begin + weft_cell_work(cell);
     walker->next = cell + weft_cell_records(cell);
-    walker->running = cell;
-    walker->free_at = now + (uint64_t)weft_cell_work(cell);
-    if (walker->free_at == now) {
-      end_cell(pass, walker);
-    }
     skip_cells(pass, walker);
   }
 }
 
-/* Until no rank is in a cell any more. */
-static void go_by_time(struct transfer_pass *pass) {
-  const uint32_t rank_count = pass->input->program->rank_count;
-  uint64_t now = 0, next = 0;
-  while (next != UINT64_MAX) {
-    now = next;
-    next = UINT64_MAX;
-    for (uint32_t r = 0; r < rank_count; r++) {
-      struct walker *walker = &pass->walkers[r];
-      if (walker->running != NULL && walker->free_at == now) {
-        end_cell(pass, walker);
-      }
-    }
-    for (uint32_t r = 0; r < rank_count; r++) {
-      struct walker *walker = &pass->walkers[r];
-      begin_cells(pass, walker, now);
-      if (walker->running != NULL && walker->free_at < next) {
-        next = walker->free_at;
-      }
+static void place_consumers(const struct transfer_pass *pass, const struct weft_machine *machine,
+                            struct weft_action action, int64_t before) {
+  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t rank =
+        rank_to(pass, action.stage, weft_action_output_at(pass->graph, action, k));
+    if (rank != WEFT_RANK_NONE) {
+      place_cells(pass, machine, &pass->walkers[rank], before);
     }
   }
+}
+
+static void place_by_time(struct transfer_pass *pass, const struct weft_machine *machine,
+                          const struct result *results, uint64_t count) {
+  const struct weft_program *program = pass->input->program;
+  for (uint64_t k = 0; k < count; k++) {
+    const struct weft_action action = program->actions[results[k].record];
+    struct walker *walker = &pass->walkers[pass->stages[action.stage].rank];
+    place_cells(pass, machine, walker, results[k].made_at);
+    place_consumers(pass, machine, action, results[k].made_at);
+    publish(pass, pass->graph, walker, action);
+  }
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    place_cells(pass, machine, &pass->walkers[r], INT64_MAX);
+  }
+}
+
+static uint64_t list_results(const struct transfer_pass *pass, const struct weft_machine *machine,
+                             struct result *results) {
+  const struct weft_program *program = pass->input->program;
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+      results[count++] =
+          (struct result){.made_at = weft_machine_made_at(machine, action.op != WEFT_OP_F,
+                                                          action.stage, action.microbatch),
+                          .record = i};
+    }
+  }
+  return count;
+}
+
+/* Of a table that cannot be executed: where its ranks are, and what they have made. */
+static void note_stuck(struct transfer_pass *pass, const struct weft_machine *machine) {
+  const struct weft_program *program = pass->input->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    for (uint64_t i = program->row_begin[r]; i < machine->states[r].at; i++) {
+      const struct weft_action action = program->actions[i];
+      if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+        *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
+      }
+    }
+    pass->walkers[r].next = program->actions + machine->states[r].at;
+  }
+}
+
+static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error *error) {
+  const struct weft_program *program = pass->input->program;
+  WEFT_SCOPED_ARENA arena = {.allocator = pass->input->allocator};
+  uint32_t *rank_of = weft_arena_allocate(&arena, pass->stage_count, sizeof *rank_of);
+  struct result *results = weft_arena_allocate(&arena, program->action_count, sizeof *results);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  for (uint32_t s = 0; s < pass->stage_count; s++) {
+    rank_of[s] = pass->stages[s].rank;
+  }
+  const struct weft_placed_program placed = {.program = program,
+                                             .graph = pass->graph,
+                                             .stage_count = pass->stage_count,
+                                             .microbatch_count = pass->microbatch_count,
+                                             .rank_of = rank_of};
+  struct weft_machine machine;
+  const bool enough = weft_machine_init(
+      &machine, &(struct weft_machine_options){.allocator = pass->input->allocator,
+                                               .placed = &placed,
+                                               .own_inputs = true,
+                                               .timed = true});
+  if (enough) {
+    weft_machine_run(&machine);
+    if (weft_machine_end(&machine) < 0) {
+      note_stuck(pass, &machine);
+    } else {
+      const uint64_t count = list_results(pass, &machine, results);
+      qsort(results, count, sizeof *results, compare_results);
+      place_by_time(pass, &machine, results, count);
+    }
+  }
+  weft_machine_finish(&machine);
+  return enough ? WEFT_OK
+                : weft_fail_memory(error, program->action_count * sizeof(struct weft_action));
 }
 
 /* ---- A table that cannot be executed ---- */
@@ -442,16 +527,17 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
+  enum weft_status status = WEFT_OK;
   if (pass->input->by_time) {
-    go_by_time(pass);
+    status = go_by_time(pass, error);
   } else if (pass->graph == NULL) {
     go_round(pass, NULL);
   } else {
     go_round(pass, pass->graph);
   }
-  if (is_stuck(pass)) {
+  if (status != WEFT_OK || is_stuck(pass)) {
     weft_program_destroy(lowered);
-    return fail_stuck(pass, error);
+    return status != WEFT_OK ? status : fail_stuck(pass, error);
   }
   weft_program_seal_like(lowered, pass->input->program,
                          pass->transfers > 0 ? WEFT_LEVEL_COMMS : pass->input->program->level);
