@@ -1,9 +1,9 @@
 # A module is a folder src/<name>. Its compile sees two kinds of headers, its
-# own and those of the modules it USES: the internal ones as "ir/order.h", the
+# own and those of the modules it USES: the internal ones as "ir/action.h", the
 # public ones as <weft/ir.h>. For that each module has a staging folder
 #
 #     <build>/inc/<name>/<name>   ->  src/<name>
-#     <build>/inc/<name>/weft/x.h ->  include/weft/x.h   for each of its HEADERS
+#     <build>/inc/<name>/weft/ir.h -> include/weft/ir.h  and so on, for each of its HEADERS
 #
 # so a wrong include finds no file; or, where it would find an installed Weft,
 # a file that says so, from <build>/inc/forbidden. And each module is linked once, for nothing

@@ -241,7 +241,7 @@ static void add_outside(struct weft_text *text, const char *outside) {
   weft_text_add_escaped(text, outside, strlen(outside));
 }
 
-/* "nccl:_all_gather_base of group dp (train.py:123)". */
+/* "nccl:_all_gather_base of group dp (FILE:LINE)". */
 static void add_collective(struct weft_text *text,
                            const struct weft_flight_collective *collective) {
   const char *slash = strrchr(collective->file, '/');

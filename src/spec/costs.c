@@ -1,5 +1,5 @@
 /* Costs in memory: made, looked up, checked. Reading them from JSON is in
- * costs_reader.c. */
+ * costs_json.c. */
 #include <weft/costs.h>
 #include <weft/support.h>
 

@@ -51,3 +51,58 @@ sources() { find include src trainer bench examples tests tools cmake -type f \
   # shellcheck disable=SC2016
   [ "$(grep -cE '^\| `(CUDA|NCCL|OMPI)_\w+` \|' docs/launch.md)" -eq "${#lines[@]}" ]
 }
+
+# comments FILE...: the file names in their comments, as FILE:LINE: NAME.
+named_in_comments() {
+  awk '
+    FNR == 1 { inside = 0; hash = FILENAME !~ /\.(c|h|cc|hh|cu|def|js)$/ }
+    {
+      line = $0; text = ""
+      if (hash) { text = line ~ /^[ \t]*#/ ? line : "" ; line = "" }
+      while (length(line) > 0) {
+        open = index(line, "/*"); rest = index(line, "//"); close_at = index(line, "*/")
+        if (inside && close_at == 0) { text = text line; line = "" }
+        else if (inside) { text = text substr(line, 1, close_at - 1) " "; line = substr(line, close_at + 2); inside = 0 }
+        else if (rest > 0 && (open == 0 || rest < open)) { text = text substr(line, rest + 2); line = "" }
+        else if (open > 0) { line = substr(line, open + 2); inside = 1 }
+        else line = ""
+      }
+      gsub(/<[^<>]*>/, " ", text) # of the system
+      gsub(/[^A-Za-z0-9_.\/-]/, " ", text)
+      count = split(text, words, " ")
+      for (k = 1; k <= count; k++) {
+        sub(/[.\/-]+$/, "", words[k]); sub(/^(\.*\/)+/, "", words[k])
+        if (words[k] ~ /[A-Za-z0-9_]\.(c|h|cc|hh|cu|def|js|py|sh|bats|cmake)$/) print FILENAME ":" FNR ": " words[k]
+      }
+    }' "$@"
+}
+
+# missing LIST: of these lines, those whose NAME is the end of no path in the file LIST.
+missing() {
+  awk 'NR == FNR { for (path = $0; ; sub("^[^/]*/", "", path)) { there[path] = 1; if (path !~ "/") break } next }
+    !($2 in there)' "$1" -
+}
+
+@test "comments name files that are there" {
+  git ls-files --cached --others --exclude-standard >"$BATS_TEST_TMPDIR/files" 2>/dev/null ||
+    find . -type f ! -path './build*' ! -path './.git/*' >"$BATS_TEST_TMPDIR/files"
+  # Files of others, examples of a name, and what the build makes.
+  printf '%s\n' llm.c sysexits.h mpi.h x.h hashes.cmake timeline_page.c kernels_text.c >"$BATS_TEST_TMPDIR/others"
+  cat "$BATS_TEST_TMPDIR/others" >>"$BATS_TEST_TMPDIR/files"
+  mapfile -t named < <(grep -E '(\.(c|h|cc|hh|cu|def|js|py|sh|bash|bats|cmake)|/CMakeLists.txt|Makefile)$' "$BATS_TEST_TMPDIR/files" |
+    grep -vE '^(\./)?tests/(golden|corpus|expected)/')
+  existing=()
+  for file in "${named[@]}"; do [ ! -f "$file" ] || existing+=("$file"); done
+  [ "${#existing[@]}" -gt 500 ]
+  run missing "$BATS_TEST_TMPDIR/files" < <(named_in_comments "${existing[@]}")
+  [ "$output" = "" ] || { printf 'a comment names a file that is not there:\n%s\n' "$output"; return 1; }
+}
+
+@test "a comment with the name of a file that is not there is found" {
+  cd "$BATS_TEST_TMPDIR"
+  printf '%s\n' '/* As in gone.c, and <gone.h>. */' 'int x; // see b/kept.h, a/kept.h.' ' * not inside: gone.py' >a.c
+  printf '%s\n' 'a.c = gone.c' '# gone.sh, a.c; x_*.c' >a.sh
+  printf '%s\n' a.c a.sh a/kept.h >files
+  run missing files < <(named_in_comments a.c a.sh)
+  [ "$output" = $'a.c:1: gone.c\na.c:2: b/kept.h\na.sh:2: gone.sh' ] || { echo "$output"; return 1; }
+}

@@ -1,4 +1,4 @@
-/* The file operations of checkpoints; the hook is asked before each. checkpoint_write.c has the
+/* The file operations of checkpoints; the hook is asked before each. checkpoint_store.c has the
  * order that makes them safe. */
 #include "trainer/checkpoint/durable_file.h"
 

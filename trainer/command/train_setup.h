@@ -1,5 +1,5 @@
 /* The options of `weft train`: from the command line, the data, and the checkpoint to resume
- * from, to the options of the trainer (gpt/train/trainer.h). */
+ * from, to the options of the trainer (trainer/train/trainer.h). */
 #ifndef GPT_TRAIN_SETUP_H
 #define GPT_TRAIN_SETUP_H
 
@@ -61,7 +61,7 @@ int weft_train_setup_read_split(struct weft_train_setup *setup);
 /* For --schedule auto: measures some steps of a trial, whose weights are thrown away, and plans the
  * split from them. Keeps it where that is not worth it. The callbacks must be set. */
 int weft_train_setup_plan_split(struct weft_train_setup *setup);
-/* The number of replicas, and of ranks of a pipeline where no option gives it (train_world.c). */
+/* The number of replicas, and of ranks of a pipeline where no option gives it. */
 uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup);
 int weft_train_setup_read_world(struct weft_train_setup *setup);
 

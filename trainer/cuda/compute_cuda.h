@@ -1,4 +1,4 @@
-/* The GPU's side of gpt/model/compute.h. Matrix products are cublasLt's (cuda/cublaslt.h), all
+/* The GPU's side of trainer/model/compute.h. Matrix products are cublasLt's (trainer/cublaslt/cublaslt.h), all
  * else are kernels of our own, the .cu files of this folder, compiled on the machine. */
 #ifndef GPT_COMPUTE_CUDA_H
 #define GPT_COMPUTE_CUDA_H

@@ -96,7 +96,7 @@ void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64
 float *weft_gpt_tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count);
 
 /* A boundary between stages: so many outputs of layers [B, T, C], with gradients; each a tensor, or
- * several (gpt/model/layer_graph.h). That of a loss, its outputs, has none. */
+ * several (trainer/model/layer_graph.h). That of a loss, its outputs, has none. */
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
                                        uint64_t sequences_max, uint32_t outputs);
 

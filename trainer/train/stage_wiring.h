@@ -1,6 +1,6 @@
 /* How the layers of a stage are connected, with each other and with other stages, and where in
  * call->saved their activations and gradients are. In a chain a stage reads one output and has
- * another one read; with skips or two heads (gpt/model/layer_graph.h) it may be several. */
+ * another one read; with skips or two heads (trainer/model/layer_graph.h) it may be several. */
 #ifndef GPT_STAGE_WIRING_H
 #define GPT_STAGE_WIRING_H
 

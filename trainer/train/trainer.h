@@ -222,7 +222,7 @@ struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer 
 /* The schedule of the last step, in the process with rank 0. */
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
 
-/* The kernels that compute attention, on GPUs (gpt/model/compute.h); NULL on the host. */
+/* The kernels that compute attention, on GPUs (trainer/model/compute.h); NULL on the host. */
 const char *weft_gpt_trainer_attention(const struct weft_gpt_trainer *trainer);
 
 /* The split into stages that the planner chooses together with the order, for the measured times

@@ -31,7 +31,7 @@ static const char channel_model_texts[] = "what one channel carries (default edg
 #include <weft/channel_models.def>
     ;
 
-/* As in gpt/model/model.h, which this module does not see. */
+/* As in trainer/model/model.h, which this module does not see. */
 #define LAYERS_MAX 4096
 #define DIM_MAX 65536
 #define CONTEXT_MAX 1048576
