@@ -55,8 +55,8 @@ write_files() {
   "$WEFT" lower --no-unshard --no-reduce-grad graph.csv >program.csv
   weft explain program.csv --rank 1
   succeeds
-  grep -qE '2RECV_F0<0  +F 0>2 \(rank 0>1\)  +r1  +from rank 0 #2 0SEND_F0>2$' <<<"$output"
-  grep -qE '2F0  +-  +a1  +after #1 2RECV_F0<0, #2 1F0$' <<<"$output"
+  grep -qE '2RECV_F0<0  +F 0>2 \(rank 0>1\)  +from rank 0 #2 0SEND_F0>2$' <<<"$output"
+  grep -qE '2F0  +-  +after #1 2RECV_F0<0, #2 1F0$' <<<"$output"
   [[ $output == *"The stages form a graph"* ]]
   "$WEFT" explain program.csv --json |
     jq -e '.rows[1].instructions[1].channel == {kind: "F", from_stage: 0, to_stage: 2, from_rank: 0, to_rank: 1}
