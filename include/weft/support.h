@@ -60,6 +60,10 @@ WEFT_API char *weft_escape(char *buffer, size_t buffer_size, const char *data, s
 #define WEFT_AMOUNT_SIZE 40
 WEFT_API char *weft_amount(char *buffer, size_t size, double amount);
 
+/* How many letters to insert, leave out, change, or swap with the next one, to make one name of the
+ * other; case does not matter. SIZE_MAX for names of more than 48 bytes: no typing mistake. */
+WEFT_API size_t weft_name_distance(const char *a, size_t a_size, const char *b, size_t b_size);
+
 /* ---- Arrays, with checked sizes. A NULL allocator is the default ---- */
 
 #define WEFT_ARRAY_LENGTH(array) (sizeof(array) / sizeof(array)[0])

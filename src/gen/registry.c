@@ -114,26 +114,6 @@ static const struct weft_generator *find_folded(const char *folded) {
 
 /* ---- Suggestions: a wrong one is worse than none ---- */
 
-/* Edit distance, Levenshtein; names are short. */
-static unsigned distance(const char *a, const char *b) {
-  const size_t a_size = strlen(a), b_size = strlen(b);
-  unsigned row[NAME_MAX + 1];
-  for (size_t j = 0; j <= b_size; j++) {
-    row[j] = (unsigned)j;
-  }
-  for (size_t i = 1; i <= a_size; i++) {
-    unsigned diagonal = row[0];
-    row[0] = (unsigned)i;
-    for (size_t j = 1; j <= b_size; j++) {
-      const unsigned change = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      const unsigned shift = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-      row[j] = change < shift ? change : shift;
-    }
-  }
-  return row[b_size];
-}
-
 static bool begins_like(const char *wanted, const char *known) {
   return strlen(wanted) >= 2 && strncmp(wanted, known, strlen(wanted)) == 0;
 }
@@ -145,7 +125,8 @@ static bool is_part(const char *wanted, const char *known) {
 static bool has_as_part(const char *wanted, const char *known) { return is_part(known, wanted); }
 
 static bool is_near(const char *wanted, const char *known) {
-  return distance(wanted, known) <= strlen(wanted) / 3;
+  const size_t size = strlen(wanted);
+  return weft_name_distance(wanted, size, known, strlen(known)) <= size / 3;
 }
 
 /* The schedules with a name that is like the wanted one. */
