@@ -22,6 +22,9 @@
 extern "C" {
 #endif
 
+/* Effort of a usual choice, or of another series of searches. */
+#define WEFT_CHOICE_EFFORT 2
+
 struct weft_choice_request {
   /* `ranks` are those of all replicas together, and so are `rank_factors`: rank d * p + r is rank r
    * of replica d. `costs` have parts, and one entry in `stages` is of the whole model; with a graph it

@@ -92,6 +92,10 @@ struct weft_search_request {
   void *context;
 };
 
+/* Effort of a search for which only the time limit is given, as a share of it: the search normally ends
+ * before the limit, and with use_time it uses the rest. */
+#define WEFT_EFFORT_OF_LIMIT 0.5
+
 /* Any placement and number of stages, no limits, makespan, an effort of half a second. */
 WEFT_API struct weft_search_request weft_search_request_default(void);
 

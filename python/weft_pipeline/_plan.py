@@ -29,7 +29,6 @@ from ._program import PLACEMENTS, Table, placement_number
 from ._simulation import Simulation
 
 _OBJECTIVES = ("makespan", "span")
-_EFFORT_OF_LIMIT = 0.7  # as in `weft plan`: the rest of the limit is for the check
 
 
 class Progress(NamedTuple):
@@ -222,7 +221,7 @@ def _request(
         request.rank_factors = numbers(factors, "rank_factors", request.ranks, 1e-6, 1e6)
     if time_limit is not None:
         request.time_limit = real(time_limit, "time_limit", 1e-3, 1e6)
-        request.effort = _EFFORT_OF_LIMIT * request.time_limit
+        request.effort = c.WEFT_EFFORT_OF_LIMIT * request.time_limit
         request.use_time = effort is None
     if effort is not None:
         request.effort = real(effort, "effort", 0, 1e6)
@@ -370,7 +369,8 @@ def choose(
     """Choose how `ranks` ranks train a global batch: ranks of a pipeline, replicas, microbatches.
 
     `costs` have the parts of the model, or one entry that is the whole model; with a `graph`, they
-    are those of its stages. The other arguments are those of plan().
+    are those of its stages. The other arguments are those of plan(); the effort (2) is for all
+    candidates together.
     """
     watch = _Watch(progress, cancel)
     request = c.weft_choice_request()
@@ -389,6 +389,8 @@ def choose(
         threads,
         seed,
     )
+    if effort is None and time_limit is None:
+        request.search.effort = c.WEFT_CHOICE_EFFORT
     request.global_batch = integer(global_batch, "global_batch", 1, 2**63)
     _set_graph(request.search, graph, None)
     watch.attach(request.search)

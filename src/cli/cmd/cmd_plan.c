@@ -25,9 +25,6 @@
 
 enum { PARTS_NAMED_MAX = 4096 };
 
-/* Of --pareto and --global-batch, for all searches together. */
-#define MANY_EFFORT 2
-
 /* A time limit is kept to within so much, unless one order takes longer. */
 #define TIME_TOLERANCE 0.1
 #define TIME_TOLERANCE_SECONDS 0.05
@@ -265,7 +262,7 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
   struct weft_cli_plan_progress progress;
   struct weft_cli_pareto pareto;
   if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
-    request->effort = MANY_EFFORT;
+    request->effort = WEFT_CHOICE_EFFORT;
   }
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
   const int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
@@ -311,7 +308,7 @@ static int plan_choice(const struct weft_cli *cli, const struct weft_cli_argumen
       .search = *search,
       .global_batch = weft_cli_number(arguments, WEFT_CLI_OPTION_GLOBAL_BATCH, 0)};
   if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && search->time_limit <= 0) {
-    request.search.effort = MANY_EFFORT;
+    request.search.effort = WEFT_CHOICE_EFFORT;
   }
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON],
                                &request.search);

@@ -2,10 +2,6 @@
 #include "cli/cmd/plan_command.h"
 #include "cli/io/error_message.h"
 
-/* A search whose effort is this share of the time limit normally ends before the limit; the rest of
- * the time is used, too. */
-#define EFFORT_OF_LIMIT 0.5
-
 static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const char example[] = "for example: weft plan -p 4 -m 8";
   if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
@@ -23,7 +19,7 @@ static void read_effort(const struct weft_cli_arguments *arguments,
                         struct weft_search_request *request) {
   request->time_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_TIME_LIMIT, 0);
   const double usual =
-      request->time_limit > 0 ? EFFORT_OF_LIMIT * request->time_limit : request->effort;
+      request->time_limit > 0 ? WEFT_EFFORT_OF_LIMIT * request->time_limit : request->effort;
   request->effort = weft_cli_real(arguments, WEFT_CLI_OPTION_EFFORT, usual);
   request->use_time = request->time_limit > 0 && !arguments->given[WEFT_CLI_OPTION_EFFORT];
 }
