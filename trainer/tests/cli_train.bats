@@ -564,6 +564,14 @@ CONTRAST
   fails 65 part-0001.safetensors
 }
 
+@test "a process that may open too few files for a checkpoint ends with 74, and says so" {
+  text >data.txt
+  run --separate-stderr bash -c 'ulimit -n 5; exec "$0" train data.txt --layers 1 --dim 16 --heads 2 \
+    --context 16 --steps 1 --no-sample --checkpoint c' "$WEFT" 3>&- 4>&-
+  [ "$status" -eq 74 ]
+  [[ $stderr == "weft: cannot create 'c/"*"Too many open files"*"hint: this process may open too few files: raise 'ulimit -n'" ]]
+}
+
 @test "a full disk ends with 74" {
   text >data.txt
   weft train --data data.txt --steps 2 --layers 1 --dim 8 --heads 1 --json --log /dev/full
