@@ -143,7 +143,7 @@ static weft_status rank_main(void *eager, weft_transport *transport, weft_error 
   WEFT_TRY(weft_source_named(&source, MICROBATCHES, true, &program, error));
   const int stage_count = (int)program->stage_count;
   weft_program_destroy(program);
-  options.device = weft_cuda_device(cuda, transport->rank), options.no_graph = eager != NULL;
+  options.device = weft_cuda_device(cuda, transport->rank), options.eager = eager != NULL;
   std::vector<layers> own(stage_count);
   std::vector<weft_stage *> stages(stage_count);
   for (int s = 0, layer = 0; s < stage_count; layer += own[s++].count) {

@@ -142,7 +142,7 @@ static int check_schedule(const struct bench *bench, const char *schedule, uint3
   }
   at.on_host = false;
   for (int k = 0; k < (ranks == PARTITIONS ? 4 : 2); k++) {
-    at.no_graph = k % 2 == 0;
+    at.eager = k % 2 == 0;
     at.partitions = k < 2 ? 0 : PARTITIONS;
     const int status = run(bench, &at, &found);
     if (status != WEFT_CLI_OK) {
@@ -152,7 +152,7 @@ static int check_schedule(const struct bench *bench, const char *schedule, uint3
       weft_cli_print(bench->cli, "this is a bug; nothing was measured",
                      "bench: %s with %" PRIu32 " ranks, %s, %" PRIu32
                      " partitions: losses or gradients of linear stages differ from the host's",
-                     schedule, ranks, at.no_graph ? "eager" : "graph", at.partitions);
+                     schedule, ranks, at.eager ? "eager" : "graph", at.partitions);
       return WEFT_CLI_FOUND_BAD;
     }
     ++*runs;
@@ -188,7 +188,7 @@ static int measure_slope(const struct bench *bench, uint32_t ranks, bool no_even
   struct weft_bench_gpu_case at = {.schedule = "1F1B",
                                    .ranks = ranks,
                                    .microbatches = 2 * ranks,
-                                   .no_graph = true,
+                                   .eager = true,
                                    .no_events = no_events,
                                    .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS)};
   int status = run(bench, &at, &few);
@@ -339,10 +339,10 @@ static int measure_launch_bound(const struct bench *bench) {
         products_case(bench, schedules[k], PARTITIONS, 512, k == 0 ? 2 : 1);
     at.partitions = PARTITIONS;
     at.sms = bench->partition_sms;
-    at.no_graph = at.no_events = true; /* reading times would slow it down */
+    at.eager = at.no_events = true; /* reading times would slow it down */
     at.noted = 0;
     int status = run(bench, &at, &eager);
-    at.no_graph = at.no_events = false;
+    at.eager = at.no_events = false;
     at.noted = 5;
     if (status == WEFT_CLI_OK) {
       status = run(bench, &at, &graph);
@@ -609,7 +609,7 @@ static int measure_blocks(const struct bench *bench, uint32_t ranks, struct tabl
           products_case(bench, info->name, ranks, 0, 8 / ranks / info->stages_per_rank_default);
       at.rows = at.width = number(bench, WEFT_CLI_OPTION_DIM, 2048);
       at.wide = 4 * at.width;
-      at.no_graph = way == EAGER;
+      at.eager = way == EAGER;
       at.partitions = way == PARTS ? ranks : 0;
       at.noted = 0;
       const int status = run(bench, &at, &results[way]);

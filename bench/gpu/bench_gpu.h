@@ -29,7 +29,7 @@ struct weft_bench_gpu_case {
   uint64_t rows, width, wide; /* PRODUCTS: see below */
   uint32_t layers;            /* of a stage */
   uint32_t sms;               /* of a partition; 0: whole */
-  bool on_host, no_graph, no_events;
+  bool on_host, eager, no_events;
   void *
       communicator; /* an MPI_Comm: this process is `own_rank` of it, over NCCL, and has the results
                          of its own stages; each step ends with a barrier. NULL: all ranks are here */
@@ -53,7 +53,7 @@ struct weft_bench_gpu_result {
   double simulated_bytes;     /* of the same; 0: not known */
   int64_t graph_bytes;        /* that the driver took for the second step, which is recorded */
   int64_t later_bytes;        /* and after it */
-  uint64_t graph_steps;       /* that were graphs */
+  uint64_t replayed_steps;
   uint64_t checksum;          /* of losses and gradients; 0: not known */
   double losses[WEFT_BENCH_GPU_MICROBATCHES_MAX];
 };

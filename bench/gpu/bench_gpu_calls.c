@@ -76,7 +76,7 @@ struct chains {
   struct weft_device_event *begin, *ends[RANKS_MAX];
   uint32_t *numbers; /* [ranks] */
   uint64_t *clocks;  /* [ranks][2]: first, last */
-  struct weft_device_graph *graph;
+  struct weft_device_recording *graph;
   uint32_t ranks;
   uint64_t length;
 };
@@ -105,7 +105,7 @@ static enum weft_status time_graph(struct chains *chains, double *launch_us, dou
   uint64_t launches[GRAPH_ROUNDS], hosts[GRAPH_ROUNDS];
   for (int round = -3; round < GRAPH_ROUNDS; round++) {
     const uint64_t begin = weft_bench_now_ns();
-    WEFT_TRY(ops->graph_launch(device, chains->graph, chains->origin, error));
+    WEFT_TRY(ops->replay(device, chains->graph, chains->origin, error));
     const uint64_t launched = weft_bench_now_ns();
     WEFT_TRY(ops->event_record(device, chains->begin, chains->origin, error));
     while (ops->event_query(device, chains->begin, error) == WEFT_IN_PROGRESS) {
@@ -146,7 +146,7 @@ static enum weft_status make_chains(struct weft_cuda *cuda, struct chains *chain
 
 static void finish_chains(struct weft_cuda *cuda, const struct chains *chains) {
   const struct weft_device_ops *ops = chains->device->ops;
-  ops->graph_destroy(chains->device, chains->graph);
+  ops->recording_destroy(chains->device, chains->graph);
   for (uint32_t r = 0; r < chains->ranks; r++) {
     ops->stream_destroy(weft_cuda_device(cuda, r), NULL, chains->streams[r]);
     ops->event_destroy(chains->device, NULL, chains->ends[r]);

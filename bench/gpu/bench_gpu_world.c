@@ -169,7 +169,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   options.boundaries = &boundary;
   options.boundary_count = 1;
   options.scale_grads = !products;
-  options.no_graph = at->no_graph;
+  options.eager = at->eager;
   options.no_events = at->no_events;
   options.device = world->cuda != NULL ? weft_cuda_device(world->cuda, transport->rank) : NULL;
   struct weft_pipeline *pipeline;
@@ -183,7 +183,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   weft_array_free(NULL, events, (size_t)room, sizeof *events);
   world->ranks[transport->rank].saved_bytes = weft_pipeline_saved_bytes(pipeline);
   if (transport->rank == at->own_rank) {
-    world->result->graph_steps = weft_pipeline_graph_steps(pipeline);
+    world->result->replayed_steps = weft_pipeline_replayed_steps(pipeline);
   }
   weft_pipeline_destroy(pipeline);
   return status;

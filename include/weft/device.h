@@ -40,8 +40,8 @@ struct weft_device;
 struct weft_stream;
 /* A point in a stream; the device defines it. */
 struct weft_device_event;
-/* Work of streams, recorded once to be repeated; the device defines it. */
-struct weft_device_graph;
+/* Work of streams, recorded once to be replayed; the device defines it. */
+struct weft_device_recording;
 
 /* A copy of `rows` rows of `row_bytes` each; strides are from the beginning of a row to the
  * next and are not read for a single row. The regions do not overlap. At least one of the
@@ -150,10 +150,10 @@ struct weft_device_ops {
                                     struct weft_error *error);
   /* NULL `out`: forgets what was recorded. */
   enum weft_status (*capture_end)(struct weft_device *device, struct weft_stream *stream,
-                                  struct weft_device_graph **out, struct weft_error *error);
-  enum weft_status (*graph_launch)(struct weft_device *device, struct weft_device_graph *graph,
-                                   struct weft_stream *stream, struct weft_error *error);
-  void (*graph_destroy)(struct weft_device *device, struct weft_device_graph *graph);
+                                  struct weft_device_recording **out, struct weft_error *error);
+  enum weft_status (*replay)(struct weft_device *device, struct weft_device_recording *recording,
+                             struct weft_stream *stream, struct weft_error *error);
+  void (*recording_destroy)(struct weft_device *device, struct weft_device_recording *recording);
 
   /* Runs built-in kernel number `kernel` (src/device/kernel.h). */
   enum weft_status (*launch)(struct weft_device *device, uint32_t kernel, uint64_t threads,

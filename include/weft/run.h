@@ -65,7 +65,7 @@ struct weft_stage_call {
   bool first_backward; /* of the stage in this step */
   bool last_backward;  /* the stage's last B or W of this step */
   bool again;          /* a poll: the previous call returned WEFT_IN_PROGRESS */
-  bool recorded;       /* `stream` is being recorded into a graph */
+  bool recorded;       /* `stream` is being recorded */
 
   /* In a chain there is one of each. In a graph (weft/graph.h) these are arrays: inputs[k] and
    * input_grads[k] are of the k-th in-edge, outputs[k] and output_grads[k] of the k-th output, both
@@ -116,7 +116,7 @@ struct weft_stage_ops {
   bool enqueues;
   /* It enqueues the same work in every step with the same shapes: no decision by the host,
    * nothing taken from call->step, no allocation, no collective or copy that the host takes part
-   * in. Steps may then be replayed as one graph. */
+   * in. Steps may then be recorded as a CUDA graph and replayed. */
   bool replays;
 
   /* Allocates for that many microbatches at once. Called again when a program needs more
@@ -321,10 +321,10 @@ struct weft_pipeline_options {
   uint32_t forward_ahead;    /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;            /* no event log: for measuring its cost */
-  bool no_graph; /* on a device: enqueue every step anew, instead of recording the work of
-                              all ranks, or of each rank that is a process, once and repeating it */
+  bool eager;    /* on a device: enqueue every step anew, instead of recording the work of
+                              all ranks, or of each rank that is a process, once and replaying it */
   /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
-   * all gradients; graphs have it, so it takes nothing from the host by value. Called after the
+   * all gradients; recordings have it, so it takes nothing from the host by value. Called after the
    * rows of all ranks are enqueued, by one thread, pass after pass (from 0) until none of the
    * ranks returns WEFT_IN_PROGRESS: what a pass enqueues comes after everything that the ranks on
    * devices have enqueued before it. Not called on the host. Refused where ranks on devices do not
@@ -425,7 +425,7 @@ WEFT_API const struct weft_program *weft_pipeline_program(const struct weft_pipe
 
 /* Its events on this rank, in program order as the simulator's; *count is their number, and
  * at most `room` are written. A step that failed has those up to the failure. On a device, the
- * first call after a step that was no graph reads the times, which takes some microseconds for each
+ * first call after a step that was not replayed reads the times, which takes some microseconds for each
  * action; none are there if the device fails meanwhile. */
 WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                                    uint64_t room, uint64_t *count);
@@ -439,12 +439,12 @@ WEFT_API uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline
 /* Actions since create. */
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);
 
-/* On devices: why the last step was enqueued action by action; NULL: it was a graph, or is the
+/* On devices: why the last step was enqueued action by action; NULL: it was replayed, or is the
  * first of its kind. Of the pipeline of the first rank on a device, whose log has it too; where each
  * rank is a process, of any. Valid until its next step. */
-WEFT_API const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline);
-/* Steps so far that were a graph. */
-WEFT_API uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline);
+WEFT_API const char *weft_pipeline_eager_reason(const struct weft_pipeline *pipeline);
+/* Steps so far that were replayed. */
+WEFT_API uint64_t weft_pipeline_replayed_steps(const struct weft_pipeline *pipeline);
 
 /* ---- Hangs ---- */
 

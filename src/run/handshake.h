@@ -4,7 +4,7 @@
 
 #include <weft/run.h>
 
-/* What each rank sends; it must be equal on all ranks, but for the device and the graph. */
+/* What each rank sends; it must be equal on all ranks, but for the device and the recording. */
 struct weft_handshake {
   uint64_t protocol;
   uint64_t build;         /* version, and layout of messages */
@@ -14,7 +14,7 @@ struct weft_handshake {
   uint64_t program;       /* hash of the first program */
   uint64_t configuration; /* hash of options, and the user's own */
   uint64_t device;   /* with streams, of the rank: its address, for ranks of its process; or 0 */
-  uint64_t graph;    /* why its steps cannot be graphs: enum weft_step_graph_refusal */
+  uint64_t recording; /* why its steps cannot be recorded: enum weft_recording_reason */
   char boundary[56]; /* the first boundary in words, for the message */
 };
 _Static_assert(sizeof(struct weft_handshake) <= WEFT_EXCHANGE_MAX, "one exchange");

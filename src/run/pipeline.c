@@ -304,8 +304,8 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     weft_executor_abandon_device(&pipeline->executor);
   }
   weft_executor_await_devices(&pipeline->executor, 2 * limit);
-  weft_world_graph_destroy(pipeline->graph);
-  weft_rank_graph_destroy(pipeline->apart);
+  weft_process_recording_destroy(pipeline->process_recording);
+  weft_rank_recording_destroy(pipeline->apart);
   weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
@@ -418,7 +418,7 @@ static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_
   pipeline->want_outputs = batch->want_outputs;
   pipeline->last_row = row;
   weft_executor_begin(executor, row, pipeline->step);
-  weft_rank_graph_begin_step(pipeline);
+  weft_rank_recording_begin_step(pipeline);
   pipeline->state = WEFT_PIPELINE_RUNNING;
   return pipeline->transport->ops->together == NULL && pipeline->apart == NULL
              ? weft_executor_begin_times(executor, error)
@@ -473,7 +473,7 @@ static enum weft_status exchange_handshakes(struct weft_pipeline *pipeline, uint
                                             struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   if (transport->ops->enqueues) {
-    pipeline->handshake.graph = weft_rank_graph_refusal(pipeline);
+    pipeline->handshake.recording = weft_rank_recording_reason(pipeline);
   }
   const struct weft_handshakes handshakes = {.all = pipeline->handshakes, .transport = transport};
   const enum weft_status status = transport->ops->exchange(
@@ -546,14 +546,14 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
                  : status;
     }
     status = weft_executor_connect(&pipeline->executor, error);
-    status = status == WEFT_OK ? weft_rank_graph_open(pipeline, error) : status;
+    status = status == WEFT_OK ? weft_rank_recording_open(pipeline, error) : status;
     if (status < 0) { /* before any action */
       return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
     }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
   if (status == WEFT_OK) {
-    status = pipeline->apart != NULL ? weft_rank_graph_advance(pipeline, error)
+    status = pipeline->apart != NULL ? weft_rank_recording_advance(pipeline, error)
                                      : weft_executor_advance(&pipeline->executor, error);
   }
   if ((status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) &&
@@ -707,10 +707,10 @@ uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {
   return pipeline->executor.actions_done;
 }
 
-uint64_t weft_pipeline_graph_steps(const struct weft_pipeline *pipeline) {
-  return pipeline->graph_steps;
+uint64_t weft_pipeline_replayed_steps(const struct weft_pipeline *pipeline) {
+  return pipeline->replayed_steps;
 }
 
-const char *weft_pipeline_graph_refusal(const struct weft_pipeline *pipeline) {
-  return pipeline->no_graph_reason;
+const char *weft_pipeline_eager_reason(const struct weft_pipeline *pipeline) {
+  return pipeline->eager_reason;
 }

@@ -8,8 +8,8 @@
 #include "run/executor/executor.h"
 #include "run/handshake.h"
 
-struct weft_world_graph;
-struct weft_rank_graph;
+struct weft_process_recording;
+struct weft_rank_recording;
 
 enum weft_pipeline_state { WEFT_PIPELINE_READY, WEFT_PIPELINE_RUNNING, WEFT_PIPELINE_FAILED };
 
@@ -34,18 +34,18 @@ struct weft_pipeline {
   struct weft_step_result result;
 
   /* Where one thread drives all ranks of the process (step_together.c). */
-  struct weft_world_graph *graph; /* of the pipeline of rank 0: the step of all ranks, or NULL */
-  const char
-      *no_graph_reason; /* why the last step could be none, or NULL; of the first on a device, or,
-                                        where each rank is a process, of this one */
-  uint64_t graph_steps; /* that were replayed, likewise */
+  struct weft_process_recording *process_recording; /* rank 0's: of the step of all ranks, or NULL */
+  /* Why the last step was not replayed; NULL: it was. Set on the first pipeline with a device (one
+   * process) or on every rank, and so is the number of steps that were replayed. */
+  const char *eager_reason;
+  uint64_t replayed_steps;
   const struct weft_executor **ranks; /* [rank_count]; of the first one that is driven, else NULL */
   enum weft_status together_status;   /* of the step */
   struct weft_error *together_error;  /* the caller's */
 
   /* Where each rank is a process (step_apart.c). */
-  struct weft_rank_graph *apart; /* NULL: steps are no graphs */
-  char apart_refusal[600];
+  struct weft_rank_recording *apart; /* NULL: this rank launches every action */
+  char reason_text[600];
 };
 
 /* The step is done: results, and the next one. */
@@ -62,15 +62,15 @@ int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_s
 /* Runs the step that has begun together with those of all ranks of the process; blocks. */
 enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
                                              struct weft_error *error);
-void weft_world_graph_destroy(struct weft_world_graph *graph);
+void weft_process_recording_destroy(struct weft_process_recording *graph);
 
-/* Whether steps of this rank could be graphs of their own: enum weft_step_graph_refusal. */
-uint32_t weft_rank_graph_refusal(const struct weft_pipeline *pipeline);
+/* Why steps of this rank cannot be recorded by themselves: enum weft_recording_reason. */
+uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline);
 /* After the handshake: makes pipeline->apart if all ranks of the pipeline can. */
-enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error);
-void weft_rank_graph_begin_step(struct weft_pipeline *pipeline);
+enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline, struct weft_error *error);
+void weft_rank_recording_begin_step(struct weft_pipeline *pipeline);
 /* With pipeline->apart: as weft_executor_advance(), by replaying the step or action by action. */
-enum weft_status weft_rank_graph_advance(struct weft_pipeline *pipeline, struct weft_error *error);
-void weft_rank_graph_destroy(struct weft_rank_graph *graph); /* NULL is fine */
+enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline, struct weft_error *error);
+void weft_rank_recording_destroy(struct weft_rank_recording *graph); /* NULL is fine */
 
 #endif

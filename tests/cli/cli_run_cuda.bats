@@ -50,7 +50,7 @@ is_sound() {
     [ "$status" -eq 0 ]
     is_sound
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
-    [[ $stderr == *"each step was enqueued action by action: it cannot be recorded as a graph: $call failed"* ]]
+    [[ $stderr == *"each step was enqueued action by action: it cannot be recorded as a CUDA graph: $call failed"* ]]
     jq -e --arg call "$call" '.no_graph | contains("\($call) failed")' <<<"$output"
     lacks 'calls cuGraphLaunch [1-9]' report
   done
@@ -67,7 +67,7 @@ is_sound() {
   # Each action takes its time on the device, with a graph and without. Without, a rank's times count
   # from when the host enqueued its first action, which is later by what the host was kept from it:
   # its waits for another rank seem longer or shorter by that.
-  for graph in "" --no-graph; do
+  for graph in "" --eager; do
     # shellcheck disable=SC2086
     on_gpus policy=oldest,queues=32 run t.csv --device cuda --f 1 --b 2 $graph -o x.json
     succeeds
@@ -85,7 +85,7 @@ is_sound() {
   succeeds
   is_sound
   grep -Eq '^calls cuGreenCtxCreate 4$' report
-  on_gpus "" run t.csv --device cuda --no-graph
+  on_gpus "" run t.csv --device cuda --eager
   succeeds
   is_sound
   lacks 'cuGraphLaunch [1-9]' report
@@ -127,7 +127,7 @@ is_sound() {
   hints
   on_gpus "" run t.csv --device cuda --transport threads
   fails 2 "stages on GPUs and --transport threads do not go together"
-  for option in "--gpus 0" "--partitions 2" --no-graph; do
+  for option in "--gpus 0" "--partitions 2" --eager; do
     # shellcheck disable=SC2086
     weft run t.csv $option
     fails 2 "${option%% *} has no effect: it is for stages on GPUs" "--device cuda"
@@ -283,7 +283,7 @@ is_sound() {
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
   # The first step is enqueued, and the third one is a replay.
   for hangs in 1 20; do
-    for graph in "" --no-graph; do
+    for graph in "" --eager; do
       # shellcheck disable=SC2086
       env --default-signal=INT "LD_LIBRARY_PATH=$FAKE_CUDA${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
         "WEFT_FAKE_CUDA=hang=weft_spin:$hangs" "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \

@@ -46,7 +46,7 @@ static enum weft_status run_schedule(const struct weft_schedule_info *info, uint
         .wide = 4 * width,
         .layers = BLOCKS / (uint32_t)ranks / info->stages_per_rank_default,
         .steps = steps,
-        .no_graph = graph == 0,
+        .eager = graph == 0,
         .no_events = true,
         .communicator = &everybody,
         .own_rank = (uint32_t)rank};
@@ -59,7 +59,7 @@ static enum weft_status run_schedule(const struct weft_schedule_info *info, uint
     printf("%s  {\"case\": \"%s\", \"eager_ms\": %.3f, \"step_ms\": %.3f, \"graph_steps\": %" PRIu64
            ", \"loss_sum\": %.6f}",
            first ? "" : ",\n", info->name, results[0].wall_us / 1e3, results[1].wall_us / 1e3,
-           results[1].graph_steps, loss);
+           results[1].replayed_steps, loss);
     (void)fflush(stdout);
   }
   return all != 0 ? WEFT_OK

@@ -14,11 +14,11 @@
 
 enum { STEPS = 4 };
 
-static bool compare(struct cuda_job *job, bool no_graph, const struct cuda_results *expected) {
+static bool compare(struct cuda_job *job, bool eager, const struct cuda_results *expected) {
   static struct cuda_results found;
   struct weft_error error;
-  const char *how = no_graph ? "eager" : "graph";
-  job->no_graph = no_graph;
+  const char *how = eager ? "eager" : "graph";
+  job->eager = eager;
   if (cuda_job_run(job, &found, &error) < 0) {
     printf("%s, %" PRIu32 " ranks, %s: %s\n  hint: %s\n", job->schedule, job->ranks, how,
            error.message, error.hint);

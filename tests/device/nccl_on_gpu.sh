@@ -220,7 +220,7 @@ hash_in() {
 part_training() {
   local begin words one status k=0 mode
   seq 1 2000 >data.txt
-  for mode in "--shard none --tied" "--shard none --tied --no-graph" "--shard grads" "--shard full --tied"; do
+  for mode in "--shard none --tied" "--shard none --tied --eager" "--shard grads" "--shard full --tied"; do
     begin=$EPOCHREALTIME k=$((k + 1)) log=$logs/training.$k
     read -ra words <<<"$mode"
     timeout --kill-after=2 $((40 * slow)) ./weft train --data data.txt "${model[@]}" -p 2 --dp 2 "${words[@]}" \

@@ -215,12 +215,12 @@ static enum weft_status capture_begin(struct weft_device *device, struct weft_st
 }
 
 static enum weft_status capture_end(struct weft_device *device, struct weft_stream *stream,
-                                    struct weft_device_graph **out, struct weft_error *error) {
+                                    struct weft_device_recording **out, struct weft_error *error) {
   capturing = false;
   return real(device)->ops->capture_end(real(device), stream, out, error);
 }
 
-static enum weft_status graph_launch(struct weft_device *device, struct weft_device_graph *graph,
+static enum weft_status replay(struct weft_device *device, struct weft_device_recording *graph,
                                      struct weft_stream *stream, struct weft_error *error) {
   const int64_t begin = weft_clock_ns();
   if (probe.hangs && step_count == HANG_AT) {
@@ -231,7 +231,7 @@ static enum weft_status graph_launch(struct weft_device *device, struct weft_dev
     times[1][step_count] = begin - entered_ns;
   }
   const enum weft_status status =
-      real(device)->ops->graph_launch(real(device), graph, stream, error);
+      real(device)->ops->replay(real(device), graph, stream, error);
   launched_ns = weft_clock_ns();
   if (step_count < wanted) {
     times[2][step_count] = launched_ns - begin;
@@ -239,8 +239,8 @@ static enum weft_status graph_launch(struct weft_device *device, struct weft_dev
   return status;
 }
 
-static void graph_destroy(struct weft_device *device, struct weft_device_graph *graph) {
-  real(device)->ops->graph_destroy(real(device), graph);
+static void recording_destroy(struct weft_device *device, struct weft_device_recording *graph) {
+  real(device)->ops->recording_destroy(real(device), graph);
 }
 
 static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint64_t threads,
@@ -279,8 +279,8 @@ static const struct weft_device_ops timed_ops = {
     .event_elapsed = event_elapsed,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
-    .graph_launch = graph_launch,
-    .graph_destroy = graph_destroy,
+    .replay = replay,
+    .recording_destroy = recording_destroy,
     .launch = launch,
 };
 

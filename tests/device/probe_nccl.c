@@ -38,7 +38,7 @@ static struct probe {
   uint32_t microbatches, stage_count, last_rank;
   double stage_us;
   uint64_t kib;
-  bool no_graph;
+  bool eager;
   struct weft_cuda *cuda;
   struct weft_cost_stage stages[STAGES_MAX];
 } probe;
@@ -71,10 +71,10 @@ static enum weft_status receive(struct weft_transport *transport, uint32_t chann
   return status;
 }
 
-static enum weft_status graph_launch(struct weft_device *device, struct weft_device_graph *graph,
+static enum weft_status replay(struct weft_device *device, struct weft_device_recording *graph,
                                      struct weft_stream *stream, struct weft_error *error) {
   const int64_t begin = weft_clock_ns();
-  const enum weft_status status = device_ops->graph_launch(device, graph, stream, error);
+  const enum weft_status status = device_ops->replay(device, graph, stream, error);
   count(&begins, begin - entered_ns);
   count(&launches, weft_clock_ns() - begin);
   return status;
@@ -121,7 +121,7 @@ static enum weft_status run_steps(struct weft_pipeline *pipeline, struct weft_tr
   const int64_t begin = weft_clock_ns();
   enum weft_status status = WEFT_OK;
   uint32_t steps;
-  timed_device.graph_launch = graph_launch;
+  timed_device.replay = replay;
   device_ops = device->ops;
   for (uint32_t step = 0; step < WARM_UP; step++) {
     WEFT_TRY(weft_pipeline_step(pipeline, &batch, NULL, error));
@@ -154,11 +154,11 @@ static enum weft_status report(const struct weft_pipeline *pipeline,
   const int64_t median = times[done / 2];
   printf("%-22s %5u %12u %8g %5" PRIu64 " %-5s %10.1f %8.2f %8.2f %8.1f %8.1f %6" PRIu64 "/%u\n",
          probe.source.schedule, ranks, probe.microbatches, probe.stage_us, probe.kib,
-         probe.no_graph ? "eager" : "graph", (double)median / 1000, mean_of(fields, ranks, 0),
+         probe.eager ? "eager" : "graph", (double)median / 1000, mean_of(fields, ranks, 0),
          mean_of(fields, ranks, 1), mean_of(fields, ranks, 2), mean_of(fields, ranks, 3),
-         weft_pipeline_graph_steps(pipeline), done + WARM_UP);
-  if (!probe.no_graph && weft_pipeline_graph_refusal(pipeline) != NULL) {
-    printf("  %s\n", weft_pipeline_graph_refusal(pipeline));
+         weft_pipeline_replayed_steps(pipeline), done + WARM_UP);
+  if (!probe.eager && weft_pipeline_eager_reason(pipeline) != NULL) {
+    printf("  %s\n", weft_pipeline_eager_reason(pipeline));
   }
   (void)fflush(stdout);
   return WEFT_OK;
@@ -210,7 +210,7 @@ static enum weft_status measure(struct weft_transport *transport, struct weft_er
   options.boundaries = &boundary;
   options.boundary_count = 1;
   options.no_events = true;
-  options.no_graph = probe.no_graph;
+  options.eager = probe.eager;
   options.device = weft_cuda_device(probe.cuda, 0);
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
   enum weft_status status = run_steps(pipeline, transport, times, &done, error);
@@ -270,8 +270,8 @@ int main(int argc, char **argv) {
   size = size != NULL ? size : getenv("PMI_SIZE");
   rank = rank != NULL ? rank : getenv("PMI_RANK");
   const uint32_t ranks = size != NULL ? (uint32_t)strtoul(size, NULL, 10) : 0;
-  probe.no_graph = argc == 3 && strcmp(argv[2], "eager") == 0;
-  if (argc < 2 || argc > 2 + probe.no_graph || ranks < 2 || ranks > RANKS_MAX || !parse(argv[1])) {
+  probe.eager = argc == 3 && strcmp(argv[2], "eager") == 0;
+  if (argc < 2 || argc > 2 + probe.eager || ranks < 2 || ranks > RANKS_MAX || !parse(argv[1])) {
     fprintf(stderr, "usage: mpirun -n RANKS %s SCHEDULE:MICROBATCHES:STAGE_US[:KIB] [eager]\n",
             argv[0]);
     return 2;

@@ -296,7 +296,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.stage_count = job->stage_count;
   options.boundaries = &boundary;
   options.boundary_count = 1;
-  options.no_graph = job->no_graph;
+  options.eager = job->eager;
   options.no_events = job->no_events;
   options.device = device_of(job, transport->rank);
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;
@@ -423,7 +423,7 @@ bool cuda_job_same(const void *a, const void *b, size_t bytes) { return memcmp(a
 
 void cuda_job_check_findings(const struct cuda_job *job) {
   if (fake_cuda_finding_count() > 0) {
-    fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->no_graph ? "eager" : "graph",
+    fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->eager ? "eager" : "graph",
              fake_cuda_finding(0));
   }
 }

@@ -51,7 +51,7 @@ struct cuda_job {
       communicator; /* an MPI_Comm: this process is `own_rank` of it, over NCCL, and has the results
                           of its stages alone; NULL: all ranks are threads */
   uint32_t own_rank;
-  bool no_graph, no_events;
+  bool eager, no_events;
   int64_t stall_limit;                /* 0: the default */
   bool (*interrupted)(void *context); /* if given: weft_pipeline_options's */
   /* If given: called when the stages are made, before there are pipelines. */

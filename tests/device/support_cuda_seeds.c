@@ -50,7 +50,7 @@ static void replay(const struct cuda_job *job, struct fake_cuda_recording *recor
     const struct fake_cuda_options options = draw_options(first + k);
     const char *finding = fake_cuda_replay(recording, &options);
     if (finding != NULL) {
-      fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->no_graph ? "eager" : "graph",
+      fail_msg("%s, %u ranks, %s: %s", job->schedule, job->ranks, job->eager ? "eager" : "graph",
                finding);
     }
   }
@@ -67,7 +67,7 @@ static void after(struct cuda_job *job, uint32_t step) {
   char what[128];
   cuda_job_read_grads(job);
   (void)snprintf(what, sizeof what, "%s, %u ranks, %s, seed %" PRIu64, job->schedule, job->ranks,
-                 job->no_graph ? "eager" : "graph", seeds->first + step);
+                 job->eager ? "eager" : "graph", seeds->first + step);
   cuda_job_check_findings(job);
   if (!cuda_job_same(job->results->losses[0], expected->losses[0],
                      job->microbatches * sizeof(double)) ||
@@ -75,7 +75,7 @@ static void after(struct cuda_job *job, uint32_t step) {
     fail_msg("%s: other bits than the host's; loss %.17g, on the host %.17g", what,
              job->results->losses[0][0], expected->losses[0][0]);
   }
-  if (launches != (!job->no_graph && step > 0)) {
+  if (launches != (!job->eager && step > 0)) {
     fail_msg("%s: %" PRIu64 " graphs in step %" PRIu32, what, launches, step);
   }
   if (step > 0 && done.allocations > 0) {
@@ -99,7 +99,7 @@ static bool find_microbatches(struct cuda_job *job) {
   return false;
 }
 
-uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uint64_t first,
+uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool eager, uint64_t first,
                         uint32_t count, uint32_t replays) {
   static struct seeds seeds;
   static struct cuda_job job;
@@ -109,7 +109,7 @@ uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uin
                           .ranks = ranks,
                           .microbatches = 2 * ranks - first % 2,
                           .step_count = 1,
-                          .no_graph = no_graph,
+                          .eager = eager,
                           .no_events = first % 3 == 0,
                           .partitions = first % 4 == 0 ? ranks : 0,
                           .before = before,
@@ -127,7 +127,7 @@ uint32_t cuda_seeds_run(const char *schedule, uint32_t ranks, bool no_graph, uin
   fake_cuda_reset(&(struct fake_cuda_options){.seed = first});
   if (cuda_job_run(&job, &results, &error) < 0) {
     fail_msg("%s, %u ranks, %s, from seed %" PRIu64 " on: %s", schedule, ranks,
-             no_graph ? "eager" : "graph", first, error.message);
+             eager ? "eager" : "graph", first, error.message);
   }
   cuda_job_check_findings(&job);
   cuda_job_check_leaks(&job, "at the end");

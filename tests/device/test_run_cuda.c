@@ -309,11 +309,11 @@ static void ranks_finish_a_step_together(void **state) {
                               .microbatches = 8,
                               .steps = steps,
                               .step_count = WEFT_ARRAY_LENGTH(steps),
-                              .no_graph = seed % 2 == 1,
+                              .eager = seed % 2 == 1,
                               .with_stages = let_hosts_scale,
                               .finish = scale_others};
       run_and_compare(&job, (struct fake_cuda_options){.seed = seed, .queues = 1 + 4 * seed});
-      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.no_graph ? 0 : 3);
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.eager ? 0 : 3);
     }
   }
 }
@@ -349,7 +349,7 @@ static void a_step_has_any_stall_limit(void **state) {
                             .ranks = 2,
                             .microbatches = 4,
                             .step_count = 3,
-                            .no_graph = k % 2 == 1,
+                            .eager = k % 2 == 1,
                             .host_ranks = k / 2,
                             .stall_limit = INT64_MAX};
     run_and_compare(&job, (struct fake_cuda_options){.seed = k});
@@ -475,7 +475,7 @@ static void messages_between_gpus_are_copied(void **state) {
                               .microbatches = 8,
                               .steps = steps,
                               .step_count = WEFT_ARRAY_LENGTH(steps),
-                              .no_graph = seed % 3 == 2,
+                              .eager = seed % 3 == 2,
                               .no_events = seed % 4 == 3};
       run_and_compare(&job, (struct fake_cuda_options){.devices = 2 + seed % 3,
                                                        .no_peers = no_peers,
@@ -483,7 +483,7 @@ static void messages_between_gpus_are_copied(void **state) {
                                                        .queues = 1 + 5 * (seed % 4),
                                                        .policy = (enum fake_cuda_policy)(seed % 4),
                                                        .starved = seed});
-      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.no_graph ? 0 : 3);
+      assert_int_equal(fake_cuda_calls("cuGraphLaunch"), job.eager ? 0 : 3);
     }
   }
 }
@@ -495,7 +495,7 @@ static void copies_between_gpus_are_counted(void **state) {
   (void)state;
   for (uint32_t no_peers = 0; no_peers <= 1; no_peers++) {
     job = (struct cuda_job){
-        .schedule = "1F1B", .ranks = 4, .microbatches = 8, .step_count = 1, .no_graph = true};
+        .schedule = "1F1B", .ranks = 4, .microbatches = 8, .step_count = 1, .eager = true};
     run_and_compare(&job, (struct fake_cuda_options){.devices = 2, .no_peers = no_peers == 1});
     const uint64_t other = 2 * 8 + 4 * 2; /* batches; weights to the GPU, gradients from it */
     assert_int_equal(fake_cuda_calls("cuMemcpyAsync"), other + 2 * 8 * (1 + no_peers));
@@ -625,9 +625,9 @@ static void memory_is_what_the_simulator_says(void **state) {
                             .after = note_memory};
     run_and_note_memory(&job, k, &expected); /* of stages that save nothing */
     const uint64_t others = bytes_in_use;
-    for (uint32_t no_graph = 0; no_graph <= 1; no_graph++) {
+    for (uint32_t eager = 0; eager <= 1; eager++) {
       job.with_stages = let_stages_save;
-      job.no_graph = no_graph == 1;
+      job.eager = eager == 1;
       run_and_note_memory(&job, k, &found);
       assert_memory_equal(expected.losses, found.losses, sizeof expected.losses);
       assert_memory_equal(expected.grads, found.grads, sizeof expected.grads);
@@ -654,7 +654,7 @@ static void note_calls(struct cuda_job *job, uint32_t step) {
   if (step == 1) {
     calls_before = __atomic_load_n(&allocator_calls, __ATOMIC_RELAXED);
   } else if (step > 1 && __atomic_load_n(&allocator_calls, __ATOMIC_RELAXED) != calls_before) {
-    fail_msg("%s: step %u allocates on the host", job->no_graph ? "eager" : "graph", step);
+    fail_msg("%s: step %u allocates on the host", job->eager ? "eager" : "graph", step);
   }
 }
 
@@ -669,7 +669,7 @@ static void steps_do_not_allocate_on_the_host(void **state) {
                             .ranks = 4,
                             .microbatches = 8,
                             .step_count = 5,
-                            .no_graph = k % 2 == 0,
+                            .eager = k % 2 == 0,
                             .after = note_calls};
     fake_cuda_reset(&(struct fake_cuda_options){.devices = 1 + k % 3, .seed = k});
     assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);
@@ -726,13 +726,13 @@ static void times_are_read_when_asked_for(void **state) {
   static struct cuda_job job;
   (void)state;
   for (size_t k = 0; k < 2 * WEFT_ARRAY_LENGTH(some_schedules); k++) {
-    const bool no_graph = k % 2 == 0;
+    const bool eager = k % 2 == 0;
     uint64_t gaps = 0;
     job = (struct cuda_job){.schedule = some_schedules[k / 2],
                             .ranks = 4,
                             .microbatches = 8,
                             .step_count = 2,
-                            .no_graph = no_graph,
+                            .eager = eager,
                             .look = ask_for_times,
                             .after = count_reads};
     struct weft_error error;
@@ -744,7 +744,7 @@ static void times_are_read_when_asked_for(void **state) {
     }
     assert_true(gaps > 0); /* cells wait for other ranks */
     assert_int_equal(reads_before, 0);
-    assert_true((reads_after > 0) == no_graph);
+    assert_true((reads_after > 0) == eager);
   }
 }
 
@@ -758,7 +758,7 @@ static void times_count_from_before_the_batch(void **state) {
                           .ranks = 4,
                           .microbatches = 8,
                           .step_count = 2,
-                          .no_graph = true,
+                          .eager = true,
                           .look = ask_for_times};
   fake_cuda_reset(&(struct fake_cuda_options){.queues = 32, .policy = FAKE_CUDA_OLDEST});
   assert_int_equal(cuda_job_run(&job, &found, &error), WEFT_OK);

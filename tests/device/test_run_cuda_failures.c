@@ -31,14 +31,14 @@ static const struct cuda_step steps[] = {{.microbatches = 4}, {.microbatches = 4
                                          {.microbatches = 4}, {.microbatches = 6},
                                          {.microbatches = 6}, {.evaluates = true}};
 
-static void make_job(const char *schedule, bool no_graph) {
+static void make_job(const char *schedule, bool eager) {
   job = (struct cuda_job){.schedule = schedule,
                           .ranks = 2,
                           .microbatches = 4,
                           .steps = steps,
                           .step_count = WEFT_ARRAY_LENGTH(steps),
-                          .no_graph = no_graph,
-                          .partitions = no_graph ? 2 : 0,
+                          .eager = eager,
+                          .partitions = eager ? 2 : 0,
                           .stall_limit = INT64_C(20000000000)};
 }
 
@@ -76,7 +76,7 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
   const enum weft_status status = cuda_job_run(&job, &found, &error);
   if (status == WEFT_OK) {
     const bool says_so = strstr(job.log, "no memory for a graph") != NULL ||
-                         strstr(job.log, "cannot be recorded as a graph: ") != NULL;
+                         strstr(job.log, "cannot be recorded as a CUDA graph: ") != NULL;
     if (!may_be_ignored(function) && !says_so && fake_cuda_calls(function) >= nth) {
       fail_msg("%s: nobody noticed", what);
     }
@@ -202,9 +202,9 @@ static void calls_fail_with_a_rank_on_the_host(void **state) {
 
 /* ---- A kernel that never ends ---- */
 
-static void hang(const char *kernel, uint64_t nth, bool no_graph, const char *action) {
+static void hang(const char *kernel, uint64_t nth, bool eager, const char *action) {
   struct weft_error error;
-  make_job("1F1B", no_graph);
+  make_job("1F1B", eager);
   job.partitions = 0;
   job.stall_limit = 200 * 1000 * 1000;
   fake_cuda_reset(&(struct fake_cuda_options){.seed = nth, .stall_waits = true});
@@ -238,9 +238,9 @@ static bool is_interrupted(void *context) {
 }
 
 /* A kernel hangs, and nobody waits for the stall limit. */
-static void interrupt(uint64_t nth, bool no_graph, uint32_t host_ranks) {
+static void interrupt(uint64_t nth, bool eager, uint32_t host_ranks) {
   struct weft_error error;
-  make_job("1F1B", no_graph);
+  make_job("1F1B", eager);
   job.partitions = 0;
   job.host_ranks = host_ranks;
   job.stall_limit = nth % 2 == 0 ? INT64_MAX : INT64_C(600000000000);
@@ -271,9 +271,9 @@ static void interrupted_steps_end(void **state) {
 
 /* ---- A kernel that crashes ---- */
 
-static void crash(const char *kernel, uint64_t nth, bool no_graph, const char *action) {
+static void crash(const char *kernel, uint64_t nth, bool eager, const char *action) {
   struct weft_error error;
-  make_job("1F1B", no_graph);
+  make_job("1F1B", eager);
   fake_cuda_reset(&(struct fake_cuda_options){.seed = nth});
   fake_cuda_crash(kernel, nth, CUDA_ERROR_ILLEGAL_ADDRESS);
   const enum weft_status status = cuda_job_run(&job, &found, &error);
@@ -321,7 +321,7 @@ static bool is_named(const char *culprit, const char *message, uint32_t *names) 
 
 struct crashes {
   const char *schedule;
-  bool no_graph;
+  bool eager;
   uint32_t devices;
   uint32_t query_nodes, lasts; /* queries of the host, from the kernel's begin to its crash */
   uint32_t count, named, names;
@@ -337,7 +337,7 @@ static void crash_everywhere(struct crashes *of) {
                           .ranks = RANKS,
                           .microbatches = MICROBATCHES,
                           .step_count = 2,
-                          .no_graph = of->no_graph};
+                          .eager = of->eager};
   assert_true(cuda_job_fits(&job));
   for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(kernels); k++) {
     const uint32_t each = (job.stage_count - (k == 1)) * MICROBATCHES; /* none for the input */
@@ -362,7 +362,7 @@ static void crash_everywhere(struct crashes *of) {
     }
   }
   print_message("%s, %s, %u GPUs, %u nodes per query: %u of %u named, %.2f actions each%s\n",
-                of->schedule, of->no_graph ? "eager" : "graph", of->devices, of->query_nodes,
+                of->schedule, of->eager ? "eager" : "graph", of->devices, of->query_nodes,
                 of->named, of->count, (double)of->names / of->count,
                 of->lasts > 0 ? "" : "; kernels crash as they begin");
 }
@@ -374,7 +374,7 @@ static void culprits_are_named(void **state) {
   (void)state;
   for (uint32_t k = 0; k < 12; k++) {
     struct crashes of = {.schedule = k < 6 ? "1F1B" : "ZBVZeroBubble",
-                         .no_graph = k % 2 == 0,
+                         .eager = k % 2 == 0,
                          .devices = 1 + k / 2 % 2,
                          .query_nodes = query_nodes[k / 2 % 3],
                          .lasts = 200};
@@ -382,7 +382,7 @@ static void culprits_are_named(void **state) {
   }
   for (uint32_t k = 0; k < 2; k++) {
     struct crashes of = {
-        .schedule = "1F1B", .no_graph = k % 2 == 0, .devices = 1, .query_nodes = 1};
+        .schedule = "1F1B", .eager = k % 2 == 0, .devices = 1, .query_nodes = 1};
     crash_everywhere(&of);
     assert_true(5 * of.named > of.count);
   }

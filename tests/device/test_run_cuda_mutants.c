@@ -123,7 +123,7 @@ static enum weft_status scale_others(struct cuda_job *of, uint32_t rank, uint32_
   return pass == 0 ? WEFT_IN_PROGRESS : WEFT_OK;
 }
 
-static void begin(const struct mutation *of, bool no_graph, bool no_events) {
+static void begin(const struct mutation *of, bool eager, bool no_events) {
   static const struct cuda_step evaluations[STEPS] = {
       {.evaluates = true}, {.evaluates = true}, {.evaluates = true}};
   struct weft_error error;
@@ -133,7 +133,7 @@ static void begin(const struct mutation *of, bool no_graph, bool no_events) {
                           .microbatches = of->evaluates ? CUDA_MICROBATCHES_MAX : 2 * of->ranks,
                           .steps = of->evaluates ? evaluations : NULL,
                           .step_count = STEPS,
-                          .no_graph = no_graph,
+                          .eager = eager,
                           .no_events = no_events,
                           .host_ranks = of->host_ranks,
                           .with_stages = of->finishes ? let_hosts_scale : NULL,
@@ -185,7 +185,7 @@ static bool is_noticed(const char *function, uint64_t nth) {
     job.after = look_after_step;
     if (cuda_job_run(&job, &found, &error) < 0 || fake_cuda_finding_count() > 0 ||
         !cuda_job_same(&expected, &found, sizeof found) ||
-        strstr(job.log, "cannot be recorded as a graph") != NULL || ends_early) {
+        strstr(job.log, "cannot be recorded as a CUDA graph") != NULL || ends_early) {
       check_names();
       releases += is_release();
       return true;
@@ -212,8 +212,8 @@ static uint32_t drop_calls(const char *function, uint64_t count) {
   return survivors;
 }
 
-static void mutate(const struct mutation *mutation, bool no_graph, bool no_events) {
-  begin(mutation, no_graph, no_events);
+static void mutate(const struct mutation *mutation, bool eager, bool no_events) {
+  begin(mutation, eager, no_events);
   const uint64_t waits = waits_in_steps, records = records_in_steps;
   assert_in_range(waits, 10, 1000);
   assert_in_range(records, 30, 1000);
@@ -225,7 +225,7 @@ static void mutate(const struct mutation *mutation, bool no_graph, bool no_event
   print_message(
       "%s, %u ranks, %s%s: %u waits (%u for releases) and %u records dropped; by their order alone "
       "%u are noticed, and %u and %u change nothing\n",
-      mutation->schedule, mutation->ranks, no_graph ? "eager" : "graph",
+      mutation->schedule, mutation->ranks, eager ? "eager" : "graph",
       mutation->finishes ? ", with an optimizer" : "", (unsigned)waits, releases, (unsigned)records,
       reordered, lost_waits, lost_records);
   if (mutation->host_ranks == 0) {

@@ -41,7 +41,7 @@ static void run_model(const struct graph_model *model, uint32_t seed) {
                           .microbatches = model->microbatch_count,
                           .steps = steps,
                           .step_count = WEFT_ARRAY_LENGTH(steps),
-                          .no_graph = seed % 3 == 0,
+                          .eager = seed % 3 == 0,
                           .host_ranks = seed % 4 == 1 ? seed / 4 % 8 : 0};
   if (job.host_ranks + 1 == 1u << job.ranks) {
     job.host_ranks = 0; /* one must have a GPU */

@@ -28,15 +28,15 @@ static const struct cuda_step steps[] = {{.outputs = true},   {0}, {0}, {0},
 static struct cuda_results expected, found;
 static MPI_Comm everybody;
 static uint32_t ranks, own_rank;
-static uint64_t graph_steps, programs;
+static uint64_t replayed_steps, programs;
 
 static void count_graphs(struct cuda_job *job, const struct weft_pipeline *pipeline, uint32_t rank,
                          uint32_t step) {
   (void)rank;
   if (step + 1 == job->step_count) {
-    graph_steps = weft_pipeline_graph_steps(pipeline);
-    if (!job->no_graph && graph_steps == 0) {
-      fail_msg("%s: no step was a graph: %s", job->schedule, weft_pipeline_graph_refusal(pipeline));
+    replayed_steps = weft_pipeline_replayed_steps(pipeline);
+    if (!job->eager && replayed_steps == 0) {
+      fail_msg("%s: no step was a graph: %s", job->schedule, weft_pipeline_eager_reason(pipeline));
     }
   }
 }
@@ -59,7 +59,7 @@ static void run_program(const char *name, const struct weft_program *program, ui
     fail_msg("%s on the host: %s", name, error.message);
   }
   for (uint32_t k = 0; k < 2; k++) {
-    job.no_graph = k == 0;
+    job.eager = k == 0;
     fake_cuda_reset(&(struct fake_cuda_options){.seed = seed, .queues = seed % 2 == 0 ? 1 : 8});
     if (cuda_job_run(&job, &found, &error) < 0) {
       fail_msg("%s, rank %u, %s: %s", name, own_rank, k == 0 ? "eager" : "graphs", error.message);
@@ -69,7 +69,7 @@ static void run_program(const char *name, const struct weft_program *program, ui
     if (programs > 0) { /* NCCL's kernel stays */
       cuda_job_check_leaks(&job, "at the end");
     }
-    assert_true((graph_steps > 0) == (k == 1));
+    assert_true((replayed_steps > 0) == (k == 1));
     if (!cuda_job_same(&expected, &found, sizeof expected)) {
       fail_msg("%s, rank %u, %s: other bits than the host's", name, own_rank,
                k == 0 ? "eager" : "graphs");
@@ -175,19 +175,19 @@ static void count_waits(struct cuda_job *job, const struct weft_pipeline *pipeli
   if (step < 2) {
     waits_after[step] = fake_cuda_calls("cuStreamWaitEvent");
   }
-  graph_steps = weft_pipeline_graph_steps(pipeline);
+  replayed_steps = weft_pipeline_replayed_steps(pipeline);
 }
 
 /* On any rank: a race, an error, no graph, or other bits. */
 static bool is_noticed(struct cuda_job *job, uint32_t seed, uint64_t dropped) {
   struct weft_error error;
-  graph_steps = 0;
+  replayed_steps = 0;
   fake_cuda_reset(&(struct fake_cuda_options){.seed = seed, .queues = seed % 2 == 0 ? 1 : 8});
   if (dropped > 0) {
     fake_cuda_drop("cuStreamWaitEvent", dropped);
   }
   int here = cuda_job_run(job, &found, &error) < 0 || fake_cuda_finding_count() > 0 ||
-             graph_steps == 0 || !cuda_job_same(&expected, &found, sizeof expected);
+             replayed_steps == 0 || !cuda_job_same(&expected, &found, sizeof expected);
   int anywhere = 0;
   MPI_Allreduce(&here, &anywhere, 1, MPI_INT, MPI_MAX, everybody);
   return anywhere != 0;

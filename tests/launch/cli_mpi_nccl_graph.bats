@@ -36,7 +36,7 @@ same() {
   mpi_launcher "$(mpi_names | head -n 1)"
   seq 1 900 >data.txt
   same 2 8 -p 2 --schedule ZBVZeroBubble
-  mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 2 --schedule ZBVZeroBubble --no-graph
+  mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 2 --schedule ZBVZeroBubble --eager
   [ "$(hash)" = "${expected% *} nccl" ]
   is_sound 2
   [ -z "$(launches 0)" ]
@@ -62,11 +62,11 @@ steps() {
   per_rank seed=1 seed=1
   [ "$(steps 2)" -eq 4 ]
   is_sound 2
-  [ "$(steps 2 --no-graph)" -eq 0 ]
+  [ "$(steps 2 --eager)" -eq 0 ]
   per_rank "" "" 1 fail=cuGraphInstantiate:1 # of rank 1: nobody has a graph then
   mpi_run -n 2 ./weft run t.csv --device cuda --f 1 --b 2 --steps 5 --json
   [ "$(jq -r .graph_steps <<<"$output")" -eq 0 ]
-  [[ $(jq -r .no_graph <<<"$output") == "rank 1: it cannot be recorded as a graph: cuGraphInst"* ]]
+  [[ $(jq -r .no_graph <<<"$output") == "rank 1: it cannot be recorded as a CUDA graph: cuGraphInst"* ]]
   is_sound 2
   per_rank
   "$WEFT" gen Interleaved1F1B -p 4 -m 4 >table.csv
@@ -138,7 +138,7 @@ END
   per_rank "" "fail=ncclSend:13:3@1" # while it is recorded
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 5
   ends_with 70
-  reports "rank 1" "while the step was recorded as a graph" "internal error" "no_graph"
+  reports "rank 1" "while the step was recorded as a CUDA graph" "internal error" "eager steps"
   per_rank "" "" 1 hang=weft_spin:45
   mpi_run -n 3 ./weft run t.csv --device cuda --f 1 --b 2 --steps 50 --stall-limit 2
   ends_with 75

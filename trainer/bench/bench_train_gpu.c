@@ -116,7 +116,7 @@ static int check(struct bench *bench) {
   options.ranks = RANKS;
   options.schedule = "ZBVZeroBubble";
   for (uint32_t k = 0; k < 2; k++) {
-    options.no_graph = k == 1;
+    options.eager = k == 1;
     WEFT_CLI_TRY(run(bench, &options, 0, &other));
     if (other.hash != one.hash) {
       return fail_answer(bench, &options, "the parameters differ from those of one rank");

@@ -145,8 +145,8 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   if (progress->tunes) {
     weft_json_string(&json, "schedule", report->schedule);
   }
-  if (report->no_graph != NULL) {
-    weft_json_string(&json, "no_graph", report->no_graph);
+  if (report->eager_reason != NULL) {
+    weft_json_string(&json, "no_graph", report->eager_reason);
   }
   if (progress->has_news) {
     weft_train_tuning_add_json(&json, &progress->tuning);
@@ -216,13 +216,13 @@ static void remember(struct weft_train_progress *progress,
 }
 
 /* Once each: when numbers stop being finite and the training continues, when no checkpoint can be
- * written, and when steps on GPUs are no graphs. */
+ * written, and when steps on GPUs are not replayed. */
 static void warn(struct weft_train_progress *progress, const struct weft_gpt_step_report *report) {
-  if (report->no_graph != NULL && !progress->has_said_no_graph) {
-    progress->has_said_no_graph = true;
+  if (report->eager_reason != NULL && !progress->has_said_reason) {
+    progress->has_said_reason = true;
     weft_train_progress_clear(progress);
     weft_cli_print(progress->cli, NULL, "step %" PRIu64 " was enqueued action by action: %s",
-                   report->step, report->no_graph);
+                   report->step, report->eager_reason);
   }
   if (report->checkpoint_withheld && !progress->withheld) {
     progress->withheld = true;

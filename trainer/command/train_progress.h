@@ -32,7 +32,7 @@ struct weft_train_progress {
   bool evaluated;                   /* there was one */
   bool warned;                      /* of a loss or a gradient norm that is not finite */
   bool withheld;                    /* has said that checkpoints are not written, */
-  bool has_said_no_graph;           /* and that steps are no graphs */
+  bool has_said_reason;             /* and that steps are not replayed */
   struct weft_train_loss_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */

@@ -226,7 +226,7 @@ static void read_run(struct weft_train_setup *setup) {
                                         steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
   options->eval_steps = EVAL_STEPS;
   options->cuda = setup->cuda;
-  options->no_graph = arguments->given[WEFT_CLI_OPTION_NO_GRAPH];
+  options->eager = arguments->given[WEFT_CLI_OPTION_EAGER];
   options->gather_events = arguments->given[WEFT_CLI_OPTION_OUTPUT];
   options->times_layers |= arguments->given[WEFT_CLI_OPTION_PROFILE];
   options->gather_model =

@@ -1,5 +1,5 @@
 /* Times of layers where work is enqueued. There a layer's calls return before it has computed, and
- * a step is one graph; so layers are measured before the first step, each kind by itself, in memory
+ * a step is one recording; so layers are measured before the first step, each kind by itself, in memory
  * that is given back. profile.c scales the times to those that stages have in steps. */
 #include <assert.h>
 

@@ -171,10 +171,10 @@ static void fill_report(struct weft_gpt_rank *rank, int64_t step_begin_ns,
   report->bubble = rank->stats.bubble;
   report->predicted_bubble = weft_gpt_profile_predict_bubble(rank);
   report->schedule = rank->autotune.current.schedule;
-  const char *refusal = weft_pipeline_graph_refusal(rank->pipeline); /* until an evaluation */
-  if (refusal != NULL && !rank->trainer->options.no_graph) {
-    (void)snprintf(rank->no_graph, sizeof rank->no_graph, "%s", refusal);
-    report->no_graph = rank->no_graph;
+  const char *reason = weft_pipeline_eager_reason(rank->pipeline); /* until an evaluation */
+  if (reason != NULL && !rank->trainer->options.eager) {
+    (void)snprintf(rank->eager_reason, sizeof rank->eager_reason, "%s", reason);
+    report->eager_reason = rank->eager_reason;
   }
 }
 

@@ -350,7 +350,7 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.configuration = trainer->configuration;
   options.stall_limit = trainer->stall_limit;
   options.device = rank->compute->device;
-  options.no_graph = trainer->options.no_graph;
+  options.eager = trainer->options.eager;
   if (rank->compute->ops->clip != NULL && !trainer->gpus_apart) {
     options.finish = weft_gpt_rank_finish_step;
     options.finish_context = rank;

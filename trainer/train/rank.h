@@ -116,7 +116,7 @@ struct weft_gpt_rank {
   const uint32_t *own_layers, *own_stages; /* ascending */
   uint32_t own_layer_count, own_stage_count;
   bool has_first, has_last; /* stage */
-  char no_graph[640];       /* why the last step was none, if it was none */
+  char eager_reason[640]; /* why the last step was not replayed */
   bool has_head;            /* any: a loss */
 
   struct weft_group *replica_group;  /* the same row of all replicas; NULL: one replica */

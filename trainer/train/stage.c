@@ -428,7 +428,7 @@ uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage) {
 static const struct weft_stage_ops host_ops = {STAGE_FUNCTIONS};
 static const struct weft_stage_ops enqueued_ops = {STAGE_FUNCTIONS, .enqueues = true,
                                                    .replays = true};
-/* With collectives that go through memory of the host: a graph would leave them out. */
+/* With collectives that go through memory of the host: a recording would leave them out. */
 static const struct weft_stage_ops gathering_ops = {STAGE_FUNCTIONS, .enqueues = true};
 
 static enum weft_status allocate_head_losses(struct weft_gpt_stage *stage,

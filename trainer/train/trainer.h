@@ -48,8 +48,8 @@ struct weft_gpt_step_report {
   bool skipped;             /* the step did not change parameters */
   bool checkpoint_withheld; /* one was due, but parameters are not finite */
   const char *schedule;     /* of this step: a name, or "searched" */
-  const char *no_graph; /* on GPUs: why the step was enqueued action by action; NULL: it was not,
-                               or may become a graph, or nobody wants one */
+  const char *eager_reason; /* on GPUs: why the step was enqueued action by action; NULL: it was
+                               replayed, or may be recorded later, or options.eager is set */
 };
 
 /* What auto-tuning has done. Times are those of the pipeline's part of a step, medians over
@@ -102,7 +102,7 @@ struct weft_gpt_trainer_options {
   /* GPUs that are open for all ranks of all replicas; borrowed. On the transport "cuda". NULL: the
    * host computes. */
   struct weft_cuda *cuda;
-  bool no_graph; /* on GPUs: enqueue every step anew */
+  bool eager; /* on GPUs: enqueue every step anew */
   bool
       times_layers; /* on GPUs: layers are measured before the first step; the host measures them in
                         every step */

@@ -359,7 +359,7 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
                           on_gpus ? "GPUs" : "the host", transport->name);
   }
   static const enum weft_cli_option_id of_gpus[] = {
-      WEFT_CLI_OPTION_GPUS, WEFT_CLI_OPTION_PARTITIONS, WEFT_CLI_OPTION_NO_GRAPH};
+      WEFT_CLI_OPTION_GPUS, WEFT_CLI_OPTION_PARTITIONS, WEFT_CLI_OPTION_EAGER};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(of_gpus) && !on_gpus; k++) {
     if (arguments->given[of_gpus[k]]) {
       return weft_cli_usage(cli, "leave it out, or give --device cuda",

@@ -89,7 +89,7 @@ static int lower(struct subject *subject) {
   if (subject->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  options.by_time = subject->transport->gpus_only; /* graphs of ranks have one transfer at a time */
+  options.by_time = subject->transport->gpus_only; /* recordings of ranks have one transfer at a time */
   WEFT_CLI_TRY(weft_cli_result(
       subject->cli, subject->name,
       weft_lower(subject->cli->allocator, subject->given, &options, &subject->lowered, &error),
@@ -334,9 +334,9 @@ static int write_report(const struct subject *subject, struct weft_cli_execution
   if (subject->job != NULL && subject->job->transport->rank != 0) {
     return WEFT_CLI_OK;
   }
-  if (execution->graph_refusal != NULL) {
+  if (execution->eager_reason != NULL) {
     weft_cli_print(subject->cli, NULL, "each step was enqueued action by action: %s",
-                   execution->graph_refusal);
+                   execution->eager_reason);
   }
   (subject->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
       &text, &report);
@@ -354,7 +354,7 @@ static int execute(struct subject *subject) {
       .stages = &subject->stages,
       .transport = subject->transport,
       .cuda = subject->cuda,
-      .no_graph = subject->arguments->given[WEFT_CLI_OPTION_NO_GRAPH],
+      .eager = subject->arguments->given[WEFT_CLI_OPTION_EAGER],
       .job = subject->job,
       .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
       .says_progress = true};

@@ -178,7 +178,7 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
   options.stall_limit = execution->stall_limit;
   options.forward_ahead = 0;
   options.no_events = execution->no_events;
-  options.no_graph = execution->no_graph;
+  options.eager = execution->eager;
   options.device = weft_cuda_device(execution->cuda, transport->rank); /* NULL without */
   options.interrupted = weft_launch_is_interrupted;
   options.configuration = execution->transport->process_per_rank ? configuration_of(execution) : 0;
@@ -371,8 +371,8 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   }
   if (execution->cuda != NULL && status == WEFT_OK) {
     const struct weft_pipeline *pipeline = execution->pipelines[execution->first->rank];
-    execution->graph_steps = weft_pipeline_graph_steps(pipeline);
-    execution->graph_refusal = execution->no_graph ? NULL : weft_pipeline_graph_refusal(pipeline);
+    execution->replayed_steps = weft_pipeline_replayed_steps(pipeline);
+    execution->eager_reason = execution->eager ? NULL : weft_pipeline_eager_reason(pipeline);
   }
   return status;
 }

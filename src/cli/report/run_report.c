@@ -180,10 +180,10 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_string(json, "unit", report->unit);
   weft_cli_scope_json(json, report->costs, report->execution->program);
   if (execution->cuda != NULL) {
-    weft_json_number(json, "graph_steps", execution->graph_steps);
+    weft_json_number(json, "graph_steps", execution->replayed_steps);
   }
-  if (execution->graph_refusal != NULL) {
-    weft_json_string(json, "no_graph", execution->graph_refusal);
+  if (execution->eager_reason != NULL) {
+    weft_json_string(json, "no_graph", execution->eager_reason);
   }
 }
 

@@ -41,7 +41,7 @@ static enum weft_status check_message(const struct weft_nccl_world *world,
 }
 
 /* A communicator whose transfers run too far ahead of the GPU waits; NCCL itself hangs after some
- * thousand. Those of a graph are not under way yet. */
+ * thousand. Those of a recording are not under way yet. */
 static enum weft_status check_ahead(const struct weft_nccl_world *world,
                                     const struct weft_nccl_lane *lane, bool recorded,
                                     struct weft_error *error) {
@@ -55,8 +55,8 @@ static enum weft_status check_ahead(const struct weft_nccl_world *world,
 /* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
 static enum weft_status explain_recording(struct weft_error *error) {
   return weft_fail(error, error->status,
-                   "with no_graph nothing is recorded; NCCL_DEBUG=INFO has NCCL say more",
-                   "while the step was recorded as a graph: %s", error->message);
+                   "eager steps record nothing; NCCL_DEBUG=INFO has NCCL say more",
+                   "while the step was recorded as a CUDA graph: %s", error->message);
 }
 
 static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft_nccl_end *end,

@@ -142,7 +142,7 @@ struct weft_nccl_world {
   struct weft_channel_ends by_channel;
   uint64_t polled;              /* messages in flight whose event must be asked for */
   bool cancelled;               /* a message was */
-  bool recorded;                /* graphs have transfers: communicators end after those; atomic */
+  bool recorded;                /* recordings have transfers: communicators end after those; atomic */
   bool stuck;                   /* a communicator has not ended: nothing is freed */
   struct weft_nccl_rank *ranks; /* [rank_count] */
 
@@ -207,8 +207,8 @@ void weft_nccl_poll(struct weft_nccl_world *world);
  * may use them. */
 enum weft_status weft_nccl_check_alive(struct weft_nccl_world *world, struct weft_error *error);
 /* Ends all communicators, so that no transfer spins on the GPU any more. Waits for it, but not
- * for long, and not at all while graphs have transfers: their kernels end at once, but NCCL frees
- * nothing before the graphs are gone. False when a communicator does not end. Any thread; the first
+ * for long, and not at all while recordings have transfers: their kernels end at once, but NCCL frees
+ * nothing before the recordings are gone. False when a communicator does not end. Any thread; the first
  * call does it. */
 bool weft_nccl_abort(struct weft_nccl_world *world);
 /* Ends them after a good run: all ranks are through. */

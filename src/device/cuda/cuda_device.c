@@ -342,7 +342,7 @@ static enum weft_status event_query(struct weft_device *device, struct weft_devi
              : weft_cuda_fail(rank->cuda, result, "the GPU's work", error);
 }
 
-/* ---- Graphs ---- */
+/* ---- Recordings: CUDA graphs ---- */
 
 static enum weft_status capture_begin(struct weft_device *device, struct weft_stream *stream,
                                       struct weft_error *error) {
@@ -352,7 +352,7 @@ static enum weft_status capture_begin(struct weft_device *device, struct weft_st
 }
 
 static enum weft_status capture_end(struct weft_device *device, struct weft_stream *stream,
-                                    struct weft_device_graph **out, struct weft_error *error) {
+                                    struct weft_device_recording **out, struct weft_error *error) {
   const struct weft_cuda_api *cuda = of(device)->cuda;
   CUgraph graph = NULL;
   CUgraphExec executable;
@@ -364,20 +364,20 @@ static enum weft_status capture_end(struct weft_device *device, struct weft_stre
     return weft_cuda_fail(cuda, result, "cuGraphInstantiate", error);
   }
   if (out != NULL) {
-    *out = (struct weft_device_graph *)executable;
+    *out = (struct weft_device_recording *)executable;
   }
   return WEFT_OK;
 }
 
-static enum weft_status graph_launch(struct weft_device *device, struct weft_device_graph *graph,
-                                     struct weft_stream *stream, struct weft_error *error) {
-  WEFT_CUDA_TRY(of(device)->cuda, error, cuGraphLaunch, (CUgraphExec)graph, (CUstream)stream);
+static enum weft_status replay(struct weft_device *device, struct weft_device_recording *recording,
+                               struct weft_stream *stream, struct weft_error *error) {
+  WEFT_CUDA_TRY(of(device)->cuda, error, cuGraphLaunch, (CUgraphExec)recording, (CUstream)stream);
   return WEFT_OK;
 }
 
-static void graph_destroy(struct weft_device *device, struct weft_device_graph *graph) {
-  if (graph != NULL && !is_abandoned(of(device))) {
-    (void)of(device)->cuda->cuGraphExecDestroy((CUgraphExec)graph);
+static void recording_destroy(struct weft_device *device, struct weft_device_recording *recording) {
+  if (recording != NULL && !is_abandoned(of(device))) {
+    (void)of(device)->cuda->cuGraphExecDestroy((CUgraphExec)recording);
   }
 }
 
@@ -439,7 +439,7 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .event_elapsed = event_elapsed,
     .capture_begin = capture_begin,
     .capture_end = capture_end,
-    .graph_launch = graph_launch,
-    .graph_destroy = graph_destroy,
+    .replay = replay,
+    .recording_destroy = recording_destroy,
     .launch = launch,
 };

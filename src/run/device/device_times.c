@@ -1,5 +1,5 @@
 /* When the cells and transfers of a row ran on the device: from events, which are read when somebody
- * asks for the times, or from the clocks that a graph has noted beside its work. */
+ * asks for the times, or from the clocks that a recording has noted beside its work. */
 #include "run/executor/executor.h"
 
 void weft_executor_read_clocks(struct weft_executor *executor) {

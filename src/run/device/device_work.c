@@ -30,7 +30,7 @@
 /* For its inputs, and for the last use of its buffers; of a stage in a chain. */
 enum { WAITS_PER_CELL = 4 };
 
-/* A cell of a graph may have more of both. */
+/* A cell of a graph of stages may have more of both. */
 static uint32_t waits_per_cell(const struct weft_executor *executor) {
   uint32_t most = WAITS_PER_CELL;
   for (uint32_t k = 0; executor->graph != NULL && k < executor->own_count; k++) {
@@ -259,7 +259,7 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
     return WEFT_OK;
   }
   work->base_ns = executor->transport->ops->now(executor->transport);
-  /* Not behind the batch, which is being copied in the rank's stream; without a graph nobody else uses this one. */
+  /* Not behind the batch, which is being copied in the rank's stream; in an eager step nobody else uses this one. */
   return work->device->ops->event_record(work->device, work->base, work->watch, error);
 }
 
@@ -393,7 +393,7 @@ static enum weft_status enqueue_end(const struct weft_device_work *work, bool jo
   if (work->recording == NULL) {
     return WEFT_OK;
   }
-  /* Events of a graph cannot be asked: beside the work, it writes how far it is. */
+  /* Events of a recording cannot be queried: beside the work, it writes how far it is. */
   WEFT_TRY(ops->event_wait(work->device, event, work->watch, error));
   return ops->note(work->device, work->done, work->enqueued, &work->clocks[work->enqueued],
                    work->watch, error);
@@ -521,7 +521,7 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
 /* ---- Whose fault a failure of the device is ----
  *
  * A GPU that has failed says so with every call, and tells neither which kernel it was nor which
- * events have happened. What is known is how far each rank was: in a graph as the device has noted
+ * events have happened. What is known is how far each rank was: in a recording as the device has noted
  * it, else as the host has last seen it; and that what a cell waits for is done if the cell is.
  * From there on, the cells that can have begun are candidates: one for each rank that was busy. */
 
@@ -532,7 +532,7 @@ struct candidates {
   uint32_t count; /* of all */
 };
 
-/* The device answers every call with an error. This event is never part of a graph. */
+/* The device answers every call with an error. This event is never part of a recording. */
 static bool is_lost(const struct weft_device_work *work) {
   struct weft_error error;
   return work->device->ops->make_current(work->device, &error) < 0 ||

@@ -278,8 +278,8 @@ enum weft_status weft_executor_write_wire(struct weft_executor *executor,
 
 /* ---- Transfers that the transport enqueues ---- */
 
-/* In a graph only edges make an order. So all transfers of the rank are in one stream there, and each
- * comes after the one before it in the row: then every order in which a device may take the graph's
+/* In a CUDA graph only edges make an order. So all transfers of the rank are in one stream there, and each
+ * comes after the one before it in the row: then every order in which a device may take the recording's
  * nodes is one in which the program was proven to end (docs/gpu.md, NCCL's order). */
 enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
                                               struct weft_buffer *buffer, bool outgoing,
@@ -297,7 +297,7 @@ enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
   return status;
 }
 
-/* The transfer's event, and in a graph a note of it, beside the transfers. */
+/* The transfer's event, and in a recording a note of it, beside the transfers. */
 static enum weft_status enqueue_event(const struct weft_device_work *work, uint32_t number,
                                       struct weft_stream *stream, struct weft_error *error) {
   const struct weft_device_ops *ops = work->device->ops;

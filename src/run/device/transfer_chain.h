@@ -1,4 +1,4 @@
-/* What it costs that a graph has a rank's transfers one after the other. */
+/* What it costs that a recording has a rank's transfers one after the other. */
 #ifndef RUN_TRANSFER_CHAIN_H
 #define RUN_TRANSFER_CHAIN_H
 

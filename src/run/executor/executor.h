@@ -249,7 +249,7 @@ struct weft_device_transfer {
   int64_t end; /* in a replay, in the host's time */
 };
 
-/* Rows that are recorded into a graph, and not run. After a failure their actions are gone through
+/* Rows that are recorded, and not run. After a failure their actions are gone through
  * all the same, so that buffers and messages are where they are after a step, but nothing is
  * enqueued and no function called any more. */
 struct weft_recording {
@@ -263,7 +263,7 @@ struct weft_device_work {
   struct weft_stream *second;   /* but for the backward of an OVERLAP_F_B; */
   struct weft_stream *incoming; /* copies of messages from other devices, */
   struct weft_stream *outgoing; /* and to them: NULL where there are none */
-  struct weft_stream *watch; /* in a graph: notes how far the device is; else the begin of times */
+  struct weft_stream *watch; /* in a recording: notes how far the device is; else the begin of times */
   struct weft_device_event *fork; /* from the stream to the second one, */
   struct weft_device_event *join; /* and back */
   struct weft_device_event *end;  /* of the row */
@@ -288,10 +288,10 @@ struct weft_device_work {
    * so events are read when the times are asked for; and no other rank's, which may be gone. */
   struct weft_device_event *base;    /* timed, as the events are: the step's beginning, */
   int64_t base_ns;                   /* and when that was, in the host's time */
-  struct weft_device_event **begins; /* [event_room]: after a cell's waits; not in a graph */
+  struct weft_device_event **begins; /* [event_room]: after a cell's waits; not in a recording */
   int64_t *starts;       /* [event_room], in the host's time; -1: the cell waits for nothing */
   int64_t *ends;         /* [event_room], likewise; NULL: times are not wanted */
-  bool has_unread_times; /* of the last step, which was no graph */
+  bool has_unread_times; /* of the last step, if it was launched action by action */
   struct weft_device_wait *waits; /* [wait_room] of this step */
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
@@ -300,12 +300,12 @@ struct weft_device_work {
   bool abandoned;   /* it never ends */
   bool finishing;   /* the whole row is enqueued, */
   bool held;        /* and the step's end not yet */
-  bool replaying;   /* the graph runs, not the executor */
-  uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
+  bool replaying;   /* the recording runs, not the executor */
+  uint32_t *done;   /* cells that the device has done; a recording writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
   const uint64_t *begin_clock; /* in a replay: the beginning, of a rank on the same GPU */
   uint32_t seen;               /* *done, as last read */
-  /* Likewise of transfers, where a graph has them, one after the other in `incoming`; `outgoing`
+  /* Likewise of transfers, where a recording has them, one after the other in `incoming`; `outgoing`
    * notes them. Else NULL. */
   uint32_t *moved;
   uint64_t *move_clocks; /* [copy_room]: the end of each */
@@ -407,10 +407,10 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
  * is not, and the driver has refused a call, the action that was being enqueued. Returns its status. */
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error);
-/* In a graph: notes its beginning, before anything else in the rank's stream. */
+/* In a recording: notes its beginning, before anything else in the rank's stream. */
 enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
                                           struct weft_error *error);
-/* After a graph: when each cell ended; and with those of all ranks, the times of the row's
+/* After a replay: when each cell ended; and with those of all ranks, the times of the row's
  * records. [rank_count] executors, by rank of the transport; none is NULL. */
 void weft_executor_read_clocks(struct weft_executor *executor);
 void weft_executor_write_times(const struct weft_executor *executor,

@@ -1,15 +1,15 @@
-/* The step of a rank that is a process, as a graph of its own. The transport enqueues (nccl), so the
- * graph has the rank's transfers as well, one after the other in the order of the row.
+/* The step of a rank that is a process, recorded by itself. The transport enqueues (nccl), so the
+ * recording has the rank's transfers as well, one after the other in the order of the row.
  *
- * NCCL wants both ends of a transfer in a graph, or none, and both from the same recording. So all
+ * NCCL wants both ends of a transfer to be recorded, or none, and both in the same step. So all
  * ranks of the pipeline decide alike, by an all-gather at the beginning of each step:
  *
- *     all-gather: step, program, whether this step is like the one before, whether there is a graph
+ *     all-gather: step, program, whether this step is like the one before, whether it is recorded
  *        ├─ some rank cannot, or its step is another ────────────────▶ action by action
- *        ├─ all have a graph ────────────────────────────────────────▶ launch it
+ *        ├─ all have recorded it ────────────────────────────────────▶ replay it
  *        └─ all record the row; headers go by MPI and are checked as in any step
  *              all-gather: whether that worked
- *                 ├─ yes ──────────────────────────────────────────▶ launch it
+ *                 ├─ yes ──────────────────────────────────────────▶ replay it
  *                 └─ no: all forget it ───────────────────────────▶ action by action
  *
  * The first all-gather also stands for the headers of a replayed step: ranks with the same program
@@ -24,7 +24,7 @@
 #include <weft/support.h>
 
 #include "run/pipeline.h"
-#include "run/step/step_graph.h"
+#include "run/step/recording.h"
 #include "run/device/transfer_chain.h"
 
 /* Chained transfers may make a step so much longer. */
@@ -32,9 +32,9 @@ static const double SLOWDOWN_MAX = 1.05;
 
 struct vote {
   uint64_t step, program;
-  uint32_t refusal;  /* enum weft_step_graph_refusal */
+  uint32_t reason;   /* enum weft_recording_reason */
   uint8_t like;      /* the step before was like this one */
-  uint8_t has_graph; /* of such steps */
+  uint8_t has_recording; /* of such steps */
   uint8_t unused[2];
 };
 
@@ -43,15 +43,15 @@ struct outcome {
   char reason[252];
 };
 
-struct weft_rank_graph {
+struct weft_rank_recording {
   const struct weft_allocator *allocator;
   struct weft_device *device;
   struct weft_group *group; /* of the pipeline's ranks */
   uint32_t first_rank;      /* of them */
-  struct weft_device_graph *recorded;
-  struct weft_step_graph_key key;          /* of the last step */
+  struct weft_device_recording *recorded;
+  struct weft_recording_key key;          /* of the last step */
   const struct weft_row *checked;          /* the row of the next: */
-  enum weft_step_graph_refusal of_checked; /* what its chain of transfers says */
+  enum weft_recording_reason checked_reason; /* what its chain of transfers says */
   /* Of the row that was recorded: what the executor has counted. */
   uint32_t cells, waits, transfers;
   uint64_t actions;
@@ -60,95 +60,95 @@ struct weft_rank_graph {
   struct weft_collective collective;
   struct vote vote, *votes;          /* [members] */
   struct outcome outcome, *outcomes; /* [members] */
-  char refusal[600];                 /* "": none */
+  char reason[600];                  /* why the last recording failed; "": it did not */
 };
 
 /* ---- Opening and closing ---- */
 
-static void drop(struct weft_rank_graph *graph) {
-  graph->device->ops->graph_destroy(graph->device, graph->recorded);
-  graph->recorded = NULL;
+static void drop_recording(struct weft_rank_recording *recording) {
+  recording->device->ops->recording_destroy(recording->device, recording->recorded);
+  recording->recorded = NULL;
 }
 
-void weft_rank_graph_destroy(struct weft_rank_graph *graph) {
-  if (graph == NULL) {
+void weft_rank_recording_destroy(struct weft_rank_recording *recording) {
+  if (recording == NULL) {
     return;
   }
-  drop(graph);
-  if (graph->group != NULL) {
-    const uint32_t members = graph->group->size;
-    weft_array_free(graph->allocator, graph->votes, members, sizeof *graph->votes);
-    weft_array_free(graph->allocator, graph->outcomes, members, sizeof *graph->outcomes);
-    graph->group->ops->destroy(graph->group);
+  drop_recording(recording);
+  if (recording->group != NULL) {
+    const uint32_t members = recording->group->size;
+    weft_array_free(recording->allocator, recording->votes, members, sizeof *recording->votes);
+    weft_array_free(recording->allocator, recording->outcomes, members, sizeof *recording->outcomes);
+    recording->group->ops->destroy(recording->group);
   }
-  weft_array_free(graph->allocator, graph, 1, sizeof *graph);
+  weft_array_free(recording->allocator, recording, 1, sizeof *recording);
 }
 
-uint32_t weft_rank_graph_refusal(const struct weft_pipeline *pipeline) {
-  return pipeline->transport->ops->group == NULL ? WEFT_STEP_GRAPH_NO_GROUP
-                                                 : weft_step_graph_refuse_always(pipeline);
+uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline) {
+  return pipeline->transport->ops->group == NULL ? WEFT_RECORDING_NO_GROUP
+                                                 : weft_recording_reason_of_pipeline(pipeline);
 }
 
-static enum weft_status join(struct weft_rank_graph *graph, struct weft_pipeline *pipeline,
+static enum weft_status join(struct weft_rank_recording *recording, struct weft_pipeline *pipeline,
                              uint32_t members, struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = pipeline->allocator};
   struct weft_transport *transport = pipeline->transport;
   uint32_t *ranks = weft_arena_allocate(&arena, members, sizeof *ranks);
   WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < members; k++) {
-    ranks[k] = graph->first_rank + k;
+    ranks[k] = recording->first_rank + k;
   }
-  WEFT_TRY(transport->ops->group(transport, WEFT_GROUP_PIPELINES + graph->first_rank, ranks,
-                                 members, NULL, &graph->group, error));
-  graph->votes = weft_array_allocate_zero(graph->allocator, members, sizeof *graph->votes);
-  graph->outcomes = weft_array_allocate_zero(graph->allocator, members, sizeof *graph->outcomes);
-  return graph->votes != NULL && graph->outcomes != NULL
+  WEFT_TRY(transport->ops->group(transport, WEFT_GROUP_PIPELINES + recording->first_rank, ranks,
+                                 members, NULL, &recording->group, error));
+  recording->votes = weft_array_allocate_zero(recording->allocator, members, sizeof *recording->votes);
+  recording->outcomes = weft_array_allocate_zero(recording->allocator, members, sizeof *recording->outcomes);
+  return recording->votes != NULL && recording->outcomes != NULL
              ? WEFT_OK
-             : weft_fail_memory(error, members * sizeof *graph->outcomes);
+             : weft_fail_memory(error, members * sizeof *recording->outcomes);
 }
 
-/* "rank 2: options.no_graph is set"; rank UINT32_MAX: the same on all. */
-static void refuse(char refusal[600], struct weft_pipeline *pipeline, uint32_t rank,
-                   const char *reason) {
+/* "rank 2: options.eager is set"; rank UINT32_MAX: the same on all. */
+static void set_reason(char reason[600], struct weft_pipeline *pipeline, uint32_t rank,
+                       const char *cause) {
   char text[600];
-  (void)snprintf(text, sizeof text, "rank %" PRIu32 ": %s", rank, reason);
+  (void)snprintf(text, sizeof text, "rank %" PRIu32 ": %s", rank, cause);
   if (rank == UINT32_MAX) {
-    (void)snprintf(text, sizeof text, "%s", reason);
+    (void)snprintf(text, sizeof text, "%s", cause);
   }
-  if (strcmp(text, refusal) != 0) { /* then the log has it again */
-    memcpy(refusal, text, sizeof text);
-    pipeline->no_graph_reason = NULL;
+  if (strcmp(text, reason) != 0) { /* then the log has it again */
+    memcpy(reason, text, sizeof text);
+    pipeline->eager_reason = NULL;
   }
-  weft_step_graph_explain(pipeline, refusal);
+  weft_recording_explain(pipeline, reason);
 }
 
-enum weft_status weft_rank_graph_open(struct weft_pipeline *pipeline, struct weft_error *error) {
+enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline, struct weft_error *error) {
   const uint32_t first = pipeline->options.first_rank;
   const uint32_t members = pipeline->rows->program->rank_count;
   if (!weft_executor_is_enqueued(&pipeline->executor) || pipeline->handshakes == NULL) {
     return WEFT_OK;
   }
-  weft_rank_graph_destroy(pipeline->apart); /* of another source */
+  weft_rank_recording_destroy(pipeline->apart); /* of another source */
   pipeline->apart = NULL;
   for (uint32_t r = first; r < first + members; r++) {
-    const uint64_t refusal = pipeline->handshakes[r].graph;
-    if (refusal != WEFT_STEP_GRAPH_POSSIBLE) {
-      refuse(pipeline->apart_refusal, pipeline, r, weft_step_graph_refusal_text((uint32_t)refusal));
+    const uint64_t reason = pipeline->handshakes[r].recording;
+    if (reason != WEFT_RECORDING_POSSIBLE) {
+      set_reason(pipeline->reason_text, pipeline, r, weft_recording_reason_text((uint32_t)reason));
       return WEFT_OK;
     }
   }
-  struct weft_rank_graph *graph = weft_array_allocate_zero(pipeline->allocator, 1, sizeof *graph);
-  if (graph == NULL) {
-    return weft_fail_memory(error, sizeof *graph);
+  struct weft_rank_recording *recording = weft_array_allocate_zero(pipeline->allocator, 1, sizeof *recording);
+  if (recording == NULL) {
+    return weft_fail_memory(error, sizeof *recording);
   }
-  graph->allocator = pipeline->allocator;
-  graph->device = pipeline->options.device;
-  graph->first_rank = first;
-  pipeline->apart = graph;
-  return join(graph, pipeline, members, error);
+  recording->allocator = pipeline->allocator;
+  recording->device = pipeline->options.device;
+  recording->first_rank = first;
+  pipeline->apart = recording;
+  return join(recording, pipeline, members, error);
 }
 
-void weft_rank_graph_begin_step(struct weft_pipeline *pipeline) {
+void weft_rank_recording_begin_step(struct weft_pipeline *pipeline) {
   if (pipeline->apart != NULL) {
     pipeline->apart->state = UNDECIDED;
   }
@@ -156,18 +156,18 @@ void weft_rank_graph_begin_step(struct weft_pipeline *pipeline) {
 
 /* ---- Deciding ---- */
 
-static enum weft_status gather(struct weft_rank_graph *graph, const void *from, void *to,
+static enum weft_status gather(struct weft_rank_recording *recording, const void *from, void *to,
                                uint64_t bytes, struct weft_error *error) {
-  graph->collective =
+  recording->collective =
       (struct weft_collective){.kind = WEFT_ALL_GATHER, .from = from, .to = to, .bytes = bytes};
-  return graph->group->ops->start(graph->group, &graph->collective, error);
+  return recording->group->ops->start(recording->group, &recording->collective, error);
 }
 
 /* As a rank in the handshake: it waits for the ranks that have not begun the step. */
 static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->apart;
   struct weft_executor *executor = &pipeline->executor;
-  const enum weft_status status = graph->group->ops->test(graph->group, &graph->collective, error);
+  const enum weft_status status = recording->group->ops->test(recording->group, &recording->collective, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_HANDSHAKE, UINT32_MAX, weft_action_idle(),
                                weft_executor_ask_at(executor, executor->last_progress), error);
@@ -177,91 +177,91 @@ static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error 
   return status;
 }
 
-/* Whether a graph of this row ends, and is worth it: the same on all ranks, which have the same
- * program. Where there is no memory to find out, it is not. */
-static enum weft_step_graph_refusal check_chain(struct weft_pipeline *pipeline) {
-  struct weft_rank_graph *graph = pipeline->apart;
+/* Whether this row, with one transfer at a time, ends and is worth recording: the same on all ranks,
+ * which have the same program. Without memory to find out, it is not. */
+static enum weft_recording_reason check_chain(struct weft_pipeline *pipeline) {
+  struct weft_rank_recording *recording = pipeline->apart;
   const struct weft_row *row = pipeline->last_row;
-  if (graph->checked != row) {
+  if (recording->checked != row) {
     const char *wanted = getenv("WEFT_NCCL_GRAPHS");
     const bool all = wanted != NULL && strcmp(wanted, "all") == 0;
     struct weft_error error;
     double slowdown = INFINITY;
     (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
                                     &error);
-    graph->checked = row;
-    graph->of_checked = isinf(slowdown)                   ? WEFT_STEP_GRAPH_CHAIN_HANGS
-                        : slowdown > SLOWDOWN_MAX && !all ? WEFT_STEP_GRAPH_CHAIN_SLOW
-                                                          : WEFT_STEP_GRAPH_POSSIBLE;
+    recording->checked = row;
+    recording->checked_reason = isinf(slowdown)                   ? WEFT_RECORDING_CHAIN_HANGS
+                        : slowdown > SLOWDOWN_MAX && !all ? WEFT_RECORDING_CHAIN_SLOW
+                                                          : WEFT_RECORDING_POSSIBLE;
   }
-  return graph->of_checked;
+  return recording->checked_reason;
 }
 
 static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
-  const struct weft_step_graph_key key = weft_step_graph_key_of(pipeline);
-  struct vote *vote = &graph->vote;
+  struct weft_rank_recording *recording = pipeline->apart;
+  const struct weft_recording_key key = weft_recording_key_of(pipeline);
+  struct vote *vote = &recording->vote;
   memset(vote, 0, sizeof *vote);
   vote->step = pipeline->step;
   vote->program = pipeline->last_row->hash;
-  vote->like = memcmp(&key, &graph->key, sizeof key) == 0;
-  vote->has_graph = graph->recorded != NULL;
-  vote->refusal = weft_step_graph_refuse(pipeline);
-  if (vote->refusal == WEFT_STEP_GRAPH_POSSIBLE) {
-    vote->refusal = check_chain(pipeline);
+  vote->like = memcmp(&key, &recording->key, sizeof key) == 0;
+  vote->has_recording = recording->recorded != NULL;
+  vote->reason = weft_recording_reason_of_step(pipeline);
+  if (vote->reason == WEFT_RECORDING_POSSIBLE) {
+    vote->reason = check_chain(pipeline);
   }
-  graph->key = key;
-  return gather(graph, vote, graph->votes, sizeof *vote, error);
+  recording->key = key;
+  return gather(recording, vote, recording->votes, sizeof *vote, error);
 }
 
 /* What headers would say. */
 static enum weft_status check_vote(struct weft_pipeline *pipeline, uint32_t k,
                                    struct weft_error *error) {
-  const struct weft_rank_graph *graph = pipeline->apart;
-  const struct vote *other = &graph->votes[k];
-  if (other->step == graph->vote.step && other->program == graph->vote.program) {
+  const struct weft_rank_recording *recording = pipeline->apart;
+  const struct vote *other = &recording->votes[k];
+  if (other->step == recording->vote.step && other->program == recording->vote.program) {
     return WEFT_OK;
   }
-  const bool step = other->step != graph->vote.step;
-  pipeline->executor.blamed_rank = graph->first_rank + k;
+  const bool step = other->step != recording->vote.step;
+  pipeline->executor.blamed_rank = recording->first_rank + k;
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "all ranks must do the same steps, with the same numbers of microbatches",
                    "rank %" PRIu32 " begins a step with %s %" PRIu64 ", and rank %" PRIu32
                    " with %" PRIu64,
                    pipeline->transport->rank, step ? "number" : "program",
-                   step ? graph->vote.step : graph->vote.program, graph->first_rank + k,
+                   step ? recording->vote.step : recording->vote.program, recording->first_rank + k,
                    step ? other->step : other->program);
 }
 
-/* The rank that refuses; or, if another rank's step is not like its last, nobody's: a graph may
- * follow. */
+/* The reason of the first rank that cannot record. There is none while a step merely differs from
+ * the one before: the next one may be recorded. */
 static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replays, bool *records,
                                     struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
-  uint32_t refuses = UINT32_MAX;
-  bool like = true, has_graph = true;
-  for (uint32_t k = graph->group->size; k-- > 0;) {
-    const struct vote *vote = &graph->votes[k];
+  struct weft_rank_recording *recording = pipeline->apart;
+  uint32_t against = UINT32_MAX;
+  bool like = true, has_recording = true;
+  for (uint32_t k = recording->group->size; k-- > 0;) {
+    const struct vote *vote = &recording->votes[k];
     WEFT_TRY(check_vote(pipeline, k, error));
-    refuses = vote->refusal != WEFT_STEP_GRAPH_POSSIBLE ? k : refuses;
+    against = vote->reason != WEFT_RECORDING_POSSIBLE ? k : against;
     like = like && vote->like != 0;
-    has_graph = has_graph && vote->has_graph != 0;
+    has_recording = has_recording && vote->has_recording != 0;
   }
   if (!like) {
-    drop(graph);
-    graph->refusal[0] = '\0';
+    drop_recording(recording);
+    recording->reason[0] = '\0';
   }
-  const uint32_t refusal = refuses != UINT32_MAX ? graph->votes[refuses].refusal : 0;
+  const uint32_t reason = against != UINT32_MAX ? recording->votes[against].reason : 0;
   const bool everywhere =
-      refusal == WEFT_STEP_GRAPH_CHAIN_HANGS || refusal == WEFT_STEP_GRAPH_CHAIN_SLOW;
-  if (refuses != UINT32_MAX) {
-    refuse(pipeline->apart_refusal, pipeline, everywhere ? UINT32_MAX : graph->first_rank + refuses,
-           weft_step_graph_refusal_text(refusal));
+      reason == WEFT_RECORDING_CHAIN_HANGS || reason == WEFT_RECORDING_CHAIN_SLOW;
+  if (against != UINT32_MAX) {
+    set_reason(pipeline->reason_text, pipeline, everywhere ? UINT32_MAX : recording->first_rank + against,
+           weft_recording_reason_text(reason));
   } else {
-    weft_step_graph_explain(pipeline, graph->refusal[0] != '\0' ? graph->refusal : NULL);
+    weft_recording_explain(pipeline, recording->reason[0] != '\0' ? recording->reason : NULL);
   }
-  *replays = like && refuses == UINT32_MAX && graph->refusal[0] == '\0' && has_graph;
-  *records = like && refuses == UINT32_MAX && graph->refusal[0] == '\0' && !has_graph;
+  *replays = like && against == UINT32_MAX && recording->reason[0] == '\0' && has_recording;
+  *records = like && against == UINT32_MAX && recording->reason[0] == '\0' && !has_recording;
   return WEFT_OK;
 }
 
@@ -303,9 +303,9 @@ static enum weft_status join_streams(const struct weft_device_work *work,
   return WEFT_OK;
 }
 
-/* Goes through the row in one call: between two calls the caller might use the device, which a
- * recording does not allow. It waits for headers of other ranks, which do the same. */
-static enum weft_status go_through(struct weft_pipeline *pipeline, struct weft_error *error) {
+/* Advances through the whole row in one call: between two calls the caller might use the device,
+ * which a recording does not allow. It waits for headers of other ranks, which do the same. */
+static enum weft_status advance_row(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   struct weft_executor *executor = &pipeline->executor;
   while (!executor->device->finishing) {
@@ -327,69 +327,69 @@ static enum weft_status go_through(struct weft_pipeline *pipeline, struct weft_e
   return WEFT_OK;
 }
 
-/* What is wrong with the recording is in there; an error is one of the step. */
-static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_recording *recording,
+/* attempt->error says why the row cannot be recorded; *error is a failure of the step. */
+static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_recording *attempt,
                                    struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->apart;
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
-  const struct weft_device_ops *ops = graph->device->ops;
+  const struct weft_device_ops *ops = recording->device->ops;
   const uint64_t before = executor->actions_done;
   struct weft_error ignored;
   const bool captures =
-      ops->make_current(graph->device, &recording->error) == WEFT_OK &&
-      ops->capture_begin(graph->device, work->stream, &recording->error) == WEFT_OK;
-  recording->failed = !captures || fork_streams(executor, &recording->error) < 0;
-  weft_executor_record(executor, recording);
-  const enum weft_status status = go_through(pipeline, error);
+      ops->make_current(recording->device, &attempt->error) == WEFT_OK &&
+      ops->capture_begin(recording->device, work->stream, &attempt->error) == WEFT_OK;
+  attempt->failed = !captures || fork_streams(executor, &attempt->error) < 0;
+  weft_executor_record(executor, attempt);
+  const enum weft_status status = advance_row(pipeline, error);
   weft_executor_record(executor, NULL);
-  graph->cells = work->enqueued;
-  graph->waits = work->wait_count;
-  graph->transfers = work->copy_count;
-  graph->actions = executor->actions_done - before;
+  recording->cells = work->enqueued;
+  recording->waits = work->wait_count;
+  recording->transfers = work->copy_count;
+  recording->actions = executor->actions_done - before;
   executor->actions_done = before; /* they are still to be done */
-  recording->failed = recording->failed || status < 0 || join_streams(work, &recording->error) < 0;
-  if (captures && recording->failed) {
-    (void)ops->capture_end(graph->device, work->stream, NULL, &ignored);
+  attempt->failed = attempt->failed || status < 0 || join_streams(work, &attempt->error) < 0;
+  if (captures && attempt->failed) {
+    (void)ops->capture_end(recording->device, work->stream, NULL, &ignored);
   } else if (captures) {
-    recording->failed =
-        ops->capture_end(graph->device, work->stream, &graph->recorded, &recording->error) < 0;
+    attempt->failed =
+        ops->capture_end(recording->device, work->stream, &recording->recorded, &attempt->error) < 0;
   }
   return status;
 }
 
 static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
-  struct weft_recording recording = {.failed = false};
-  drop(graph); /* that of one rank alone is of no use */
-  WEFT_TRY(record_row(pipeline, &recording, error));
-  memset(&graph->outcome, 0, sizeof graph->outcome);
-  graph->outcome.failed = recording.failed;
-  if (recording.failed) {
-    (void)snprintf(graph->outcome.reason, sizeof graph->outcome.reason, "%.*s",
-                   (int)sizeof graph->outcome.reason - 1, recording.error.message);
+  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_recording attempt = {.failed = false};
+  drop_recording(recording);
+  WEFT_TRY(record_row(pipeline, &attempt, error));
+  memset(&recording->outcome, 0, sizeof recording->outcome);
+  recording->outcome.failed = attempt.failed;
+  if (attempt.failed) {
+    (void)snprintf(recording->outcome.reason, sizeof recording->outcome.reason, "%.*s",
+                   (int)sizeof recording->outcome.reason - 1, attempt.error.message);
   }
-  return gather(graph, &graph->outcome, graph->outcomes, sizeof graph->outcome, error);
+  return gather(recording, &recording->outcome, recording->outcomes, sizeof recording->outcome, error);
 }
 
 /* ---- Repeating ---- */
 
 /* The batch is before it in the stream. */
 static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->apart;
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
-  const struct weft_device_ops *ops = graph->device->ops;
-  work->enqueued = graph->cells;
-  work->wait_count = graph->waits;
-  work->copy_count = graph->transfers;
+  const struct weft_device_ops *ops = recording->device->ops;
+  work->enqueued = recording->cells;
+  work->wait_count = recording->waits;
+  work->copy_count = recording->transfers;
   work->begin_clock = &work->clocks[0];
   work->finishing = work->replaying = true;
   executor->at = executor->row->end;
-  graph->state = DECIDED;
-  WEFT_TRY(ops->make_current(graph->device, error));
+  recording->state = DECIDED;
+  WEFT_TRY(ops->make_current(recording->device, error));
   work->base_ns = pipeline->transport->ops->now(pipeline->transport);
-  WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, work->stream, error));
+  WEFT_TRY(ops->replay(recording->device, recording->recorded, work->stream, error));
   return ops->event_record(work->device, work->end, work->stream, error);
 }
 
@@ -401,17 +401,17 @@ static enum weft_status run_eagerly(struct weft_pipeline *pipeline, struct weft_
 
 /* All ranks have recorded the row, or have tried to. */
 static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
-  char reason[sizeof graph->outcome.reason + 40];
-  for (uint32_t k = 0; k < graph->group->size; k++) {
-    struct outcome *outcome = &graph->outcomes[k];
+  struct weft_rank_recording *recording = pipeline->apart;
+  char reason[sizeof recording->outcome.reason + 40];
+  for (uint32_t k = 0; k < recording->group->size; k++) {
+    struct outcome *outcome = &recording->outcomes[k];
     if (outcome->failed != 0) {
       outcome->reason[sizeof outcome->reason - 1] = '\0'; /* another process has written it */
-      (void)snprintf(reason, sizeof reason, "it cannot be recorded as a graph: %s",
+      (void)snprintf(reason, sizeof reason, "it cannot be recorded as a CUDA graph: %s",
                      outcome->reason);
-      drop(graph);
+      drop_recording(recording);
       const bool has_rank = strncmp(outcome->reason, "rank ", 5) == 0;
-      refuse(graph->refusal, pipeline, has_rank ? UINT32_MAX : graph->first_rank + k, reason);
+      set_reason(recording->reason, pipeline, has_rank ? UINT32_MAX : recording->first_rank + k, reason);
       weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
       return run_eagerly(pipeline, error);
     }
@@ -430,26 +430,26 @@ static enum weft_status act_on_votes(struct weft_pipeline *pipeline, struct weft
   return replays ? launch(pipeline, error) : run_eagerly(pipeline, error);
 }
 
-enum weft_status weft_rank_graph_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_graph *graph = pipeline->apart;
-  if (graph->state == UNDECIDED) {
+enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_rank_recording *recording = pipeline->apart;
+  if (recording->state == UNDECIDED) {
     WEFT_TRY(begin_vote(pipeline, error));
-    graph->state = VOTING;
+    recording->state = VOTING;
   }
-  while (graph->state != DECIDED) {
+  while (recording->state != DECIDED) {
     const enum weft_status status = await(pipeline, error);
     if (status != WEFT_OK) {
       return status;
     }
-    WEFT_TRY((graph->state == VOTING ? act_on_votes : conclude)(pipeline, error));
+    WEFT_TRY((recording->state == VOTING ? act_on_votes : conclude)(pipeline, error));
   }
   if (!pipeline->executor.device->replaying) {
     return weft_executor_advance(&pipeline->executor, error);
   }
   const enum weft_status status = weft_executor_await_device(&pipeline->executor, error);
   if (status == WEFT_OK) {
-    pipeline->executor.actions_done += graph->actions;
-    pipeline->graph_steps++;
+    pipeline->executor.actions_done += recording->actions;
+    pipeline->replayed_steps++;
   }
   return status;
 }

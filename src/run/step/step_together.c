@@ -1,7 +1,7 @@
 /* The step of all ranks of a process, driven by one thread: it advances one rank after the other,
- * and none of them waits for the device inside the step. After a step like that the work of all
- * ranks is recorded as one graph, which the device repeats with one launch per step, as long as
- * nothing changes that the graph depends on. */
+ * and none of them waits for the device inside the step. After such a step the work of all ranks
+ * is recorded once and replayed with one launch per step, as long as nothing changes that the
+ * recording depends on. */
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -11,67 +11,67 @@
 #include <weft/support.h>
 
 #include "run/pipeline.h"
-#include "run/step/step_graph.h"
+#include "run/step/recording.h"
 
-/* ---- The graph of a step ---- */
+/* ---- The recording of a step ---- */
 
-/* A rank's part of a graph. */
-struct graph_rank {
-  struct weft_step_graph_key key;
+/* A rank's part of it. */
+struct rank_recording {
+  struct weft_recording_key key;
   uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
   uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
   uint64_t actions;
 };
 
-struct weft_world_graph {
+struct weft_process_recording {
   const struct weft_allocator *allocator;
   struct weft_device *device;         /* of rank 0 */
   struct weft_stream *origin;         /* from which it is recorded and launched */
   struct weft_device_event *begin;    /* of the origin */
   struct weft_device_event *finish;   /* likewise */
-  struct weft_device_graph *recorded; /* NULL: none yet */
-  char refusal[600];                  /* why steps like this one cannot be recorded; "": they can */
+  struct weft_device_recording *recorded; /* NULL: none yet */
+  char reason[600];                   /* why steps like this one cannot be recorded; "": they can */
   uint32_t rank_count;
-  struct graph_rank ranks[]; /* [rank_count] */
+  struct rank_recording ranks[]; /* [rank_count] */
 };
 
-void weft_world_graph_destroy(struct weft_world_graph *graph) {
-  if (graph == NULL) {
+void weft_process_recording_destroy(struct weft_process_recording *recording) {
+  if (recording == NULL) {
     return;
   }
-  const struct weft_device_ops *ops = graph->device->ops;
-  ops->graph_destroy(graph->device, graph->recorded);
-  ops->event_destroy(graph->device, graph->allocator, graph->begin);
-  ops->event_destroy(graph->device, graph->allocator, graph->finish);
-  ops->stream_destroy(graph->device, graph->allocator, graph->origin);
-  weft_array_free(graph->allocator, graph,
-                  sizeof *graph + graph->rank_count * sizeof graph->ranks[0], 1);
+  const struct weft_device_ops *ops = recording->device->ops;
+  ops->recording_destroy(recording->device, recording->recorded);
+  ops->event_destroy(recording->device, recording->allocator, recording->begin);
+  ops->event_destroy(recording->device, recording->allocator, recording->finish);
+  ops->stream_destroy(recording->device, recording->allocator, recording->origin);
+  weft_array_free(recording->allocator, recording,
+                  sizeof *recording + recording->rank_count * sizeof recording->ranks[0], 1);
 }
 
-static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_count,
+static enum weft_status make_recording(struct weft_pipeline *first, uint32_t rank_count,
                                    struct weft_error *error) {
   struct weft_device *device = first->options.device;
-  const size_t size = sizeof(struct weft_world_graph) + rank_count * sizeof(struct graph_rank);
-  struct weft_world_graph *graph = weft_array_allocate_zero(first->allocator, size, 1);
-  if (graph == NULL) {
+  const size_t size = sizeof(struct weft_process_recording) + rank_count * sizeof(struct rank_recording);
+  struct weft_process_recording *recording = weft_array_allocate_zero(first->allocator, size, 1);
+  if (recording == NULL) {
     return weft_fail_memory(error, size);
   }
-  graph->allocator = first->allocator;
-  graph->device = device;
-  graph->rank_count = rank_count;
-  first->graph = graph;
-  WEFT_TRY(device->ops->stream_create(device, first->allocator, &graph->origin, error));
-  WEFT_TRY(device->ops->event_create(device, first->allocator, &graph->begin, error));
-  return device->ops->event_create(device, first->allocator, &graph->finish, error);
+  recording->allocator = first->allocator;
+  recording->device = device;
+  recording->rank_count = rank_count;
+  first->process_recording = recording;
+  WEFT_TRY(device->ops->stream_create(device, first->allocator, &recording->origin, error));
+  WEFT_TRY(device->ops->event_create(device, first->allocator, &recording->begin, error));
+  return device->ops->event_create(device, first->allocator, &recording->finish, error);
 }
 
-/* Notes what this step is; false when the one before was another. */
-static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
+/* Remembers the key of this step; false when the one before had another. */
+static bool remember_keys(struct weft_process_recording *recording, void *const *items) {
   bool same = true;
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
-    const struct weft_step_graph_key key = weft_step_graph_key_of(items[r]);
-    same = memcmp(&key, &graph->ranks[r].key, sizeof key) == 0 && same;
-    graph->ranks[r].key = key;
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
+    const struct weft_recording_key key = weft_recording_key_of(items[r]);
+    same = memcmp(&key, &recording->ranks[r].key, sizeof key) == 0 && same;
+    recording->ranks[r].key = key;
   }
   return same;
 }
@@ -83,44 +83,44 @@ static struct weft_device_work *work_of(void *const *items, uint32_t r) {
 }
 
 /* Ranks of one GPU count their times from the same beginning. */
-static void find_clocks(struct weft_world_graph *graph, void *const *items) {
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+static void find_clocks(struct weft_process_recording *recording, void *const *items) {
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_device *device = work_of(items, r)->device;
     uint32_t first = 0;
     while (first < r &&
            device->ops->reach(device, work_of(items, first)->device) != WEFT_REACH_USE) {
       first++;
     }
-    graph->ranks[r].clock = first;
+    recording->ranks[r].clock = first;
   }
 }
 
 /* All streams of all ranks begin with the origin, and it ends with them. What watches a rank comes
  * after its last cell; only collectives may follow that in its stream. */
-static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *const *items,
+static enum weft_status fork_ranks(const struct weft_process_recording *recording, void *const *items,
                                    struct weft_error *error) {
-  const struct weft_device_ops *ops = graph->device->ops;
-  WEFT_TRY(ops->event_record(graph->device, graph->begin, graph->origin, error));
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  const struct weft_device_ops *ops = recording->device->ops;
+  WEFT_TRY(ops->event_record(recording->device, recording->begin, recording->origin, error));
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work_of(items, r)->stream, error));
-    if (graph->ranks[r].clock == r) {
+    WEFT_TRY(ops->event_wait(recording->device, recording->begin, work_of(items, r)->stream, error));
+    if (recording->ranks[r].clock == r) {
       WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
     }
   }
   return WEFT_OK;
 }
 
-static enum weft_status join_ranks(const struct weft_world_graph *graph, void *const *items,
+static enum weft_status join_ranks(const struct weft_process_recording *recording, void *const *items,
                                    struct weft_error *error) {
-  const struct weft_device_ops *ops = graph->device->ops;
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  const struct weft_device_ops *ops = recording->device->ops;
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_device_work *work = work_of(items, r);
-    WEFT_TRY(ops->event_record(graph->device, work->join, work->watch, error));
-    WEFT_TRY(ops->event_wait(graph->device, work->join, graph->origin, error));
+    WEFT_TRY(ops->event_record(recording->device, work->join, work->watch, error));
+    WEFT_TRY(ops->event_wait(recording->device, work->join, recording->origin, error));
     if (work->trails) {
-      WEFT_TRY(ops->event_record(graph->device, work->end, work->stream, error));
-      WEFT_TRY(ops->event_wait(graph->device, work->end, graph->origin, error));
+      WEFT_TRY(ops->event_record(recording->device, work->end, work->stream, error));
+      WEFT_TRY(ops->event_wait(recording->device, work->end, recording->origin, error));
     }
   }
   return WEFT_OK;
@@ -211,66 +211,66 @@ static enum weft_status finish_rows(void *const *items, uint32_t count, struct w
   return WEFT_OK;
 }
 
-/* Goes through the rows of all ranks. What is wrong with the recording is in there; an error is
- * one of the step. */
-static enum weft_status record_rows(struct weft_world_graph *graph, void *const *items,
-                                    struct weft_recording *recording, struct weft_error *error) {
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+/* Records the rows of all ranks. attempt->error says why they cannot be recorded; *error is a failure
+ * of the step. */
+static enum weft_status record_rows(struct weft_process_recording *recording, void *const *items,
+                                    struct weft_recording *attempt, struct weft_error *error) {
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
-    weft_executor_record(executor, recording);
-    graph->ranks[r].actions = executor->actions_done;
+    weft_executor_record(executor, attempt);
+    recording->ranks[r].actions = executor->actions_done;
   }
-  find_clocks(graph, items);
-  recording->failed = fork_ranks(graph, items, &recording->error) < 0;
-  const enum weft_status status = enqueue_rows(items, graph->rank_count, error);
-  recording->failed =
-      recording->failed ||
-      (status == WEFT_OK && finish_rows(items, graph->rank_count, &recording->error) < 0) ||
-      join_ranks(graph, items, &recording->error) < 0;
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  find_clocks(recording, items);
+  attempt->failed = fork_ranks(recording, items, &attempt->error) < 0;
+  const enum weft_status status = enqueue_rows(items, recording->rank_count, error);
+  attempt->failed =
+      attempt->failed ||
+      (status == WEFT_OK && finish_rows(items, recording->rank_count, &attempt->error) < 0) ||
+      join_ranks(recording, items, &attempt->error) < 0;
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
-    const uint64_t before = graph->ranks[r].actions;
+    const uint64_t before = recording->ranks[r].actions;
     weft_executor_record(executor, NULL);
-    graph->ranks[r].cells = executor->device->enqueued;
-    graph->ranks[r].waits = executor->device->wait_count;
-    graph->ranks[r].actions = executor->actions_done - before;
+    recording->ranks[r].cells = executor->device->enqueued;
+    recording->ranks[r].waits = executor->device->wait_count;
+    recording->ranks[r].actions = executor->actions_done - before;
     executor->actions_done = before; /* they are still to be done */
   }
   return status;
 }
 
-/* The step has not run, and cannot be a graph: rows begin once more, to be enqueued. */
-static void refuse(struct weft_world_graph *graph, void *const *items,
+/* The step has not run, and cannot be recorded: rows begin once more, to be enqueued. */
+static void restart_eagerly(struct weft_process_recording *recording, void *const *items,
                    const struct weft_error *reason) {
-  (void)snprintf(graph->refusal, sizeof graph->refusal, "it cannot be recorded as a graph: %s",
+  (void)snprintf(recording->reason, sizeof recording->reason, "it cannot be recorded as a CUDA graph: %s",
                  reason->message);
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
     weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
   }
 }
 
-/* Without graph->recorded afterwards, there is a refusal. */
-static enum weft_status record(struct weft_world_graph *graph, void *const *items,
+/* Without recording->recorded afterwards, recording->reason says why. */
+static enum weft_status record(struct weft_process_recording *recording, void *const *items,
                                struct weft_error *error) {
-  const struct weft_device_ops *ops = graph->device->ops;
-  struct weft_recording recording = {.failed = false};
+  const struct weft_device_ops *ops = recording->device->ops;
+  struct weft_recording attempt = {.failed = false};
   struct weft_error ignored;
-  if (ops->make_current(graph->device, &recording.error) < 0 ||
-      ops->capture_begin(graph->device, graph->origin, &recording.error) < 0) {
-    refuse(graph, items, &recording.error);
+  if (ops->make_current(recording->device, &attempt.error) < 0 ||
+      ops->capture_begin(recording->device, recording->origin, &attempt.error) < 0) {
+    restart_eagerly(recording, items, &attempt.error);
     return WEFT_OK;
   }
-  const enum weft_status status = record_rows(graph, items, &recording, error);
-  (void)ops->make_current(graph->device, &ignored); /* the rows' last one may be another */
-  if (status < 0 || recording.failed) {
-    (void)ops->capture_end(graph->device, graph->origin, NULL, &ignored);
-  } else if (ops->capture_end(graph->device, graph->origin, &graph->recorded, &recording.error) <
+  const enum weft_status status = record_rows(recording, items, &attempt, error);
+  (void)ops->make_current(recording->device, &ignored); /* the rows' last one may be another */
+  if (status < 0 || attempt.failed) {
+    (void)ops->capture_end(recording->device, recording->origin, NULL, &ignored);
+  } else if (ops->capture_end(recording->device, recording->origin, &recording->recorded, &attempt.error) <
              0) {
-    recording.failed = true;
+    attempt.failed = true;
   }
-  if (status == WEFT_OK && recording.failed) {
-    refuse(graph, items, &recording.error);
+  if (status == WEFT_OK && attempt.failed) {
+    restart_eagerly(recording, items, &attempt.error);
   }
   return status;
 }
@@ -278,43 +278,43 @@ static enum weft_status record(struct weft_world_graph *graph, void *const *item
 /* ---- Repeating it ---- */
 
 /* After the batches have been copied, which each rank's own stream does. */
-static enum weft_status launch(const struct weft_world_graph *graph, void *const *items,
+static enum weft_status launch(const struct weft_process_recording *recording, void *const *items,
                                struct weft_error *error) {
-  const struct weft_device_ops *ops = graph->device->ops;
+  const struct weft_device_ops *ops = recording->device->ops;
   const int64_t now = weft_clock_ns();
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
     if (((const struct weft_pipeline *)items[r])->feeds.count > 0) {
       const struct weft_device_work *work = executor->device;
-      WEFT_TRY(ops->event_record(graph->device, work->fork, work->stream, error));
-      WEFT_TRY(ops->event_wait(graph->device, work->fork, graph->origin, error));
+      WEFT_TRY(ops->event_record(recording->device, work->fork, work->stream, error));
+      WEFT_TRY(ops->event_wait(recording->device, work->fork, recording->origin, error));
     }
     executor->device->replaying = true;
-    executor->device->enqueued = graph->ranks[r].cells;
-    executor->device->wait_count = graph->ranks[r].waits;
+    executor->device->enqueued = recording->ranks[r].cells;
+    executor->device->wait_count = recording->ranks[r].waits;
     executor->device->base_ns = now;
-    executor->device->begin_clock = &work_of(items, graph->ranks[r].clock)->clocks[0];
+    executor->device->begin_clock = &work_of(items, recording->ranks[r].clock)->clocks[0];
   }
-  WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, graph->origin, error));
-  return ops->event_record(graph->device, graph->finish, graph->origin, error);
+  WEFT_TRY(ops->replay(recording->device, recording->recorded, recording->origin, error));
+  return ops->event_record(recording->device, recording->finish, recording->origin, error);
 }
 
 /* Between two looks at how far the ranks are, which take longer than to see that all are done: of
- * a graph, and while rows are enqueued. */
+ * a recording, and while rows are enqueued. */
 enum { WATCH_NS = 50 * 1000, LOOK_NS = 200 * 1000 };
 
-static enum weft_status await_graph(struct weft_world_graph *graph, void *const *items,
+static enum weft_status await_replay(struct weft_process_recording *recording, void *const *items,
                                     struct weft_error *error) {
   enum weft_status status;
   int64_t watch_at = 0;
-  while ((status = graph->device->ops->event_query(graph->device, graph->finish, error)) ==
+  while ((status = recording->device->ops->event_query(recording->device, recording->finish, error)) ==
          WEFT_IN_PROGRESS) {
     const int64_t now = weft_clock_ns();
     if (now < watch_at) {
       continue;
     }
     watch_at = now + WATCH_NS;
-    for (uint32_t r = 0; r < graph->rank_count; r++) {
+    for (uint32_t r = 0; r < recording->rank_count; r++) {
       struct weft_pipeline *pipeline = items[r];
       WEFT_TRY(weft_pipeline_poll(pipeline, error));
       status = weft_executor_watch_device(&pipeline->executor, error);
@@ -329,10 +329,10 @@ static enum weft_status await_graph(struct weft_world_graph *graph, void *const 
     (void)weft_executor_fail_device(&first->executor, error);
     return weft_pipeline_give_up(first, first->executor.blamed_rank, error);
   }
-  for (uint32_t r = 0; r < graph->rank_count; r++) {
+  for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
-    pipeline->executor.actions_done += graph->ranks[r].actions;
-    pipeline->graph_steps++;
+    pipeline->executor.actions_done += recording->ranks[r].actions;
+    pipeline->replayed_steps++;
     pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
   }
   return WEFT_OK;
@@ -431,41 +431,40 @@ static void drive_eagerly(void *const *items, uint32_t count) {
   }
 }
 
-/* The graph for this step, recorded if the step before was like it; NULL: there is none, and the
- * step is enqueued action by action. What each step is like is noted even if it cannot be a graph:
- * it may have freed what the graph uses. So does another source, and its rows may be where the
- * old ones were. */
-static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
+/* The recording for this step, to be made if the step before was like it; NULL: the step is enqueued
+ * action by action. Every step's key is remembered, recorded or not: an eager step, or another
+ * program source, may free memory that the recording refers to, and reuse its addresses. */
+static struct weft_process_recording *find_recording(void *const *items, uint32_t count,
                                            struct weft_error *error) {
   struct weft_pipeline *first = items[0];
-  const char *refusal = count < first->transport->rank_count ? "a rank is on the host" : NULL;
+  const char *reason = count < first->transport->rank_count ? "a rank is on the host" : NULL;
   bool source_is_same = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    refusal =
-        refusal == NULL ? weft_step_graph_refusal_text(weft_step_graph_refuse(pipeline)) : refusal;
+    reason =
+        reason == NULL ? weft_recording_reason_text(weft_recording_reason_of_step(pipeline)) : reason;
     source_is_same = source_is_same && pipeline->handshake_done;
   }
-  if (refusal == NULL && first->graph == NULL && make_graph(first, count, error) < 0) {
-    weft_world_graph_destroy(first->graph);
-    first->graph = NULL;
-    refusal = "there is no memory for a graph";
+  if (reason == NULL && first->process_recording == NULL && make_recording(first, count, error) < 0) {
+    weft_process_recording_destroy(first->process_recording);
+    first->process_recording = NULL;
+    reason = "there is no memory for a recording";
   }
-  struct weft_world_graph *graph = first->graph;
-  const bool same = graph != NULL && is_like_before(graph, items) && source_is_same;
-  if (graph != NULL && !same) {
-    graph->device->ops->graph_destroy(graph->device, graph->recorded);
-    graph->recorded = NULL;
-    graph->refusal[0] = '\0';
+  struct weft_process_recording *recording = first->process_recording;
+  const bool same = recording != NULL && remember_keys(recording, items) && source_is_same;
+  if (recording != NULL && !same) {
+    recording->device->ops->recording_destroy(recording->device, recording->recorded);
+    recording->recorded = NULL;
+    recording->reason[0] = '\0';
   }
-  if (refusal == NULL && graph != NULL && graph->refusal[0] != '\0') {
-    refusal = graph->refusal;
+  if (reason == NULL && recording != NULL && recording->reason[0] != '\0') {
+    reason = recording->reason;
   }
-  weft_step_graph_explain(first, refusal);
-  return same && refusal == NULL ? graph : NULL;
+  weft_recording_explain(first, reason);
+  return same && reason == NULL ? recording : NULL;
 }
 
-/* When each action ran, now that all of them have. Reading the clocks that a graph has noted takes
+/* When each action ran, now that all of them have. Reading the clocks that a recording has noted takes
  * no time; reading events does, so it is left to those who ask. */
 static void write_times(void *const *items, uint32_t count,
                         const struct weft_executor *const *ranks) {
@@ -501,25 +500,25 @@ static void introduce(void *const *items, uint32_t count,
 
 static void drive_step(void *const *items, uint32_t count) {
   struct weft_error error = {.status = WEFT_OK};
-  struct weft_world_graph *graph = find_graph(items, count, &error);
-  if (graph == NULL) {
+  struct weft_process_recording *recording = find_recording(items, count, &error);
+  if (recording == NULL) {
     drive_eagerly(items, count);
     return;
   }
   enum weft_status status = WEFT_OK;
-  if (graph->recorded == NULL) {
-    status = record(graph, items, &error);
-    if (status == WEFT_OK && graph->recorded == NULL) {
-      weft_step_graph_explain(items[0], graph->refusal);
+  if (recording->recorded == NULL) {
+    status = record(recording, items, &error);
+    if (status == WEFT_OK && recording->recorded == NULL) {
+      weft_recording_explain(items[0], recording->reason);
       drive_eagerly(items, count);
       return;
     }
   }
   if (status == WEFT_OK) {
-    status = launch(graph, items, &error);
+    status = launch(recording, items, &error);
   }
   if (status == WEFT_OK) {
-    status = await_graph(graph, items, &error);
+    status = await_replay(recording, items, &error);
   }
   if (status < 0) {
     struct weft_pipeline *first = items[0];
@@ -530,7 +529,7 @@ static void drive_step(void *const *items, uint32_t count) {
   }
 }
 
-/* After a failure, each rank frees what is its own, which others and the graph may still use. A
+/* After a failure, each rank frees what is its own, which others and the recording may still use. A
  * device that does not end is left as it is. */
 static void settle(void *const *items, uint32_t count) {
   struct weft_pipeline *first = items[0];
@@ -542,12 +541,12 @@ static void settle(void *const *items, uint32_t count) {
     failed = failed || status < 0;
     limit = status < 0 ? weft_pipeline_patience(first, status) : limit;
   }
-  if (failed && first->graph != NULL) { /* rank 0's stream comes after the graph */
-    const struct weft_world_graph *graph = first->graph;
-    const struct weft_device_ops *ops = graph->device->ops;
-    if (ops->make_current(graph->device, &error) == WEFT_OK &&
-        ops->event_record(graph->device, graph->finish, graph->origin, &error) == WEFT_OK) {
-      (void)ops->event_wait(graph->device, graph->finish, first->executor.device->stream, &error);
+  if (failed && first->process_recording != NULL) { /* rank 0's stream comes after the recording */
+    const struct weft_process_recording *recording = first->process_recording;
+    const struct weft_device_ops *ops = recording->device->ops;
+    if (ops->make_current(recording->device, &error) == WEFT_OK &&
+        ops->event_record(recording->device, recording->finish, recording->origin, &error) == WEFT_OK) {
+      (void)ops->event_wait(recording->device, recording->finish, first->executor.device->stream, &error);
     }
   }
   for (uint32_t r = 0; failed && settled && r < count; r++) {

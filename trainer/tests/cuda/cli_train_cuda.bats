@@ -57,7 +57,7 @@ last_loss() {
     "WEFT_FAKE_CUDA=fail=cuStreamBeginCapture:1" \
     "$WEFT" train "${model[@]}" --device cuda --data data.txt --steps 3 --eval-every 0
   [ "$status" -eq 0 ]
-  [[ $stderr == "weft: step 2 was enqueued action by action: it cannot be recorded as a graph: cuStreamBeginCapture failed"* ]]
+  [[ $stderr == "weft: step 2 was enqueued action by action: it cannot be recorded as a CUDA graph: cuStreamBeginCapture failed"* ]]
   [ "$(wc -l <<<"$stderr")" -eq 1 ]
   [ "$(jq -c 'select(.loss) | has("no_graph")' <<<"$output" | tr '\n' ' ')" = "false true true " ]
 }
@@ -141,7 +141,7 @@ hash_of() {
   # Stopped, and continued with other stages: the bits of a training that was not.
   on_gpus --data data.txt "${common[@]}" --steps 2 --checkpoint gpu --ranks 2 --partitions 2 --schedule ZBVZeroBubble
   succeeds
-  hash_of "${common[@]}" --steps 4 --resume gpu --ranks 4 --split 2,2,0,0 --no-graph
+  hash_of "${common[@]}" --steps 4 --resume gpu --ranks 4 --split 2,2,0,0 --eager
   hash_of "${common[@]}" --steps 4 --resume gpu --ranks 2 --schedule auto
   # From GPUs to the host, and from the host to GPUs.
   train "${common[@]}" --steps 3 --resume gpu --ranks 3 --split 4,0,0 --checkpoint host
@@ -232,7 +232,7 @@ hash_of() {
   weft sample --checkpoint c --prompt 'line ' --tokens 200 --json
   succeeds
   [[ $drawn == *"$(jq -r '.text[:20]' <<<"$output" | head -n 1)"* ]]
-  on_gpus --data data.txt "${words[@]}" -o trace.json --no-graph
+  on_gpus --data data.txt "${words[@]}" -o trace.json --eager
   succeeds
   jq -e '.traceEvents | length > 10' trace.json
 }

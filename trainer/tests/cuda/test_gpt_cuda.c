@@ -184,7 +184,7 @@ static void test_same_bits(void **state) {
         char what[64];
         options.schedule = schedules[s];
         options.ranks = ranks;
-        options.no_graph = graph == 0;
+        options.eager = graph == 0;
         (void)snprintf(what, sizeof what, "%s, %u ranks, %s", schedules[s], ranks,
                        graph > 0 ? "graph" : "no graph");
         seed++;
@@ -214,7 +214,7 @@ static void test_looped_bfs(void **state) {
   fake_cuda_reset(NULL);
   train(options, false, "LoopedBFS on the host", &host);
   train(options, true, "LoopedBFS", &graph);
-  options.no_graph = true;
+  options.eager = true;
   train(options, true, "LoopedBFS without graph", &enqueued);
   assert_int_equal(memcmp(&graph.state_hash, &enqueued.state_hash, sizeof graph.state_hash), 0);
   for (uint32_t s = 0; s < STEPS; s++) {
@@ -243,7 +243,7 @@ static void test_fifty_steps(void **state) {
     options.transport = "cuda";
     options.ranks = 1 + k;
     options.schedule = k == 2 ? "ZBH1" : k == 1 ? "ZBVZeroBubble" : "1F1B";
-    options.no_graph = k == 2;
+    options.eager = k == 2;
     fake_cuda_reset(&(struct fake_cuda_options){.seed = k});
     assert_int_equal(weft_cuda_open(NULL, NULL, options.ranks, &options.cuda, &error), WEFT_OK);
     assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
@@ -288,7 +288,7 @@ static void test_graph_same_bits(void **state) {
   static const struct {
     const char *schedule;
     uint32_t ranks, stage_count, blocks[8];
-    bool tied, no_graph;
+    bool tied, eager;
   } cases[] = {{"1F1B", 2, 2, {3, 3}, true, false},
                {"ZBVZeroBubble", 2, 4, {2, 2, 2, 0}, true, false},
                {"ZBH1", 3, 3, {6, 0, 0}, false, true},
@@ -316,7 +316,7 @@ static void test_graph_same_bits(void **state) {
     options.training.config.tied = cases[k].tied;
     options.schedule = cases[k].schedule;
     options.ranks = cases[k].ranks;
-    options.no_graph = cases[k].no_graph;
+    options.eager = cases[k].eager;
     options.first_layers = first;
     assert_int_equal(weft_gpt_split_counts(&options.training.config, cases[k].blocks,
                                            cases[k].stage_count, first, &error),
@@ -327,7 +327,7 @@ static void test_graph_same_bits(void **state) {
     fake_cuda_reset(
         &(struct fake_cuda_options){.seed = k, .queues = 1 + k % 9, .devices = 1 + k % 2});
     train(options, true, what, &run);
-    assert_true(fake_cuda_calls("cuGraphLaunch") >= STEPS - 1 || cases[k].no_graph);
+    assert_true(fake_cuda_calls("cuGraphLaunch") >= STEPS - 1 || cases[k].eager);
     if (!same_bits(&run, &one[cases[k].tied])) {
       fail_msg("%s: not the bits of one rank", what);
     }
@@ -346,7 +346,7 @@ static void test_replicas(void **state) {
     uint32_t ranks;
     enum weft_gpt_shard shard;
     const char *schedule;
-    bool no_graph;
+    bool eager;
   } cases[] = {{1, WEFT_GPT_SHARD_NONE, "GPipe", true},
                {2, WEFT_GPT_SHARD_FULL, "ZBVZeroBubble", false},
                {1, WEFT_GPT_SHARD_GRADS, "1F1B", false},
@@ -370,13 +370,13 @@ static void test_replicas(void **state) {
       options.ranks = cases[k].ranks;
       options.shard = cases[k].shard;
       options.schedule = cases[k].schedule;
-      options.no_graph = cases[k].no_graph;
+      options.eager = cases[k].eager;
       (void)snprintf(what, sizeof what, "%u replicas, case %u", replicas, (unsigned)k);
       seed++;
       fake_cuda_reset(&(struct fake_cuda_options){
           .seed = seed, .queues = 1 + (uint32_t)seed % 9, .devices = 1 + (uint32_t)seed % 3});
       train(options, true, what, k == 0 ? &one : &run);
-      assert_true(cases[k].no_graph || fake_cuda_calls("cuGraphLaunch") >= STEPS - 1);
+      assert_true(cases[k].eager || fake_cuda_calls("cuGraphLaunch") >= STEPS - 1);
       if (k == 0) {
         for (uint32_t s = 0; s < STEPS; s++) {
           assert_true(fabs(one.losses[s] - host.losses[s]) < 0.002 * host.losses[s]);
