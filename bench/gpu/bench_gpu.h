@@ -54,7 +54,7 @@ struct weft_bench_gpu_result {
   int64_t graph_bytes;        /* that the driver took for the second step, which is recorded */
   int64_t later_bytes;        /* and after it */
   uint64_t replayed_steps;
-  uint64_t checksum;          /* of losses and gradients; 0: not known */
+  uint64_t checksum; /* of losses and gradients; 0: not known */
   double losses[WEFT_BENCH_GPU_MICROBATCHES_MAX];
 };
 

@@ -310,16 +310,16 @@ struct weft_transport_ops {
    * thread. */
   void (*location)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
 
-  /* Where one thread drives all ranks of a process, else NULL. Every rank calls it with something
-   * of its own; the last one to come calls drive() for all of them, [rank_count], and then all
-   * calls return WEFT_OK. WEFT_IN_PROGRESS: not all have come until then; call again. An agreed
-   * failure ends the wait. A rank that is apart comes when it is done, with NULL twice: calls
-   * return when it has come as well. After a failure, its own returns when nobody is in drive(). */
-  enum weft_status (*together)(struct weft_transport *transport, void *item,
-                               void (*drive)(void *const *items, uint32_t count), int64_t until,
-                               struct weft_error *error);
-  /* This rank is driven by its own thread from here on; not among drive()'s. */
-  void (*apart)(struct weft_transport *transport);
+  /* Where one thread drives all ranks of a process, else NULL. Every rank arrives with an item of
+   * its own; the last one calls drive() for all of them, [rank_count], and then all calls return
+   * WEFT_OK. WEFT_IN_PROGRESS: not all have arrived at `until`; call again. An agreed failure ends
+   * the wait. An undriven rank arrives when it is done, with NULL twice: calls return when it has
+   * arrived as well. After a failure, its own returns when nobody is in drive(). */
+  enum weft_status (*step_barrier)(struct weft_transport *transport, void *item,
+                                   void (*drive)(void *const *items, uint32_t count), int64_t until,
+                                   struct weft_error *error);
+  /* This rank is driven by its own thread from here on; it is not among the items of drive(). */
+  void (*set_undriven)(struct weft_transport *transport);
 
   /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
    * does not wait for the others. All members give the same `id`, and every group of the world

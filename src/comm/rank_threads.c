@@ -10,7 +10,7 @@
 #include <weft/ir.h>
 #include <weft/support.h>
 
-#include "comm/meeting.h"
+#include "comm/step_barrier.h"
 
 enum { WATCH_NS = 100 * 1000 * 1000, NS_PER_S = 1000000000 };
 
@@ -214,10 +214,10 @@ static void fail_stuck(const struct rank_thread *rank) {
 /* It is not waited for any more. Where ranks take turns, it has the turn, and the others wait for
  * it forever. */
 static void leave_behind(struct rank_threads *threads, uint32_t stuck) {
-  if (threads->run.meeting != NULL) { /* a thread that works for all ranks is stuck in its call */
+  if (threads->run.barrier != NULL) { /* the leader is stuck in its call */
     (void)__atomic_fetch_or(&threads->run.world->ranks[stuck].status.flags, WEFT_RANK_LEFT_BEHIND,
                             __ATOMIC_SEQ_CST);
-    stuck = weft_meeting_leave_driver(threads->run.meeting, stuck);
+    stuck = weft_step_barrier_abandon_leader(threads->run.barrier, stuck);
   }
   for (uint32_t r = 0; r < threads->run.world->rank_count; r++) {
     struct rank_thread *rank = &threads->ranks[r];

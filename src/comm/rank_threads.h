@@ -9,11 +9,11 @@
 #include "comm/comm_registry.h"
 #include "comm/world.h"
 
-struct weft_meeting;
+struct weft_step_barrier;
 
 struct weft_rank_threads {
   struct weft_world *world;
-  struct weft_meeting *meeting;            /* one thread may work for all ranks there; or NULL */
+  struct weft_step_barrier *barrier;       /* where one thread may lead all ranks; or NULL */
   struct weft_comm *comm;                  /* whose endpoints the ranks are given, */
   struct weft_transport *const *endpoints; /* unless these: [rank_count] */
   weft_rank_main *rank_main;

@@ -13,9 +13,9 @@ struct weft_handshake {
   uint64_t boundaries;    /* hash */
   uint64_t program;       /* hash of the first program */
   uint64_t configuration; /* hash of options, and the user's own */
-  uint64_t device;   /* with streams, of the rank: its address, for ranks of its process; or 0 */
+  uint64_t device;    /* with streams, of the rank: its address, for ranks of its process; or 0 */
   uint64_t recording; /* why its steps cannot be recorded: enum weft_recording_reason */
-  char boundary[56]; /* the first boundary in words, for the message */
+  char boundary[56];  /* the first boundary in words, for the message */
 };
 _Static_assert(sizeof(struct weft_handshake) <= WEFT_EXCHANGE_MAX, "one exchange");
 

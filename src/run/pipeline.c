@@ -232,7 +232,7 @@ static enum weft_status check_finish(const struct weft_pipeline *pipeline,
                                      struct weft_error *error) {
   const struct weft_pipeline_options *options = &pipeline->options;
   return options->finish != NULL && options->device != NULL &&
-                 pipeline->transport->ops->together == NULL
+                 pipeline->transport->ops->step_barrier == NULL
              ? weft_fail(error, WEFT_ERR_USAGE, "do what ends the step after weft_pipeline_step()",
                          "options.finish is for ranks that end a step together, as those of the "
                          "transport cuda do; the transport is %s",
@@ -305,7 +305,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   }
   weft_executor_await_devices(&pipeline->executor, 2 * limit);
   weft_process_recording_destroy(pipeline->process_recording);
-  weft_rank_recording_destroy(pipeline->apart);
+  weft_rank_recording_destroy(pipeline->rank_recording);
   weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
@@ -420,7 +420,7 @@ static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_
   weft_executor_begin(executor, row, pipeline->step);
   weft_rank_recording_begin_step(pipeline);
   pipeline->state = WEFT_PIPELINE_RUNNING;
-  return pipeline->transport->ops->together == NULL && pipeline->apart == NULL
+  return pipeline->transport->ops->step_barrier == NULL && pipeline->rank_recording == NULL
              ? weft_executor_begin_times(executor, error)
              : WEFT_OK;
 }
@@ -447,7 +447,7 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
   WEFT_NEED(batch, error);
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
-  if (pipeline->transport->ops->together != NULL) {
+  if (pipeline->transport->ops->step_barrier != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "call weft_pipeline_step() or weft_pipeline_eval()",
                      "on the transport %s the ranks of a process end each step together",
                      pipeline->transport->ops->name);
@@ -553,8 +553,8 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
   if (status == WEFT_OK) {
-    status = pipeline->apart != NULL ? weft_rank_recording_advance(pipeline, error)
-                                     : weft_executor_advance(&pipeline->executor, error);
+    status = pipeline->rank_recording != NULL ? weft_rank_recording_advance(pipeline, error)
+                                              : weft_executor_advance(&pipeline->executor, error);
   }
   if ((status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) &&
       pipeline->executor.device != NULL) {
@@ -596,11 +596,11 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
                ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                : status;
   }
-  const bool meets = pipeline->transport->ops->together != NULL;
-  if (meets && has_streams(pipeline)) {
-    status = weft_pipeline_step_together(pipeline, error);
-  } else if (meets) {
-    pipeline->transport->ops->apart(pipeline->transport);
+  const bool one_process = pipeline->transport->ops->step_barrier != NULL;
+  if (one_process && has_streams(pipeline)) {
+    status = weft_pipeline_step_process(pipeline, error);
+  } else if (one_process) {
+    pipeline->transport->ops->set_undriven(pipeline->transport);
   }
   while (pipeline->state == WEFT_PIPELINE_RUNNING &&
          (status = weft_pipeline_advance(pipeline, error)) == WEFT_IN_PROGRESS) {
@@ -610,12 +610,12 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
       break;
     }
   }
-  if (meets && !has_streams(pipeline)) {
+  if (one_process && !has_streams(pipeline)) {
     /* What ranks on devices have enqueued uses buffers of this one, too: it has to be done. */
     struct weft_error failure;
-    const enum weft_status met = pipeline->transport->ops->together(pipeline->transport, NULL, NULL,
-                                                                    WEFT_TIME_NEVER, &failure);
-    if (status == WEFT_OK && met < 0) {
+    const enum weft_status joined = pipeline->transport->ops->step_barrier(
+        pipeline->transport, NULL, NULL, WEFT_TIME_NEVER, &failure);
+    if (status == WEFT_OK && joined < 0) {
       *error = failure;
       status = follow(pipeline, error);
     }

@@ -33,18 +33,19 @@ struct weft_pipeline {
   bool want_losses, want_outputs;
   struct weft_step_result result;
 
-  /* Where one thread drives all ranks of the process (step_together.c). */
-  struct weft_process_recording *process_recording; /* rank 0's: of the step of all ranks, or NULL */
+  /* Where one thread drives all ranks of the process (step_process.c). */
+  struct weft_process_recording
+      *process_recording; /* rank 0's: of the step of all ranks, or NULL */
   /* Why the last step was not replayed; NULL: it was. Set on the first pipeline with a device (one
    * process) or on every rank, and so is the number of steps that were replayed. */
   const char *eager_reason;
   uint64_t replayed_steps;
   const struct weft_executor **ranks; /* [rank_count]; of the first one that is driven, else NULL */
-  enum weft_status together_status;   /* of the step */
-  struct weft_error *together_error;  /* the caller's */
+  enum weft_status driven_status;     /* of the step */
+  struct weft_error *driven_error;    /* the caller's */
 
-  /* Where each rank is a process (step_apart.c). */
-  struct weft_rank_recording *apart; /* NULL: this rank launches every action */
+  /* Where each rank is a process (step_rank.c). */
+  struct weft_rank_recording *rank_recording; /* NULL: this rank launches every action */
   char reason_text[600];
 };
 
@@ -60,17 +61,18 @@ enum weft_status weft_pipeline_poll(struct weft_pipeline *pipeline, struct weft_
 int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_status status);
 
 /* Runs the step that has begun together with those of all ranks of the process; blocks. */
-enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
-                                             struct weft_error *error);
+enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
+                                            struct weft_error *error);
 void weft_process_recording_destroy(struct weft_process_recording *graph);
 
 /* Why steps of this rank cannot be recorded by themselves: enum weft_recording_reason. */
 uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline);
-/* After the handshake: makes pipeline->apart if all ranks of the pipeline can. */
+/* After the handshake: makes pipeline->rank_recording if all ranks of the pipeline can. */
 enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline, struct weft_error *error);
 void weft_rank_recording_begin_step(struct weft_pipeline *pipeline);
-/* With pipeline->apart: as weft_executor_advance(), by replaying the step or action by action. */
-enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline, struct weft_error *error);
+/* With pipeline->rank_recording: as weft_executor_advance(), by replaying the step or action by action. */
+enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
+                                             struct weft_error *error);
 void weft_rank_recording_destroy(struct weft_rank_recording *graph); /* NULL is fine */
 
 #endif

@@ -221,7 +221,7 @@ static enum weft_status capture_end(struct weft_device *device, struct weft_stre
 }
 
 static enum weft_status replay(struct weft_device *device, struct weft_device_recording *graph,
-                                     struct weft_stream *stream, struct weft_error *error) {
+                               struct weft_stream *stream, struct weft_error *error) {
   const int64_t begin = weft_clock_ns();
   if (probe.hangs && step_count == HANG_AT) {
     *never = 1;
@@ -230,8 +230,7 @@ static enum weft_status replay(struct weft_device *device, struct weft_device_re
     times[0][step_count] = entered_ns - done_ns;
     times[1][step_count] = begin - entered_ns;
   }
-  const enum weft_status status =
-      real(device)->ops->replay(real(device), graph, stream, error);
+  const enum weft_status status = real(device)->ops->replay(real(device), graph, stream, error);
   launched_ns = weft_clock_ns();
   if (step_count < wanted) {
     times[2][step_count] = launched_ns - begin;

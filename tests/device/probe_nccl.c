@@ -72,7 +72,7 @@ static enum weft_status receive(struct weft_transport *transport, uint32_t chann
 }
 
 static enum weft_status replay(struct weft_device *device, struct weft_device_recording *graph,
-                                     struct weft_stream *stream, struct weft_error *error) {
+                               struct weft_stream *stream, struct weft_error *error) {
   const int64_t begin = weft_clock_ns();
   const enum weft_status status = device_ops->replay(device, graph, stream, error);
   count(&begins, begin - entered_ns);

@@ -381,8 +381,7 @@ static void culprits_are_named(void **state) {
     crash_everywhere(&of);
   }
   for (uint32_t k = 0; k < 2; k++) {
-    struct crashes of = {
-        .schedule = "1F1B", .eager = k % 2 == 0, .devices = 1, .query_nodes = 1};
+    struct crashes of = {.schedule = "1F1B", .eager = k % 2 == 0, .devices = 1, .query_nodes = 1};
     crash_everywhere(&of);
     assert_true(5 * of.named > of.count);
   }

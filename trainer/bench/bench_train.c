@@ -17,8 +17,8 @@
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
-#include "trainer/bench/bench_train.h"
 #include "cli/io/error_message.h"
+#include "trainer/bench/bench_train.h"
 #include "trainer/command/sample_text.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/aligned_memory.h"

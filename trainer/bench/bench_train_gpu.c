@@ -13,9 +13,9 @@
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
-#include "trainer/bench/bench_train.h"
 #include "cli/io/error_message.h"
 #include "cli/scoped.h"
+#include "trainer/bench/bench_train.h"
 #include "trainer/command/train_setup.h"
 #include "trainer/model/aligned_memory.h"
 

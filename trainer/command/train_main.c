@@ -5,8 +5,8 @@
 
 #include <weft/support.h>
 
-#include "trainer/bench/bench_train.h"
 #include "cli/cli_program.h"
+#include "trainer/bench/bench_train.h"
 #include "trainer/command/train_commands.h"
 
 static const struct weft_cli_handler handlers[] = {

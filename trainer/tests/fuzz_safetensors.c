@@ -3,8 +3,8 @@
  *   - where tensors were found, they lie in the file, and cover its data exactly. */
 #include <string.h>
 
-#include "trainer/checkpoint/safetensors.h"
 #include "support_fuzz.h"
+#include "trainer/checkpoint/safetensors.h"
 
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u

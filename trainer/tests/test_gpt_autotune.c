@@ -13,10 +13,10 @@
 
 #include <weft/weft.h>
 
+#include "support_gpt_hand.h"
 #include "trainer/train/autotune_policy.h"
 #include "trainer/train/rank.h"
 #include "trainer/train/trainer.h"
-#include "support_gpt_hand.h"
 
 /* ---- Times that are made up ---- */
 

@@ -28,10 +28,10 @@
 
 #include <cmocka.h>
 
+#include "support_memory.h"
 #include "trainer/checkpoint/checkpoint.h"
 #include "trainer/checkpoint/checkpoint_folder.h"
 #include "trainer/model/aligned_memory.h"
-#include "support_memory.h"
 
 #define PARTS 3
 

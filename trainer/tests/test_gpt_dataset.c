@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "trainer/data/dataset.h"
 #include "support_memory.h"
+#include "trainer/data/dataset.h"
 
 /* ---- A folder to read from ---- */
 

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "trainer/kernels/gemm_avx512.h"
 #include "support_gpt_reference.h"
+#include "trainer/kernels/gemm_avx512.h"
 
 static bool has_product(void) {
   const float one = 1.0f;

@@ -13,8 +13,8 @@
 
 #include <weft/weft.h>
 
-#include "trainer/model/layer_graph.h"
 #include "support_gpt_hand.h"
+#include "trainer/model/layer_graph.h"
 
 enum { MICROBATCHES = 8 };
 

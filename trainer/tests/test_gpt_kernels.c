@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
+#include "support_gpt_reference.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/kernels/simd.h"
-#include "support_gpt_reference.h"
 
 static struct reference_buffer random_buffer(uint64_t seed, double size, uint64_t count,
                                              uint64_t shift) {

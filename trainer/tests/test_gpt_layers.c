@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include "support_gpt_reference.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/layer.h"
-#include "support_gpt_reference.h"
 
 /* A layer with everything around it. */
 struct layer {

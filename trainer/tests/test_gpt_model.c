@@ -11,8 +11,8 @@
 
 #include <weft/support.h>
 
-#include "trainer/model/model.h"
 #include "support_memory.h"
+#include "trainer/model/model.h"
 
 static struct weft_gpt_config config_of(uint32_t layers, uint32_t dim, uint32_t context) {
   return (struct weft_gpt_config){.blocks = layers,

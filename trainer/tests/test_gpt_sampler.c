@@ -11,11 +11,11 @@
 
 #include <weft/support.h>
 
+#include "support_memory.h"
 #include "trainer/infer/kv_cache.h"
 #include "trainer/infer/sampler.h"
 #include "trainer/kernels/kernels.h"
 #include "trainer/model/layer.h"
-#include "support_memory.h"
 
 /* ---- A model ---- */
 

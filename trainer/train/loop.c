@@ -205,8 +205,8 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
                                          training->warmup_steps, training->total_steps);
     weft_gpt_rank_set_step(rank, report.rate);
     WEFT_TRY(weft_pipeline_step(rank->pipeline, &batch, &result, error));
-    if (rank->trainer->gpus_apart) {
-      WEFT_TRY(weft_gpt_rank_finish_apart(rank, error));
+    if (rank->trainer->process_per_rank) {
+      WEFT_TRY(weft_gpt_exchange_end_step(rank, error));
     }
     const int64_t pipeline_ns = weft_clock_ns() - begin_ns;
     weft_gpt_profile_add_step(rank);

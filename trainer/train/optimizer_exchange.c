@@ -202,7 +202,7 @@ static enum weft_status exchange_sums(struct weft_gpt_rank *rank, struct weft_er
 
 /* ---- The end of the step ---- */
 
-enum weft_status weft_gpt_rank_finish_apart(struct weft_gpt_rank *rank, struct weft_error *error) {
+enum weft_status weft_gpt_exchange_end_step(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
   struct weft_device *device = rank->compute->device;
   const uint32_t sum = options->replicas > 1 ? 1 : 0; /* passes of finish_step() */
@@ -227,7 +227,7 @@ enum weft_status weft_gpt_rank_finish_apart(struct weft_gpt_rank *rank, struct w
 enum weft_status weft_gpt_exchange_init(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_device *device = rank->compute->device;
   const struct weft_allocator *allocator = rank->trainer->allocator;
-  if (!rank->trainer->gpus_apart) {
+  if (!rank->trainer->process_per_rank) {
     return WEFT_OK;
   }
   WEFT_TRY(device->ops->make_current(device, error));
@@ -237,7 +237,7 @@ enum weft_status weft_gpt_exchange_init(struct weft_gpt_rank *rank, struct weft_
 
 void weft_gpt_exchange_finish(struct weft_gpt_rank *rank) {
   const struct weft_allocator *allocator = rank->trainer->allocator;
-  if (rank->trainer->gpus_apart && rank->compute != NULL && rank->compute->device != NULL) {
+  if (rank->trainer->process_per_rank && rank->compute != NULL && rank->compute->device != NULL) {
     struct weft_device *device = rank->compute->device;
     (void)device->ops->make_current(device, NULL);
     device->ops->event_destroy(device, allocator, rank->exchange.event);

@@ -232,7 +232,7 @@ enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct 
   switch (pass + (options->replicas > 1 ? REDUCE : SUM)) {
     case REDUCE: WEFT_TRY(for_layers(rank, reduce_layer, stream, error)); return WEFT_IN_PROGRESS;
     case SUM:
-      for (uint32_t n = 0; n < rank->own_stage_count && !rank->trainer->gpus_apart; n++) {
+      for (uint32_t n = 0; n < rank->own_stage_count && !rank->trainer->process_per_rank; n++) {
         weft_gpt_stage_memory_release_gradients(&rank->stages[rank->own_stages[n]]->memory);
       }
       WEFT_TRY(sum_squares(rank, stream, error));

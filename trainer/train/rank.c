@@ -64,7 +64,7 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   const uint32_t pair[2] = {first + trainer->rank_of[0],
                             first + trainer->rank_of[trainer->stage_count - 1]};
   const bool reach =
-      trainer->options.cuda != NULL && !trainer->gpus_apart; /* each other's memory */
+      trainer->options.cuda != NULL && !trainer->process_per_rank; /* each other's memory */
   struct weft_device *device = rank->compute->device;
   if (replicas > 1 && !reach) {
     WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, device, &rank->replica_group,
@@ -186,8 +186,8 @@ static const struct weft_gpt_stage *find_peer(void *context, const struct weft_g
 static enum weft_status check_replicas(const struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_device *device = rank->compute->device;
-  for (uint32_t d = 0; trainer->options.cuda != NULL && !trainer->gpus_apart && d < rank->replica;
-       d++) {
+  for (uint32_t d = 0;
+       trainer->options.cuda != NULL && !trainer->process_per_rank && d < rank->replica; d++) {
     struct weft_device *other =
         weft_gpt_trainer_local(trainer, d * trainer->options.ranks + rank->row)->compute->device;
     if (device->ops->reach(device, other) == WEFT_REACH_NONE ||
@@ -203,7 +203,7 @@ static enum weft_status check_replicas(const struct weft_gpt_rank *rank, struct 
 static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
-  const bool shares = trainer->options.cuda != NULL && !trainer->gpus_apart;
+  const bool shares = trainer->options.cuda != NULL && !trainer->process_per_rank;
   rank->context =
       (struct weft_gpt_stage_context){.allocator = trainer->allocator,
                                       .config = &trainer->config,
@@ -351,7 +351,7 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   options.stall_limit = trainer->stall_limit;
   options.device = rank->compute->device;
   options.eager = trainer->options.eager;
-  if (rank->compute->ops->clip != NULL && !trainer->gpus_apart) {
+  if (rank->compute->ops->clip != NULL && !trainer->process_per_rank) {
     options.finish = weft_gpt_rank_finish_step;
     options.finish_context = rank;
   }

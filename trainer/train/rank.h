@@ -116,7 +116,7 @@ struct weft_gpt_rank {
   const uint32_t *own_layers, *own_stages; /* ascending */
   uint32_t own_layer_count, own_stage_count;
   bool has_first, has_last; /* stage */
-  char eager_reason[640]; /* why the last step was not replayed */
+  char eager_reason[640];   /* why the last step was not replayed */
   bool has_head;            /* any: a loss */
 
   struct weft_group *replica_group;  /* the same row of all replicas; NULL: one replica */
@@ -132,7 +132,7 @@ struct weft_gpt_rank {
   struct {
     struct weft_stream *stream;
     struct weft_device_event *event;
-  } exchange; /* of optimizer_exchange.c, with gpus_apart */
+  } exchange; /* of optimizer_exchange.c, with process_per_rank */
 
   char *inputs, *targets[WEFT_GPT_HEADS_MAX]; /* [batch][context] */
   uint64_t step;                              /* done */
@@ -185,7 +185,7 @@ struct weft_gpt_trainer {
   bool virtual_time;
   int64_t stall_limit;               /* 0: none, as in virtual time */
   uint32_t first_local, local_count; /* ranks of the world in this process */
-  bool gpus_apart;                   /* ranks compute on GPUs, each in a process of its own */
+  bool process_per_rank;             /* ranks compute on GPUs, each in a process of its own */
   struct weft_gpt_rank *ranks;       /* [local_count] */
 };
 
@@ -258,7 +258,7 @@ enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct 
 /* ---- optimizer_exchange.c ---- */
 
 /* The same where ranks with GPUs are processes: after the pipeline's step, in its place. Blocks. */
-enum weft_status weft_gpt_rank_finish_apart(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_exchange_end_step(struct weft_gpt_rank *rank, struct weft_error *error);
 enum weft_status weft_gpt_exchange_init(struct weft_gpt_rank *rank, struct weft_error *error);
 void weft_gpt_exchange_finish(struct weft_gpt_rank *rank);
 

@@ -100,8 +100,9 @@ static enum weft_status unshard_enqueued(struct weft_gpt_stage *stage,
 }
 
 /* The same through memory of the host. */
-static enum weft_status unshard_apart(struct weft_gpt_stage *stage, struct weft_stage_call *call,
-                                      struct weft_error *error) {
+static enum weft_status unshard_through_host(struct weft_gpt_stage *stage,
+                                             struct weft_stage_call *call,
+                                             struct weft_error *error) {
   const struct weft_gpt_stage_memory *memory = &stage->memory;
   if (!call->again) {
     WEFT_TRY(round_slices(stage, call->stream, error));
@@ -140,7 +141,7 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
   if (stage->context->compute->ops->enqueues) {
     return stage->context->group == NULL ? enqueue_unshard(stage, call->stream, error)
            : stage->gathered == NULL     ? unshard_enqueued(stage, call, error)
-                                         : unshard_apart(stage, call, error);
+                                         : unshard_through_host(stage, call, error);
   }
   if (!call->again) {
     stage->collectives_done = 0;

@@ -22,7 +22,7 @@ static struct weft_lower_options lower_options(const struct weft_gpt_trainer *tr
   lower.unshard_window = options->unshard_window;
   lower.reduce_grad = options->replicas > 1;
   lower.tie_grad = trainer->config.tied;
-  lower.by_time = trainer->gpus_apart; /* recordings of ranks have one transfer at a time */
+  lower.by_time = trainer->process_per_rank; /* recordings of ranks have one transfer at a time */
   return lower;
 }
 

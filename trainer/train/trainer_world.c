@@ -47,7 +47,7 @@ static enum weft_status open_world(struct weft_gpt_trainer *trainer, struct weft
   }
   trainer->first_local = local->rank;
   trainer->local_count = one_rank ? 1 : trainer->world_size;
-  trainer->gpus_apart = options->cuda != NULL && local->ops->together == NULL;
+  trainer->process_per_rank = options->cuda != NULL && local->ops->step_barrier == NULL;
   trainer->virtual_time = local->ops->virtual_time;
   trainer->stall_limit = trainer->virtual_time ? 0 : options->stall_limit;
   return WEFT_OK;

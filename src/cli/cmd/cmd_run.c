@@ -89,7 +89,8 @@ static int lower(struct subject *subject) {
   if (subject->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  options.by_time = subject->transport->gpus_only; /* recordings of ranks have one transfer at a time */
+  options.by_time =
+      subject->transport->gpus_only; /* recordings of ranks have one transfer at a time */
   WEFT_CLI_TRY(weft_cli_result(
       subject->cli, subject->name,
       weft_lower(subject->cli->allocator, subject->given, &options, &subject->lowered, &error),

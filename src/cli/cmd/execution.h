@@ -30,7 +30,7 @@ struct weft_cli_execution {
   struct weft_cli_stages *stages;
   const struct weft_comm_info *transport;
   struct weft_cuda *cuda;   /* the ranks' GPUs; or NULL */
-  bool eager;            /* on them */
+  bool eager;               /* on them */
   struct weft_cli_job *job; /* where a rank is a process, else NULL; it has the program's ranks */
   enum weft_send_model comm;
   uint32_t slots;      /* of WEFT_COMM_SLOTS */
@@ -59,9 +59,9 @@ struct weft_cli_execution {
   struct weft_cli_rank_step *rank_steps; /* [step][rank] */
   uint64_t *event_begin;                 /* [rank_count + 1] into the events of a step */
   struct weft_event *events;             /* [step][event_begin[rank_count]], or NULL */
-  const char *eager_reason;             /* on GPUs without eager: why the last step was not replayed */
-  uint64_t replayed_steps;               /* on GPUs, warm-up included */
-  struct weft_transport *first;          /* an endpoint, rank 0's if it is here, for
+  const char *eager_reason;     /* on GPUs without eager: why the last step was not replayed */
+  uint64_t replayed_steps;      /* on GPUs, warm-up included */
+  struct weft_transport *first; /* an endpoint, rank 0's if it is here, for
                                             weft_hang_dump() */
 
   /* Private. */

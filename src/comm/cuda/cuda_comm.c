@@ -2,7 +2,7 @@
  * hand-over of the buffer, with an event of the GPU for its content (weft/transport.h). What
  * differs is who calls: launching work from several threads costs more than from one, because the
  * driver has a lock, and a graph of all ranks can be recorded by one thread only. So the ranks
- * meet in weft_pipeline_step(), and one of their threads does the step of all of them. */
+ * arrive at a barrier in weft_pipeline_step(), and the last one runs the step of all of them. */
 #include "comm/threads/threads.h"
 
 static enum weft_status open_comm(const struct weft_allocator *allocator,

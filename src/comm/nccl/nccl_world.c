@@ -185,7 +185,8 @@ static bool is_quiet(struct weft_nccl_world *world) {
  * end. */
 static void disconnect(struct weft_comm *comm) {
   struct weft_nccl_world *world = world_of(comm);
-  __atomic_store_n(&world->recorded, false, __ATOMIC_RELAXED); /* recordings have gone with pipelines */
+  __atomic_store_n(&world->recorded, false,
+                   __ATOMIC_RELAXED); /* recordings have gone with pipelines */
   struct weft_error error;
   if (world->any_lanes && is_quiet(world)) {
     weft_nccl_finalize(world);

@@ -140,10 +140,10 @@ struct weft_nccl_world {
   uint32_t lane_count;
   bool any_lanes; /* of any rank */
   struct weft_channel_ends by_channel;
-  uint64_t polled;              /* messages in flight whose event must be asked for */
-  bool cancelled;               /* a message was */
-  bool recorded;                /* recordings have transfers: communicators end after those; atomic */
-  bool stuck;                   /* a communicator has not ended: nothing is freed */
+  uint64_t polled; /* messages in flight whose event must be asked for */
+  bool cancelled;  /* a message was */
+  bool recorded;   /* recordings have transfers: communicators end after those; atomic */
+  bool stuck;      /* a communicator has not ended: nothing is freed */
   struct weft_nccl_rank *ranks; /* [rank_count] */
 
   int64_t next_poll;

@@ -150,8 +150,8 @@ static const void *endpoint_exchanged(struct weft_transport *transport, uint32_t
 void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure) {
   if (weft_world_fail(&threads->world, failure)) {
     signal_all_but(threads, NULL);
-    if (threads->meets) {
-      weft_meeting_wake(&threads->meeting);
+    if (threads->one_process) {
+      weft_step_barrier_wake(&threads->barrier);
     }
   }
 }
@@ -182,16 +182,18 @@ static enum weft_status endpoint_group(struct weft_transport *transport, uint32_
                           out, error);
 }
 
-static enum weft_status endpoint_together(struct weft_transport *transport, void *item,
-                                          void (*drive)(void *const *items, uint32_t count),
-                                          int64_t until, struct weft_error *error) {
-  struct weft_meeting *meeting = &((struct weft_endpoint *)transport)->threads->meeting;
-  return item != NULL ? weft_meeting_join(meeting, transport->rank, item, drive, until, error)
-                      : weft_meeting_join_apart(meeting, transport->rank, error);
+static enum weft_status endpoint_step_barrier(struct weft_transport *transport, void *item,
+                                              void (*drive)(void *const *items, uint32_t count),
+                                              int64_t until, struct weft_error *error) {
+  struct weft_step_barrier *barrier = &((struct weft_endpoint *)transport)->threads->barrier;
+  return item != NULL
+             ? weft_step_barrier_arrive(barrier, transport->rank, item, drive, until, error)
+             : weft_step_barrier_arrive_undriven(barrier, transport->rank, error);
 }
 
-static void endpoint_apart(struct weft_transport *transport) {
-  weft_meeting_set_apart(&((struct weft_endpoint *)transport)->threads->meeting, transport->rank);
+static void endpoint_set_undriven(struct weft_transport *transport) {
+  weft_step_barrier_set_undriven(&((struct weft_endpoint *)transport)->threads->barrier,
+                                 transport->rank);
 }
 
 #define ENDPOINT_OPS                                                                            \
@@ -204,14 +206,16 @@ static void endpoint_apart(struct weft_transport *transport) {
   .rank_status = endpoint_status, .group = endpoint_group
 
 static const struct weft_transport_ops threads_ops = {.name = "threads", ENDPOINT_OPS};
-static const struct weft_transport_ops meeting_ops = {
-    .name = "cuda", .together = endpoint_together, .apart = endpoint_apart, ENDPOINT_OPS};
+static const struct weft_transport_ops cuda_ops = {.name = "cuda",
+                                                   .step_barrier = endpoint_step_barrier,
+                                                   .set_undriven = endpoint_set_undriven,
+                                                   ENDPOINT_OPS};
 
 /* ---- the world ---- */
 
 static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   struct weft_endpoint *endpoint = &threads->endpoints[rank];
-  endpoint->base = (struct weft_transport){.ops = threads->meets ? &meeting_ops : &threads_ops,
+  endpoint->base = (struct weft_transport){.ops = threads->one_process ? &cuda_ops : &threads_ops,
                                            .rank = rank,
                                            .rank_count = threads->world.rank_count};
   endpoint->threads = threads;
@@ -258,8 +262,8 @@ static struct weft_threads *threads_of(struct weft_comm *comm) {
 void weft_threads_close(struct weft_comm *comm) {
   struct weft_threads *threads = threads_of(comm);
   free_endpoints(threads);
-  if (threads->meets) {
-    weft_meeting_finish(&threads->meeting);
+  if (threads->one_process) {
+    weft_step_barrier_finish(&threads->barrier);
   }
   weft_threads_free_channels(threads);
   pthread_mutex_destroy(&threads->lock);
@@ -269,7 +273,7 @@ void weft_threads_close(struct weft_comm *comm) {
 
 enum weft_status weft_threads_open(const struct weft_allocator *allocator,
                                    const struct weft_comm_options *options,
-                                   const struct weft_comm_kind *kind, bool meets,
+                                   const struct weft_comm_kind *kind, bool one_process,
                                    struct weft_comm **out, struct weft_error *error) {
   struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
   if (threads == NULL) {
@@ -286,12 +290,12 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
     status = weft_fail_memory(error, sizeof threads->lock);
     goto finish_world;
   }
-  if (meets && !weft_meeting_init(&threads->meeting, &threads->world, threads->spins)) {
+  if (one_process && !weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins)) {
     pthread_mutex_destroy(&threads->lock);
     status = weft_fail_memory(error, options->rank_count * sizeof(void *));
     goto finish_world;
   }
-  threads->meets = meets;
+  threads->one_process = one_process;
   status = init_endpoints(threads, error);
   if (status != WEFT_OK) {
     weft_threads_close(&threads->comm);
@@ -325,7 +329,7 @@ enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport 
                                   struct weft_error *error) {
   struct weft_threads *threads = threads_of(comm);
   const struct weft_rank_threads run = {.world = &threads->world,
-                                        .meeting = threads->meets ? &threads->meeting : NULL,
+                                        .barrier = threads->one_process ? &threads->barrier : NULL,
                                         .comm = comm,
                                         .endpoints = endpoints,
                                         .rank_main = rank_main,

@@ -20,7 +20,7 @@
 #include "comm/channel_ends.h"
 #include "comm/comm_registry.h"
 #include "comm/core_yield.h"
-#include "comm/meeting.h"
+#include "comm/step_barrier.h"
 #include "comm/world.h"
 
 enum { WEFT_CACHE_LINE = 64 };
@@ -109,8 +109,8 @@ struct weft_threads {
   struct weft_endpoint *endpoints; /* [rank_count] */
   uint32_t endpoint_count;         /* whose lock and condition exist */
   bool spins;                      /* every rank can have a core: waiting may spin */
-  bool meets;                      /* one thread drives all ranks, which meet here: */
-  struct weft_meeting meeting;
+  bool one_process;                /* one thread drives all ranks, from here: */
+  struct weft_step_barrier barrier;
 
   pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
   struct weft_threads_channel *
@@ -144,10 +144,10 @@ void weft_threads_free_channels(struct weft_threads *threads);
 
 /* ---- The world, for kinds that are made of it ---- */
 
-/* As the functions of struct weft_comm_kind. `meets`: one thread drives all ranks. */
+/* As the functions of struct weft_comm_kind. `one_process`: one thread drives all ranks. */
 enum weft_status weft_threads_open(const struct weft_allocator *allocator,
                                    const struct weft_comm_options *options,
-                                   const struct weft_comm_kind *kind, bool meets,
+                                   const struct weft_comm_kind *kind, bool one_process,
                                    struct weft_comm **out, struct weft_error *error);
 void weft_threads_close(struct weft_comm *comm);
 struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank);

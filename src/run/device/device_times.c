@@ -31,7 +31,7 @@ void weft_executor_write_times(const struct weft_executor *executor,
   }
   /* In one process a transfer is a hand-over, which takes no time; elsewhere the transport has
    * measured it. */
-  const bool hands_over = executor->transport->ops->together != NULL;
+  const bool hands_over = executor->transport->ops->step_barrier != NULL;
   int64_t now = work->base_ns;
   uint32_t w = 0, k = 0;
   for (uint64_t i = row->begin, next; i < row->end; i = next) {

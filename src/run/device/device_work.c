@@ -59,7 +59,7 @@ static enum weft_status check_stages(const struct weft_executor *executor,
           executor->stages[k].stage, ops->name != NULL ? ops->name : "unnamed", device->ops->name);
     }
   }
-  if (executor->transport->ops->device_memory && executor->transport->ops->together == NULL &&
+  if (executor->transport->ops->device_memory && executor->transport->ops->step_barrier == NULL &&
       !executor->transport->ops->enqueues) {
     return weft_fail(error, WEFT_ERR_USAGE, "open the transport cuda",
                      "ranks on a %s device cannot use the transport %s: nothing keeps their steps "
@@ -108,7 +108,7 @@ enum weft_status weft_executor_open_device(struct weft_executor *executor,
  * nobody begins to. */
 static void await_askers(const struct weft_executor *executor) {
   struct weft_transport *transport = executor->transport;
-  for (uint32_t r = 0; transport->ops->together != NULL && r < transport->rank_count; r++) {
+  for (uint32_t r = 0; transport->ops->step_barrier != NULL && r < transport->rank_count; r++) {
     struct weft_rank_status *status = transport->ops->rank_status(transport, r);
     while ((__atomic_fetch_or(&status->flags, 0, __ATOMIC_ACQ_REL) & WEFT_RANK_ASKS_EVENT) != 0) {
       (void)sched_yield();
@@ -659,7 +659,7 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
   if (status == WEFT_OK && work->replaying) {
     weft_executor_read_clocks(executor);
     weft_executor_write_replayed(executor);
-  } else if (status == WEFT_OK && executor->transport->ops->together == NULL) {
+  } else if (status == WEFT_OK && executor->transport->ops->step_barrier == NULL) {
     work->has_unread_times = work->ends != NULL; /* else write_times() of all ranks decides */
   }
   return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;

@@ -118,7 +118,7 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
   if (!executor->connected && ops->enqueues && executor->device != NULL) {
     return stream_pools(executor, error);
   }
-  if (executor->connected || ops->together == NULL) {
+  if (executor->connected || ops->step_barrier == NULL) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {

@@ -20,8 +20,8 @@
 #include "ir/action.h"
 #include "run/batch/batch_merge.h"
 #include "run/executor/buffer_pool.h"
-#include "run/rank_status.h"
 #include "run/executor/row.h"
+#include "run/rank_status.h"
 
 typedef enum weft_status weft_stage_function(struct weft_stage *stage, struct weft_stage_call *call,
                                              struct weft_error *error);
@@ -263,7 +263,8 @@ struct weft_device_work {
   struct weft_stream *second;   /* but for the backward of an OVERLAP_F_B; */
   struct weft_stream *incoming; /* copies of messages from other devices, */
   struct weft_stream *outgoing; /* and to them: NULL where there are none */
-  struct weft_stream *watch; /* in a recording: notes how far the device is; else the begin of times */
+  struct weft_stream
+      *watch; /* in a recording: notes how far the device is; else the begin of times */
   struct weft_device_event *fork; /* from the stream to the second one, */
   struct weft_device_event *join; /* and back */
   struct weft_device_event *end;  /* of the row */
@@ -296,12 +297,13 @@ struct weft_device_work {
   uint32_t wait_count, wait_room;
   uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
 
-  bool trails;      /* a collective may have enqueued something behind the last cell's event */
-  bool abandoned;   /* it never ends */
-  bool finishing;   /* the whole row is enqueued, */
-  bool held;        /* and the step's end not yet */
-  bool replaying;   /* the recording runs, not the executor */
-  uint32_t *done;   /* cells that the device has done; a recording writes it, in memory of the host, */
+  bool trails;    /* a collective may have enqueued something behind the last cell's event */
+  bool abandoned; /* it never ends */
+  bool finishing; /* the whole row is enqueued, */
+  bool held;      /* and the step's end not yet */
+  bool replaying; /* the recording runs, not the executor */
+  uint32_t
+      *done; /* cells that the device has done; a recording writes it, in memory of the host, */
   uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
   const uint64_t *begin_clock; /* in a replay: the beginning, of a rank on the same GPU */
   uint32_t seen;               /* *done, as last read */

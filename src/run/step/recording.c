@@ -20,7 +20,8 @@ const char *weft_recording_reason_text(uint32_t reason) {
       [WEFT_RECORDING_NO_GROUP] = "the transport has no groups, in which ranks decide about it",
       [WEFT_RECORDING_CHAIN_HANGS] =
           ("the program would hang if each rank had one transfer at a time, in the order of its "
-           "row, as a recording has them; verify it with the channel model nccl-world to see where"),
+           "row, as a recording has them; verify it with the channel model nccl-world to see "
+           "where"),
       [WEFT_RECORDING_CHAIN_SLOW] =
           ("one transfer at a time per rank, in the order of its row, as a recording has them, "
            "would make the step longer; lower the table in the order of time, or "

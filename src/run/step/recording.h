@@ -1,8 +1,8 @@
 /* Steps that are recorded once as a CUDA graph and then replayed: whether a rank's step can be, and
  * what a recording was made for.
  *
- *   step_together.c   one recording of all ranks of a process, which one thread drives
- *   step_apart.c      a recording per rank, where each is a process and the transport enqueues
+ *   step_process.c    one recording of all ranks of a process, which one thread drives
+ *   step_rank.c       a recording per rank, where each is a process and the transport enqueues
  *   transfer_chain.c  what it costs that such a recording has its transfers one after the other */
 #ifndef RUN_RECORDING_H
 #define RUN_RECORDING_H

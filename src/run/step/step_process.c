@@ -25,12 +25,12 @@ struct rank_recording {
 
 struct weft_process_recording {
   const struct weft_allocator *allocator;
-  struct weft_device *device;         /* of rank 0 */
-  struct weft_stream *origin;         /* from which it is recorded and launched */
-  struct weft_device_event *begin;    /* of the origin */
-  struct weft_device_event *finish;   /* likewise */
+  struct weft_device *device;             /* of rank 0 */
+  struct weft_stream *origin;             /* from which it is recorded and launched */
+  struct weft_device_event *begin;        /* of the origin */
+  struct weft_device_event *finish;       /* likewise */
   struct weft_device_recording *recorded; /* NULL: none yet */
-  char reason[600];                   /* why steps like this one cannot be recorded; "": they can */
+  char reason[600]; /* why steps like this one cannot be recorded; "": they can */
   uint32_t rank_count;
   struct rank_recording ranks[]; /* [rank_count] */
 };
@@ -49,9 +49,10 @@ void weft_process_recording_destroy(struct weft_process_recording *recording) {
 }
 
 static enum weft_status make_recording(struct weft_pipeline *first, uint32_t rank_count,
-                                   struct weft_error *error) {
+                                       struct weft_error *error) {
   struct weft_device *device = first->options.device;
-  const size_t size = sizeof(struct weft_process_recording) + rank_count * sizeof(struct rank_recording);
+  const size_t size =
+      sizeof(struct weft_process_recording) + rank_count * sizeof(struct rank_recording);
   struct weft_process_recording *recording = weft_array_allocate_zero(first->allocator, size, 1);
   if (recording == NULL) {
     return weft_fail_memory(error, size);
@@ -97,13 +98,14 @@ static void find_clocks(struct weft_process_recording *recording, void *const *i
 
 /* All streams of all ranks begin with the origin, and it ends with them. What watches a rank comes
  * after its last cell; only collectives may follow that in its stream. */
-static enum weft_status fork_ranks(const struct weft_process_recording *recording, void *const *items,
-                                   struct weft_error *error) {
+static enum weft_status fork_ranks(const struct weft_process_recording *recording,
+                                   void *const *items, struct weft_error *error) {
   const struct weft_device_ops *ops = recording->device->ops;
   WEFT_TRY(ops->event_record(recording->device, recording->begin, recording->origin, error));
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    WEFT_TRY(ops->event_wait(recording->device, recording->begin, work_of(items, r)->stream, error));
+    WEFT_TRY(
+        ops->event_wait(recording->device, recording->begin, work_of(items, r)->stream, error));
     if (recording->ranks[r].clock == r) {
       WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
     }
@@ -111,8 +113,8 @@ static enum weft_status fork_ranks(const struct weft_process_recording *recordin
   return WEFT_OK;
 }
 
-static enum weft_status join_ranks(const struct weft_process_recording *recording, void *const *items,
-                                   struct weft_error *error) {
+static enum weft_status join_ranks(const struct weft_process_recording *recording,
+                                   void *const *items, struct weft_error *error) {
   const struct weft_device_ops *ops = recording->device->ops;
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_device_work *work = work_of(items, r);
@@ -141,9 +143,9 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
           (void)weft_executor_fail_device(&pipeline->executor, error);
         }
         if (status < 0) {
-          pipeline->together_status =
+          pipeline->driven_status =
               weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
-          return pipeline->together_status;
+          return pipeline->driven_status;
         }
         left += !pipeline->executor.device->finishing;
       }
@@ -241,9 +243,9 @@ static enum weft_status record_rows(struct weft_process_recording *recording, vo
 
 /* The step has not run, and cannot be recorded: rows begin once more, to be enqueued. */
 static void restart_eagerly(struct weft_process_recording *recording, void *const *items,
-                   const struct weft_error *reason) {
-  (void)snprintf(recording->reason, sizeof recording->reason, "it cannot be recorded as a CUDA graph: %s",
-                 reason->message);
+                            const struct weft_error *reason) {
+  (void)snprintf(recording->reason, sizeof recording->reason,
+                 "it cannot be recorded as a CUDA graph: %s", reason->message);
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
     weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
@@ -265,8 +267,8 @@ static enum weft_status record(struct weft_process_recording *recording, void *c
   (void)ops->make_current(recording->device, &ignored); /* the rows' last one may be another */
   if (status < 0 || attempt.failed) {
     (void)ops->capture_end(recording->device, recording->origin, NULL, &ignored);
-  } else if (ops->capture_end(recording->device, recording->origin, &recording->recorded, &attempt.error) <
-             0) {
+  } else if (ops->capture_end(recording->device, recording->origin, &recording->recorded,
+                              &attempt.error) < 0) {
     attempt.failed = true;
   }
   if (status == WEFT_OK && attempt.failed) {
@@ -304,11 +306,11 @@ static enum weft_status launch(const struct weft_process_recording *recording, v
 enum { WATCH_NS = 50 * 1000, LOOK_NS = 200 * 1000 };
 
 static enum weft_status await_replay(struct weft_process_recording *recording, void *const *items,
-                                    struct weft_error *error) {
+                                     struct weft_error *error) {
   enum weft_status status;
   int64_t watch_at = 0;
-  while ((status = recording->device->ops->event_query(recording->device, recording->finish, error)) ==
-         WEFT_IN_PROGRESS) {
+  while ((status = recording->device->ops->event_query(recording->device, recording->finish,
+                                                       error)) == WEFT_IN_PROGRESS) {
     const int64_t now = weft_clock_ns();
     if (now < watch_at) {
       continue;
@@ -333,7 +335,7 @@ static enum weft_status await_replay(struct weft_process_recording *recording, v
     struct weft_pipeline *pipeline = items[r];
     pipeline->executor.actions_done += recording->ranks[r].actions;
     pipeline->replayed_steps++;
-    pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
+    pipeline->driven_status = weft_pipeline_end_step(pipeline, pipeline->driven_error);
   }
   return WEFT_OK;
 }
@@ -343,8 +345,8 @@ static enum weft_status await_replay(struct weft_process_recording *recording, v
 static void share_failure(void *const *items, uint32_t count, const struct weft_error *error) {
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
-    *pipeline->together_error = *error;
-    pipeline->together_status = error->status;
+    *pipeline->driven_error = *error;
+    pipeline->driven_status = error->status;
     pipeline->failure = *error;
     pipeline->state = WEFT_PIPELINE_FAILED;
   }
@@ -395,22 +397,22 @@ static void drive_eagerly(void *const *items, uint32_t count) {
   int64_t look_at = weft_clock_ns() + LOOK_NS;
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
-    pipeline->together_status =
-        weft_executor_begin_times(&pipeline->executor, pipeline->together_error);
-    if (pipeline->together_status < 0) {
-      (void)weft_pipeline_give_up(pipeline, pipeline->transport->rank, pipeline->together_error);
+    pipeline->driven_status =
+        weft_executor_begin_times(&pipeline->executor, pipeline->driven_error);
+    if (pipeline->driven_status < 0) {
+      (void)weft_pipeline_give_up(pipeline, pipeline->transport->rank, pipeline->driven_error);
       break;
     }
-    pipeline->together_status = WEFT_IN_PROGRESS;
+    pipeline->driven_status = WEFT_IN_PROGRESS;
     work_of(items, r)->held = finishes;
   }
   while (left > 0) {
     left = 0;
     for (uint32_t r = 0; r < count; r++) {
       struct weft_pipeline *pipeline = items[r];
-      if (pipeline->together_status == WEFT_IN_PROGRESS) {
-        pipeline->together_status = weft_pipeline_advance(pipeline, pipeline->together_error);
-        left += pipeline->together_status == WEFT_IN_PROGRESS;
+      if (pipeline->driven_status == WEFT_IN_PROGRESS) {
+        pipeline->driven_status = weft_pipeline_advance(pipeline, pipeline->driven_error);
+        left += pipeline->driven_status == WEFT_IN_PROGRESS;
       }
     }
     if (finishes && left > 0) {
@@ -435,17 +437,18 @@ static void drive_eagerly(void *const *items, uint32_t count) {
  * action by action. Every step's key is remembered, recorded or not: an eager step, or another
  * program source, may free memory that the recording refers to, and reuse its addresses. */
 static struct weft_process_recording *find_recording(void *const *items, uint32_t count,
-                                           struct weft_error *error) {
+                                                     struct weft_error *error) {
   struct weft_pipeline *first = items[0];
   const char *reason = count < first->transport->rank_count ? "a rank is on the host" : NULL;
   bool source_is_same = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_pipeline *pipeline = items[r];
-    reason =
-        reason == NULL ? weft_recording_reason_text(weft_recording_reason_of_step(pipeline)) : reason;
+    reason = reason == NULL ? weft_recording_reason_text(weft_recording_reason_of_step(pipeline))
+                            : reason;
     source_is_same = source_is_same && pipeline->handshake_done;
   }
-  if (reason == NULL && first->process_recording == NULL && make_recording(first, count, error) < 0) {
+  if (reason == NULL && first->process_recording == NULL &&
+      make_recording(first, count, error) < 0) {
     weft_process_recording_destroy(first->process_recording);
     first->process_recording = NULL;
     reason = "there is no memory for a recording";
@@ -471,7 +474,7 @@ static void write_times(void *const *items, uint32_t count,
   bool done = true, replayed = true;
   for (uint32_t r = 0; r < count; r++) {
     const struct weft_device_work *work = work_of(items, r);
-    done = done && ((const struct weft_pipeline *)items[r])->together_status == WEFT_OK;
+    done = done && ((const struct weft_pipeline *)items[r])->driven_status == WEFT_OK;
     replayed = replayed && work != NULL && work->replaying;
   }
   for (uint32_t r = 0; done && r < count; r++) {
@@ -537,7 +540,7 @@ static void settle(void *const *items, uint32_t count) {
   struct weft_error error;
   bool failed = false, settled = true;
   for (uint32_t r = 0; r < count; r++) {
-    const enum weft_status status = ((const struct weft_pipeline *)items[r])->together_status;
+    const enum weft_status status = ((const struct weft_pipeline *)items[r])->driven_status;
     failed = failed || status < 0;
     limit = status < 0 ? weft_pipeline_patience(first, status) : limit;
   }
@@ -545,8 +548,10 @@ static void settle(void *const *items, uint32_t count) {
     const struct weft_process_recording *recording = first->process_recording;
     const struct weft_device_ops *ops = recording->device->ops;
     if (ops->make_current(recording->device, &error) == WEFT_OK &&
-        ops->event_record(recording->device, recording->finish, recording->origin, &error) == WEFT_OK) {
-      (void)ops->event_wait(recording->device, recording->finish, first->executor.device->stream, &error);
+        ops->event_record(recording->device, recording->finish, recording->origin, &error) ==
+            WEFT_OK) {
+      (void)ops->event_wait(recording->device, recording->finish, first->executor.device->stream,
+                            &error);
     }
   }
   for (uint32_t r = 0; failed && settled && r < count; r++) {
@@ -595,20 +600,20 @@ static void drive(void *const *items, uint32_t count) {
   introduce(items, count, NULL);
 }
 
-enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
-                                             struct weft_error *error) {
+enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
+                                            struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   const int64_t limit = pipeline->options.stall_limit;
-  pipeline->together_error = error;
-  pipeline->together_status = WEFT_OK;
+  pipeline->driven_error = error;
+  pipeline->driven_status = WEFT_OK;
   WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
   const int64_t until = limit > 0 ? transport->ops->now(transport) + limit : WEFT_TIME_NEVER;
   const enum weft_status status =
-      transport->ops->together(transport, pipeline, drive, until, error);
+      transport->ops->step_barrier(transport, pipeline, drive, until, error);
   if (status < 0) {
     pipeline->state = WEFT_PIPELINE_FAILED;
     pipeline->failure = *error;
     return status;
   }
-  return status == WEFT_OK ? pipeline->together_status : status;
+  return status == WEFT_OK ? pipeline->driven_status : status;
 }

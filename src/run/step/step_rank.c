@@ -23,17 +23,17 @@
 
 #include <weft/support.h>
 
+#include "run/device/transfer_chain.h"
 #include "run/pipeline.h"
 #include "run/step/recording.h"
-#include "run/device/transfer_chain.h"
 
 /* Chained transfers may make a step so much longer. */
 static const double SLOWDOWN_MAX = 1.05;
 
 struct vote {
   uint64_t step, program;
-  uint32_t reason;   /* enum weft_recording_reason */
-  uint8_t like;      /* the step before was like this one */
+  uint32_t reason;       /* enum weft_recording_reason */
+  uint8_t like;          /* the step before was like this one */
   uint8_t has_recording; /* of such steps */
   uint8_t unused[2];
 };
@@ -49,8 +49,8 @@ struct weft_rank_recording {
   struct weft_group *group; /* of the pipeline's ranks */
   uint32_t first_rank;      /* of them */
   struct weft_device_recording *recorded;
-  struct weft_recording_key key;          /* of the last step */
-  const struct weft_row *checked;          /* the row of the next: */
+  struct weft_recording_key key;             /* of the last step */
+  const struct weft_row *checked;            /* the row of the next: */
   enum weft_recording_reason checked_reason; /* what its chain of transfers says */
   /* Of the row that was recorded: what the executor has counted. */
   uint32_t cells, waits, transfers;
@@ -78,7 +78,8 @@ void weft_rank_recording_destroy(struct weft_rank_recording *recording) {
   if (recording->group != NULL) {
     const uint32_t members = recording->group->size;
     weft_array_free(recording->allocator, recording->votes, members, sizeof *recording->votes);
-    weft_array_free(recording->allocator, recording->outcomes, members, sizeof *recording->outcomes);
+    weft_array_free(recording->allocator, recording->outcomes, members,
+                    sizeof *recording->outcomes);
     recording->group->ops->destroy(recording->group);
   }
   weft_array_free(recording->allocator, recording, 1, sizeof *recording);
@@ -100,8 +101,10 @@ static enum weft_status join(struct weft_rank_recording *recording, struct weft_
   }
   WEFT_TRY(transport->ops->group(transport, WEFT_GROUP_PIPELINES + recording->first_rank, ranks,
                                  members, NULL, &recording->group, error));
-  recording->votes = weft_array_allocate_zero(recording->allocator, members, sizeof *recording->votes);
-  recording->outcomes = weft_array_allocate_zero(recording->allocator, members, sizeof *recording->outcomes);
+  recording->votes =
+      weft_array_allocate_zero(recording->allocator, members, sizeof *recording->votes);
+  recording->outcomes =
+      weft_array_allocate_zero(recording->allocator, members, sizeof *recording->outcomes);
   return recording->votes != NULL && recording->outcomes != NULL
              ? WEFT_OK
              : weft_fail_memory(error, members * sizeof *recording->outcomes);
@@ -122,14 +125,15 @@ static void set_reason(char reason[600], struct weft_pipeline *pipeline, uint32_
   weft_recording_explain(pipeline, reason);
 }
 
-enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline, struct weft_error *error) {
+enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline,
+                                          struct weft_error *error) {
   const uint32_t first = pipeline->options.first_rank;
   const uint32_t members = pipeline->rows->program->rank_count;
   if (!weft_executor_is_enqueued(&pipeline->executor) || pipeline->handshakes == NULL) {
     return WEFT_OK;
   }
-  weft_rank_recording_destroy(pipeline->apart); /* of another source */
-  pipeline->apart = NULL;
+  weft_rank_recording_destroy(pipeline->rank_recording); /* of another source */
+  pipeline->rank_recording = NULL;
   for (uint32_t r = first; r < first + members; r++) {
     const uint64_t reason = pipeline->handshakes[r].recording;
     if (reason != WEFT_RECORDING_POSSIBLE) {
@@ -137,20 +141,21 @@ enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline, struct
       return WEFT_OK;
     }
   }
-  struct weft_rank_recording *recording = weft_array_allocate_zero(pipeline->allocator, 1, sizeof *recording);
+  struct weft_rank_recording *recording =
+      weft_array_allocate_zero(pipeline->allocator, 1, sizeof *recording);
   if (recording == NULL) {
     return weft_fail_memory(error, sizeof *recording);
   }
   recording->allocator = pipeline->allocator;
   recording->device = pipeline->options.device;
   recording->first_rank = first;
-  pipeline->apart = recording;
+  pipeline->rank_recording = recording;
   return join(recording, pipeline, members, error);
 }
 
 void weft_rank_recording_begin_step(struct weft_pipeline *pipeline) {
-  if (pipeline->apart != NULL) {
-    pipeline->apart->state = UNDECIDED;
+  if (pipeline->rank_recording != NULL) {
+    pipeline->rank_recording->state = UNDECIDED;
   }
 }
 
@@ -165,9 +170,10 @@ static enum weft_status gather(struct weft_rank_recording *recording, const void
 
 /* As a rank in the handshake: it waits for the ranks that have not begun the step. */
 static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
-  const enum weft_status status = recording->group->ops->test(recording->group, &recording->collective, error);
+  const enum weft_status status =
+      recording->group->ops->test(recording->group, &recording->collective, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_HANDSHAKE, UINT32_MAX, weft_action_idle(),
                                weft_executor_ask_at(executor, executor->last_progress), error);
@@ -180,7 +186,7 @@ static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error 
 /* Whether this row, with one transfer at a time, ends and is worth recording: the same on all ranks,
  * which have the same program. Without memory to find out, it is not. */
 static enum weft_recording_reason check_chain(struct weft_pipeline *pipeline) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   const struct weft_row *row = pipeline->last_row;
   if (recording->checked != row) {
     const char *wanted = getenv("WEFT_NCCL_GRAPHS");
@@ -191,14 +197,14 @@ static enum weft_recording_reason check_chain(struct weft_pipeline *pipeline) {
                                     &error);
     recording->checked = row;
     recording->checked_reason = isinf(slowdown)                   ? WEFT_RECORDING_CHAIN_HANGS
-                        : slowdown > SLOWDOWN_MAX && !all ? WEFT_RECORDING_CHAIN_SLOW
-                                                          : WEFT_RECORDING_POSSIBLE;
+                                : slowdown > SLOWDOWN_MAX && !all ? WEFT_RECORDING_CHAIN_SLOW
+                                                                  : WEFT_RECORDING_POSSIBLE;
   }
   return recording->checked_reason;
 }
 
 static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   const struct weft_recording_key key = weft_recording_key_of(pipeline);
   struct vote *vote = &recording->vote;
   memset(vote, 0, sizeof *vote);
@@ -217,7 +223,7 @@ static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_e
 /* What headers would say. */
 static enum weft_status check_vote(struct weft_pipeline *pipeline, uint32_t k,
                                    struct weft_error *error) {
-  const struct weft_rank_recording *recording = pipeline->apart;
+  const struct weft_rank_recording *recording = pipeline->rank_recording;
   const struct vote *other = &recording->votes[k];
   if (other->step == recording->vote.step && other->program == recording->vote.program) {
     return WEFT_OK;
@@ -237,7 +243,7 @@ static enum weft_status check_vote(struct weft_pipeline *pipeline, uint32_t k,
  * the one before: the next one may be recorded. */
 static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replays, bool *records,
                                     struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   uint32_t against = UINT32_MAX;
   bool like = true, has_recording = true;
   for (uint32_t k = recording->group->size; k-- > 0;) {
@@ -255,8 +261,9 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
   const bool everywhere =
       reason == WEFT_RECORDING_CHAIN_HANGS || reason == WEFT_RECORDING_CHAIN_SLOW;
   if (against != UINT32_MAX) {
-    set_reason(pipeline->reason_text, pipeline, everywhere ? UINT32_MAX : recording->first_rank + against,
-           weft_recording_reason_text(reason));
+    set_reason(pipeline->reason_text, pipeline,
+               everywhere ? UINT32_MAX : recording->first_rank + against,
+               weft_recording_reason_text(reason));
   } else {
     weft_recording_explain(pipeline, recording->reason[0] != '\0' ? recording->reason : NULL);
   }
@@ -330,7 +337,7 @@ static enum weft_status advance_row(struct weft_pipeline *pipeline, struct weft_
 /* attempt->error says why the row cannot be recorded; *error is a failure of the step. */
 static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_recording *attempt,
                                    struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = recording->device->ops;
@@ -352,14 +359,14 @@ static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_r
   if (captures && attempt->failed) {
     (void)ops->capture_end(recording->device, work->stream, NULL, &ignored);
   } else if (captures) {
-    attempt->failed =
-        ops->capture_end(recording->device, work->stream, &recording->recorded, &attempt->error) < 0;
+    attempt->failed = ops->capture_end(recording->device, work->stream, &recording->recorded,
+                                       &attempt->error) < 0;
   }
   return status;
 }
 
 static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_recording attempt = {.failed = false};
   drop_recording(recording);
   WEFT_TRY(record_row(pipeline, &attempt, error));
@@ -369,14 +376,15 @@ static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error
     (void)snprintf(recording->outcome.reason, sizeof recording->outcome.reason, "%.*s",
                    (int)sizeof recording->outcome.reason - 1, attempt.error.message);
   }
-  return gather(recording, &recording->outcome, recording->outcomes, sizeof recording->outcome, error);
+  return gather(recording, &recording->outcome, recording->outcomes, sizeof recording->outcome,
+                error);
 }
 
 /* ---- Repeating ---- */
 
 /* The batch is before it in the stream. */
 static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = recording->device->ops;
@@ -395,13 +403,13 @@ static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error
 
 /* The row is enqueued action by action, from its beginning. */
 static enum weft_status run_eagerly(struct weft_pipeline *pipeline, struct weft_error *error) {
-  pipeline->apart->state = DECIDED;
+  pipeline->rank_recording->state = DECIDED;
   return weft_executor_begin_times(&pipeline->executor, error);
 }
 
 /* All ranks have recorded the row, or have tried to. */
 static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   char reason[sizeof recording->outcome.reason + 40];
   for (uint32_t k = 0; k < recording->group->size; k++) {
     struct outcome *outcome = &recording->outcomes[k];
@@ -411,7 +419,8 @@ static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_err
                      outcome->reason);
       drop_recording(recording);
       const bool has_rank = strncmp(outcome->reason, "rank ", 5) == 0;
-      set_reason(recording->reason, pipeline, has_rank ? UINT32_MAX : recording->first_rank + k, reason);
+      set_reason(recording->reason, pipeline, has_rank ? UINT32_MAX : recording->first_rank + k,
+                 reason);
       weft_executor_begin(&pipeline->executor, pipeline->last_row, pipeline->step);
       return run_eagerly(pipeline, error);
     }
@@ -424,14 +433,15 @@ static enum weft_status act_on_votes(struct weft_pipeline *pipeline, struct weft
   WEFT_TRY(count_votes(pipeline, &replays, &records, error));
   if (records) {
     WEFT_TRY(record(pipeline, error));
-    pipeline->apart->state = RECORDED;
+    pipeline->rank_recording->state = RECORDED;
     return WEFT_OK;
   }
   return replays ? launch(pipeline, error) : run_eagerly(pipeline, error);
 }
 
-enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_rank_recording *recording = pipeline->apart;
+enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
+                                             struct weft_error *error) {
+  struct weft_rank_recording *recording = pipeline->rank_recording;
   if (recording->state == UNDECIDED) {
     WEFT_TRY(begin_vote(pipeline, error));
     recording->state = VOTING;
