@@ -145,6 +145,47 @@ WEFT_API double weft_random_share(struct weft_random *random);
 #define WEFT_SPLITMIX_STEP UINT64_C(0x9e3779b97f4a7c15)
 WEFT_API uint64_t weft_splitmix(uint64_t state);
 
+/* ---- Libraries that are loaded at run time ----
+ *
+ *     static struct { int (*zlibVersion)(void); } api;
+ *     static const struct weft_library_symbol symbols[] = {{"zlibVersion", &api.zlibVersion, false}};
+ *     static const char *const names[] = {"libz.so.1"};
+ *     static const struct weft_library library = {"zlib", names, 1, symbols, 1, "install zlib1g"};
+ *     WEFT_TRY(weft_library_load(&library, error));
+ */
+struct weft_library_symbol {
+  const char *name;
+  void *function; /* where its address goes: of a pointer to a function or an object */
+  bool optional;  /* NULL where the library has none */
+};
+
+struct weft_library {
+  const char *title;        /* "NCCL" */
+  const char *const *names; /* the first that can be opened is taken; messages name names[0] */
+  size_t name_count;
+  const struct weft_library_symbol *symbols;
+  size_t symbol_count;
+  const char *hint; /* what to install */
+};
+
+/* It stays loaded. WEFT_ERR_UNAVAILABLE: none of the names, or a symbol is missing. */
+WEFT_API enum weft_status weft_library_load(const struct weft_library *library,
+                                            struct weft_error *error);
+
+/* By its name or path. `global`: its symbols are there for other libraries, and it can never be
+ * unloaded. NULL: it cannot be opened, and *reason says why, until the thread's next call of these. */
+WEFT_API void *weft_library_open(const char *name, bool global, const char **reason);
+/* Fills in all symbols up to one that is missing and not optional, whose name it returns; NULL: all
+ * are there. */
+WEFT_API const char *weft_library_find(void *library, const struct weft_library_symbol *symbols,
+                                       size_t count);
+/* FILE.MAJOR from `newest` down to `oldest`, FILE, FOLDER/FILE: the first that accepts() takes. If
+ * there is none, the same once more with `any` and from newest + 1 on. NULL: none. */
+WEFT_API void *weft_library_open_version(const char *file, const char *folder, int oldest,
+                                         int newest,
+                                         bool (*accepts)(void *library, bool any, void *context),
+                                         void *context);
+
 /* ---- Writing JSON: the writer adds commas and escapes; the caller opens and closes ----
  *
  *     struct weft_json json = weft_json_begin(&text, "example/1");

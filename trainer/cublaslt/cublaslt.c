@@ -3,7 +3,6 @@
 #include "cublaslt/cublaslt.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -106,18 +105,11 @@ struct weft_product {
 
 /* ---- Loading ---- */
 
-static bool find_functions(void *library) {
-  void *found;
-#define FIND(type, name, parameters) \
-  found = dlsym(library, #name);     \
-  if (found == NULL) {               \
-    return false;                    \
-  }                                  \
-  memcpy((void *)&api.name, (const void *)&found, sizeof found);
-  CUBLASLT_FUNCTIONS(FIND)
-#undef FIND
-  return true;
-}
+static const struct weft_library_symbol symbols[] = {
+#define SYMBOL(type, name, parameters) {#name, (void *)&api.name, false},
+    CUBLASLT_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+};
 
 /* Of CUDA; the second one is what is looked for first where there is no driver. */
 enum { VERSION_MAJOR_MIN = 12, VERSION_MAJOR_MAX = 13 };
@@ -128,34 +120,18 @@ static int driver_major(void) {
                                                          : VERSION_MAJOR_MAX;
 }
 
-static bool open_library(const char *name, int major, bool any) {
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    return false;
-  }
-  if (find_functions(library) && (any || api.cublasLtGetVersion() / 10000 <= (size_t)major)) {
-    api.version = api.cublasLtGetVersion();
-    return true;
-  }
-  (void)dlclose(library);
-  return false;
-}
-
 /* A driver runs what a cublasLt of its own major version has, or of an older one; so those come
  * first. */
+static bool accepts(void *library, bool any, void *driver) {
+  return weft_library_find(library, symbols, WEFT_ARRAY_LENGTH(symbols)) == NULL &&
+         (any || api.cublasLtGetVersion() / 10000 <= (size_t)*(const int *)driver);
+}
+
 static void load(void) {
-  static const char *const others[] = {"libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"};
-  const int driver = driver_major();
-  char name[32];
-  bool loaded = false;
-  for (int any = 0; !loaded && any <= 1; any++) {
-    for (int major = driver + any; !loaded && major >= VERSION_MAJOR_MIN; major--) {
-      (void)snprintf(name, sizeof name, "libcublasLt.so.%d", major);
-      loaded = open_library(name, driver, any != 0);
-    }
-    for (size_t k = 0; !loaded && k < WEFT_ARRAY_LENGTH(others); k++) {
-      loaded = open_library(others[k], driver, any != 0);
-    }
+  int driver = driver_major();
+  if (weft_library_open_version("libcublasLt.so", "/usr/local/cuda/lib64", VERSION_MAJOR_MIN,
+                                driver, accepts, &driver) != NULL) {
+    api.version = api.cublasLtGetVersion();
   }
 }
 

@@ -176,10 +176,9 @@ static enum weft_status fail_not_found(const struct implementation *which,
 static enum weft_status load(const char *path, const char *hint, bool *missing,
                              const struct weft_mpi_driver **out, struct weft_error *error) {
   char reason[REASON_SIZE];
-  void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+  const char *text;
+  void *handle = weft_library_open(path, true, &text);
   if (handle == NULL) {
-    const char *text = dlerror();
-    text = text != NULL ? text : "unknown";
     if (missing != NULL && strncmp(text, path, strlen(path)) == 0 &&
         strstr(text, "cannot open shared object file") != NULL) {
       *missing = true;
@@ -190,7 +189,9 @@ static enum weft_status load(const char *path, const char *hint, bool *missing,
                      "the MPI driver cannot be loaded: %s",
                      weft_escape(reason, sizeof reason, text, strlen(text)));
   }
-  const struct weft_mpi_driver *driver = dlsym(handle, WEFT_MPI_DRIVER_SYMBOL);
+  const struct weft_mpi_driver *driver = NULL;
+  const struct weft_library_symbol symbol = {WEFT_MPI_DRIVER_SYMBOL, (void *)&driver, true};
+  (void)weft_library_find(handle, &symbol, 1);
   if (driver == NULL || strcmp(driver->version, WEFT_VERSION) != 0) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "both must come from one build",
                      "%s is %s%s, not the driver of Weft %s",

@@ -1,9 +1,7 @@
 /* libnccl, loaded at run time; see nccl_api.h. */
 #include "comm/nccl/nccl_api.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <string.h>
 
 #include <weft/comm.h>
 #include <weft/support.h>
@@ -13,29 +11,23 @@ static struct weft_error load_error; /* WEFT_OK: loaded */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char install_hint[] =
-    "install libnccl2, or 'pip install nvidia-nccl-cu13' and have LD_LIBRARY_PATH name its folder; "
+    "install libnccl2 2.26 or later, or 'pip install nvidia-nccl-cu13' and have LD_LIBRARY_PATH "
+    "name its folder; "
     "the transport mpi works without it";
 
-static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
-  return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
-                   "libnccl.so.2 has no %s: NCCL 2.26 or later is needed", symbol);
-}
-
-/* A pointer to a function out of dlsym() goes through memory: ISO C has no such cast. */
-static enum weft_status find_functions(void *library, struct weft_error *error) {
-  void *found;
-#define FIND(name, parameters)        \
-  found = dlsym(library, #name);      \
-  if (found == NULL) {                \
-    return fail_symbol(#name, error); \
-  }                                   \
-  memcpy((void *)&api.name, (const void *)&found, sizeof found);
-  WEFT_NCCL_FUNCTIONS(FIND)
-  FIND(ncclGetErrorString, )
-  FIND(ncclGetLastError, )
-#undef FIND
-  return WEFT_OK;
-}
+static const struct weft_library_symbol symbols[] = {
+#define SYMBOL(name, parameters) {#name, (void *)&api.name, false},
+    WEFT_NCCL_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+        {"ncclGetErrorString", (void *)&api.ncclGetErrorString, false},
+    {"ncclGetLastError", (void *)&api.ncclGetLastError, false}};
+static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
+static const struct weft_library libnccl = {.title = "NCCL",
+                                            .names = names,
+                                            .name_count = WEFT_ARRAY_LENGTH(names),
+                                            .symbols = symbols,
+                                            .symbol_count = WEFT_ARRAY_LENGTH(symbols),
+                                            .hint = install_hint};
 
 static enum weft_status check_version(struct weft_error *error) {
   if (api.ncclGetVersion(&api.version) != ncclSuccess || api.version < WEFT_NCCL_VERSION_MIN) {
@@ -47,17 +39,7 @@ static enum weft_status check_version(struct weft_error *error) {
 }
 
 static void load(void) {
-  static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
-  void *library = NULL;
-  for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(names); k++) {
-    library = dlopen(names[k], RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == NULL) {
-    (void)weft_fail(&load_error, WEFT_ERR_UNAVAILABLE, install_hint,
-                    "there is no NCCL here: libnccl.so.2 is not found");
-    return;
-  }
-  if (find_functions(library, &load_error) == WEFT_OK) {
+  if (weft_library_load(&libnccl, &load_error) == WEFT_OK) {
     (void)check_version(&load_error);
   }
 }

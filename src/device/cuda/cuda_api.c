@@ -1,11 +1,9 @@
 /* libcuda, loaded at run time; see cuda_api.h. */
 #include "device/cuda/cuda_api.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <weft/support.h>
@@ -21,26 +19,22 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char install_hint[] = "install NVIDIA's driver for CUDA 12.0 or later";
 
-static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
-  return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
-                   "libcuda.so.1 is too old: it has no %s", symbol);
-}
-
-/* A pointer to a function out of dlsym() goes through memory: ISO C has no such cast. */
-static enum weft_status find_functions(void *library, struct weft_error *error) {
-  void *found;
-#define FIND_REQUIRED(name, symbol)    \
-  if (found == NULL) {                 \
-    return fail_symbol(symbol, error); \
-  }
-#define FIND_OPTIONAL(name, symbol)
-#define FIND(how, name, symbol, parameters) \
-  found = dlsym(library, symbol);           \
-  FIND_##how(name, symbol) memcpy((void *)&api.name, (const void *)&found, sizeof found);
-  WEFT_CUDA_FUNCTIONS(FIND)
-#undef FIND
-  return WEFT_OK;
-}
+static const struct weft_library_symbol symbols[] = {
+#define REQUIRED false
+#define OPTIONAL true
+#define SYMBOL(how, name, symbol, parameters) {symbol, (void *)&api.name, how},
+    WEFT_CUDA_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+#undef OPTIONAL
+#undef REQUIRED
+};
+static const char *const names[] = {"libcuda.so.1"};
+static const struct weft_library libcuda = {.title = "CUDA driver",
+                                            .names = names,
+                                            .name_count = WEFT_ARRAY_LENGTH(names),
+                                            .symbols = symbols,
+                                            .symbol_count = WEFT_ARRAY_LENGTH(symbols),
+                                            .hint = install_hint};
 
 static enum weft_status initialise(struct weft_error *error) {
   const CUresult result = api.cuInit(0);
@@ -76,10 +70,10 @@ static bool has_mps(void) {
 
 /* Of a job, on this host; as launchers say. */
 static unsigned long count_processes(void) {
-  static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                      "SLURM_TASKS_PER_NODE"};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(names); k++) {
-    const char *text = getenv(names[k]);
+  static const char *const variables[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                          "SLURM_TASKS_PER_NODE"};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(variables); k++) {
+    const char *text = getenv(variables[k]);
     const unsigned long count = text != NULL ? strtoul(text, NULL, 10) : 0;
     if (count > 0) {
       return count;
@@ -104,13 +98,7 @@ static void choose_connections(void) {
 
 static void load(void) {
   choose_connections();
-  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == NULL) {
-    (void)weft_fail(&load_error, WEFT_ERR_UNAVAILABLE, install_hint,
-                    "there is no CUDA driver here: libcuda.so.1 is not found");
-    return;
-  }
-  if (find_functions(library, &load_error) == WEFT_OK) {
+  if (weft_library_load(&libcuda, &load_error) == WEFT_OK) {
     (void)initialise(&load_error);
   }
 }

@@ -26,9 +26,9 @@ typedef struct nvrtcProgram_st *nvrtcProgram;
   X(nvrtcCreateProgram, (nvrtcProgram * program, const char *source, const char *name,            \
                          int header_count, const char *const *headers, const char *const *names)) \
   X(nvrtcCompileProgram, (nvrtcProgram program, int option_count, const char *const *options))    \
-  X(nvrtcGetCUBINSize, (nvrtcProgram program, size_t * size))                                     \
+  X(nvrtcGetCUBINSize, (nvrtcProgram program, size_t *size))                                      \
   X(nvrtcGetCUBIN, (nvrtcProgram program, char *code))                                            \
-  X(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t * size))                                \
+  X(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size))                                 \
   X(nvrtcGetProgramLog, (nvrtcProgram program, char *log))                                        \
   X(nvrtcDestroyProgram, (nvrtcProgram * program))
 
@@ -41,57 +41,24 @@ static struct {
 } nvrtc;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static bool find_functions(void *library) {
-  void *found;
-#define FIND(name, parameters)   \
-  found = dlsym(library, #name); \
-  if (found == NULL) {           \
-    return false;                \
-  }                              \
-  memcpy((void *)&nvrtc.name, (const void *)&found, sizeof found);
-  NVRTC_FUNCTIONS(FIND)
-#undef FIND
-  return true;
-}
+static const struct weft_library_symbol symbols[] = {
+#define SYMBOL(name, parameters) {#name, (void *)&nvrtc.name, false},
+    NVRTC_FUNCTIONS(SYMBOL)
+#undef SYMBOL
+};
 
 static int version_of(void *library) {
-  int (*version)(int *major, int *minor);
-  void *found = dlsym(library, "nvrtcVersion");
+  int (*version)(int *major, int *minor) = NULL;
+  const struct weft_library_symbol symbol = {"nvrtcVersion", (void *)&version, true};
   int major = 0, minor = 0;
-  memcpy((void *)&version, (const void *)&found, sizeof found);
-  return found != NULL && version(&major, &minor) == 0 ? 1000 * major + 10 * minor : 0;
-}
-
-/* NULL: no library of that name is of the driver's major version or an older one, unless any is
- * accepted. */
-static void *open_library(const char *name, int driver_major, bool any) {
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (library != NULL && !any && version_of(library) / 1000 > driver_major) {
-    (void)dlclose(library);
-    library = NULL;
-  }
-  return library;
+  (void)weft_library_find(library, &symbol, 1);
+  return version != NULL && version(&major, &minor) == 0 ? 1000 * major + 10 * minor : 0;
 }
 
 /* A driver loads code that a compiler of its own major version made, or of an older one; so those
  * come first. */
-static void *find_library(int driver_major) {
-  static const char *const others[] = {"libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"};
-  char name[32];
-  for (int any = 0; any <= 1; any++) {
-    void *library = NULL;
-    for (int major = driver_major + any; library == NULL && major >= VERSION_MAJOR_MIN; major--) {
-      (void)snprintf(name, sizeof name, "libnvrtc.so.%d", major);
-      library = open_library(name, driver_major, any != 0);
-    }
-    for (size_t k = 0; library == NULL && k < WEFT_ARRAY_LENGTH(others); k++) {
-      library = open_library(others[k], driver_major, any != 0);
-    }
-    if (library != NULL) {
-      return library;
-    }
-  }
-  return NULL;
+static bool accepts(void *library, bool any, void *driver_major) {
+  return any || version_of(library) / 1000 <= *(const int *)driver_major;
 }
 
 /* NVRTC opens its built-in headers' library by its name when it compiles. That of CUDA 13 has no run
@@ -107,14 +74,16 @@ static void load_builtins(void) {
   (void)snprintf(nvrtc.folder, sizeof nvrtc.folder, "%.100s", path);
   (void)snprintf(name, sizeof name, "%s/libnvrtc-builtins.so.%d.%d", path, nvrtc.version / 1000,
                  nvrtc.version % 1000 / 10);
-  (void)dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  (void)weft_library_open(name, false, NULL);
 }
 
 static void load(void) {
   const struct weft_cuda_api *cuda;
   const bool has_driver = weft_cuda_api_load(&cuda, NULL) == WEFT_OK;
-  void *library = find_library(has_driver ? cuda->version / 1000 : VERSION_MAJOR_MAX);
-  if (library != NULL && find_functions(library)) {
+  int major = has_driver ? cuda->version / 1000 : VERSION_MAJOR_MAX;
+  void *library = weft_library_open_version("libnvrtc.so", "/usr/local/cuda/lib64",
+                                            VERSION_MAJOR_MIN, major, accepts, &major);
+  if (library != NULL && weft_library_find(library, symbols, WEFT_ARRAY_LENGTH(symbols)) == NULL) {
     nvrtc.version = version_of(library);
     load_builtins();
   }
