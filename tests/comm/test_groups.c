@@ -346,7 +346,7 @@ static void out_of_memory(void **state) {
       break;
     }
   }
-  assert_in_range(failures, 3, 10); /* marks, the group, the meeting */
+  assert_in_range(failures, 3, 10); /* marks, the group, the barrier */
 }
 
 int main(void) {

@@ -217,7 +217,7 @@ static void steps_that_cannot_be_recorded_are_enqueued(void **state) {
       assert_int_equal(fake_cuda_calls("cuGraphLaunch"), 2);
       assert_non_null(strstr(job.log,
                              "step 2 is enqueued action by action: it cannot be recorded "
-                             "as a graph: rank "));
+                             "as a CUDA graph: rank "));
       assert_null(strstr(job.log, "step 3 "));
       assert_non_null(strstr(job.log, "step 8 is enqueued action by action: it cannot be"));
     }

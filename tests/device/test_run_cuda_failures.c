@@ -75,7 +75,7 @@ static void fail_call(const char *function, uint64_t nth, bool sticky, uint64_t 
   fake_cuda_fail(function, nth, 0, sticky);
   const enum weft_status status = cuda_job_run(&job, &found, &error);
   if (status == WEFT_OK) {
-    const bool says_so = strstr(job.log, "no memory for a graph") != NULL ||
+    const bool says_so = strstr(job.log, "no memory for a recording") != NULL ||
                          strstr(job.log, "cannot be recorded as a CUDA graph: ") != NULL;
     if (!may_be_ignored(function) && !says_so && fake_cuda_calls(function) >= nth) {
       fail_msg("%s: nobody noticed", what);
