@@ -38,10 +38,11 @@ function(weft_find_mpi name macro)
 endfunction()
 
 # The driver sees what module comm sees, and mpi.h, which nothing else includes. Linked into it
-# are base, device and two files of comm.
+# are base, device and three files of comm.
 function(weft_mpi_driver name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/driver/*.c
-    ${PROJECT_SOURCE_DIR}/src/comm/channel_ends.c ${PROJECT_SOURCE_DIR}/src/comm/core_yield.c)
+    ${PROJECT_SOURCE_DIR}/src/comm/channel_ends.c ${PROJECT_SOURCE_DIR}/src/comm/core_yield.c
+    ${PROJECT_SOURCE_DIR}/src/comm/group_plan.c)
   set(target weft_mpi_${name})
   add_library(${target} MODULE ${sources} $<TARGET_OBJECTS:weft_base>
     $<TARGET_OBJECTS:weft_device>)

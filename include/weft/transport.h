@@ -341,6 +341,8 @@ struct weft_transport {
   const struct weft_transport_ops *ops;
   uint32_t rank;
   uint32_t rank_count;
+  struct weft_transport *inner; /* nccl, which has some ops of mpi: that, on which they work; else
+                                   NULL */
 };
 
 #define WEFT_RANK_NAME_SIZE 112

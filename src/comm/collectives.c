@@ -24,6 +24,8 @@
 
 #include <weft/support.h>
 
+#include "comm/group_plan.h"
+
 enum barrier { BARRIER_NONE, BARRIER_ARRIVED, BARRIER_SUMMED, BARRIER_FINISHED, BARRIER_COUNT };
 
 /* What a member publishes of its present collective, before it arrives. One cache line. */
@@ -57,12 +59,10 @@ struct group {
   struct weft_shared_group *shared;
   void (*wake)(void *context, uint32_t rank);
   void *context;
-  struct weft_collective *first, *last; /* started and not done; a list through state[0] */
-  enum barrier barrier;                 /* at which `first` is */
-  uint64_t passed[BARRIER_COUNT];       /* by this member */
+  struct weft_group_queue queue;
+  enum barrier barrier;           /* at which the first of the queue is */
+  uint64_t passed[BARRIER_COUNT]; /* by this member */
 };
-
-enum { STATE_NEXT, STATE_DONE };
 
 /* ---- Barriers ---- */
 
@@ -111,7 +111,7 @@ static void abandon(struct group *group) {
   while (__atomic_load_n(&shared->readers, __ATOMIC_SEQ_CST) > 0) {
     (void)sched_yield();
   }
-  group->first = group->last = NULL;
+  group->queue = (struct weft_group_queue){.first = NULL};
 }
 
 /* The agreed error, if there is one; else that a member was destroyed. */
@@ -185,55 +185,34 @@ static enum weft_status sum_range(const struct weft_shared_group *shared, uint32
   return WEFT_OK;
 }
 
-static enum weft_status gather(const struct weft_shared_group *shared, uint32_t member,
-                               struct weft_error *error) {
-  const struct contribution *own = &shared->contributions[member];
-  for (uint32_t k = 0; k < shared->size; k++) {
-    const struct contribution *theirs = &shared->contributions[k];
-    WEFT_TRY(copy(own->to + k * own->bytes, own, theirs->from, theirs, own->bytes, error));
-  }
-  return WEFT_OK;
+static struct weft_span share_of(const struct weft_shared_group *shared, uint32_t member) {
+  return weft_group_share(shared->contributions[0].kind, shared->contributions[0].bytes,
+                          shared->size, member);
 }
 
-/* Where a member's slice of an ALL_REDUCE begins, in floats. */
-static uint64_t slice_begin(const struct weft_shared_group *shared, uint32_t member) {
-  const uint64_t count = shared->contributions[0].bytes / sizeof(float);
-  const uint64_t longer = count % shared->size;
-  return count / shared->size * member + (member < longer ? member : longer);
-}
-
-static enum weft_status sum_slice(const struct weft_shared_group *shared, uint32_t member,
-                                  struct weft_error *error) {
-  const uint64_t begin = slice_begin(shared, member);
-  const uint64_t offset = begin * sizeof(float);
-  return sum_range(shared, member, offset, slice_begin(shared, member + 1) - begin,
-                   shared->contributions[member].to + offset, error);
-}
-
-static enum weft_status copy_slices(const struct weft_shared_group *shared, uint32_t member,
+/* The share of every member, from where that one has it. */
+static enum weft_status copy_shares(const struct weft_shared_group *shared, uint32_t member,
                                     struct weft_error *error) {
   const struct contribution *own = &shared->contributions[member];
   for (uint32_t k = 0; k < shared->size; k++) {
     const struct contribution *theirs = &shared->contributions[k];
-    const uint64_t begin = slice_begin(shared, k) * sizeof(float);
-    const uint64_t end = slice_begin(shared, k + 1) * sizeof(float);
-    WEFT_TRY(copy(own->to + begin, own, theirs->to + begin, theirs, end - begin, error));
+    const struct weft_span share = share_of(shared, k);
+    const void *from = own->kind == WEFT_ALL_GATHER ? theirs->from : theirs->to + share.begin;
+    WEFT_TRY(copy(own->to + share.begin, own, from, theirs, share.bytes, error));
   }
   return WEFT_OK;
 }
 
-/* All members have arrived: this member's work. */
+/* All members have arrived: this member's work. A reduce-scatter writes nothing but its share. */
 static enum weft_status do_work(const struct weft_shared_group *shared, uint32_t member,
                                 struct weft_error *error) {
   const struct contribution *own = &shared->contributions[member];
-  switch (own->kind) {
-    case WEFT_ALL_GATHER: return gather(shared, member, error);
-    case WEFT_REDUCE_SCATTER:
-      return sum_range(shared, member, member * own->bytes, own->bytes / sizeof(float), own->to,
-                       error);
-    case WEFT_ALL_REDUCE: return sum_slice(shared, member, error);
+  const struct weft_span share = share_of(shared, member);
+  if (own->kind == WEFT_ALL_GATHER) {
+    return copy_shares(shared, member, error);
   }
-  return WEFT_OK;
+  return sum_range(shared, member, share.begin, share.bytes / sizeof(float),
+                   own->to + (own->kind == WEFT_ALL_REDUCE ? share.begin : 0), error);
 }
 
 /* ---- Collectives ---- */
@@ -263,7 +242,7 @@ static enum weft_status check_same(const struct weft_shared_group *shared,
 }
 
 static void publish(struct group *group) {
-  const struct weft_collective *collective = group->first;
+  const struct weft_collective *collective = group->queue.first;
   struct contribution *own = &group->shared->contributions[group->base.member];
   own->kind = collective->kind;
   own->bytes = collective->bytes;
@@ -294,7 +273,7 @@ static enum weft_status advance_first(struct group *group, struct weft_error *er
       next =
           shared->contributions[member].kind == WEFT_ALL_REDUCE ? BARRIER_SUMMED : BARRIER_FINISHED;
     } else {
-      status = copy_slices(shared, member, error);
+      status = copy_shares(shared, member, error);
     }
     end_reading(shared);
     WEFT_TRY(status);
@@ -303,34 +282,19 @@ static enum weft_status advance_first(struct group *group, struct weft_error *er
   return WEFT_IN_PROGRESS;
 }
 
-static struct weft_collective *next_of(const struct weft_collective *collective) {
-  struct weft_collective *next;
-  memcpy((void *)&next, &collective->state[STATE_NEXT], sizeof(void *));
-  return next;
-}
-
-static void set_next(struct weft_collective *collective, struct weft_collective *next) {
-  _Static_assert(sizeof(void *) <= sizeof collective->state[STATE_NEXT], "a pointer fits");
-  memcpy(&collective->state[STATE_NEXT], (const void *)&next, sizeof(void *));
-}
-
 static void end_first(struct group *group) {
-  struct weft_collective *done = group->first;
-  group->first = next_of(done);
+  weft_group_queue_pop(&group->queue);
   group->barrier = BARRIER_NONE;
-  done->state[STATE_DONE] = 1;
-  if (group->first != NULL) {
+  if (group->queue.first != NULL) {
     publish(group);
-  } else {
-    group->last = NULL;
   }
 }
 
 static enum weft_status group_test(struct weft_group *base, struct weft_collective *collective,
                                    struct weft_error *error) {
   struct group *group = (struct group *)base;
-  while (!collective->state[STATE_DONE]) {
-    if (weft_world_check(group->world, NULL) < 0 || group->first == NULL) {
+  while (!weft_group_is_done(collective)) {
+    if (weft_world_check(group->world, NULL) < 0 || group->queue.first == NULL) {
       return fail_closed(group, error);
     }
     const enum weft_status status = advance_first(group, error);
@@ -342,40 +306,17 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
   return WEFT_OK;
 }
 
-static enum weft_status check_collective(const struct weft_collective *collective,
-                                         struct weft_error *error) {
-  if ((uint32_t)collective->kind > WEFT_ALL_REDUCE) {
-    return weft_fail(error, WEFT_ERR_USAGE,
-                     "weft/transport.h has all-gather, reduce-scatter and "
-                     "all-reduce",
-                     "a collective of kind %" PRIu32 ", which does not exist",
-                     (uint32_t)collective->kind);
-  }
-  if (collective->kind != WEFT_ALL_GATHER && collective->bytes % sizeof(float) != 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "sums are of f32: give a multiple of 4 bytes",
-                     "%s of %" PRIu64 " bytes, which are not whole floats",
-                     name_of(collective->kind), collective->bytes);
-  }
-  return WEFT_OK;
-}
-
 static enum weft_status group_start(struct weft_group *base, struct weft_collective *collective,
                                     struct weft_error *error) {
   struct group *group = (struct group *)base;
-  WEFT_TRY(check_collective(collective, error));
+  WEFT_TRY(weft_group_check(collective, base->size, error));
   if (__atomic_load_n(&group->shared->closed, __ATOMIC_ACQUIRE)) {
     return fail_closed(group, error);
   }
   WEFT_TRY(weft_world_check(group->world, error));
-  collective->state[STATE_DONE] = 0;
-  set_next(collective, NULL);
-  if (group->last != NULL) {
-    set_next(group->last, collective);
-    group->last = collective;
-    return WEFT_OK;
+  if (weft_group_queue_add(&group->queue, collective)) {
+    publish(group);
   }
-  group->first = group->last = collective;
-  publish(group);
   return WEFT_OK;
 }
 
@@ -458,7 +399,7 @@ static void group_destroy(struct weft_group *base) {
   if (group == NULL) {
     return;
   }
-  if (group->first != NULL) {
+  if (group->queue.first != NULL) {
     abandon(group);
     wake_others(group);
   }
@@ -469,47 +410,14 @@ static void group_destroy(struct weft_group *base) {
 static const struct weft_group_ops group_ops = {
     .destroy = group_destroy, .start = group_start, .test = group_test};
 
-/* Marks the ranks of a group in seen[]; *member, UINT32_MAX before, is the place of
- * `rank` among them. */
-static enum weft_status check_ranks(const struct weft_world *world, uint32_t rank, uint32_t id,
-                                    const uint32_t *ranks, uint32_t count, unsigned char *seen,
-                                    uint32_t *member, struct weft_error *error) {
-  static const char hint[] = "a group is of ranks of the world, each once, this one among them";
-  for (uint32_t k = 0; k < count; k++) {
-    if (ranks[k] >= world->rank_count || seen[ranks[k]]) {
-      return weft_fail(error, WEFT_ERR_USAGE, hint,
-                       "group %" PRIu32 " has rank %" PRIu32 " %s %" PRIu32, id, ranks[k],
-                       ranks[k] >= world->rank_count ? "in a world of" : "again at place",
-                       ranks[k] >= world->rank_count ? world->rank_count : k);
-    }
-    seen[ranks[k]] = 1;
-    *member = ranks[k] == rank ? k : *member;
-  }
-  if (*member == UINT32_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, hint,
-                     "rank %" PRIu32 " creates group %" PRIu32 " of %" PRIu32
-                     " ranks and is none of them",
-                     rank, id, count);
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status find_member(const struct weft_world *world, uint32_t rank, uint32_t id,
-                                    const uint32_t *ranks, uint32_t count, uint32_t *member,
-                                    struct weft_error *error) {
-  WEFT_SCOPED_ARENA arena = {.allocator = world->allocator};
-  unsigned char *seen = weft_arena_allocate(&arena, world->rank_count, 1);
-  WEFT_TRY(weft_arena_status(&arena, error));
-  return check_ranks(world, rank, id, ranks, count, seen, member, error);
-}
-
 enum weft_status weft_world_group(struct weft_world *world, uint32_t rank, uint32_t id,
                                   const uint32_t *ranks, uint32_t count,
                                   void (*wake)(void *context, uint32_t rank), void *context,
                                   struct weft_group **out, struct weft_error *error) {
   assert(rank < world->rank_count && wake != NULL && out != NULL);
-  uint32_t member = UINT32_MAX;
-  WEFT_TRY(find_member(world, rank, id, ranks, count, &member, error));
+  uint32_t member;
+  WEFT_TRY(weft_group_find_member(world->allocator, rank, world->rank_count, id, ranks, count,
+                                  &member, error));
   struct group *group = weft_array_allocate_zero(world->allocator, 1, sizeof *group);
   if (group == NULL) {
     return weft_fail_memory(error, sizeof *group);

@@ -167,7 +167,7 @@ static enum weft_status try_world(struct world *world, const struct weft_allocat
   struct weft_channel_end ends[CHANNELS];
   struct weft_error error;
   memset(world, 0, sizeof *world);
-  world->fake.base = (struct weft_transport){&fake_ops, rank, 3};
+  world->fake.base = (struct weft_transport){.ops = &fake_ops, .rank = rank, .rank_count = 3};
   world->fake.test_status = WEFT_IN_PROGRESS;
   for (uint32_t k = 0; k < CHANNELS; k++) { /* not in order */
     ends[k] = (struct weft_channel_end){

@@ -6,6 +6,7 @@
 
 #include <weft/support.h>
 
+#include "comm/group_plan.h"
 #include "comm/nccl/nccl_world.h"
 
 /* A collective in the group's own stream, for which test() waits. */
@@ -23,20 +24,7 @@ static struct weft_nccl_group *self_of(struct weft_group *group) {
 
 static enum weft_status check(const struct weft_nccl_group *group,
                               const struct weft_collective *collective, struct weft_error *error) {
-  uint64_t all;
-  if ((uint32_t)collective->kind > WEFT_ALL_REDUCE) {
-    return weft_fail(
-        error, WEFT_ERR_USAGE, "weft/transport.h has all-gather, reduce-scatter and all-reduce",
-        "a collective of kind %" PRIu32 ", which does not exist", (uint32_t)collective->kind);
-  }
-  if (collective->kind != WEFT_ALL_GATHER && collective->bytes % sizeof(float) != 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "sums are of f32: give a multiple of 4 bytes",
-                     "a sum over %" PRIu64 " bytes, which are not whole floats", collective->bytes);
-  }
-  if (!weft_multiply(collective->bytes, group->base.size, &all) || all > PTRDIFF_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "", "a collective of %" PRIu64 " bytes per member",
-                     collective->bytes);
-  }
+  WEFT_TRY(weft_group_check(collective, group->base.size, error));
   if (collective->device != group->device || (group->base.size > 1 && group->lane == NULL)) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "create the group with the device of its collectives, before channels are "

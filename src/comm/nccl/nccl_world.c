@@ -13,10 +13,6 @@ enum { WAIT_NS = 50 * 1000 }; /* between two looks at an event */
 
 static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
 
-static struct weft_transport *inner_of(struct weft_transport *transport) {
-  return weft_nccl_world_of(transport)->inner;
-}
-
 static enum weft_status endpoint_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
@@ -30,11 +26,6 @@ static enum weft_status endpoint_progress(struct weft_transport *transport,
   return status;
 }
 
-static void progress_from_compute(struct weft_transport *transport) {
-  struct weft_transport *inner = inner_of(transport);
-  inner->ops->progress_from_compute(inner);
-}
-
 static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
                                       struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
@@ -45,17 +36,6 @@ static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t 
   return world->inner->ops->wait(world->inner, until, error);
 }
 
-static int64_t endpoint_now(struct weft_transport *transport) {
-  struct weft_transport *inner = inner_of(transport);
-  return inner->ops->now(inner);
-}
-
-static enum weft_status endpoint_exchange(struct weft_transport *transport, const void *mine,
-                                          void *all, size_t size, struct weft_error *error) {
-  struct weft_transport *inner = inner_of(transport);
-  return inner->ops->exchange(inner, mine, all, size, error);
-}
-
 /* Others learn of it first: aborting may take a moment. */
 static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
@@ -63,48 +43,22 @@ static void endpoint_fail(struct weft_transport *transport, const struct weft_fa
   (void)weft_nccl_abort(world);
 }
 
-static bool get_failure(struct weft_transport *transport, struct weft_failure *failure) {
-  struct weft_transport *inner = inner_of(transport);
-  return inner->ops->get_failure(inner, failure);
+/* What is not here is the mpi world's own. */
+static void set_ops(struct weft_transport_ops *ops, const struct weft_transport_ops *inner) {
+  *ops = *inner;
+  ops->name = "nccl";
+  ops->device_memory = ops->enqueues = true;
+  ops->destroy = endpoint_destroy; /* it belongs to the world */
+  ops->open = weft_nccl_open;
+  ops->send = weft_nccl_send;
+  ops->receive = weft_nccl_receive;
+  ops->test = weft_nccl_test;
+  ops->cancel = weft_nccl_cancel;
+  ops->progress = endpoint_progress;
+  ops->wait = endpoint_wait;
+  ops->fail = endpoint_fail;
+  ops->group = weft_nccl_group;
 }
-
-static struct weft_rank_status *rank_status(struct weft_transport *transport, uint32_t rank) {
-  struct weft_transport *inner = inner_of(transport);
-  return inner->ops->rank_status(inner, rank);
-}
-
-static void refresh_status(struct weft_transport *transport, int64_t until) {
-  struct weft_transport *inner = inner_of(transport);
-  inner->ops->refresh_status(inner, until);
-}
-
-static void location(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
-  struct weft_transport *inner = inner_of(transport);
-  inner->ops->location(inner, rank, buffer, size);
-}
-
-static const struct weft_transport_ops nccl_ops = {
-    .name = "nccl",
-    .device_memory = true,
-    .enqueues = true,
-    .destroy = endpoint_destroy, /* it belongs to the world */
-    .open = weft_nccl_open,
-    .send = weft_nccl_send,
-    .receive = weft_nccl_receive,
-    .test = weft_nccl_test,
-    .cancel = weft_nccl_cancel,
-    .progress = endpoint_progress,
-    .progress_from_compute = progress_from_compute,
-    .wait = endpoint_wait,
-    .now = endpoint_now,
-    .exchange = endpoint_exchange,
-    .fail = endpoint_fail,
-    .get_failure = get_failure,
-    .rank_status = rank_status,
-    .refresh_status = refresh_status,
-    .location = location,
-    .group = weft_nccl_group,
-};
 
 /* ---- The world ---- */
 
@@ -137,10 +91,11 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
   world->nccl = nccl;
   world->own_order = options->sums == WEFT_COMM_SUMS_OF_NCCL;
   world->piece = piece_bytes();
-  world->ops = nccl_ops;
-  world->ops.async_progress = world->inner->ops->async_progress;
-  world->transport = (struct weft_transport){
-      .ops = &world->ops, .rank = world->inner->rank, .rank_count = world->inner->rank_count};
+  set_ops(&world->ops, world->inner->ops);
+  world->transport = (struct weft_transport){.ops = &world->ops,
+                                             .rank = world->inner->rank,
+                                             .rank_count = world->inner->rank_count,
+                                             .inner = world->inner};
   (void)pthread_condattr_init(&monotonic);
   (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   (void)pthread_mutex_init(&world->lock, NULL);

@@ -200,7 +200,9 @@ struct weft_mpi_world {
   uint32_t ranks_on_host;
 };
 
+/* The transport, or the one of nccl around it, which has some of its ops. */
 static inline struct weft_mpi_world *weft_mpi_world_of(struct weft_transport *transport) {
+  transport = transport->inner != NULL ? transport->inner : transport;
   return (struct weft_mpi_world *)(void *)((char *)transport -
                                            offsetof(struct weft_mpi_world, transport));
 }
