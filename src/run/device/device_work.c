@@ -11,7 +11,7 @@
  *                                           1F0 and 1B0 read the buffer, event 1.1
  *     0F4 takes it: wait for 1.1 ◀───────── it comes back with another message
  *
- * Copies of messages between devices have a stream per direction (executor_wire.c).
+ * Copies of messages between devices have a stream per direction (device_transfer.c).
  *
  * A wait for what the stream already waits for is left out, so the second one seldom remains. A
  * wait is enqueued after the record that it is for, on every path: so the order in which the host

@@ -95,7 +95,7 @@ static enum weft_status make_buffer(const struct weft_buffer_pool *pool, struct 
   if (buffer == NULL) {
     return weft_fail_memory(error, sizeof *buffer);
   }
-  buffer->message.device = pool->staged ? pool->wire : pool->device;
+  buffer->message.device = pool->staged ? pool->message_device : pool->device;
   buffer->message.capacity = capacity;
   buffer->message.data = weft_device_allocate(buffer->message.device, pool->allocator, capacity);
   buffer->resident =
@@ -143,7 +143,7 @@ enum weft_status weft_buffer_pool_move(struct weft_buffer_pool *pool, struct wef
     buffer->message.device = device;
   }
   pool->staged = staged;
-  *(staged ? &pool->wire : &pool->device) = device;
+  *(staged ? &pool->message_device : &pool->device) = device;
   return WEFT_OK;
 }
 
@@ -278,7 +278,7 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
 }
 
 enum weft_status weft_buffer_copy(const struct weft_buffer *buffer,
-                                  const struct weft_buffer_pool *pool, bool to_wire,
+                                  const struct weft_buffer_pool *pool, bool to_message,
                                   struct weft_stream *stream, struct weft_error *error) {
   const struct weft_message *message = &buffer->message;
   struct weft_copy copy = {.row_bytes = message->header.bytes, .rows = 1};
@@ -286,10 +286,10 @@ enum weft_status weft_buffer_copy(const struct weft_buffer *buffer,
   if (copy.row_bytes == 0) {
     return WEFT_OK;
   }
-  copy.to = to_wire ? message->data : buffer->resident;
-  copy.to_device = to_wire ? message->device : pool->device;
-  copy.from = to_wire ? buffer->resident : message->data;
-  copy.from_device = to_wire ? pool->device : message->device;
+  copy.to = to_message ? message->data : buffer->resident;
+  copy.to_device = to_message ? message->device : pool->device;
+  copy.from = to_message ? buffer->resident : message->data;
+  copy.from_device = to_message ? pool->device : message->device;
   /* By the device of this rank, whose stream it is. */
   return pool->device->ops->copy(pool->device, &copy, stream, error);
 }

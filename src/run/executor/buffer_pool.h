@@ -49,10 +49,10 @@ struct weft_buffer {
 
 struct weft_buffer_pool {
   const struct weft_allocator *allocator;
-  struct weft_device *device; /* where the tensors are; NULL: host */
-  bool staged;                /* messages are in other memory than the tensors: */
-  struct weft_device *wire;   /* there; NULL: host */
-  bool streamed;              /* copies between both are enqueued; else complete at return */
+  struct weft_device *device;         /* where the tensors are; NULL: host */
+  bool staged;                        /* messages are in other memory than the tensors: */
+  struct weft_device *message_device; /* there; NULL: host */
+  bool streamed; /* copies between both are enqueued; else complete at return */
   struct weft_buffer_layout layout;
   uint32_t count;                /* buffers in all */
   uint32_t taken;                /* not in `free`, not under way as sends */
@@ -130,7 +130,7 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
 /* In a staged pool: copies the payload to the message, before a send; or from it, after a
  * receive. NULL stream: complete at return. */
 enum weft_status weft_buffer_copy(const struct weft_buffer *buffer,
-                                  const struct weft_buffer_pool *pool, bool to_wire,
+                                  const struct weft_buffer_pool *pool, bool to_message,
                                   struct weft_stream *stream, struct weft_error *error);
 
 #endif

@@ -9,7 +9,7 @@
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
  *   executor_setup.c       stages of a rank, and what a row needs of them
  *   executor_ports.c       their edges: pools and channels
- *   executor_wire.c        where messages travel between ranks on different devices
+ *   device_transfer.c        where messages travel between ranks on different devices
  *   device_work.c          streams and events; device_times.c: when they ran */
 #ifndef RUN_EXECUTOR_H
 #define RUN_EXECUTOR_H
@@ -197,7 +197,7 @@ enum weft_status weft_executor_open_pools(const struct weft_executor *executor,
 enum weft_status weft_executor_open_channels(struct weft_executor *executor,
                                              const struct weft_row *row, struct weft_error *error);
 
-/* ---- Messages between devices (executor_wire.c) ---- */
+/* ---- Messages between devices (device_transfer.c) ---- */
 
 /* After the handshake: gives the pools of boundaries to other ranks of the process the memory in
  * which both ends can take part. Once. WEFT_ERR_MEMORY. */
@@ -205,13 +205,14 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
 /* Streams and events for copies between devices, where there are any. */
 enum weft_status weft_executor_fit_copies(struct weft_executor *executor, struct weft_error *error);
 /* Copies a buffer that will be sent, and one that was received. */
-enum weft_status weft_executor_write_wire(struct weft_executor *executor,
-                                          struct weft_buffer *buffer,
-                                          const struct weft_buffer_pool *pool,
-                                          struct weft_error *error);
-enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
-                                         const struct weft_buffer_pool *pool,
-                                         struct weft_error *error);
+enum weft_status weft_executor_transfer_out(struct weft_executor *executor,
+                                            struct weft_buffer *buffer,
+                                            const struct weft_buffer_pool *pool,
+                                            struct weft_error *error);
+enum weft_status weft_executor_transfer_in(struct weft_executor *executor,
+                                           struct weft_buffer *buffer,
+                                           const struct weft_buffer_pool *pool,
+                                           struct weft_error *error);
 /* A buffer of a streamed pool is written again: after the copy that still reads it. */
 enum weft_status weft_executor_await_copy(struct weft_executor *executor,
                                           const struct weft_buffer *buffer,

@@ -152,7 +152,8 @@ static enum weft_status open_pool(const struct weft_executor *executor, struct w
   pool->staged =
       crosses && !weft_device_is_host(device) && !executor->transport->ops->device_memory;
   if (pool->staged && device->ops->pinned != NULL) {
-    pool->wire = device->ops->pinned(device); /* which the GPU copies from and to by itself */
+    pool->message_device =
+        device->ops->pinned(device); /* which the GPU copies from and to by itself */
   }
   *(gradients ? &port->gradients : &port->activations) = pool;
   return weft_buffer_layout_init(&pool->layout, boundary_at(executor->options, port->boundary),

@@ -209,7 +209,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
   if (pool->staged) {
-    WEFT_TRY(weft_executor_write_wire(executor, buffer, pool, error));
+    WEFT_TRY(weft_executor_transfer_out(executor, buffer, pool, error));
   }
   WEFT_TRY(write_header(executor, buffer, action, port->sent, error));
   const bool enqueues = weft_executor_is_enqueued(executor);
@@ -267,7 +267,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   if (weft_executor_is_enqueued(executor)) {
     WEFT_TRY(weft_executor_await_transfer(executor, buffer, error));
   } else if (pool->staged) {
-    WEFT_TRY(weft_executor_read_wire(executor, buffer, pool, error));
+    WEFT_TRY(weft_executor_transfer_in(executor, buffer, pool, error));
   }
   executor->blamed_rank = transport->rank;
   end_transfer(executor, buffer);

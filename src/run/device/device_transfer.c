@@ -257,10 +257,10 @@ static enum weft_status enqueue_copy(struct weft_executor *executor, struct weft
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_write_wire(struct weft_executor *executor,
-                                          struct weft_buffer *buffer,
-                                          const struct weft_buffer_pool *pool,
-                                          struct weft_error *error) {
+enum weft_status weft_executor_transfer_out(struct weft_executor *executor,
+                                            struct weft_buffer *buffer,
+                                            const struct weft_buffer_pool *pool,
+                                            struct weft_error *error) {
   if (!pool->streamed) {
     return weft_buffer_copy(buffer, pool, true, NULL, error);
   }
@@ -392,9 +392,10 @@ static enum weft_status enqueue_receive(struct weft_executor *executor, struct w
   return work->device->ops->event_wait(work->device, buffer->message.event, work->stream, error);
 }
 
-enum weft_status weft_executor_read_wire(struct weft_executor *executor, struct weft_buffer *buffer,
-                                         const struct weft_buffer_pool *pool,
-                                         struct weft_error *error) {
+enum weft_status weft_executor_transfer_in(struct weft_executor *executor,
+                                           struct weft_buffer *buffer,
+                                           const struct weft_buffer_pool *pool,
+                                           struct weft_error *error) {
   if (!pool->streamed) {
     return weft_buffer_copy(buffer, pool, false, NULL, error);
   }
