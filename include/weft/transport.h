@@ -101,10 +101,10 @@ struct weft_channel_end {
                          ends say the same */
   const char *content; /* what it carries, for messages; NULL: not known. Read by open() only */
   struct weft_device *device; /* where payloads are, for a transport that enqueues; NULL: host */
-  /* Channels with the same peer, direction and lane are sent and received in one order: the k-th
+  /* Channels with the same peer, direction and communicator are sent and received in one order: the k-th
    * send of all of them is for the k-th receive. So they can share a connection, which is the
    * first in, first out of all of them. 0: no other channel has it. Both ends say the same. */
-  uint32_t lane;
+  uint32_t communicator;
 };
 
 #define WEFT_CONTENT_MAX 96 /* bytes of it that are kept */

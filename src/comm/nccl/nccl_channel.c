@@ -20,33 +20,35 @@ enum {
   THREADS_MIN = 4 /* cores for the rank and NCCL's threads */
 };
 
-/* ---- Ends and lanes ---- */
+/* ---- Ends and communicators ---- */
 
-static bool shares_lane(const struct weft_channel_end *a, const struct weft_channel_end *b) {
+static bool shares_communicator(const struct weft_channel_end *a,
+                                const struct weft_channel_end *b) {
   return a->peer == b->peer && a->sends == b->sends &&
-         (a->channel == b->channel || (a->lane != 0 && a->lane == b->lane));
+         (a->channel == b->channel || (a->communicator != 0 && a->communicator == b->communicator));
 }
 
-/* The lane of an end, made if it is the first of it. */
-static uint32_t find_lane(struct weft_nccl_world *world, const struct weft_channel_end *ends,
-                          uint32_t k) {
+/* The communicator of an end, made if it is the first of it. */
+static uint32_t find_communicator(struct weft_nccl_world *world,
+                                  const struct weft_channel_end *ends, uint32_t k) {
   const uint32_t rank = world->transport.rank;
   for (uint32_t other = 0; other < k; other++) {
-    if (ends[other].device != NULL && shares_lane(&ends[other], &ends[k])) {
-      struct weft_nccl_lane *lane = &world->lanes[world->ends[other].lane];
-      if (ends[k].channel < lane->channel) {
-        lane->channel = ends[k].channel;
-        lane->end = k;
+    if (ends[other].device != NULL && shares_communicator(&ends[other], &ends[k])) {
+      struct weft_nccl_communicator *communicator =
+          &world->communicators[world->ends[other].communicator];
+      if (ends[k].channel < communicator->channel) {
+        communicator->channel = ends[k].channel;
+        communicator->end = k;
       }
-      return world->ends[other].lane;
+      return world->ends[other].communicator;
     }
   }
-  struct weft_nccl_lane *lane = &world->lanes[world->lane_count];
-  lane->from = ends[k].sends ? rank : ends[k].peer;
-  lane->to = ends[k].sends ? ends[k].peer : rank;
-  lane->channel = ends[k].channel;
-  lane->end = k;
-  return world->lane_count++;
+  struct weft_nccl_communicator *communicator = &world->communicators[world->communicator_count];
+  communicator->from = ends[k].sends ? rank : ends[k].peer;
+  communicator->to = ends[k].sends ? ends[k].peer : rank;
+  communicator->channel = ends[k].channel;
+  communicator->end = k;
+  return world->communicator_count++;
 }
 
 static enum weft_status add_end(struct weft_nccl_world *world, const struct weft_channel_end *ends,
@@ -67,7 +69,7 @@ static enum weft_status add_end(struct weft_nccl_world *world, const struct weft
                      "rank %" PRIu32 " opens channels for two devices", world->transport.rank);
   }
   world->device = end->device = from->device;
-  end->lane = find_lane(world, ends, k);
+  end->communicator = find_communicator(world, ends, k);
   end->slots = weft_arena_allocate(&world->arena, from->depth, sizeof *end->slots);
   return weft_arena_status(&world->arena, error);
 }
@@ -77,8 +79,8 @@ static enum weft_status add_ends(struct weft_nccl_world *world, const struct wef
   uint32_t group_count;
   world->device = weft_nccl_group_device(world, &group_count);
   world->ends = weft_arena_allocate(&world->arena, count, sizeof *world->ends);
-  world->lanes =
-      weft_arena_allocate(&world->arena, count + (size_t)group_count, sizeof *world->lanes);
+  world->communicators =
+      weft_arena_allocate(&world->arena, count + (size_t)group_count, sizeof *world->communicators);
   world->ranks =
       weft_arena_allocate(&world->arena, world->transport.rank_count, sizeof *world->ranks);
   WEFT_TRY(weft_arena_status(&world->arena, error));
@@ -89,11 +91,11 @@ static enum weft_status add_ends(struct weft_nccl_world *world, const struct wef
     WEFT_TRY(add_end(world, ends, k, error));
   }
   for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
-    group->lane = &world->lanes[world->lane_count++];
-    *group->lane = (struct weft_nccl_lane){.group = group,
-                                           .group_id = group->id,
-                                           .size = group->base.size,
-                                           .member = group->base.member};
+    group->communicator = &world->communicators[world->communicator_count++];
+    *group->communicator = (struct weft_nccl_communicator){.group = group,
+                                                           .group_id = group->id,
+                                                           .size = group->base.size,
+                                                           .member = group->base.member};
   }
   return WEFT_OK;
 }
@@ -174,8 +176,8 @@ static enum weft_status describe(struct weft_nccl_world *world, struct weft_nccl
   WEFT_TRY(weft_cuda_identify(world->device, &identity, error));
   memcpy(out->gpu, identity.uuid, sizeof out->gpu);
   out->has_device = 1;
-  out->lanes = world->lane_count;
-  out->blocks = world->lane_count * weft_nccl_blocks();
+  out->communicators = world->communicator_count;
+  out->blocks = world->communicator_count * weft_nccl_blocks();
   out->sm_count = identity.sm_count;
   out->number = world->device->number;
   return WEFT_OK;
@@ -186,14 +188,14 @@ static enum weft_status describe(struct weft_nccl_world *world, struct weft_nccl
 static enum weft_status check_blocks(struct weft_nccl_world *world,
                                      const struct weft_nccl_rank *mine, uint32_t *sharing,
                                      struct weft_error *error) {
-  uint32_t blocks = 0, lanes = 0;
+  uint32_t blocks = 0, communicators = 0;
   *sharing = 0;
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     const struct weft_nccl_rank *other = &world->ranks[r];
     if (other->has_device && memcmp(other->gpu, mine->gpu, sizeof mine->gpu) == 0) {
       *sharing += 1;
       blocks += other->blocks;
-      lanes += other->lanes;
+      communicators += other->communicators;
     }
   }
   if (blocks < mine->sm_count) {
@@ -207,7 +209,7 @@ static enum weft_status check_blocks(struct weft_nccl_world *world,
                    " of them (%" PRIu32 " communicators of up to %" PRIu32
                    " blocks): it must be fewer, or a transfer may wait forever",
                    mine->number, world->transport.rank, mine->sm_count, *sharing,
-                   *sharing == 1 ? "" : "s", blocks, lanes, weft_nccl_blocks());
+                   *sharing == 1 ? "" : "s", blocks, communicators, weft_nccl_blocks());
 }
 
 static enum weft_status check_ranks(const struct weft_nccl_world *world, struct weft_error *error) {
@@ -276,7 +278,7 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
   }
   WEFT_TRY(exchange(world, &mine, error));
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
-    world->any_lanes = world->any_lanes || world->ranks[r].lanes > 0;
+    world->any_communicators = world->any_communicators || world->ranks[r].communicators > 0;
   }
   WEFT_TRY(check_ranks(world, error));
   if (world->device == NULL) {
@@ -315,15 +317,16 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
   const struct weft_allocator *allocator = world->allocator;
   struct weft_error error;
   if (device != NULL && device->ops->make_current(device, &error) == WEFT_OK) {
-    if (world->lane_count > 0) { /* a first transfer that failed */
-      weft_nccl_settle(world, world->lanes[0].marks[0], world->stream);
+    if (world->communicator_count > 0) { /* a first transfer that failed */
+      weft_nccl_settle(world, world->communicators[0].marks[0], world->stream);
     }
-    for (uint32_t k = 0; k < world->lane_count; k++) {
+    for (uint32_t k = 0; k < world->communicator_count; k++) {
       for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
-        device->ops->event_destroy(device, allocator, world->lanes[k].marks[m]);
+        device->ops->event_destroy(device, allocator, world->communicators[k].marks[m]);
       }
-      device->ops->stream_destroy(device, allocator, world->lanes[k].stream);
-      device->ops->free(device, allocator, world->lanes[k].others, world->lanes[k].others_bytes);
+      device->ops->stream_destroy(device, allocator, world->communicators[k].stream);
+      device->ops->free(device, allocator, world->communicators[k].others,
+                        world->communicators[k].others_bytes);
     }
     for (uint32_t k = 0; k < world->end_count; k++) {
       struct weft_nccl_end *end = &world->ends[k];
@@ -339,8 +342,8 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
   weft_arena_finish(&world->arena);
   world->device = NULL;
   world->stream = NULL;
-  world->any_lanes = false;
+  world->any_communicators = false;
   world->ends = NULL;
-  world->lanes = NULL;
-  world->end_count = world->lane_count = 0;
+  world->communicators = NULL;
+  world->end_count = world->communicator_count = 0;
 }

@@ -143,19 +143,20 @@ static enum weft_status make_id(const struct weft_nccl_world *world, ncclUniqueI
 
 /* The first member makes the id. All memory is the arena's: after a failure MPI may still use it. */
 static enum weft_status share_group_id(struct weft_nccl_world *world,
-                                       const struct weft_nccl_lane *lane, int64_t until,
-                                       ncclUniqueId *id, struct weft_error *error) {
-  struct weft_group *group = lane->group->inner;
+                                       const struct weft_nccl_communicator *communicator,
+                                       int64_t until, ncclUniqueId *id, struct weft_error *error) {
+  struct weft_group *group = communicator->group->inner;
   struct weft_transport *inner = world->inner;
   struct weft_collective *gather = weft_arena_allocate(&world->arena, 1, sizeof *gather);
-  ncclUniqueId *ids = weft_arena_allocate(&world->arena, lane->size + (size_t)1, sizeof *ids);
+  ncclUniqueId *ids =
+      weft_arena_allocate(&world->arena, communicator->size + (size_t)1, sizeof *ids);
   enum weft_status status;
   WEFT_TRY(weft_arena_status(&world->arena, error));
-  if (lane->member == 0) {
-    WEFT_TRY(make_id(world, &ids[lane->size], error));
+  if (communicator->member == 0) {
+    WEFT_TRY(make_id(world, &ids[communicator->size], error));
   }
   *gather = (struct weft_collective){
-      .kind = WEFT_ALL_GATHER, .from = &ids[lane->size], .to = ids, .bytes = ID_BYTES};
+      .kind = WEFT_ALL_GATHER, .from = &ids[communicator->size], .to = ids, .bytes = ID_BYTES};
   WEFT_TRY(group->ops->start(group, gather, error));
   while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
          (status = group->ops->test(group, gather, error)) == WEFT_IN_PROGRESS) {
@@ -168,20 +169,21 @@ static enum weft_status share_group_id(struct weft_nccl_world *world,
   return status;
 }
 
-/* The sender makes the id, and it goes over the lane's first channel, before any note. */
-static enum weft_status share_id(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
-                                 int64_t until, ncclUniqueId *id, struct weft_error *error) {
-  if (lane->size > 0) {
-    return share_group_id(world, lane, until, id, error);
+/* The sender makes the id, and it goes over the communicator's first channel, before any note. */
+static enum weft_status share_id(struct weft_nccl_world *world,
+                                 const struct weft_nccl_communicator *communicator, int64_t until,
+                                 ncclUniqueId *id, struct weft_error *error) {
+  if (communicator->size > 0) {
+    return share_group_id(world, communicator, until, id, error);
   }
-  const struct weft_nccl_end *end = &world->ends[lane->end];
+  const struct weft_nccl_end *end = &world->ends[communicator->end];
   struct weft_transport *inner = world->inner;
   struct weft_message message = {
       .header = {.bytes = end->state.sends ? ID_BYTES : 0}, .data = id, .capacity = ID_BYTES};
   if (end->state.sends) {
     WEFT_TRY(make_id(world, id, error));
   }
-  WEFT_TRY((end->state.sends ? inner->ops->send : inner->ops->receive)(inner, lane->channel,
+  WEFT_TRY((end->state.sends ? inner->ops->send : inner->ops->receive)(inner, communicator->channel,
                                                                        &message, error));
   WEFT_TRY(await_message(world, &message, end->peer, until, error));
   return message.header.bytes == ID_BYTES
@@ -195,8 +197,9 @@ static enum weft_status share_id(struct weft_nccl_world *world, const struct wef
 
 /* ---- Communicators ---- */
 
-static enum weft_status make_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                  int64_t until, struct weft_error *error) {
+static enum weft_status make_communicator(struct weft_nccl_world *world,
+                                          struct weft_nccl_communicator *communicator,
+                                          int64_t until, struct weft_error *error) {
   const bool has_names = world->nccl->version >= WEFT_NCCL_VERSION_NAMES;
   ncclConfig_t config = {.size = has_names ? sizeof config : CONFIG_BYTES_2_26,
                          .magic = NCCL_API_MAGIC,
@@ -207,47 +210,52 @@ static enum weft_status make_lane(struct weft_nccl_world *world, struct weft_ncc
                          .maxCTAs = (int)weft_nccl_blocks(),
                          .splitShare = NCCL_CONFIG_UNDEF_INT,
                          .trafficClass = NCCL_CONFIG_UNDEF_INT,
-                         .commName = lane->name,
+                         .commName = communicator->name,
                          .collnetEnable = NCCL_CONFIG_UNDEF_INT,
                          .CTAPolicy = NCCL_CONFIG_UNDEF_INT,
                          .shrinkShare = NCCL_CONFIG_UNDEF_INT,
                          .nvlsCTAs = NCCL_CONFIG_UNDEF_INT};
   ncclUniqueId id;
   memset(&id, 0, sizeof id);
-  if (lane->size > 0) {
-    (void)snprintf(lane->name, sizeof lane->name, "weft group %" PRIu32, lane->group_id);
+  if (communicator->size > 0) {
+    (void)snprintf(communicator->name, sizeof communicator->name, "weft group %" PRIu32,
+                   communicator->group_id);
   } else {
-    (void)snprintf(lane->name, sizeof lane->name, "weft %" PRIu32 ">%" PRIu32 " channel %" PRIu32,
-                   lane->from, lane->to, lane->channel);
+    (void)snprintf(communicator->name, sizeof communicator->name,
+                   "weft %" PRIu32 ">%" PRIu32 " channel %" PRIu32, communicator->from,
+                   communicator->to, communicator->channel);
   }
-  WEFT_TRY(share_id(world, lane, until, &id, error));
-  const int size = lane->size > 0 ? (int)lane->size : 2;
-  const int member = lane->size > 0 ? (int)lane->member : world->transport.rank != lane->from;
+  WEFT_TRY(share_id(world, communicator, until, &id, error));
+  const int size = communicator->size > 0 ? (int)communicator->size : 2;
+  const int member = communicator->size > 0 ? (int)communicator->member
+                                            : world->transport.rank != communicator->from;
   const ncclResult_t result =
-      world->nccl->ncclCommInitRankConfig(&lane->comm, size, id, member, &config);
-  return weft_nccl_await(world, lane->comm, result, "ncclCommInitRankConfig", until, error);
+      world->nccl->ncclCommInitRankConfig(&communicator->comm, size, id, member, &config);
+  return weft_nccl_await(world, communicator->comm, result, "ncclCommInitRankConfig", until, error);
 }
 
 /* The first transfer, for which NCCL connects the ranks. */
-static enum weft_status warm_up(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                int64_t until, struct weft_error *error) {
+static enum weft_status warm_up(struct weft_nccl_world *world,
+                                struct weft_nccl_communicator *communicator, int64_t until,
+                                struct weft_error *error) {
   const struct weft_nccl_api *nccl = world->nccl;
   struct weft_device *device = world->device;
-  const bool sends = world->transport.rank == lane->from;
+  const bool sends = world->transport.rank == communicator->from;
   uint32_t peer = UINT32_MAX;
-  if (lane->size > 0) {
-    WEFT_TRY(weft_nccl_collect_first(world, lane, world->scratch, error));
+  if (communicator->size > 0) {
+    WEFT_TRY(weft_nccl_collect_first(world, communicator, world->scratch, error));
   } else {
-    const ncclResult_t result =
-        sends ? nccl->ncclSend(world->scratch, WARM_BYTES, ncclInt8, 1, lane->comm, world->stream)
-              : nccl->ncclRecv(world->scratch, WARM_BYTES, ncclInt8, 0, lane->comm, world->stream);
-    WEFT_TRY(
-        weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv", until, error));
-    peer = sends ? lane->to : lane->from;
+    const ncclResult_t result = sends ? nccl->ncclSend(world->scratch, WARM_BYTES, ncclInt8, 1,
+                                                       communicator->comm, world->stream)
+                                      : nccl->ncclRecv(world->scratch, WARM_BYTES, ncclInt8, 0,
+                                                       communicator->comm, world->stream);
+    WEFT_TRY(weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv",
+                             until, error));
+    peer = sends ? communicator->to : communicator->from;
   }
-  WEFT_TRY(device->ops->event_record(device, lane->marks[0], world->stream, error));
-  return weft_nccl_await_event(world, lane->marks[0], "the first transfer is under way", peer,
-                               until, error);
+  WEFT_TRY(device->ops->event_record(device, communicator->marks[0], world->stream, error));
+  return weft_nccl_await_event(world, communicator->marks[0], "the first transfer is under way",
+                               peer, until, error);
 }
 
 /* Of a communicator of two ranks in the order of all. */
@@ -255,14 +263,16 @@ struct place {
   uint32_t keys[5];
 };
 
-static struct place place_of(const struct weft_nccl_lane *lane) {
-  const uint32_t low = lane->from < lane->to ? lane->from : lane->to;
-  const uint32_t distance = lane->from + lane->to - 2 * low;
-  return (struct place){{distance, low / distance % 2, lane->channel, lane->from != low, low}};
+static struct place place_of(const struct weft_nccl_communicator *communicator) {
+  const uint32_t low =
+      communicator->from < communicator->to ? communicator->from : communicator->to;
+  const uint32_t distance = communicator->from + communicator->to - 2 * low;
+  return (struct place){
+      {distance, low / distance % 2, communicator->channel, communicator->from != low, low}};
 }
 
-static int compare_lanes(const void *left, const void *right) {
-  const struct weft_nccl_lane *const *a = left, *const *b = right;
+static int compare_communicators(const void *left, const void *right) {
+  const struct weft_nccl_communicator *const *a = left, *const *b = right;
   if ((*a)->size > 0 || (*b)->size > 0) {
     return (*a)->size == 0 ? -1
            : (*b)->size == 0
@@ -278,17 +288,20 @@ static int compare_lanes(const void *left, const void *right) {
   return 0;
 }
 
-static enum weft_status prepare_lane(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                     struct weft_error *error) {
+static enum weft_status prepare_communicator(struct weft_nccl_world *world,
+                                             struct weft_nccl_communicator *communicator,
+                                             struct weft_error *error) {
   struct weft_device *device = world->device;
   for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
-    WEFT_TRY(device->ops->event_create(device, world->allocator, &lane->marks[m], error));
+    WEFT_TRY(device->ops->event_create(device, world->allocator, &communicator->marks[m], error));
   }
-  if (lane->size > 0 && !world->own_order) {
-    lane->others_bytes = (lane->size - 1) * world->piece;
-    lane->others = device->ops->allocate(device, world->allocator, lane->others_bytes);
-    return lane->others != NULL ? WEFT_OK
-                                : weft_device_fail_allocation(device, lane->others_bytes, error);
+  if (communicator->size > 0 && !world->own_order) {
+    communicator->others_bytes = (communicator->size - 1) * world->piece;
+    communicator->others =
+        device->ops->allocate(device, world->allocator, communicator->others_bytes);
+    return communicator->others != NULL
+               ? WEFT_OK
+               : weft_device_fail_allocation(device, communicator->others_bytes, error);
   }
   return WEFT_OK;
 }
@@ -302,24 +315,25 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
   if (world->scratch == NULL) {
     return weft_device_fail_allocation(device, world->scratch_bytes, error);
   }
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    WEFT_TRY(prepare_lane(world, &world->lanes[k], error));
+  for (uint32_t k = 0; k < world->communicator_count; k++) {
+    WEFT_TRY(prepare_communicator(world, &world->communicators[k], error));
   }
   return WEFT_OK;
 }
 
 enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error) {
-  struct weft_nccl_lane **order =
-      weft_arena_allocate(&world->arena, world->lane_count, sizeof(struct weft_nccl_lane *));
+  struct weft_nccl_communicator **order = weft_arena_allocate(
+      &world->arena, world->communicator_count, sizeof(struct weft_nccl_communicator *));
   WEFT_TRY(weft_arena_status(&world->arena, error));
   WEFT_TRY(prepare_device(world, error));
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    order[k] = &world->lanes[k];
+  for (uint32_t k = 0; k < world->communicator_count; k++) {
+    order[k] = &world->communicators[k];
   }
-  qsort(order, world->lane_count, sizeof(struct weft_nccl_lane *), compare_lanes);
-  for (uint32_t k = 0; k < world->lane_count; k++) {
+  qsort(order, world->communicator_count, sizeof(struct weft_nccl_communicator *),
+        compare_communicators);
+  for (uint32_t k = 0; k < world->communicator_count; k++) {
     const int64_t until = weft_nccl_limit(world); /* of each: so many are made */
-    WEFT_TRY(make_lane(world, order[k], until, error));
+    WEFT_TRY(make_communicator(world, order[k], until, error));
     WEFT_TRY(warm_up(world, order[k], until, error));
   }
   return WEFT_OK;

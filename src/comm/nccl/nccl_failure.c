@@ -15,16 +15,19 @@ enum { FINALIZE_MS = 5000 }; /* of each communicator */
 
 /* ---- Errors ---- */
 
-static void note_trouble(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
-                         ncclResult_t result) {
+static void note_trouble(struct weft_nccl_world *world,
+                         const struct weft_nccl_communicator *communicator, ncclResult_t result) {
   const uint32_t rank = world->transport.rank;
-  const uint32_t peer = lane->size > 0 ? UINT32_MAX : lane->from == rank ? lane->to : lane->from;
+  const uint32_t peer = communicator->size > 0       ? UINT32_MAX
+                        : communicator->from == rank ? communicator->to
+                                                     : communicator->from;
   char name[WEFT_RANK_NAME_SIZE + sizeof "with "], own[WEFT_RANK_NAME_SIZE];
   struct weft_error error;
   const bool remote = result == ncclRemoteError || result == ncclSystemError;
-  (void)weft_nccl_fail(world->nccl, result, lane->size > 0 ? "a collective" : "a transfer", &error);
-  if (lane->size > 0) {
-    (void)snprintf(name, sizeof name, "of group %" PRIu32, lane->group_id);
+  (void)weft_nccl_fail(world->nccl, result, communicator->size > 0 ? "a collective" : "a transfer",
+                       &error);
+  if (communicator->size > 0) {
+    (void)snprintf(name, sizeof name, "of group %" PRIu32, communicator->group_id);
   } else {
     (void)snprintf(name, sizeof name, "with ");
     (void)weft_rank_name(&world->transport, peer, name + strlen(name));
@@ -38,16 +41,16 @@ static void note_trouble(struct weft_nccl_world *world, const struct weft_nccl_l
 }
 
 static void look(struct weft_nccl_world *world) {
-  for (uint32_t k = 0; k < world->lane_count && world->trouble_at == 0; k++) {
-    const struct weft_nccl_lane *lane = &world->lanes[k];
+  for (uint32_t k = 0; k < world->communicator_count && world->trouble_at == 0; k++) {
+    const struct weft_nccl_communicator *communicator = &world->communicators[k];
     ncclResult_t state = ncclSuccess;
-    if (lane->comm == NULL || lane->gone) {
+    if (communicator->comm == NULL || communicator->gone) {
       continue;
     }
-    const ncclResult_t result = world->nccl->ncclCommGetAsyncError(lane->comm, &state);
+    const ncclResult_t result = world->nccl->ncclCommGetAsyncError(communicator->comm, &state);
     state = result != ncclSuccess ? result : state;
     if (state != ncclSuccess && state != ncclInProgress) {
-      note_trouble(world, lane, state);
+      note_trouble(world, communicator, state);
     }
   }
 }
@@ -85,19 +88,19 @@ void weft_nccl_poll(struct weft_nccl_world *world) {
 
 struct abort_one {
   struct weft_nccl_world *world;
-  struct weft_nccl_lane *lane;
+  struct weft_nccl_communicator *communicator;
 };
 
 /* Freeing memory waits for all that runs on the GPU, and so for transfers of other communicators.
  * So all are aborted at once. */
-static void *abort_lane(void *context) {
+static void *abort_communicator(void *context) {
   const struct abort_one *one = context;
   struct weft_nccl_world *world = one->world;
   struct weft_error error;
   (void)world->device->ops->make_current(world->device, &error);
-  (void)world->nccl->ncclCommAbort(one->lane->comm);
+  (void)world->nccl->ncclCommAbort(one->communicator->comm);
   (void)pthread_mutex_lock(&world->lock);
-  one->lane->gone = true;
+  one->communicator->gone = true;
   world->aborts_left--;
   (void)pthread_cond_broadcast(&world->ended);
   (void)pthread_mutex_unlock(&world->lock);
@@ -108,15 +111,16 @@ static void *abort_lane(void *context) {
 /* With the lock. */
 static void start_aborts(struct weft_nccl_world *world) {
   world->aborting = true;
-  for (uint32_t k = 0; k < world->lane_count; k++) {
-    struct weft_nccl_lane *lane = &world->lanes[k];
-    struct abort_one *one = lane->comm != NULL && !lane->gone ? malloc(sizeof *one) : NULL;
+  for (uint32_t k = 0; k < world->communicator_count; k++) {
+    struct weft_nccl_communicator *communicator = &world->communicators[k];
+    struct abort_one *one =
+        communicator->comm != NULL && !communicator->gone ? malloc(sizeof *one) : NULL;
     pthread_t thread;
     if (one == NULL) {
       continue;
     }
-    *one = (struct abort_one){.world = world, .lane = lane};
-    if (pthread_create(&thread, NULL, abort_lane, one) == 0) {
+    *one = (struct abort_one){.world = world, .communicator = communicator};
+    if (pthread_create(&thread, NULL, abort_communicator, one) == 0) {
       (void)pthread_detach(thread);
       world->aborts_left++;
     } else {
@@ -143,28 +147,29 @@ bool weft_nccl_abort(struct weft_nccl_world *world) {
 
 /* ---- A good end ---- */
 
-static bool finalize_lane(const struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+static bool finalize_communicator(const struct weft_nccl_world *world,
+                                  const struct weft_nccl_communicator *communicator) {
   const int64_t until = weft_clock_ns() + (int64_t)FINALIZE_MS * WEFT_NCCL_NS_PER_MS;
-  ncclResult_t state = world->nccl->ncclCommFinalize(lane->comm);
+  ncclResult_t state = world->nccl->ncclCommFinalize(communicator->comm);
   while (state == ncclInProgress && weft_clock_ns() < until) {
     const struct timespec pause = {.tv_nsec = 100 * 1000};
     (void)nanosleep(&pause, NULL);
-    if (world->nccl->ncclCommGetAsyncError(lane->comm, &state) != ncclSuccess) {
+    if (world->nccl->ncclCommGetAsyncError(communicator->comm, &state) != ncclSuccess) {
       return false;
     }
   }
-  return state == ncclSuccess && world->nccl->ncclCommDestroy(lane->comm) == ncclSuccess;
+  return state == ncclSuccess && world->nccl->ncclCommDestroy(communicator->comm) == ncclSuccess;
 }
 
 void weft_nccl_finalize(struct weft_nccl_world *world) {
   struct weft_error error;
   bool good =
       world->device == NULL || world->device->ops->make_current(world->device, &error) == WEFT_OK;
-  for (uint32_t k = 0; k < world->lane_count && good; k++) {
-    struct weft_nccl_lane *lane = &world->lanes[k];
-    if (lane->comm != NULL && !lane->gone) {
-      good = finalize_lane(world, lane);
-      lane->gone = good;
+  for (uint32_t k = 0; k < world->communicator_count && good; k++) {
+    struct weft_nccl_communicator *communicator = &world->communicators[k];
+    if (communicator->comm != NULL && !communicator->gone) {
+      good = finalize_communicator(world, communicator);
+      communicator->gone = good;
     }
   }
   if (!good) {

@@ -25,7 +25,8 @@ static struct weft_nccl_group *self_of(struct weft_group *group) {
 static enum weft_status check(const struct weft_nccl_group *group,
                               const struct weft_collective *collective, struct weft_error *error) {
   WEFT_TRY(weft_group_check(collective, group->base.size, error));
-  if (collective->device != group->device || (group->base.size > 1 && group->lane == NULL)) {
+  if (collective->device != group->device ||
+      (group->base.size > 1 && group->communicator == NULL)) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "create the group with the device of its collectives, before channels are "
                      "opened",
@@ -73,7 +74,7 @@ static enum weft_status note_pending(struct weft_nccl_group *group,
     }
     group->unused = one;
   }
-  WEFT_TRY(device->ops->event_record(device, one->event, group->lane->stream, error));
+  WEFT_TRY(device->ops->event_record(device, one->event, group->communicator->stream, error));
   group->unused = one->next;
   one->next = group->pending;
   one->of = collective;
@@ -86,18 +87,19 @@ static enum weft_status note_pending(struct weft_nccl_group *group,
 static enum weft_status start_own(struct weft_nccl_group *group, struct weft_collective *collective,
                                   struct weft_error *error) {
   struct weft_nccl_world *world = group->world;
-  struct weft_nccl_lane *lane = group->lane;
+  struct weft_nccl_communicator *communicator = group->communicator;
   struct weft_device *device = group->device;
   WEFT_TRY(device->ops->make_current(device, error));
-  if (lane->stream == NULL) {
-    WEFT_TRY(device->ops->stream_create(device, world->allocator, &lane->stream, error));
+  if (communicator->stream == NULL) {
+    WEFT_TRY(device->ops->stream_create(device, world->allocator, &communicator->stream, error));
   }
-  enum weft_status status = weft_nccl_collect(world, lane, collective, lane->stream, error);
+  enum weft_status status =
+      weft_nccl_collect(world, communicator, collective, communicator->stream, error);
   if (status == WEFT_OK) {
     status = note_pending(group, collective, error);
   }
   if (status < 0) {
-    weft_nccl_drain(world, lane); /* what was enqueued of it */
+    weft_nccl_drain(world, communicator); /* what was enqueued of it */
   }
   return status;
 }
@@ -113,9 +115,9 @@ static enum weft_status start(struct weft_group *base, struct weft_collective *c
     return copy_own(group, collective, error);
   }
   WEFT_TRY(weft_nccl_check_alive(group->world, error));
-  return collective->stream != NULL
-             ? weft_nccl_collect(group->world, group->lane, collective, collective->stream, error)
-             : start_own(group, collective, error);
+  return collective->stream != NULL ? weft_nccl_collect(group->world, group->communicator,
+                                                        collective, collective->stream, error)
+                                    : start_own(group, collective, error);
 }
 
 /* ---- Ending ---- */
@@ -177,8 +179,8 @@ static void leave_world(struct weft_nccl_group *group) {
   if (*link != NULL) {
     *link = group->next;
   }
-  if (group->lane != NULL) {
-    group->lane->group = NULL; /* the communicator stays, until all end */
+  if (group->communicator != NULL) {
+    group->communicator->group = NULL; /* the communicator stays, until all end */
   }
 }
 
@@ -189,7 +191,7 @@ static void destroy(struct weft_group *base) {
   }
   struct weft_nccl_group *group = self_of(base);
   if (group->pending != NULL) {
-    weft_nccl_drain(group->world, group->lane);
+    weft_nccl_drain(group->world, group->communicator);
   }
   while (group->pending != NULL) {
     end_pending(group, &group->pending);
@@ -258,6 +260,6 @@ struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, 
 
 void weft_nccl_groups_disconnect(struct weft_nccl_world *world) {
   for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
-    group->lane = NULL;
+    group->communicator = NULL;
   }
 }

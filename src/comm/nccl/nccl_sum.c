@@ -20,47 +20,54 @@
 
 /* Before a call: one that would run too far ahead of the GPU waits (nccl_transfer.c, check_ahead).
  * What it waits for is older than itself, on all ranks, so it does not depend on it. */
-static enum weft_status begin_call(struct weft_nccl_world *world, const struct weft_nccl_lane *lane,
-                                   bool recorded, struct weft_error *error) {
-  const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD;
-  if (recorded || lane->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
+static enum weft_status begin_call(struct weft_nccl_world *world,
+                                   const struct weft_nccl_communicator *communicator, bool recorded,
+                                   struct weft_error *error) {
+  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
+  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
     return WEFT_OK;
   }
-  return weft_nccl_await_event(world, lane->marks[mark % WEFT_NCCL_MARKS],
+  return weft_nccl_await_event(world, communicator->marks[mark % WEFT_NCCL_MARKS],
                                "collectives of a group are under way", UINT32_MAX,
                                weft_nccl_limit(world), error);
 }
 
-static enum weft_status end_call(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                 ncclResult_t result, const char *call, bool recorded,
-                                 struct weft_stream *stream, struct weft_error *error) {
+static enum weft_status end_call(struct weft_nccl_world *world,
+                                 struct weft_nccl_communicator *communicator, ncclResult_t result,
+                                 const char *call, bool recorded, struct weft_stream *stream,
+                                 struct weft_error *error) {
   struct weft_device *device = world->device;
   if (result != ncclSuccess) {
-    WEFT_TRY(weft_nccl_await(world, lane->comm, result, call, weft_nccl_limit(world), error));
+    WEFT_TRY(
+        weft_nccl_await(world, communicator->comm, result, call, weft_nccl_limit(world), error));
   }
-  lane->issued++;
-  if (recorded || lane->issued % WEFT_NCCL_AHEAD != 0) {
+  communicator->issued++;
+  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0) {
     return WEFT_OK;
   }
-  const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD - 1;
-  return device->ops->event_record(device, lane->marks[mark % WEFT_NCCL_MARKS], stream, error);
+  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD - 1;
+  return device->ops->event_record(device, communicator->marks[mark % WEFT_NCCL_MARKS], stream,
+                                   error);
 }
 
 /* Sums in an order that NCCL chooses. */
-static enum weft_status collect_by_nccl(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+static enum weft_status collect_by_nccl(struct weft_nccl_world *world,
+                                        struct weft_nccl_communicator *communicator,
                                         const struct weft_collective *collective,
                                         struct weft_stream *stream, struct weft_error *error) {
   const bool all = collective->kind == WEFT_ALL_REDUCE;
-  WEFT_TRY(begin_call(world, lane, collective->recorded, error));
+  WEFT_TRY(begin_call(world, communicator, collective->recorded, error));
   if (collective->kind == WEFT_ALL_GATHER) {
-    const ncclResult_t result = world->nccl->ncclAllGather(
-        collective->from, collective->to, (size_t)collective->bytes, ncclInt8, lane->comm, stream);
-    return end_call(world, lane, result, "ncclAllGather", collective->recorded, stream, error);
+    const ncclResult_t result =
+        world->nccl->ncclAllGather(collective->from, collective->to, (size_t)collective->bytes,
+                                   ncclInt8, communicator->comm, stream);
+    return end_call(world, communicator, result, "ncclAllGather", collective->recorded, stream,
+                    error);
   }
   const ncclResult_t result = (all ? world->nccl->ncclAllReduce : world->nccl->ncclReduceScatter)(
       collective->from, collective->to, (size_t)(collective->bytes / sizeof(float)), ncclFloat32,
-      ncclSum, lane->comm, stream);
-  return end_call(world, lane, result, all ? "ncclAllReduce" : "ncclReduceScatter",
+      ncclSum, communicator->comm, stream);
+  return end_call(world, communicator, result, all ? "ncclAllReduce" : "ncclReduceScatter",
                   collective->recorded, stream, error);
 }
 
@@ -68,41 +75,44 @@ static enum weft_status collect_by_nccl(struct weft_nccl_world *world, struct we
 
 /* Empty parts are left out, on both sides. */
 static ncclResult_t trade_with(const struct weft_nccl_world *world,
-                               const struct weft_nccl_lane *lane,
+                               const struct weft_nccl_communicator *communicator,
                                const struct weft_group_transfer *transfer, uint32_t other,
                                struct weft_stream *stream) {
   ncclResult_t result = ncclSuccess;
   if (transfer->send_bytes > 0) {
     result = world->nccl->ncclSend(transfer->from, (size_t)transfer->send_bytes, ncclInt8,
-                                   (int)other, lane->comm, stream);
+                                   (int)other, communicator->comm, stream);
   }
   if (transfer->receive_bytes > 0 && (result == ncclSuccess || result == ncclInProgress)) {
     result = world->nccl->ncclRecv(transfer->to, (size_t)transfer->receive_bytes, ncclInt8,
-                                   (int)other, lane->comm, stream);
+                                   (int)other, communicator->comm, stream);
   }
   return result;
 }
 
 /* A round, with all others at once: NCCL has the parts of a group make progress together. */
-static enum weft_status trade(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+static enum weft_status trade(struct weft_nccl_world *world,
+                              struct weft_nccl_communicator *communicator,
                               const struct weft_group_plan *plan, struct weft_stream *stream,
                               struct weft_error *error) {
   const bool recorded = plan->collective->recorded;
-  WEFT_TRY(begin_call(world, lane, recorded, error));
+  WEFT_TRY(begin_call(world, communicator, recorded, error));
   ncclResult_t result = world->nccl->ncclGroupStart();
   if (result != ncclSuccess) {
     return weft_nccl_fail(world->nccl, result, "ncclGroupStart", error);
   }
-  for (uint32_t k = 1; k < lane->size && (result == ncclSuccess || result == ncclInProgress); k++) {
-    const uint32_t other = (lane->member + k) % lane->size;
+  for (uint32_t k = 1;
+       k < communicator->size && (result == ncclSuccess || result == ncclInProgress); k++) {
+    const uint32_t other = (communicator->member + k) % communicator->size;
     const struct weft_group_transfer transfer = weft_group_plan_transfer(plan, other);
-    result = trade_with(world, lane, &transfer, other, stream);
+    result = trade_with(world, communicator, &transfer, other, stream);
   }
   const ncclResult_t ended = world->nccl->ncclGroupEnd();
   if (result == ncclSuccess || result == ncclInProgress) {
     result = ended;
   }
-  return end_call(world, lane, result, "a group of ncclSend and ncclRecv", recorded, stream, error);
+  return end_call(world, communicator, result, "a group of ncclSend and ncclRecv", recorded, stream,
+                  error);
 }
 
 static enum weft_status add_up(const struct weft_nccl_world *world,
@@ -119,16 +129,17 @@ static enum weft_status add_up(const struct weft_nccl_world *world,
 }
 
 /* A sum in place: `to` is this member's share, which nobody else reads. */
-static enum weft_status collect_in_order(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+static enum weft_status collect_in_order(struct weft_nccl_world *world,
+                                         struct weft_nccl_communicator *communicator,
                                          const struct weft_collective *collective,
                                          struct weft_stream *stream, struct weft_error *error) {
   struct weft_group_plan plan = {.collective = collective,
-                                 .size = lane->size,
-                                 .member = lane->member,
-                                 .scratch = lane->others,
+                                 .size = communicator->size,
+                                 .member = communicator->member,
+                                 .scratch = communicator->others,
                                  .reduce_bytes = world->piece,
                                  .gather_bytes = UINT64_MAX};
-  char *own = (char *)collective->to + lane->member * collective->bytes;
+  char *own = (char *)collective->to + communicator->member * collective->bytes;
   if (collective->kind == WEFT_ALL_GATHER && own != collective->from) {
     WEFT_TRY(weft_copy(&(struct weft_copy){.to = own,
                                            .to_device = world->device,
@@ -140,7 +151,7 @@ static enum weft_status collect_in_order(struct weft_nccl_world *world, struct w
   }
   for (weft_group_plan_begin(&plan); weft_group_plan_has_round(&plan);
        weft_group_plan_end_round(&plan)) {
-    WEFT_TRY(trade(world, lane, &plan, stream, error));
+    WEFT_TRY(trade(world, communicator, &plan, stream, error));
     if (!plan.gathers) {
       WEFT_TRY(add_up(world, &plan, stream, error));
     }
@@ -150,29 +161,31 @@ static enum weft_status collect_in_order(struct weft_nccl_world *world, struct w
 
 /* ---- All of them ---- */
 
-enum weft_status weft_nccl_collect(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+enum weft_status weft_nccl_collect(struct weft_nccl_world *world,
+                                   struct weft_nccl_communicator *communicator,
                                    const struct weft_collective *collective,
                                    struct weft_stream *stream, struct weft_error *error) {
-  assert(lane->size > 1 && lane->comm != NULL);
+  assert(communicator->size > 1 && communicator->comm != NULL);
   if (collective->bytes == 0) {
     return WEFT_OK;
   }
-  return (world->own_order ? collect_by_nccl : collect_in_order)(world, lane, collective, stream,
-                                                                 error);
+  return (world->own_order ? collect_by_nccl : collect_in_order)(world, communicator, collective,
+                                                                 stream, error);
 }
 
-enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                         float *data, struct weft_error *error) {
+enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world,
+                                         struct weft_nccl_communicator *communicator, float *data,
+                                         struct weft_error *error) {
   static const enum weft_collective_kind kinds[] = {WEFT_ALL_GATHER, WEFT_REDUCE_SCATTER,
                                                     WEFT_ALL_REDUCE};
-  float *own = data + lane->member;
+  float *own = data + communicator->member;
   for (uint32_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
     const struct weft_collective one = {
         .kind = kinds[k],
         .from = kinds[k] == WEFT_ALL_GATHER ? own : data,
         .to = kinds[k] == WEFT_REDUCE_SCATTER ? own : data,
-        .bytes = (kinds[k] == WEFT_ALL_REDUCE ? lane->size : 1) * sizeof *data};
-    WEFT_TRY(weft_nccl_collect(world, lane, &one, world->stream, error));
+        .bytes = (kinds[k] == WEFT_ALL_REDUCE ? communicator->size : 1) * sizeof *data};
+    WEFT_TRY(weft_nccl_collect(world, communicator, &one, world->stream, error));
   }
   return WEFT_OK;
 }

@@ -1,6 +1,6 @@
 /* Messages whose payload is on a GPU. send() and receive() enqueue the transfer at once, in the
  * order of the calls: the same order on both ranks, for each communicator, is what the caller
- * guarantees by lanes (weft/transport.h). A payload always has the channel's largest size, so a
+ * guarantees by communicators (weft/transport.h). A payload always has the channel's largest size, so a
  * receive needs no header to be enqueued. */
 #include <assert.h>
 #include <inttypes.h>
@@ -43,13 +43,14 @@ static enum weft_status check_message(const struct weft_nccl_world *world,
 /* A communicator whose transfers run too far ahead of the GPU waits; NCCL itself hangs after some
  * thousand. Those of a recording are not under way yet. */
 static enum weft_status check_ahead(const struct weft_nccl_world *world,
-                                    const struct weft_nccl_lane *lane, bool recorded,
-                                    struct weft_error *error) {
-  const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD;
-  if (recorded || lane->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
+                                    const struct weft_nccl_communicator *communicator,
+                                    bool recorded, struct weft_error *error) {
+  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
+  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
     return WEFT_OK;
   }
-  return world->device->ops->event_query(world->device, lane->marks[mark % WEFT_NCCL_MARKS], error);
+  return world->device->ops->event_query(world->device, communicator->marks[mark % WEFT_NCCL_MARKS],
+                                         error);
 }
 
 /* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
@@ -60,8 +61,9 @@ static enum weft_status explain_recording(struct weft_error *error) {
 }
 
 static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft_nccl_end *end,
-                                struct weft_nccl_lane *lane, const struct weft_message *message,
-                                struct weft_stream *stream, struct weft_error *error) {
+                                struct weft_nccl_communicator *communicator,
+                                const struct weft_message *message, struct weft_stream *stream,
+                                struct weft_error *error) {
   const struct weft_nccl_api *nccl = world->nccl;
   const uint64_t bytes = end->state.bytes_max;
   const bool sends = end->state.sends;
@@ -73,12 +75,13 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
   }
   if (bytes > 0) {
     const ncclResult_t result =
-        sends ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, lane->comm, stream)
-              : nccl->ncclRecv(message->data, (size_t)bytes, ncclInt8, 0, lane->comm, stream);
+        sends
+            ? nccl->ncclSend(message->data, (size_t)bytes, ncclInt8, 1, communicator->comm, stream)
+            : nccl->ncclRecv(message->data, (size_t)bytes, ncclInt8, 0, communicator->comm, stream);
     const enum weft_status status =
         result == ncclSuccess
             ? WEFT_OK
-            : weft_nccl_await(world, lane->comm, result, sends ? "ncclSend" : "ncclRecv",
+            : weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv",
                               WEFT_TIME_NEVER, error);
     if (status < 0) {
       return message->recorded ? explain_recording(error) : status;
@@ -87,11 +90,11 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
   if (message->recorded) {
     return WEFT_OK;
   }
-  lane->issued++;
-  if (lane->issued % WEFT_NCCL_AHEAD == 0) {
-    const uint64_t mark = lane->issued / WEFT_NCCL_AHEAD - 1;
-    return world->device->ops->event_record(world->device, lane->marks[mark % WEFT_NCCL_MARKS],
-                                            stream, error);
+  communicator->issued++;
+  if (communicator->issued % WEFT_NCCL_AHEAD == 0) {
+    const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD - 1;
+    return world->device->ops->event_record(
+        world->device, communicator->marks[mark % WEFT_NCCL_MARKS], stream, error);
   }
   return WEFT_OK;
 }
@@ -141,16 +144,17 @@ void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *m
 }
 
 /* The transport's own transfers use no memory of the caller's any more. */
-void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane) {
+void weft_nccl_drain(struct weft_nccl_world *world,
+                     const struct weft_nccl_communicator *communicator) {
   if (weft_nccl_abort(world)) {
-    weft_nccl_settle(world, lane->marks[0], lane->stream);
+    weft_nccl_settle(world, communicator->marks[0], communicator->stream);
   }
 }
 
 static enum weft_status start_transfer(struct weft_nccl_world *world, struct weft_nccl_end *end,
                                        struct weft_nccl_slot *slot, struct weft_message *message,
                                        struct weft_stream *stream, struct weft_error *error) {
-  WEFT_TRY(enqueue(world, end, &world->lanes[end->lane], message, stream, error));
+  WEFT_TRY(enqueue(world, end, &world->communicators[end->communicator], message, stream, error));
   if (message->stream == NULL) {
     WEFT_TRY(note_event(world, slot, stream, error));
   }
@@ -161,7 +165,7 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
                               struct weft_message *message, struct weft_error *error) {
   WEFT_TRY(check_message(world, end, sends, message, error));
   WEFT_TRY(weft_nccl_check_alive(world, error));
-  struct weft_nccl_lane *lane = &world->lanes[end->lane];
+  struct weft_nccl_communicator *communicator = &world->communicators[end->communicator];
   struct weft_nccl_slot *slot = &end->slots[end->posted % end->depth];
   struct weft_device *device = world->device;
   struct weft_stream *stream = message->stream;
@@ -170,23 +174,23 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
   }
   if (stream == NULL) {
     WEFT_TRY(device->ops->make_current(device, error));
-    if (lane->stream == NULL) {
-      WEFT_TRY(device->ops->stream_create(device, world->allocator, &lane->stream, error));
+    if (communicator->stream == NULL) {
+      WEFT_TRY(device->ops->stream_create(device, world->allocator, &communicator->stream, error));
     }
-    stream = lane->stream;
+    stream = communicator->stream;
   }
-  const enum weft_status status = check_ahead(world, lane, message->recorded, error);
+  const enum weft_status status = check_ahead(world, communicator, message->recorded, error);
   if (status != WEFT_OK) {
     return status;
   }
-  slot->number = lane->messages;
+  slot->number = communicator->messages;
   slot->waits_for_event = slot->done = false;
   message->begin = message->end = world->inner->ops->now(world->inner);
   if (start_transfer(world, end, slot, message, stream, error) < 0) {
-    weft_nccl_drain(world, lane); /* what was enqueued of it */
+    weft_nccl_drain(world, communicator); /* what was enqueued of it */
     return error->status;
   }
-  lane->messages++;
+  communicator->messages++;
   message->state[0] = (uint64_t)(end - world->ends) + 1;
   message->state[1] = end->posted++;
   return WEFT_OK;
@@ -305,7 +309,7 @@ void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *mes
   world->cancelled = true;
   end->state.closed = true;
   world->inner->ops->cancel(world->inner, &slot->header);
-  weft_nccl_drain(world, &world->lanes[end->lane]);
+  weft_nccl_drain(world, &world->communicators[end->communicator]);
   if (slot->waits_for_event) {
     slot->waits_for_event = false;
     world->polled--;

@@ -17,7 +17,7 @@ static enum weft_status endpoint_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   enum weft_status status = world->inner->ops->progress(world->inner, error);
-  if (status == WEFT_OK && world->lane_count > 0) {
+  if (status == WEFT_OK && world->communicator_count > 0) {
     weft_nccl_poll(world);
   }
   if (status < 0) {
@@ -143,10 +143,10 @@ static void disconnect(struct weft_comm *comm) {
   __atomic_store_n(&world->recorded, false,
                    __ATOMIC_RELAXED); /* recordings have gone with pipelines */
   struct weft_error error;
-  if (world->any_lanes && is_quiet(world)) {
+  if (world->any_communicators && is_quiet(world)) {
     weft_nccl_finalize(world);
     (void)weft_barrier(world->inner, 0, &error); /* a rank that dies in it is noticed */
-  } else if (world->lane_count > 0) {
+  } else if (world->communicator_count > 0) {
     world->stuck = !weft_nccl_abort(world);
   }
   if (!world->stuck) {

@@ -43,7 +43,7 @@ enum {
 };
 
 /* A communicator of two ranks, one of which sends; or of the members of a group. */
-struct weft_nccl_lane {
+struct weft_nccl_communicator {
   ncclComm_t comm;
   struct weft_nccl_group *group; /* NULL: of two ranks; and after its group has been destroyed */
   uint32_t group_id, size;       /* of a group, and its members; 0: of two ranks */
@@ -85,9 +85,10 @@ struct weft_nccl_slot {
 struct weft_nccl_group {
   struct weft_group base; /* first */
   struct weft_nccl_world *world;
-  struct weft_group *inner;    /* of the mpi world: collectives on the host, and ids */
-  struct weft_device *device;  /* NULL: all collectives are on the host */
-  struct weft_nccl_lane *lane; /* NULL: of one member, on the host, or not connected */
+  struct weft_group *inner;   /* of the mpi world: collectives on the host, and ids */
+  struct weft_device *device; /* NULL: all collectives are on the host */
+  struct weft_nccl_communicator
+      *communicator; /* NULL: of one member, on the host, or not connected */
   uint32_t id;
   struct weft_nccl_pending *pending, *unused; /* collectives that test() waits for */
   struct weft_nccl_group *next;               /* of those that open() connects */
@@ -99,7 +100,7 @@ struct weft_nccl_end {
   uint32_t channel;
   uint32_t peer;
   uint32_t depth;
-  uint32_t lane;
+  uint32_t communicator;
   uint64_t posted, done;
   struct weft_nccl_slot *slots; /* [depth] */
 };
@@ -112,7 +113,7 @@ struct weft_nccl_rank {
   uint32_t sm_count; /* of its GPU */
   uint32_t version;  /* of NCCL */
   uint32_t number;   /* of its GPU, as it counts */
-  uint32_t lanes;
+  uint32_t communicators;
   uint32_t own_order; /* as the world's */
 };
 
@@ -136,9 +137,9 @@ struct weft_nccl_world {
   struct weft_arena arena;
   struct weft_nccl_end *ends;
   uint32_t end_count;
-  struct weft_nccl_lane *lanes;
-  uint32_t lane_count;
-  bool any_lanes; /* of any rank */
+  struct weft_nccl_communicator *communicators;
+  uint32_t communicator_count;
+  bool any_communicators; /* of any rank */
   struct weft_channel_ends by_channel;
   uint64_t polled; /* messages in flight whose event must be asked for */
   bool cancelled;  /* a message was */
@@ -197,8 +198,9 @@ void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *mes
 /* Waits for what is in a stream, after all communicators have ended. */
 void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *mark,
                       struct weft_stream *stream);
-/* Ends all communicators, and waits for what is in the lane's own stream. */
-void weft_nccl_drain(struct weft_nccl_world *world, const struct weft_nccl_lane *lane);
+/* Ends all communicators, and waits for what is in the own stream of one. */
+void weft_nccl_drain(struct weft_nccl_world *world,
+                     const struct weft_nccl_communicator *communicator);
 
 /* nccl_failure.c */
 /* Looks for errors of the communicators, now and then. */
@@ -225,13 +227,15 @@ struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, 
 void weft_nccl_groups_disconnect(struct weft_nccl_world *world);
 
 /* nccl_sum.c */
-/* Enqueues a collective of the lane's group. */
-enum weft_status weft_nccl_collect(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
+/* Enqueues a collective of the communicator's group. */
+enum weft_status weft_nccl_collect(struct weft_nccl_world *world,
+                                   struct weft_nccl_communicator *communicator,
                                    const struct weft_collective *collective,
                                    struct weft_stream *stream, struct weft_error *error);
 /* One of each kind that is used, so that NCCL connects the members. `data` on the device has room
  * for a float and `size` floats. */
-enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world, struct weft_nccl_lane *lane,
-                                         float *data, struct weft_error *error);
+enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world,
+                                         struct weft_nccl_communicator *communicator, float *data,
+                                         struct weft_error *error);
 
 #endif
