@@ -70,16 +70,16 @@ static void watch_init(struct watch *watch, const struct weft_cli *cli) {
   watch->counter.inner = cli->allocator;
 }
 
-struct subject {
+struct run {
   struct weft_program *program;
   struct weft_costs *costs;
   struct weft_simulation *simulation;
 };
 
-static void release(struct subject *subject) {
-  weft_simulation_destroy(subject->simulation);
-  weft_costs_destroy(subject->costs);
-  weft_program_destroy(subject->program);
+static void release(struct run *run) {
+  weft_simulation_destroy(run->simulation);
+  weft_costs_destroy(run->costs);
+  weft_program_destroy(run->program);
 }
 
 /* The times of the stages that sleep, in ms. */
@@ -90,65 +90,61 @@ static void set_costs(struct weft_costs *costs) {
   memcpy(costs->unit, "ms", 3);
 }
 
-static int prepare(const struct weft_cli *cli, struct weft_bench_case *at,
-                   struct subject *subject) {
+static int prepare(const struct weft_cli *cli, struct weft_bench_case *at, struct run *run) {
   const struct weft_named_source plan = {.allocator = cli->allocator,
                                          .schedule = at->schedule,
                                          .ranks = at->shape.ranks,
                                          .stages_per_rank = at->shape.stages_per_rank};
   struct weft_error error;
-  *subject = (struct subject){.program = NULL};
-  if (weft_source_named((void *)&plan, at->shape.microbatches, true, &subject->program, &error) <
-          0 ||
-      weft_costs_create(cli->allocator, 1, &subject->costs, &error) < 0) {
-    release(subject);
+  *run = (struct run){.program = NULL};
+  if (weft_source_named((void *)&plan, at->shape.microbatches, true, &run->program, &error) < 0 ||
+      weft_costs_create(cli->allocator, 1, &run->costs, &error) < 0) {
+    release(run);
     return weft_cli_fail(cli, NULL, &error);
   }
-  set_costs(subject->costs);
-  subject->costs->of = WEFT_COSTS_OF_STAGE;
-  if (weft_simulate(cli->allocator, subject->program, subject->costs, NULL, &subject->simulation,
-                    &error) < 0) {
-    release(subject);
+  set_costs(run->costs);
+  run->costs->of = WEFT_COSTS_OF_STAGE;
+  if (weft_simulate(cli->allocator, run->program, run->costs, NULL, &run->simulation, &error) < 0) {
+    release(run);
     return weft_cli_fail(cli, NULL, &error);
   }
-  at->actions = subject->program->action_count;
+  at->actions = run->program->action_count;
   return WEFT_CLI_OK;
 }
 
-static struct weft_cli_execution execution_of(const struct weft_cli *cli,
-                                              const struct subject *subject,
+static struct weft_cli_execution execution_of(const struct weft_cli *cli, const struct run *run,
                                               struct weft_cli_stages *stages, const char *transport,
                                               uint32_t step_count) {
   return (struct weft_cli_execution){.cli = cli,
                                      .allocator = cli->allocator,
-                                     .program = subject->program,
+                                     .program = run->program,
                                      .stages = stages,
                                      .transport = weft_comm_find(transport),
                                      .step_count = step_count};
 }
 
-static int init_stages(const struct weft_cli *cli, const struct subject *subject,
+static int init_stages(const struct weft_cli *cli, const struct run *run,
                        enum weft_cli_stage_kind kind, double per_unit,
                        struct weft_cli_stages *stages) {
   const struct weft_cli_time_scale scale = {.per_unit = per_unit};
-  return weft_cli_stages_init(stages, cli, subject->program, subject->costs, kind, &scale);
+  return weft_cli_stages_init(stages, cli, run->program, run->costs, kind, &scale);
 }
 
 /* ---- The answer ---- */
 
 static int check(const struct weft_cli *cli, const struct weft_bench_case *at,
-                 const struct subject *subject) {
-  const double per_unit = subject->simulation->ticks_per_unit;
+                 const struct run *run) {
+  const double per_unit = run->simulation->ticks_per_unit;
   struct weft_cli_stages stages;
   struct weft_error error;
-  int status = init_stages(cli, subject, WEFT_CLI_STAGE_VIRTUAL, per_unit, &stages);
+  int status = init_stages(cli, run, WEFT_CLI_STAGE_VIRTUAL, per_unit, &stages);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  struct weft_cli_execution execution = execution_of(cli, subject, &stages, "loopback", 1);
+  struct weft_cli_execution execution = execution_of(cli, run, &stages, "loopback", 1);
   if (weft_cli_execute(&execution, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
-  } else if ((double)execution.makespans[0] / per_unit != subject->simulation->makespan) {
+  } else if ((double)execution.makespans[0] / per_unit != run->simulation->makespan) {
     status = weft_bench_fail(cli, at, "in virtual time it does not take the simulated time");
   }
   weft_cli_execution_finish(&execution);
@@ -165,13 +161,13 @@ static uint32_t choose_steps(const struct weft_bench_case *at) {
 }
 
 /* One round: the median of its steps becomes *calmest_ns, if it is less. */
-static int time_steps(const struct weft_cli *cli, const struct subject *subject,
+static int time_steps(const struct weft_cli *cli, const struct run *run,
                       struct weft_cli_stages *stages, bool no_events,
                       struct weft_bench_executor_measurement *measurement, uint64_t *calmest_ns) {
   struct watch watch;
   struct weft_error error;
   struct weft_cli_execution execution =
-      execution_of(cli, subject, stages, "loopback", choose_steps(&measurement->at));
+      execution_of(cli, run, stages, "loopback", choose_steps(&measurement->at));
   watch_init(&watch, cli);
   execution.allocator = &watch.counter.allocator;
   execution.no_events = no_events;
@@ -192,14 +188,14 @@ static int time_steps(const struct weft_cli *cli, const struct subject *subject,
 
 /* With and without the event log, alternating. Other work on the machine slows whole rounds down
  * by more than the log costs, so the fastest round of each counts. */
-static int time_rounds(const struct weft_cli *cli, const struct subject *subject,
+static int time_rounds(const struct weft_cli *cli, const struct run *run,
                        struct weft_cli_stages *stages,
                        struct weft_bench_executor_measurement *measurement) {
   int status = WEFT_CLI_OK;
   for (uint64_t k = 0; k < measurement->at.repeats && status == WEFT_CLI_OK; k++) {
-    status = time_steps(cli, subject, stages, false, measurement, &measurement->with_ns);
+    status = time_steps(cli, run, stages, false, measurement, &measurement->with_ns);
     if (status == WEFT_CLI_OK) {
-      status = time_steps(cli, subject, stages, true, measurement, &measurement->without_ns);
+      status = time_steps(cli, run, stages, true, measurement, &measurement->without_ns);
     }
   }
   return status;
@@ -216,23 +212,23 @@ static uint64_t count_compute(const struct weft_program *program) {
 
 static int measure_executor(const struct weft_cli *cli,
                             struct weft_bench_executor_measurement *measurement) {
-  struct subject subject;
+  struct run run;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &measurement->at);
-  int status = prepare(cli, &measurement->at, &subject);
+  int status = prepare(cli, &measurement->at, &run);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  measurement->compute_actions = count_compute(subject.program);
-  status = check(cli, &measurement->at, &subject);
+  measurement->compute_actions = count_compute(run.program);
+  status = check(cli, &measurement->at, &run);
   if (status == WEFT_CLI_OK) {
-    status = init_stages(cli, &subject, WEFT_CLI_STAGE_NULL, 1, &stages);
+    status = init_stages(cli, &run, WEFT_CLI_STAGE_NULL, 1, &stages);
     if (status == WEFT_CLI_OK) {
-      status = time_rounds(cli, &subject, &stages, measurement);
+      status = time_rounds(cli, &run, &stages, measurement);
       weft_cli_stages_finish(&stages);
     }
   }
-  release(&subject);
+  release(&run);
   return status == WEFT_CLI_OK && measurement->allocations > 0
              ? weft_bench_fail(cli, &measurement->at, "a step allocates")
              : status;
@@ -264,11 +260,11 @@ static int measure_executors(const struct weft_cli *cli, const struct weft_cli_a
 
 /* ---- Stages that sleep ---- */
 
-static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
+static int time_sleep(const struct weft_cli *cli, const struct run *run,
                       struct weft_cli_stages *stages, struct weft_bench_sleep_measurement *at) {
   struct weft_error error;
   uint64_t samples[SLEEP_STEPS - 1];
-  struct weft_cli_execution execution = execution_of(cli, subject, stages, "threads", SLEEP_STEPS);
+  struct weft_cli_execution execution = execution_of(cli, run, stages, "threads", SLEEP_STEPS);
   const uint64_t stolen_ms = weft_bench_stolen_ms();
   const enum weft_status result = weft_cli_execute(&execution, &error);
   at->stolen_ms = weft_bench_stolen_ms() - stolen_ms;
@@ -281,27 +277,27 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
   }
   at->measured_ms = (double)weft_bench_median(samples, SLEEP_STEPS - 1) / 1e6;
   at->fastest_ms = (double)samples[0] / 1e6; /* they are sorted now */
-  at->simulated_ms = subject->simulation->makespan;
+  at->simulated_ms = run->simulation->makespan;
   return WEFT_CLI_OK;
 }
 
 static int measure_sleep(const struct weft_cli *cli, struct weft_bench_sleep_measurement *at) {
-  struct subject subject;
+  struct run run;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &at->at);
-  int status = prepare(cli, &at->at, &subject);
+  int status = prepare(cli, &at->at, &run);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  status = check(cli, &at->at, &subject);
+  status = check(cli, &at->at, &run);
   if (status == WEFT_CLI_OK) {
-    status = init_stages(cli, &subject, WEFT_CLI_STAGE_SLEEP, 1e6, &stages);
+    status = init_stages(cli, &run, WEFT_CLI_STAGE_SLEEP, 1e6, &stages);
     if (status == WEFT_CLI_OK) {
-      status = time_sleep(cli, &subject, &stages, at);
+      status = time_sleep(cli, &run, &stages, at);
       weft_cli_stages_finish(&stages);
     }
   }
-  release(&subject);
+  release(&run);
   return status;
 }
 

@@ -15,53 +15,52 @@
 enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SVG_SCHEDULE = 1 };
 
 /* What is simulated again and again. */
-struct subject {
+struct run {
   struct weft_bench_counter counter; /* all its memory goes through it */
   struct weft_costs *costs;
   struct weft_program *table;
   struct weft_program *program;
 };
 
-static void release(struct subject *subject) {
-  weft_program_destroy(subject->program);
-  weft_program_destroy(subject->table);
-  weft_costs_destroy(subject->costs);
+static void release(struct run *run) {
+  weft_program_destroy(run->program);
+  weft_program_destroy(run->table);
+  weft_costs_destroy(run->costs);
 }
 
-/* On success the subject is the caller's to release. */
-static int prepare(const struct weft_cli *cli, const struct weft_bench_case *at,
-                   struct subject *subject, uint64_t *plan_ns) {
+/* On success the run is the caller's to release. */
+static int prepare(const struct weft_cli *cli, const struct weft_bench_case *at, struct run *run,
+                   uint64_t *plan_ns) {
   struct weft_error error;
-  *subject = (struct subject){.costs = NULL};
-  weft_bench_counter_init(&subject->counter, cli->allocator);
-  const struct weft_allocator *allocator = &subject->counter.allocator;
+  *run = (struct run){.costs = NULL};
+  weft_bench_counter_init(&run->counter, cli->allocator);
+  const struct weft_allocator *allocator = &run->counter.allocator;
   const uint64_t begin = weft_bench_cpu_ns();
-  if (weft_generate(allocator, at->schedule, &at->shape, &subject->table, &error) < 0 ||
-      weft_lower(allocator, subject->table, NULL, &subject->program, &error) < 0 ||
-      weft_costs_create(allocator, 1, &subject->costs, &error) < 0) {
-    release(subject);
+  if (weft_generate(allocator, at->schedule, &at->shape, &run->table, &error) < 0 ||
+      weft_lower(allocator, run->table, NULL, &run->program, &error) < 0 ||
+      weft_costs_create(allocator, 1, &run->costs, &error) < 0) {
+    release(run);
     return weft_cli_fail(cli, NULL, &error);
   }
   *plan_ns = weft_bench_cpu_ns() - begin;
-  subject->costs->of = WEFT_COSTS_OF_STAGE;
+  run->costs->of = WEFT_COSTS_OF_STAGE;
   return WEFT_CLI_OK;
 }
 
-static enum weft_status simulate(const struct subject *subject, bool no_events,
+static enum weft_status simulate(const struct run *run, bool no_events,
                                  struct weft_simulation **simulation, struct weft_error *error) {
   struct weft_sim_options options = weft_sim_options_default();
   options.no_events = no_events;
-  return weft_simulate(&subject->counter.allocator, subject->program, subject->costs, &options,
-                       simulation, error);
+  return weft_simulate(&run->counter.allocator, run->program, run->costs, &options, simulation,
+                       error);
 }
 
 /* One simulation, and the system's part of it. */
-static enum weft_status time_simulation(const struct subject *subject, bool no_events,
-                                        uint64_t times_ns[2], double *makespan,
-                                        struct weft_error *error) {
+static enum weft_status time_simulation(const struct run *run, bool no_events, uint64_t times_ns[2],
+                                        double *makespan, struct weft_error *error) {
   struct weft_simulation *simulation;
   const uint64_t system_begin = weft_bench_system_ns(), begin = weft_bench_cpu_ns();
-  const enum weft_status status = simulate(subject, no_events, &simulation, error);
+  const enum weft_status status = simulate(run, no_events, &simulation, error);
   if (status < 0) {
     return status;
   }
@@ -72,35 +71,34 @@ static enum weft_status time_simulation(const struct subject *subject, bool no_e
   return WEFT_OK;
 }
 
-static enum weft_status time_simulations(const struct subject *subject,
+static enum weft_status time_simulations(const struct run *run,
                                          uint64_t times_ns[WEFT_BENCH_SIM_PHASES], double *makespan,
                                          bool *same, struct weft_error *error) {
   double without;
   enum weft_status status =
-      time_simulation(subject, true, &times_ns[WEFT_BENCH_SIM_NUMBERS], &without, error);
+      time_simulation(run, true, &times_ns[WEFT_BENCH_SIM_NUMBERS], &without, error);
   if (status == WEFT_OK) {
-    status = time_simulation(subject, false, &times_ns[WEFT_BENCH_SIM_EVENTS], makespan, error);
+    status = time_simulation(run, false, &times_ns[WEFT_BENCH_SIM_EVENTS], makespan, error);
   }
   *same = status == WEFT_OK && without == *makespan;
   return status;
 }
 
 /* One pass: both simulations, the makespan, the makespan of the table. */
-static enum weft_status pass(const struct subject *subject,
-                             uint64_t times_ns[WEFT_BENCH_SIM_PHASES], bool *same,
-                             struct weft_error *error) {
-  const struct weft_allocator *allocator = &subject->counter.allocator;
-  const struct weft_costs *costs = subject->costs;
+static enum weft_status pass(const struct run *run, uint64_t times_ns[WEFT_BENCH_SIM_PHASES],
+                             bool *same, struct weft_error *error) {
+  const struct weft_allocator *allocator = &run->counter.allocator;
+  const struct weft_costs *costs = run->costs;
   double expected, of_program = 0, of_table = 0;
-  enum weft_status status = time_simulations(subject, times_ns, &expected, same, error);
+  enum weft_status status = time_simulations(run, times_ns, &expected, same, error);
   if (status < 0) {
     return status;
   }
   const uint64_t program_begin = weft_bench_cpu_ns();
-  status = weft_makespan(allocator, subject->program, costs, NULL, &of_program, error);
+  status = weft_makespan(allocator, run->program, costs, NULL, &of_program, error);
   const uint64_t table_begin = weft_bench_cpu_ns();
   if (status == WEFT_OK) {
-    status = weft_makespan(allocator, subject->table, costs, NULL, &of_table, error);
+    status = weft_makespan(allocator, run->table, costs, NULL, &of_table, error);
   }
   if (status < 0) {
     return status;
@@ -112,34 +110,33 @@ static enum weft_status pass(const struct subject *subject,
 }
 
 /* The most that is held while it simulates, the program included. */
-static int measure_peak(const struct weft_cli *cli, struct subject *subject, bool no_events,
+static int measure_peak(const struct weft_cli *cli, struct run *run, bool no_events,
                         size_t *bytes) {
   struct weft_simulation *simulation;
   struct weft_error error;
-  subject->counter.bytes_peak = subject->counter.bytes_now;
-  if (simulate(subject, no_events, &simulation, &error) < 0) {
+  run->counter.bytes_peak = run->counter.bytes_now;
+  if (simulate(run, no_events, &simulation, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   weft_simulation_destroy(simulation);
-  *bytes = subject->counter.bytes_peak;
+  *bytes = run->counter.bytes_peak;
   return WEFT_CLI_OK;
 }
 
-static int measure_memory(const struct weft_cli *cli, struct subject *subject,
+static int measure_memory(const struct weft_cli *cli, struct run *run,
                           struct weft_bench_sim_measurement *measurement) {
-  struct weft_bench_counter *counter = &subject->counter;
+  struct weft_bench_counter *counter = &run->counter;
   const size_t held = counter->bytes_now;
   struct weft_error error;
   double makespan;
   counter->bytes_peak = held;
-  if (weft_makespan(&counter->allocator, subject->program, subject->costs, NULL, &makespan,
-                    &error) < 0) {
+  if (weft_makespan(&counter->allocator, run->program, run->costs, NULL, &makespan, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   measurement->makespan_bytes = counter->bytes_peak;
-  int status = measure_peak(cli, subject, true, &measurement->numbers_bytes);
+  int status = measure_peak(cli, run, true, &measurement->numbers_bytes);
   if (status == WEFT_CLI_OK) {
-    status = measure_peak(cli, subject, false, &measurement->events_bytes);
+    status = measure_peak(cli, run, false, &measurement->events_bytes);
   }
   if (status == WEFT_CLI_OK && counter->bytes_now != held) {
     status = weft_bench_fail(cli, &measurement->at, "memory is lost");
@@ -150,30 +147,30 @@ static int measure_memory(const struct weft_cli *cli, struct subject *subject,
 /* A measurement under way. */
 struct sampling {
   struct weft_bench_sim_measurement *measurement;
-  struct subject subject;
+  struct run run;
   uint64_t count;
   uint64_t samples[WEFT_BENCH_SIM_PHASES][WEFT_BENCH_REPEATS_MAX];
 };
 
-/* Checks first. On success the subject is there until end_sampling(). */
+/* Checks first. On success the run is there until end_sampling(). */
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
                           struct weft_bench_sim_measurement *measurement) {
-  struct subject *subject = &sampling->subject;
+  struct run *run = &sampling->run;
   sampling->measurement = measurement;
   sampling->count = 0;
   weft_bench_print_case(cli, &measurement->at);
-  int status = prepare(cli, &measurement->at, subject, &measurement->plan_ns);
+  int status = prepare(cli, &measurement->at, run, &measurement->plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  measurement->at.actions = subject->program->action_count;
-  measurement->table_actions = subject->table->action_count;
-  status = weft_bench_check_sim(cli, &measurement->at, subject->table, subject->program);
+  measurement->at.actions = run->program->action_count;
+  measurement->table_actions = run->table->action_count;
+  status = weft_bench_check_sim(cli, &measurement->at, run->table, run->program);
   if (status == WEFT_CLI_OK) {
-    status = measure_memory(cli, subject, measurement);
+    status = measure_memory(cli, run, measurement);
   }
   if (status != WEFT_CLI_OK) {
-    release(subject);
+    release(run);
   }
   return status;
 }
@@ -184,7 +181,7 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
   struct weft_error error;
   bool same;
   const uint64_t clock_begin = weft_bench_now_ns(), cpu_begin = weft_bench_cpu_ns();
-  if (pass(&sampling->subject, times_ns, &same, &error) < 0) {
+  if (pass(&sampling->run, times_ns, &same, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   at->clock_ns += weft_bench_now_ns() - clock_begin;
@@ -204,7 +201,7 @@ static void end_sampling(struct sampling *sampling) {
     sampling->measurement->times_ns[phase] =
         weft_bench_median(sampling->samples[phase], (size_t)sampling->count);
   }
-  release(&sampling->subject);
+  release(&sampling->run);
 }
 
 /* The small and the large program alternate */
@@ -237,7 +234,7 @@ static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *
     status = begin_sampling(cli, &of_large, large);
   }
   if (status != WEFT_CLI_OK) {
-    release(&of_small.subject);
+    release(&of_small.run);
     return status;
   }
   status = take_turns(cli, &of_small, large != NULL ? &of_large : NULL);
@@ -279,22 +276,21 @@ static int draw(const struct weft_cli *cli, const struct weft_bench_case *at,
 
 static int measure_svg(const struct weft_cli *cli, const struct weft_bench_case *at,
                        struct weft_bench_sim_results *results) {
-  struct subject subject;
+  struct run run;
   struct weft_simulation *simulation;
   struct weft_error error;
   uint64_t plan_ns;
-  int status = prepare(cli, at, &subject, &plan_ns);
+  int status = prepare(cli, at, &run, &plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  if (weft_simulate(cli->allocator, subject.program, subject.costs, NULL, &simulation, &error) <
-      0) {
+  if (weft_simulate(cli->allocator, run.program, run.costs, NULL, &simulation, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
   } else {
-    status = draw(cli, at, simulation, subject.costs, results);
+    status = draw(cli, at, simulation, run.costs, results);
     weft_simulation_destroy(simulation);
   }
-  release(&subject);
+  release(&run);
   return status;
 }
 

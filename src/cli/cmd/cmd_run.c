@@ -27,7 +27,7 @@ enum { STEPS_DEFAULT = 3 };
 #define STALL_LIMIT_S 30.0
 
 /* Everything between the command line and the report. */
-struct subject {
+struct run {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
   const char *name;
@@ -49,12 +49,11 @@ struct subject {
 
 /* ---- What to run ---- */
 
-static int say_findings(const struct subject *subject, const struct weft_report *report,
-                        bool of_lowered) {
+static int say_findings(const struct run *run, const struct weft_report *report, bool of_lowered) {
   const struct weft_finding *finding = &report->findings[0];
   const uint64_t more = report->finding_count - 1 + report->findings_left_out;
   char quoted[256], hint[400], rest[48] = "";
-  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  weft_cli_quote(quoted, sizeof quoted, run->name);
   if (more > 0) {
     (void)snprintf(rest, sizeof rest, ", and %" PRIu64 " more finding%s", more,
                    more == 1 ? "" : "s");
@@ -63,169 +62,162 @@ static int say_findings(const struct subject *subject, const struct weft_report 
                  of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
                             : "'weft verify %s' shows all; --unchecked runs it anyway",
                  quoted);
-  weft_cli_print(subject->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
+  weft_cli_print(run->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
                  finding->place.rank, finding->place.step, finding->message,
                  weft_rule_id(finding->rule), rest);
   return WEFT_CLI_FOUND_BAD;
 }
 
 /* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */
-static int verify(const struct subject *subject, const struct weft_program *program) {
+static int verify(const struct run *run, const struct weft_program *program) {
   WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
-  if (subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
+  if (run->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
     return WEFT_CLI_OK;
   }
-  WEFT_CLI_TRY(weft_cli_result(subject->cli, subject->name,
-                               weft_verify(subject->cli->allocator, program, NULL, &report, &error),
+  WEFT_CLI_TRY(weft_cli_result(run->cli, run->name,
+                               weft_verify(run->cli->allocator, program, NULL, &report, &error),
                                &error));
-  return report->ok ? WEFT_CLI_OK : say_findings(subject, report, program == subject->lowered);
+  return report->ok ? WEFT_CLI_OK : say_findings(run, report, program == run->lowered);
 }
 
-static int lower(struct subject *subject) {
+static int lower(struct run *run) {
   struct weft_lower_options options = weft_lower_options_default();
   struct weft_error error;
-  subject->program = subject->given;
-  if (subject->given->level != WEFT_LEVEL_COMPUTE) {
+  run->program = run->given;
+  if (run->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  options.by_time =
-      subject->transport->gpus_only; /* recordings of ranks have one transfer at a time */
+  options.by_time = run->transport->gpus_only; /* recordings of ranks have one transfer at a time */
   WEFT_CLI_TRY(weft_cli_result(
-      subject->cli, subject->name,
-      weft_lower(subject->cli->allocator, subject->given, &options, &subject->lowered, &error),
-      &error));
-  subject->program = subject->lowered;
-  return verify(subject, subject->lowered);
+      run->cli, run->name,
+      weft_lower(run->cli->allocator, run->given, &options, &run->lowered, &error), &error));
+  run->program = run->lowered;
+  return verify(run, run->lowered);
 }
 
-static int read_program(struct subject *subject) {
-  const struct weft_cli *cli = subject->cli;
-  WEFT_CLI_TRY(weft_cli_read_operand(cli, subject->arguments, 0, &subject->given));
-  WEFT_CLI_TRY(verify(subject, subject->given));
-  if (subject->given->microbatch_count == 0) {
+static int read_program(struct run *run) {
+  const struct weft_cli *cli = run->cli;
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, run->arguments, 0, &run->given));
+  WEFT_CLI_TRY(verify(run, run->given));
+  if (run->given->microbatch_count == 0) {
     weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
-                   "%s: there is nothing to run in it", weft_cli_quoted(subject->name).text);
+                   "%s: there is nothing to run in it", weft_cli_quoted(run->name).text);
     return WEFT_CLI_FOUND_BAD;
   }
-  return lower(subject);
+  return lower(run);
 }
 
-static int fit_job(struct subject *subject) {
-  const uint32_t ranks = subject->program->rank_count;
-  const uint32_t processes = subject->job != NULL ? subject->job->transport->rank_count : ranks;
+static int fit_job(struct run *run) {
+  const uint32_t ranks = run->program->rank_count;
+  const uint32_t processes = run->job != NULL ? run->job->transport->rank_count : ranks;
   char quoted[256], hint[320];
   if (ranks == processes) {
     return WEFT_CLI_OK;
   }
-  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  weft_cli_quote(quoted, sizeof quoted, run->name);
   (void)snprintf(hint, sizeof hint, "mpirun -n %" PRIu32 " weft run %s --transport mpi", ranks,
                  quoted);
   return weft_cli_usage(
-      subject->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
+      run->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
       quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
 }
 
 /* Without --unchecked it can be simulated: that is proven. */
-static int simulate(struct subject *subject) {
+static int simulate(struct run *run) {
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_costs_fit(subject->cli, &subject->costs, subject->program, subject->name));
-  const enum weft_status result =
-      weft_simulate(subject->cli->allocator, subject->program, subject->costs.costs,
-                    &subject->costs.options, &subject->simulation, &error);
-  const bool may_fail = subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED];
+  WEFT_CLI_TRY(weft_cli_costs_fit(run->cli, &run->costs, run->program, run->name));
+  const enum weft_status result = weft_simulate(run->cli->allocator, run->program, run->costs.costs,
+                                                &run->costs.options, &run->simulation, &error);
+  const bool may_fail = run->arguments->given[WEFT_CLI_OPTION_UNCHECKED];
   return result == WEFT_ERR_INVALID && may_fail
              ? WEFT_CLI_OK
-             : weft_cli_result(subject->cli, subject->name, result, &error);
+             : weft_cli_result(run->cli, run->name, result, &error);
 }
 
 /* ---- Running it ---- */
 
 /* Loopback has the simulator's ticks, so that its times are the simulated ones. */
-static int make_stages(struct subject *subject) {
-  const struct weft_program *program = subject->program;
+static int make_stages(struct run *run) {
+  const struct weft_program *program = run->program;
   struct weft_costs_view view;
   const struct weft_costs *costs =
-      weft_costs_of_stages(subject->costs.costs, program->rank_count, program->stage_count, &view);
-  subject->per_unit = subject->transport->virtual_time && subject->simulation != NULL
-                          ? subject->simulation->ticks_per_unit
-                          : weft_cli_unit_ns(costs->unit);
-  const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
-                                            .factors = subject->costs.factors};
-  return weft_cli_stages_init(&subject->stages, subject->cli, program, costs, subject->stage,
-                              &scale);
+      weft_costs_of_stages(run->costs.costs, program->rank_count, program->stage_count, &view);
+  run->per_unit = run->transport->virtual_time && run->simulation != NULL
+                      ? run->simulation->ticks_per_unit
+                      : weft_cli_unit_ns(costs->unit);
+  const struct weft_cli_time_scale scale = {.per_unit = run->per_unit,
+                                            .factors = run->costs.factors};
+  return weft_cli_stages_init(&run->stages, run->cli, program, costs, run->stage, &scale);
 }
 
-static int64_t to_ticks(const struct subject *subject, double cost) {
-  return llrint(cost * subject->per_unit);
-}
+static int64_t to_ticks(const struct run *run, double cost) { return llrint(cost * run->per_unit); }
 
-static int64_t occupied_ticks(const struct subject *subject, double bytes) {
-  const struct weft_hop_costs *hop = &subject->costs.costs->hop;
+static int64_t occupied_ticks(const struct run *run, double bytes) {
+  const struct weft_hop_costs *hop = &run->costs.costs->hop;
   return hop->bytes_per_unit > 0
-             ? to_ticks(subject, (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit)
+             ? to_ticks(run, (bytes >= 0 ? bytes : hop->bytes) / hop->bytes_per_unit)
              : 0;
 }
 
 /* How long the messages of each edge occupy their channel, as the simulator has it. */
-static int make_channels(struct subject *subject) {
-  const struct weft_graph *graph = subject->program->graph;
-  if (graph == NULL || graph->edge_count == 0 || !subject->transport->virtual_time) {
+static int make_channels(struct run *run) {
+  const struct weft_graph *graph = run->program->graph;
+  if (graph == NULL || graph->edge_count == 0 || !run->transport->virtual_time) {
     return WEFT_CLI_OK;
   }
-  subject->channel_count = 2 * graph->edge_count;
-  subject->channel_ticks = weft_array_allocate(subject->cli->allocator, subject->channel_count,
-                                               sizeof *subject->channel_ticks);
-  if (subject->channel_ticks == NULL) {
-    return weft_cli_fail_memory(subject->cli);
+  run->channel_count = 2 * graph->edge_count;
+  run->channel_ticks =
+      weft_array_allocate(run->cli->allocator, run->channel_count, sizeof *run->channel_ticks);
+  if (run->channel_ticks == NULL) {
+    return weft_cli_fail_memory(run->cli);
   }
   for (uint32_t e = 0; e < graph->edge_count; e++) {
     const struct weft_edge *edge = &graph->edges[e];
-    subject->channel_ticks[2 * e] = occupied_ticks(subject, edge->bytes);
-    subject->channel_ticks[2 * e + 1] = occupied_ticks(subject, edge->gradient_bytes);
+    run->channel_ticks[2 * e] = occupied_ticks(run, edge->bytes);
+    run->channel_ticks[2 * e + 1] = occupied_ticks(run, edge->gradient_bytes);
   }
   return WEFT_CLI_OK;
 }
 
 /* Longer than all actions one after the other. In virtual time that costs nothing. */
-static int64_t virtual_limit(const struct subject *subject, int64_t hop) {
+static int64_t virtual_limit(const struct run *run, int64_t hop) {
   int64_t longest = 1;
-  for (uint32_t k = 0; k < subject->channel_count; k++) {
-    longest = subject->channel_ticks[k] > longest ? subject->channel_ticks[k] : longest;
+  for (uint32_t k = 0; k < run->channel_count; k++) {
+    longest = run->channel_ticks[k] > longest ? run->channel_ticks[k] : longest;
   }
-  for (uint32_t s = 0; s < subject->stages.count; s++) {
+  for (uint32_t s = 0; s < run->stages.count; s++) {
     for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
-      const int64_t time = subject->stages.timed[s].times[op];
+      const int64_t time = run->stages.timed[s].times[op];
       longest = time > longest ? time : longest;
     }
   }
-  const double limit =
-      ((double)longest + (double)hop) * ((double)subject->program->action_count + 1);
+  const double limit = ((double)longest + (double)hop) * ((double)run->program->action_count + 1);
   return (int64_t)fmin(limit, (double)(INT64_MAX / 8));
 }
 
-static int64_t real_limit(const struct subject *subject) {
-  const double usual = subject->simulation != NULL
-                           ? fmax(STALL_LIMIT_S, 2e-9 * subject->simulation->makespan *
-                                                     weft_cli_unit_ns(subject->costs.costs->unit))
+static int64_t real_limit(const struct run *run) {
+  const double usual = run->simulation != NULL
+                           ? fmax(STALL_LIMIT_S, 2e-9 * run->simulation->makespan *
+                                                     weft_cli_unit_ns(run->costs.costs->unit))
                            : STALL_LIMIT_S;
-  return weft_cli_stall_limit(subject->arguments, usual);
+  return weft_cli_stall_limit(run->arguments, usual);
 }
 
-static void set_up(const struct subject *subject, struct weft_cli_execution *execution) {
-  const struct weft_hop_costs *hop = &subject->costs.costs->hop;
-  const bool is_virtual = subject->transport->virtual_time;
-  execution->latency_ticks = to_ticks(subject, hop->latency);
-  execution->occupied_ticks = occupied_ticks(subject, -1);
-  execution->channel_ticks = subject->channel_ticks;
-  execution->channel_count = subject->channel_count;
-  execution->comm = (enum weft_send_model)subject->arguments->choices[WEFT_CLI_OPTION_COMM];
-  execution->slots = (uint32_t)subject->arguments->numbers[WEFT_CLI_OPTION_COMM];
+static void set_up(const struct run *run, struct weft_cli_execution *execution) {
+  const struct weft_hop_costs *hop = &run->costs.costs->hop;
+  const bool is_virtual = run->transport->virtual_time;
+  execution->latency_ticks = to_ticks(run, hop->latency);
+  execution->occupied_ticks = occupied_ticks(run, -1);
+  execution->channel_ticks = run->channel_ticks;
+  execution->channel_count = run->channel_count;
+  execution->comm = (enum weft_send_model)run->arguments->choices[WEFT_CLI_OPTION_COMM];
+  execution->slots = (uint32_t)run->arguments->numbers[WEFT_CLI_OPTION_COMM];
   execution->stall_limit =
-      is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
-                 : real_limit(subject);
+      is_virtual ? virtual_limit(run, execution->latency_ticks + execution->occupied_ticks)
+                 : real_limit(run);
   execution->step_count =
-      (uint32_t)weft_cli_number(subject->arguments, WEFT_CLI_OPTION_STEPS, STEPS_DEFAULT);
+      (uint32_t)weft_cli_number(run->arguments, WEFT_CLI_OPTION_STEPS, STEPS_DEFAULT);
 }
 
 /* ---- When it fails ---- */
@@ -255,71 +247,71 @@ static int ended_by(const struct weft_error *error) {
   return 0;
 }
 
-static int fail_run(const struct subject *subject, const struct weft_cli_execution *execution,
+static int fail_run(const struct run *run, const struct weft_cli_execution *execution,
                     const struct weft_error *error) {
   const int number = ended_by(error);
-  if (subject->job != NULL) {
-    weft_cli_job_fail(subject->job, error);
+  if (run->job != NULL) {
+    weft_cli_job_fail(run->job, error);
   }
-  const bool reports = subject->job == NULL || weft_launch_is_reporter(subject->job->transport);
+  const bool reports = run->job == NULL || weft_launch_is_reporter(run->job->transport);
   if (number != 0) {
     return reports ? say_interrupted(execution, number) : 128 + number;
   }
-  const char *name = error->status == WEFT_ERR_SYSTEM ? NULL : subject->name;
+  const char *name = error->status == WEFT_ERR_SYSTEM ? NULL : run->name;
   if (!reports) {
-    weft_cli_job_report_activity(subject->job);
+    weft_cli_job_report_activity(run->job);
     return weft_cli_exit_status(name, error);
   }
   struct weft_error said = *error;
-  if (subject->job != NULL) {
-    weft_launch_add_last_activity(subject->job->transport, &said);
+  if (run->job != NULL) {
+    weft_launch_add_last_activity(run->job->transport, &said);
   }
-  const int status = weft_cli_fail(subject->cli, name, &said);
+  const int status = weft_cli_fail(run->cli, name, &said);
   if (status == WEFT_CLI_PEER && execution->first != NULL) {
-    weft_cli_write_hang(subject->cli, subject->arguments, execution->first);
+    weft_cli_write_hang(run->cli, run->arguments, execution->first);
   }
   return status;
 }
 
 /* ---- What comes out ---- */
 
-static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
+static void fill_report(const struct run *run, const struct weft_cli_execution *execution,
                         const struct weft_text *comm, struct weft_cli_run_report *report) {
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual", "device"};
-  const bool is_virtual = subject->transport->virtual_time;
-  *report = (struct weft_cli_run_report){.name = subject->name,
-                                         .unit = subject->costs.costs->unit,
-                                         .costs = subject->costs.costs,
-                                         .per_unit = subject->per_unit,
+  const bool is_virtual = run->transport->virtual_time;
+  *report = (struct weft_cli_run_report){.name = run->name,
+                                         .unit = run->costs.costs->unit,
+                                         .costs = run->costs.costs,
+                                         .per_unit = run->per_unit,
                                          .execution = execution,
-                                         .simulation = subject->simulation,
-                                         .transport = subject->transport->name,
-                                         .stage = kinds[subject->stage],
+                                         .simulation = run->simulation,
+                                         .transport = run->transport->name,
+                                         .stage = kinds[run->stage],
                                          .comm = comm->failed ? "" : comm->data,
                                          .is_virtual = is_virtual,
-                                         .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
+                                         .is_null = run->stage == WEFT_CLI_STAGE_NULL,
                                          .first_step = execution->step_count > 1 ? 1 : 0};
   weft_cli_run_report_compute(report);
 }
 
 /* Where -o is for a picture, the report goes to standard output. */
-static int draw(const struct subject *subject, const struct weft_cli_run_report *report,
+static int draw(const struct run *run, const struct weft_cli_run_report *report,
                 const struct weft_text *text) {
-  struct weft_cli_arguments to_stdout = *subject->arguments;
+  struct weft_cli_arguments to_stdout = *run->arguments;
   to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
   if (text->failed) {
-    return weft_cli_fail_memory(subject->cli);
+    return weft_cli_fail_memory(run->cli);
   }
-  WEFT_CLI_TRY(weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
-                                 subject->costs.costs, report));
-  return weft_cli_write_output(subject->cli, &to_stdout, text, WEFT_CLI_OK);
+  WEFT_CLI_TRY(weft_cli_run_draw(run->cli, run->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
+                                 run->costs.costs, report));
+  return weft_cli_write_output(run->cli, &to_stdout, text, WEFT_CLI_OK);
 }
 
 /* On mpi all ranks come here, and rank 0 reports. */
-static int write_report(const struct subject *subject, struct weft_cli_execution *execution) {
-  const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
-  WEFT_SCOPED_TEXT text = {.allocator = subject->cli->allocator};
-  WEFT_SCOPED_TEXT comm = {.allocator = subject->cli->allocator};
+static int write_report(const struct run *run, struct weft_cli_execution *execution) {
+  const enum weft_cli_run_picture kind = weft_cli_run_picture_of(run->arguments);
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT comm = {.allocator = run->cli->allocator};
   struct weft_cli_run_report report;
   struct weft_error error;
   weft_comm_model_print(
@@ -327,45 +319,44 @@ static int write_report(const struct subject *subject, struct weft_cli_execution
           .capacity = weft_send_model_capacity(execution->comm, execution->slots),
           .posted = !weft_send_model_info(execution->comm)->row_waits},
       &comm);
-  fill_report(subject, execution, &comm, &report);
-  if (subject->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
+  fill_report(run, execution, &comm, &report);
+  if (run->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
       weft_cli_execution_collect(execution, report.step, &error) < 0) {
-    return fail_run(subject, execution, &error);
+    return fail_run(run, execution, &error);
   }
-  if (subject->job != NULL && subject->job->transport->rank != 0) {
+  if (run->job != NULL && run->job->transport->rank != 0) {
     return WEFT_CLI_OK;
   }
   if (execution->eager_reason != NULL) {
-    weft_cli_print(subject->cli, NULL, "each step was enqueued action by action: %s",
+    weft_cli_print(run->cli, NULL, "each step was enqueued action by action: %s",
                    execution->eager_reason);
   }
-  (subject->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
+  (run->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
       &text, &report);
   return kind == WEFT_CLI_RUN_NO_PICTURE
-             ? weft_cli_write_output(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
-             : draw(subject, &report, &text);
+             ? weft_cli_write_output(run->cli, run->arguments, &text, WEFT_CLI_OK)
+             : draw(run, &report, &text);
 }
 
-static int execute(struct subject *subject) {
+static int execute(struct run *run) {
   struct weft_error error;
   struct weft_cli_execution execution = {
-      .cli = subject->cli,
-      .allocator = subject->cli->allocator,
-      .program = subject->program,
-      .stages = &subject->stages,
-      .transport = subject->transport,
-      .cuda = subject->cuda,
-      .eager = subject->arguments->given[WEFT_CLI_OPTION_EAGER],
-      .job = subject->job,
-      .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
+      .cli = run->cli,
+      .allocator = run->cli->allocator,
+      .program = run->program,
+      .stages = &run->stages,
+      .transport = run->transport,
+      .cuda = run->cuda,
+      .eager = run->arguments->given[WEFT_CLI_OPTION_EAGER],
+      .job = run->job,
+      .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_RUN_NO_PICTURE,
       .says_progress = true};
-  set_up(subject, &execution);
+  set_up(run, &execution);
   weft_launch_signals_begin();
   const enum weft_status result = weft_cli_execute(&execution, &error);
   weft_launch_signals_end();
-  const int status =
-      result < 0 ? fail_run(subject, &execution, &error) : write_report(subject, &execution);
-  subject->is_stuck = weft_comm_stuck_ranks(execution.comm_world) > 0;
+  const int status = result < 0 ? fail_run(run, &execution, &error) : write_report(run, &execution);
+  run->is_stuck = weft_comm_stuck_ranks(execution.comm_world) > 0;
   weft_cli_execution_finish(&execution);
   return status;
 }
@@ -379,66 +370,66 @@ static void name_unit(struct weft_costs *costs) {
   }
 }
 
-static int read_costs(struct subject *subject) {
-  WEFT_CLI_TRY(weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs));
-  if (!subject->transport->virtual_time) {
-    name_unit(subject->costs.costs);
+static int read_costs(struct run *run) {
+  WEFT_CLI_TRY(weft_cli_costs_read(run->cli, run->arguments, &run->costs));
+  if (!run->transport->virtual_time) {
+    name_unit(run->costs.costs);
   }
   return WEFT_CLI_OK;
 }
 
 /* What every rank does before the run starts. */
-static int prepare(struct subject *subject) {
-  WEFT_CLI_TRY(read_costs(subject));
-  WEFT_CLI_TRY(read_program(subject));
-  WEFT_CLI_TRY(fit_job(subject));
-  WEFT_CLI_TRY(weft_cli_open_gpus(subject->cli, subject->arguments, subject->job,
-                                  subject->program->rank_count, &subject->cuda));
-  WEFT_CLI_TRY(simulate(subject));
-  WEFT_CLI_TRY(make_stages(subject));
-  return make_channels(subject);
+static int prepare(struct run *run) {
+  WEFT_CLI_TRY(read_costs(run));
+  WEFT_CLI_TRY(read_program(run));
+  WEFT_CLI_TRY(fit_job(run));
+  WEFT_CLI_TRY(
+      weft_cli_open_gpus(run->cli, run->arguments, run->job, run->program->rank_count, &run->cuda));
+  WEFT_CLI_TRY(simulate(run));
+  WEFT_CLI_TRY(make_stages(run));
+  return make_channels(run);
 }
 
-static int run(struct subject *subject) {
-  int status = prepare(subject);
-  if (subject->job != NULL) {
-    status = weft_cli_job_agree(subject->job, status);
+static int run_ranks(struct run *run) {
+  int status = prepare(run);
+  if (run->job != NULL) {
+    status = weft_cli_job_agree(run->job, status);
   }
   if (status == WEFT_CLI_OK) {
-    status = execute(subject);
+    status = execute(run);
   }
-  if (subject->is_stuck) {
+  if (run->is_stuck) {
     return status; /* a thread is still in a stage, and uses the rest too */
   }
-  weft_cli_stages_finish(&subject->stages);
-  weft_comm_disconnect(subject->job != NULL ? subject->job->comm : NULL); /* it uses the GPU */
-  weft_cuda_close(subject->cuda);
-  weft_simulation_destroy(subject->simulation);
-  weft_array_free(subject->cli->allocator, subject->channel_ticks, subject->channel_count,
-                  sizeof *subject->channel_ticks);
-  weft_program_destroy(subject->lowered);
-  weft_program_destroy(subject->given);
-  weft_cli_costs_finish(&subject->costs);
+  weft_cli_stages_finish(&run->stages);
+  weft_comm_disconnect(run->job != NULL ? run->job->comm : NULL); /* it uses the GPU */
+  weft_cuda_close(run->cuda);
+  weft_simulation_destroy(run->simulation);
+  weft_array_free(run->cli->allocator, run->channel_ticks, run->channel_count,
+                  sizeof *run->channel_ticks);
+  weft_program_destroy(run->lowered);
+  weft_program_destroy(run->given);
+  weft_cli_costs_finish(&run->costs);
   return status;
 }
 
-static int run_as_rank(const struct subject *given) {
+static int run_as_rank(const struct run *given) {
   struct weft_comm_options options = weft_comm_options_default();
   options.progress = weft_cli_chosen_progress(given->arguments);
-  struct subject subject = *given;
+  struct run run = *given;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, given->cli, given->transport->name, &options);
   if (status == WEFT_CLI_OK) {
-    subject.cli = &job.cli;
-    subject.job = &job;
-    const char *graph = subject.arguments->texts[WEFT_CLI_OPTION_GRAPH];
-    status = weft_cli_is_standard_input(subject.arguments->operands[0]) ||
+    run.cli = &job.cli;
+    run.job = &job;
+    const char *graph = run.arguments->texts[WEFT_CLI_OPTION_GRAPH];
+    status = weft_cli_is_standard_input(run.arguments->operands[0]) ||
                      (graph != NULL && weft_cli_is_standard_input(graph))
                  ? weft_cli_job_share_input(&job)
                  : WEFT_CLI_OK;
   }
   if (status == WEFT_CLI_OK) {
-    status = run(&subject);
+    status = run_ranks(&run);
   }
   return weft_cli_job_end(&job, status);
 }
@@ -446,7 +437,7 @@ static int run_as_rank(const struct subject *given) {
 int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   const struct weft_comm_info *transport = weft_cli_chosen_transport(arguments);
-  struct subject subject = {
+  struct run run = {
       .cli = cli,
       .arguments = arguments,
       .name = weft_cli_input_name(arguments->operands[0]),
@@ -455,14 +446,14 @@ int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments
                    ? WEFT_CLI_STAGE_VIRTUAL
                    : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE]};
   WEFT_CLI_TRY(weft_cli_check_transport(cli, arguments, transport));
-  if (weft_cli_is_on_gpus(arguments) && subject.stage != WEFT_CLI_STAGE_NULL) {
+  if (weft_cli_is_on_gpus(arguments) && run.stage != WEFT_CLI_STAGE_NULL) {
     if (arguments->given[WEFT_CLI_OPTION_STAGE]) {
       return weft_cli_usage(
           cli, "leave it out, or give --stage null",
           "--stage %s is for the host: with --device cuda stages keep the GPU busy",
-          subject.stage == WEFT_CLI_STAGE_SPIN ? "spin" : "sleep");
+          run.stage == WEFT_CLI_STAGE_SPIN ? "spin" : "sleep");
     }
-    subject.stage = WEFT_CLI_STAGE_DEVICE;
+    run.stage = WEFT_CLI_STAGE_DEVICE;
   }
-  return transport->process_per_rank ? run_as_rank(&subject) : run(&subject);
+  return transport->process_per_rank ? run_as_rank(&run) : run_ranks(&run);
 }
