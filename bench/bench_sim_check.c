@@ -83,7 +83,7 @@ static double duration_of(const struct evaluation *evaluation, struct weft_actio
   }
 }
 
-static void note_end(struct evaluation *evaluation, struct weft_action action, double end) {
+static void record_end(struct evaluation *evaluation, struct weft_action action, double end) {
   const size_t pair =
       (size_t)action.stage * evaluation->table->microbatch_count + action.microbatch;
   if (action.op == WEFT_OP_F) {
@@ -106,7 +106,7 @@ static bool step(struct evaluation *evaluation, uint32_t rank) {
     duration += duration_of(evaluation, cell[i]);
   }
   for (unsigned i = 0; i <= cell->parts; i++) {
-    note_end(evaluation, cell[i], begin + duration);
+    record_end(evaluation, cell[i], begin + duration);
   }
   evaluation->clocks[rank] = duration > 0 ? begin + duration : evaluation->clocks[rank];
   evaluation->at[rank] += 1u + cell->parts;

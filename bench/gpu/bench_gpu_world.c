@@ -75,7 +75,7 @@ static void note(struct world *world, const struct weft_pipeline *pipeline, uint
   }
 }
 
-static void note_losses(struct world *world, const struct weft_step_result *step) {
+static void record_losses(struct world *world, const struct weft_step_result *step) {
   const uint32_t count = world->at->microbatches;
   if (step->loss_count > 0) {
     world->losses_checksum =
@@ -126,7 +126,7 @@ static enum weft_status run_steps(struct world *world, struct weft_pipeline *pip
       world->samples[step - first] = now - last;
     }
     last = now;
-    note_losses(world, &result);
+    record_losses(world, &result);
     if (step == 0) {
       world->ranks[r].allocations = count_allocations(world, r);
     }

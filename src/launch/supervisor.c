@@ -128,7 +128,7 @@ struct supervisor {
   int64_t launcher_gone_ns; /* since when the launcher is gone; 0: it is not */
 };
 
-static void note_signal(int number) {
+static void record_signal(int number) {
   const int saved = errno;
   const unsigned char byte = (unsigned char)number;
   (void)!write(signal_fd, &byte, 1);
@@ -385,7 +385,7 @@ void weft_launch_begin(const char *program) {
   }
   signal_fd = signals[1];
   memset(&action, 0, sizeof action);
-  action.sa_handler = note_signal;
+  action.sa_handler = record_signal;
   action.sa_flags = SA_RESTART | SA_NOCLDSTOP;
   for (unsigned k = 0; k < FORWARDED; k++) {
     (void)sigaction(forwarded[k], &action, &before[k]);

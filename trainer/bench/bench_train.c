@@ -179,7 +179,7 @@ static int run_block(struct bench *bench, size_t schedule, const struct weft_pro
 
 /* ---- Rounds ---- */
 
-static void note_samples(struct series *series, const struct weft_bench_train_block *block) {
+static void record_samples(struct series *series, const struct weft_bench_train_block *block) {
   for (uint32_t k = 0; k < block->sample_count; k++) {
     add_sample(series, block->samples_ns[k]);
   }
@@ -187,9 +187,9 @@ static void note_samples(struct series *series, const struct weft_bench_train_bl
 
 /* Work outside the pipeline, norms and updates, is that of one rank divided by the ranks. Costs
  * are means, so the mean step is compared with the prediction. */
-static void note_prediction(struct prediction *prediction, double pipeline_ms,
-                            const struct weft_bench_train_block *one,
-                            const struct weft_bench_train_block *all) {
+static void record_prediction(struct prediction *prediction, double pipeline_ms,
+                              const struct weft_bench_train_block *one,
+                              const struct weft_bench_train_block *all) {
   const double rest_ms = (one->mean_ms - one->busy_ms) / (double)WEFT_BENCH_TRAIN_RANKS;
   const double step_ms = pipeline_ms + rest_ms;
   add_sample(&prediction->step_ns, (uint64_t)(step_ms * 1e6));
@@ -207,11 +207,11 @@ static int measure_schedule(struct bench *bench, size_t schedule,
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  note_samples(&entry->one, &one);
-  note_samples(&bench->steps, &one);
-  note_samples(&entry->all, &all);
-  note_prediction(&entry->alone, one.simulated_ms, &one, &all);
-  note_prediction(&entry->together, all.simulated_ms, &one, &all);
+  record_samples(&entry->one, &one);
+  record_samples(&bench->steps, &one);
+  record_samples(&entry->all, &all);
+  record_prediction(&entry->alone, one.simulated_ms, &one, &all);
+  record_prediction(&entry->together, all.simulated_ms, &one, &all);
   results->first_loss = one.first_loss;
   results->last_loss = one.last_loss;
   return WEFT_CLI_OK;

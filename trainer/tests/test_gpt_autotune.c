@@ -231,7 +231,7 @@ static struct weft_gpt_trainer_options base_options(void) {
   return options;
 }
 
-static void note_tuning(void *context, const struct weft_gpt_tuning_report *report) {
+static void record_tuning(void *context, const struct weft_gpt_tuning_report *report) {
   struct run *run = context;
   const bool drifted = run->drifted > 0;
   run->tries += report->news == WEFT_GPT_TUNING_TRIES;
@@ -249,7 +249,7 @@ static void note_tuning(void *context, const struct weft_gpt_tuning_report *repo
 static enum weft_status train(struct weft_gpt_trainer_options options, struct run *run,
                               struct weft_error *error) {
   struct weft_gpt_trainer *trainer;
-  options.on_tuning = note_tuning;
+  options.on_tuning = record_tuning;
   options.context = run;
   const enum weft_status status = weft_gpt_trainer_create(&options, &trainer, error);
   if (status < 0) {

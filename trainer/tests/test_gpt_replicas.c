@@ -518,7 +518,7 @@ static void test_refused(void **state) {
 enum { LIMIT_MS = 600, LATE_MS = 1500 };
 
 static _Thread_local uint32_t rank_here;
-static void note_rank(void *context, uint32_t rank) {
+static void record_rank(void *context, uint32_t rank) {
   (void)context;
   rank_here = rank;
 }
@@ -564,7 +564,7 @@ static void test_stalls(void **state) {
   struct weft_gpt_trainer_options options = hand_options(&dataset);
   options.replicas = 2;
   options.stall_limit = LIMIT_MS * INT64_C(1000000);
-  options.on_rank = note_rank;
+  options.on_rank = record_rank;
   options.interrupted = come_late;
   expect_stall(&options);
   assert_non_null(mkdtemp(dir));

@@ -58,7 +58,7 @@ struct run {
   uint64_t gradients;
 };
 
-static void note_loss(void *context, const struct weft_gpt_step_report *report) {
+static void record_loss(void *context, const struct weft_gpt_step_report *report) {
   struct run *run = context;
   assert_true(report->step >= 1 && report->step <= STEPS);
   run->losses[report->step - 1] = report->loss;
@@ -79,7 +79,7 @@ static void train(struct weft_gpt_trainer_options options, const char *what, str
   struct weft_error error;
   struct weft_gpt_trainer *trainer;
   memset(run, 0, sizeof *run);
-  options.on_step = note_loss;
+  options.on_step = record_loss;
   options.context = run;
   if (weft_gpt_trainer_create(&options, &trainer, &error) < 0) {
     fail_msg("%s: %s", what, error.message);
@@ -389,12 +389,12 @@ struct told {
   uint64_t steps[2]; /* that were told of so far, each time one more */
 };
 
-static void note_rank(void *context, uint32_t rank) {
+static void record_rank(void *context, uint32_t rank) {
   struct told *told = context;
   (told->announced[rank]++ == 0 ? told->made : told->runs)[rank] = pthread_self();
 }
 
-static void note_between(void *context, uint32_t rank, uint64_t step) {
+static void record_between(void *context, uint32_t rank, uint64_t step) {
   struct told *told = context;
   assert_true(pthread_equal(told->runs[rank], pthread_self()));
   assert_int_equal(step, told->steps[rank]++);
@@ -410,8 +410,8 @@ static void test_told(void **state) {
   struct told told = {.announced = {0}};
   options.training.total_steps = THREE;
   options.ranks = 2;
-  options.on_rank = note_rank;
-  options.between_steps = note_between;
+  options.on_rank = record_rank;
+  options.between_steps = record_between;
   options.context = &told;
   assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
   assert_int_equal(told.announced[0] + told.announced[1], 2);

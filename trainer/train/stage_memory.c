@@ -86,7 +86,7 @@ static void pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t flo
   pool->acquired_bytes -= floats * sizeof(float);
 }
 
-static void note_peak(struct weft_gpt_rank_memory *memory) {
+static void record_peak(struct weft_gpt_rank_memory *memory) {
   const uint64_t bytes = memory->resident_parameter_bytes + memory->resident_gradient_bytes +
                          memory->parameters.acquired_bytes + memory->gradients.acquired_bytes;
   memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
@@ -192,7 +192,7 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
   }
   memory->rank->resident_parameter_bytes += block_floats(memory, PARAMETERS) * sizeof(float);
   memory->rank->resident_gradient_bytes += block_floats(memory, GRADIENTS) * sizeof(float);
-  note_peak(memory->rank);
+  record_peak(memory->rank);
   return WEFT_OK;
 }
 
@@ -270,7 +270,7 @@ enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_
   }
   WEFT_TRY(pool_acquire(&memory->rank->parameters, memory->unsharded_floats,
                         &memory->unsharded_parameters, error));
-  note_peak(memory->rank);
+  record_peak(memory->rank);
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     if (memory->compute->ops->rounds) {
       memory->shards[k].rounded = (uint16_t *)memory->unsharded_parameters + memory->offsets[k];
@@ -289,7 +289,7 @@ enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_m
   }
   WEFT_TRY(pool_acquire(&memory->rank->gradients, memory->unsharded_floats,
                         &memory->unsharded_gradients, error));
-  note_peak(memory->rank);
+  record_peak(memory->rank);
   assert(memory->unsharded_gradients != NULL);
   WEFT_TRY(weft_device_fill(memory->compute->device, memory->unsharded_gradients, 0,
                             memory->unsharded_floats * sizeof(float), stream, error));

@@ -49,7 +49,7 @@ enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, b
 }
 
 /* Room for events is that of the longest row of all programs so far. */
-static void note_rows(const struct weft_program *program, uint64_t *longest) {
+static void record_rows(const struct weft_program *program, uint64_t *longest) {
   for (uint32_t r = 0; r < program->rank_count; r++) {
     const uint64_t row = program->row_begin[r + 1] - program->row_begin[r];
     *longest = row > *longest ? row : *longest;
@@ -67,7 +67,7 @@ enum weft_status weft_gpt_rank_source(void *context, uint32_t microbatches, bool
                ? weft_source_fixed(&fixed, microbatches, training, out, error)
                : weft_gpt_trainer_source(rank->trainer, microbatches, training, out, error));
   if (training) {
-    note_rows(*out, &rank->profile.event_capacity);
+    record_rows(*out, &rank->profile.event_capacity);
   }
   return WEFT_OK;
 }

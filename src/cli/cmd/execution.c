@@ -70,8 +70,8 @@ static uint64_t real_time(const struct weft_cli_execution *execution,
 }
 
 /* Records what the rank did in the step that has just ended. */
-static void note_step(struct weft_cli_execution *execution, struct weft_transport *transport,
-                      uint32_t step, uint64_t entered_ns) {
+static void record_step(struct weft_cli_execution *execution, struct weft_transport *transport,
+                        uint32_t step, uint64_t entered_ns) {
   const uint32_t p = execution->program->rank_count, rank = transport->rank;
   struct weft_cli_rank_step *sum = &execution->rank_steps[(uint64_t)step * p + rank];
   *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns,
@@ -253,7 +253,7 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
     const uint64_t entered_ns = real_time(execution, transport);
     const enum weft_status status =
         weft_pipeline_step(execution->pipelines[transport->rank], &batch, NULL, error);
-    note_step(execution, transport, step, entered_ns);
+    record_step(execution, transport, step, entered_ns);
     WEFT_TRY(status);
     WEFT_TRY(between_steps(execution, transport, step + 1, error));
   }
@@ -284,7 +284,8 @@ static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t 
     if (status == WEFT_IN_PROGRESS) {
       WEFT_TRY(weft_pipeline_wait(execution->pipelines[r], error));
     } else {
-      note_step(execution, weft_comm_endpoint(execution->comm_world, r), step, ranks[r].entered_ns);
+      record_step(execution, weft_comm_endpoint(execution->comm_world, r), step,
+                  ranks[r].entered_ns);
       running--;
     }
   }

@@ -15,8 +15,8 @@ enum { FINALIZE_MS = 5000 }; /* of each communicator */
 
 /* ---- Errors ---- */
 
-static void note_trouble(struct weft_nccl_world *world,
-                         const struct weft_nccl_communicator *communicator, ncclResult_t result) {
+static void record_trouble(struct weft_nccl_world *world,
+                           const struct weft_nccl_communicator *communicator, ncclResult_t result) {
   const uint32_t rank = world->transport.rank;
   const uint32_t peer = communicator->size > 0       ? UINT32_MAX
                         : communicator->from == rank ? communicator->to
@@ -50,7 +50,7 @@ static void look(struct weft_nccl_world *world) {
     const ncclResult_t result = world->nccl->ncclCommGetAsyncError(communicator->comm, &state);
     state = result != ncclSuccess ? result : state;
     if (state != ncclSuccess && state != ncclInProgress) {
-      note_trouble(world, communicator, state);
+      record_trouble(world, communicator, state);
     }
   }
 }

@@ -56,8 +56,9 @@ static enum weft_status copy_own(const struct weft_nccl_group *group,
                          collective->stream, error);
 }
 
-static enum weft_status note_pending(struct weft_nccl_group *group,
-                                     struct weft_collective *collective, struct weft_error *error) {
+static enum weft_status record_pending(struct weft_nccl_group *group,
+                                       struct weft_collective *collective,
+                                       struct weft_error *error) {
   struct weft_nccl_world *world = group->world;
   struct weft_device *device = group->device;
   struct weft_nccl_pending *one = group->unused;
@@ -96,7 +97,7 @@ static enum weft_status start_own(struct weft_nccl_group *group, struct weft_col
   enum weft_status status =
       weft_nccl_collect(world, communicator, collective, communicator->stream, error);
   if (status == WEFT_OK) {
-    status = note_pending(group, collective, error);
+    status = record_pending(group, collective, error);
   }
   if (status < 0) {
     weft_nccl_drain(world, communicator); /* what was enqueued of it */

@@ -100,8 +100,8 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
 }
 
 /* Without a stream of the caller's, test() asks for an event. */
-static enum weft_status note_event(struct weft_nccl_world *world, struct weft_nccl_slot *slot,
-                                   struct weft_stream *stream, struct weft_error *error) {
+static enum weft_status record_event(struct weft_nccl_world *world, struct weft_nccl_slot *slot,
+                                     struct weft_stream *stream, struct weft_error *error) {
   struct weft_device *device = world->device;
   if (slot->event == NULL) {
     WEFT_TRY(device->ops->event_create(device, world->allocator, &slot->event, error));
@@ -156,7 +156,7 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
                                        struct weft_stream *stream, struct weft_error *error) {
   WEFT_TRY(enqueue(world, end, &world->communicators[end->communicator], message, stream, error));
   if (message->stream == NULL) {
-    WEFT_TRY(note_event(world, slot, stream, error));
+    WEFT_TRY(record_event(world, slot, stream, error));
   }
   return start_note(world, end, slot, message, error);
 }

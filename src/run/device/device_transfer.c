@@ -344,7 +344,7 @@ enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
   if (weft_executor_is_muted(executor)) {
     return WEFT_OK;
   }
-  weft_executor_note_wait(work, buffer->message.event_rank, 0);
+  weft_executor_record_wait(work, buffer->message.event_rank, 0);
   if (work->wait_count > 0) {
     work->waits[work->wait_count - 1].transfer = event;
     work->waits[work->wait_count - 1].number = buffer->transfer;
@@ -386,7 +386,7 @@ static enum weft_status enqueue_receive(struct weft_executor *executor, struct w
                                         struct weft_error *error) {
   struct weft_device_work *work = executor->device;
   if (buffer->message.event != NULL && buffer->message.event_number >> 32 == executor->round) {
-    weft_executor_note_wait(work, buffer->message.event_rank, buffer->message.event_number);
+    weft_executor_record_wait(work, buffer->message.event_rank, buffer->message.event_number);
   }
   WEFT_TRY(enqueue_copy(executor, buffer, pool, false, work->enqueued, error));
   return work->device->ops->event_wait(work->device, buffer->message.event, work->stream, error);

@@ -342,7 +342,7 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
   }
   if (!is_copy) {
     work->waited_for[message->event_rank] = message->event_number;
-    weft_executor_note_wait(work, message->event_rank, message->event_number);
+    weft_executor_record_wait(work, message->event_rank, message->event_number);
   }
   return weft_executor_tolerate(
       executor, work->device->ops->event_wait(work->device, message->event, work->stream, error),
@@ -412,8 +412,8 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
                                 error);
 }
 
-enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
-                                          struct weft_error *error) {
+enum weft_status weft_executor_record_begin(const struct weft_executor *executor,
+                                            struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
   WEFT_TRY(work->device->ops->make_current(work->device, error)); /* for the kernel */
   return work->device->ops->note(work->device, work->done, 0, &work->clocks[0], work->stream,

@@ -155,7 +155,7 @@ void weft_buffer_pool_take_turns(struct weft_buffer_pool *pool) {
   }
 }
 
-void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
+void weft_buffer_pool_record_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
   assert(pool->taken > 0 && !buffer->under_way);
   buffer->under_way = true;
   buffer->next = NULL;

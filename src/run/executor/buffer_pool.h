@@ -110,7 +110,7 @@ static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
 }
 
 /* Moves a buffer from taken to the list of sends; and from there to free. */
-void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer);
+void weft_buffer_pool_record_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer);
 void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link);
 
 /* Views with the largest shapes, for a stage to fill. */

@@ -382,8 +382,8 @@ static inline void weft_executor_publish(const struct weft_executor *executor,
   }
 }
 /* The cell that is enqueued next waits for that cell of another rank. */
-static inline void weft_executor_note_wait(struct weft_device_work *work, uint32_t rank,
-                                           uint64_t number) {
+static inline void weft_executor_record_wait(struct weft_device_work *work, uint32_t rank,
+                                             uint64_t number) {
   if (work->wait_count < work->wait_room) {
     work->waits[work->wait_count++] =
         (struct weft_device_wait){.cell = work->enqueued,
@@ -411,8 +411,8 @@ enum weft_status weft_executor_watch_device(struct weft_executor *executor,
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error);
 /* In a recording: notes its beginning, before anything else in the rank's stream. */
-enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
-                                          struct weft_error *error);
+enum weft_status weft_executor_record_begin(const struct weft_executor *executor,
+                                            struct weft_error *error);
 /* After a replay: when each cell ended; and with those of all ranks, the times of the row's
  * records. [rank_count] executors, by rank of the transport; none is NULL. */
 void weft_executor_read_clocks(struct weft_executor *executor);
@@ -497,8 +497,8 @@ static inline struct weft_port *weft_executor_find_port(const struct weft_execut
   return port != NULL && port->rank != UINT32_MAX ? port : NULL;
 }
 
-static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,
-                                           int64_t begin, int64_t end) {
+static inline void weft_executor_record_time(struct weft_executor *executor, uint32_t record,
+                                             int64_t begin, int64_t end) {
   if (executor->row->times != NULL) {
     executor->row->times[record - executor->row->begin] = (struct weft_row_time){begin, end};
   }

@@ -115,7 +115,7 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
     executor->collective_done++;
     weft_executor_read_clock(executor); /* the call may have taken long */
     executor->last_progress = executor->now;
-    weft_executor_note_time(executor, record, executor->collective_begin, executor->now);
+    weft_executor_record_time(executor, record, executor->collective_begin, executor->now);
   }
   return WEFT_OK;
 }

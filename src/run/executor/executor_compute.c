@@ -462,7 +462,7 @@ TWICE enum weft_status finish_backward(struct weft_executor *executor, struct we
 TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
                               bool chain, struct weft_error *error) {
   weft_executor_read_clock(executor);
-  weft_executor_note_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
+  weft_executor_record_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
   const uint32_t count = executor->sub_action_count;
   for (uint32_t k = 0; k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
@@ -470,7 +470,7 @@ TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_
     WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, chain, error)
                                           : finish_backward(executor, sub, chain, error));
     if (cell->parts > 0) {
-      weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
+      weft_executor_record_time(executor, sub->record, executor->cell_begin, executor->now);
     }
   }
   executor->cell_step = WEFT_CELL_NEW;

@@ -109,7 +109,7 @@ static enum weft_status name_sender(const struct weft_executor *executor, uint32
 /* ---- Buffers ---- */
 
 static void end_transfer(struct weft_executor *executor, const struct weft_buffer *buffer) {
-  weft_executor_note_time(executor, buffer->record, buffer->message.begin, buffer->message.end);
+  weft_executor_record_time(executor, buffer->record, buffer->message.begin, buffer->message.end);
 }
 
 enum weft_status weft_executor_collect(struct weft_executor *executor,
@@ -227,7 +227,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
     WEFT_TRY(weft_executor_end_transfer(executor, buffer, peer, true, error));
   }
   buffer->record = (uint32_t)executor->at;
-  weft_buffer_pool_note_send(pool, buffer);
+  weft_buffer_pool_record_send(pool, buffer);
   *made = NULL;
   port->sent++;
   if (executor->send_capacity != WEFT_CAPACITY_UNLIMITED) {

@@ -186,8 +186,8 @@ static uint32_t ahead_of(const struct weft_row *row, uint32_t forward_ahead) {
   return forward_ahead == 0 || forward_ahead > microbatches ? microbatches : forward_ahead;
 }
 
-static void note_needs(const struct counting *c, struct weft_row *row, uint32_t k,
-                       uint32_t forward_ahead) {
+static void record_needs(const struct counting *c, struct weft_row *row, uint32_t k,
+                         uint32_t forward_ahead) {
   struct weft_row_stage *stage = &row->stages[k];
   /* All sub-actions of an overlap begin before any of them ends. */
   const uint32_t together = row->sub_actions_max - 1;
@@ -210,7 +210,7 @@ static void note_needs(const struct counting *c, struct weft_row *row, uint32_t 
 
 /* ---- Reading the row ---- */
 
-static void note_ops(struct weft_row *row) {
+static void record_ops(struct weft_row *row) {
   for (uint64_t i = row->begin; i < row->end; i++) {
     const struct weft_action action = row->program->actions[i];
     uint32_t k;
@@ -246,7 +246,7 @@ static enum weft_status count_needs(const struct weft_allocator *allocator, stru
       count_action(&c, row->program->actions[i]);
     }
     for (uint32_t k = 0; k < row->own_count; k++) {
-      note_needs(&c, row, k, forward_ahead);
+      record_needs(&c, row, k, forward_ahead);
     }
   }
   weft_array_free(allocator, c.slots, row->own_count, sizeof *c.slots);
@@ -398,7 +398,7 @@ static enum weft_status fill(const struct weft_allocator *allocator, struct weft
     return weft_fail_memory(error, row->held_bytes);
   }
   find_ports(row);
-  note_ops(row);
+  record_ops(row);
   return count_needs(allocator, row, forward_ahead, error);
 }
 

@@ -107,7 +107,7 @@ static enum weft_status fork_ranks(const struct weft_process_recording *recordin
     WEFT_TRY(
         ops->event_wait(recording->device, recording->begin, work_of(items, r)->stream, error));
     if (recording->ranks[r].clock == r) {
-      WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
+      WEFT_TRY(weft_executor_record_begin(&pipeline->executor, error));
     }
   }
   return WEFT_OK;
@@ -563,7 +563,7 @@ static void settle(void *const *items, uint32_t count) {
 }
 
 /* Ranks on the host keep their messages until the step has ended for the devices, too. */
-static void note_step(void *const *items, uint32_t count, bool begins) {
+static void record_step(void *const *items, uint32_t count, bool begins) {
   for (uint32_t r = 0; r < count; r++) {
     struct weft_rank_status *status = ((struct weft_pipeline *)items[r])->executor.status;
     if (begins) {
@@ -587,7 +587,7 @@ static void drive(void *const *items, uint32_t count) {
   }
   introduce(items, count, ranks);
   if (count < rank_count) {
-    note_step(items, count, true);
+    record_step(items, count, true);
   }
   drive_step(items, count);
   if (ranks != NULL && !first->options.no_events) {
@@ -595,7 +595,7 @@ static void drive(void *const *items, uint32_t count) {
   }
   settle(items, count);
   if (count < rank_count) {
-    note_step(items, count, false);
+    record_step(items, count, false);
   }
   introduce(items, count, NULL);
 }

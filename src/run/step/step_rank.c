@@ -293,7 +293,7 @@ static enum weft_status fork_streams(const struct weft_executor *executor,
       WEFT_TRY(ops->event_wait(work->device, work->fork, others[k], error));
     }
   }
-  return weft_executor_note_begin(executor, error);
+  return weft_executor_record_begin(executor, error);
 }
 
 static enum weft_status join_streams(const struct weft_device_work *work,

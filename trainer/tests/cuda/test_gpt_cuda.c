@@ -49,7 +49,7 @@ struct run {
   float *gradients[LAYERS_MAX], *parameters[LAYERS_MAX];
 };
 
-static void note_step(void *context, const struct weft_gpt_step_report *report) {
+static void record_step(void *context, const struct weft_gpt_step_report *report) {
   struct run *run = context;
   run->losses[report->step - 1] = report->loss;
   run->second_losses[report->step - 1] = report->second_loss;
@@ -62,7 +62,7 @@ static void train(struct weft_gpt_trainer_options options, bool on_gpus, const c
   struct weft_error error;
   struct weft_gpt_trainer *trainer;
   memset(run, 0, sizeof *run);
-  options.on_step = note_step;
+  options.on_step = record_step;
   options.context = run;
   if (on_gpus) {
     options.transport = "cuda";

@@ -161,7 +161,7 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
  * is the cheapest poll of late; one that moved a message does not count. So polling takes a small
  * share of a computation, and the messages wait for a time that is short compared with
  * the latency of such networks. */
-static void note_poll(struct weft_mpi_world *world, int64_t began) {
+static void record_poll(struct weft_mpi_world *world, int64_t began) {
   const int64_t now = weft_mpi_time(world);
   const int64_t took = now - began;
   const int64_t forgotten =
@@ -179,7 +179,7 @@ void weft_mpi_progress_from_compute(struct weft_transport *transport) {
   if (now >= world->next_progress) {
     weft_mpi_advance(world);
     if (polls) { /* else MPI was not called, and it took no time */
-      note_poll(world, now);
+      record_poll(world, now);
     }
   }
   weft_mpi_unlock(world);
