@@ -299,8 +299,8 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     return;
   }
   const struct weft_allocator *allocator = pipeline->allocator;
-  const int64_t limit = weft_pipeline_patience(pipeline, pipeline->failure.status);
-  if (!weft_executor_settle_device(&pipeline->executor, limit)) {
+  const int64_t limit = weft_pipeline_drain_limit(pipeline, pipeline->failure.status);
+  if (!weft_executor_drain_device(&pipeline->executor, limit)) {
     weft_executor_abandon_device(&pipeline->executor);
   }
   weft_executor_await_devices(&pipeline->executor, 2 * limit);
@@ -321,7 +321,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 
 /* A device that has stalled, or that may wait for one that is lost, gets a moment more; and after
  * a signal somebody waits. */
-int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_status status) {
+int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum weft_status status) {
   const int64_t limit = pipeline->options.stall_limit;
   if (status == WEFT_ERR_CANCELLED) {
     return limit > 0 && limit < WEFT_CANCEL_NS ? limit : WEFT_CANCEL_NS;
@@ -330,8 +330,8 @@ int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_s
   return is_short && limit > 0 ? (limit + 19) / 20 : limit; /* 0 would be no limit */
 }
 
-enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
-                                       struct weft_error *error) {
+enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t rank,
+                                    struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   name_rank(pipeline, error);
   struct weft_failure failure = {.rank = rank, .error = *error};
@@ -492,7 +492,7 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
                                weft_action_idle(), 0, error);
   }
   if (status < 0) {
-    return weft_pipeline_give_up(pipeline, odd_rank, error);
+    return weft_pipeline_fail(pipeline, odd_rank, error);
   }
   pipeline->handshake_done = true;
   weft_executor_read_clock(&pipeline->executor);
@@ -504,7 +504,7 @@ enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct w
   if (weft_stage_feeds_end(&pipeline->feeds, pipeline->want_losses, pipeline->want_outputs,
                            pipeline->last_row->program->microbatch_count, &pipeline->result,
                            error) < 0) {
-    return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+    return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
   }
   pipeline->state = WEFT_PIPELINE_READY;
   pipeline->step++;
@@ -522,7 +522,7 @@ enum weft_status weft_pipeline_poll(struct weft_pipeline *pipeline, struct weft_
   (void)weft_fail(error, WEFT_ERR_CANCELLED, "",
                   "rank %" PRIu32 " was asked to stop in step %" PRIu64, pipeline->transport->rank,
                   pipeline->step);
-  return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+  return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
 }
 
 enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
@@ -542,13 +542,13 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     status = shake_hands(pipeline, error);
     if (status != WEFT_OK) {
       return status < 0 && pipeline->state != WEFT_PIPELINE_FAILED
-                 ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
+                 ? weft_pipeline_fail(pipeline, pipeline->transport->rank, error)
                  : status;
     }
     status = weft_executor_connect(&pipeline->executor, error);
     status = status == WEFT_OK ? weft_rank_recording_open(pipeline, error) : status;
     if (status < 0) { /* before any action */
-      return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+      return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
     }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
@@ -561,7 +561,7 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     (void)weft_executor_fail_device(&pipeline->executor, error);
   }
   if (status < 0) {
-    return weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
+    return weft_pipeline_fail(pipeline, pipeline->executor.blamed_rank, error);
   }
   return status == WEFT_OK ? weft_pipeline_end_step(pipeline, error) : status;
 }
@@ -593,7 +593,7 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
   if (status < 0) {
     /* Other ranks would wait for this one: broadcast the failure. */
     return pipeline->transport->rank_count > 1 && pipeline->state != WEFT_PIPELINE_FAILED
-               ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
+               ? weft_pipeline_fail(pipeline, pipeline->transport->rank, error)
                : status;
   }
   const bool one_process = pipeline->transport->ops->step_barrier != NULL;

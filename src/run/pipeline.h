@@ -52,13 +52,13 @@ struct weft_pipeline {
 /* The step is done: results, and the next one. */
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error);
 /* Fails the world with this rank's error; *error becomes the agreed one. */
-enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
-                                       struct weft_error *error);
+enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t rank,
+                                    struct weft_error *error);
 /* Whether the step goes on: WEFT_OK. Else it has failed, elsewhere or because somebody asked for
  * it, and so has the pipeline. */
 enum weft_status weft_pipeline_poll(struct weft_pipeline *pipeline, struct weft_error *error);
 /* How long devices may take to end what they do after a failure of that status; 0: no limit. */
-int64_t weft_pipeline_patience(const struct weft_pipeline *pipeline, enum weft_status status);
+int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum weft_status status);
 
 /* Runs the step that has begun together with those of all ranks of the process; blocks. */
 enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,

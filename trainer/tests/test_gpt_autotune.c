@@ -101,8 +101,8 @@ static void test_no_slower_schedule_is_tried(void **state) {
 }
 
 /* `count` steps that are off, one that is not, and as many again: only the last plan anew. */
-static void expect_patience(struct weft_gpt_tuning *tuning, double ms, double usual,
-                            uint32_t patience) {
+static void expect_drain_limit(struct weft_gpt_tuning *tuning, double ms, double usual,
+                               uint32_t patience) {
   feed(tuning, ms, patience - 1);
   feed(tuning, usual, 1);
   feed(tuning, ms, patience - 1);
@@ -120,17 +120,17 @@ static void test_drift(void **state) {
   assert_int_equal(weft_gpt_tuning_step(&tuning, 8), WEFT_GPT_TUNING_KEEP);
   feed(&tuning, 9.1, 50); /* within 15 % */
   feed(&tuning, 6.9, 50);
-  expect_patience(&tuning, 9.3, 8, 5);
+  expect_drain_limit(&tuning, 9.3, 8, 5);
   assert_false(weft_gpt_tuning_planned(&tuning, 9, 9)); /* in vain: now 9.3 are expected */
   feed(&tuning, 9.3, 50);
-  expect_patience(&tuning, 6, 9.3, 10); /* faster is drift too */
+  expect_drain_limit(&tuning, 6, 9.3, 10); /* faster is drift too */
   assert_false(weft_gpt_tuning_planned(&tuning, 9, 9));
-  expect_patience(&tuning, 20, 6, 20);
+  expect_drain_limit(&tuning, 20, 6, 20);
   assert_true(weft_gpt_tuning_planned(&tuning, 9, 8));
   feed(&tuning, 17, 3);
   assert_int_equal(weft_gpt_tuning_step(&tuning, 17), WEFT_GPT_TUNING_KEEP);
   feed(&tuning, 17, 50);
-  expect_patience(&tuning, 25, 17, 5); /* it was of use */
+  expect_drain_limit(&tuning, 25, 17, 5); /* it was of use */
   assert_int_equal(tuning.plans, 4);
   assert_int_equal(tuning.switches, 2);
 }

@@ -318,7 +318,7 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
   struct weft_error error;
   if (device != NULL && device->ops->make_current(device, &error) == WEFT_OK) {
     if (world->communicator_count > 0) { /* a first transfer that failed */
-      weft_nccl_settle(world, world->communicators[0].marks[0], world->stream);
+      weft_nccl_drain_stream(world, world->communicators[0].marks[0], world->stream);
     }
     for (uint32_t k = 0; k < world->communicator_count; k++) {
       for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {

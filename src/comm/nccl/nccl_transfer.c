@@ -132,8 +132,8 @@ static enum weft_status start_note(struct weft_nccl_world *world, const struct w
   return inner->ops->send(inner, end->channel, &slot->header, error);
 }
 
-void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *mark,
-                      struct weft_stream *stream) {
+void weft_nccl_drain_stream(struct weft_nccl_world *world, struct weft_device_event *mark,
+                            struct weft_stream *stream) {
   struct weft_device *device = world->device;
   struct weft_error error;
   if (stream != NULL && mark != NULL && device->ops->make_current(device, &error) == WEFT_OK &&
@@ -147,7 +147,7 @@ void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *m
 void weft_nccl_drain(struct weft_nccl_world *world,
                      const struct weft_nccl_communicator *communicator) {
   if (weft_nccl_abort(world)) {
-    weft_nccl_settle(world, communicator->marks[0], communicator->stream);
+    weft_nccl_drain_stream(world, communicator->marks[0], communicator->stream);
   }
 }
 

@@ -196,8 +196,8 @@ enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_me
                                 struct weft_error *error);
 void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message);
 /* Waits for what is in a stream, after all communicators have ended. */
-void weft_nccl_settle(struct weft_nccl_world *world, struct weft_device_event *mark,
-                      struct weft_stream *stream);
+void weft_nccl_drain_stream(struct weft_nccl_world *world, struct weft_device_event *mark,
+                            struct weft_stream *stream);
 /* Ends all communicators, and waits for what is in the own stream of one. */
 void weft_nccl_drain(struct weft_nccl_world *world,
                      const struct weft_nccl_communicator *communicator);

@@ -265,12 +265,13 @@ enum weft_status weft_executor_transfer_out(struct weft_executor *executor,
     return weft_buffer_copy(buffer, pool, true, NULL, error);
   }
   assert(executor->device != NULL);
-  if ((buffer->last_use_number & WEFT_EVENT_COPY) != 0 || weft_executor_is_muted(executor)) {
+  if ((buffer->last_use_number & WEFT_EVENT_COPY) != 0 ||
+      weft_executor_recording_failed(executor)) {
     return WEFT_OK; /* it is written; the transport did not take it at once */
   }
   const uint32_t cell = (uint32_t)buffer->last_use_number;
-  WEFT_TRY(weft_executor_tolerate(executor, enqueue_copy(executor, buffer, pool, true, cell, error),
-                                  error));
+  WEFT_TRY(weft_executor_record_error(
+      executor, enqueue_copy(executor, buffer, pool, true, cell, error), error));
   buffer->last_use = executor->device->departed = buffer->message.event;
   buffer->last_use_number = buffer->message.event_number;
   return WEFT_OK;
@@ -289,11 +290,11 @@ enum weft_status weft_executor_begin_transfer(struct weft_executor *executor,
   message->recorded = work->recording != NULL;
   message->stream = outgoing && !message->recorded ? work->outgoing : work->incoming;
   enum weft_status status = WEFT_OK;
-  if (!weft_executor_is_muted(executor)) {
+  if (!weft_executor_recording_failed(executor)) {
     status = await_cell(executor, buffer, outgoing && !message->recorded, error);
-    status = weft_executor_tolerate(executor, status, error);
+    status = weft_executor_record_error(executor, status, error);
   }
-  message->header_only = weft_executor_is_muted(executor);
+  message->header_only = weft_executor_recording_failed(executor);
   return status;
 }
 
@@ -328,9 +329,9 @@ enum weft_status weft_executor_end_transfer(struct weft_executor *executor,
   if (outgoing) {
     work->departed = event;
   }
-  return weft_executor_is_muted(executor)
+  return weft_executor_recording_failed(executor)
              ? WEFT_OK
-             : weft_executor_tolerate(
+             : weft_executor_record_error(
                    executor, enqueue_event(work, number, buffer->message.stream, error), error);
 }
 
@@ -341,7 +342,7 @@ enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
   struct weft_device_event *event = buffer->message.event;
   assert(event != NULL && buffer->message.event_number >> 32 == executor->round);
   buffer->message.event = NULL;
-  if (weft_executor_is_muted(executor)) {
+  if (weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   weft_executor_record_wait(work, buffer->message.event_rank, 0);
@@ -349,7 +350,7 @@ enum weft_status weft_executor_await_transfer(struct weft_executor *executor,
     work->waits[work->wait_count - 1].transfer = event;
     work->waits[work->wait_count - 1].number = buffer->transfer;
   }
-  return weft_executor_tolerate(
+  return weft_executor_record_error(
       executor, work->device->ops->event_wait(work->device, event, work->stream, error), error);
 }
 
@@ -358,12 +359,12 @@ enum weft_status weft_executor_await_copy(struct weft_executor *executor,
                                           struct weft_error *error) {
   struct weft_device_work *work = executor->device;
   if (buffer->last_use == NULL || buffer->last_use_number >> 32 != executor->round ||
-      weft_executor_is_muted(executor)) {
+      weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   assert((buffer->last_use_number & WEFT_EVENT_COPY) != 0);
   work->departed = work->departed == buffer->last_use ? NULL : work->departed;
-  return weft_executor_tolerate(
+  return weft_executor_record_error(
       executor, work->device->ops->event_wait(work->device, buffer->last_use, work->stream, error),
       error);
 }
@@ -371,11 +372,11 @@ enum weft_status weft_executor_await_copy(struct weft_executor *executor,
 enum weft_status weft_executor_join_copies(struct weft_executor *executor,
                                            struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (work->departed == NULL || weft_executor_is_muted(executor)) {
+  if (work->departed == NULL || weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   work->trails = true; /* behind the last cell */
-  return weft_executor_tolerate(
+  return weft_executor_record_error(
       executor, work->device->ops->event_wait(work->device, work->departed, work->stream, error),
       error);
 }
@@ -400,8 +401,8 @@ enum weft_status weft_executor_transfer_in(struct weft_executor *executor,
     return weft_buffer_copy(buffer, pool, false, NULL, error);
   }
   assert(executor->device != NULL);
-  return weft_executor_is_muted(executor)
+  return weft_executor_recording_failed(executor)
              ? WEFT_OK
-             : weft_executor_tolerate(executor, enqueue_receive(executor, buffer, pool, error),
-                                      error);
+             : weft_executor_record_error(executor, enqueue_receive(executor, buffer, pool, error),
+                                          error);
 }

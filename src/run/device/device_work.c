@@ -274,8 +274,9 @@ static void name_action(const struct weft_executor *executor, struct weft_error 
                   executor->transport->rank, text, error->message);
 }
 
-enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
-                                        enum weft_status status, const struct weft_error *error) {
+enum weft_status weft_executor_record_error(const struct weft_executor *executor,
+                                            enum weft_status status,
+                                            const struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
   if (status >= 0 || work == NULL || work->recording == NULL) {
     return status;
@@ -337,14 +338,14 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
   }
   const bool is_copy = (message->event_number & WEFT_EVENT_COPY) != 0;
   if ((!is_copy && message->event_number <= work->waited_for[message->event_rank]) ||
-      weft_executor_is_muted(executor)) {
+      weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   if (!is_copy) {
     work->waited_for[message->event_rank] = message->event_number;
     weft_executor_record_wait(work, message->event_rank, message->event_number);
   }
-  return weft_executor_tolerate(
+  return weft_executor_record_error(
       executor, work->device->ops->event_wait(work->device, message->event, work->stream, error),
       error);
 }
@@ -370,14 +371,14 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
       WEFT_TRY(work->device->ops->event_record(work->device, work->begins[k], work->stream, error));
     }
   }
-  if (weft_cell_parts(cell) == 0 || weft_executor_is_muted(executor)) {
+  if (weft_cell_parts(cell) == 0 || weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->call.stream = sub->action->op == WEFT_OP_F ? work->stream : work->second;
   }
-  return weft_executor_tolerate(executor, enqueue_fork(work, error), error);
+  return weft_executor_record_error(executor, enqueue_fork(work, error), error);
 }
 
 /* The cell's event. */
@@ -402,14 +403,14 @@ static enum weft_status enqueue_end(const struct weft_device_work *work, bool jo
 enum weft_status weft_executor_end_cell(struct weft_executor *executor,
                                         const struct weft_action *cell, struct weft_error *error) {
   struct weft_device_work *work = executor->device;
-  if (weft_executor_is_muted(executor)) {
+  if (weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
   assert(work->enqueued < work->event_room);
   work->records[work->enqueued++] = (uint32_t)executor->at;
   work->trails = false;
-  return weft_executor_tolerate(executor, enqueue_end(work, weft_cell_parts(cell) > 0, error),
-                                error);
+  return weft_executor_record_error(executor, enqueue_end(work, weft_cell_parts(cell) > 0, error),
+                                    error);
 }
 
 enum weft_status weft_executor_record_begin(const struct weft_executor *executor,
@@ -677,7 +678,7 @@ static enum weft_status record_end(const struct weft_device_work *work, struct w
   return ops->event_record(work->device, work->end, work->stream, error);
 }
 
-bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit) {
+bool weft_executor_drain_device(struct weft_executor *executor, int64_t limit) {
   struct weft_device_work *work = executor->device;
   struct weft_error error;
   if (work == NULL || work->end == NULL || work->abandoned || record_end(work, &error) < 0) {

@@ -140,7 +140,7 @@ static enum weft_status zero_gradients(struct weft_executor *executor, struct we
     show_phase(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle());
     WEFT_STATUS_STORE(executor->status->action, weft_action_pack(weft_action_idle()));
     weft_rank_status_enter(executor->status);
-    const enum weft_status status = weft_executor_is_muted(executor)
+    const enum weft_status status = weft_executor_recording_failed(executor)
                                         ? WEFT_OK
                                         : stage->impl->ops->zero_grad(stage->impl, call, error);
     weft_rank_status_leave(executor->status);
@@ -150,8 +150,8 @@ static enum weft_status zero_gradients(struct weft_executor *executor, struct we
                                  call->ready_at, error);
     }
     if (status < 0) {
-      WEFT_TRY(
-          weft_executor_tolerate(executor, weft_executor_fail_stage(executor, NULL, error), error));
+      WEFT_TRY(weft_executor_record_error(executor, weft_executor_fail_stage(executor, NULL, error),
+                                          error));
     }
   }
   return WEFT_OK;
@@ -310,7 +310,7 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
   assert(executor->row != NULL && executor->at <= executor->row->end);
   if (executor->device != NULL) {
     struct weft_device *device = executor->options->device;
-    WEFT_TRY(weft_executor_tolerate(executor, device->ops->make_current(device, error), error));
+    WEFT_TRY(weft_executor_record_error(executor, device->ops->make_current(device, error), error));
   }
   weft_executor_read_clock(executor);
   enum weft_status status = zero_gradients(executor, error);

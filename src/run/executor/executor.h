@@ -250,9 +250,9 @@ struct weft_device_transfer {
   int64_t end; /* in a replay, in the host's time */
 };
 
-/* Rows that are recorded, and not run. After a failure their actions are gone through
- * all the same, so that buffers and messages are where they are after a step, but nothing is
- * enqueued and no function called any more. */
+/* Rows that are recorded, and not run. After a failure the executor still visits their actions, so
+ * that buffers and messages are where they are after a step, but enqueues nothing and calls no
+ * stage. */
 struct weft_recording {
   bool failed;
   struct weft_error error;
@@ -335,8 +335,8 @@ static inline bool weft_executor_is_enqueued(const struct weft_executor *executo
   return executor->device != NULL && executor->transport->ops->enqueues;
 }
 
-/* Whether the row is only gone through: a recording has failed. */
-static inline bool weft_executor_is_muted(const struct weft_executor *executor) {
+/* Whether a recording has failed: the rest of the row enqueues nothing and calls no stage. */
+static inline bool weft_executor_recording_failed(const struct weft_executor *executor) {
   const struct weft_device_work *work = executor->device;
   return work != NULL && work->recording != NULL && work->recording->failed;
 }
@@ -347,8 +347,9 @@ static inline void weft_executor_record(struct weft_executor *executor,
   executor->call.recorded = recording != NULL;
 }
 /* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
-enum weft_status weft_executor_tolerate(const struct weft_executor *executor,
-                                        enum weft_status status, const struct weft_error *error);
+enum weft_status weft_executor_record_error(const struct weft_executor *executor,
+                                            enum weft_status status,
+                                            const struct weft_error *error);
 
 /* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. On the
  * host, WEFT_IN_PROGRESS: that work is not done. */
@@ -432,7 +433,7 @@ static inline bool weft_executor_is_interrupted(const struct weft_executor *exec
  * limit), and once interrupted WEFT_CANCEL_NS at most. False: it still works. Its memory then
  * cannot be freed, which waits for it as well. */
 enum { WEFT_CANCEL_NS = 500 * 1000 * 1000 };
-bool weft_executor_settle_device(struct weft_executor *executor, int64_t limit);
+bool weft_executor_drain_device(struct weft_executor *executor, int64_t limit);
 void weft_executor_abandon_device(struct weft_executor *executor);
 
 /* ---- A step (executor.c) ---- */

@@ -98,12 +98,13 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
       WEFT_STATUS_STORE(executor->status->wants, weft_action_pack(*action));
     }
     weft_rank_status_enter(executor->status);
-    const enum weft_status status =
-        weft_executor_is_muted(executor) ? WEFT_OK : call_collective(executor, action, error);
+    const enum weft_status status = weft_executor_recording_failed(executor)
+                                        ? WEFT_OK
+                                        : call_collective(executor, action, error);
     weft_rank_status_leave(executor->status);
     if (status < 0) {
-      WEFT_TRY(weft_executor_tolerate(executor, weft_executor_fail_stage(executor, action, error),
-                                      error));
+      WEFT_TRY(weft_executor_record_error(
+          executor, weft_executor_fail_stage(executor, action, error), error));
     }
     executor->collective_running = status == WEFT_IN_PROGRESS;
     if (status == WEFT_IN_PROGRESS) {

@@ -234,18 +234,18 @@ TWICE enum weft_status prepare(struct weft_executor *executor, const struct weft
 /* ---- Call ---- */
 
 /* A stage's function has returned: WEFT_OK, or what the executor returns. */
-static inline enum weft_status settle(struct weft_executor *executor,
-                                      const struct weft_sub_action *sub,
-                                      const struct weft_action *action, enum weft_status status,
-                                      struct weft_error *error) {
+static inline enum weft_status end_call(struct weft_executor *executor,
+                                        const struct weft_sub_action *sub,
+                                        const struct weft_action *action, enum weft_status status,
+                                        struct weft_error *error) {
   if (status == WEFT_OK) {
     return WEFT_OK;
   }
   return status == WEFT_IN_PROGRESS
              ? weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
                                    sub->call.ready_at, error)
-             : weft_executor_tolerate(executor, weft_executor_fail_stage(executor, action, error),
-                                      error);
+             : weft_executor_record_error(executor,
+                                          weft_executor_fail_stage(executor, action, error), error);
 }
 
 /* The loss's gradients get the shapes that its forward has given the outputs. */
@@ -268,12 +268,12 @@ TWICE enum weft_status call_functions(struct weft_executor *executor, struct wef
     call->ready_at = 0;
     weft_rank_status_enter(executor->status);
     const enum weft_status answer =
-        weft_executor_is_muted(executor)
+        weft_executor_recording_failed(executor)
             ? WEFT_OK
             : sub->functions->items[sub->function_at](sub->stage->impl, call, error);
     weft_rank_status_leave(executor->status);
     call->again = answer == WEFT_IN_PROGRESS;
-    const enum weft_status status = settle(executor, sub, sub->action, answer, error);
+    const enum weft_status status = end_call(executor, sub, sub->action, answer, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -308,7 +308,7 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
   weft_rank_status_leave(executor->status);
   executor->custom_again = answer == WEFT_IN_PROGRESS;
   const enum weft_status status =
-      settle(executor, &executor->sub_actions[first], cell, answer, error);
+      end_call(executor, &executor->sub_actions[first], cell, answer, error);
   for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[first + k];
     sub->function_at = sub->functions->op_count;

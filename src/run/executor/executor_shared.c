@@ -51,7 +51,7 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
   const struct weft_executor_stage *stage = sub->stage;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     uint32_t first;
-    if (!is_later(stage, n, &first) || weft_executor_is_muted(executor)) {
+    if (!is_later(stage, n, &first) || weft_executor_recording_failed(executor)) {
       continue;
     }
     struct weft_buffer *from = sub->held->ports[first].activation;
@@ -59,7 +59,7 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
     if (weft_buffer_pack(from, stage->ports[first].activations, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error); /* it would not fit */
     }
-    WEFT_TRY(weft_executor_tolerate(
+    WEFT_TRY(weft_executor_record_error(
         executor, copy_tensors(&to->tensors, &from->tensors, sub->call.stream, error), error));
   }
   return WEFT_OK;
@@ -130,11 +130,11 @@ enum weft_status weft_executor_sum_gradients(struct weft_executor *executor,
     return WEFT_OK;
   }
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
-    if (sub->held->ports[n].gradient == NULL || weft_executor_is_muted(executor)) {
+    if (sub->held->ports[n].gradient == NULL || weft_executor_recording_failed(executor)) {
       continue;
     }
     if (add_gradient(executor, sub, n, error) < 0) {
-      WEFT_TRY(weft_executor_tolerate(
+      WEFT_TRY(weft_executor_record_error(
           executor, weft_executor_fail_stage(executor, sub->action, error), error));
     }
   }

@@ -144,7 +144,7 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
         }
         if (status < 0) {
           pipeline->driven_status =
-              weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
+              weft_pipeline_fail(pipeline, pipeline->executor.blamed_rank, error);
           return pipeline->driven_status;
         }
         left += !pipeline->executor.device->finishing;
@@ -321,7 +321,7 @@ static enum weft_status await_replay(struct weft_process_recording *recording, v
       WEFT_TRY(weft_pipeline_poll(pipeline, error));
       status = weft_executor_watch_device(&pipeline->executor, error);
       if (status < 0) {
-        return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+        return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
       }
     }
   }
@@ -329,7 +329,7 @@ static enum weft_status await_replay(struct weft_process_recording *recording, v
     struct weft_pipeline *first = items[0];
     first->executor.blamed_rank = first->transport->rank;
     (void)weft_executor_fail_device(&first->executor, error);
-    return weft_pipeline_give_up(first, first->executor.blamed_rank, error);
+    return weft_pipeline_fail(first, first->executor.blamed_rank, error);
   }
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
@@ -370,7 +370,7 @@ static void finish_eagerly(void *const *items, uint32_t count) {
     }
   }
   if (status < 0) {
-    (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+    (void)weft_pipeline_fail(first, first->transport->rank, &error);
   }
 }
 
@@ -400,7 +400,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
     pipeline->driven_status =
         weft_executor_begin_times(&pipeline->executor, pipeline->driven_error);
     if (pipeline->driven_status < 0) {
-      (void)weft_pipeline_give_up(pipeline, pipeline->transport->rank, pipeline->driven_error);
+      (void)weft_pipeline_fail(pipeline, pipeline->transport->rank, pipeline->driven_error);
       break;
     }
     pipeline->driven_status = WEFT_IN_PROGRESS;
@@ -526,7 +526,7 @@ static void drive_step(void *const *items, uint32_t count) {
   if (status < 0) {
     struct weft_pipeline *first = items[0];
     if (first->state != WEFT_PIPELINE_FAILED) {
-      (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+      (void)weft_pipeline_fail(first, first->transport->rank, &error);
     }
     share_failure(items, count, &error);
   }
@@ -534,15 +534,15 @@ static void drive_step(void *const *items, uint32_t count) {
 
 /* After a failure, each rank frees what is its own, which others and the recording may still use. A
  * device that does not end is left as it is. */
-static void settle(void *const *items, uint32_t count) {
+static void drain_devices(void *const *items, uint32_t count) {
   struct weft_pipeline *first = items[0];
   int64_t limit = first->options.stall_limit;
   struct weft_error error;
-  bool failed = false, settled = true;
+  bool failed = false, drained = true;
   for (uint32_t r = 0; r < count; r++) {
     const enum weft_status status = ((const struct weft_pipeline *)items[r])->driven_status;
     failed = failed || status < 0;
-    limit = status < 0 ? weft_pipeline_patience(first, status) : limit;
+    limit = status < 0 ? weft_pipeline_drain_limit(first, status) : limit;
   }
   if (failed && first->process_recording != NULL) { /* rank 0's stream comes after the recording */
     const struct weft_process_recording *recording = first->process_recording;
@@ -554,10 +554,10 @@ static void settle(void *const *items, uint32_t count) {
                             &error);
     }
   }
-  for (uint32_t r = 0; failed && settled && r < count; r++) {
-    settled = weft_executor_settle_device(&((struct weft_pipeline *)items[r])->executor, limit);
+  for (uint32_t r = 0; failed && drained && r < count; r++) {
+    drained = weft_executor_drain_device(&((struct weft_pipeline *)items[r])->executor, limit);
   }
-  for (uint32_t r = 0; !settled && r < count; r++) {
+  for (uint32_t r = 0; !drained && r < count; r++) {
     weft_executor_abandon_device(&((struct weft_pipeline *)items[r])->executor);
   }
 }
@@ -593,7 +593,7 @@ static void drive(void *const *items, uint32_t count) {
   if (ranks != NULL && !first->options.no_events) {
     write_times(items, count, ranks);
   }
-  settle(items, count);
+  drain_devices(items, count);
   if (count < rank_count) {
     record_step(items, count, false);
   }

@@ -65,7 +65,7 @@ void weft_mpi_failure_receive(struct weft_mpi_world *world, uint32_t from,
     if (world->transport.rank_count <= FORWARD_RANKS_MAX) {
       send_to_all(world, note);
     }
-  } else if (!world->settled && is_earlier(note, &world->note)) {
+  } else if (!world->agreed && is_earlier(note, &world->note)) {
     world->note = *note;
   }
 }
@@ -85,15 +85,15 @@ void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const cha
 
 /* ---- agreeing ---- */
 
-static void settle(struct weft_mpi_world *world) {
+static void agree(struct weft_mpi_world *world) {
   const bool asks_all = world->transport.rank_count <= FORWARD_RANKS_MAX;
-  while (!world->settled) {
+  while (!world->agreed) {
     weft_mpi_control_poll(world);
     weft_mpi_peers_check(world);
     const bool heard_all = asks_all && world->heard_count + 1 == world->transport.rank_count;
     const int64_t waited = weft_clock_ns() - world->failed_at;
     if (heard_all || waited >= WEFT_MPI_SETTLE_MS * (int64_t)WEFT_MPI_NS_PER_MS) {
-      world->settled = true;
+      world->agreed = true;
       return;
     }
     weft_mpi_unlock(world);
@@ -104,7 +104,7 @@ static void settle(struct weft_mpi_world *world) {
 
 enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error) {
   assert(world->has_failed);
-  settle(world);
+  agree(world);
   if (error != NULL) {
     *error = world->note.failure.error;
   }
@@ -124,7 +124,7 @@ bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure 
     return false;
   }
   weft_mpi_lock(world);
-  settle(world);
+  agree(world);
   *failure = world->note.failure;
   weft_mpi_unlock(world);
   return true;

@@ -176,7 +176,7 @@ struct weft_mpi_world {
   int64_t next_control;
   int64_t next_peers;
 
-  bool settled; /* a failure is known, and agreed */
+  bool agreed; /* a failure is known, and agreed */
   int64_t failed_at;
   uint32_t heard_count; /* ranks that have reported which failure they know, without this one */
   struct weft_mpi_failure_note note; /* the best so far */
