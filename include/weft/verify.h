@@ -44,6 +44,13 @@ struct weft_finding {
   size_t cycle_length; /* 0 for other rules */
 };
 
+/* One action that is done when ranks take turns, and what it waited for last; or that never is. */
+struct weft_turn {
+  struct weft_place place;
+  uint32_t after_rank; /* that had to do `after` first; WEFT_RANK_NONE: it waited for nothing */
+  struct weft_action after; /* of that rank */
+};
+
 struct weft_report {
   bool ok;               /* no finding at all */
   bool liveness_checked; /* false when basic findings made it meaningless */
@@ -56,6 +63,13 @@ struct weft_report {
   /* After a deadlock: the smallest capacity of the channels without one, the rest of the model
    * unchanged; WEFT_CAPACITY_UNLIMITED: every capacity has one. Otherwise that of the model. */
   uint32_t least_capacity;
+  /* With options.trace, how the program goes: every rank does one action in its turn if it can, in
+   * the order of ranks; then what is left, where ranks wait forever. None where actions are not where
+   * they belong: on wrong ranks, over boundaries that do not exist, twice. */
+  const struct weft_turn *moves;
+  uint64_t move_count;
+  const struct weft_turn *waits;
+  uint64_t wait_count;
 };
 
 struct weft_verify_options {
@@ -63,6 +77,7 @@ struct weft_verify_options {
   uint32_t stage_count;         /* 0: inferred from the table; with a graph: 0, or the graph's */
   uint32_t microbatch_count;    /* 0: inferred */
   size_t findings_max;          /* default 100; at least one of every rule that fired is kept */
+  bool trace;                   /* also report moves */
 };
 
 WEFT_API struct weft_verify_options weft_verify_options_default(void);

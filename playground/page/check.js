@@ -28,7 +28,6 @@ function findingParts(finding) {
 
 // The entry of a name; of slots:2 it is that of slots:K.
 const commOf = (name) => models.comm.find((entry) => entry.name.split(':')[0] === name.split(':')[0]) || models.comm[0];
-const channelOf = (name) => models.channel.find((entry) => entry.name === name) || models.channel[0];
 
 const doneWords = (name) => commOf(name).done.replace('K older', `${name.split(':')[1]} older`);
 
@@ -102,8 +101,9 @@ function showCycle(verdict) {
 function cellOf(stepper, rank, index) {
   const instruction = stepper.rows[rank][index];
   const at = stepper.at[rank];
+  const done = stepper.done(rank, index);
   const inCycle = stepper.stuck() && (checked.result.verdict.cycle || []).some((member) => member.rank === rank && member.action === instruction.action);
-  const kind = index < at ? 'past' : index > at ? 'ahead' : inCycle ? 'here cycle' : stepper.canMove(rank) ? 'here' : 'here waits';
+  const kind = done ? 'past' : index > at ? 'ahead' : inCycle ? 'here cycle' : stepper.canMove(rank) ? 'here' : 'here waits';
   return element('td', { class: kind }, [element('code', { text: instruction.action })]);
 }
 
@@ -120,13 +120,12 @@ function stepSentence(stepper) {
   if (stepper.finished()) return `All ranks are done after ${plural(stepper.moves, 'move')}.`;
   const waiting = stepper.rows.filter((row, rank) => stepper.at[rank] < row.length).length;
   if (stepper.stuck()) return `Nothing can move any more: ${plural(waiting, 'rank')} wait${waiting === 1 ? 's' : ''} forever, after ${plural(stepper.moves, 'move')}.`;
-  if (!stepper.last) return 'Nothing has run yet. Step runs one action, or one transfer where a send waits for its receiver.';
-  return `Move ${stepper.moves}: ${stepper.last.map((moved) => `rank ${moved.rank} did ${moved.action}`).join(', ')}.`;
+  if (!stepper.last) return 'Nothing has run yet. Step runs one action.';
+  return `Move ${stepper.moves}: rank ${stepper.last.rank} did ${stepper.last.action}.`;
 }
 
 function queueWords(stepper) {
-  const waiting = Array.from(stepper.queues).filter(([, messages]) => messages.length > 0)
-    .map(([key, messages]) => `${key}: ${messages.map((message) => { const [rank, index] = message.split(':').map(Number); return stepper.rows[rank][index].action; }).join(', ')}`);
+  const waiting = stepper.messages().map(([key, actions]) => `${key}: ${actions.join(', ')}`);
   return waiting.length > 0 ? `Messages on channels: ${waiting.slice(0, 8).join(' · ')}` : '';
 }
 
@@ -156,10 +155,9 @@ function stepTo(moves) {
 
 const movesNow = () => (checked.stepper ? checked.stepper.moves : 0);
 
-function makeStepper(explain) {
+function makeStepper({ explain, verdict }) {
   const count = explain ? explain.rows.reduce((sum, row) => sum + row.instructions.length, 0) : 0;
-  const blocks = commOf(state.comm).row_waits && !channelOf(state.scope).asynchronous; // what the stepper knows
-  checked.stepper = explain && blocks && count > 0 && count <= ENOUGH ? new Stepper(explain.rows, state.comm, state.scope) : null;
+  checked.stepper = explain && verdict.moves && count > 0 && count <= ENOUGH ? new Stepper(explain.rows, verdict) : null;
   if (checked.stepper) checked.stepper.goTo(Number(state.at) || 0);
 }
 
@@ -171,7 +169,7 @@ function showChecked(result) {
   fill(byId('verdict'), verdictParts(result.verdict));
   byId('report').textContent = result.report;
   showCycle(result.verdict);
-  makeStepper(result.explain);
+  makeStepper(result);
   showStepper();
   byId('check-timeline').hidden = !result.models;
   if (result.models) timelineIn('check-timeline').show(result.models, result.page);

@@ -1,137 +1,76 @@
-// A program, action by action, under a communication model: the rules of weft/verify.h.
-//
-//   A rank takes its actions in order. A RECV is done when its message is the oldest on its
-//   channel. A SEND is done when its message has been received (rendezvous), when fewer than K
-//   older messages wait on its channel (slots:K), or at once (eager).
-//
-// `rows` are those of `weft explain --json`; the order of moves is fixed, so that a number of moves
-// names a state.
+// A program, action by action: the moves that `weft verify --trace` lists, one after the other, so
+// that a number of moves names a state. `rows` are those of `weft explain --json`.
 
 const ENOUGH = 50000; // instructions that are stepped through
 
-function capacityOf(comm) {
-  if (comm === 'rendezvous') return 0;
-  return comm === 'eager' ? Infinity : Number(comm.split(':')[1]);
-}
-
-// The queue that a message goes through.
-function channelKey(instruction, scope) {
-  const { kind, from_stage: from, to_stage: to, from_rank: sender, to_rank: receiver } = instruction.channel;
-  if (scope === 'rank') return `rank ${sender}`;
-  return scope === 'pair' ? `rank ${sender} to ${receiver}` : `${kind} ${from} to ${to}`;
-}
-
-const isSendOp = (instruction) => instruction.op.startsWith('SEND');
-const isReceiveOp = (instruction) => instruction.op.startsWith('RECV');
-
 class Stepper {
-  constructor(rows, comm, scope) {
+  constructor(rows, verdict) {
     this.rows = rows.map((row) => row.instructions);
-    this.capacity = capacityOf(comm);
-    this.scope = scope;
-    this.reset();
+    this.events = verdict.moves;
+    this.ok = verdict.ok;
+    this.rank = []; // of each rank: what is listed of each step
+    [...verdict.moves, ...verdict.waits].forEach((event, number) => {
+      (this.rank[event.rank] = this.rank[event.rank] || []) [event.step] = { ...event, number };
+    });
+    this.numbers = new Map(this.events.map((event, number) => [`${event.rank} ${event.action}`, number]));
+    this.goTo(0);
   }
 
-  reset() {
-    this.at = this.rows.map(() => 0);
-    this.queues = new Map(); // channel: messages, the oldest first, as "rank:index" of their SEND
-    this.moves = 0;
-    this.turn = 0;
-    this.last = null; // what the latest move did
+  // What is listed of an instruction; that of what comes behind a stuck one is not.
+  eventOf(rank, instruction) {
+    return (this.rank[rank] || [])[instruction.step];
+  }
+
+  done(rank, index) {
+    const event = this.eventOf(rank, this.rows[rank][index]);
+    return event !== undefined && event.number < this.moves;
+  }
+
+  // So many moves from the beginning, or as many as there are.
+  goTo(moves) {
+    this.moves = Math.max(0, Math.min(moves, this.events.length));
+    this.at = this.rows.map((row, rank) => {
+      const first = row.findIndex((instruction, index) => !this.done(rank, index));
+      return first < 0 ? row.length : first;
+    });
+    this.last = this.moves > 0 ? this.events[this.moves - 1] : null;
   }
 
   current(rank) {
     return this.rows[rank][this.at[rank]];
   }
 
-  done({ rank, index }) {
-    return index < this.at[rank];
-  }
-
-  queueOf(instruction) {
-    const key = channelKey(instruction, this.scope);
-    if (!this.queues.has(key)) this.queues.set(key, []);
-    return this.queues.get(key);
-  }
-
-  // Whether the rank can go on now; for a rendezvous, the receiver moves both.
-  canMove(rank) {
-    const instruction = this.current(rank);
-    if (!instruction || !instruction.needs.every((need) => this.done(need))) return false;
-    if (isSendOp(instruction)) return this.capacity > 0 && this.queueOf(instruction).length < this.capacity;
-    if (!isReceiveOp(instruction)) return true;
-    const { peer } = instruction;
-    if (!peer) return false;
-    if (this.capacity === 0) return this.at[peer.rank] === peer.index && this.sendIsReady(peer.rank);
-    return this.queueOf(instruction)[0] === `${peer.rank}:${peer.index}`;
-  }
-
-  sendIsReady(rank) {
-    return this.current(rank).needs.every((need) => this.done(need));
-  }
-
-  // One move; false when no rank can go on.
-  step() {
-    for (let k = 0; k < this.rows.length; k++) {
-      const rank = (this.turn + k) % this.rows.length;
-      if (!this.canMove(rank)) continue;
-      this.move(rank);
-      this.turn = (rank + 1) % this.rows.length;
-      this.moves++;
-      return true;
-    }
-    return false;
-  }
-
-  move(rank) {
-    const instruction = this.current(rank);
-    const moved = [{ rank, action: instruction.action }];
-    if (isSendOp(instruction)) {
-      this.queueOf(instruction).push(`${rank}:${this.at[rank]}`);
-    } else if (isReceiveOp(instruction)) {
-      if (this.capacity === 0) {
-        moved.push({ rank: instruction.peer.rank, action: instruction.peer.action });
-        this.at[instruction.peer.rank]++;
-      } else {
-        this.queueOf(instruction).shift();
-      }
-    }
-    this.at[rank]++;
-    this.last = moved;
-  }
-
-  // So many moves from the beginning, or as many as there are.
-  goTo(moves) {
-    if (moves < this.moves) this.reset();
-    while (this.moves < moves && this.step());
-  }
-
   finished() {
-    return this.rows.every((row, rank) => this.at[rank] >= row.length);
+    return this.moves === this.events.length && this.at.every((at, rank) => at === this.rows[rank].length);
   }
 
   stuck() {
-    return !this.finished() && !this.rows.some((row, rank) => this.canMove(rank));
+    return this.moves === this.events.length && !this.finished();
+  }
+
+  // Whether the rank's action waits for nothing that is not done.
+  canMove(rank) {
+    const instruction = this.current(rank);
+    const event = instruction && this.eventOf(rank, instruction);
+    if (!event || event.number >= this.events.length) return false;
+    return event.number === this.moves || !event.after || this.numbers.get(`${event.after.rank} ${event.after.action}`) < this.moves;
   }
 
   // What a rank that cannot go on waits for, in words.
   waitWords(rank) {
-    const instruction = this.current(rank);
-    if (!instruction) return 'done';
-    const missing = instruction.needs.find((need) => !this.done(need));
-    if (missing) return `waits for ${missing.action} on rank ${missing.rank}`;
-    const { peer } = instruction;
-    if (!peer) return isSendOp(instruction) || isReceiveOp(instruction) ? 'waits for a partner that does not exist' : 'can run';
-    if (isSendOp(instruction)) {
-      return this.capacity === 0 ? `waits until rank ${peer.rank} reaches ${peer.action}`
-        : this.canMove(rank) ? 'can send' : `waits for room: ${plural(this.queueOf(instruction).length, 'message')} in front`;
-    }
-    if (this.canMove(rank)) return 'can receive';
-    const oldest = this.capacity > 0 ? this.queueOf(instruction)[0] : undefined;
-    if (oldest !== undefined) {
-      const [sender, index] = oldest.split(':').map(Number);
-      return `waits behind ${this.rows[sender][index].action}, the oldest message on its channel`;
-    }
-    return `waits for ${peer.action} on rank ${peer.rank}`;
+    const event = this.current(rank) && this.eventOf(rank, this.current(rank));
+    return event && event.after ? `waits for ${event.after.action} on rank ${event.after.rank}` : 'waits';
+  }
+
+  // Messages whose SEND is done, and whose RECV is not: "rank 0 to 1" and the SENDs.
+  messages() {
+    const found = new Map();
+    this.rows.forEach((row, rank) => row.forEach((instruction, index) => {
+      const { peer } = instruction;
+      if (!instruction.op.startsWith('SEND') || !peer || !this.done(rank, index) || this.done(peer.rank, peer.index)) return;
+      const key = `rank ${rank} to ${peer.rank}`;
+      found.set(key, [...(found.get(key) || []), instruction.action]);
+    }));
+    return Array.from(found);
   }
 }

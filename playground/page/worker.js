@@ -93,7 +93,7 @@ const requests = {
   // A program that someone brought: the verdict, and what its instructions are linked to.
   check({ program, comm, channel, page: wanted }) {
     const files = { 'pasted.csv': program };
-    const verdict = JSON.parse(need(['verify', 'pasted.csv', '--comm', comm, '--channel', channel, '--json'], files, [0, 1]).output);
+    const verdict = JSON.parse(need(['verify', 'pasted.csv', '--comm', comm, '--channel', channel, '--json', '--trace'], files, [0, 1]).output);
     const explained = run(['explain', 'pasted.csv', '--json'], files);
     let drawing = null;
     if (verdict.ok) drawing = modelOf(program, null, { name: 'pasted.csv', title: 'the pasted program, equal times', page: wanted, more: ['--channel', verdict.level === 'comms' ? channel : 'edge'] });

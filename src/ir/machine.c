@@ -2,6 +2,8 @@
 #include "ir/machine.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void wake(struct weft_machine *machine, uint32_t agent) {
   if (agent == WEFT_RANK_NONE) {
@@ -316,7 +318,7 @@ static void run_on(struct weft_machine *machine) {
   }
 }
 
-void weft_machine_run(struct weft_machine *machine) {
+static void start(struct weft_machine *machine) {
   assert(machine->states != NULL && machine->work_count == 0);
   for (uint32_t a = 0; a < machine->agents.count; a++) {
     machine->states[a] =
@@ -331,7 +333,54 @@ void weft_machine_run(struct weft_machine *machine) {
   for (uint32_t a = machine->agents.count; a-- > 0;) {
     wake(machine, a);
   }
+}
+
+void weft_machine_run(struct weft_machine *machine) {
+  start(machine);
   run_on(machine);
+}
+
+static int compare_agents(const void *a, const void *b) {
+  const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void take_turn(struct weft_machine *machine, uint32_t agent,
+                      const struct weft_machine_watch *watch) {
+  struct weft_agent_state *state = &machine->states[agent];
+  if (!weft_machine_is_stuck(machine, agent)) {
+    return; /* it finished in the turn in which it was woken */
+  }
+  const struct weft_action *cell = weft_machine_next(machine, agent);
+  const uint64_t record = weft_machine_record_number(machine, agent);
+  if (!try_cell(machine, machine->placed.graph, agent, cell, machine->clock != NULL)) {
+    watch->waits(watch->context, agent);
+    return;
+  }
+  state->at += machine->has_queues ? 1 : weft_cell_records(cell);
+  watch->moved(watch->context, agent, record);
+  wake(machine, agent);
+  if (machine->has_queues && agent < machine->agents.rank_count) {
+    wake_queues(machine, agent);
+  }
+}
+
+void weft_machine_take_turns(struct weft_machine *machine, const struct weft_machine_watch *watch) {
+  assert(watch != NULL && watch->moved != NULL && watch->waits != NULL);
+  uint32_t *turn = machine->work + machine->agents.count;
+  start(machine);
+  while (machine->work_count > 0) {
+    const uint32_t count = machine->work_count;
+    memcpy(turn, machine->work, count * sizeof *turn);
+    qsort(turn, count, sizeof *turn, compare_agents);
+    machine->work_count = 0;
+    for (uint32_t k = 0; k < count; k++) {
+      machine->states[turn[k]].queued = false;
+    }
+    for (uint32_t k = 0; k < count; k++) {
+      take_turn(machine, turn[k], watch);
+    }
+  }
 }
 
 void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
@@ -361,7 +410,8 @@ static bool allocate(struct weft_machine *machine, const struct weft_comm_model 
   }
   machine->states =
       weft_array_allocate_zero(allocator, machine->agents.count, sizeof *machine->states);
-  machine->work = weft_array_allocate(allocator, machine->agents.count, sizeof *machine->work);
+  machine->work =
+      weft_array_allocate(allocator, 2 * (size_t)machine->agents.count, sizeof *machine->work);
   if (machine->states == NULL || machine->work == NULL) {
     return false;
   }
@@ -432,7 +482,8 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
 void weft_machine_finish(struct weft_machine *machine) {
   const struct weft_allocator *allocator = machine->allocator;
   weft_array_free(allocator, machine->states, machine->agents.count, sizeof *machine->states);
-  weft_array_free(allocator, machine->work, machine->agents.count, sizeof *machine->work);
+  weft_array_free(allocator, machine->work, 2 * (size_t)machine->agents.count,
+                  sizeof *machine->work);
   weft_array_free(allocator, machine->made, made_size(machine), 1);
   weft_array_free(allocator, machine->sent, machine->queue.channel_count, sizeof *machine->sent);
   weft_array_free(allocator, machine->taken, machine->queue.channel_count, sizeof *machine->taken);

@@ -69,7 +69,7 @@ struct weft_machine {
   uint8_t *made;   /* Tables: [n][m] made, bit 0 activation, bit 1 gradient. With queues: received
                       by the stage, likewise; in a graph [message], bit 0 */
   struct weft_agent_state *states; /* [agent] */
-  uint32_t *work;                  /* agents to look at, a stack */
+  uint32_t *work;                  /* agents to look at, a stack; behind it room for a turn's */
   uint32_t work_count;
   struct weft_machine_clock *clock; /* NULL: not timed */
   struct weft_arena clock_arena;
@@ -89,6 +89,13 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
 void weft_machine_finish(struct weft_machine *machine);
 /* From the beginning, until every agent has finished or must wait. */
 void weft_machine_run(struct weft_machine *machine);
+/* The same in turns: one cell of every agent that can go on, in their order, again and again. */
+struct weft_machine_watch {
+  void *context;
+  void (*moved)(void *context, uint32_t agent, uint64_t record); /* its cell is done */
+  void (*waits)(void *context, uint32_t agent);                  /* its next one cannot be yet */
+};
+void weft_machine_take_turns(struct weft_machine *machine, const struct weft_machine_watch *watch);
 /* Goes on from where agents got stuck, with a larger capacity of the channels. What was possible with
  * the smaller one is possible with the larger, so a run with that comes by here too. */
 void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity);

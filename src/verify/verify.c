@@ -210,20 +210,25 @@ static bool has_all_stages(const struct weft_verify_context *context) {
   return true;
 }
 
+/* Whether the machine can step it: actions are where they belong, and channels exist. */
+static bool can_step(const struct weft_verify_context *context) {
+  const struct weft_findings *findings = &context->findings;
+  return has_all_stages(context) &&
+         !weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) &&
+         findings->count[WEFT_RULE_OVERLAP_PARTS] == 0 &&
+         findings->count[WEFT_RULE_DUPLICATE] == 0 &&
+         findings->count[WEFT_RULE_COMM_BOUNDARY] == 0 && findings->count[WEFT_RULE_COMM_SELF] == 0;
+}
+
 /* Whether the run that decides liveness means something: every message has two
  * ends and a place in its channel, or every input of a table gets made. */
 static bool can_run(const struct weft_verify_context *context) {
   const struct weft_findings *findings = &context->findings;
-  const bool misplaced = !has_all_stages(context) ||
-                         weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) ||
-                         findings->count[WEFT_RULE_OVERLAP_PARTS] > 0 ||
-                         findings->count[WEFT_RULE_DUPLICATE] > 0;
   if (weft_has_transfers(context)) {
-    return !misplaced && findings->count[WEFT_RULE_COMM_BOUNDARY] == 0 &&
-           findings->count[WEFT_RULE_COMM_SELF] == 0 && findings->count[WEFT_RULE_PAIR_SEND] == 0 &&
+    return can_step(context) && findings->count[WEFT_RULE_PAIR_SEND] == 0 &&
            findings->count[WEFT_RULE_PAIR_RECV] == 0;
   }
-  return !misplaced &&
+  return can_step(context) &&
          !weft_findings_any(findings, WEFT_RULE_COVERAGE_MIXED, WEFT_RULE_COVERAGE_BACKWARD);
 }
 
@@ -242,6 +247,9 @@ static enum weft_status run_checks(struct weft_verify_context *context,
     WEFT_TRY(weft_verify_liveness(context, &report->least_capacity));
   }
   report->liveness_checked = live;
+  if (context->trace && can_step(context)) {
+    WEFT_TRY(weft_verify_trace(context, report));
+  }
   return WEFT_OK;
 }
 
@@ -331,6 +339,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
       .program = program,
       .graph = program->graph,
       .model = options->model,
+      .trace = options->trace,
       .messages = {.allocator = allocator},
       .findings = {.arena = &owned->arena,
                    .graph = program->graph,

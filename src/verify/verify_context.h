@@ -13,6 +13,7 @@ struct weft_verify_context {
   const struct weft_program *program;
   const struct weft_graph *graph; /* the program's; NULL: a chain */
   struct weft_comm_model model;
+  bool trace;
   struct weft_findings findings;
   struct weft_error *error;
 
@@ -124,5 +125,6 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context);
 enum weft_status weft_verify_shards(struct weft_verify_context *context);
 enum weft_status weft_verify_liveness(struct weft_verify_context *context,
                                       uint32_t *least_capacity);
+enum weft_status weft_verify_trace(struct weft_verify_context *context, struct weft_report *report);
 
 #endif

@@ -296,3 +296,28 @@ END
   [ "$status" -eq 1 ]
   [[ $stderr == *"it never finishes: 2 of 2 ranks wait for an input that does not come"* ]]
 }
+
+@test "verify --trace lists what ranks do in turn, and what is left" {
+  printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 \
+    1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 >crossed.csv
+  weft verify crossed.csv --trace
+  fails 2 "--trace" "add --json"
+  run -1 "$WEFT" verify crossed.csv --json --trace -o trace.json
+  [ "$(jq -c '[.moves[].action]' trace.json)" = '["0F0","1RECV_F0","0SEND_F0","1F0","0F1","1B0"]' ]
+  [ "$(jq -c '[.waits[] | [.action, .after.rank, .after.action]]' trace.json)" = \
+    '[["0SEND_F1",1,"1RECV_F1"],["1SEND_B0",0,"0RECV_B0"]]' ]
+  "$WEFT" verify crossed.csv --json --trace --comm slots:1 -o trace.json
+  [ "$(jq -c '[(.moves | length), .waits]' trace.json)" = '[16,[]]' ]
+  "$WEFT" verify crossed.csv --json --comm slots:1 -o plain.json
+  [ "$(jq 'has("moves")' plain.json)" = false ]
+}
+
+@test "verify --list names the models that --comm and --channel take" {
+  "$WEFT" verify --list --json >models.json
+  for comm in $(jq -r '.comm[].name' models.json); do
+    for channel in $(jq -r '.channel[].name' models.json); do
+      "$WEFT" gen 1F1B -p 2 -m 2 | "$WEFT" lower | "$WEFT" verify --comm "${comm/K/2}" --channel "$channel"
+    done
+  done
+  "$WEFT" verify --list | grep -q '  rendezvous '
+}

@@ -123,7 +123,7 @@ function costs() {
 const CASES = [
   () => ({ words: [...gen(), ...(chance(0.1) ? ['--json'] : [])] }),
   () => ({ words: ['lower', 'a.csv', ...(chance(0.3) ? [pick(['--merge-bw', '--no-unshard', '--no-reduce-grad', '--tie-grad', '--no-comm', '--json'])] : []), ...(chance(0.2) ? ['--window', pick(['1', '2', '0'])] : [])], files: { 'a.csv': anyProgram() } }),
-  () => ({ words: ['verify', 'a.csv', '--comm', pick(['rendezvous', 'eager', 'slots:1', 'slots:2', 'slots:x']), '--channel', pick(['edge', 'pair', 'rank', 'x']), ...(chance(0.7) ? ['--json'] : [])], files: { 'a.csv': anyProgram() } }),
+  () => ({ words: ['verify', 'a.csv', '--comm', pick(['rendezvous', 'eager', 'slots:1', 'slots:2', 'slots:x', 'posted']), '--channel', pick(['edge', 'pair', 'rank', 'nccl-pair', 'x']), ...(chance(0.7) ? ['--json', ...(chance(0.5) ? ['--trace'] : [])] : [])], files: { 'a.csv': anyProgram() } }),
   () => ({ words: ['sim', 'a.csv', ...times(), ...pick([[], ['--json'], ['--critical-path'], ['--steps'], ['--memory', real()], ['--jitter', '0.1', '--runs', '5', '--seed', String(below(99))]]), ...(chance(0.2) ? ['--channel', pick(['pair', 'rank'])] : [])], files: { 'a.csv': anyProgram() } }),
   () => ({ words: ['sim', 'a.csv', '--costs', 'c.json', ...(chance(0.5) ? ['--json'] : [])], files: { 'a.csv': program(), 'c.json': costs() } }),
   () => ({ words: ['compare', ...shape(), ...stages(), ...times(), ...(chance(0.3) ? ['--memory', real()] : []), ...(chance(0.7) ? ['--json'] : [])] }),

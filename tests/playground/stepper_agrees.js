@@ -52,17 +52,17 @@ for (let k = 0; k < Number(programs); k++) {
   const text = shuffled(program());
   const files = { 'p.csv': text };
   const explain = JSON.parse(weft(['explain', 'p.csv', '--json'], files).output || 'null');
-  for (const comm of ['rendezvous', 'slots:1', 'slots:2', 'eager']) {
-    for (const scope of ['edge', 'pair', 'rank']) {
-      const verdict = JSON.parse(weft(['verify', 'p.csv', '--json', '--comm', comm, '--channel', scope], files).output);
+  for (const comm of ['rendezvous', 'slots:1', 'slots:2', 'eager', 'posted']) {
+    for (const scope of ['edge', 'pair', 'rank', 'nccl-directed', 'nccl-pair', 'nccl-world']) {
+      const verdict = JSON.parse(weft(['verify', 'p.csv', '--json', '--trace', '--comm', comm, '--channel', scope], files).output);
       const deadlock = verdict.findings.find((finding) => finding.rule === 'deadlock');
       if (!verdict.ok && (verdict.findings.length !== 1 || !deadlock)) {
         found.other++; // it is wrong in a way that stepping is not about
         continue;
       }
-      const stepper = new Stepper(explain.rows, comm, scope);
+      const stepper = new Stepper(explain.rows, verdict);
       stepper.goTo(Infinity);
-      const stuckIn = verdict.cycle ? verdict.cycle.every((member) => stepper.current(member.rank) && stepper.current(member.rank).step === member.step) : true;
+      const stuckIn = verdict.cycle ? verdict.cycle.every((member) => stepper.eventOf(member.rank, member).number >= verdict.moves.length) : true;
       found[verdict.ok ? 'proven' : 'deadlock']++;
       if (stepper.finished() !== verdict.ok || stepper.stuck() === verdict.ok || !stuckIn) {
         console.error(`program ${k}, ${comm}, ${scope}: verify says ${verdict.ok ? 'proven' : 'deadlock'}, the stepper ${stepper.finished() ? 'finishes' : 'is stuck'} at ${stepper.at}\n${JSON.stringify(verdict.cycle)}\n${text}`);

@@ -93,6 +93,7 @@ static struct weft_report *verify(const struct weft_program *program, uint32_t m
   options.model =
       model < ORACLE_MODELS ? oracle_model(model) : oracle_nccl_model(model - ORACLE_MODELS);
   options.findings_max = max;
+  options.trace = true;
   const enum weft_status status = weft_verify(NULL, program, &options, &report, &error);
   if (status != WEFT_OK) {
     assert_int_equal(status, WEFT_ERR_LIMIT); /* a shape far beyond the table */
@@ -141,21 +142,48 @@ static void check_finding(const struct weft_program *program, const struct weft_
   }
 }
 
-static void check_report(const struct weft_program *program, const struct weft_report *report) {
-  assert_int_equal(report->ok, report->finding_count == 0);
-  assert_true(!report->ok || report->liveness_checked);
-  for (size_t k = 0; k < report->finding_count; k++) {
-    check_finding(program, &report->findings[k]);
-    assert_true(k == 0 || compare(&report->findings[k - 1], &report->findings[k]) <= 0);
-  }
-}
-
 static uint64_t rules_of(const struct weft_report *report) {
   uint64_t rules = 0;
   for (size_t k = 0; k < report->finding_count; k++) {
     rules |= UINT64_C(1) << report->findings[k].rule;
   }
   return rules;
+}
+
+/* Every cell is listed at most once, all of them exactly where nothing waits in the end, and something
+ * does after a deadlock. */
+static void check_trace(const struct weft_program *program, const struct weft_report *report) {
+  uint64_t cells = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    cells += weft_program_row_steps(program, r);
+  }
+  if (report->moves == NULL) {
+    assert_false(report->ok);
+    return;
+  }
+  bool *done = calloc(program->action_count + 1, sizeof *done);
+  for (uint64_t k = 0; k < report->move_count + report->wait_count; k++) {
+    const struct weft_turn *turn =
+        k < report->move_count ? &report->moves[k] : &report->waits[k - report->move_count];
+    check_place(program, &turn->place);
+    assert_false(done[turn->place.action - program->actions]);
+    done[turn->place.action - program->actions] = true;
+    assert_true(k < report->move_count || turn->after_rank != WEFT_RANK_NONE);
+  }
+  free(done);
+  assert_int_equal(report->wait_count == 0, report->move_count == cells);
+  assert_true(!report->ok || report->wait_count == 0);
+  assert_true((rules_of(report) >> WEFT_RULE_DEADLOCK & 1) == 0 || report->wait_count > 0);
+}
+
+static void check_report(const struct weft_program *program, const struct weft_report *report) {
+  check_trace(program, report);
+  assert_int_equal(report->ok, report->finding_count == 0);
+  assert_true(!report->ok || report->liveness_checked);
+  for (size_t k = 0; k < report->finding_count; k++) {
+    check_finding(program, &report->findings[k]);
+    assert_true(k == 0 || compare(&report->findings[k - 1], &report->findings[k]) <= 0);
+  }
 }
 
 /* Fewer findings of the same: every rule is still there, and the first finding
@@ -211,7 +239,8 @@ static void every_allocation_may_fail(void **state) {
       struct weft_error error = {0};
       test_memory_init(&memory);
       memory.fail_at = fail_at;
-      status = weft_verify(&memory.allocator, program, NULL, &report, &error);
+      const struct weft_verify_options options = {.findings_max = 100, .trace = true};
+      status = weft_verify(&memory.allocator, program, &options, &report, &error);
       assert_true((status == WEFT_OK) == (report != NULL));
       assert_int_equal(status, error.status);
       weft_report_destroy(report);

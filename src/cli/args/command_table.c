@@ -37,8 +37,8 @@ ROW(train_memory, MEMORY, '\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, WE
     "default the free memory, divided by the ranks of a machine");
 ROW(plan_ranks, RANKS, 'p', "ranks", WEFT_CLI_KIND_NUMBER, "P", NULL, 1, UINT32_MAX, WEFT_RANKS_MAX,
     "ranks of the pipeline; with --global-batch of all replicas together");
-ROW(plan_for, FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch|megatron", 0, 0, 0,
-    "also print what this program needs to run the table, or the partition of the layers");
+ROW(plan_for, FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch|megatron", 0, 0,
+    0, "also print what this program needs to run the table, or the partition of the layers");
 ROW(plan_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
     "write the table to FILE, completely or not at all; with --pareto a picture: x.svg or x.html; "
     "with --global-batch either");
@@ -101,7 +101,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(LIST), OPTION(STAGES),
-      OPTION(MAX_FINDINGS), OPTION(GRAPH), OUTPUT_JSON_HELP},
+      OPTION(MAX_FINDINGS), OPTION(TRACE), OPTION(GRAPH), OUTPUT_JSON_HELP},
      "prove that a table or program is right and cannot hang",
      "Checks that every stage executes every microbatch exactly once and in order, that sends and "
      "receives match, and that no rank can wait forever. Every finding names rank, step, action "

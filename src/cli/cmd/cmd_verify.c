@@ -25,6 +25,10 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->findings_max =
       (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_FINDINGS, options->findings_max);
   options->model.channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
+  options->trace = arguments->given[WEFT_CLI_OPTION_TRACE];
+  if (options->trace && !arguments->given[WEFT_CLI_OPTION_JSON]) {
+    return weft_cli_usage(cli, "add --json", "--trace is a list for programs");
+  }
   if (arguments->given[WEFT_CLI_OPTION_COMM]) {
     const enum weft_send_model model =
         (enum weft_send_model)arguments->choices[WEFT_CLI_OPTION_COMM];

@@ -46,6 +46,24 @@ static void add_json_findings(struct weft_json *json, const struct weft_report *
   }
 }
 
+static void add_json_moves(struct weft_json *json, const char *key, const struct weft_turn *moves,
+                           uint64_t count) {
+  weft_json_open(json, key, '[');
+  for (uint64_t k = 0; k < count; k++) {
+    const struct weft_turn *move = &moves[k];
+    weft_json_open(json, NULL, '{');
+    add_json_place(json, &move->place);
+    if (move->after_rank != WEFT_RANK_NONE) {
+      weft_json_open(json, "after", '{');
+      weft_json_number(json, "rank", move->after_rank);
+      weft_json_action(json, "action", &move->after);
+      weft_json_close(json, '}');
+    }
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+}
+
 static void add_json_model(struct weft_json *json, const struct weft_comm_model *model,
                            const struct weft_allocator *allocator) {
   struct weft_text comm = {.allocator = allocator};
@@ -73,6 +91,10 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
   weft_json_boolean(&json, "has_backward", report->has_backward);
   weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);
+  if (result->options->trace && report->moves != NULL) {
+    add_json_moves(&json, "moves", report->moves, report->move_count);
+    add_json_moves(&json, "waits", report->waits, report->wait_count);
+  }
   weft_cli_note_json(&json, result->program);
   weft_json_end(&json);
 }
