@@ -5,6 +5,7 @@
 #   make test         every test, plain and under sanitizers, and some fuzzing
 #   make test-long    the tests that take long
 #   make test-command the tests of the programs, the documents and MPI, in the plain build
+#   make test-peers   the tests beside PyTorch and others that apt-get does not bring
 #   make gates        plans and instruction counts against stored results (tools/gates.sh)
 #   make bench        measure
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
@@ -26,7 +27,7 @@ WERROR ?=
 WERROR_OPTION = -DWEFT_WERROR=$(if $(WERROR),ON,OFF)
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-check deps-command deps-test deps-gates deps-lint deps-playground check test test-long test-command gates bench lint install uninstall wheel playground train clean
+.PHONY: build deps-build deps-check deps-command deps-test deps-gates deps-lint deps-playground check test test-long test-command test-peers gates bench lint install uninstall wheel playground train clean
 
 deps-build deps-check deps-command deps-test deps-gates deps-lint deps-playground: deps-%:
 	@tools/install-deps.sh $*
@@ -61,6 +62,11 @@ test-command: deps-command
 	@tools/run-tests.sh release -- -j $(TEST_JOBS) -LE long \
 	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|packaging|tree|without_mpi)|_(openmpi|mpich)$$' \
 	  -E '^cli_train_safetensors$$'
+
+# They are part of `make test` too, and skipped there where Python does not have what they need.
+test-peers: built-release
+	@tools/run-tests.sh release -- -j $(JOBS) \
+	  -R '^(python_wheel|pytorch_peer|ortools_peer|cli_train_pytorch|cli_train_safetensors)$$'
 
 gates: deps-gates
 	@tools/configure.sh release $(WERROR_OPTION)
