@@ -31,5 +31,8 @@ takes() { # LIMIT, OPTIONS: within the tolerance, in one of five runs
 @test "plan uses its time, and no more, for a graph with 8,192 stages on a rank" {
   jq -n '{schema: "weft-graph/1", stages: 65536,
     edges: ([range(65535) | {from: ., to: (. + 1)}] + [{from: 0, to: 2}])}' >long.json
-  takes 4 --graph long.json -p 8 -m 4 --memory 9000
+  # Of a rank's share: each of its stages takes 1, and holds 1.
+  echo '{"schema": "weft-costs/1",
+    "stages": [{"f": 8192, "i": 8192, "w": 8192, "activation": 8192}]}' >costs.json
+  takes 4 --graph long.json -p 8 -m 4 --memory 9000 --costs costs.json
 }
