@@ -209,6 +209,74 @@ void weft_graph_clock_reset(const struct weft_graph_problem *problem,
   }
 }
 
+/* The latest of what comes over a list of edges, in one of their directions. */
+static int64_t latest(const struct weft_graph_problem *problem,
+                      const struct weft_graph_clock *clock, const struct weft_edge_list *list,
+                      uint32_t stage, bool gradient, uint32_t k) {
+  int64_t time = 0;
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
+    const uint32_t maker = gradient ? edge->to * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_D
+                                    : edge->from * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_F;
+    if (clock->done[maker] <= k) {
+      return WEFT_GRAPH_NEVER;
+    }
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    const int64_t arrival = clock->arrivals[channel * problem->microbatch_count + k];
+    time = arrival > time ? arrival : time;
+  }
+  return time;
+}
+
+int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
+                           const struct weft_graph_clock *clock, uint32_t stage,
+                           enum weft_graph_kind kind) {
+  const uint32_t *done = &clock->done[(size_t)stage * WEFT_GRAPH_KINDS];
+  const uint32_t k = done[kind];
+  if (k == problem->microbatch_count || (kind > WEFT_GRAPH_F && done[kind - 1] <= k)) {
+    return WEFT_GRAPH_NEVER;
+  }
+  switch (kind) {
+    case WEFT_GRAPH_F: return latest(problem, clock, &problem->graph->in, stage, false, k);
+    case WEFT_GRAPH_D: return latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
+    default: return 0;
+  }
+}
+
+static void deliver(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                    const struct weft_edge_list *list, uint32_t stage, bool gradient, uint32_t k,
+                    int64_t end) {
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    int64_t arrival = end;
+    if (problem->crosses[channel]) {
+      const int64_t start = clock->free[channel] > end ? clock->free[channel] : end;
+      clock->free[channel] = start + problem->occupancy[channel];
+      arrival = clock->free[channel] + problem->latency;
+    }
+    clock->arrivals[channel * problem->microbatch_count + k] = arrival;
+  }
+}
+
+void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                        uint32_t op, bool is_whole, int64_t start) {
+  const uint32_t s = op / WEFT_GRAPH_KINDS;
+  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const uint32_t k = clock->done[op]++;
+  if (kind == WEFT_GRAPH_W && is_whole) {
+    return;
+  }
+  const int64_t end = start + weft_graph_duration(stage, kind, is_whole);
+  clock->time[stage->rank] = end;
+  clock->first[stage->rank] = clock->first[stage->rank] < 0 ? start : clock->first[stage->rank];
+  if (kind == WEFT_GRAPH_F) {
+    deliver(problem, clock, &problem->graph->out, s, false, k, end);
+  } else if (kind == WEFT_GRAPH_D) {
+    deliver(problem, clock, &problem->graph->gradient_out, s, true, k, end);
+  }
+}
+
 /* Wakes the ranks that get what an op has made. */
 static uint32_t wake(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
                      uint32_t op, uint32_t count) {
