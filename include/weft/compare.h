@@ -73,7 +73,7 @@ struct weft_comparison_omission {
 };
 
 struct weft_comparison {
-  struct weft_shape shape; /* stages_per_rank 0: several were tried */
+  struct weft_shape shape;  /* stages_per_rank 0: several were tried */
   struct weft_graph *graph; /* of the stages; NULL: chains */
   /* Those that fit first, then by makespan, memory and stages per rank; of equal ones a program comes
    * before a schedule. Numbers that differ by a billionth are equal. At least one. */

@@ -38,8 +38,7 @@ WEFT_API enum weft_status weft_lower(const struct weft_allocator *allocator,
  * channels, which are about their order. Statuses as of weft_lower(). */
 WEFT_API enum weft_status weft_lower_transfers(const struct weft_allocator *allocator,
                                                const struct weft_program *table,
-                                               struct weft_program **out,
-                                               struct weft_error *error);
+                                               struct weft_program **out, struct weft_error *error);
 
 /* A compute-only table as PyTorch's loader takes it, `_load_csv(..., format="compute_only")`, and so
  * torchtitan: without REDUCE_GRAD, which the loader places itself and refuses in a table, even in

@@ -321,7 +321,7 @@ struct weft_pipeline_options {
   uint32_t forward_ahead;    /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;            /* no event log: for measuring its cost */
-  bool eager;    /* on a device: enqueue every step anew, instead of recording the work of
+  bool eager; /* on a device: enqueue every step anew, instead of recording the work of
                               all ranks, or of each rank that is a process, once and replaying it */
   /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
    * all gradients; recordings have it, so it takes nothing from the host by value. Called after the

@@ -31,7 +31,8 @@ WEFT_API const char *weft_target_name(enum weft_target_kind kind);
 /* Everything is borrowed for the call. Stages form a chain. */
 struct weft_target_request {
   enum weft_target_kind kind;
-  const struct weft_program *table; /* compute only; Megatron-LM needs none, but then the next two */
+  const struct weft_program
+      *table; /* compute only; Megatron-LM needs none, but then the next two */
   uint32_t ranks;
   uint32_t stage_count;
   /* [stages] how many parts of the model each has, as weft_search() partitions it; NULL: the model is

@@ -51,7 +51,7 @@ static const struct {
     {"breadthfirst", &weft_generator_looped_bfs},
     {"1f1binterleaved", &weft_generator_interleaved_1f1b},
     {"vpp", &weft_generator_interleaved_1f1b}, /* Megatron-LM's virtual pipeline */
-    {"zb1p", &weft_generator_zbh1}, /* zero bubble with the memory of 1F1B */
+    {"zb1p", &weft_generator_zbh1},            /* zero bubble with the memory of 1F1B */
     {"zbv", &weft_generator_zbv},
 };
 

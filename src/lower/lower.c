@@ -5,10 +5,8 @@
 #include "lower/passes.h"
 
 struct weft_lower_options weft_lower_options_default(void) {
-  return (struct weft_lower_options){.unshard = true,
-                                     .reduce_grad = true,
-                                     .communicate = true,
-                                     .unshard_window = 3};
+  return (struct weft_lower_options){
+      .unshard = true, .reduce_grad = true, .communicate = true, .unshard_window = 3};
 }
 
 /* ---- The table: each pass alone ---- */

@@ -157,8 +157,8 @@ static enum weft_status fit_costs(const struct weft_compare_request *request,
   if (entries == 1 || is_uneven(shape, graph_of(request))) {
     return WEFT_OK;
   }
-  if (entries % shape->ranks != 0 || (shape->stages_per_rank != 0 &&
-                                      entries != (uint64_t)shape->ranks * shape->stages_per_rank)) {
+  if (entries % shape->ranks != 0 ||
+      (shape->stages_per_rank != 0 && entries != (uint64_t)shape->ranks * shape->stages_per_rank)) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give one entry that serves all stages, or one for each stage",
                      "the costs have %" PRIu32 " entries in stages, which is not %" PRIu32
@@ -285,9 +285,8 @@ static enum weft_status try_schedule(struct comparing *comparing,
   WEFT_SCOPED(weft_program) table = NULL;
   struct weft_error refused;
   shape.stages_per_rank = v;
-  const enum weft_status made =
-      weft_generate_graph(comparing->allocator, info->name, &shape, comparing->comparison->graph,
-                          &table, &refused);
+  const enum weft_status made = weft_generate_graph(comparing->allocator, info->name, &shape,
+                                                    comparing->comparison->graph, &table, &refused);
   if (made == WEFT_ERR_USAGE || made == WEFT_ERR_LIMIT) {
     return leave_out(comparing, info, v, refused.message, error);
   }
@@ -399,8 +398,7 @@ static enum weft_status compare(struct comparing *comparing, struct weft_error *
   comparison->graph = weft_graph_hold(graph_of(request));
   const size_t values = WEFT_ARRAY_LENGTH(usual_stages_per_rank) + request->program_count;
   const size_t most = request->program_count + weft_schedule_count() * values;
-  comparison->entries =
-      weft_arena_allocate(comparing->arena, most, sizeof *comparison->entries);
+  comparison->entries = weft_arena_allocate(comparing->arena, most, sizeof *comparison->entries);
   comparison->omissions =
       weft_arena_allocate(comparing->arena, most, sizeof *comparison->omissions);
   WEFT_TRY(weft_arena_status(comparing->arena, error));

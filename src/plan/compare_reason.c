@@ -25,7 +25,8 @@ int weft_comparison_order(const struct weft_comparison_entry *a,
     return makespan;
   }
   const int memory = order_of(a->peak_memory, b->peak_memory);
-  return memory != 0 ? memory : order_of(a->stages_per_rank, b->stages_per_rank); /* fewer messages */
+  return memory != 0 ? memory
+                     : order_of(a->stages_per_rank, b->stages_per_rank); /* fewer messages */
 }
 
 /* ---- The sentence ---- */

@@ -109,8 +109,7 @@ static enum weft_status check_table(struct targeting *targeting) {
   if (table->rank_count == 0 || table->stage_count == 0) {
     return weft_fail(targeting->error, WEFT_ERR_USAGE, "", "the table has no stages");
   }
-  uint32_t *rank_of =
-      weft_arena_allocate(targeting->arena, table->stage_count, sizeof *rank_of);
+  uint32_t *rank_of = weft_arena_allocate(targeting->arena, table->stage_count, sizeof *rank_of);
   WEFT_TRY(weft_arena_status(targeting->arena, targeting->error));
   targeting->ranks = table->rank_count;
   targeting->stages = table->stage_count;
@@ -141,10 +140,9 @@ static enum weft_status check_parts(struct targeting *targeting) {
                      (unsigned)WEFT_STAGES_MAX);
   }
   if (request->part_names != NULL && parts != request->part_count) {
-    return weft_fail(targeting->error, WEFT_ERR_USAGE,
-                     "name the parts of the costs, in their order",
-                     "the plan has %" PRIu64 " parts, but %" PRIu32 " are named", parts,
-                     request->part_count);
+    return weft_fail(
+        targeting->error, WEFT_ERR_USAGE, "name the parts of the costs, in their order",
+        "the plan has %" PRIu64 " parts, but %" PRIu32 " are named", parts, request->part_count);
   }
   targeting->parts = parts;
   return WEFT_OK;
@@ -245,8 +243,8 @@ static const char *modules_of(struct targeting *targeting, uint64_t part) {
     return targeting->request->part_names[part];
   }
   char layer[32];
-  const char *usual = usual_name(targeting, part, "tok_embeddings", "norm+lm_head",
-                                 "tok_embeddings+norm+lm_head");
+  const char *usual =
+      usual_name(targeting, part, "tok_embeddings", "norm+lm_head", "tok_embeddings+norm+lm_head");
   if (usual != NULL) {
     return usual;
   }
@@ -385,7 +383,8 @@ static enum weft_status need_megatron(struct targeting *targeting) {
     add_number(targeting, "--microbatch-group-size-per-virtual-pipeline-stage", targeting->ranks);
   }
   note_stages(targeting);
-  add_note(targeting, "Megatron-LM takes the partition of the layers; its order of actions is its own");
+  add_note(targeting,
+           "Megatron-LM takes the partition of the layers; its order of actions is its own");
   return WEFT_OK;
 }
 

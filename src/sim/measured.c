@@ -313,8 +313,8 @@ static void hold_from_begin(const struct measured *measured, struct weft_rank_re
 static void release(const struct measured *measured, struct weft_rank_record *rank,
                     struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
-  const bool has_backward = weft_saves_for_backward(measured->program->graph,
-                                                    measured->has_backward, action.stage);
+  const bool has_backward =
+      weft_saves_for_backward(measured->program->graph, measured->has_backward, action.stage);
   weft_rank_memory_activation(
       &rank->memory,
       weft_saved_from_end(action.op, costs->activation, costs->activation_after_i, has_backward),

@@ -54,9 +54,8 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
       if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
         const struct weft_stage_costs *stage = weft_costs_of(costs, cell[k].stage);
         change(&curve, (double)simulation->events[e].end / unit,
-               weft_saved_from_end(
-                   cell[k].op, stage->activation, stage->activation_after_i,
-                   weft_saves_for_backward(program->graph, trains, cell[k].stage)));
+               weft_saved_from_end(cell[k].op, stage->activation, stage->activation_after_i,
+                                   weft_saves_for_backward(program->graph, trains, cell[k].stage)));
       }
     }
     e += records;

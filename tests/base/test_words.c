@@ -14,10 +14,13 @@ static void amounts_are_short(void **state) {
   static const struct {
     double amount;
     const char *text;
-  } cases[] = {{0, "0"},          {1, "1"},          {100, "100"},       {24.75, "24.75"},
-               {1.0 / 3, "0.333"}, {0.01, "0.01"},    {0.009, "0.009"},   {0.00123456, "0.001235"},
-               {-2.5, "-2.5"},    {999999999, "999999999"}, {1e9, "1e+09"}, {1.5e12, "1.5e+12"},
-               {1e-7, "1e-07"},   {INFINITY, "inf"}};
+  } cases[] = {{0, "0"},           {1, "1"},
+               {100, "100"},       {24.75, "24.75"},
+               {1.0 / 3, "0.333"}, {0.01, "0.01"},
+               {0.009, "0.009"},   {0.00123456, "0.001235"},
+               {-2.5, "-2.5"},     {999999999, "999999999"},
+               {1e9, "1e+09"},     {1.5e12, "1.5e+12"},
+               {1e-7, "1e-07"},    {INFINITY, "inf"}};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(cases); k++) {
     char buffer[WEFT_AMOUNT_SIZE];
     assert_string_equal(weft_amount(buffer, sizeof buffer, cases[k].amount), cases[k].text);

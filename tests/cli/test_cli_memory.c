@@ -53,10 +53,10 @@ static int set_up(void **state) {
   write_file("parts.json",
              "{\"schema\": \"weft-costs/1\", \"stages\": [{}], \"parts\": [{\"f\": 1, \"i\": 1, "
              "\"activation\": 1}, {\"f\": 2, \"i\": 1}, {\"f\": 1, \"i\": 1}, {\"f\": 1}]}");
-  write_file(
-      "hang.json",
-      "{\"schema\": \"weft-hang/2\", \"diagnosis\": {\"culprit\": 0, \"cycle\": [], \"message\": \"m\", "
-      "\"hint\": \"h\"}, \"ranks\": [{\"rank\": 0, \"says\": \"is idle\"}]}");
+  write_file("hang.json",
+             "{\"schema\": \"weft-hang/2\", \"diagnosis\": {\"culprit\": 0, \"cycle\": [], "
+             "\"message\": \"m\", "
+             "\"hint\": \"h\"}, \"ranks\": [{\"rank\": 0, \"says\": \"is idle\"}]}");
   fixture.input = open("table.csv", O_RDONLY);
   fixture.output = open("stdout", O_RDWR | O_CREAT | O_TRUNC, 0600);
   fixture.messages = open("stderr", O_RDWR | O_CREAT | O_TRUNC, 0600);

@@ -173,9 +173,9 @@ static void ties_and_limits_are_explained(void **state) {
   /* One schedule alone. */
   struct weft_program *table;
   struct weft_graph *graph;
-  const struct weft_edge edges[] = {
-      {.from = 0, .to = 1, .gradient = true}, {.from = 0, .to = 2, .gradient = true},
-      {.from = 1, .to = 2, .gradient = true}};
+  const struct weft_edge edges[] = {{.from = 0, .to = 1, .gradient = true},
+                                    {.from = 0, .to = 2, .gradient = true},
+                                    {.from = 1, .to = 2, .gradient = true}};
   assert_int_equal(weft_graph_create(NULL, 3, edges, 3, NULL, &graph, NULL), WEFT_OK);
   static const char rows[] = "#graph,0>1,0>2,1>2\n0F0,1F0,,,1B0,0B0\n,,2F0,2B0,,\n";
   assert_int_equal(weft_program_parse(NULL, rows, sizeof rows - 1, "rows", &table, NULL), WEFT_OK);

@@ -149,14 +149,16 @@ static void torchtitan_gets_the_modules_of_each_stage(void **state) {
 static void pytorch_gets_code(void **state) {
   (void)state;
   struct weft_program *table = generate("ZBH1", 2, 1, 3);
-  struct weft_program *odd = parse("1F0,1B0\n0F0,0B0\n"), *three = parse("0F0,1F0,1B0,0B0\n2F0,2B0\n");
+  struct weft_program *odd = parse("1F0,1B0\n0F0,0B0\n"),
+                      *three = parse("0F0,1F0,1B0,0B0\n2F0,2B0\n");
   struct weft_target_request request = {
       .kind = WEFT_TARGET_PYTORCH, .table = table, .file = "a\"b\\\n\xff\xc3\xb6.csv"};
   struct weft_target *target = target_of(&request);
   assert_int_equal(target->flag_count, 0);
   assert_non_null(strstr(target->code, "n_microbatches=3"));
-  assert_non_null(strstr(target->code, "runtime._load_csv(\"a\\\"b\\\\\\x0a\\udcff\xc3\xb6.csv\", "
-                                       "format=\"compute_only\")\n"));
+  assert_non_null(strstr(target->code,
+                         "runtime._load_csv(\"a\\\"b\\\\\\x0a\\udcff\xc3\xb6.csv\", "
+                         "format=\"compute_only\")\n"));
   assert_true(has_note(target, "torch.compile"));
   weft_target_destroy(target);
   for (unsigned k = 0; k < 2; k++) { /* which torchtitan cannot place */
@@ -216,9 +218,11 @@ static void megatron_gets_a_layout(void **state) {
 static void what_a_target_cannot_run_is_refused(void **state) {
   (void)state;
   struct weft_program *table = generate("1F1B", 2, 1, 2), *lowered;
-  struct weft_program *odd = parse("1F0,1B0\n0F0,0B0\n"), *three = parse("0F0,1F0,1B0,0B0\n2F0,2B0\n");
+  struct weft_program *odd = parse("1F0,1B0\n0F0,0B0\n"),
+                      *three = parse("0F0,1F0,1B0,0B0\n2F0,2B0\n");
   struct weft_program *skips = parse("#graph,0>1,0>2,1>2\n0F0,0B0\n1F0,1B0\n2F0,2B0\n");
-  struct weft_program *v = parse("0F0,3F0,4F0,7F0,7B0,4B0,3B0,0B0\n1F0,2F0,5F0,6F0,6B0,5B0,2B0,1B0\n");
+  struct weft_program *v =
+      parse("0F0,3F0,4F0,7F0,7B0,4B0,3B0,0B0\n1F0,2F0,5F0,6F0,6B0,5B0,2B0,1B0\n");
   struct weft_target_request request = {.kind = WEFT_TARGET_TORCHTITAN, .file = "x"};
   assert_int_equal(weft_lower(NULL, table, NULL, &lowered, NULL), WEFT_OK);
   expect_refused(&request, WEFT_ERR_USAGE, "table");

@@ -201,8 +201,7 @@ static void wrong_in_comm(void **state) {
   REFUSES("message is NULL", weft_message_check(NULL, &error));
   REFUSES("transport is NULL", weft_launch_share_input(NULL, 0, &file, &error));
   REFUSES("text is NULL", weft_hang_dump(transport, NULL, &error));
-  REFUSES("dump is NULL",
-          weft_hang_explain(NULL, 5, "x", &(struct weft_text){.size = 0}, &error));
+  REFUSES("dump is NULL", weft_hang_explain(NULL, 5, "x", &(struct weft_text){.size = 0}, &error));
   REFUSES("text is NULL", weft_hang_explain_json("{}", 2, "x", NULL, &error));
   assert_null(weft_comm_find(NULL));
   assert_int_equal(weft_comm_stuck_ranks(NULL), 0);

@@ -665,14 +665,12 @@ static void test_too_many_ranks(void **state) {
     weft_text_add(&text, ",1");
   }
   weft_text_add(&text, "]}");
-  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error),
-                   WEFT_ERR_FORMAT);
+  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error), WEFT_ERR_FORMAT);
   assert_non_null(strstr(error.message, "ranks: expected a list with 1 to 65536 ranks"));
   for (uint32_t r = 0; r < WEFT_RANKS_MAX * 64; r++) {
     weft_text_append(&text, ",", 1);
   }
-  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error),
-                   WEFT_ERR_LIMIT);
+  assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error), WEFT_ERR_LIMIT);
   weft_text_finish(&text);
 }
 

@@ -24,7 +24,9 @@ static const struct {
     {"eager/rank", {WEFT_CAPACITY_UNLIMITED, WEFT_CHANNEL_RANK, false}},
 };
 
-struct weft_comm_model oracle_model(uint32_t index) { return models[index].model; }
+struct weft_comm_model oracle_model(uint32_t index) {
+  return models[index].model;
+}
 const char *oracle_model_name(uint32_t index) { return models[index].name; }
 
 static void *allocate(size_t count, size_t size) {

@@ -124,7 +124,7 @@ static int driver_major(void) {
  * first. */
 static bool accepts(void *library, bool any, void *driver) {
   return weft_library_find(library, symbols, WEFT_ARRAY_LENGTH(symbols)) == NULL &&
-         (any || api.cublasLtGetVersion() / 10000 <= (size_t)*(const int *)driver);
+         (any || api.cublasLtGetVersion() / 10000 <= (size_t) * (const int *)driver);
 }
 
 static void load(void) {

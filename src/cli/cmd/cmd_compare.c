@@ -17,7 +17,7 @@ struct compare_run {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
   struct weft_cli_costs costs;
-  struct weft_program *files[WEFT_CLI_OPERANDS_MAX];       /* [operand_count] */
+  struct weft_program *files[WEFT_CLI_OPERANDS_MAX];          /* [operand_count] */
   const struct weft_program *programs[WEFT_CLI_OPERANDS_MAX]; /* the same */
   const char *names[WEFT_CLI_OPERANDS_MAX];
   struct weft_graph *graph; /* of --graph without files */

@@ -124,10 +124,8 @@ static int split_names(const struct weft_cli *cli, char *text, const char **name
   for (*count = 0; text != NULL; (*count)++) {
     char *comma = strchr(text, ',');
     if (*count == PARTS_NAMED_MAX || text[0] == '\0' || comma == text) {
-      return weft_cli_usage(cli, "for example: --part-names E,t,t,m,L",
-                            "--part-names has %s", *count == PARTS_NAMED_MAX
-                                                       ? "too many names"
-                                                       : "an empty name");
+      return weft_cli_usage(cli, "for example: --part-names E,t,t,m,L", "--part-names has %s",
+                            *count == PARTS_NAMED_MAX ? "too many names" : "an empty name");
     }
     names[*count] = text;
     if (comma != NULL) {

@@ -28,8 +28,8 @@ static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs
     return WEFT_CLI_OK;
   }
   return weft_cli_result(
-      cli, name,
-      weft_lower_transfers(cli->allocator, timeline->given, &timeline->lowered, &error), &error);
+      cli, name, weft_lower_transfers(cli->allocator, timeline->given, &timeline->lowered, &error),
+      &error);
 }
 
 static const struct weft_program *drawn(const struct weft_cli_timeline *timeline) {

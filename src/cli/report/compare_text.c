@@ -15,8 +15,7 @@ static void add_head(struct weft_text *text, const struct weft_costs *costs,
   const struct weft_shape *shape = &comparison->shape;
   weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s", shape->ranks,
                  weft_cli_plural(shape->ranks), shape->microbatches,
-                 shape->microbatches == 1 ? "" : "es",
-                 costs->unit[0] != '\0' ? "; times in " : "");
+                 shape->microbatches == 1 ? "" : "es", costs->unit[0] != '\0' ? "; times in " : "");
   weft_text_addf(text, "%s; ", costs->unit);
   weft_cli_scope_add(text, costs, shape->ranks, comparison->graph);
   weft_text_add(text, "\n\n");
@@ -41,7 +40,8 @@ static void add_row(struct weft_text *text, const struct weft_comparison_entry *
   weft_text_add_escaped(text, entry->name, strlen(entry->name));
   const size_t used = text->failed ? 0 : weft_cli_width(text->data + begin, text->size - begin);
   weft_text_addf(text, "%*s %3s  %10s  %10s  %6.2f %%  %10s",
-                 used < (size_t)width ? width - (int)used : 0, "", weft_cli_amount(entry->stages_per_rank).text,
+                 used < (size_t)width ? width - (int)used : 0, "",
+                 weft_cli_amount(entry->stages_per_rank).text,
                  weft_cli_amount(entry->makespan).text, weft_cli_amount(entry->span).text,
                  100 * entry->bubble_ratio, weft_cli_amount(entry->peak_activation).text);
   if (memory) {
@@ -65,8 +65,8 @@ static void add_omissions(struct weft_text *text, const struct weft_comparison *
   weft_text_add(text, comparison->omission_count > 0 ? "\nleft out:\n" : "");
   for (uint32_t k = 0; k < comparison->omission_count; k++) {
     const struct weft_comparison_omission *omission = &comparison->omissions[k];
-    weft_text_addf(text, "  %-*s %3" PRIu32 "  %s\n", width, omission->info->name, omission->stages_per_rank,
-                   omission->why);
+    weft_text_addf(text, "  %-*s %3" PRIu32 "  %s\n", width, omission->info->name,
+                   omission->stages_per_rank, omission->why);
   }
 }
 

@@ -26,9 +26,9 @@ typedef struct nvrtcProgram_st *nvrtcProgram;
   X(nvrtcCreateProgram, (nvrtcProgram * program, const char *source, const char *name,            \
                          int header_count, const char *const *headers, const char *const *names)) \
   X(nvrtcCompileProgram, (nvrtcProgram program, int option_count, const char *const *options))    \
-  X(nvrtcGetCUBINSize, (nvrtcProgram program, size_t *size))                                      \
+  X(nvrtcGetCUBINSize, (nvrtcProgram program, size_t * size))                                     \
   X(nvrtcGetCUBIN, (nvrtcProgram program, char *code))                                            \
-  X(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size))                                 \
+  X(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t * size))                                \
   X(nvrtcGetProgramLog, (nvrtcProgram program, char *log))                                        \
   X(nvrtcDestroyProgram, (nvrtcProgram * program))
 

@@ -15,8 +15,8 @@
 
 struct reader {
   struct weft_json_document document;
-  struct weft_text *text;  /* the explanation so far */
-  struct weft_json *json;  /* the same as JSON; NULL: in words */
+  struct weft_text *text; /* the explanation so far */
+  struct weft_json *json; /* the same as JSON; NULL: in words */
 };
 
 /* ---- Values ---- */
@@ -72,8 +72,7 @@ static enum weft_status explain_ranks(struct reader *reader, json_t *dump) {
   WEFT_TRY(enter(reader, dump, "ranks", "a list with an object for each rank", &ranks));
   if (!json_is_array(ranks) || json_array_size(ranks) == 0 ||
       json_array_size(ranks) > WEFT_RANKS_MAX) {
-    return weft_json_document_unexpected(&reader->document, NULL,
-                                         "a list with 1 to 65536 ranks");
+    return weft_json_document_unexpected(&reader->document, NULL, "a list with 1 to 65536 ranks");
   }
   path->depth++;
   for (size_t r = 0; r < json_array_size(ranks); r++) {
@@ -153,8 +152,7 @@ static void write_diagnosis(struct weft_json *json, const struct diagnosis *diag
                      (uint64_t)json_integer_value(diagnosis->culprit));
   weft_json_open(json, "cycle", '[');
   for (size_t k = 0; k < json_array_size(diagnosis->cycle); k++) {
-    weft_json_number(json, NULL,
-                     (uint64_t)json_integer_value(json_array_get(diagnosis->cycle, k)));
+    weft_json_number(json, NULL, (uint64_t)json_integer_value(json_array_get(diagnosis->cycle, k)));
   }
   weft_json_close(json, ']');
   weft_json_string(json, "message", diagnosis->message);
@@ -190,7 +188,8 @@ static enum weft_status check_schema(struct reader *reader, json_t *dump) {
   }
   reader->document.path.depth++; /* its ordinal is still there */
   return weft_json_document_unexpected(&reader->document, NULL,
-                                       "\"" WEFT_HANG_SCHEMA "\" (what another version of Weft has "
+                                       "\"" WEFT_HANG_SCHEMA
+                                       "\" (what another version of Weft has "
                                        "written is explained by that version)");
 }
 

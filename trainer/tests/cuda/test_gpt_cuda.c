@@ -153,7 +153,7 @@ static void test_against_host(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
   static const uint32_t widths[] = {16, 32, 64, 128};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(widths); k += SCHEDULE_STEP > 1 ? 3 : 1) {
+  for (size_t k = 0; k<WEFT_ARRAY_LENGTH(widths); k += SCHEDULE_STEP> 1 ? 3 : 1) {
     struct weft_gpt_trainer_options options = base_options(&dataset);
     options.training.config.heads = k == 0 ? 2 : 1;
     options.training.config.dim = widths[k] * options.training.config.heads;
