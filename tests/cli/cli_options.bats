@@ -28,6 +28,8 @@ load ../setup/cli_setup
   echo 0F0,0B0 >a.csv
   weft plan a.csv
   fails 2 "one argument too many for 'weft plan': 'a.csv'" "'weft sim', 'weft show' and 'weft verify'"
+  weft run a.csv --no-graph
+  fails 2 "unknown option '--no-graph' of 'weft run'" "it is called '--eager' now"
   weft lower --merge_bw x.csv
   fails 2 "did you mean '--merge-bw'"
   weft lower --mergebw=1

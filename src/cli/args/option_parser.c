@@ -199,11 +199,32 @@ static void add_owners(struct weft_text *text, const char *name, size_t size) {
   }
 }
 
+/* What an option of the command that had this name before is called now; NULL: none had it. */
+static const char *renamed_to(const struct weft_cli_command *command, const char *name,
+                              size_t size) {
+  static const struct {
+    const char *was, *is;
+  } renamed[] = {{"no-graph", "eager"}};
+  for (size_t k = 0; k < sizeof renamed / sizeof renamed[0]; k++) {
+    if (strlen(renamed[k].was) == size && memcmp(renamed[k].was, name, size) == 0 &&
+        find_long(command, renamed[k].is, strlen(renamed[k].is)) != NULL) {
+      return renamed[k].is;
+    }
+  }
+  return NULL;
+}
+
 static int unknown_option(const struct parser *parser, const char *word, const char *name,
                           size_t size) {
   const struct weft_cli_command *command = parser->arguments->command;
   char quoted[80], hint[128], help[80];
   weft_cli_quote(quoted, sizeof quoted, word);
+  const char *now = renamed_to(command, name, size);
+  if (now != NULL) {
+    (void)snprintf(hint, sizeof hint, "it is called '--%s' now", now);
+    return weft_cli_usage(parser->cli, hint, "unknown option '%s' of 'weft %s'", quoted,
+                          command->name);
+  }
   struct weft_cli_suggestion suggestion;
   weft_cli_suggestion_init(&suggestion, name, size);
   for (const struct weft_cli_option *const *at = command->options; *at != NULL && size > 1; at++) {
