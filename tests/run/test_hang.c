@@ -667,11 +667,34 @@ static void test_too_many_ranks(void **state) {
   weft_text_add(&text, "]}");
   assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error), WEFT_ERR_FORMAT);
   assert_non_null(strstr(error.message, "ranks: expected a list with 1 to 65536 ranks"));
-  for (uint32_t r = 0; r < WEFT_RANKS_MAX * 64; r++) {
+  for (uint32_t r = 0; r < WEFT_RANKS_MAX * 80; r++) {
     weft_text_append(&text, ",", 1);
   }
   assert_int_equal(weft_hang_explain(text.data, text.size, NULL, &words, &error), WEFT_ERR_LIMIT);
   weft_text_finish(&text);
+}
+
+/* A dump of as many ranks as there can be is within the limit of its reader: 80 commas a rank. */
+static void test_longest_line(void **state) {
+  (void)state;
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
+  for (uint32_t r = 0; r < 2; r++) {
+    for (int k = 0; k < WEFT_STATUS_RECENT; k++) {
+      rank_state_note(&states, r, "0F0", k, k + 1);
+    }
+    rank_state_set(&states, r, WEFT_PHASE_RECEIVE, "0RECV_B0", 1 - r, "1SEND_B0", tenths(300));
+    states.items[r].flags = WEFT_RANK_STOPPED;
+  }
+  struct weft_text text = dump(&states);
+  const char *begin = strchr(text.data, '\n'), *end = strchr(begin + 1, '\n');
+  uint32_t commas = 0;
+  for (const char *at = begin; at < end; at++) {
+    commas += *at == ',';
+  }
+  assert_in_range(commas, 16 * 3 + 9, 80 - 4); /* on_device and gpu, and the cycle, come on top */
+  weft_text_finish(&text);
+  rank_states_finish(&states);
 }
 
 /* ---- Memory ---- */
@@ -738,6 +761,7 @@ int main(void) {
       cmocka_unit_test(test_many_ranks_explained),
       cmocka_unit_test(test_malformed),
       cmocka_unit_test(test_too_many_ranks),
+      cmocka_unit_test(test_longest_line),
       cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

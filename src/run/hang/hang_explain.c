@@ -9,7 +9,8 @@
 #include "spec/json_document.h"
 
 #define TEXT_BYTES_MAX ((size_t)256 << 20)
-#define COMMAS_MAX (WEFT_RANKS_MAX * UINT32_C(64)) /* 11 values and 16 actions with 3 each */
+/* A rank has 13 values, 16 actions with 3 each, 3 commas in its sentence, and a place in a cycle. */
+#define COMMAS_MAX (WEFT_RANKS_MAX * UINT32_C(80))
 
 #define EXPECTED_RANK "the number of a rank, or null"
 
