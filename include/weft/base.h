@@ -16,7 +16,7 @@
  * first used; NCCL_HOSTID, NCCL_IGNORE_CPU_AFFINITY and NCCL_RUNTIME_CONNECT when a world over NCCL
  * is opened; OMPI_MCA_ess_singleton_isolated and OMPI_MCA_mpi_yield_when_idle when Weft starts MPI.
  * setenv() is not safe beside getenv() in other threads: open GPUs and worlds before you start
- * threads, or set the variables yourself. docs/launch.md says what they are for; weft/launch.h
+ * threads, or set the variables yourself. docs/mpi.md says what they are for; weft/launch.h
  * has more of its own. */
 #ifndef WEFT_BASE_H
 #define WEFT_BASE_H

@@ -19,7 +19,7 @@
  * module is the exception: it writes reports to standard error, it ends processes, and
  * what it knows of this process is global.
  *
- * docs/launch.md explains it; examples/mpi_trainer.c is a complete program. */
+ * docs/mpi.md explains it; examples/mpi_trainer.c is a complete program. */
 #ifndef WEFT_LAUNCH_H
 #define WEFT_LAUNCH_H
 

@@ -6,8 +6,8 @@ A training script begins with
     launch.begin()
 
 before it starts threads (importing PyTorch first is fine). A rank that dies, fails or hangs then
-ends the job within seconds, with a report that names it, and with exit status 75. docs/launch.md
-describes it; docs/mpi.md says where the driver for MPI comes from.
+ends the job within seconds, with a report that names it, and with exit status 75. docs/mpi.md
+describes it and says where the driver for MPI comes from.
 """
 
 from __future__ import annotations

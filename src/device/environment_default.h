@@ -1,6 +1,6 @@
 /* Variables of the environment that other libraries read when they start, and for which they have no
  * function. Weft sets those below in its own process where its user has not, just before it starts
- * that library; all go through here. include/weft/base.h and docs/launch.md list them for callers. */
+ * that library; all go through here. include/weft/base.h and docs/mpi.md list them for callers. */
 #ifndef DEVICE_ENVIRONMENT_DEFAULT_H
 #define DEVICE_ENVIRONMENT_DEFAULT_H
 

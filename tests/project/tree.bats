@@ -36,7 +36,7 @@ sources() { find include src trainer bench examples tests tools cmake -type f \
   [ "$status" -eq 1 ] || { echo "$output"; return 1; }
 }
 
-@test "the libraries set the variables of the environment that base.h and launch.md list, in one place" {
+@test "the libraries set the variables of the environment that base.h and mpi.md list, in one place" {
   local name
   run grep -rlwE 'setenv|putenv|unsetenv|clearenv' src --include='*.[ch]' --exclude-dir=cli
   [ "$(sort <<<"$output")" = $'src/device/environment_default.c\nsrc/device/environment_default.h\nsrc/launch/supervisor.c' ] ||
@@ -45,11 +45,11 @@ sources() { find include src trainer bench examples tests tools cmake -type f \
   [ "${#lines[@]}" -ge 6 ]
   for name in "${lines[@]}"; do
     grep -qw "$name" include/weft/base.h || { echo "$name is not in base.h"; return 1; }
-    grep -q "^| \`$name\` |" docs/launch.md || { echo "$name is not in launch.md"; return 1; }
+    grep -q "^| \`$name\` |" docs/mpi.md || { echo "$name is not in mpi.md"; return 1; }
   done
   # And nothing that is no longer set.
   # shellcheck disable=SC2016
-  [ "$(grep -cE '^\| `(CUDA|NCCL|OMPI)_\w+` \|' docs/launch.md)" -eq "${#lines[@]}" ]
+  [ "$(grep -cE '^\| `(CUDA|NCCL|OMPI)_\w+` \|' docs/mpi.md)" -eq "${#lines[@]}" ]
 }
 
 # comments FILE...: the file names in their comments, as FILE:LINE: NAME.
