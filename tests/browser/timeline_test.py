@@ -731,6 +731,22 @@ class Timeline(unittest.TestCase):
             self.assertEqual(self.page.run("return document.documentElement.dataset.theme"), "dark" if dark else "light")
         self.page.emulate_dark(False)
 
+    def test_the_legend_on_paper_is_that_of_the_paper(self):
+        for name, mixed in [("zbv.html", False), ("large.html", True)]:
+            self.open(name)
+            # `chromium --print-to-pdf` gives the page another size while it prints, without the canvas.
+            self.page.run("""
+                window.addEventListener('beforeprint', () => {
+                  document.getElementById('scroller').style.display = 'none';
+                  window.dispatchEvent(new Event('resize'));
+                  window.legendOnPaper = document.getElementById('legend').textContent;
+                });""")
+            self.page.print()
+            self.page.run("document.getElementById('scroller').style.display = ''; window.dispatchEvent(new Event('resize'))")
+            self.page.frame()
+            self.assertEqual("mixed" in self.page.run("return window.legendOnPaper"), mixed, name)
+            self.assertEqual("mixed" in self.page.text("#legend"), mixed, name)
+
     def test_large(self):
         self.open("large.html")
         self.assertEqual(self.page.text("#message"), "")

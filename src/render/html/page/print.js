@@ -1,6 +1,7 @@
 // On paper: the timeline on a canvas of its own, light, with all ranks, drawn before the page is
 // laid out for printing. That layout may clear the canvases of the screen, and gives no frame in
-// which to draw them again.
+// which to draw them again. It may also give the page another size; until the print is over, nothing
+// follows that.
 
 const PRINT_WIDTH = 1040; // pixels of the page, as wide as a sheet across
 const PRINT_HEIGHT = 600; // what its title and its legend leave of one sheet
@@ -13,11 +14,14 @@ function drawForPrint(app) {
   const kept = Object.fromEntries(SCREEN_STATE.map((name) => [name, app[name]]));
   const { canvas } = app.print;
   const high = 'embedded' in document.documentElement.dataset ? PRINT_HEIGHT_EMBEDDED : PRINT_HEIGHT;
+  app.printing = true;
   app.printKept = kept.dark;
   setTheme(app, false);
   Object.assign(app, { context: app.print, width: PRINT_WIDTH, height: high, ratio: PRINT_RATIO,
     scroll: 0, patterns: {} });
   layOut(app);
+  app.mixes = mixes(app);
+  showLegend(app);
   app.height = app.contentHeight; // no more than there is to see; all ranks, however many
   canvas.width = PRINT_WIDTH * PRINT_RATIO;
   canvas.height = Math.ceil(Math.min(app.height, high * 4) * PRINT_RATIO);
@@ -29,6 +33,7 @@ function drawForPrint(app) {
 function listenForPrint(app) {
   window.addEventListener('beforeprint', () => drawForPrint(app));
   window.addEventListener('afterprint', () => {
+    app.printing = false;
     setTheme(app, app.printKept);
     resize(app);
   });

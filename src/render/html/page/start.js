@@ -41,6 +41,7 @@ function makeStripCanvas() {
 }
 
 function resize(app) {
+  if (app.printing) return;
   app.ratio = window.devicePixelRatio || 1;
   app.width = app.scroller.clientWidth;
   app.height = app.scroller.clientHeight;
