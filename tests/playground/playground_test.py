@@ -499,6 +499,35 @@ class Scenarios:
         self.assertEqual(nameless, [])
 
 
+# What is harder to read than 4.5:1 allows, and what is smaller than 24 pixels, the minimum of WCAG 2.2;
+# files are chosen by the label of their field.
+HARD_TO_USE = """
+    const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = (colour) => {
+      const [r, g, b] = colour.map((c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+    };
+    const behind = (e) => {
+      const [r, g, b, alpha = 1] = numbers(getComputedStyle(e).backgroundColor);
+      return alpha > 0 ? [r, g, b] : behind(e.parentElement);
+    };
+    const seen = (e) => e.getBoundingClientRect().width > 1 && e.getBoundingClientRect().right > 0;
+    const found = [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    for (let node = texts.nextNode(); node; node = texts.nextNode()) {
+      const e = node.parentElement;
+      if (!node.data.trim() || !seen(e) || e.closest('svg, script, style, :disabled')) continue;
+      const pair = [light(numbers(getComputedStyle(e).color).slice(0, 3)), light(behind(e))];
+      const ratio = Math.max(...pair) / Math.min(...pair);
+      if (ratio < 4.5) found.push(`${node.data.trim()}: ${ratio.toFixed(2)}`);
+    }
+    for (const e of document.querySelectorAll('button, a, select, summary, input:not([type=file])')) {
+      const { width, height } = e.getBoundingClientRect();
+      if (seen(e) && (width < 24 || height < 24)) found.push(`${e.textContent.trim()}: ${width} x ${height}`);
+    }
+    return found;"""
+
+
 class InChromium(Scenarios, unittest.TestCase):
     name = "chromium"
 
@@ -541,10 +570,13 @@ class InChromium(Scenarios, unittest.TestCase):
             self.settled("ZBVZeroBubble -p 4 -m 8 --hop 0.1")
             self.assertEqual(self.page.run("return document.documentElement.dataset.theme"), "dark" if dark else "light")
             self.shot("dark" if dark else "light")
+            self.wait("document.querySelector('#comparison tr[aria-current]')")
+            self.assertEqual(self.page.run(HARD_TO_USE), [])
         self.page.emulate_screen(2, 390, 844)
         for view in ("explore", "check", "learn"):
             self.start(f"#{view}")
             self.assertLessEqual(self.page.run("return document.documentElement.scrollWidth"), 390, view)
+            self.assertEqual(self.page.run(HARD_TO_USE), [], view)
             self.shot(f"narrow_{view}")
         self.start("#explore")
         self.settled("1F1B -p 4 -m 8")
