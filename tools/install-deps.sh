@@ -19,7 +19,7 @@ case $purpose in
   check) wanted=("${build[@]}" cmocka bats jq) ;;
   command) wanted=("${command[@]}") ;;
   # Browsers, for the HTML timeline and the playground: the largest by far.
-  test)  wanted=("${command[@]}" clang clang-rt python3-venv "${playground[@]}" chromium chromedriver firefox-esr node) ;;
+  test)  wanted=("${command[@]}" clang-rt python3-venv "${playground[@]}" chromium chromedriver firefox-esr node) ;;
   gates) wanted=("${build[@]}" cmocka bats jq python3 valgrind) ;;
   playground) wanted=("${playground[@]}") ;;
   lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
