@@ -1,4 +1,4 @@
-"""docs/python.md, docs/from-pytorch.md and the notebook: they run, and give what stands there."""
+"""docs/python.md, the five minutes of docs/pytorch.md, and the notebook: they run, and print what they show."""
 
 import ast
 import contextlib
@@ -15,10 +15,13 @@ NOTEBOOK = TUTORIAL.parent.parent / "examples" / "schedules.ipynb"
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 
 
-@pytest.mark.parametrize("page", ["python.md", "from-pytorch.md"])
-def test_page(page):
+@pytest.mark.parametrize("page, section", [("python.md", None), ("pytorch.md", "Five minutes")])
+def test_page(page, section):
     names = {}
-    blocks = BLOCK.findall((TUTORIAL.parent / page).read_text(encoding="utf-8"))
+    text = (TUTORIAL.parent / page).read_text(encoding="utf-8")
+    if section:  # the other blocks of that page need a job of PyTorch
+        text = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    blocks = BLOCK.findall(text)
     assert len(blocks) > 5
     for source, expected in blocks:
         if "# needs PyTorch" in source and find_spec("torch") is None:
