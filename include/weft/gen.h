@@ -58,20 +58,16 @@ WEFT_API const struct weft_schedule_info *weft_schedule_find(const char *name,
  * schedule's default; shape->placement is set by the schedule, except that
  * ForwardOnly takes it from the shape. WEFT_ERR_USAGE names a limit of the recipe and
  * the nearest values that work; WEFT_ERR_LIMIT the number of actions and the
- * limit, before anything is allocated. */
+ * limit, before anything is allocated.
+ *
+ * Of stages that form a graph (shape->graph), which the table then holds: schedules with one stage
+ * per rank give stages that are equally far from a loss the same row, so that encoders run in
+ * parallel; the others take stages in the order of their numbers. Stages without a backward have
+ * none in the table. ranks 0: as many as the stages need. WEFT_ERR_USAGE where ranks x stages per
+ * rank is not the number of stages, and for fixed tables. */
 WEFT_API enum weft_status weft_generate(const struct weft_allocator *allocator, const char *name,
                                         const struct weft_shape *shape, struct weft_program **out,
                                         struct weft_error *error);
-
-/* The same for stages that form a graph (weft/graph.h); the table holds it. Schedules with one stage
- * per rank give stages that are equally far from a loss the same row, so that encoders run in
- * parallel; the others take stages in the order of their numbers. Stages without a backward have
- * none in the table. shape->ranks 0: as many as the stages need. WEFT_ERR_USAGE where ranks x stages
- * per rank is not the number of stages, and for fixed tables. A NULL graph is a chain. */
-WEFT_API enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
-                                              const char *name, const struct weft_shape *shape,
-                                              const struct weft_graph *graph,
-                                              struct weft_program **out, struct weft_error *error);
 
 #ifdef __cplusplus
 }

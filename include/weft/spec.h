@@ -17,12 +17,13 @@ enum weft_placement_kind {
 
 WEFT_API const char *weft_placement_name(enum weft_placement_kind kind);
 
-/* p ranks, v stages per rank, m microbatches. */
+/* p ranks, v stages per rank, m microbatches; stages that form a chain, where there is no graph. */
 struct weft_shape {
   uint32_t ranks;
   uint32_t stages_per_rank;
   uint32_t microbatches;
   enum weft_placement_kind placement; /* LOOP or V */
+  const struct weft_graph *graph;     /* borrowed; NULL: a chain */
 };
 
 /* Rank of a stage, and the stage that rank owns as its k-th (k < v, ascending),
@@ -46,7 +47,7 @@ WEFT_API enum weft_status weft_graph_parse(const struct weft_allocator *allocato
                                            struct weft_error *error);
 
 /* Writes what weft_graph_parse() reads, as a member `key` of another object or with NULL by
- * itself. */
+ * itself; nothing of a chain (NULL). */
 struct weft_json;
 WEFT_API void weft_graph_print(const struct weft_graph *graph, struct weft_json *json,
                                const char *key);

@@ -623,10 +623,10 @@ class Table(Program):
         shape.stages_per_rank = integer(stages_per_rank, "stages_per_rank", 0, 2**32 - 1)
         shape.placement = placement_number(placement)
         out = _ProgramPointer()
-        edges = graph_pointer(graph)
-        wanted = string(name, "name"), ctypes.byref(shape), edges
+        shape.graph = graph_pointer(graph)
+        wanted = string(name, "name"), ctypes.byref(shape)
         try:
-            call(lib.weft_generate_graph, None, *wanted, ctypes.byref(out))
+            call(lib.weft_generate, None, *wanted, ctypes.byref(out))
         except UsageError as error:
             if not lib.weft_schedule_find(wanted[0], None):
                 between = "" if not error.hint else " " if error.hint.endswith("?") else "; "

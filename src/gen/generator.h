@@ -47,6 +47,12 @@ extern const struct weft_generator weft_generator_unbalanced;
 extern const struct weft_generator weft_generator_with_w;
 extern const struct weft_generator weft_generator_reordered_b;
 
+/* weft_generate() of a shape with a graph (graph_schedule.c): out of the table of a chain. */
+enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
+                                     const struct weft_schedule_info *info,
+                                     const struct weft_shape *shape, struct weft_program **out,
+                                     struct weft_error *error);
+
 /* The oldest I of the row that has no W yet: recipes that delay W take them in
  * the order of their Is, which is a walk over the row written so far. Start
  * with the row's first record; the caller knows that one is outstanding. */

@@ -9,13 +9,13 @@
  * and give every stage the row of its height: two encoders in parallel then get the same row, with
  * the warm-up that their way to the loss needs. An edge goes from a higher to a lower height, so
  * what the chain's table orders, along the chain, includes what the edge asks for. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
-#include <weft/gen.h>
 #include <weft/support.h>
 
-#include "ir/program_builder.h"
+#include "gen/generator.h"
 
 /* The height of each stage; returns the largest. Edges come in ascending order of `from`. */
 static uint32_t find_heights(const struct weft_graph *graph, uint32_t *heights) {
@@ -131,31 +131,25 @@ static enum weft_status generate_by_height(const struct weft_allocator *allocato
   return status;
 }
 
-enum weft_status weft_generate_graph(const struct weft_allocator *allocator, const char *name,
-                                     const struct weft_shape *shape, const struct weft_graph *graph,
-                                     struct weft_program **out, struct weft_error *error) {
-  WEFT_NEED(name, error);
-  WEFT_NEED(shape, error);
-  WEFT_NEED(out, error);
-  if (graph == NULL) {
-    return weft_generate(allocator, name, shape, out, error);
+enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
+                                     const struct weft_schedule_info *info,
+                                     const struct weft_shape *shape, struct weft_program **out,
+                                     struct weft_error *error) {
+  const struct weft_graph *graph = shape->graph;
+  assert(info != NULL && graph != NULL);
+  struct weft_shape chain = *shape;
+  chain.graph = NULL;
+  chain.stages_per_rank =
+      chain.stages_per_rank > 0 ? chain.stages_per_rank : info->stages_per_rank_default;
+  if (chain.ranks == 0 && chain.stages_per_rank > 0) {
+    chain.ranks = graph->stage_count / chain.stages_per_rank;
   }
-  const struct weft_schedule_info *info = weft_schedule_find(name, error);
-  if (info == NULL) {
-    return WEFT_ERR_USAGE;
-  }
-  struct weft_shape full = *shape;
-  full.stages_per_rank =
-      full.stages_per_rank > 0 ? full.stages_per_rank : info->stages_per_rank_default;
-  if (full.ranks == 0 && full.stages_per_rank > 0) {
-    full.ranks = graph->stage_count / full.stages_per_rank;
-  }
-  WEFT_TRY(check_stages(info, &full, graph, error));
-  if (full.stages_per_rank == 1 && info->stages_per_rank_max == 1) {
-    return generate_by_height(allocator, name, full, graph, out, error);
+  WEFT_TRY(check_stages(info, &chain, graph, error));
+  if (chain.stages_per_rank == 1 && info->stages_per_rank_max == 1) {
+    return generate_by_height(allocator, info->name, chain, graph, out, error);
   }
   struct weft_program *table = NULL;
-  WEFT_TRY(weft_generate(allocator, name, &full, &table, error));
+  WEFT_TRY(weft_generate(allocator, info->name, &chain, &table, error));
   const enum weft_status status = build(allocator, graph, table, NULL, out, error);
   weft_program_destroy(table);
   return status;

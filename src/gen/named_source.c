@@ -6,12 +6,6 @@
 #include "ir/action.h"
 #include "ir/program.h"
 
-static enum weft_status generate(const struct weft_named_source *source, const char *schedule,
-                                 const struct weft_shape *shape, struct weft_program **out,
-                                 struct weft_error *error) {
-  return weft_generate_graph(source->allocator, schedule, shape, source->graph, out, error);
-}
-
 /* A table with the placement of the schedule, for the forward-only program. It has one microbatch:
  * the schedule itself may not support the number of microbatches of an evaluation. */
 static enum weft_status make_placement(const struct weft_named_source *source,
@@ -27,11 +21,11 @@ static enum weft_status make_placement(const struct weft_named_source *source,
   }
   if (info->fixed || one.stages_per_rank < info->stages_per_rank_min ||
       one.stages_per_rank > info->stages_per_rank_max) { /* it reports the error */
-    return generate(source, source->schedule, shape, out, error);
+    return weft_generate(source->allocator, source->schedule, shape, out, error);
   }
   one.microbatches = 1;
   one.placement = info->placement;
-  return generate(source, "ForwardOnly", &one, out, error);
+  return weft_generate(source->allocator, "ForwardOnly", &one, out, error);
 }
 
 enum weft_status weft_source_named(void *context, uint32_t microbatch_count, bool training,
@@ -42,10 +36,12 @@ enum weft_status weft_source_named(void *context, uint32_t microbatch_count, boo
   WEFT_NEED(out, error);
   const struct weft_shape shape = {.ranks = source->ranks,
                                    .stages_per_rank = source->stages_per_rank,
-                                   .microbatches = microbatch_count};
+                                   .microbatches = microbatch_count,
+                                   .graph = source->graph};
   struct weft_program *table = NULL;
-  WEFT_TRY(training ? generate(source, source->schedule, &shape, &table, error)
-                    : make_placement(source, &shape, &table, error));
+  WEFT_TRY(training
+               ? weft_generate(source->allocator, source->schedule, &shape, &table, error)
+               : make_placement(source, &shape, &table, error));
   if (training && table->level == WEFT_LEVEL_COMMS) { /* a fixed schedule that is lowered already */
     *out = table;
     return WEFT_OK;

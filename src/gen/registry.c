@@ -310,6 +310,9 @@ enum weft_status weft_generate(const struct weft_allocator *allocator, const cha
   if (generator == NULL) {
     return WEFT_ERR_USAGE;
   }
+  if (shape->graph != NULL) {
+    return weft_generate_graph(allocator, &generator->info, shape, out, error);
+  }
   if (generator->csv != NULL) {
     return generate_fixed(allocator, generator, shape, out, error);
   }

@@ -285,8 +285,9 @@ static enum weft_status try_schedule(struct comparing *comparing,
   WEFT_SCOPED(weft_program) table = NULL;
   struct weft_error refused;
   shape.stages_per_rank = v;
-  const enum weft_status made = weft_generate_graph(comparing->allocator, info->name, &shape,
-                                                    comparing->comparison->graph, &table, &refused);
+  shape.graph = comparing->comparison->graph;
+  const enum weft_status made =
+      weft_generate(comparing->allocator, info->name, &shape, &table, &refused);
   if (made == WEFT_ERR_USAGE || made == WEFT_ERR_LIMIT) {
     return leave_out(comparing, info, v, refused.message, error);
   }

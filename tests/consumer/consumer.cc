@@ -19,7 +19,7 @@ int fail(const weft_error &error) {
 } // namespace
 
 int main() {
-  weft_shape shape = {4, 0, 8, WEFT_PLACEMENT_LOOP};
+  weft_shape shape = {4, 0, 8, WEFT_PLACEMENT_LOOP, nullptr};
   weft_error error;
   weft_program *made = nullptr;
   if (weft_generate(nullptr, "1F1B", &shape, &made, &error) != WEFT_OK) {

@@ -390,7 +390,8 @@ static struct weft_program *graph_table(const char *schedule, uint32_t ranks, ui
     list[count] = weft_edge_make(edges[count][0], edges[count][1]);
   }
   assert_int_equal(weft_graph_create(NULL, stages, list, count, NULL, &graph, &error), WEFT_OK);
-  if (weft_generate_graph(NULL, schedule, &shape, graph, &table, &error) != WEFT_OK) {
+  shape.graph = graph;
+  if (weft_generate(NULL, schedule, &shape, &table, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   weft_graph_destroy(graph);

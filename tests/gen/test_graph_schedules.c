@@ -38,11 +38,11 @@ static void test_random_graphs(void **state) {
     struct weft_graph *graph = random_graph(&random, &drawn);
     for (size_t n = 0; n < weft_schedule_count(); n++) {
       const struct weft_schedule_info *info = weft_schedule_at(n);
-      const struct weft_shape shape = {.microbatches = 1 + weft_random_below(&random, 20)};
+      const struct weft_shape shape = {.microbatches = 1 + weft_random_below(&random, 20),
+                                       .graph = graph};
       struct weft_program *table = NULL;
       struct weft_error error;
-      const enum weft_status status =
-          weft_generate_graph(NULL, info->name, &shape, graph, &table, &error);
+      const enum weft_status status = weft_generate(NULL, info->name, &shape, &table, &error);
       if (status == WEFT_OK) {
         assert_true(weft_graph_equal(table->graph, graph));
         prove(info->name, table);
@@ -64,12 +64,13 @@ static void test_encoders(void **state) {
   (void)state;
   const struct weft_edge edges[] = {weft_edge_make(0, 2), weft_edge_make(1, 3),
                                     weft_edge_make(2, 4), weft_edge_make(3, 4)};
-  const struct weft_shape shape = {.microbatches = 7};
+  struct weft_shape shape = {.microbatches = 7};
   struct weft_graph *graph = NULL;
   struct weft_program *table = NULL, *chain = NULL;
   struct weft_error error;
   assert_int_equal(weft_graph_create(NULL, 5, edges, 4, NULL, &graph, &error), WEFT_OK);
-  assert_int_equal(weft_generate_graph(NULL, "1F1B", &shape, graph, &table, &error), WEFT_OK);
+  shape.graph = graph;
+  assert_int_equal(weft_generate(NULL, "1F1B", &shape, &table, &error), WEFT_OK);
   const struct weft_shape three = {.ranks = 3, .microbatches = 7};
   assert_int_equal(weft_generate(NULL, "1F1B", &three, &chain, &error), WEFT_OK);
   static const uint32_t row_of[] = {0, 0, 1, 1, 2};
@@ -94,7 +95,8 @@ static void refused(const struct weft_graph *graph, const char *name, struct wef
                     const char *words) {
   struct weft_program *table = NULL;
   struct weft_error error;
-  assert_int_equal(weft_generate_graph(NULL, name, &shape, graph, &table, &error), WEFT_ERR_USAGE);
+  shape.graph = graph;
+  assert_int_equal(weft_generate(NULL, name, &shape, &table, &error), WEFT_ERR_USAGE);
   if (strstr(error.message, words) == NULL || error.hint[0] == '\0') {
     fail_msg("'%s' is not in: %s (%s)", words, error.message, error.hint);
   }

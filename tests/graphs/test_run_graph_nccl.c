@@ -115,12 +115,14 @@ static struct weft_graph *make_skips(void) {
 
 /* The program of a graph (NULL: a chain) in the order of time; NULL: the schedule has none. */
 static struct weft_program *lower_schedule(const char *schedule, const struct weft_graph *graph) {
-  const struct weft_shape shape = {
-      .ranks = ranks, .stages_per_rank = graph != NULL ? 2 : 0, .microbatches = 2 * ranks};
+  const struct weft_shape shape = {.ranks = ranks,
+                                   .stages_per_rank = graph != NULL ? 2 : 0,
+                                   .microbatches = 2 * ranks,
+                                   .graph = graph};
   struct weft_lower_options lower = weft_lower_options_default();
   struct weft_program *table = NULL, *program = NULL;
   lower.by_time = true;
-  if (weft_generate_graph(NULL, schedule, &shape, graph, &table, NULL) < 0) {
+  if (weft_generate(NULL, schedule, &shape, &table, NULL) < 0) {
     return NULL;
   }
   assert_int_equal(weft_lower(NULL, table, &lower, &program, NULL), WEFT_OK);

@@ -109,8 +109,7 @@ static enum weft_status run(struct job *job, const struct weft_program *table,
 int main(int argc, char **argv) {
   const struct weft_edge edges[] = {weft_edge_make(0, 1), weft_edge_make(1, 2),
                                     weft_edge_make(0, 2)};
-  const struct weft_shape shape = {
-      .ranks = STAGES, .stages_per_rank = 1, .microbatches = MICROBATCHES};
+  struct weft_shape shape = {.ranks = STAGES, .stages_per_rank = 1, .microbatches = MICROBATCHES};
   static struct job job;
   struct weft_random random = {22};
   struct weft_graph *graph = NULL;
@@ -123,7 +122,8 @@ int main(int argc, char **argv) {
   enum weft_status status =
       weft_graph_create(NULL, STAGES, edges, WEFT_ARRAY_LENGTH(edges), NULL, &graph, &error);
   if (status == WEFT_OK) {
-    status = weft_generate_graph(NULL, argc > 1 ? argv[1] : "1F1B", &shape, graph, &table, &error);
+    shape.graph = graph;
+    status = weft_generate(NULL, argc > 1 ? argv[1] : "1F1B", &shape, &table, &error);
   }
   if (status == WEFT_OK) {
     status = run(&job, table, &error);

@@ -221,9 +221,9 @@ static void test_schedules_of_graphs(void **state) {
     const struct random_graph_shape drawn = random_graph_shape(&random, 2 * (1 + k % 4));
     struct weft_graph *graph = random_graph(&random, &drawn);
     for (size_t n = 0; n < weft_schedule_count(); n++) {
-      const struct weft_shape shape = {.microbatches = 8};
+      const struct weft_shape shape = {.microbatches = 8, .graph = graph};
       struct weft_program *table = NULL;
-      if (weft_generate_graph(NULL, weft_schedule_at(n)->name, &shape, graph, &table, NULL) < 0) {
+      if (weft_generate(NULL, weft_schedule_at(n)->name, &shape, &table, NULL) < 0) {
         continue;
       }
       for (uint32_t by_time = 0; by_time < 2; by_time++) {

@@ -215,9 +215,10 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
       .stages_per_rank = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0),
       .microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0),
       .placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 1 ? WEFT_PLACEMENT_V
-                                                                      : WEFT_PLACEMENT_LOOP};
+                                                                      : WEFT_PLACEMENT_LOOP,
+      .graph = graph};
   WEFT_CLI_TRY(weft_cli_result(
-      cli, NULL, weft_generate_graph(cli->allocator, name, &shape, graph, &table, &error), &error));
+      cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error), &error));
   return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, table)
                                                : weft_cli_write_program(cli, arguments, table);
 }
