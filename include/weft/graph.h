@@ -77,7 +77,7 @@ WEFT_API struct weft_graph *weft_graph_hold(const struct weft_graph *graph);
 /* One holder less; the last one's call gives the memory back. NULL is fine. */
 WEFT_API void weft_graph_destroy(struct weft_graph *graph);
 
-/* Number of the edge, or WEFT_EDGE_NONE. */
+/* Number of the edge, or WEFT_EDGE_NONE. NULL is a chain of any length. */
 WEFT_API uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t to);
 
 /* Whether its edges are those of a pipeline without a graph: from every stage to the next one,
@@ -101,6 +101,42 @@ static inline const char *weft_graph_name(const struct weft_graph *graph, uint32
 /* Appends "2", or "2 'up'" where the stage has a name. The graph may be NULL. */
 WEFT_API void weft_graph_add_stage(const struct weft_graph *graph, uint32_t stage,
                                    struct weft_text *text);
+
+/* ---- Graphs and chains ----
+ *
+ * NULL is a chain: the graph whose edge number e goes from stage e to stage e + 1, computed. How
+ * many stages it has is the caller's to say. */
+
+/* 0: a chain, which may have any number. */
+static inline uint32_t weft_graph_stage_count(const struct weft_graph *graph) {
+  return graph != NULL ? graph->stage_count : 0;
+}
+
+static inline uint32_t weft_graph_edge_count(const struct weft_graph *graph, uint32_t stage_count) {
+  return graph != NULL ? graph->edge_count : stage_count > 0 ? stage_count - 1 : 0;
+}
+
+/* Edge number e, below weft_graph_edge_count(). */
+static inline struct weft_edge weft_graph_edge(const struct weft_graph *graph, uint32_t e) {
+  return graph != NULL ? graph->edges[e] : weft_edge_make(e, e + 1);
+}
+
+/* Whether no edge leads to a stage. */
+static inline bool weft_graph_is_source(const struct weft_graph *graph, uint32_t stage) {
+  return graph != NULL ? graph->in.begin[stage] == graph->in.begin[stage + 1] : stage == 0;
+}
+
+/* Whether no edge leads from a stage, so that it computes a loss. */
+static inline bool weft_graph_is_loss(const struct weft_graph *graph, uint32_t stage,
+                                      uint32_t stage_count) {
+  return graph != NULL ? graph->out.begin[stage] == graph->out.begin[stage + 1]
+                       : stage + 1 == stage_count;
+}
+
+/* Whether any stage has a name. */
+static inline bool weft_graph_has_names(const struct weft_graph *graph) {
+  return graph != NULL && graph->names != NULL;
+}
 
 /* Whether a stage has a backward: it is a loss, or a gradient comes to it. */
 static inline bool weft_graph_has_backward(const struct weft_graph *graph, uint32_t stage) {

@@ -75,6 +75,19 @@ static inline int64_t weft_cell_work(const struct weft_action *cell) {
 /* For functions of hot loops that take a graph: a call with NULL is compiled for chains alone. */
 #define WEFT_GRAPH_INLINE static inline __attribute__((always_inline))
 
+/* A statement with such calls, compiled once for chains and once for graphs; in it `graph` is the
+ * graph, or NULL. */
+#define WEFT_TWICE(graph, of, statement)              \
+  do {                                                \
+    if ((of) == NULL) {                               \
+      const struct weft_graph *const graph = NULL;    \
+      statement;                                      \
+    } else {                                          \
+      const struct weft_graph *const graph = (of);    \
+      statement;                                      \
+    }                                                 \
+  } while (0)
+
 /* ---- Data dependencies ----
  *
  * F of a stage consumes the activations of the stages before it, B and I the gradients of those
@@ -130,6 +143,14 @@ static inline uint32_t weft_action_output_count(const struct weft_graph *graph,
            (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage > 0);
   }
   return weft_edge_list_count(weft_action_edges(graph, action, false), action.stage);
+}
+
+/* The same where it is known that there are any: one in a chain, which makes loops over them none. */
+static inline uint32_t weft_action_output_count_nonzero(const struct weft_graph *graph,
+                                                        struct weft_action action) {
+  return graph == NULL
+             ? 1
+             : weft_edge_list_count(weft_action_edges(graph, action, false), action.stage);
 }
 
 /* Those stages, ascending. */
@@ -214,20 +235,26 @@ static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
 /* Of a SEND or RECV of a graph (graph.c); see weft_channel_of(). */
 uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer);
 
-/* Of a SEND or RECV; WEFT_EDGE_NONE where its ends have no edge, or the other one no stage. */
-static inline uint32_t weft_channel_of(const struct weft_program *program,
+/* The same; the stages of a chain are `stage_count`. */
+static inline uint32_t weft_channel_in(const struct weft_graph *graph, uint32_t stage_count,
                                        struct weft_action transfer) {
-  if (program->graph != NULL) {
-    return weft_graph_channel_of(program->graph, transfer);
+  if (graph != NULL) {
+    return weft_graph_channel_of(graph, transfer);
   }
   const bool gradient = transfer.op == WEFT_OP_SEND_B || transfer.op == WEFT_OP_RECV_B;
   const bool sends = transfer.op == WEFT_OP_SEND_F || transfer.op == WEFT_OP_SEND_B;
   const uint32_t stage = transfer.stage, other = sends == gradient ? stage - 1 : stage + 1;
-  const bool exists = other < program->stage_count && transfer.skip == 0;
+  const bool exists = other < stage_count && transfer.skip == 0;
   return exists ? 2 * (sends ? stage : other) + gradient : WEFT_EDGE_NONE;
 }
 
-/* The same of a RECV alone; `stage_count` is that of the chain. */
+/* Of a SEND or RECV; WEFT_EDGE_NONE where its ends have no edge, or the other one no stage. */
+static inline uint32_t weft_channel_of(const struct weft_program *program,
+                                       struct weft_action transfer) {
+  return weft_channel_in(program->graph, program->stage_count, transfer);
+}
+
+/* The same of a RECV alone. */
 static inline uint32_t weft_channel_of_recv(const struct weft_graph *graph, uint32_t stage_count,
                                             struct weft_action recv) {
   if (graph != NULL) {

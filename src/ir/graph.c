@@ -311,8 +311,7 @@ void weft_graph_destroy(struct weft_graph *graph) {
 
 /* ---- Asking ---- */
 
-uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t to) {
-  assert(graph != NULL);
+static inline uint32_t find_edge(const struct weft_graph *graph, uint32_t from, uint32_t to) {
   if (from >= graph->stage_count) {
     return WEFT_EDGE_NONE;
   }
@@ -328,11 +327,16 @@ uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t
   return low < graph->out.begin[from + 1] && graph->edges[low].to == to ? low : WEFT_EDGE_NONE;
 }
 
+uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t to) {
+  const uint32_t in_chain = to == from + 1 ? from : WEFT_EDGE_NONE;
+  return graph != NULL ? find_edge(graph, from, to) : in_chain;
+}
+
 uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer) {
   const bool gradient = transfer.op == WEFT_OP_SEND_B || transfer.op == WEFT_OP_RECV_B;
   const uint32_t stage = transfer.stage, other = weft_transfer_other(transfer);
   const bool up = stage < other;
-  const uint32_t edge = weft_graph_find(graph, up ? stage : other, up ? other : stage);
+  const uint32_t edge = find_edge(graph, up ? stage : other, up ? other : stage);
   const bool exists = edge != WEFT_EDGE_NONE && (!gradient || graph->edges[edge].gradient);
   return exists ? 2 * edge + gradient : WEFT_EDGE_NONE;
 }
@@ -366,11 +370,8 @@ bool weft_graph_equal(const struct weft_graph *a, const struct weft_graph *b) {
 }
 
 static bool has_edge(const struct weft_graph *graph, const struct weft_edge *edge) {
-  if (graph == NULL) {
-    return edge->to == edge->from + 1 && edge->gradient;
-  }
   const uint32_t found = weft_graph_find(graph, edge->from, edge->to);
-  return found != WEFT_EDGE_NONE && graph->edges[found].gradient == edge->gradient;
+  return found != WEFT_EDGE_NONE && weft_graph_edge(graph, found).gradient == edge->gradient;
 }
 
 bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *b,
@@ -378,9 +379,9 @@ bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *
   assert(edge != NULL && in_a != NULL);
   for (unsigned side = 0; side < 2 && (a != NULL || b != NULL); side++) {
     const struct weft_graph *one = side == 0 ? a : b, *other = side == 0 ? b : a;
-    const uint32_t count = one != NULL ? one->edge_count : other->stage_count - 1;
+    const uint32_t count = weft_graph_edge_count(one, weft_graph_stage_count(other));
     for (uint32_t e = 0; e < count; e++) {
-      const struct weft_edge candidate = one != NULL ? one->edges[e] : weft_edge_make(e, e + 1);
+      const struct weft_edge candidate = weft_graph_edge(one, e);
       if (!has_edge(other, &candidate)) {
         *edge = candidate;
         *in_a = side == 0;

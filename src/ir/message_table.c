@@ -1,4 +1,4 @@
-/* Numbers for the messages of a graph; see message_table.h. */
+/* Numbers for messages; see message_table.h. */
 #include "ir/message_table.h"
 
 #include <assert.h>
@@ -12,7 +12,11 @@ enum weft_status weft_message_table_init(struct weft_message_table *table,
                                          const struct weft_allocator *allocator,
                                          const struct weft_program *program,
                                          uint32_t microbatch_count, struct weft_error *error) {
-  assert(program->graph != NULL);
+  assert(table != NULL && program != NULL);
+  *table = (struct weft_message_table){.allocator = allocator, .microbatch_count = microbatch_count};
+  if (program->graph == NULL) {
+    return WEFT_OK;
+  }
   const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
   *table = (struct weft_message_table){
       .allocator = allocator,

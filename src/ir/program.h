@@ -12,6 +12,13 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
                                        const uint64_t *row_sizes, struct weft_program **out,
                                        struct weft_error *error);
 
+/* What holds of every program, whoever made it; for asserts. */
+static inline bool weft_program_is_sound(const struct weft_program *program) {
+  return program->row_begin[0] == 0 &&
+         program->row_begin[program->rank_count] == program->action_count &&
+         (program->graph == NULL || program->graph->stage_count == program->stage_count);
+}
+
 /* Whether an op of the set (ir/action.h) occurs. */
 bool weft_program_has(const struct weft_program *program, uint32_t ops);
 

@@ -51,7 +51,7 @@ static void add_names(const struct weft_graph *graph, const char *message, struc
 }
 
 static const char *keep_message(struct weft_findings *findings, const char *message, size_t size) {
-  if (findings->graph == NULL || findings->graph->names == NULL) {
+  if (!weft_graph_has_names(findings->graph)) {
     return weft_arena_copy_text(findings->arena, message, size);
   }
   struct weft_text text = {.allocator = findings->arena->allocator};

@@ -151,13 +151,13 @@ static void count_compute(struct weft_verify_context *context, struct compute_co
 static enum weft_status infer_shape(struct weft_verify_context *context,
                                     const struct weft_verify_options *options,
                                     const struct compute_counts *counts) {
-  const struct weft_graph *graph = context->graph;
-  context->stage_count = graph != NULL ? graph->stage_count : options->stage_count;
+  const uint32_t known = weft_graph_stage_count(context->graph);
+  context->stage_count = known > 0 ? known : options->stage_count;
   context->microbatch_count = options->microbatch_count;
-  if (graph != NULL && options->stage_count != 0 && options->stage_count != graph->stage_count) {
+  if (options->stage_count != 0 && options->stage_count != context->stage_count) {
     return weft_fail(context->error, WEFT_ERR_USAGE, "leave the number of stages out",
                      "%" PRIu32 " stages are asked for, and the graph has %" PRIu32,
-                     options->stage_count, graph->stage_count);
+                     options->stage_count, known);
   }
   if (context->stage_count == 0) {
     context->stage_count = credible_count(counts->of_stage, counts->stages);
@@ -255,21 +255,20 @@ static enum weft_status run_checks(struct weft_verify_context *context,
 
 /* Notes of the checks. */
 static enum weft_status allocate_notes(struct weft_verify_context *context) {
-  if (context->graph != NULL) {
-    WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
-                                     context->microbatch_count, context->error));
-  }
+  WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
+                                   context->microbatch_count, context->error));
+  const uint64_t sets = weft_set_count(&context->messages, context->stage_count);
   context->owner =
       weft_array_allocate(context->allocator, context->stage_count, sizeof *context->owner);
-  context->exists = weft_array_allocate_zero(context->allocator, weft_set_count(context), 1);
-  return context->owner != NULL && context->exists != NULL
-             ? WEFT_OK
-             : weft_fail_memory(context->error, weft_set_count(context));
+  context->exists = weft_array_allocate_zero(context->allocator, sets, 1);
+  return context->owner != NULL && context->exists != NULL ? WEFT_OK
+                                                           : weft_fail_memory(context->error, sets);
 }
 
 static void release_notes(struct weft_verify_context *context) {
   weft_array_free(context->allocator, context->owner, context->stage_count, sizeof *context->owner);
-  weft_array_free(context->allocator, context->exists, weft_set_count(context), 1);
+  weft_array_free(context->allocator, context->exists,
+                  weft_set_count(&context->messages, context->stage_count), 1);
   weft_message_table_finish(&context->messages);
 }
 

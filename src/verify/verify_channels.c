@@ -67,10 +67,8 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);
   check.reported = weft_array_allocate_zero(context->allocator, edges, sizeof *check.reported);
   const bool allocated = check.received != NULL && check.reported != NULL;
-  if (allocated && context->graph == NULL) {
-    check_rows(&check, NULL);
-  } else if (allocated) {
-    check_rows(&check, context->graph);
+  if (allocated) {
+    WEFT_TWICE(graph, context->graph, check_rows(&check, graph));
   }
   weft_array_free(context->allocator, check.received, edges, sizeof *check.received);
   weft_array_free(context->allocator, check.reported, edges, sizeof *check.reported);

@@ -21,11 +21,8 @@ struct weft_verify_context {
   uint32_t stage_count;      /* n; n × m never exceeds the number of actions by much */
   uint32_t microbatch_count; /* m */
   uint32_t *owner;           /* [n] the rank that computes most of the stage, or WEFT_RANK_NONE */
-  uint8_t *exists;           /* [n][m] sets of ops F ... RECV_B, see weft_pair_bit() */
-
-  /* In a graph a stage has several messages per microbatch: a SEND or RECV is in the set of its
-   * message, and `exists` goes on with those, behind [n][m]. */
   struct weft_message_table messages;
+  uint8_t *exists; /* [weft_set_count()] first [n][m]; see weft_pair_bit() */
 };
 
 /* An action while a row is walked. */
@@ -71,38 +68,18 @@ static inline bool weft_has_backward(const struct weft_verify_context *context) 
  *
  * What follows takes the context's graph, so that loops can be compiled for chains alone. */
 
-/* Of a SEND or RECV of a graph in range; WEFT_MESSAGE_NONE: the stages have no such edge, or
- * nothing at all is sent over it. */
-static inline uint64_t weft_transfer_message(const struct weft_verify_context *context,
-                                             struct weft_action transfer) {
-  return weft_message_number(&context->messages, weft_graph_channel_of(context->graph, transfer),
-                             transfer.microbatch);
-}
-
-/* How many sets `exists` has. */
-static inline uint64_t weft_set_count(const struct weft_verify_context *context) {
-  return weft_pair_index(context, context->stage_count, 0) + weft_message_count(&context->messages);
-}
-
-#define WEFT_SET_NONE UINT64_MAX
-
-/* The number of the set that an action F ... RECV_B belongs to; WEFT_SET_NONE: it has no edge. */
-WEFT_GRAPH_INLINE uint64_t weft_set_of(const struct weft_verify_context *context,
-                                       const struct weft_graph *graph, struct weft_action action) {
-  if (graph == NULL || weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-    return action.skip == 0 ? weft_pair_index(context, action.stage, action.microbatch)
-                            : WEFT_SET_NONE;
-  }
-  const uint64_t message = weft_transfer_message(context, action);
-  return message != WEFT_MESSAGE_NONE ? weft_pair_index(context, context->stage_count, 0) + message
-                                      : WEFT_SET_NONE;
+/* The number of an action's set in `exists`. */
+WEFT_GRAPH_INLINE uint64_t weft_own_set(const struct weft_verify_context *context,
+                                        const struct weft_graph *graph, struct weft_action action) {
+  return weft_set_of(&context->messages, graph, context->stage_count, context->microbatch_count,
+                     action);
 }
 
 /* Whether an action F ... RECV_B occurs. */
 WEFT_GRAPH_INLINE bool weft_action_exists(const struct weft_verify_context *context,
                                           const struct weft_graph *graph,
                                           struct weft_action action) {
-  const uint64_t set = weft_set_of(context, graph, action);
+  const uint64_t set = weft_own_set(context, graph, action);
   return set != WEFT_SET_NONE && (context->exists[set] & weft_pair_bit(action.op)) != 0;
 }
 

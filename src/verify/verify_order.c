@@ -18,7 +18,7 @@ struct order_check {
  * reported as missing. */
 WEFT_GRAPH_INLINE bool comes_later(const struct order_check *check, const struct weft_graph *graph,
                                    struct weft_action action) {
-  const uint64_t set = weft_set_of(check->context, graph, action);
+  const uint64_t set = weft_own_set(check->context, graph, action);
   const uint8_t bit = weft_pair_bit(action.op);
   return set != WEFT_SET_NONE && (check->context->exists[set] & bit) != 0 &&
          (check->done[set] & bit) == 0;
@@ -148,7 +148,7 @@ WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct w
     for (uint32_t k = 0; k < records; k++) {
       at.action = program->actions[i + k];
       if (is_judged(check->context, &at)) {
-        const uint64_t set = weft_set_of(check->context, graph, at.action);
+        const uint64_t set = weft_own_set(check->context, graph, at.action);
         if (set != WEFT_SET_NONE) {
           check->done[set] |= weft_pair_bit(at.action.op);
         }
@@ -160,18 +160,14 @@ WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct w
 
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   assert(context->owner != NULL);
-  const uint64_t sets = weft_set_count(context);
+  const uint64_t sets = weft_set_count(&context->messages, context->stage_count);
   const struct order_check check = {.context = context,
                                     .done = weft_array_allocate_zero(context->allocator, sets, 1)};
   if (check.done == NULL) {
     return weft_fail_memory(context->error, sets);
   }
   for (uint32_t r = 0; r < context->program->rank_count; r++) {
-    if (context->graph == NULL) {
-      check_row(&check, NULL, r);
-    } else {
-      check_row(&check, context->graph, r);
-    }
+    WEFT_TWICE(graph, context->graph, check_row(&check, graph, r));
   }
   weft_array_free(context->allocator, check.done, sets, 1);
   return WEFT_OK;

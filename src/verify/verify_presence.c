@@ -54,7 +54,7 @@ static void report_placement(struct weft_verify_context *context, const struct w
 
 WEFT_GRAPH_INLINE void check_once(struct weft_verify_context *context,
                                   const struct weft_graph *graph, const struct weft_visit *visit) {
-  const uint64_t set = weft_set_of(context, graph, visit->action);
+  const uint64_t set = weft_own_set(context, graph, visit->action);
   const uint8_t bit = weft_pair_bit(visit->action.op);
   if (set == WEFT_SET_NONE) { /* it has no edge, which is found later */
     return;
@@ -239,7 +239,7 @@ WEFT_GRAPH_INLINE void check_transfer(struct weft_verify_context *context,
   const struct weft_action action = at->action;
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
-  if ((graph == NULL ? action.skip > 0 : weft_graph_channel_of(graph, action) == WEFT_EDGE_NONE) ||
+  if (weft_channel_in(graph, context->stage_count, action) == WEFT_EDGE_NONE ||
       !weft_action_partner(action, context->stage_count, &partner)) {
     report_boundary(context, at);
     return;
@@ -280,24 +280,22 @@ WEFT_GRAPH_INLINE void check_transfers(struct weft_verify_context *context,
   }
 }
 
-/* Out of line: one copy for each kind. */
-static void visit_chain(struct weft_verify_context *context) { visit_rows(context, NULL); }
-static void visit_graph(struct weft_verify_context *context) {
-  visit_rows(context, context->graph);
+/* Out of line: each keeps its own in registers. */
+static __attribute__((noinline)) void visit_all(struct weft_verify_context *context) {
+  WEFT_TWICE(graph, context->graph, visit_rows(context, graph));
 }
-static void check_chain(struct weft_verify_context *context) { check_transfers(context, NULL); }
-static void check_graph(struct weft_verify_context *context) {
-  check_transfers(context, context->graph);
+
+static __attribute__((noinline)) void check_all_transfers(struct weft_verify_context *context) {
+  WEFT_TWICE(graph, context->graph, check_transfers(context, graph));
 }
 
 void weft_verify_presence(struct weft_verify_context *context) {
-  assert(context->program != NULL);
-  const bool chain = context->graph == NULL;
-  (chain ? visit_chain : visit_graph)(context);
+  assert(context->program != NULL && context->owner != NULL && context->exists != NULL);
+  visit_all(context);
   for (uint32_t stage = 0; stage < context->stage_count; stage++) {
     check_stage_coverage(context, stage);
   }
   if (weft_has_transfers(context)) {
-    (chain ? check_chain : check_graph)(context);
+    check_all_transfers(context);
   }
 }
