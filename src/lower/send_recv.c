@@ -39,8 +39,8 @@ struct walker {
   int64_t free_at; /* by_time: when its latest cell ends */
 };
 
-/* Where a stage lives, how many results of each kind it makes, and, in a chain,
- * which rank takes them: WEFT_RANK_NONE where they stay on the rank or no rank does. */
+/* Where a stage lives, how many results of each kind it makes, and the rank that takes them:
+ * WEFT_RANK_NONE where they stay on the rank or no rank does, of several the last one. */
 struct stage {
   uint32_t rank;
   uint32_t activation_to;
@@ -108,34 +108,27 @@ static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pas
 static inline uint32_t rank_to(const struct transfer_pass *pass, uint32_t stage,
                                uint32_t consumer) {
   const uint32_t from = pass->stages[stage].rank;
-  const uint32_t to = consumer < pass->stage_count ? pass->stages[consumer].rank : WEFT_RANK_NONE;
+  const uint32_t to = pass->stages[consumer].rank;
   return from == WEFT_RANK_NONE || from == to ? WEFT_RANK_NONE : to;
 }
 
-/* The rank that an op's result goes to; with several consumers, the last one's. A transfer is one
- * more action here and one more there, which makes the sizes of the rows to come exact. */
+/* Returns who takes an op's results. A transfer is one more action here and one more there, which
+ * makes the sizes of the rows to come exact. */
 static uint32_t link_stage(struct transfer_pass *pass, enum weft_op op, uint32_t stage,
                            uint64_t results) {
   const struct weft_action action = weft_action_make(op, stage, 0);
   const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
-  uint32_t to = WEFT_RANK_NONE;
+  uint32_t last = WEFT_RANK_NONE;
   for (uint32_t k = 0; k < count; k++) {
-    to = rank_to(pass, stage, weft_action_output_at(pass->graph, action, k));
+    const uint32_t to = rank_to(pass, stage, weft_action_output_at(pass->graph, action, k));
     if (to != WEFT_RANK_NONE) {
+      last = to;
       pass->row_sizes[pass->stages[stage].rank] += results;
       pass->row_sizes[to] += results;
       pass->transfers += results;
     }
   }
-  return to;
-}
-
-static void link_stages(struct transfer_pass *pass) {
-  for (uint32_t s = 0; s < pass->stage_count; s++) {
-    struct stage *stage = &pass->stages[s];
-    stage->activation_to = link_stage(pass, WEFT_OP_F, s, stage->activations);
-    stage->gradient_to = link_stage(pass, WEFT_OP_B, s, stage->gradients);
-  }
+  return last;
 }
 
 static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_action action,
@@ -144,21 +137,19 @@ static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
 
-/* A graph may have more stages than the table. */
-WEFT_GRAPH_INLINE bool is_made(const struct transfer_pass *pass, const struct weft_graph *graph,
-                               struct weft_action action, uint32_t producer) {
-  return (graph == NULL || producer < pass->stage_count) &&
-         ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
+static inline bool is_made(const struct transfer_pass *pass, struct weft_action action,
+                           uint32_t producer) {
+  return ((*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1) != 0;
 }
 
 WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct weft_graph *graph,
                                 struct weft_action action) {
   const uint32_t count = weft_action_input_count(graph, action, pass->stage_count);
-  if (graph == NULL) { /* one at most */
-    return count == 0 || is_made(pass, NULL, action, weft_action_input_at(NULL, action, 0));
+  if (graph == NULL) { /* one at most: no loop */
+    return count == 0 || is_made(pass, action, weft_action_input_at(NULL, action, 0));
   }
   for (uint32_t k = 0; k < count; k++) {
-    if (!is_made(pass, graph, action, weft_action_input_at(graph, action, k))) {
+    if (!is_made(pass, action, weft_action_input_at(graph, action, k))) {
       return false;
     }
   }
@@ -193,35 +184,26 @@ WEFT_GRAPH_INLINE void send_to(struct transfer_pass *pass, const struct weft_gra
   }
 }
 
-/* Over all edges, ascending. */
-static void publish_in_graph(struct transfer_pass *pass, struct walker *from,
-                             struct weft_action action) {
-  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
-  for (uint32_t k = 0; k < count; k++) {
-    const uint32_t consumer = weft_action_output_at(pass->graph, action, k);
-    const uint32_t rank = rank_to(pass, action.stage, consumer);
-    if (rank != WEFT_RANK_NONE) {
-      send_to(pass, pass->graph, from, action, consumer, rank);
-    }
-  }
-}
-
-/* Marks what an action made, and sends it where it is needed on another rank. */
+/* Marks what an action made, and sends it where it is needed on another rank: over all edges,
+ * ascending. */
 WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_graph *graph,
                                struct walker *from, struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
   *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
-  if (graph != NULL) {
-    publish_in_graph(pass, from, action);
+  const struct stage *stage = &pass->stages[action.stage];
+  const uint32_t last = action.op == WEFT_OP_F ? stage->activation_to : stage->gradient_to;
+  if (last == WEFT_RANK_NONE) {
     return;
   }
-  const bool forward = action.op == WEFT_OP_F;
-  const struct stage *stage = &pass->stages[action.stage];
-  const uint32_t rank = forward ? stage->activation_to : stage->gradient_to;
-  if (rank != WEFT_RANK_NONE) {
-    send_to(pass, graph, from, action, forward ? action.stage + 1u : action.stage - 1u, rank);
+  const uint32_t count = weft_action_output_count_nonzero(graph, action);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t consumer = weft_action_output_at(graph, action, k);
+    const uint32_t rank = count == 1 ? last : rank_to(pass, action.stage, consumer);
+    if (rank != WEFT_RANK_NONE) {
+      send_to(pass, graph, from, action, consumer, rank);
+    }
   }
 }
 
@@ -428,7 +410,7 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
 
 static void add_wait(const struct transfer_pass *pass, struct weft_action action, uint32_t producer,
                      char *buffer, size_t size, size_t *used) {
-  const uint32_t rank = producer < pass->stage_count ? pass->stages[producer].rank : WEFT_RANK_NONE;
+  const uint32_t rank = pass->stages[producer].rank;
   int added;
   if (rank == WEFT_RANK_NONE) {
     added =
@@ -452,7 +434,7 @@ static void add_waits(const struct transfer_pass *pass, struct weft_action actio
   bool first = true;
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t producer = weft_action_input_at(pass->graph, action, k);
-    if (is_made(pass, pass->graph, action, producer)) {
+    if (is_made(pass, action, producer)) {
       continue;
     }
     if (!first && *used + 1 < size) {
@@ -523,17 +505,19 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
   struct weft_program *lowered;
   read_rows(pass);
   WEFT_TRY(check_one_rank_per_stage(pass, error));
-  link_stages(pass);
+  for (uint32_t s = 0; s < pass->stage_count; s++) {
+    struct stage *stage = &pass->stages[s];
+    stage->activation_to = link_stage(pass, WEFT_OP_F, s, stage->activations);
+    stage->gradient_to = link_stage(pass, WEFT_OP_B, s, stage->gradients);
+  }
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
   enum weft_status status = WEFT_OK;
   if (pass->input->by_time) {
     status = go_by_time(pass, error);
-  } else if (pass->graph == NULL) {
-    go_round(pass, NULL);
   } else {
-    go_round(pass, pass->graph);
+    WEFT_TWICE(graph, pass->graph, go_round(pass, graph));
   }
   if (status != WEFT_OK || is_stuck(pass)) {
     weft_program_destroy(lowered);
@@ -549,6 +533,7 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
                                      struct weft_error *error) {
   assert(input->program != NULL && out != NULL);
   const struct weft_program *program = input->program;
+  assert(weft_program_is_sound(program));
   const uint32_t n = program->stage_count, p = program->rank_count;
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error)); /* guards the bit maps */
