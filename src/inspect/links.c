@@ -26,8 +26,7 @@ struct weft_links {
   uint32_t *rank_of;           /* [stage] */
   uint32_t *last_backward;     /* [stage] record of the last B or W */
   struct producers *producers; /* [stage][microbatch] */
-  uint32_t *received; /* first RECV, or WEFT_MATCH_NONE: [channel][microbatch], or in a chain
-                         [stage][microbatch][activation, gradient] */
+  uint32_t *received;          /* [channel][microbatch] first RECV, or WEFT_MATCH_NONE */
 };
 
 static struct producers *producers_of(const struct weft_links *links, uint32_t stage,
@@ -35,33 +34,10 @@ static struct producers *producers_of(const struct weft_links *links, uint32_t s
   return &links->producers[(uint64_t)stage * links->program->microbatch_count + microbatch];
 }
 
-/* Where the RECV of input number k of an action is noted: in a chain, by the action's stage. */
-WEFT_GRAPH_INLINE uint32_t received_input(const struct weft_links *links,
-                                          const struct weft_graph *graph, struct weft_action action,
-                                          uint32_t k) {
-  const uint64_t microbatches = links->program->microbatch_count;
-  if (graph == NULL) {
-    const uint64_t pair = action.stage * microbatches + action.microbatch;
-    return links->received[2 * pair + (action.op != WEFT_OP_F)];
-  }
-  const uint32_t channel = weft_action_input_channel(graph, action, k);
-  return links->received[channel * microbatches + action.microbatch];
-}
-
 static void note_first(uint32_t *first, uint64_t record) {
   *first = *first == WEFT_MATCH_NONE ? (uint32_t)record : *first;
 }
 
-static void note_graph_recv(const struct weft_links *links, struct weft_action recv,
-                            uint64_t record) {
-  const uint32_t channel = weft_graph_channel_of(links->program->graph, recv);
-  if (channel != WEFT_EDGE_NONE) {
-    const size_t microbatches = links->program->microbatch_count;
-    note_first(&links->received[channel * microbatches + recv.microbatch], record);
-  }
-}
-
-/* A call with NULL is for chains. */
 WEFT_GRAPH_INLINE void note_producers(const struct weft_links *links,
                                       const struct weft_graph *graph) {
   const struct weft_program *program = links->program;
@@ -73,6 +49,7 @@ WEFT_GRAPH_INLINE void note_producers(const struct weft_links *links,
   for (uint64_t i = 0; i < count; i++) {
     const struct weft_action action = actions[i];
     const size_t pair = action.stage * microbatches + action.microbatch;
+    uint32_t channel;
     switch (action.op) {
       case WEFT_OP_F: note_first(&producers[pair].activation, i); break;
       case WEFT_OP_B:
@@ -83,10 +60,9 @@ WEFT_GRAPH_INLINE void note_producers(const struct weft_links *links,
       case WEFT_OP_W: last_backward[action.stage] = (uint32_t)i; break;
       case WEFT_OP_RECV_F:
       case WEFT_OP_RECV_B:
-        if (graph == NULL && action.skip == 0) {
-          note_first(&received[2 * pair + (action.op == WEFT_OP_RECV_B)], i);
-        } else if (graph != NULL) {
-          note_graph_recv(links, action, i);
+        channel = weft_channel_of_recv(graph, program->stage_count, action);
+        if (channel != WEFT_EDGE_NONE) {
+          note_first(&received[channel * microbatches + action.microbatch], i);
         }
         break;
       default: break;
@@ -129,11 +105,7 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
     return status;
   }
   (void)weft_placement_infer(program, links->rank_of);
-  if (program->graph == NULL) {
-    note_producers(links, NULL);
-  } else {
-    note_producers(links, program->graph);
-  }
+  WEFT_TWICE(graph, program->graph, note_producers(links, graph));
   *out = links;
   return WEFT_OK;
 }
@@ -164,14 +136,15 @@ static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
 }
 
 /* What the RECV of each input brings, else what the stage at the other end makes. */
-WEFT_GRAPH_INLINE unsigned add_inputs_in(const struct weft_links *links,
+WEFT_GRAPH_INLINE unsigned add_inputs_of(const struct weft_links *links,
                                          const struct weft_graph *graph, struct weft_action action,
                                          uint64_t *needs, unsigned count) {
   const struct weft_program *program = links->program;
   const uint32_t inputs = weft_action_input_count(graph, action, program->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
     const uint32_t stage = weft_action_input_at(graph, action, k);
-    uint32_t need = received_input(links, graph, action, k);
+    const uint64_t channel = weft_action_input_channel(graph, action, k);
+    uint32_t need = links->received[channel * program->microbatch_count + action.microbatch];
     if (need == WEFT_MATCH_NONE && stage < program->stage_count) {
       const struct producers *other = producers_of(links, stage, action.microbatch);
       need = action.op == WEFT_OP_F ? other->activation : other->gradient;
@@ -181,16 +154,10 @@ WEFT_GRAPH_INLINE unsigned add_inputs_in(const struct weft_links *links,
   return count;
 }
 
-static __attribute__((noinline)) unsigned add_graph_inputs(const struct weft_links *links,
-                                                           struct weft_action action,
-                                                           uint64_t *needs, unsigned count) {
-  return add_inputs_in(links, links->program->graph, action, needs, count);
-}
-
-WEFT_GRAPH_INLINE unsigned add_inputs(const struct weft_links *links, struct weft_action action,
-                                      uint64_t *needs, unsigned count) {
-  return links->program->graph == NULL ? add_inputs_in(links, NULL, action, needs, count)
-                                       : add_graph_inputs(links, action, needs, count);
+static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
+                           uint64_t *needs, unsigned count) {
+  WEFT_TWICE(graph, links->program->graph,
+             return add_inputs_of(links, graph, action, needs, count));
 }
 
 unsigned weft_links_needs(const struct weft_links *links, uint64_t record,

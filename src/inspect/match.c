@@ -79,11 +79,7 @@ enum weft_status weft_program_match(const struct weft_program *program, uint32_t
   if (program->action_count > 0) {
     memset(matches, 0xff, program->action_count * sizeof *matches);
   }
-  if (program->graph == NULL) {
-    match_transfers(program, NULL, first_send, matches);
-  } else {
-    match_transfers(program, program->graph, first_send, matches);
-  }
+  WEFT_TWICE(graph, program->graph, match_transfers(program, graph, first_send, matches));
   pair_ties(program, matches);
   weft_array_free(program->allocator, first_send, messages, sizeof *first_send);
   return WEFT_OK;
