@@ -178,10 +178,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
   struct weft_program *table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
-  enum weft_status status = WEFT_OK;
-  if (like->graph != NULL) {
-    status = weft_program_set_graph(table, like->graph, error);
-  }
+  enum weft_status status = weft_program_set_graph(table, like->graph, error);
   if (status == WEFT_OK) {
     status = weft_lower(allocator, table, &options, out, error);
   }

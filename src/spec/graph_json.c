@@ -315,6 +315,9 @@ enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const 
 }
 
 void weft_graph_print(const struct weft_graph *graph, struct weft_json *json, const char *key) {
+  if (graph == NULL) {
+    return;
+  }
   weft_json_open(json, key, '{');
   weft_json_string(json, "schema", SCHEMA);
   if (graph->names != NULL) {

@@ -49,23 +49,14 @@ static void add_difference(struct weft_text *text, const struct weft_difference 
 enum link { LINK_NONE, LINK_FORWARD, LINK_BOTH };
 
 static uint32_t edge_count(const struct weft_program *program) {
-  return program->graph != NULL     ? program->graph->edge_count
-         : program->stage_count > 0 ? program->stage_count - 1
-                                    : 0;
-}
-
-static struct weft_edge edge_at(const struct weft_program *program, uint32_t e) {
-  return program->graph != NULL ? program->graph->edges[e] : weft_edge_make(e, e + 1);
+  return weft_graph_edge_count(program->graph, program->stage_count);
 }
 
 static enum link find_link(const struct weft_program *program, struct weft_edge edge) {
-  if (program->graph == NULL) {
-    return edge.to == edge.from + 1 && edge.to < program->stage_count ? LINK_BOTH : LINK_NONE;
-  }
   const uint32_t e = weft_graph_find(program->graph, edge.from, edge.to);
-  return e == WEFT_EDGE_NONE                 ? LINK_NONE
-         : program->graph->edges[e].gradient ? LINK_BOTH
-                                             : LINK_FORWARD;
+  return e >= edge_count(program)                    ? LINK_NONE
+         : weft_graph_edge(program->graph, e).gradient ? LINK_BOTH
+                                                     : LINK_FORWARD;
 }
 
 struct edge_difference {
@@ -80,8 +71,8 @@ static bool next_edge(const struct weft_program *a, const struct weft_program *b
   const uint64_t count_a = edge_count(a), count = count_a + edge_count(b);
   while (*at < count) {
     const uint64_t k = (*at)++;
-    const struct weft_edge edge =
-        k < count_a ? edge_at(a, (uint32_t)k) : edge_at(b, (uint32_t)(k - count_a));
+    const struct weft_edge edge = k < count_a ? weft_graph_edge(a->graph, (uint32_t)k)
+                                              : weft_graph_edge(b->graph, (uint32_t)(k - count_a));
     *found = (struct edge_difference){edge, find_link(a, edge), find_link(b, edge)};
     if (k < count_a ? found->a != found->b : found->a == LINK_NONE) {
       return true;

@@ -163,19 +163,20 @@ static int64_t occupied_ticks(const struct run *run, double bytes) {
 /* How long the messages of each edge occupy their channel, as the simulator has it. */
 static int make_channels(struct run *run) {
   const struct weft_graph *graph = run->program->graph;
-  if (graph == NULL || graph->edge_count == 0 || !run->transport->virtual_time) {
+  const uint32_t edges = weft_graph_edge_count(graph, run->program->stage_count);
+  if (edges == 0 || !run->transport->virtual_time) {
     return WEFT_CLI_OK;
   }
-  run->channel_count = 2 * graph->edge_count;
+  run->channel_count = 2 * edges;
   run->channel_ticks =
       weft_array_allocate(run->cli->allocator, run->channel_count, sizeof *run->channel_ticks);
   if (run->channel_ticks == NULL) {
     return weft_cli_fail_memory(run->cli);
   }
-  for (uint32_t e = 0; e < graph->edge_count; e++) {
-    const struct weft_edge *edge = &graph->edges[e];
-    run->channel_ticks[2 * e] = occupied_ticks(run, edge->bytes);
-    run->channel_ticks[2 * e + 1] = occupied_ticks(run, edge->gradient_bytes);
+  for (uint32_t e = 0; e < edges; e++) {
+    const struct weft_edge edge = weft_graph_edge(graph, e);
+    run->channel_ticks[2 * e] = occupied_ticks(run, edge.bytes);
+    run->channel_ticks[2 * e + 1] = occupied_ticks(run, edge.gradient_bytes);
   }
   return WEFT_CLI_OK;
 }
@@ -422,9 +423,9 @@ static int run_as_rank(const struct run *given) {
   if (status == WEFT_CLI_OK) {
     run.cli = &job.cli;
     run.job = &job;
-    const char *graph = run.arguments->texts[WEFT_CLI_OPTION_GRAPH];
+    const char *edges = run.arguments->texts[WEFT_CLI_OPTION_GRAPH];
     status = weft_cli_is_standard_input(run.arguments->operands[0]) ||
-                     (graph != NULL && weft_cli_is_standard_input(graph))
+                     (edges != NULL && weft_cli_is_standard_input(edges))
                  ? weft_cli_job_share_input(&job)
                  : WEFT_CLI_OK;
   }

@@ -261,16 +261,17 @@ static int apply_graph(const struct weft_cli *cli, const struct weft_cli_argumen
                        const char *name, struct weft_program *program) {
   WEFT_SCOPED(weft_graph) graph = NULL;
   struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
-  if (graph == NULL) {
+  const bool has_row = program->graph != NULL;
+  if (!arguments->given[WEFT_CLI_OPTION_GRAPH]) {
     return WEFT_CLI_OK;
   }
+  WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
   const char *graph_name = weft_cli_input_name(arguments->texts[WEFT_CLI_OPTION_GRAPH]);
-  if (program->graph != NULL && !weft_graph_equal(program->graph, graph)) {
+  if (has_row && !weft_graph_equal(program->graph, graph)) {
     return fail_edges(cli, name, graph_name, program->graph, graph);
   }
   /* A table with the row may lack stages, which verification reports; another graph is a mistake. */
-  if (program->stage_count < graph->stage_count && program->graph == NULL) {
+  if (program->stage_count < graph->stage_count && !has_row) {
     return weft_cli_usage(cli, "use the graph that the table was made for",
                           "%s: %" PRIu32 " stage%s, and a graph of %" PRIu32,
                           weft_cli_quoted(name).text, program->stage_count,

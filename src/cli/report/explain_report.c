@@ -133,7 +133,7 @@ static void add_stages(struct weft_text *text, const struct weft_cli_explain_rep
                        uint32_t rank) {
   const struct weft_graph *graph = report->program->graph;
   unsigned count = 0;
-  for (uint32_t s = 0; graph != NULL && graph->names != NULL && s < graph->stage_count; s++) {
+  for (uint32_t s = 0; weft_graph_has_names(graph) && s < graph->stage_count; s++) {
     if (weft_links_owner(report->links, s) == rank) {
       weft_text_add(text, count++ > 0 ? ", stage " : "; stage ");
       weft_graph_add_stage(graph, s, text);
@@ -328,9 +328,7 @@ void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain
   weft_json_number(&json, "ranks", program->rank_count);
   weft_json_number(&json, "stages", program->stage_count);
   weft_json_number(&json, "microbatches", program->microbatch_count);
-  if (program->graph != NULL) {
-    weft_graph_print(program->graph, &json, "graph");
-  }
+  weft_graph_print(program->graph, &json, "graph");
   weft_json_open(&json, "rows", '[');
   for (uint32_t rank = report->rank_first; rank < report->rank_end; rank++) {
     add_json_row(&json, report, rank);

@@ -84,9 +84,7 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
   weft_json_number(&json, "microbatches", program->microbatch_count);
   weft_json_number(&json, "actions", program->action_count);
   weft_json_string(&json, "hash", hash);
-  if (program->graph != NULL) {
-    weft_graph_print(program->graph, &json, "graph");
-  }
+  weft_graph_print(program->graph, &json, "graph");
   add_rows(&json, program);
   weft_json_end(&json);
 }

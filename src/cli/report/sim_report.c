@@ -53,14 +53,15 @@ struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
 void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, uint32_t rank_count,
                         const struct weft_graph *graph) {
   char sentence[96];
-  if (costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && graph == NULL) {
+  const uint32_t stages = weft_graph_stage_count(graph);
+  if (costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && stages == 0) {
     weft_text_add(text,
                   "times are of a rank's share of the model: with v stages per rank\n"
                   "each stage takes 1/v of its time and of its activations");
     return;
   }
-  weft_text_add(text, weft_costs_describe(costs, rank_count, graph != NULL ? graph->stage_count : 1,
-                                          sentence, sizeof sentence));
+  weft_text_add(text, weft_costs_describe(costs, rank_count, stages > 0 ? stages : 1, sentence,
+                                          sizeof sentence));
 }
 
 void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
@@ -226,7 +227,7 @@ static void add_path(struct weft_text *text, const struct weft_cli_sim_report *r
     return;
   }
   const struct weft_graph *graph = simulation->program->graph;
-  const bool named = graph != NULL && graph->names != NULL;
+  const bool named = weft_graph_has_names(graph);
   weft_text_addf(text, "\ncritical path: %" PRIu64 " actions\n%12s  %12s   rank  action%s\n",
                  report->path_count, "begin", "end", named ? "      stage" : "");
   for (uint64_t k = 0; k < report->path_count; k++) {

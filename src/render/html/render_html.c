@@ -358,8 +358,11 @@ static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool
 }
 
 /* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have
- * some; "" for a stage without one. */
+ * some; "" for a stage without one. Nothing of a chain. */
 static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
+  if (graph == NULL) {
+    return;
+  }
   weft_text_add(text, ",\"edges\":[");
   for (uint32_t e = 0; e < graph->edge_count; e++) {
     const struct weft_edge *edge = &graph->edges[e];
@@ -405,9 +408,7 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   }
   weft_text_add(text, ",\"unit\":");
   weft_add_json_string(text, picture->costs != NULL ? picture->costs->unit : "");
-  if (program->graph != NULL) {
-    add_graph(text, program->graph);
-  }
+  add_graph(text, program->graph);
   add_stage_colours(text, program->stage_count, false);
   add_stage_colours(text, program->stage_count, true);
   weft_text_add(text, ",\"data\":\"");

@@ -107,6 +107,11 @@ static void add_stage_name(struct trace *trace, uint32_t stage) {
   }
 }
 
+/* Where stages form a graph, a transfer's other end is not simply the neighbour. */
+static bool names_edge(const struct trace *trace, const struct weft_action *action, uint32_t ops) {
+  return trace->program->graph != NULL && weft_op_in(action->op, ops);
+}
+
 static void add_action_args(struct trace *trace, const struct weft_action *action) {
   weft_text_addf(trace->text, "\"op\":\"%s\"", weft_op_info(action->op)->text);
   if (action->op != WEFT_OP_OVERLAP_F_B) {
@@ -116,7 +121,7 @@ static void add_action_args(struct trace *trace, const struct weft_action *actio
   if (weft_op_info(action->op)->has_microbatch) {
     weft_text_addf(trace->text, ",\"microbatch\":%" PRIu32, action->microbatch);
   }
-  if (trace->program->graph != NULL && weft_op_in(action->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+  if (names_edge(trace, action, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     weft_text_addf(trace->text, ",\"other_stage\":%" PRIu32, weft_transfer_other(*action));
   }
 }
@@ -134,7 +139,7 @@ static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
     const struct weft_action *action = &trace->program->actions[awaited->record];
     weft_action_print(action, trace->text);
     weft_text_addf(trace->text, " on rank %" PRIu32, awaited->rank);
-    if (trace->program->graph != NULL && weft_op_in(action->op, WEFT_OPS_RECV)) {
+    if (names_edge(trace, action, WEFT_OPS_RECV)) {
       const uint32_t other = weft_transfer_other(*action), stage = action->stage;
       weft_text_addf(trace->text, " over the edge %" PRIu32 ">%" PRIu32,
                      other < stage ? other : stage, other < stage ? stage : other);
