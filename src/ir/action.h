@@ -276,6 +276,26 @@ static inline uint32_t weft_action_input_channel(const struct weft_graph *graph,
   return 2 * list->edges[list->begin[action.stage] + k] + gradient;
 }
 
+/* That takes output number k of an action away, < weft_action_output_count(). */
+static inline uint32_t weft_action_output_channel(const struct weft_graph *graph,
+                                                  struct weft_action action, uint32_t k) {
+  const uint32_t gradient = action.op != WEFT_OP_F;
+  if (graph == NULL) {
+    return 2u * action.stage + gradient;
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, false);
+  return 2 * list->edges[list->begin[action.stage] + k] + gradient;
+}
+
+/* The size of a channel's messages; < 0: the graph does not say, and a chain never does. */
+static inline double weft_channel_bytes(const struct weft_graph *graph, uint32_t channel) {
+  if (graph == NULL) {
+    return -1;
+  }
+  const struct weft_edge *edge = &graph->edges[channel / 2];
+  return channel % 2 == 0 ? edge->bytes : edge->gradient_bytes;
+}
+
 /* The stages at its ends; one beyond all stages where a chain ends. */
 static inline void weft_channel_ends(const struct weft_graph *graph, uint32_t channel,
                                      uint32_t *from, uint32_t *to) {

@@ -16,113 +16,15 @@ static void wake(struct weft_machine *machine, uint32_t agent) {
   }
 }
 
-/* ---- The clock ---- */
-
-static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t *made_at(const struct weft_machine *machine, bool gradient, uint32_t stage,
-                        uint32_t microbatch) {
-  const uint64_t pairs = weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
-  return &machine->clock
-              ->made_at[gradient * pairs + weft_placed_pair(&machine->placed, stage, microbatch)];
-}
-
-static int64_t *received_at(const struct weft_machine *machine, const uint8_t *received,
-                            uint8_t bit) {
-  return &machine->clock->received_at[2 * (received - machine->made) + (bit >> 1)];
-}
-
-/* When what an action takes of a stage of another rank is there; 0 where it does not wait. */
-WEFT_GRAPH_INLINE int64_t input_at(const struct weft_machine *machine,
-                                   const struct weft_graph *graph, struct weft_action action,
-                                   uint32_t producer) {
-  if (!machine->has_queues) {
-    return *made_at(machine, action.op != WEFT_OP_F, producer, action.microbatch);
-  }
-  uint8_t bit;
-  const uint8_t *received =
-      weft_machine_received(machine, graph, weft_machine_receive_of(graph, action, producer), &bit);
-  return received != NULL ? *received_at(machine, received, bit) : 0;
-}
-
-/* Of a cell of compute whose inputs are there. */
-WEFT_GRAPH_INLINE void pass_time(struct weft_machine *machine, const struct weft_graph *graph,
-                                 uint32_t rank, const struct weft_action *cell) {
-  int64_t *free_at = &machine->clock->free_at[rank];
-  for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
-    const uint32_t inputs = weft_action_input_count(graph, cell[part], machine->placed.stage_count);
-    for (uint32_t k = 0; k < inputs; k++) {
-      const uint32_t producer = weft_action_input_at(graph, cell[part], k);
-      if (machine->placed.rank_of[producer] != rank) {
-        *free_at = later(*free_at, input_at(machine, graph, cell[part], producer));
-      }
-    }
-  }
-  *free_at += weft_cell_work(cell);
-  for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
-    if (weft_op_in(cell[part].op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
-      *made_at(machine, cell[part].op != WEFT_OP_F, cell[part].stage, cell[part].microbatch) =
-          *free_at;
-    }
-  }
-}
-
-/* Of a SEND whose message is put into its channel. */
-static void pass_time_to_offer(struct weft_machine *machine, uint32_t agent,
-                               struct weft_action send, uint64_t message) {
-  machine->clock->offered_at[message] =
-      later(machine->clock->free_at[agent],
-            *made_at(machine, send.op == WEFT_OP_SEND_B, send.stage, send.microbatch));
-}
-
-/* Of a SEND that is done, when there is room for its message, `number` on its channel. */
-static void pass_time_to_send(struct weft_machine *machine, uint32_t agent, uint32_t number,
-                              uint64_t message) {
-  const struct weft_machine_clock *clock = machine->clock;
-  clock->free_at[agent] = later(clock->free_at[agent], clock->offered_at[message]);
-  if (machine->capacity <= number) {
-    clock->free_at[agent] =
-        later(clock->free_at[agent], clock->taken_at[message - machine->capacity]);
-  }
-}
-
-static void pass_time_to_receive(struct weft_machine *machine, uint32_t agent, uint64_t message) {
-  const struct weft_machine_clock *clock = machine->clock;
-  clock->free_at[agent] = later(clock->free_at[agent], clock->offered_at[message]);
-  clock->taken_at[message] = clock->free_at[agent];
-}
-
-int64_t weft_machine_made_at(const struct weft_machine *machine, bool gradient, uint32_t stage,
-                             uint32_t microbatch) {
-  assert(machine->clock != NULL && stage < machine->placed.stage_count &&
-         microbatch < machine->placed.microbatch_count);
-  return *made_at(machine, gradient, stage, microbatch);
-}
-
-int64_t weft_machine_end(const struct weft_machine *machine) {
-  assert(machine->clock != NULL);
-  int64_t end = 0;
-  for (uint32_t a = 0; a < machine->agents.count; a++) {
-    if (weft_machine_is_stuck(machine, a)) {
-      return -1;
-    }
-    end = later(end, machine->clock->free_at[a]);
-  }
-  return end;
-}
-
 /* ---- Programs: channels ---- */
 
 WEFT_GRAPH_INLINE bool try_send(struct weft_machine *machine, const struct weft_graph *graph,
-                                uint32_t agent, struct weft_action send, bool timed) {
+                                uint32_t agent, struct weft_action send) {
   struct weft_agent_state *state = &machine->states[agent];
   const uint32_t channel = weft_machine_channel(machine, graph, send);
   if (!state->offered) {
     state->offered = true;
     state->message = machine->sent[channel]++;
-    if (timed) {
-      pass_time_to_offer(machine, agent, send, machine->queue.first[channel] + state->message);
-    }
     if (state->message == machine->taken[channel]) {
       wake(machine, weft_machine_receiver(machine, graph, send));
     }
@@ -132,15 +34,11 @@ WEFT_GRAPH_INLINE bool try_send(struct weft_machine *machine, const struct weft_
     return false;
   }
   state->offered = false;
-  if (timed) {
-    pass_time_to_send(machine, agent, state->message,
-                      machine->queue.first[channel] + state->message);
-  }
   return true;
 }
 
 WEFT_GRAPH_INLINE bool try_receive(struct weft_machine *machine, const struct weft_graph *graph,
-                                   uint32_t agent, struct weft_action recv, bool timed) {
+                                   struct weft_action recv) {
   struct weft_action send;
   if (!weft_action_partner(recv, machine->placed.stage_count, &send)) {
     return true;
@@ -149,9 +47,6 @@ WEFT_GRAPH_INLINE bool try_receive(struct weft_machine *machine, const struct we
   const struct weft_action *first = weft_machine_oldest(machine, channel);
   if (first == NULL || !weft_action_equal(*first, send)) {
     return false;
-  }
-  if (timed) {
-    pass_time_to_receive(machine, agent, machine->queue.first[channel] + machine->taken[channel]);
   }
   machine->taken[channel]++;
   wake(machine, weft_machine_sender(machine, graph, send)); /* its SEND may be done now */
@@ -191,12 +86,9 @@ WEFT_GRAPH_INLINE bool has_inputs(const struct weft_machine *machine,
 }
 
 WEFT_GRAPH_INLINE bool try_compute(struct weft_machine *machine, const struct weft_graph *graph,
-                                   uint32_t rank, const struct weft_action *cell, bool timed) {
+                                   uint32_t rank, const struct weft_action *cell) {
   if (!has_inputs(machine, graph, rank, cell)) {
     return false;
-  }
-  if (timed) {
-    pass_time(machine, graph, rank, cell);
   }
   for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
     make(machine, graph, cell[k]);
@@ -206,33 +98,20 @@ WEFT_GRAPH_INLINE bool try_compute(struct weft_machine *machine, const struct we
 
 /* ---- Queues: compute and transfers beside each other ---- */
 
-/* Whether what a transfer waits for on its own rank is done. */
-WEFT_GRAPH_INLINE bool is_issued(const struct weft_machine *machine, uint32_t rank, uint32_t agent,
-                                 struct weft_action transfer, bool timed) {
-  if (!timed) {
-    return weft_machine_is_issued(machine, rank, weft_machine_record_number(machine, agent));
-  }
-  return weft_op_in(transfer.op, WEFT_OPS_RECV) ||
-         *made_at(machine, transfer.op == WEFT_OP_SEND_B, transfer.stage, transfer.microbatch) >= 0;
-}
-
 WEFT_GRAPH_INLINE bool try_queue(struct weft_machine *machine, const struct weft_graph *graph,
-                                 uint32_t agent, const struct weft_action *transfer, bool timed) {
+                                 uint32_t agent, const struct weft_action *transfer) {
   const uint32_t rank = weft_agent_rank(&machine->agents, agent);
-  if (!is_issued(machine, rank, agent, *transfer, timed)) {
+  if (!weft_machine_is_issued(machine, rank, weft_machine_record_number(machine, agent))) {
     return false;
   }
   if (weft_op_in(transfer->op, WEFT_OPS_SEND)) {
-    return try_send(machine, graph, agent, *transfer, timed);
+    return try_send(machine, graph, agent, *transfer);
   }
-  if (!try_receive(machine, graph, agent, *transfer, timed)) {
+  if (!try_receive(machine, graph, *transfer)) {
     return false;
   }
   uint8_t bit, *received = weft_machine_received(machine, graph, *transfer, &bit);
   *received |= bit; /* there is one: this is it */
-  if (timed) {
-    *received_at(machine, received, bit) = machine->clock->free_at[agent];
-  }
   wake(machine, rank);
   return true;
 }
@@ -271,36 +150,31 @@ WEFT_GRAPH_INLINE void note_early(struct weft_machine *machine, const struct wef
 /* ---- The run ---- */
 
 WEFT_GRAPH_INLINE bool try_cell(struct weft_machine *machine, const struct weft_graph *graph,
-                                uint32_t agent, const struct weft_action *cell, bool timed) {
+                                uint32_t agent, const struct weft_action *cell) {
   if (!machine->has_transfers) {
-    return try_compute(machine, graph, agent, cell, timed);
+    return try_compute(machine, graph, agent, cell);
   }
   if (machine->has_queues && agent >= machine->agents.rank_count) {
-    return try_queue(machine, graph, agent, cell, timed);
+    return try_queue(machine, graph, agent, cell);
   }
   if (machine->has_queues) {
-    const bool ready = has_inputs(machine, graph, agent, cell);
-    if (timed && ready) {
-      pass_time(machine, graph, agent, cell);
-    }
-    return ready;
+    return has_inputs(machine, graph, agent, cell);
   }
   if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
-    return try_send(machine, graph, agent, *cell, false);
+    return try_send(machine, graph, agent, *cell);
   }
-  return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(machine, graph, agent, *cell, false);
+  return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(machine, graph, *cell);
 }
 
 /* Until every agent has finished or must wait. */
-WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct weft_graph *graph,
-                                  bool timed) {
+WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct weft_graph *graph) {
   while (machine->work_count > 0) {
     const uint32_t agent = machine->work[--machine->work_count];
     struct weft_agent_state *state = &machine->states[agent];
     const uint64_t from = state->at;
     state->queued = false;
     while (state->at < state->end &&
-           try_cell(machine, graph, agent, weft_machine_next(machine, agent), timed)) {
+           try_cell(machine, graph, agent, weft_machine_next(machine, agent))) {
       state->at += machine->has_queues ? 1 : weft_cell_records(weft_machine_next(machine, agent));
     }
     if (machine->has_queues && agent < machine->agents.rank_count && state->at > from) {
@@ -311,11 +185,7 @@ WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct wef
 
 static void run_on(struct weft_machine *machine) {
   const struct weft_graph *graph = machine->placed.graph;
-  if (machine->clock != NULL) {
-    graph == NULL ? run_agents(machine, NULL, true) : run_agents(machine, graph, true);
-  } else {
-    graph == NULL ? run_agents(machine, NULL, false) : run_agents(machine, graph, false);
-  }
+  graph == NULL ? run_agents(machine, NULL) : run_agents(machine, graph);
 }
 
 static void start(struct weft_machine *machine) {
@@ -353,7 +223,7 @@ static void take_turn(struct weft_machine *machine, uint32_t agent,
   }
   const struct weft_action *cell = weft_machine_next(machine, agent);
   const uint64_t record = weft_machine_record_number(machine, agent);
-  if (!try_cell(machine, machine->placed.graph, agent, cell, machine->clock != NULL)) {
+  if (!try_cell(machine, machine->placed.graph, agent, cell)) {
     watch->waits(watch->context, agent);
     return;
   }
@@ -404,7 +274,10 @@ static uint64_t made_size(const struct weft_machine *machine) {
 
 static bool allocate(struct weft_machine *machine, const struct weft_comm_model *model) {
   const struct weft_allocator *allocator = machine->allocator;
-  if (!weft_agents_init(&machine->agents, allocator, &machine->placed, model,
+  const struct weft_channel_model_info *info = weft_channel_model_info(model->channel);
+  /* Posted transfers wait for those of their own channel alone. */
+  const enum weft_channel_scope scope = info->asynchronous ? info->at_rank : info->messages;
+  if (!weft_agents_init(&machine->agents, allocator, &machine->placed, scope,
                         machine->has_queues)) {
     return false;
   }
@@ -432,34 +305,6 @@ static bool allocate(struct weft_machine *machine, const struct weft_comm_model 
   return machine->sent != NULL && machine->taken != NULL;
 }
 
-static int64_t *allocate_times(struct weft_arena *arena, uint64_t count) {
-  int64_t *times = weft_arena_allocate(arena, count, sizeof *times);
-  for (uint64_t k = 0; times != NULL && k < count; k++) {
-    times[k] = -1;
-  }
-  return times;
-}
-
-static bool allocate_clock(struct weft_machine *machine) {
-  struct weft_arena *arena = &machine->clock_arena;
-  struct weft_machine_clock *clock = weft_arena_allocate(arena, 1, sizeof *clock);
-  if (clock == NULL) {
-    return false;
-  }
-  *clock = (struct weft_machine_clock){
-      .free_at = allocate_times(arena, machine->agents.count),
-      .made_at = allocate_times(
-          arena, 2 * weft_placed_pair(&machine->placed, machine->placed.stage_count, 0)),
-      .received_at = allocate_times(arena, 2 * made_size(machine)),
-      .offered_at = allocate_times(arena, machine->queue.message_count),
-      .taken_at = allocate_times(arena, machine->queue.message_count)};
-  for (uint32_t a = 0; clock->free_at != NULL && a < machine->agents.count; a++) {
-    clock->free_at[a] = 0;
-  }
-  machine->clock = clock;
-  return arena->failed_bytes == 0;
-}
-
 bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options) {
   const struct weft_channel_model_info *channel = weft_channel_model_info(options->model.channel);
   assert(options->placed->rank_of != NULL && channel != NULL);
@@ -468,15 +313,12 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
                                    .placed = *options->placed,
                                    .messages = options->messages,
                                    .has_transfers = options->has_transfers,
-                                   .own_inputs = options->own_inputs,
                                    .capacity = options->model.capacity,
                                    .queue = {.allocator = options->allocator},
-                                   .clock_arena = {.allocator = options->allocator},
                                    .agents = {.allocator = options->allocator}};
   machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
   assert(!machine->has_queues || machine->placed.graph == NULL || machine->messages != NULL);
-  assert(!options->timed || !machine->has_transfers || machine->has_queues);
-  return allocate(machine, &options->model) && (!options->timed || allocate_clock(machine));
+  return allocate(machine, &options->model);
 }
 
 void weft_machine_finish(struct weft_machine *machine) {
@@ -487,7 +329,6 @@ void weft_machine_finish(struct weft_machine *machine) {
   weft_array_free(allocator, machine->made, made_size(machine), 1);
   weft_array_free(allocator, machine->sent, machine->queue.channel_count, sizeof *machine->sent);
   weft_array_free(allocator, machine->taken, machine->queue.channel_count, sizeof *machine->taken);
-  weft_arena_finish(&machine->clock_arena);
   weft_message_queue_finish(&machine->queue);
   weft_agents_finish(&machine->agents);
 }

@@ -1,6 +1,7 @@
 /* The machine that steps a program: who takes actions in order, what an action waits for, and what
- * goes through channels. Written once; verify's liveness and the runtime's estimate of a recorded
- * step are uses of it. docs/architecture.md lists what steps programs by itself, and why.
+ * goes through channels. This is the machine without a clock, which says what can happen at all;
+ * timed_machine.h says when. Verify's liveness and the playground's stepper are uses of it.
+ * docs/architecture.md lists what steps programs by itself, and why.
  *
  *     weft_machine_init(&machine, &options)   ...   weft_machine_run(&machine)   ...
  *     weft_machine_finish(&machine)
@@ -8,8 +9,8 @@
  * Agents (machine_agents.h) are the ranks, or with an asynchronous model the compute of each rank and
  * the queues of its transfers. Every agent takes its actions in order, every channel has one sender
  * and carries messages in order, and what an action waits for stays true once it is true. So
- * whichever agent moves first, the same actions become possible in the end, and with a clock at the
- * same times: one run decides all interleavings. The run moves an agent until it must wait, and looks
+ * whichever agent moves first, the same actions become possible in the end: one run decides all
+ * interleavings. The run moves an agent until it must wait, and looks
  * at a waiting agent again only when the channel or the data it waits for has changed; that makes it
  * linear.
  *
@@ -18,11 +19,7 @@
  * K older ones wait, with no limit at once. A full channel's newest message is never its oldest, so
  * putting it in early changes nothing.
  *
- * A table without SEND and RECV waits for data alone: it is there as soon as it is made.
- *
- * With a clock every agent has a time, too: a cell begins when its agent is free and what it waits for
- * is there, and takes weft_cell_work(); messages take none. Ends are sums and maxima of ends before
- * them, in whatever order they are found. */
+ * A table without SEND and RECV waits for data alone: it is there as soon as it is made. */
 #ifndef IR_MACHINE_H
 #define IR_MACHINE_H
 
@@ -46,12 +43,6 @@ struct weft_machine_options {
   const struct weft_message_table *messages; /* of a graph with asynchronous transfers */
   struct weft_comm_model model;
   bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
-  bool
-      own_inputs; /* compute waits for what its own rank makes, too: where that may come later in the
-                      row. Else order on a rank is the caller's business */
-  bool timed; /* with a clock. A transfer in a queue then waits for what it sends instead of for all
-                 compute before it in its row, as in a recorded step; a transfer that holds up its
-                 row has no clock */
 };
 
 struct weft_machine {
@@ -60,7 +51,6 @@ struct weft_machine {
   const struct weft_message_table *messages;
   bool has_transfers;
   bool has_queues; /* transfers are agents of their own */
-  bool own_inputs;
   uint32_t capacity; /* of a channel */
   struct weft_message_queue queue;
   struct weft_agents agents;
@@ -71,17 +61,6 @@ struct weft_machine {
   struct weft_agent_state *states; /* [agent] */
   uint32_t *work;                  /* agents to look at, a stack; behind it room for a turn's */
   uint32_t work_count;
-  struct weft_machine_clock *clock; /* NULL: not timed */
-  struct weft_arena clock_arena;
-};
-
-/* Times; < 0: not yet. */
-struct weft_machine_clock {
-  int64_t *free_at;     /* [agent] */
-  int64_t *made_at;     /* [gradient][stage][microbatch] outputs of stages */
-  int64_t *received_at; /* [made][bit] with queues: as weft_machine.made */
-  int64_t *offered_at;  /* [message] as numbered by the message queue */
-  int64_t *taken_at;    /* [message] */
 };
 
 /* False when out of memory; the machine can be finished then, too. */
@@ -99,12 +78,6 @@ void weft_machine_take_turns(struct weft_machine *machine, const struct weft_mac
 /* Goes on from where agents got stuck, with a larger capacity of the channels. What was possible with
  * the smaller one is possible with the larger, so a run with that comes by here too. */
 void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity);
-/* With a clock: when the output of a stage was made, an activation or a gradient; < 0: it never is. */
-int64_t weft_machine_made_at(const struct weft_machine *machine, bool gradient, uint32_t stage,
-                             uint32_t microbatch);
-/* When the last agent has finished; < 0: some never do. */
-int64_t weft_machine_end(const struct weft_machine *machine);
-
 static inline const struct weft_action *weft_machine_record(const struct weft_machine *machine,
                                                             uint64_t i) {
   return &machine->placed.program->actions[i];
@@ -190,12 +163,13 @@ WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *mach
   return message != WEFT_MESSAGE_NONE ? &machine->made[message] : NULL;
 }
 
-/* Whether an action waits for what a stage makes: in a table until it is made, with queues until
+/* Whether an action waits for what a stage makes; of its own rank never, where order is the caller's
+ * business: in a table until it is made, with queues until
  * it has been received. */
 WEFT_GRAPH_INLINE bool weft_machine_lacks(const struct weft_machine *machine,
                                           const struct weft_graph *graph, struct weft_action action,
                                           uint32_t rank, uint32_t producer) {
-  if (machine->placed.rank_of[producer] == rank && !machine->own_inputs) {
+  if (machine->placed.rank_of[producer] == rank) {
     return false;
   }
   if (!machine->has_queues) {

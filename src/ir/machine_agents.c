@@ -2,6 +2,7 @@
 #include "ir/machine_agents.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* One end of a stage boundary: which queue of which rank its transfers are in. */
 struct edge_end {
@@ -29,12 +30,6 @@ static uint64_t queue_number(enum weft_channel_scope scope, uint32_t edge, uint3
     case WEFT_SCOPE_RANK: break;
   }
   return 0;
-}
-
-/* Posted transfers wait for those of their own channel alone. */
-static enum weft_channel_scope scope_of(const struct weft_comm_model *model) {
-  const struct weft_channel_model_info *info = weft_channel_model_info(model->channel);
-  return info->asynchronous ? info->at_rank : info->messages;
 }
 
 /* Numbers the queues that some boundary has, rank by rank. */
@@ -74,15 +69,15 @@ WEFT_GRAPH_INLINE uint32_t agent_of(const struct weft_agents *agents,
                                     const struct weft_placed_program *placed,
                                     const struct weft_graph *graph, uint32_t rank,
                                     struct weft_action action) {
-  struct weft_action send = action;
-  if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-    return agents->of_sender[weft_edge_of_send(graph, action)];
-  }
-  if (!weft_op_in(action.op, WEFT_OPS_RECV)) {
+  if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     return rank;
   }
-  (void)weft_action_partner(action, placed->stage_count, &send);
-  return agents->of_receiver[weft_edge_of_send(graph, send)];
+  const bool sends = weft_op_in(action.op, WEFT_OPS_SEND);
+  const uint32_t edge = sends ? weft_channel_of_send(graph, action)
+                              : weft_channel_of_recv(graph, placed->stage_count, action);
+  return edge == WEFT_EDGE_NONE ? WEFT_AGENT_NONE
+         : sends                ? agents->of_sender[edge]
+                                : agents->of_receiver[edge];
 }
 
 /* Cells by agent: a counting sort. begin[] is one place ahead while it counts, and moves to its
@@ -95,6 +90,9 @@ WEFT_GRAPH_INLINE void list_cells_of(struct weft_agents *agents,
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1];
          i += weft_cell_records(&program->actions[i])) {
       const uint32_t agent = agent_of(agents, placed, graph, r, program->actions[i]);
+      if (agent == WEFT_AGENT_NONE) {
+        continue;
+      }
       if (count) {
         agents->begin[agent + 2]++;
         agents->record_count++;
@@ -117,8 +115,8 @@ static void list_cells(struct weft_agents *agents, const struct weft_placed_prog
 static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **ends) {
   const struct weft_allocator *allocator = agents->allocator;
   const size_t edges = agents->edge_count, most = p + 2 * edges;
-  agents->of_sender = weft_array_allocate_zero(allocator, edges, sizeof(uint32_t));
-  agents->of_receiver = weft_array_allocate_zero(allocator, edges, sizeof(uint32_t));
+  agents->of_sender = weft_array_allocate(allocator, edges, sizeof(uint32_t));
+  agents->of_receiver = weft_array_allocate(allocator, edges, sizeof(uint32_t));
   agents->ranks = weft_array_allocate_zero(allocator, most, sizeof(uint32_t));
   agents->first_queue = weft_array_allocate_zero(allocator, p + (size_t)1, sizeof(uint32_t));
   agents->begin = weft_array_allocate_zero(allocator, most + 2, sizeof(uint64_t));
@@ -128,7 +126,7 @@ static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **e
 }
 
 bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
-                      const struct weft_placed_program *placed, const struct weft_comm_model *model,
+                      const struct weft_placed_program *placed, enum weft_channel_scope scope,
                       bool has_queues) {
   const uint32_t p = placed->program->rank_count;
   struct edge_end *ends = NULL;
@@ -142,7 +140,9 @@ bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *a
   }
   bool enough = allocate(agents, p, &ends);
   if (enough) {
-    number_queues(agents, placed, scope_of(model), ends);
+    memset(agents->of_sender, 0xff, agents->edge_count * sizeof(uint32_t)); /* WEFT_AGENT_NONE */
+    memset(agents->of_receiver, 0xff, agents->edge_count * sizeof(uint32_t));
+    number_queues(agents, placed, scope, ends);
     list_cells(agents, placed, true);
     agents->records =
         weft_array_allocate(agents->allocator, agents->record_count, sizeof *agents->records);

@@ -13,6 +13,8 @@
 
 #include "ir/placed_program.h"
 
+#define WEFT_AGENT_NONE UINT32_MAX
+
 struct weft_agents {
   const struct weft_allocator *allocator;
   uint32_t count, rank_count;
@@ -23,13 +25,15 @@ struct weft_agents {
   uint64_t record_count;
   uint32_t *ranks;       /* [count] with queues */
   uint32_t *first_queue; /* [rank + 1] with queues: the agents of a rank's queues */
-  uint32_t *of_sender;   /* [edge] with queues: the queue at either end of a stage boundary */
+  uint32_t *of_sender;   /* [edge] with queues: the queue at either end of a stage boundary, or
+                            WEFT_AGENT_NONE */
   uint32_t *of_receiver;
 };
 
-/* Of a program whose transfers are in range and on their stages' ranks. False when out of memory. */
+/* `scope` says which transfers of a rank share a queue. Transfers that lead nowhere, or to another
+ * stage of the rank, are of no agent. False when out of memory. */
 bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
-                      const struct weft_placed_program *placed, const struct weft_comm_model *model,
+                      const struct weft_placed_program *placed, enum weft_channel_scope scope,
                       bool has_queues);
 void weft_agents_finish(struct weft_agents *agents);
 

@@ -26,7 +26,7 @@
 #include <weft/support.h>
 
 #include "base/bits.h"
-#include "ir/machine.h"
+#include "ir/timed_machine.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 #include "lower/passes.h"
@@ -283,16 +283,22 @@ static int compare_results(const void *a, const void *b) {
                                   : (x->record > y->record) - (x->record < y->record);
 }
 
-static int64_t begin_of(const struct transfer_pass *pass, const struct weft_machine *machine,
+/* When input number k of an action was made; messages take no time. */
+static int64_t input_made_at(const struct transfer_pass *pass,
+                             const struct weft_timed_machine *machine, struct weft_action action,
+                             uint32_t k) {
+  const uint32_t channel = weft_action_input_channel(pass->graph, action, k);
+  return machine->channels[channel].inputs[action.microbatch];
+}
+
+static int64_t begin_of(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
                         const struct walker *walker) {
   int64_t begin = walker->free_at;
   for (uint32_t part = 0; part <= walker->next->parts; part++) {
     const struct weft_action action = walker->next[part];
     const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
     for (uint32_t k = 0; k < count; k++) {
-      const int64_t made_at =
-          weft_machine_made_at(machine, action.op != WEFT_OP_F,
-                               weft_action_input_at(pass->graph, action, k), action.microbatch);
+      const int64_t made_at = input_made_at(pass, machine, action, k);
       begin = made_at > begin ? made_at : begin;
     }
   }
@@ -300,7 +306,7 @@ static int64_t begin_of(const struct transfer_pass *pass, const struct weft_mach
 }
 
 /* Places a rank's cells that begin before a time. */
-static void place_cells(const struct transfer_pass *pass, const struct weft_machine *machine,
+static void place_cells(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
                         struct walker *walker, int64_t before) {
   int64_t begin;
   while (walker->next < walker->end && (begin = begin_of(pass, machine, walker)) < before) {
@@ -314,7 +320,7 @@ static void place_cells(const struct transfer_pass *pass, const struct weft_mach
   }
 }
 
-static void place_consumers(const struct transfer_pass *pass, const struct weft_machine *machine,
+static void place_consumers(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
                             struct weft_action action, int64_t before) {
   const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
   for (uint32_t k = 0; k < count; k++) {
@@ -326,7 +332,7 @@ static void place_consumers(const struct transfer_pass *pass, const struct weft_
   }
 }
 
-static void place_by_time(struct transfer_pass *pass, const struct weft_machine *machine,
+static void place_by_time(struct transfer_pass *pass, const struct weft_timed_machine *machine,
                           const struct result *results, uint64_t count) {
   const struct weft_program *program = pass->input->program;
   for (uint64_t k = 0; k < count; k++) {
@@ -341,16 +347,16 @@ static void place_by_time(struct transfer_pass *pass, const struct weft_machine 
   }
 }
 
-static uint64_t list_results(const struct transfer_pass *pass, const struct weft_machine *machine,
-                             struct result *results) {
+static uint64_t list_results(const struct transfer_pass *pass,
+                             const struct weft_timed_machine *machine, struct result *results) {
   const struct weft_program *program = pass->input->program;
   uint64_t count = 0;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
-    if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+    if (weft_action_output_count(pass->graph, action, pass->stage_count) > 0) {
+      const uint32_t channel = weft_action_output_channel(pass->graph, action, 0);
       results[count++] =
-          (struct result){.made_at = weft_machine_made_at(machine, action.op != WEFT_OP_F,
-                                                          action.stage, action.microbatch),
+          (struct result){.made_at = machine->channels[channel].inputs[action.microbatch],
                           .record = i};
     }
   }
@@ -358,16 +364,16 @@ static uint64_t list_results(const struct transfer_pass *pass, const struct weft
 }
 
 /* Of a table that cannot be executed: where its ranks are, and what they have made. */
-static void note_stuck(struct transfer_pass *pass, const struct weft_machine *machine) {
+static void note_stuck(struct transfer_pass *pass, const struct weft_timed_machine *machine) {
   const struct weft_program *program = pass->input->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    for (uint64_t i = program->row_begin[r]; i < machine->states[r].at; i++) {
+    for (uint64_t i = program->row_begin[r]; i < machine->ranks[r].at; i++) {
       const struct weft_action action = program->actions[i];
       if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
         *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
       }
     }
-    pass->walkers[r].next = program->actions + machine->states[r].at;
+    pass->walkers[r].next = program->actions + machine->ranks[r].at;
   }
 }
 
@@ -385,15 +391,16 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
                                              .stage_count = pass->stage_count,
                                              .microbatch_count = pass->microbatch_count,
                                              .rank_of = rank_of};
-  struct weft_machine machine;
-  const bool enough = weft_machine_init(
-      &machine, &(struct weft_machine_options){.allocator = pass->input->allocator,
-                                               .placed = &placed,
-                                               .own_inputs = true,
-                                               .timed = true});
-  if (enough) {
-    weft_machine_run(&machine);
-    if (weft_machine_end(&machine) < 0) {
+  struct weft_timed_machine machine;
+  enum weft_status status =
+      weft_timed_init(&machine,
+                      &(struct weft_timed_options){.allocator = pass->input->allocator,
+                                                   .placed = &placed,
+                                                   .timing = &weft_unit_timing},
+                      error);
+  if (status == WEFT_OK) {
+    (void)weft_timed_run(&machine, NULL); /* it allocates nothing where no waits are kept */
+    if (weft_timed_end(&machine) < 0) {
       note_stuck(pass, &machine);
     } else {
       const uint64_t count = list_results(pass, &machine, results);
@@ -401,9 +408,8 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
       place_by_time(pass, &machine, results, count);
     }
   }
-  weft_machine_finish(&machine);
-  return enough ? WEFT_OK
-                : weft_fail_memory(error, program->action_count * sizeof(struct weft_action));
+  weft_timed_finish(&machine);
+  return status;
 }
 
 /* ---- A table that cannot be executed ---- */

@@ -436,7 +436,7 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
     const uint64_t size = begin[r + 1] - begin[r];
     longest = size > longest ? size : longest;
   }
-  measured->buffers_max = program->graph == NULL ? (size_t)longest : count_inputs(program);
+  measured->buffers_max = count_inputs(program);
   const size_t records = (size_t)program->action_count, stages = program->stage_count;
   measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);

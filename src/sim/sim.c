@@ -82,7 +82,6 @@ static int64_t first_begin(const struct weft_sim_recorder *recorder) {
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
                                  struct weft_error *error) {
   struct weft_sim_recorder recorder;
-  run->keeps_waits = true;
   WEFT_TRY(allocate(run, owned, error));
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
   enum weft_status status = weft_sim_recorder_init(&recorder, run, error);
@@ -96,10 +95,12 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   }
   weft_sim_recorder_finish(&recorder);
   /* What RECVs have as their ends; the simulation keeps it. */
-  if (status == WEFT_OK && run->graph != NULL && !run->has_transfers && !run->options->no_events) {
-    owned->simulation.arrivals = run->inputs;
-    owned->arrival_count = run->input_count;
-    run->inputs = NULL;
+  struct weft_timed_machine *machine = &run->machine;
+  if (status == WEFT_OK && run->program->graph != NULL && !machine->has_transfers &&
+      !run->options->no_events) {
+    owned->simulation.arrivals = machine->inputs;
+    owned->arrival_count = machine->input_count;
+    machine->inputs = NULL;
   }
   return status;
 }
@@ -119,7 +120,8 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
   }
   owned->arena.allocator = allocator;
   enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+      weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), true, error);
   if (status == WEFT_OK) {
     status = simulate(&run, owned, error);
   }
@@ -164,7 +166,7 @@ enum weft_status weft_sim_require_events(const struct weft_simulation *simulatio
 
 /* ---- Makespan ---- */
 
-static int64_t last_end(const struct weft_rank_run *rank) {
+static int64_t last_end(const struct weft_timed_rank *rank) {
   return rank->clock > rank->stream ? rank->clock : rank->stream;
 }
 
@@ -173,7 +175,7 @@ static int64_t last_end(const struct weft_rank_run *rank) {
 static int64_t latest_end(const struct weft_sim_run *run) {
   int64_t latest = 0;
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    const int64_t end = last_end(&run->ranks[r]);
+    const int64_t end = last_end(&run->machine.ranks[r]);
     latest = end > latest ? end : latest;
   }
   return latest;
@@ -189,7 +191,8 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
   struct weft_sim_options standard;
   struct weft_sim_run run;
   enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+      weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), false, error);
   if (status == WEFT_OK) {
     status = weft_sim_run_all(&run, NULL, error);
   }
@@ -225,7 +228,7 @@ static enum weft_status find_period(struct weft_sim_run *run, int64_t *history, 
     int64_t *now = history + (size_t)(step + 1) * p;
     WEFT_TRY(weft_sim_run_all(run, now - p, error));
     for (uint32_t r = 0; r < p; r++) {
-      now[r] = last_end(&run->ranks[r]);
+      now[r] = last_end(&run->machine.ranks[r]);
     }
     for (uint32_t cycle = 1; cycle <= PERIOD_CYCLE_MAX && cycle <= step; cycle++) {
       const int64_t *then = now - (size_t)cycle * p;
@@ -257,7 +260,8 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
     return weft_fail_memory(error, size * sizeof *history);
   }
   enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+      weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), false, error);
   if (status == WEFT_OK) {
     status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
   }

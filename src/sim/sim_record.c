@@ -13,7 +13,7 @@
 
 #include "ir/program.h"
 
-/* For what is made several times: with events and without, for chains and for graphs. */
+/* For what is made several times: with events and without, with single inputs and with several. */
 #define ROW_INLINE static inline __attribute__((always_inline))
 
 enum { AHEAD_RECORDS = 32, MOVES_PER_BUFFER = 16 };
@@ -27,7 +27,7 @@ struct row {
   struct weft_event *event; /* the next */
   size_t buffer_count;      /* inputs from other ranks that it has consumed */
   size_t buffer_moves;      /* to keep them in order */
-  size_t message_count;     /* in a graph: changes of bytes */
+  size_t message_count;     /* changes of bytes */
   int64_t taken_last;       /* the latest time of all */
   bool is_unsorted;
 };
@@ -38,7 +38,7 @@ ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct
                                 struct weft_action action, int64_t begin) {
   if (action.op == WEFT_OP_F) {
     weft_rank_memory_activation(&row->record.memory,
-                                weft_sim_work(recorder->run, action)->held_from_begin, begin);
+                                weft_timed_work_of(&recorder->run->machine, action)->held_from_begin, begin);
   } else if (!recorder->has_gradients[action.stage]) {
     recorder->has_gradients[action.stage] = true;
     weft_rank_memory_first_backward(&row->record.memory,
@@ -80,22 +80,18 @@ ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct
 }
 
 ROW_INLINE void remember_buffers(const struct weft_sim_recorder *recorder, struct row *row,
-                                 struct weft_action action, int64_t end, bool graph) {
-  const struct weft_sim_run *run = recorder->run;
-  const struct weft_work *work = weft_sim_work(run, action);
-  if (!graph && work->inputs != NULL && work->from != row->rank) {
-    remember_buffer(recorder, row, work->inputs[action.microbatch] - work->hop, end);
-  }
-  const uint32_t count = graph ? weft_sim_input_count(run, action) : 0;
+                                 struct weft_action action, int64_t end, bool single) {
+  const struct weft_timed_machine *machine = &recorder->run->machine;
+  const uint32_t count = weft_timed_input_count(machine, action, single);
   for (uint32_t k = 0; k < count; k++) {
-    const struct weft_sim_channel *channel;
-    const int64_t *input = weft_sim_edge_input(run, action, k, &channel);
+    const struct weft_timed_channel *channel = weft_timed_channel_in(machine, action, k, single);
+    const int64_t taken = *weft_timed_input(machine, action, k, single) - channel->hop;
     if (channel->from != row->rank) {
-      remember_buffer(recorder, row, *input - channel->hop, end);
+      remember_buffer(recorder, row, taken, end);
     }
     if (recorder->messages != NULL && row->message_count < 2 * recorder->messages_max) {
       struct weft_bytes_change *change = &recorder->messages[row->message_count];
-      change[0] = (struct weft_bytes_change){*input - channel->hop, channel->bytes};
+      change[0] = (struct weft_bytes_change){taken, channel->bytes};
       change[1] = (struct weft_bytes_change){end, -channel->bytes};
       row->message_count += 2;
     }
@@ -128,31 +124,15 @@ ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
     record->idle[WEFT_IDLE_START] += gap;
     return;
   }
-  const size_t number = (size_t)(input - run->inputs);
-  const int64_t wait = run->waits != NULL ? run->waits[number] : 0;
+  const struct weft_timed_machine *machine = &run->machine;
+  const int64_t wait = machine->waits != NULL ? machine->waits[input - machine->inputs] : 0;
   const int64_t channel = wait < gap ? wait : gap;
   record->idle[WEFT_IDLE_CHANNEL] += channel;
-  record->idle[weft_sim_is_forward(run, number) ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] +=
+  record->idle[weft_timed_is_forward(machine, input) ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] +=
       gap - channel;
 }
 
 /* ---- Events ---- */
-
-/* Where the arrival of what a SEND or RECV carries is written; NULL if it goes
- * nowhere. */
-static inline const int64_t *carried_by(const struct weft_sim_run *run, struct weft_action action) {
-  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
-  const struct weft_work *work = &run->stages[action.stage].works[forward ? 0 : 1];
-  const int64_t *inputs = weft_op_in(action.op, WEFT_OPS_SEND) ? work->outputs : work->inputs;
-  return inputs != NULL ? &inputs[action.microbatch] : NULL;
-}
-
-/* Ends of a boundary on one rank have no hop between them. */
-static inline int64_t hop_of(const struct weft_sim_run *run, struct weft_action action) {
-  const bool down = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
-  const struct weft_work *works = run->stages[action.stage].works;
-  return down ? works[1].hop : works[0].hop;
-}
 
 ROW_INLINE void write_event(const struct weft_sim_run *run, struct row *row,
                             const struct weft_action *action, int64_t begin, int64_t end) {
@@ -164,39 +144,30 @@ ROW_INLINE void write_event(const struct weft_sim_run *run, struct row *row,
 
 /* A SEND and its RECV have the times of their transfer; 0 if it never starts. */
 ROW_INLINE void write_transfer(const struct weft_sim_run *run, struct row *row,
-                               const struct weft_action *action, bool graph) {
-  const struct weft_sim_channel *channel = graph ? weft_sim_channel_of(run, *action) : NULL;
-  const int64_t *input = !graph            ? carried_by(run, *action)
-                         : channel != NULL ? &channel->inputs[action->microbatch]
-                                           : NULL;
-  const bool arrives = input != NULL && *input >= 0;
-  const int64_t hop = !arrives ? 0 : graph ? channel->hop : hop_of(run, *action);
-  write_event(run, row, action, arrives ? *input - hop : 0, arrives ? *input : 0);
+                               const struct weft_action *action) {
+  const struct weft_timed_channel *channel = weft_timed_channel_of(&run->machine, *action);
+  const int64_t arrival = channel != NULL ? channel->inputs[action->microbatch] : -1;
+  const bool arrives = arrival >= 0;
+  write_event(run, row, action, arrives ? arrival - channel->hop : 0, arrives ? arrival : 0);
 }
 
 /* ---- Rows ---- */
 
 /* When a cell begins, and the input that comes last, or NULL. */
-ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *row,
+ROW_INLINE int64_t find_begin(const struct weft_timed_machine *machine, const struct row *row,
                               const struct weft_action *cell, uint32_t first, uint32_t parts,
-                              bool graph, const int64_t **latest, int64_t *unsharded) {
+                              bool single, const int64_t **latest, int64_t *unsharded) {
   *latest = NULL;
   *unsharded = INT64_MIN;
   for (uint32_t k = first; k <= parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const struct weft_work *work = weft_sim_work(run, cell[k]);
-    const int64_t there = run->unsharded_at[cell[k].stage];
+    const int64_t there = machine->unsharded_at[cell[k].stage];
     *unsharded = there > *unsharded ? there : *unsharded;
-    if (!graph && work->inputs != NULL) {
-      const int64_t *input = &work->inputs[cell[k].microbatch];
-      *latest = *latest == NULL || *input > **latest ? input : *latest;
-    }
-    const uint32_t count = graph ? weft_sim_input_count(run, cell[k]) : 0;
+    const uint32_t count = weft_timed_input_count(machine, cell[k], single);
     for (uint32_t j = 0; j < count; j++) {
-      const struct weft_sim_channel *channel;
-      const int64_t *input = weft_sim_edge_input(run, cell[k], j, &channel);
+      const int64_t *input = weft_timed_input(machine, cell[k], j, single);
       *latest = *latest == NULL || *input > **latest ? input : *latest;
     }
   }
@@ -206,17 +177,18 @@ ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *
 
 /* A compute action is one part, number 0; those of an overlap count from 1. */
 ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row *row,
-                            const struct weft_action *cell, bool overlap, bool events, bool graph) {
+                            const struct weft_action *cell, bool overlap, bool events, bool single) {
   const struct weft_sim_run *run = recorder->run;
   const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
   const int64_t *latest;
   int64_t unsharded;
-  const int64_t begin = find_begin(run, row, cell, first, parts, graph, &latest, &unsharded);
-  int64_t duration = overlap ? weft_sim_overlap_duration(run, row->rank, cell)
-                             : weft_sim_work(run, *cell)->duration;
-  if (!overlap && run->adjusts) {
-    duration = weft_sim_adjust(run, row->rank, (uint64_t)(cell - run->program->actions), duration);
-  }
+  const struct weft_timed_machine *machine = &run->machine;
+  const int64_t begin =
+      find_begin(machine, row, cell, first, parts, single, &latest, &unsharded);
+  const int64_t duration =
+      overlap ? weft_timed_overlap(machine, row->rank, cell)
+              : weft_timed_adjust(machine, row->rank, (uint64_t)(cell - run->program->actions),
+                                  weft_timed_work_of(machine, *cell)->duration);
   const int64_t end = begin + duration;
   attribute_idle(run, row, latest, unsharded, begin);
   row->record.busy += duration;
@@ -231,20 +203,20 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
   }
   for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      weft_rank_memory_activation(&row->record.memory, weft_sim_work(run, cell[k])->held_from_end,
+      weft_rank_memory_activation(&row->record.memory, weft_timed_work_of(machine, cell[k])->held_from_end,
                                   end);
-      remember_buffers(recorder, row, cell[k], end, graph);
+      remember_buffers(recorder, row, cell[k], end, single);
     }
   }
 }
 
 ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, struct row *row,
                                   const struct weft_action *action, bool events) {
-  struct weft_rank_run *state = &recorder->run->ranks[row->rank];
+  struct weft_timed_rank *state = &recorder->run->machine.ranks[row->rank];
   struct weft_rank_record *record = &row->record;
   const struct weft_stage_costs *costs = weft_costs_of(recorder->run->costs, action->stage);
   state->clock = row->clock;
-  const int64_t begin = weft_sim_collective(recorder->run, state, *action);
+  const int64_t begin = weft_timed_collective(&recorder->run->machine, state, *action);
   if (events) {
     write_event(recorder->run, row, action, begin, state->stream);
   }
@@ -257,9 +229,9 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
 }
 
 ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events,
-                           bool graph) {
+                           bool single) {
   const struct weft_program *program = recorder->run->program;
-  struct weft_rank_run *state = &recorder->run->ranks[rank];
+  struct weft_timed_rank *state = &recorder->run->machine.ranks[rank];
   const struct weft_action *at = &program->actions[program->row_begin[rank]];
   const struct weft_action *const end = &program->actions[program->row_begin[rank + 1]];
   struct row row = {.rank = rank,
@@ -270,13 +242,13 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
   while (at < end) {
     if (weft_op_in(at->op, WEFT_OPS_COMPUTE)) {
       __builtin_prefetch(at + AHEAD_RECORDS);
-      record_cell(recorder, &row, at, false, events, graph);
+      record_cell(recorder, &row, at, false, events, single);
     } else if (weft_op_in(at->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       if (events) {
-        write_transfer(recorder->run, &row, at, graph);
+        write_transfer(recorder->run, &row, at);
       }
     } else if (at->op == WEFT_OP_OVERLAP_F_B) {
-      record_cell(recorder, &row, at, true, events, graph);
+      record_cell(recorder, &row, at, true, events, single);
       at += at->parts;
     } else if (weft_op_in(at->op, WEFT_OPS_SHARD)) {
       record_collective(recorder, &row, at, events);
@@ -296,26 +268,26 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
 }
 
 static void record_with_events(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, true, false);
+  record_row(recorder, rank, true, true);
 }
 
 static void record_numbers(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, false, false);
+  record_row(recorder, rank, false, true);
 }
 
-static void record_graph(const struct weft_sim_recorder *recorder, uint32_t rank) {
-  record_row(recorder, rank, recorder->events != NULL, true);
+static void record_any(const struct weft_sim_recorder *recorder, uint32_t rank) {
+  record_row(recorder, rank, recorder->events != NULL, false);
 }
 
 void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   const struct weft_program *program = recorder->run->program;
-  memset(recorder->run->unsharded_at, 0,
-         program->stage_count * sizeof *recorder->run->unsharded_at);
+  struct weft_timed_machine *machine = &recorder->run->machine;
+  memset(machine->unsharded_at, 0, program->stage_count * sizeof *machine->unsharded_at);
   weft_rank_records_init(recorder->records, program, recorder->run->costs, recorder->run->rank_of,
                          recorder->changes);
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    if (recorder->run->graph != NULL) {
-      record_graph(recorder, r);
+    if (!machine->single) {
+      record_any(recorder, r);
     } else if (recorder->events != NULL) {
       record_with_events(recorder, r);
     } else {
@@ -326,42 +298,30 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
 
 /* ---- Setting up ---- */
 
-/* Of the rank with the most; 0 where no message has a size. */
-static size_t count_messages(const struct weft_sim_run *run, size_t *counts) {
+/* The most messages that a rank takes, from another rank or from all. (A program that consumes an
+ * input twice is no valid one; it has one buffer all the same.) */
+static size_t count_messages(const struct weft_timed_machine *machine, bool of_others,
+                             size_t *counts) {
+  const uint32_t p = machine->placed.program->rank_count;
   size_t most = 0;
-  bool has_sizes = false;
-  memset(counts, 0, (run->program->rank_count + 1u) * sizeof *counts);
-  for (uint32_t k = 0; k < 2 * run->graph->edge_count; k++) {
-    const struct weft_sim_channel *channel = &run->channels[k];
-    has_sizes = has_sizes || channel->bytes > 0;
-    counts[channel->to] += run->program->microbatch_count;
-    most = counts[channel->to] > most ? counts[channel->to] : most;
-  }
-  return has_sizes ? most : 0;
-}
-
-/* The most that a rank has: one per input from another rank. (A program that
- * consumes an input twice is no valid one; it has one buffer all the same.) */
-static bool count_buffers(struct weft_sim_run *run, size_t *most, size_t *messages) {
-  const struct weft_program *program = run->program;
-  size_t *counts = weft_arena_allocate(&run->arena, program->rank_count + 1u, sizeof *counts);
-  const uint32_t channels = run->graph != NULL ? 2 * run->graph->edge_count : 0;
-  for (uint32_t k = 0; counts != NULL && k < channels; k++) {
-    const struct weft_sim_channel *channel = &run->channels[k];
-    counts[channel->to] += channel->from != channel->to ? program->microbatch_count : 0;
-    *most = counts[channel->to] > *most ? counts[channel->to] : *most;
-  }
-  for (uint32_t s = 0; counts != NULL && run->graph == NULL && s < program->stage_count; s++) {
-    const uint32_t rank = run->rank_of[s];
-    for (unsigned op = 0; op < 2 && rank != WEFT_RANK_NONE; op++) {
-      const struct weft_work *work = &run->stages[s].works[op];
-      const bool receives = work->inputs != NULL && work->from != rank;
-      counts[rank] += receives ? program->microbatch_count : 0;
-      *most = counts[rank] > *most ? counts[rank] : *most;
+  memset(counts, 0, p * sizeof *counts);
+  for (uint32_t k = 0; k < machine->channel_count; k++) {
+    const struct weft_timed_channel *channel = &machine->channels[k];
+    if (channel->to < p && !(of_others && channel->from == channel->to)) {
+      counts[channel->to] += machine->placed.microbatch_count;
+      most = counts[channel->to] > most ? counts[channel->to] : most;
     }
   }
-  *messages = counts != NULL && run->graph != NULL ? count_messages(run, counts) : 0;
-  return counts != NULL;
+  return most;
+}
+
+/* Only the messages of a graph are kept account of. */
+static bool has_sizes(const struct weft_timed_machine *machine) {
+  bool found = false;
+  for (uint32_t k = 0; k < machine->channel_count && machine->placed.graph != NULL; k++) {
+    found = found || machine->channels[k].bytes > 0;
+  }
+  return found;
 }
 
 enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
@@ -377,17 +337,17 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
     recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(program) + 1,
                                             sizeof *recorder->changes);
   }
+  size_t *counts = weft_arena_allocate(&run->arena, program->rank_count, sizeof *counts);
   WEFT_TRY(weft_arena_status(&run->arena, error));
-  if (!count_buffers(run, &recorder->buffers_max, &recorder->messages_max)) {
-    return weft_fail_memory(error, program->rank_count * sizeof *recorder->records);
-  }
-  if (recorder->messages_max > 0) {
+  recorder->buffers_max = count_messages(&run->machine, true, counts);
+  if (has_sizes(&run->machine)) {
+    recorder->messages_max = count_messages(&run->machine, false, counts);
     recorder->messages =
         weft_arena_allocate(&run->arena, 2 * recorder->messages_max, sizeof *recorder->messages);
     WEFT_TRY(weft_arena_status(&run->arena, error));
   }
   const size_t numbers = 2 * recorder->buffers_max;
-  recorder->taken = weft_array_allocate(run->allocator, numbers, sizeof *recorder->taken);
+  recorder->taken = weft_array_allocate(run->arena.allocator, numbers, sizeof *recorder->taken);
   if (recorder->taken == NULL) {
     return weft_fail_memory(error, numbers * sizeof *recorder->taken);
   }
@@ -396,6 +356,6 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
 }
 
 void weft_sim_recorder_finish(struct weft_sim_recorder *recorder) {
-  weft_array_free(recorder->run->allocator, recorder->taken, 2 * recorder->buffers_max,
+  weft_array_free(recorder->run->arena.allocator, recorder->taken, 2 * recorder->buffers_max,
                   sizeof *recorder->taken);
 }

@@ -52,21 +52,20 @@ static void consider_stage(struct scale *scale, const struct weft_stage_costs *s
   }
 }
 
-static void consider_edges(struct scale *scale, const struct weft_graph *graph,
-                           const struct weft_hop_costs *hop) {
-  for (uint32_t e = 0; e < graph->edge_count; e++) {
-    consider(scale, hop_occupancy(hop, graph->edges[e].bytes));
-    consider(scale, hop_occupancy(hop, graph->edges[e].gradient_bytes));
+static void consider_channels(struct scale *scale, const struct weft_program *program,
+                              const struct weft_hop_costs *hop) {
+  const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
+  for (uint32_t k = 0; k < channels; k++) {
+    consider(scale, hop_occupancy(hop, weft_channel_bytes(program->graph, k)));
   }
 }
 
-/* How many times are added up at most: an action and its transfer are two of the four that the
- * limit leaves room for. */
+/* How many times are added up at most: an action and a transfer of its own are two of the four that
+ * the limit leaves room for. */
 static double count_times(const struct weft_program *program) {
-  const double messages = program->graph == NULL ? 0
-                                                 : (double)weft_channel_count(program->graph, 0) *
-                                                       program->microbatch_count;
-  return (double)program->action_count + messages + 1;
+  const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
+  const double more = channels - 2.0 * program->stage_count;
+  return (double)program->action_count + fmax(more, 0) * program->microbatch_count + 1;
 }
 
 /* A rank's factor multiplies times, and so the denominators. */
@@ -89,9 +88,7 @@ static struct scale scale_of(const struct weft_program *program, const struct we
   }
   consider(&scale, costs->hop.latency);
   consider(&scale, hop_occupancy(&costs->hop, -1));
-  if (program->graph != NULL) {
-    consider_edges(&scale, program->graph, &costs->hop);
-  }
+  consider_channels(&scale, program, &costs->hop);
   consider_factors(&scale, program, options);
   /* Jittered times are no fractions of anything. */
   if (options->jitter > 0) {

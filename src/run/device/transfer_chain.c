@@ -1,11 +1,11 @@
-/* A rank's transfers one after the other: the machine with one communicator for all ranks and
- * rendezvous sends; see transfer_chain.h. */
+/* A rank's transfers one after the other: the machine with a clock and one queue for all transfers of
+ * a rank; see transfer_chain.h. */
 #include "run/device/transfer_chain.h"
 
 #include <assert.h>
 #include <math.h>
 
-#include "ir/machine.h"
+#include "ir/timed_machine.h"
 
 /* An unverified program may have a transfer over no edge, or of a stage of another rank. */
 static bool can_run(const struct weft_placed_program *placed) {
@@ -24,17 +24,16 @@ static bool can_run(const struct weft_placed_program *placed) {
 }
 
 /* How long all rows take; < 0: they do not end. */
-static enum weft_status run(const struct weft_machine_options *options, int64_t *end,
-                            struct weft_error *error) {
-  struct weft_machine machine;
-  const bool enough = weft_machine_init(&machine, options);
-  if (enough) {
-    weft_machine_run(&machine);
-    *end = weft_machine_end(&machine);
+static enum weft_status find_end(const struct weft_timed_options *options, int64_t *end,
+                                 struct weft_error *error) {
+  struct weft_timed_machine machine;
+  const enum weft_status status = weft_timed_init(&machine, options, error);
+  if (status == WEFT_OK) {
+    (void)weft_timed_run(&machine, NULL); /* it allocates nothing where no waits are kept */
+    *end = weft_timed_end(&machine);
   }
-  weft_machine_finish(&machine);
-  return enough ? WEFT_OK
-                : weft_fail_memory(error, options->placed->program->action_count * sizeof *end);
+  weft_timed_finish(&machine);
+  return status;
 }
 
 enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocator,
@@ -47,28 +46,17 @@ enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocato
                                              .stage_count = program->stage_count,
                                              .microbatch_count = program->microbatch_count,
                                              .rank_of = rank_of};
-  struct weft_message_table messages = {.allocator = allocator};
-  struct weft_machine_options options = {.allocator = allocator,
-                                         .placed = &placed,
-                                         .messages = &messages,
-                                         .model = {.channel = WEFT_CHANNEL_NCCL_WORLD},
-                                         .timed = true};
+  struct weft_timed_options options = {
+      .allocator = allocator, .placed = &placed, .timing = &weft_unit_timing};
   int64_t free_end = -1, end = -1;
   if (!can_run(&placed)) {
     *slowdown = INFINITY;
     return WEFT_OK;
   }
-  if (program->graph != NULL) {
-    WEFT_TRY(
-        weft_message_table_init(&messages, allocator, program, program->microbatch_count, error));
-  }
-  enum weft_status status = run(&options, &free_end, error);
-  if (status == WEFT_OK) {
-    options.has_transfers = true;
-    status = run(&options, &end, error);
-  }
-  weft_message_table_finish(&messages);
-  WEFT_TRY(status);
+  WEFT_TRY(find_end(&options, &free_end, error));
+  options.has_transfers = true;
+  options.channel = WEFT_CHANNEL_RANK; /* a transfer waits for what it sends, not for its row */
+  WEFT_TRY(find_end(&options, &end, error));
   *slowdown = end < 0 ? INFINITY : free_end <= 0 ? (double)end : (double)end / (double)free_end;
   return WEFT_OK;
 }
