@@ -30,7 +30,7 @@ _SMALL = 1 << 12  # numbers of a buffer
 
 
 class Shared(NamedTuple):
-    """A tensor that several stages have, and the sentence that says so."""
+    """A tensor that is looked at, and the sentence that says whose it is."""
 
     tensor: Any
     message: str
@@ -138,27 +138,40 @@ def check_weights(torch: Any, modules: list[Any], functions: dict[int, Any]) -> 
             )
 
 
-def look_at(buffers: list[Shared]) -> list[tuple[int, Any]]:
-    """Remember buffers: how often they changed, and small ones whole, as not all changes count."""
+def look_at(tensors: list[Shared], values: bool = True) -> list[tuple[int, Any]]:
+    """Remember tensors: how often they changed, and with `values` small buffers whole.
+
+    Not all changes of buffers count: those by functional.batch_norm() do not.
+    """
     return [
         (
-            0 if buffer.is_inference() else buffer._version,
-            buffer.clone() if buffer.numel() <= _SMALL else None,
+            0 if tensor.is_inference() else tensor._version,
+            tensor.clone()
+            if values and not tensor.requires_grad and tensor.numel() <= _SMALL
+            else None,
         )
-        for buffer, _ in buffers
+        for tensor, _ in tensors
     ]
+
+
+def changed(torch: Any, tensors: list[Shared], before: list[tuple[int, Any]]) -> Optional[str]:
+    """Give the sentence of the first that has changed since it was looked at."""
+    for (tensor, message), (version, value) in zip(tensors, before):
+        if (not tensor.is_inference() and tensor._version != version) or (
+            value is not None and not torch.equal(value, tensor)
+        ):
+            return message
+    return None
 
 
 def check_unchanged(torch: Any, buffers: list[Shared], before: list[tuple[int, Any]]) -> None:
     """Refuse buffers of several stages that these change."""
-    for (buffer, message), (version, value) in zip(buffers, before):
-        if (not buffer.is_inference() and buffer._version != version) or (
-            value is not None and not torch.equal(value, buffer)
-        ):
-            raise UsageError(
-                f"{message}, and a forward changes it: ranks do so in any order",
-                "give each stage a module of its own",
-            )
+    message = changed(torch, buffers, before)
+    if message is not None:
+        raise UsageError(
+            f"{message}, and a forward changes it: ranks do so in any order",
+            "give each stage a module of its own",
+        )
 
 
 # ---- The run that finds shapes ----
@@ -282,6 +295,48 @@ def _words(error: BaseException) -> str:
 
 
 # ---- What a step finds ----
+
+
+def check_output(torch: Any, k: int, module: Any, y: Any) -> None:
+    """Refuse what a tensor has beside its numbers: these alone go over an edge."""
+    if y.layout is not torch.strided:
+        raise UsageError(
+            f"stage {k} ({type(module).__name__}) gives a tensor of layout {y.layout}; expected "
+            f"torch.strided",
+            "return y.to_dense()",
+        )
+    kind = type(y)
+    kinds = torch.Tensor, torch.nn.Parameter
+    if kind not in kinds and kind.__name__ != "AsyncCollectiveTensor":
+        raise UsageError(
+            f"stage {k} ({type(module).__name__}) gives a {kind.__name__}, and the next stage "
+            f"would take a plain tensor",
+            "return y.as_subclass(torch.Tensor), and make it again where it is used",
+        )
+    name = next((name for name in vars(y) if not name.startswith("_")), None)
+    if name is not None:
+        raise UsageError(
+            f"stage {k} ({type(module).__name__}) gives a tensor with an attribute {name}, which "
+            f"the next stage would not see",
+            "send it as a tensor of its own, over an edge of a graph (weft.Graph)",
+        )
+
+
+def groups_of(torch: Any) -> list[Any]:
+    """The process groups of PyTorch that this process communicates in."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return []
+    return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
+
+
+def collectives_of(groups: list[Any]) -> int:
+    """How often process groups have communicated."""
+    count = 0
+    for group in groups:
+        with contextlib.suppress(RuntimeError):  # a backend that does not count
+            count += group._get_sequence_number_for_group()
+    return count
 
 
 def leaves_of(outputs: Iterable[Any]) -> list[Any]:

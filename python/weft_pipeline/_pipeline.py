@@ -27,7 +27,14 @@ from ._library import (
     string,
 )
 from ._modes import modes_of_caller, warn_of_profiler
-from ._modules import Shared, check_modules, check_unchanged, check_weights, look_at
+from ._modules import (
+    Shared,
+    check_modules,
+    check_unchanged,
+    check_weights,
+    groups_of,
+    look_at,
+)
 from ._places import Place, places_of, same_device
 from ._plan import Plan
 from ._program import Program, Table
@@ -265,7 +272,7 @@ class Pipeline(Immutable):
             else None
             for k, owner in enumerate(program.rank_of_stage)
         ]
-        runs.stages = made
+        runs.stages, runs.loss_count = made, len(losses)
         set_once(
             self,
             program=program,
@@ -430,10 +437,13 @@ class Pipeline(Immutable):
         stages = [stage for stage in self._stages if stage is not None]
         values = look_at(self._buffers)
         for stage in stages:
-            stage.look()
+            stage.look(training)
         if training:
             self._check_weights(stages)
         runs.draws.begin(world.modules, training)
+        runs.missing.clear()
+        is_threads = self._transport == "threads" and len(self._places) > 1
+        runs.groups = groups_of(torch) if is_threads else []
         if training:
             for stage in stages:
                 stage.begin(self._scale)

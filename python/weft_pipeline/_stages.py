@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 from ._draws import Draws
 from ._errors import Error, UsageError
 from ._library import c
-from ._modules import explained, leaves_of
+from ._modules import Shared, changed, check_output, collectives_of, explained, leaves_of, look_at
 from ._places import Place
 from ._program import Program
 from ._tensors import ITEM, shape_of
@@ -71,7 +71,8 @@ class Stage:
         # Where the tensor of an input or output is among all, and whether it needs a gradient.
         self.in_edges: tuple[tuple[int, bool], ...] = ()
         self.gives: tuple[tuple[int, bool], ...] = ()
-        self.owes: tuple[int, ...] = ()  # in-edges that it gives a gradient over
+        self.owes: tuple[tuple[int, int], ...] = ()  # gradients that it gives, and the stages to
+        self.takers: tuple[tuple[int, ...], ...] = ()  # stages that give one back for each output
         self.has_backward = True
         self.chunks: Any = None  # microbatches of the batch, for a stage without in-edges
         self.targets: Any = None  # likewise, for a loss
@@ -89,7 +90,8 @@ class Stage:
         # Gradients from before this step, where it scales its own.
         self.before: Optional[list[tuple[Any, Any]]] = None
         self.checks = 0  # microbatches that are still looked at
-        self.strangers: list[Any] = []  # leaves of the last of them that are no weights
+        self.known: set[bool] = set()  # kinds of steps that there have been: training, or not
+        self.strangers: list[Any] = []  # leaves of the last of them that are no weights, weakly
         self.copies = True  # of inputs, as the module may keep one
         self.keeps = False  # the module did
         self.ops = c.weft_stage_ops()
@@ -103,33 +105,43 @@ class Stage:
         self.struct = c.weft_stage()
         self.struct.ops = ctypes.pointer(self.ops)
 
-    def reset(self, takes: list[bool], gives: list[bool], is_loss: bool) -> None:
+    def reset(
+        self,
+        takes: list[tuple[int, bool]],
+        gives: list[tuple[tuple[int, ...], bool]],
+        is_loss: bool,
+    ) -> None:
         """Begin anew, with ranks that have just been opened.
 
-        `takes` and `gives` say which of its inputs and outputs need a gradient.
+        `takes` and `gives` say which stages its inputs come from and its outputs go to, and which
+        of them need a gradient.
         """
-        self.in_edges = tuple((k * _TENSORS, needs) for k, needs in enumerate(takes))
-        self.gives = tuple((k * _TENSORS, needs) for k, needs in enumerate(gives))
-        self.owes = tuple(at for at, needs in self.in_edges if needs)
+        self.in_edges = tuple((k * _TENSORS, needs) for k, (_, needs) in enumerate(takes))
+        self.gives = tuple((k * _TENSORS, needs) for k, (_, needs) in enumerate(gives))
+        self.owes = tuple((k * _TENSORS, stage) for k, (stage, needs) in enumerate(takes) if needs)
+        self.takers = tuple(stages for stages, _ in gives)
         self.is_loss = is_loss
-        self.has_backward = is_loss or any(gives)
+        self.has_backward = is_loss or any(needs for _, needs in gives)
         self.kept.clear()
         self.outputs.clear()
         self.calls.clear()
-        self.checks = max(2, self.runs.microbatch_count)
+        self.known.clear()
         self.strangers = []
         self.copies, self.keeps = True, False
 
     # ---- Steps ----
 
-    def look(self) -> None:
-        """Begin a step: find the weights. All microbatches of the first step are looked at, and one
-        of each later step.
+    def look(self, training: bool) -> None:
+        """Begin a step: find the weights. All microbatches of the first step of its kind are looked
+        at, and one of each later step.
         """
         found = {id(w): w for module in self.modules for w in module.parameters()}
         self.weights = list(found.values())
         self.trained = tuple([w for w in self.weights if w.requires_grad])
-        self.checks = max(self.checks, 1)
+        is_first = training not in self.known
+        self.known.add(training)
+        self.checks = self.runs.microbatch_count if is_first else 1
+        self.copies = self.keeps or is_first
 
     def begin(self, scales: bool) -> None:
         """Begin a training step. One that `scales` its gradients adds them to others at its end."""
@@ -181,7 +193,8 @@ class Stage:
                     k = where.microbatch
                     who = self.rank, self.index, name, k
                     number = self.runs.number(kind, self.index, k)
-                    if not draws.call(functools.partial(function, where), number, who, waits):
+                    work = self._watched if self.runs.groups else _plainly
+                    if not draws.call(functools.partial(work, function, where), number, who, waits):
                         return int(c.WEFT_IN_PROGRESS)
             except BaseException as caught:
                 self._fail(explained(self.index, self.module, name, caught), error)
@@ -189,6 +202,19 @@ class Stage:
             return 0
 
         return run
+
+    def _watched(self, function: Callable[[Any], None], where: Any) -> None:
+        """Call a function while no other rank computes, and see whether it communicates."""
+        before = collectives_of(self.runs.groups)
+        function(where)
+        if collectives_of(self.runs.groups) != before:
+            raise UsageError(
+                f"stage {self.index} ({type(self.module).__name__}) communicates by "
+                f"torch.distributed in its forward, its backward or a hook: ranks are threads, "
+                f"which do so in another order in each process",
+                "average gradients after step(), in one order; or a process for each rank "
+                '(transport="mpi")',
+            )
 
     def _fail(self, caught: BaseException, error: int) -> None:
         if self.runs.error is None:
@@ -224,8 +250,13 @@ class Stage:
         if self.is_loss:
             y = self._loss(where, y)
             parts = [y]
+            if training and self.loss_fn is not None and not y.requires_grad:
+                self._check_learns(y)
         else:
             parts = self.parts_of(y, len(self.gives))
+            if seen is not None:
+                for part in parts:
+                    check_output(self.runs.torch, self.index, self.module, part)
             self._put(where.outputs, parts)
         if training:
             if seen is not None:
@@ -242,8 +273,8 @@ class Stage:
         """
         known = {id(tensor) for tensor in (*xs, *self.weights)}
         found = [leaf for leaf in leaves_of(outputs) if id(leaf) not in known]
-        old = {id(leaf) for leaf in self.strangers}
-        self.strangers = found if self.checks else []
+        old = {id(leaf()) for leaf in self.strangers}
+        self.strangers = [weakref.ref(leaf) for leaf in found]
         for leaf in found:
             taken = self.runs.taker_of(leaf)
             if taken is not None:
@@ -267,12 +298,11 @@ class Stage:
         """See whether a module keeps what it took, when nothing else does.
 
         The runtime gives the memory to another microbatch now. In the first step inputs are copies,
-        and go on to be where one is kept.
+        and in later ones where one was kept.
         """
         is_kept = any(item.is_kept(self.runs.uses_of) for item in seen)
         if seen and seen[0].is_copy:
             self.keeps = self.keeps or is_kept
-            self.copies = self.keeps or self.checks > 0
         elif is_kept and not self.place.enqueues:  # there autograd lets go of it in its own time
             gc.collect()
             if any(item.is_kept(self.runs.uses_of) for item in seen):
@@ -353,29 +383,53 @@ class Stage:
         if self.is_loss:
             return ((y,), (self.runs.ones_like(y),)) if y.requires_grad else ((), ())
         if len(self.gives) == 1:
-            return ((y,), (self.view(where.output_grads).clone(),)) if y.requires_grad else ((), ())
+            if not y.requires_grad or not self._gets(where, 0):
+                return (), ()
+            return (y,), (self.view(where.output_grads).clone(),)
         pairs = [
             (part, self.view(where.output_grads + at).clone())
-            for (at, needs), part in zip(self.gives, self.parts_of(y, len(self.gives)))
-            if needs and part.requires_grad
+            for k, ((at, needs), part) in enumerate(
+                zip(self.gives, self.parts_of(y, len(self.gives)))
+            )
+            if needs and part.requires_grad and self._gets(where, k)
         ]
         return tuple(part for part, _ in pairs), tuple(grad for _, grad in pairs)
 
+    def _gets(self, where: Any, k: int) -> bool:
+        """Whether a gradient came back for an output, and not zeros in place of none."""
+        missing = self.runs.missing
+        if not missing:
+            return True
+        keys = [(self.index, taker, where.microbatch) for taker in self.takers[k]]
+        return not all(key in missing for key in keys)
+
     def _pass_on(self, where: Any, gradients: Any) -> None:
         """Write the gradients of the inputs that need one."""
-        for at, gradient in zip(self.owes, gradients):
+        for (at, giver), gradient in zip(self.owes, gradients):
             out = self.view(where.input_grads + at)
-            if gradient is None:  # no output depends on the input
-                out.zero_()
-            else:
+            if gradient is not None:
                 out.copy_(gradient)
+                continue
+            if self.runs.stages[giver] is None:
+                raise UsageError(
+                    f"stage {self.index} ({type(self.module).__name__}) has no gradient for what "
+                    f"stage {giver} gives, as its output does not depend on that; stage {giver} is "
+                    f"in another process and waits for one",
+                    f"an edge without gradients: weft.Graph with {giver}>{self.index}F",
+                )
+            # The sum of several edges needs zeros; where all of them have none, so has its stage.
+            out.zero_()
+            self.runs.missing.add((giver, self.index, where.microbatch))
 
     def backward(self, where: Any) -> None:
         """Compute all gradients."""
         xs, y, seen = self.kept.pop(where.slot)
         roots, grads = self._roots(where, y)
+        before = None if seen is None else self._state()
         if roots:
             self.runs.backward(roots, grads, False, False, (), True, True)
+        if before is not None:
+            self._check_state(*before)
         if self.owes:
             self._pass_on(where, [x.grad for x in xs if x.requires_grad])
         if seen:
@@ -389,6 +443,7 @@ class Stage:
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
         before = None if seen is None else [(w, w.grad, _version(w.grad)) for w in self.trained]
+        state = None if seen is None else self._state()
         if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
             where, ends[0], roots[0], grads, seen
         ):
@@ -397,7 +452,9 @@ class Stage:
                 found = (None,) * len(ends)
                 if roots:
                     found = self.runs.backward(roots, grads, True, False, ends, True, False)
-                self._pass_on(where, found)
+                self._pass_on(where, [_sum(x, part) for x, part in zip(ends, found)])
+        if state is not None:
+            self._check_state(*state)
         for w, old, version in before or ():
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
@@ -441,27 +498,76 @@ class Stage:
             for handle in handles:
                 handle.remove()
         self.kept[where.slot] = (begins, None, seen)
-        self._pass_on(where, found)
+        self._pass_on(where, (_sum(x, found[0]),))
         return True
 
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
         grads, roots, seen = self.kept.pop(where.slot)
+        before = None if seen is None else self._state()
         if roots is None:  # what I left of the graph
             for begin in grads:
                 begin.backward(self.runs)
         elif self.trained and roots:
             self.runs.backward(roots, grads, False, False, self.trained, True, True)
+        if before is not None:
+            self._check_state(*before)
         if seen:
             begin = None
             del grads, roots
             self._check_inputs(seen)
+
+    def _check_learns(self, loss: Any) -> None:
+        """Refuse a loss that no gradient can come from, as PyTorch's backward() does."""
+        if self.runs.loss_count > 1:  # another head may have one
+            return
+        raise UsageError(
+            f"the loss of stage {self.index} does not need a gradient (it is {loss.dtype} and has "
+            f"no grad_fn), so nothing would learn",
+            "return the loss itself, not loss.detach() or a new tensor; weights that are to learn "
+            "have requires_grad",
+        )
+
+    def _state(self) -> tuple[list[Shared], list[tuple[int, Any]]]:
+        """What a backward leaves as it is: weights, and buffers."""
+        parts = [
+            Shared(tensor, f"its {kind} {name}")
+            for module in self.modules
+            for kind, named in (
+                ("weight", module.named_parameters()),
+                ("buffer", module.named_buffers()),
+            )
+            for name, tensor in named
+        ]
+        return parts, look_at(parts, not self.place.enqueues)
+
+    def _check_state(self, parts: list[Shared], before: list[tuple[int, Any]]) -> None:
+        """Refuse what a backward changes: microbatches that are under way would see it."""
+        what = changed(self.runs.torch, parts, before)
+        if what is not None:
+            raise UsageError(
+                f"stage {self.index} ({type(self.module).__name__}): a backward changes {what}; "
+                f"forwards of later microbatches come before it, and not after it as in a loop",
+                "step optimizers after step(), not in hooks of gradients; keep what changes its "
+                "buffers (BatchNorm) out of checkpoint(), which runs it again in the backward",
+            )
 
     def scale_grads(self, where: Any) -> None:
         """Divide the gradients by the number of microbatches."""
         gradients = [w.grad for w in self.weights if w.grad is not None]
         if gradients:
             self.runs.torch._foreach_div_(gradients, where.microbatch_count)
+
+
+def _plainly(function: Callable[[Any], None], where: Any) -> None:
+    function(where)
+
+
+def _sum(x: Any, gradient: Any) -> Any:
+    """The gradient of an input, with what a forward has put there by a backward() of its own."""
+    if x.grad is None or gradient is None:
+        return gradient if x.grad is None else x.grad
+    return x.grad + gradient
 
 
 def _version(gradient: Any) -> int:
@@ -530,6 +636,10 @@ class Runs:
         self.stage_count, self.microbatch_count = program.stages, program.microbatches
         self.rank_of_stage = program.rank_of_stage
         self.stages: list[Optional[Stage]] = []
+        self.loss_count = 1  # stages with a loss
+        self.groups: list[Any] = []  # of PyTorch's processes, which ranks as threads must not use
+        # Gradients of this step that are zeros in place of none: giver, taker, microbatch.
+        self.missing: set[tuple[int, int, int]] = set()
         self.backward = torch.autograd.Variable._execution_engine.run_backward
         self.split = import_module("torch.distributed.pipelining._backward")
         self.ones_like = torch.ones_like

@@ -52,11 +52,19 @@ class World:
         for k, stage in enumerate(stages):
             if stage is not None:
                 needs = [boundary.tensors[0].needs_grad for boundary in boundaries]
-                takes = [needs[e] for e, edge in enumerate(owner._edges) if edge.to_stage == k]
+                edges = owner._edges
+                takes = [
+                    (edge.from_stage, needs[e])
+                    for e, edge in enumerate(edges)
+                    if edge.to_stage == k
+                ]
                 outputs = _outputs_of(owner, k)
-                gives = [needs[e] for e in outputs]
+                gives: list[tuple[tuple[int, ...], bool]] = [
+                    ((edges[e].to_stage,) if e < len(edges) else (), needs[e]) for e in outputs
+                ]
                 if not boundaries[outputs[0]].own_output:  # one goes over all edges
-                    gives = [any(gives)]
+                    takers = [stage for stages, comes in gives for stage in stages if comes]
+                    gives = [(tuple(takers), any(comes for _, comes in gives))]
                 stage.reset(takes, gives, k in owner._losses)
         options, keep = _options(owner, boundaries)
         destroy = lib.weft_comm_close if self.rank is None else None

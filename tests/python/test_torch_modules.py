@@ -3,6 +3,8 @@
 import contextvars
 import copy
 import functools
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -64,8 +66,8 @@ def plain(modules, loss_fn, x, y, before_stage=None, twins=None):
 def same(found, expected, exact=True):
     assert len(found) == len(expected)
     for got, want in zip(found, expected):
-        if want is None:  # a stage that gets a gradient of zero hands on zeros
-            assert got is None or not got.any()
+        if want is None or got is None:
+            assert got is want
             continue
         assert torch.equal(got, want) if exact else torch.allclose(got, want, rtol=1e-4, atol=1e-6)
 
@@ -544,6 +546,69 @@ def test_an_output_that_does_not_depend_on_the_input(schedule, width):
     compare([*layers(1, width), cut, *layers(1, width)], schedule, width=width, exact=False)
 
 
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble", "Interleaved1F1B"])
+def test_no_gradient_is_none(schedule):
+    """An optimizer leaves a weight without a gradient as it is; zeros would make it decay."""
+
+    def unlearned(self, x):
+        with torch.no_grad():
+            return self.linear(x)
+
+    for function in (unlearned, lambda self, x: self.linear(x.detach())):
+        modules = [*layers(2), Apply(function), *layers(1)]
+        compare(modules, schedule)
+        assert modules[0].weight.grad is None
+
+    def sometimes(self, x):
+        self.count = getattr(self, "count", 0) + 1
+        return self.linear(x if self.count % 2 else x.detach())
+
+    compare([*layers(2), Apply(sometimes), *layers(1)], schedule)
+
+
+def test_no_gradient_over_the_edges_of_a_graph():
+    """A stage whose output goes to two others has none only where both give none."""
+    x, y = batch()
+    for cuts in ((), (1,), (1, 2)):
+        branch = [
+            Apply(lambda self, x, cut=k in cuts: self.linear(x.detach() if cut else x))
+            for k in (1, 2)
+        ]
+        first, last = layers(2)
+        join = Join(last)
+        graph = weft.Graph("0>1,0>2,1>3,2>3")
+        modules = [first, *branch, join]
+        weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), graph=graph, microbatches=M).step(x, y)
+        found = [weight.grad for weight in parameters_of(modules, None)]
+        for weight in parameters_of(modules, None):
+            weight.grad = None
+        for rows, target in zip(x.tensor_split(M), y.tensor_split(M)):
+            h = first(rows)
+            (functional.mse_loss(join(branch[0](h), branch[1](h)), target) / M).backward()
+        same(found, [weight.grad for weight in parameters_of(modules, None)], exact=False)
+
+
+class Join(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, a, b):
+        return self.linear(a + b)
+
+
+@BOTH
+def test_losses_without_a_gradient(schedule):
+    for loss_fn in (
+        lambda y, t: functional.mse_loss(y, t).detach(),
+        lambda y, t: (y.argmax(1) == t.argmax(1)).sum(),
+    ):
+        error = refused(layers(2), schedule, "loss of stage 1", "gradient", loss_fn=loss_fn)
+        assert "detach()" in error.hint
+        pipeline = weft_torch.Pipeline(layers(2), schedule, loss_fn, microbatches=M)
+        assert len(pipeline.eval(*batch()).losses) == M
+
+
 class Tied(nn.Module):
     """A weight in two layers, with a bias for each: PyTorch's walk has two groups with it."""
 
@@ -692,6 +757,154 @@ def test_weights_by_reference_in_later_steps(schedule):
     with pytest.raises(weft.UsageError) as caught:
         pipeline.step(x, y)
     assert "stage 0 has it" in caught.value.message
+
+
+@BOTH
+def test_leaves_by_reference_after_an_eval(schedule):
+    leaf, (x, y) = torch.ones(WIDTH, requires_grad=True), batch()
+    pipeline = weft_torch.Pipeline(
+        layers(2), schedule, lambda y, t: functional.mse_loss(y * leaf, t), microbatches=M
+    )
+    for _ in range(2):
+        pipeline.eval(x)
+    with pytest.raises(weft.UsageError, match="none of its parameters"):
+        pipeline.step(x, y)
+
+
+@BOTH
+def test_leaves_by_reference_in_later_steps(schedule):
+    leaf, uses, (x, y) = torch.ones(WIDTH, requires_grad=True), [], batch()
+    pipeline = weft_torch.Pipeline(
+        layers(2),
+        schedule,
+        lambda y, t: functional.mse_loss(y * (leaf if uses else 1), t),
+        microbatches=M,
+    )
+    pipeline.step(x, y)
+    uses.append(1)
+    with pytest.raises(weft.UsageError, match="none of its parameters"):
+        for _ in range(2):
+            pipeline.step(x, y)
+
+
+class Eager(nn.Module):
+    """Learns something else in its forward, by a backward of its own that reaches its input."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.linear, self.other = layers(2, width)
+
+    def forward(self, x):
+        if not torch._C._len_torch_dispatch_stack():  # not in the run for shapes
+            self.other(x).pow(2).mean().backward(retain_graph=True)
+        return self.linear(x)
+
+
+@BOTH
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+def test_a_backward_in_a_forward(schedule, width):
+    compare(
+        [*layers(1, width), Eager(width), *layers(1, width)], schedule, width=width, exact=False
+    )
+
+
+class Names(nn.Module):
+    """An embedding, whose backward needs no weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, WIDTH)
+
+    def forward(self, x):
+        return self.table(x[:, 0].abs().long().clamp(0, 4))
+
+
+@BOTH
+def test_weights_that_change_in_a_backward(schedule):
+    modules = [Names(), *layers(1)]
+    weight = modules[0].table.weight
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+    error = refused(modules, schedule, "stage 0 (Names)", "weight table.weight")
+    assert "after step()" in error.hint
+
+
+@BOTH
+def test_buffers_that_change_in_a_backward(schedule):
+    for norm in (nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, affine=False)):
+        module = Apply(lambda self, x: checkpoint(self.norm, self.linear(x), use_reentrant=False))
+        module.norm = norm
+        error = refused([*layers(1), module], schedule, "stage 1 (Apply)", "buffer norm.")
+        assert "checkpoint" in error.hint
+
+
+class Kind(torch.Tensor):
+    pass
+
+
+def test_outputs_that_are_more_than_numbers():
+    def scaled(self, x):
+        y = self.linear(x)
+        y.scale = 3.0
+        return y
+
+    def of_a_kind(self, x):
+        y = self.linear(x)
+        return y if torch._C._len_torch_dispatch_stack() else y.as_subclass(Kind)
+
+    for words, function in (
+        (("attribute scale",), scaled),
+        (("gives a Kind",), of_a_kind),
+        (("layout torch.sparse_coo",), lambda self, x: self.linear(x).to_sparse()),
+    ):
+        refused([Apply(function), *layers(1)], "1F1B", "stage 0 (Apply)", *words)
+        compare([*layers(1), Apply(scaled)], "1F1B")  # the loss takes all of it
+
+
+PROCESSES = """\
+import sys
+import torch, weft_pipeline as weft, weft_pipeline.torch as weft_torch
+import torch.distributed as dist
+from torch import nn
+
+rank, file = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+x = torch.randn(8, 8)
+
+
+def run(*modules):
+    try:
+        weft_torch.Pipeline(modules, "1F1B", nn.MSELoss(), microbatches=4).step(x, x)
+    except weft.UsageError as error:
+        print(error.message)
+    dist.barrier()
+
+
+hooked, calls = ([nn.Linear(8, 8) for _ in range(2)] for _ in range(2))
+for module in hooked:
+    for weight in module.parameters():
+        weight.register_hook(lambda grad: dist.all_reduce(grad))
+for module in calls:
+    module.register_forward_pre_hook(lambda _, xs: dist.all_reduce(xs[0].detach().clone()))
+run(*hooked)
+run(*calls)
+run(nn.Linear(8, 8), nn.Tanh())
+"""
+
+
+def test_collectives_in_ranks_that_are_threads(tmp_path):
+    words = [sys.executable, "-c", PROCESSES]
+    jobs = [
+        subprocess.Popen(
+            [*words, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    for job in jobs:
+        said = job.communicate(timeout=120)[0].splitlines()
+        assert job.returncode == 0 and len(said) == 2, said
+        assert said[0].startswith("stage 1 (Linear) communicates by torch.distributed")
+        assert said[1].startswith("stage 0 (Linear) communicates by torch.distributed")
 
 
 def test_hooks_of_gradients_in_a_large_stage():
