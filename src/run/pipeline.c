@@ -61,28 +61,22 @@ static enum weft_status check_ranks(const struct weft_pipeline *pipeline,
 /* One for all, or one for each edge and for the output of each loss. */
 static enum weft_status check_boundaries(const struct weft_pipeline_options *options,
                                          const struct weft_graph *graph, struct weft_error *error) {
-  if (graph == NULL || weft_graph_is_chain(graph)) {
-    return options->boundary_count == 1 || options->boundary_count == options->stage_count
-               ? WEFT_OK
-               : weft_fail(error, WEFT_ERR_USAGE, "give one boundary for all, or one per stage",
-                           "%" PRIu32 " boundaries for %" PRIu32 " stages", options->boundary_count,
-                           options->stage_count);
-  }
+  const uint32_t edges = weft_graph_edge_count(graph, options->stage_count);
   uint32_t losses = 0;
-  for (uint32_t s = 0; s < graph->stage_count; s++) {
-    losses += weft_edge_list_count(&graph->out, s) == 0;
+  for (uint32_t s = 0; s < options->stage_count; s++) {
+    losses += weft_graph_is_loss(graph, s, options->stage_count);
   }
-  if (options->boundary_count != 1 && options->boundary_count != graph->edge_count + losses) {
+  if (options->boundary_count != 1 && options->boundary_count != edges + losses) {
     return weft_fail(
         error, WEFT_ERR_USAGE, "give one boundary for all, or one per edge and per loss's output",
-        "%" PRIu32 " boundaries for a graph with %" PRIu32 " edges and %" PRIu32 " losses",
-        options->boundary_count, graph->edge_count, losses);
+        "%" PRIu32 " boundaries for %" PRIu32 " edges and outputs of %" PRIu32 " losses",
+        options->boundary_count, edges, losses);
   }
-  if (graph->edge_count > (UINT32_MAX - options->first_channel) / 2) {
+  if (edges > (UINT32_MAX - options->first_channel) / 2) {
     return weft_fail(error, WEFT_ERR_LIMIT, "number channels from 2 x edges x replica on",
                      "channels of %" PRIu32 " edges from channel %" PRIu32
                      " on; there are %" PRIu32,
-                     graph->edge_count, options->first_channel, UINT32_MAX);
+                     edges, options->first_channel, UINT32_MAX);
   }
   return WEFT_OK;
 }

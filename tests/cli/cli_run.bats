@@ -156,7 +156,7 @@ ends() {
 
 @test "run: a message out of turn ends it with status 75" {
   weft run "$hangs/pair_ordered_differently.csv" --unchecked --transport loopback
-  fails 75 "rank 1 got a message from rank 0 with microbatch"
+  fails 75 "rank 1 got a message from rank 0 over the edge 0>1 with microbatch"
 }
 
 @test "SIGTERM and SIGINT end the step on all ranks" {

@@ -91,7 +91,7 @@ static void test_boundaries(void **state) {
   (void)state;
   set_up(&setup, table);
   setup.options.boundary_count = 4;
-  refused(&setup, "4 boundaries for a graph with 4 edges and 2 losses");
+  refused(&setup, "4 boundaries for 4 edges and outputs of 2 losses");
   set_up(&setup, table);
   setup.boundaries[1].tensors[0].largest.dims[0] = 2;
   refused(&setup, "the edges 0>1 and 0>2 share an output, and their boundaries have different");

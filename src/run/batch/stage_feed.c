@@ -119,10 +119,8 @@ static struct weft_stage_batch data_of(const struct weft_batch *batch, uint32_t 
 }
 
 static bool is_end(const struct weft_executor *executor, uint32_t stage) {
-  const struct weft_graph *graph = executor->graph;
-  return graph == NULL ? stage == 0 || stage + 1 == executor->stage_count
-                       : weft_edge_list_count(&graph->in, stage) == 0 ||
-                             weft_edge_list_count(&graph->out, stage) == 0;
+  return weft_graph_is_source(executor->graph, stage) ||
+         weft_graph_is_loss(executor->graph, stage, executor->stage_count);
 }
 
 /* Every entry of batch.stages is about a stage that reads it, once. */
@@ -152,9 +150,8 @@ static enum weft_status check_stages(const struct weft_executor *executor,
 
 /* The first loss of the pipeline. */
 static uint32_t first_loss(const struct weft_executor *executor) {
-  const struct weft_graph *graph = executor->graph;
-  uint32_t stage = graph == NULL ? executor->stage_count - 1 : 0;
-  while (graph != NULL && weft_edge_list_count(&graph->out, stage) > 0) {
+  uint32_t stage = 0;
+  while (!weft_graph_is_loss(executor->graph, stage, executor->stage_count)) {
     stage++;
   }
   return stage;
@@ -169,16 +166,10 @@ static enum weft_status check_wants(const struct weft_stage_feeds *feeds,
   }
   const uint32_t loss = first_loss(executor);
   const char *what = batch->want_losses ? "losses" : "outputs";
-  if (executor->graph != NULL) {
-    return weft_fail(
-        error, WEFT_ERR_USAGE, "ask a rank with a stage without out-edges",
-        "rank %" PRIu32 " is asked for %s, and has no loss; the first one (stage %" PRIu32
-        ") is on rank %" PRIu32,
-        executor->transport->rank, what, loss, weft_executor_rank_of(executor, row, loss));
-  }
   return weft_fail(
-      error, WEFT_ERR_USAGE, "ask the rank with the last stage",
-      "rank %" PRIu32 " is asked for %s, and the last stage (%" PRIu32 ") is on rank %" PRIu32,
+      error, WEFT_ERR_USAGE, "ask a rank with a stage without out-edges",
+      "rank %" PRIu32 " is asked for %s, and has no loss; the first one (stage %" PRIu32
+      ") is on rank %" PRIu32,
       executor->transport->rank, what, loss, weft_executor_rank_of(executor, row, loss));
 }
 

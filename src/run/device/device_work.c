@@ -27,14 +27,11 @@
 
 #include "run/executor/executor.h"
 
-/* For its inputs, and for the last use of its buffers; of a stage in a chain. */
-enum { WAITS_PER_CELL = 4 };
-
-/* A cell of a graph of stages may have more of both. */
+/* For its inputs, and for the last use of its buffers. */
 static uint32_t waits_per_cell(const struct weft_executor *executor) {
-  uint32_t most = WAITS_PER_CELL;
-  for (uint32_t k = 0; executor->graph != NULL && k < executor->own_count; k++) {
-    const uint32_t waits = WAITS_PER_CELL + 2 * executor->stages[k].port_count;
+  uint32_t most = 0;
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const uint32_t waits = 2 * executor->stages[k].port_count;
     most = waits > most ? waits : most;
   }
   return most;

@@ -205,7 +205,7 @@ static const char *name_leftover(const struct weft_port_held *held, bool in) {
             : "a gradient that no weight gradient was taken from";
 }
 
-/* Names what a stage still holds of a microbatch. In a graph it also names the edge. */
+/* Names what a stage still holds of a microbatch, and of which edge. */
 static enum weft_status find_held(const struct weft_executor *executor,
                                   const struct weft_executor_stage *stage, uint32_t microbatch,
                                   struct weft_error *error) {
@@ -213,12 +213,12 @@ static enum weft_status find_held(const struct weft_executor *executor,
   for (uint32_t n = stage->port_count; n-- > 0;) {
     const struct weft_port *port = &stage->ports[n];
     const bool in = n < stage->in_count;
-    const struct weft_port_held *at = &held->ports[executor->graph == NULL ? !in : n];
+    const struct weft_port_held *at = &held->ports[n];
     char edge[48] = "";
     if (at->activation == NULL && at->gradient == NULL) {
       continue;
     }
-    if (executor->graph != NULL && port->other != WEFT_STAGE_NONE) {
+    if (port->other != WEFT_STAGE_NONE) {
       (void)snprintf(edge, sizeof edge, ", edge %" PRIu32 ">%" PRIu32,
                      in ? port->other : stage->stage, in ? stage->stage : port->other);
     }

@@ -32,10 +32,10 @@ struct weft_stage_functions {
   uint32_t op_count, count;
 };
 
-/* An edge at one of its ends, a stage of this rank. A chain has one in front of each stage but the
- * first, and one behind each stage. */
+/* An edge at one of its ends, a stage of this rank; as in the row. */
 struct weft_port {
-  uint32_t other; /* the stage at the other end; WEFT_STAGE_NONE: a loss's output */
+  uint32_t other; /* the stage at the other end; WEFT_STAGE_NONE: a source's input (which has no
+                     pools), or a loss's output */
   uint32_t rank;  /* the transport's that runs it; UINT32_MAX: none but this one */
   /* Where buffers come from; `gradients` NULL where none cross. The two ports of an edge inside the
    * rank share them. */
@@ -71,9 +71,7 @@ struct weft_executor_stage {
   bool tied;                 /* likewise, with those of the stage that shares weights */
 
   uint32_t in_count, port_count;
-  struct weft_port *ports;  /* [port_count]: in-edges, then out-edges, as in the row */
-  struct weft_port pair[2]; /* they are here where there is at most one in-edge and one out-edge, as
-                               in a chain: the second one is the out-edge's */
+  struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
   struct weft_stage_functions functions[WEFT_OP_COUNT];
   uint32_t output_count; /* of call->outputs */
 
@@ -113,6 +111,7 @@ struct weft_executor {
   struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
   const struct weft_pipeline_options *options;
   uint32_t send_capacity;   /* messages that a channel buffers before a SEND holds up the row */
+  bool has_pairs;           /* every own stage has two ports, as in a chain */
   struct weft_graph *graph; /* held; NULL: a chain */
   struct weft_executor_stage *stages;  /* [own_count], ascending; weft_executor_own_stage() */
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
@@ -157,7 +156,7 @@ struct weft_executor {
   struct weft_tensors *views; /* [sub_action_capacity][view_count] */
   uint32_t view_count;        /* tensors of a sub-action's views: 0 where no stage needs any */
   uint32_t port_count;
-  struct weft_port *ports;        /* [port_count]: of own stages, where they are not in the stage */
+  struct weft_port *ports;        /* [port_count]: of own stages */
   struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an
                                      edge inside the rank is at its out-port */
   uint64_t placement_hash;        /* as a row's */
@@ -477,25 +476,17 @@ static inline struct weft_held *weft_executor_held(const struct weft_executor_st
 
 /* The port that a SEND or RECV is about, and its number in weft_executor_held(); NULL: the stage has
  * no such edge to another rank. */
-static inline struct weft_port *weft_executor_find_port(const struct weft_executor *executor,
-                                                        struct weft_executor_stage *stage,
+static inline struct weft_port *weft_executor_find_port(struct weft_executor_stage *stage,
                                                         struct weft_action transfer, bool in,
                                                         uint32_t *number) {
-  struct weft_port *port;
-  if (executor->graph == NULL) {
-    *number = !in;
-    port = transfer.skip == 0 ? &stage->pair[!in] : NULL;
-  } else {
-    const uint32_t other = weft_transfer_other(transfer);
-    const uint32_t end = in ? stage->in_count : stage->port_count;
-    uint32_t n = in ? 0 : stage->in_count;
-    while (n < end && stage->ports[n].other != other) {
-      n++;
-    }
-    *number = n;
-    port = n < end ? &stage->ports[n] : NULL;
+  const uint32_t other = weft_transfer_other(transfer);
+  const uint32_t end = in ? stage->in_count : stage->port_count;
+  uint32_t n = in ? 0 : stage->in_count;
+  while (n < end && stage->ports[n].other != other) {
+    n++;
   }
-  return port != NULL && port->rank != UINT32_MAX ? port : NULL;
+  *number = n;
+  return n < end && stage->ports[n].rank != UINT32_MAX ? &stage->ports[n] : NULL;
 }
 
 static inline void weft_executor_record_time(struct weft_executor *executor, uint32_t record,

@@ -1,6 +1,6 @@
-/* What a stage's function gets: the tensors of its edges. Inline, and compiled twice: for chains,
- * where a stage has at most one port on either side and loops over ports are none, and for graphs.
- * For executor_compute.c alone. */
+/* What a stage's function gets: the tensors of its edges. Inline, and compiled twice: for ranks
+ * whose stages have a pair of ports, as in a chain, so that loops over ports are none, and for
+ * others. For executor_compute.c alone. */
 #ifndef RUN_EXECUTOR_CALL_H
 #define RUN_EXECUTOR_CALL_H
 
@@ -8,35 +8,24 @@
 
 #define TWICE static inline __attribute__((always_inline))
 
-/* In a chain every stage has one: that of the first one has no pools, and holds nothing. */
-TWICE uint32_t in_ports(const struct weft_executor_stage *stage, bool chain) {
-  return chain ? 1 : stage->in_count;
+TWICE uint32_t in_ports(const struct weft_executor_stage *stage, bool pair) {
+  return pair ? 1 : stage->in_count;
 }
 
-TWICE const struct weft_port *in_port(const struct weft_executor_stage *stage, uint32_t n,
-                                      bool chain) {
-  return chain ? &stage->pair[0] : &stage->ports[n];
+/* The number of the first: they are behind the in-ports. */
+TWICE uint32_t first_out(const struct weft_executor_stage *stage, bool pair) {
+  return pair ? 1 : stage->in_count;
 }
 
-TWICE const struct weft_port *out_port(const struct weft_executor_stage *stage, uint32_t n,
-                                       bool chain) {
-  return chain ? &stage->pair[1] : &stage->ports[n];
-}
-
-/* The number of the first in `held`: they are behind the in-ports. */
-TWICE uint32_t first_out(const struct weft_executor_stage *stage, bool chain) {
-  return chain ? 1 : stage->in_count;
-}
-
-TWICE uint32_t out_ports(const struct weft_executor_stage *stage, bool chain) {
-  return chain ? 1 : stage->port_count - stage->in_count;
+TWICE uint32_t out_ports(const struct weft_executor_stage *stage, bool pair) {
+  return pair ? 1 : stage->port_count - stage->in_count;
 }
 
 /* One input is the buffer's own list of tensors. Several are copies of these lists, one after the
  * other; shapes that a stage sets there are written back. The views of a call are, in this order,
  * its inputs, input_grads, outputs and output_grads. */
 
-TWICE void fill_inputs(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_inputs(struct weft_sub_action *sub, bool pair) {
   const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
@@ -44,7 +33,7 @@ TWICE void fill_inputs(struct weft_sub_action *sub, bool chain) {
     call->inputs = &stage->inputs[sub->action->microbatch];
     return;
   }
-  if (chain || stage->in_count == 1) {
+  if (pair || stage->in_count == 1) {
     if (held->ports[0].activation != NULL) {
       call->inputs = &held->ports[0].activation->tensors;
     }
@@ -68,11 +57,11 @@ static inline struct weft_tensors *output_views(const struct weft_sub_action *su
 }
 
 /* Ports that share an output have it in the buffer of the first. */
-TWICE void fill_outputs(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_outputs(struct weft_sub_action *sub, bool pair) {
   const struct weft_executor_stage *stage = sub->stage;
   const struct weft_held *held = sub->held;
-  if (chain || stage->output_count == 1) {
-    sub->call.outputs = &held->ports[first_out(stage, chain)].activation->tensors;
+  if (pair || stage->output_count == 1) {
+    sub->call.outputs = &held->ports[first_out(stage, pair)].activation->tensors;
     return;
   }
   sub->call.output_count = stage->output_count;
@@ -84,10 +73,10 @@ TWICE void fill_outputs(struct weft_sub_action *sub, bool chain) {
 }
 
 /* Those that share an output have their sum in the first that has a gradient. */
-TWICE void fill_output_grads(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_output_grads(struct weft_sub_action *sub, bool pair) {
   const struct weft_executor_stage *stage = sub->stage;
   const struct weft_held *held = sub->held;
-  if (!chain && stage->output_count > 1) {
+  if (!pair && stage->output_count > 1) {
     sub->call.output_count = stage->output_count;
     struct weft_tensors *views = output_views(sub, true);
     for (uint32_t k = 0; k < stage->output_count; k++) {
@@ -101,8 +90,8 @@ TWICE void fill_output_grads(struct weft_sub_action *sub, bool chain) {
     sub->call.output_grads = views;
     return;
   }
-  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = first_out(stage, chain) + k;
+  for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
+    const uint32_t n = first_out(stage, pair) + k;
     if (held->ports[n].gradient != NULL) {
       sub->call.output_grads = &held->ports[n].gradient->tensors;
       return;
@@ -110,15 +99,15 @@ TWICE void fill_output_grads(struct weft_sub_action *sub, bool chain) {
   }
 }
 
-TWICE void fill_input_grads(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_input_grads(struct weft_sub_action *sub, bool pair) {
   const struct weft_executor_stage *stage = sub->stage;
   struct weft_stage_call *call = &sub->call;
-  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
+  for (uint32_t n = 0; n < in_ports(stage, pair); n++) {
     struct weft_buffer *buffer = sub->held->ports[n].gradient;
     if (buffer != NULL) {
-      weft_buffer_match(buffer, in_port(stage, n, chain)->gradients, &call->inputs[n]);
+      weft_buffer_match(buffer, stage->ports[n].gradients, &call->inputs[n]);
     }
-    if (!chain && stage->in_count > 1) {
+    if (!pair && stage->in_count > 1) {
       struct weft_tensors *views = sub->views + stage->in_count;
       views[n].count = 0;
       if (buffer != NULL) {
@@ -138,13 +127,13 @@ static inline void take_shapes(struct weft_buffer *buffer, const struct weft_ten
   buffer->tensors.count = from->count; /* which weft_buffer_pack() checks */
 }
 
-TWICE void fill_forward(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_forward(struct weft_sub_action *sub, bool pair) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_executor_stage *stage = sub->stage;
   const uint32_t mb = sub->action->microbatch;
-  fill_outputs(sub, chain);
+  fill_outputs(sub, pair);
   if (stage->is_loss) {
-    const struct weft_buffer *made = sub->held->ports[first_out(stage, chain)].gradient;
+    const struct weft_buffer *made = sub->held->ports[first_out(stage, pair)].gradient;
     if (stage->targets != NULL) {
       call->targets = &stage->targets[mb];
     }
@@ -155,12 +144,12 @@ TWICE void fill_forward(struct weft_sub_action *sub, bool chain) {
   }
 }
 
-TWICE void fill_backward(struct weft_sub_action *sub, bool chain) {
+TWICE void fill_backward(struct weft_sub_action *sub, bool pair) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_executor_stage *stage = sub->stage;
-  fill_output_grads(sub, chain);
+  fill_output_grads(sub, pair);
   if (sub->action->op != WEFT_OP_W) {
-    fill_input_grads(sub, chain);
+    fill_input_grads(sub, pair);
   }
   if (stage->is_loss && stage->targets != NULL) {
     call->targets = &stage->targets[sub->action->microbatch];
@@ -169,7 +158,7 @@ TWICE void fill_backward(struct weft_sub_action *sub, bool chain) {
   call->last_backward = sub->record == stage->needs->last_backward;
 }
 
-TWICE void fill_call(struct weft_executor *executor, struct weft_sub_action *sub, bool chain) {
+TWICE void fill_call(struct weft_executor *executor, struct weft_sub_action *sub, bool pair) {
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
   weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
@@ -177,11 +166,11 @@ TWICE void fill_call(struct weft_executor *executor, struct weft_sub_action *sub
   if (sub->stage->saved_at != NULL) {
     call->saved = executor->saved + sub->stage->saved_at[sub->action->microbatch];
   }
-  fill_inputs(sub, chain);
+  fill_inputs(sub, pair);
   if (sub->action->op == WEFT_OP_F) {
-    fill_forward(sub, chain);
+    fill_forward(sub, pair);
   } else {
-    fill_backward(sub, chain);
+    fill_backward(sub, pair);
   }
   sub->functions = &sub->stage->functions[sub->action->op];
   sub->function_at = 0;

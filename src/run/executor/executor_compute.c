@@ -72,21 +72,21 @@ TWICE enum weft_status await_message(struct weft_executor *executor, struct weft
 }
 
 TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
-                                   bool chain, struct weft_error *error) {
+                                   bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
   enum weft_status status = WEFT_OK;
   if (forward) {
-    const uint32_t inputs = chain ? !stage->is_source : stage->in_count;
+    const uint32_t inputs = stage->is_source ? 0 : in_ports(stage, pair);
     for (uint32_t n = 0; n < inputs && status == WEFT_OK; n++) {
-      status = await_message(executor, sub, in_port(stage, n, chain),
+      status = await_message(executor, sub, &stage->ports[n],
                              sub->held->ports[n].activation, true, error);
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
-    for (uint32_t k = 0; k < out_ports(stage, chain) && status == WEFT_OK; k++) {
-      const uint32_t n = first_out(stage, chain) + k;
-      if (out_port(stage, n, chain)->gradients != NULL) {
-        status = await_message(executor, sub, out_port(stage, n, chain),
+    for (uint32_t k = 0; k < out_ports(stage, pair) && status == WEFT_OK; k++) {
+      const uint32_t n = first_out(stage, pair) + k;
+      if (stage->ports[n].gradients != NULL) {
+        status = await_message(executor, sub, &stage->ports[n],
                                sub->held->ports[n].gradient, false, error);
       }
     }
@@ -115,10 +115,10 @@ TWICE enum weft_status take_buffer(struct weft_executor *executor,
 
 /* A buffer for the gradient that a loss makes. */
 TWICE enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
-                                 bool chain, struct weft_error *error) {
+                                 bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  const struct weft_port *port = out_port(stage, stage->in_count, chain);
-  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].gradient;
+  const struct weft_port *port = &stage->ports[first_out(stage, pair)];
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, pair)].gradient;
   if (port->gradients == NULL || *made != NULL) {
     return WEFT_OK;
   }
@@ -132,27 +132,27 @@ TWICE enum weft_status take_loss(struct weft_executor *executor, struct weft_sub
 
 /* Takes buffers for the outputs. */
 TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
-                                 bool chain, struct weft_error *error) {
+                                 bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool forward = sub->action->op == WEFT_OP_F;
   if (forward) {
-    for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-      const uint32_t n = first_out(stage, chain) + k;
-      const enum weft_status status = take_buffer(executor, stage, out_port(stage, n, chain),
-                                                  out_port(stage, n, chain)->activations,
+    for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
+      const uint32_t n = first_out(stage, pair) + k;
+      const enum weft_status status = take_buffer(executor, stage, &stage->ports[n],
+                                                  stage->ports[n].activations,
                                                   &sub->held->ports[n].activation, error);
       if (status != WEFT_OK) {
         return status;
       }
     }
-    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, chain, error)
+    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, pair, error)
                                                         : WEFT_OK;
   }
   if (sub->action->op == WEFT_OP_W) {
     return WEFT_OK;
   }
-  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
-    const struct weft_port *port = in_port(stage, n, chain);
+  for (uint32_t n = 0; n < in_ports(stage, pair); n++) {
+    const struct weft_port *port = &stage->ports[n];
     if (port->gradients != NULL) {
       const enum weft_status status =
           take_buffer(executor, stage, port, port->gradients, &sub->held->ports[n].gradient, error);
@@ -165,14 +165,14 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
 }
 
 TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
-                                   bool chain, struct weft_error *error) {
+                                   bool pair, struct weft_error *error) {
   WEFT_TRY(check_order(executor, sub, error));
   enum weft_status status = await_parameters(executor, sub, error);
   if (status == WEFT_OK) {
-    status = await_input(executor, sub, chain, error);
+    status = await_input(executor, sub, pair, error);
   }
   if (status == WEFT_OK) {
-    status = take_room(executor, sub, chain, error);
+    status = take_room(executor, sub, pair, error);
   }
   if (status != WEFT_OK) {
     return status;
@@ -185,7 +185,7 @@ TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_s
     }
     sub->held->slot = stage->free_slots[--stage->free_slot_count];
   }
-  fill_call(executor, sub, chain);
+  fill_call(executor, sub, pair);
   return WEFT_OK;
 }
 
@@ -212,14 +212,14 @@ TWICE enum weft_status find_sub_actions(struct weft_executor *executor,
 }
 
 TWICE enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
-                               bool chain, struct weft_error *error) {
+                               bool pair, struct weft_error *error) {
   if (executor->cell_step == WEFT_CELL_NEW) {
     WEFT_TRY(find_sub_actions(executor, cell, error));
     executor->cell_step = WEFT_CELL_PREPARING;
   }
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
     const enum weft_status status =
-        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], chain, error);
+        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], pair, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -249,20 +249,20 @@ static inline enum weft_status end_call(struct weft_executor *executor,
 }
 
 /* The loss's gradients get the shapes that its forward has given the outputs. */
-TWICE void match_loss(struct weft_sub_action *sub, bool chain) {
+TWICE void match_loss(struct weft_sub_action *sub, bool pair) {
   const struct weft_executor_stage *stage = sub->stage;
-  struct weft_buffer *made = sub->held->ports[first_out(stage, chain)].gradient;
+  struct weft_buffer *made = sub->held->ports[first_out(stage, pair)].gradient;
   if (stage->is_loss && made != NULL) {
-    weft_buffer_match(made, out_port(stage, stage->in_count, chain)->gradients, sub->call.outputs);
+    weft_buffer_match(made, stage->ports[first_out(stage, pair)].gradients, sub->call.outputs);
   }
 }
 
 TWICE enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
-                                      bool chain, struct weft_error *error) {
+                                      bool pair, struct weft_error *error) {
   while (sub->function_at < sub->function_count) {
     struct weft_stage_call *call = &sub->call;
     if (sub->function_at == sub->functions->op_count && sub->action->op == WEFT_OP_F) {
-      match_loss(sub, chain);
+      match_loss(sub, pair);
     }
     call->now = executor->now;
     call->ready_at = 0;
@@ -318,7 +318,7 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
 }
 
 TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
-                                uint32_t number, bool chain, struct weft_error *error) {
+                                uint32_t number, bool pair, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[sub->action->op];
   if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
     const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
@@ -326,7 +326,7 @@ TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_
       return status;
     }
   }
-  return call_functions(executor, sub, chain, error);
+  return call_functions(executor, sub, pair, error);
 }
 
 static bool overlap_is_called(const struct weft_executor *executor) {
@@ -335,7 +335,7 @@ static bool overlap_is_called(const struct weft_executor *executor) {
 }
 
 TWICE enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
-                                bool chain, struct weft_error *error) {
+                                bool pair, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[cell->op];
   if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
     const enum weft_status status =
@@ -347,7 +347,7 @@ TWICE enum weft_status call_all(struct weft_executor *executor, const struct wef
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
     const enum weft_status status =
         call_sub(executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at,
-                 chain, error);
+                 pair, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -367,79 +367,79 @@ TWICE void give_back(const struct weft_executor *executor, struct weft_buffer_po
 }
 
 TWICE void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub,
-                          bool chain) {
+                          bool pair) {
   struct weft_executor_stage *stage = sub->stage;
   assert(stage->free_slot_count < stage->slot_count);
-  for (uint32_t n = 0; n < in_ports(stage, chain); n++) {
-    give_back(executor, in_port(stage, n, chain)->activations, &sub->held->ports[n].activation);
+  for (uint32_t n = 0; n < in_ports(stage, pair); n++) {
+    give_back(executor, stage->ports[n].activations, &sub->held->ports[n].activation);
   }
-  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = first_out(stage, chain) + k;
-    give_back(executor, out_port(stage, n, chain)->gradients, &sub->held->ports[n].gradient);
+  for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
+    const uint32_t n = first_out(stage, pair) + k;
+    give_back(executor, stage->ports[n].gradients, &sub->held->ports[n].gradient);
   }
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
 
 /* A loss's output stays here: it is kept for the result, if that is wanted. */
-TWICE enum weft_status keep_output(struct weft_sub_action *sub, bool chain,
+TWICE enum weft_status keep_output(struct weft_sub_action *sub, bool pair,
                                    struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  struct weft_buffer **made = &sub->held->ports[first_out(stage, chain)].activation;
+  struct weft_buffer **made = &sub->held->ports[first_out(stage, pair)].activation;
   if (stage->outputs != NULL) {
     WEFT_TRY(weft_batch_merge_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
                                    sub->call.stream, error));
   }
-  weft_buffer_pool_give(out_port(stage, stage->in_count, chain)->activations, *made);
+  weft_buffer_pool_give(stage->ports[first_out(stage, pair)].activations, *made);
   *made = NULL;
   return WEFT_OK;
 }
 
 TWICE enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
-                                      bool chain, struct weft_error *error) {
+                                      bool pair, struct weft_error *error) {
   struct weft_executor_stage *stage = sub->stage;
-  if (!chain && stage->output_count > 1) {
+  if (!pair && stage->output_count > 1) {
     for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
       take_shapes(sub->held->ports[n].activation, &sub->call.outputs[stage->ports[n].output]);
     }
   }
-  if (!chain && stage->shares) {
+  if (!pair && stage->shares) {
     WEFT_TRY(weft_executor_copy_outputs(executor, sub, error));
   }
-  for (uint32_t k = 0; k < out_ports(stage, chain); k++) {
-    const uint32_t n = first_out(stage, chain) + k;
-    const struct weft_port *port = out_port(stage, n, chain);
+  for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
+    const uint32_t n = first_out(stage, pair) + k;
+    const struct weft_port *port = &stage->ports[n];
     struct weft_buffer **made = &sub->held->ports[n].activation;
     if (weft_buffer_pack(*made, port->activations, error) < 0) {
       return weft_executor_fail_stage(executor, sub->action, error);
     }
     if (port->near != NULL) {
       struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
-      near->ports[chain ? 0 : port->near_port].activation = *made;
+      near->ports[port->near_port].activation = *made;
       *made = NULL;
     } else if (!stage->is_loss) {
       weft_executor_publish(executor, port->activations, *made);
     }
   }
   if (stage->is_loss) {
-    WEFT_TRY(keep_output(sub, chain, error));
+    WEFT_TRY(keep_output(sub, pair, error));
   }
   if (!stage->needs->has_backward) {
-    end_microbatch(executor, sub, chain);
+    end_microbatch(executor, sub, pair);
   }
   return WEFT_OK;
 }
 
 TWICE enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
-                                       bool chain, struct weft_error *error) {
+                                       bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
   const bool made_gradients = sub->action->op != WEFT_OP_W;
-  for (uint32_t n = 0; made_gradients && n < in_ports(stage, chain); n++) {
-    const struct weft_port *port = in_port(stage, n, chain);
+  for (uint32_t n = 0; made_gradients && n < in_ports(stage, pair); n++) {
+    const struct weft_port *port = &stage->ports[n];
     struct weft_buffer **made = &sub->held->ports[n].gradient;
     if (port->gradients == NULL) {
       continue;
     }
-    if (!chain && stage->in_count > 1) {
+    if (!pair && stage->in_count > 1) {
       take_shapes(*made, &sub->call.input_grads[n]);
     }
     if (weft_buffer_pack(*made, port->gradients, error) < 0) {
@@ -447,28 +447,28 @@ TWICE enum weft_status finish_backward(struct weft_executor *executor, struct we
     }
     if (port->near != NULL) {
       struct weft_held *near = weft_executor_held(port->near, sub->action->microbatch);
-      near->ports[chain ? 1 : port->near_port].gradient = *made;
+      near->ports[port->near_port].gradient = *made;
       *made = NULL;
     } else {
       weft_executor_publish(executor, port->gradients, *made);
     }
   }
   if (sub->action->op != WEFT_OP_I) {
-    end_microbatch(executor, sub, chain);
+    end_microbatch(executor, sub, pair);
   }
   return WEFT_OK;
 }
 
 TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
-                              bool chain, struct weft_error *error) {
+                              bool pair, struct weft_error *error) {
   weft_executor_read_clock(executor);
   weft_executor_record_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
   const uint32_t count = executor->sub_action_count;
   for (uint32_t k = 0; k < count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->held->done |= WEFT_OP_BIT(sub->action->op);
-    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, chain, error)
-                                          : finish_backward(executor, sub, chain, error));
+    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, pair, error)
+                                          : finish_backward(executor, sub, pair, error));
     if (cell->parts > 0) {
       weft_executor_record_time(executor, sub->record, executor->cell_begin, executor->now);
     }
@@ -490,9 +490,9 @@ TWICE void show_compute(struct weft_executor *executor, const struct weft_action
 }
 
 TWICE enum weft_status compute(struct weft_executor *executor, const struct weft_action *cell,
-                               bool chain, struct weft_error *error) {
+                               bool pair, struct weft_error *error) {
   if (executor->cell_step != WEFT_CELL_CALLING) {
-    const enum weft_status status = prepare(executor, cell, chain, error);
+    const enum weft_status status = prepare(executor, cell, pair, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -500,15 +500,15 @@ TWICE enum weft_status compute(struct weft_executor *executor, const struct weft
     if (executor->device != NULL) {
       WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
     }
-    for (uint32_t k = 0; !chain && k < executor->sub_action_count; k++) {
+    for (uint32_t k = 0; !pair && k < executor->sub_action_count; k++) {
       WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
     }
   }
-  const enum weft_status status = call_all(executor, cell, chain, error);
-  return status == WEFT_OK ? finish(executor, cell, chain, error) : status;
+  const enum weft_status status = call_all(executor, cell, pair, error);
+  return status == WEFT_OK ? finish(executor, cell, pair, error) : status;
 }
 
-static __attribute__((noinline)) enum weft_status compute_graph(struct weft_executor *executor,
+static __attribute__((noinline)) enum weft_status compute_ports(struct weft_executor *executor,
                                                                 const struct weft_action *cell,
                                                                 struct weft_error *error) {
   return compute(executor, cell, false, error);
@@ -516,6 +516,6 @@ static __attribute__((noinline)) enum weft_status compute_graph(struct weft_exec
 
 enum weft_status weft_executor_compute(struct weft_executor *executor,
                                        const struct weft_action *cell, struct weft_error *error) {
-  return executor->graph == NULL ? compute(executor, cell, true, error)
-                                 : compute_graph(executor, cell, error);
+  return executor->has_pairs ? compute(executor, cell, true, error)
+                             : compute_ports(executor, cell, error);
 }

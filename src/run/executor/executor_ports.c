@@ -134,7 +134,7 @@ void weft_executor_link_stage(const struct weft_executor *executor, const struct
   for (uint32_t n = 0; n < stage->port_count; n++) {
     link_port(executor, first, stage, n, &stage->ports[n]);
   }
-  stage->is_source = stage->in_count == 0;
+  stage->is_source = stage->ports[0].other == WEFT_STAGE_NONE;
   stage->is_loss = stage->ports[stage->in_count].other == WEFT_STAGE_NONE;
   stage->wants_backward = stage->is_loss;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
@@ -161,12 +161,10 @@ static enum weft_status open_pool(const struct weft_executor *executor, struct w
                                  error);
 }
 
-/* In a graph: a stage that gets no gradient must not owe one. */
-static enum weft_status check_frozen(const struct weft_executor *executor,
-                                     const struct weft_executor_stage *stage,
+/* A stage that gets no gradient must not owe one. */
+static enum weft_status check_frozen(const struct weft_executor_stage *stage,
                                      struct weft_error *error) {
-  for (uint32_t n = 0; executor->graph != NULL && !stage->wants_backward && n < stage->in_count;
-       n++) {
+  for (uint32_t n = 0; !stage->wants_backward && n < stage->in_count; n++) {
     if (stage->ports[n].gradients != NULL) {
       return weft_fail(error, WEFT_ERR_USAGE,
                        "let a boundary behind it need gradients, or none in front of it",
@@ -186,6 +184,9 @@ enum weft_status weft_executor_open_pools(const struct weft_executor *executor,
   for (uint32_t n = 0; n < stage->port_count; n++) {
     struct weft_port *port = &stage->ports[n];
     struct weft_buffer_pool *pools = &executor->pools[2 * (size_t)(stage->needs->first_port + n)];
+    if (n < stage->in_count && stage->is_source) {
+      continue;
+    }
     if (n < stage->in_count && port->near != NULL) { /* stages ascend: it has its pools */
       port->activations = port->near->ports[port->near_port].activations;
       port->gradients = port->near->ports[port->near_port].gradients;
@@ -197,7 +198,7 @@ enum weft_status weft_executor_open_pools(const struct weft_executor *executor,
       WEFT_TRY(open_pool(executor, port, &pools[1], true, error));
     }
   }
-  WEFT_TRY(check_frozen(executor, stage, error));
+  WEFT_TRY(check_frozen(stage, error));
   return stage->shares ? weft_executor_check_shared(executor, stage, error) : WEFT_OK;
 }
 

@@ -53,16 +53,15 @@ static enum weft_status allocate_stages(struct weft_executor *executor,
 static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
                                     struct weft_error *error) {
   WEFT_TRY(allocate_stages(executor, first, error));
+  executor->has_pairs = true;
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->stage = first->own_stages[k];
     stage->needs = &first->stages[k];
     stage->in_count = stage->needs->in_count;
     stage->port_count = stage->needs->port_count;
-    stage->pair[0].rank = UINT32_MAX; /* where it is not used */
-    stage->ports = stage->in_count <= 1 && stage->port_count == stage->in_count + 1
-                       ? &stage->pair[1 - stage->in_count]
-                       : &executor->ports[stage->needs->first_port];
+    stage->ports = &executor->ports[stage->needs->first_port];
+    executor->has_pairs = executor->has_pairs && stage->port_count == 2;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];

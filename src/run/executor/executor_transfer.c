@@ -47,17 +47,14 @@ static enum weft_status fail_field(const struct weft_executor *executor,
                                    const struct expected *expected, const char *name,
                                    uint64_t found, uint64_t wanted, struct weft_error *error) {
   const uint32_t mine = expected->stage->stage, other = expected->port->other;
-  char edge[64] = "";
-  if (executor->graph != NULL) {
-    (void)snprintf(edge, sizeof edge, " over the edge %" PRIu32 ">%" PRIu32,
-                   expected->forward ? other : mine, expected->forward ? mine : other);
-  }
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "the two ranks do not run the same program, step and number of microbatches, "
                    "or one of them is damaged",
-                   "rank %" PRIu32 " got a message from rank %" PRIu32 "%s with %s %" PRIu64
-                   " where %" PRIu64 " is expected",
-                   executor->transport->rank, expected->port->rank, edge, name, found, wanted);
+                   "rank %" PRIu32 " got a message from rank %" PRIu32 " over the edge %" PRIu32
+                   ">%" PRIu32 " with %s %" PRIu64 " where %" PRIu64 " is expected",
+                   executor->transport->rank, expected->port->rank,
+                   expected->forward ? other : mine, expected->forward ? mine : other, name, found,
+                   wanted);
 }
 
 static inline enum weft_status check_field(const struct weft_executor *executor,
@@ -187,7 +184,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_SEND_F;
   uint32_t n;
-  struct weft_port *port = weft_executor_find_port(executor, stage, *action, !forward, &n);
+  struct weft_port *port = weft_executor_find_port(stage, *action, !forward, &n);
   if (port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
                                      error);
@@ -310,7 +307,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_RECV_F;
   uint32_t n;
-  struct weft_port *port = weft_executor_find_port(executor, stage, *action, forward, &n);
+  struct weft_port *port = weft_executor_find_port(stage, *action, forward, &n);
   if (port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);

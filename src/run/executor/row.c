@@ -297,41 +297,33 @@ static enum weft_status find_ranks(struct weft_row *row, struct weft_error *erro
 
 /* ---- Ports ---- */
 
-/* Edges to and from a stage; a loss has one that leaves the graph. */
 static void count_ports(const struct weft_program *program, uint32_t s,
                         struct weft_row_stage *stage) {
-  const struct weft_graph *graph = program->graph;
-  uint32_t out = s + 1 < program->stage_count;
-  stage->in_count = s > 0;
-  if (graph != NULL) {
-    stage->in_count = weft_edge_list_count(&graph->in, s);
-    out = weft_edge_list_count(&graph->out, s);
-  }
-  stage->port_count = stage->in_count + larger(out, 1);
+  const struct weft_action forward = weft_action_make(WEFT_OP_F, s, 0);
+  const uint32_t stages = program->stage_count;
+  stage->in_count = larger(weft_action_input_count(program->graph, forward, stages), 1);
+  stage->port_count =
+      stage->in_count + larger(weft_action_output_count(program->graph, forward, stages), 1);
 }
 
 /* `losses`: how many stages before it are losses. */
 static void fill_ports(const struct weft_program *program, uint32_t s, uint32_t losses,
                        const struct weft_row_stage *stage, struct weft_row_port *ports) {
   const struct weft_graph *graph = program->graph;
-  const bool is_loss =
-      graph != NULL ? weft_edge_list_count(&graph->out, s) == 0 : s + 1 == program->stage_count;
+  const struct weft_action forward = weft_action_make(WEFT_OP_F, s, 0);
+  const uint32_t edges = weft_graph_edge_count(graph, program->stage_count);
   for (uint32_t p = 0; p < stage->port_count; p++) {
     const bool in = p < stage->in_count;
-    if (!in && is_loss) {
-      const uint32_t edges = graph != NULL ? graph->edge_count : program->stage_count - 1;
+    if (in ? weft_graph_is_source(graph, s) : weft_graph_is_loss(graph, s, program->stage_count)) {
       ports[p] = (struct weft_row_port){
-          .other = WEFT_STAGE_NONE, .boundary = edges + losses, .gradient = true};
-    } else if (graph == NULL) {
-      ports[p] = (struct weft_row_port){
-          .other = in ? s - 1 : s + 1, .boundary = in ? s - 1 : s, .gradient = true};
-    } else {
-      const struct weft_edge_list *list = in ? &graph->in : &graph->out;
-      const uint32_t e = list->edges[list->begin[s] + (in ? p : p - stage->in_count)];
-      const struct weft_edge *edge = &graph->edges[e];
-      ports[p] = (struct weft_row_port){
-          .other = in ? edge->from : edge->to, .boundary = e, .gradient = edge->gradient};
+          .other = WEFT_STAGE_NONE, .boundary = in ? 0 : edges + losses, .gradient = !in};
+      continue;
     }
+    const uint32_t e = in ? weft_action_input_channel(graph, forward, p) / 2
+                          : weft_action_output_channel(graph, forward, p - stage->in_count) / 2;
+    const struct weft_edge edge = weft_graph_edge(graph, e);
+    ports[p] = (struct weft_row_port){
+        .other = in ? edge.from : edge.to, .boundary = e, .gradient = edge.gradient};
   }
 }
 
@@ -339,9 +331,6 @@ static void fill_ports(const struct weft_program *program, uint32_t s, uint32_t 
 
 static void find_own_stages(struct weft_row *row) {
   const struct weft_program *program = row->program;
-  /* Also of a graph that is a chain: it may follow a program without one in a pipeline, which then
-   * takes both ports for granted. */
-  const bool is_chain = weft_graph_is_chain(program->graph);
   for (uint32_t s = 0, k = 0; s < program->stage_count; s++) {
     if (row->rank_of[s] == row->rank) {
       struct weft_row_stage *stage = &row->stages[k];
@@ -350,8 +339,8 @@ static void find_own_stages(struct weft_row *row) {
       count_ports(program, s, stage);
       stage->first_port = row->port_count;
       stage->held_at = row->held_bytes;
-      stage->held_bytes = sizeof(struct weft_held) +
-                          (is_chain ? 2 : stage->port_count) * sizeof(struct weft_port_held);
+      stage->held_bytes =
+          sizeof(struct weft_held) + stage->port_count * sizeof(struct weft_port_held);
       row->port_count += stage->port_count;
       row->held_bytes += stage->held_bytes * program->microbatch_count;
     }
@@ -366,7 +355,7 @@ static void find_ports(struct weft_row *row) {
       fill_ports(row->program, s, losses, &row->stages[k], &row->ports[row->stages[k].first_port]);
       k++;
     }
-    losses += graph != NULL && weft_edge_list_count(&graph->out, s) == 0;
+    losses += weft_graph_is_loss(graph, s, row->program->stage_count);
   }
 }
 

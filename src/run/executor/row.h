@@ -19,17 +19,17 @@ struct weft_port_held {
   struct weft_buffer *gradient; /* the other way round */
 };
 
-/* What it holds for a (stage, microbatch). In a chain ports[0] is the in-edge and ports[1] the
- * out-edge of every stage, of the first one too, so that no action has to ask. */
+/* What it holds for a (stage, microbatch). */
 struct weft_held {
   uint32_t slot;
   uint32_t done;                 /* WEFT_OP_BIT of F, B, I, W */
-  struct weft_port_held ports[]; /* [port_count of the stage]; [2] in a chain */
+  struct weft_port_held ports[]; /* [port_count of the stage] */
 };
 
 /* An edge at one of its ends: a port of the stage there. */
 struct weft_row_port {
-  uint32_t other;    /* the stage at the other end; WEFT_STAGE_NONE: the output of a loss */
+  uint32_t other;    /* the stage at the other end; WEFT_STAGE_NONE: the input of a source, or the
+                        output of a loss */
   uint32_t boundary; /* of options.boundaries, if it has one for each */
   bool gradient;     /* the graph has gradients on it */
   uint32_t activations, gradients; /* buffers of each kind, at most */
@@ -37,14 +37,17 @@ struct weft_row_port {
 #define WEFT_STAGE_NONE UINT32_MAX
 
 /* What a row needs of one stage. Its ports are first the in-edges, ascending by stage, then the
- * out-edges, likewise; a loss has one port more than edges, for its output. */
+ * out-edges, likewise. A source has a port without an edge in front, which holds nothing, and a loss
+ * one behind, for its output: so ports[0] is the in-port and ports[1] the out-port of every stage of
+ * a chain, of the first and the last one, too, and no action has to ask. */
 struct weft_row_stage {
   uint32_t first_backward, last_backward; /* records, or WEFT_RECORD_NONE */
   bool has_backward;
   bool splits;    /* has I or W */
   bool shards;    /* has UNSHARD */
   uint32_t slots; /* microbatches between forward and last backward, at most */
-  uint32_t in_count, port_count;
+  uint32_t in_count;   /* at least 1, */
+  uint32_t port_count; /* so at least 2 */
   uint32_t first_port; /* of row->ports */
   uint64_t held_at;    /* where its struct weft_held are in row->held, */
   uint64_t held_bytes; /* and how large each is */
