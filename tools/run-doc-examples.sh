@@ -38,13 +38,19 @@ blocks() {
 # --unidiff-zero: a hunk may end with what it adds, so that it still fits when somebody has added
 # a line of their own in the same place.
 change_sources() {
-  local file apply=(git apply -C1 --unidiff-zero --ignore-whitespace)
+  local file patch apply=(git apply -C1 --unidiff-zero --ignore-whitespace)
   sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
+    mkdir -p "$(dirname "$file")"
     blocks "c $file" >"$file"
   done
   GIT_CEILING_DIRECTORIES=$(dirname "$PWD")
   export GIT_CEILING_DIRECTORIES
-  blocks diff | "${apply[@]}" --reverse --check - 2>/dev/null || blocks diff | "${apply[@]}" -
+  # Each block by itself: somebody may have followed one part of the document.
+  awk -v folder="$scratch" '$0 == "```" { inside = 0 } inside { print >file }
+    $0 == "```diff" { inside = 1; file = sprintf("%s/%03d.patch", folder, ++count) }' "$document"
+  for patch in "$scratch"/*.patch; do
+    "${apply[@]}" --reverse --check "$patch" 2>/dev/null || "${apply[@]}" "$patch" || return
+  done
 }
 
 # What the last document changed is as it was: with a new time, so that it is compiled again.

@@ -88,8 +88,8 @@ static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
   pthread_mutex_unlock(&endpoint->lock);
 }
 
-static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
-                                      struct weft_error *error) {
+enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
+                                    struct weft_error *error) {
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
   (void)error;
   if (!nothing_happened(endpoint) || until <= 0) {
@@ -196,28 +196,31 @@ static void endpoint_set_undriven(struct weft_transport *transport) {
                                  transport->rank);
 }
 
-#define ENDPOINT_OPS                                                                            \
-  .async_progress = true, .device_memory = true,                                                \
-  .destroy = endpoint_destroy, /* endpoints belong to the world */                              \
-      .open = weft_endpoint_open, .send = weft_endpoint_send, .receive = weft_endpoint_receive, \
-  .test = weft_endpoint_test, .cancel = weft_endpoint_cancel, .progress = endpoint_progress,    \
-  .wait = endpoint_wait, .now = endpoint_now, .exchange = endpoint_exchange,                    \
-  .exchanged = endpoint_exchanged, .fail = endpoint_fail, .get_failure = endpoint_failed,       \
-  .rank_status = endpoint_status, .group = endpoint_group
-
-static const struct weft_transport_ops threads_ops = {.name = "threads", ENDPOINT_OPS};
-static const struct weft_transport_ops cuda_ops = {.name = "cuda",
-                                                   .step_barrier = endpoint_step_barrier,
-                                                   .set_undriven = endpoint_set_undriven,
-                                                   ENDPOINT_OPS};
+static const struct weft_transport_ops endpoint_ops = {.name = "threads",
+                                                       .async_progress = true,
+                                                       .device_memory = true,
+                                                       .destroy = endpoint_destroy,
+                                                       .open = weft_endpoint_open,
+                                                       .send = weft_endpoint_send,
+                                                       .receive = weft_endpoint_receive,
+                                                       .test = weft_endpoint_test,
+                                                       .cancel = weft_endpoint_cancel,
+                                                       .progress = endpoint_progress,
+                                                       .wait = weft_endpoint_wait,
+                                                       .now = endpoint_now,
+                                                       .exchange = endpoint_exchange,
+                                                       .exchanged = endpoint_exchanged,
+                                                       .fail = endpoint_fail,
+                                                       .get_failure = endpoint_failed,
+                                                       .rank_status = endpoint_status,
+                                                       .group = endpoint_group};
 
 /* ---- the world ---- */
 
 static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   struct weft_endpoint *endpoint = &threads->endpoints[rank];
-  endpoint->base = (struct weft_transport){.ops = threads->one_process ? &cuda_ops : &threads_ops,
-                                           .rank = rank,
-                                           .rank_count = threads->world.rank_count};
+  endpoint->base = (struct weft_transport){
+      .ops = &threads->ops, .rank = rank, .rank_count = threads->world.rank_count};
   endpoint->threads = threads;
   if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
     return false;
@@ -280,6 +283,12 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *threads);
   }
   threads->comm.kind = kind;
+  threads->ops = endpoint_ops;
+  threads->ops.name = kind->info.name;
+  if (one_process) {
+    threads->ops.step_barrier = endpoint_step_barrier;
+    threads->ops.set_undriven = endpoint_set_undriven;
+  }
   threads->allocator = allocator;
   threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
   enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count, error);

@@ -105,6 +105,8 @@ struct weft_endpoint {
 struct weft_threads {
   struct weft_comm comm; /* first */
   struct weft_world world;
+  struct weft_transport_ops ops; /* of the endpoints; a kind made of this world may change some,
+                                    before its ranks begin */
   const struct weft_allocator *allocator;
   struct weft_endpoint *endpoints; /* [rank_count] */
   uint32_t endpoint_count;         /* whose lock and condition exist */
@@ -137,6 +139,8 @@ enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_
 enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error);
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message);
+enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
+                                    struct weft_error *error);
 
 /* Frees what open() allocated. */
 void weft_endpoint_close(struct weft_endpoint *endpoint);
