@@ -1,7 +1,7 @@
 /* Weft lower: from a compute-only table to a program with communication.
  *
  * Five passes, each of them usable alone
- * (docs/adding-a-pass.md). All drop bubbles. */
+ * (docs/adding-a-schedule.md). All drop bubbles. */
 #ifndef WEFT_LOWER_H
 #define WEFT_LOWER_H
 

@@ -102,18 +102,20 @@ lines_in() {
 }
 
 @test "who has followed adding-a-schedule.md can still update the documents" {
-  cp -R src "$BATS_TEST_TMPDIR"
+  cp -R src include "$BATS_TEST_TMPDIR"
   apply=$PWD/tools/run-doc-examples.sh page=$PWD/docs/adding-a-schedule.md
   cd "$BATS_TEST_TMPDIR"
   for _ in 1 2; do
     "$apply" --apply "$page"
     [ "$(grep -c weft_generator_lifo src/gen/registry.c)" -eq 1 ]
     [ "$(grep -c weft_generator_lifo src/gen/generator.h)" -eq 1 ]
+    [ "$(grep -c weft_pass_split_b src/lower/passes.h)" -eq 1 ]
   done
   # And who has put a generator of their own in that place.
   sed -i 's/weft_generator_lifo/weft_generator_mine/' src/gen/registry.c src/gen/generator.h
   "$apply" --apply "$page"
   [ "$(grep -c 'weft_generator_\(lifo\|mine\)' src/gen/registry.c)" -eq 2 ]
+  [ "$(grep -c weft_pass_split_b src/lower/passes.h)" -eq 1 ]
 }
 
 @test "without a command nothing is rewritten" {

@@ -6,8 +6,8 @@
  *   - under rendezvous the simulator finishes exactly where that run does;
  *   - what completes with blocking rendezvous sends completes under every one of them, and under
  *     NCCL's so does what completes with blocking sends over one channel per pair of ranks, with no
- *     more slots (docs/gpu.md has the proof); more slots, finer channels and finer communicators
- *     never make it hang. */
+ *     more slots (proven below); more slots, finer channels and finer communicators never make it
+ *     hang. */
 #include "support_nccl_campaign.h"
 
 #include <inttypes.h>
@@ -24,6 +24,42 @@
 #include "support_draft.h"
 #include "support_oracle_nccl.h"
 #include "support_random_program.h"
+
+/* ---- Why a program that passes runs over NCCL ----
+ *
+ * docs/gpu.md ("NCCL's order", "Resident blocks") has the claims.
+ *
+ * The order. Take a run of the blocking program to its end. In it a rank takes an action when
+ * all before it in its row are done, and SEND and RECV of a message are done together. Order the
+ * transfers by the moment at which their message is taken. A transfer that comes before another
+ * one in some rank's row is done before the rank reaches the other one, whose message is not
+ * taken before both ranks have reached it; so it comes first in the order as well.
+ *
+ * Every action is done. Put all actions of that run into the order in which they were done, SEND
+ * and RECV of a message side by side. All that an action of the enqueued program waits for comes
+ * earlier: actions before it in its row, and what shares a queue with it, since each rank
+ * enqueues in the order of its row. Take the first action that is not done. If it is compute,
+ * all that it waits for is done, so it runs. If it is a transfer, everything before it and
+ * before its partner is done, in their rows and all their queues; so both run, and the message
+ * passes. By induction all are done.
+ *
+ * In a graph. Suppose that nothing moves. On each rank that is not done, take the first node of
+ * its order that is not done: it is at the head of its queue, and all that it waits for is done.
+ * It is not compute, because that would run; so it is a transfer that waits for its peer, and by
+ * the chain the rank's first transfer that is not done. In the total order from above, take the
+ * first transfer that is not done. It is the first undone one on both of its ranks; so both ends
+ * run, and it is done, a contradiction. (In a graph of stages a result may have several SENDs.
+ * Over a network, NCCL adds a host call before a transfer's kernel; it ends by itself and counts
+ * as compute.)
+ *
+ * Room for blocks. A spinning block holds at most one multiprocessor's room, and a channel or
+ * group has one transfer at a time, because its transfers are in one stream. So at least one
+ * multiprocessor is always free of spinning blocks, and other kernels end and leave it again and
+ * again. Take the first transfer, in the order in which the program was proven to finish under
+ * rendezvous, that is not done. It is ready on all its ranks, and its blocks hold a
+ * multiprocessor or reach the free one. Then all ends run, and it is done. By induction all are.
+ * With the sum equal to the number of multiprocessors the claim fails: later transfers may hold
+ * them all. The transport cuda has no transfer that spins. */
 
 static void complain(const struct weft_program *program, const char *model, const char *what,
                      const struct weft_report *report) {
