@@ -429,7 +429,8 @@ static void behind_in_a_collective(void **state) {
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 4);
   assert_string_equal(failure.error.message,
-                      "rank 0 has waited 1.0 s for rank 4, which is in 0F0 since 2.0 s");
+                      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 4, which is in 0F0 since "
+                      "2.0 s");
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
   rank_states_finish(&states);
@@ -460,6 +461,41 @@ static void stopped_in_a_collective(void **state) {
       "rank 1 with GPU 0 has waited 2.0 s before 1F0 for rank 3, which is stopped, by a "
       "signal or a debugger, in 1UNSHARD with GPU 5 since 3.0 s");
   assert_string_equal(failure.error.hint, "SIGCONT resumes rank 3's process");
+  rank_states_finish(&states);
+  weft_program_destroy(program);
+}
+
+/* Likewise where the host waits: all have come to the collective, and one of them is stopped in it. */
+static void stopped_after_all_have_come(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text = "0F0,0B0,0TIE_GRAD,0REDUCE_GRAD\n1F0,1B0,1TIE_GRAD,1REDUCE_GRAD\n";
+  struct rank_states states;
+  struct weft_failure failure;
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  rank_states_init(&states, 4, "mpi");
+  for (uint32_t r = 0; r < 4; r++) {
+    rank_state_set(&states, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
+                   r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
+    states.items[r].cell = 4;
+  }
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "0B0", UINT32_MAX, "0REDUCE_GRAD", 2000000000);
+  states.items[2].flags = WEFT_RANK_STOPPED;
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  assert_int_equal(failure.rank, 2);
+  assert_string_equal(failure.error.message,
+                      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 2, which is stopped, by "
+                      "a signal or a debugger, in 0REDUCE_GRAD since 2.0 s");
+  assert_string_equal(failure.error.hint, "SIGCONT resumes rank 2's process");
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  assert_int_equal(failure.rank, 1); /* of another row */
+  for (uint32_t r = 2; r < 4; r++) { /* in the same replica */
+    rank_state_set(&states, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
+                   r == 2 ? "0TIE_GRAD" : "1TIE_GRAD", 1000000000);
+    states.items[r].cell = 3;
+  }
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 3, &failure);
+  assert_int_equal(failure.rank, 2);
   rank_states_finish(&states);
   weft_program_destroy(program);
 }
@@ -497,22 +533,22 @@ static void before_the_other_tie(void **state) {
   rank_state_set(&states, 5, WEFT_PHASE_COMPUTE, "2B0", UINT32_MAX, "", 2000000000);
   states.items[5].cell = 1;
   diagnose(&states, program, 3, 5,
-           "rank 3 has waited 1.0 s for rank 5, which is in 2B0 since 2.0 s");
+           "rank 3 has waited 1.0 s in its 0TIE_GRAD for rank 5, which is in 2B0 since 2.0 s");
   diagnose(&states, program, 5, 5, "rank 5 is in 2B0 since 2.0 s");
   /* It waits for a message, and the one that sends it computes. */
   rank_state_set(&states, 5, WEFT_PHASE_RECEIVE, "2F0", 4, "1SEND_F0", 2000000000);
   states.items[5].cell = 0;
   rank_state_set(&states, 4, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 3000000000);
   states.items[4].cell = 0;
-  diagnose(
-      &states, program, 3, 4,
-      "rank 3 has waited 1.0 s for rank 5, which waits for rank 4, which is in 1F0 since 3.0 s");
+  diagnose(&states, program, 3, 4,
+           "rank 3 has waited 1.0 s in its 0TIE_GRAD for rank 5, which waits for rank 4, which is in "
+           "1F0 since 3.0 s");
   /* The other way round, and a rank that has not begun the step, whatever its cell was. */
   all_wait(&states, 6);
   rank_state_set(&states, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
   diagnose(&states, program, 2, 0,
-           "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for no "
-           "known rank");
+           "rank 2 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits in the handshake since "
+           "1.0 s, for no known rank");
   /* It is past it: nobody can say more. */
   rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
   states.items[0].cell = 4;
@@ -537,9 +573,9 @@ static void behind_before_the_other_tie(void **state) {
   states.items[2].cell = 1;
   rank_state_set(&states, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
   states.items[3].cell = 3;
-  diagnose(
-      &states, program, 1, 2,
-      "rank 1 has waited 1.0 s for rank 0, which waits for rank 2, which is in 1B0 since 2.0 s");
+  diagnose(&states, program, 1, 2,
+           "rank 1 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits for rank 2, which is in "
+           "1B0 since 2.0 s");
   rank_states_finish(&states);
   weft_program_destroy(program);
 }
@@ -632,6 +668,7 @@ int main(void) {
       cmocka_unit_test(one_hangs_before_a_collective),
       cmocka_unit_test(behind_in_a_collective),
       cmocka_unit_test(stopped_in_a_collective),
+      cmocka_unit_test(stopped_after_all_have_come),
       cmocka_unit_test(before_the_other_tie),
       cmocka_unit_test(behind_before_the_other_tie),
       cmocka_unit_test(done_in_a_replica),

@@ -218,16 +218,12 @@ static uint32_t find_untied(struct graph *graph, uint32_t rank,
   struct weft_rank_state peer;
   read_state(graph, (uint32_t)peer_rank, &peer);
   const struct weft_action tie = weft_action_make(WEFT_OP_TIE_GRAD, is_first ? last : 0, 0);
-  return is_before_tie(graph, &peer, other, tie, state) ? (uint32_t)peer_rank : NOBODY;
+  const bool is_late = peer.flags != 0 || is_before_tie(graph, &peer, other, tie, state);
+  return is_late ? (uint32_t)peer_rank : NOBODY;
 }
 
-static uint32_t find_late(struct graph *graph, uint32_t rank, const struct weft_rank_state *state) {
-  const uint32_t untied = find_untied(graph, rank, state);
-  return untied != NOBODY ? untied : find_behind(graph, rank, state);
-}
-
-/* A GPU that does not end an action may wait in it for a collective, with a rank that cannot
- * continue. NOBODY: there is none. */
+/* Of the ranks with the same row, one whose process is stopped or dead, or does not answer. It may
+ * have come to a collective, and does not do its part of it. NOBODY: there is none. */
 static uint32_t find_halted(const struct graph *graph, uint32_t rank) {
   const uint32_t rows = graph->program != NULL ? graph->program->rank_count : graph->rank_count;
   for (uint64_t r = rank % rows; r < graph->rank_count; r += rows) {
@@ -238,6 +234,13 @@ static uint32_t find_halted(const struct graph *graph, uint32_t rank) {
     }
   }
   return NOBODY;
+}
+
+/* The rank that a collective waits for. */
+static uint32_t find_late(struct graph *graph, uint32_t rank, const struct weft_rank_state *state) {
+  uint32_t late = find_untied(graph, rank, state);
+  late = late != NOBODY ? late : find_behind(graph, rank, state);
+  return late != NOBODY ? late : find_halted(graph, rank);
 }
 
 /* By its phase. */
@@ -264,6 +267,7 @@ static uint32_t next_of(struct graph *graph, uint32_t rank) {
     return NOBODY; /* it cannot continue, whatever it waited for */
   }
   const uint32_t next = awaited_by(graph, rank, &state);
+  /* A GPU that does not end an action may wait in it for a collective. */
   return next == NOBODY && state.on_device ? find_halted(graph, rank) : next;
 }
 
@@ -383,7 +387,7 @@ static void add_flags(struct line *line, const struct graph *graph,
   }
   add(line, "is stopped, by a signal or a debugger,");
   if (state->phase == WEFT_PHASE_COMPUTE) {
-    const bool collective = state->action.op == WEFT_OP_IDLE; /* its row has yet to begin */
+    const bool collective = awaits_collective(state);
     (void)weft_diagnosis_action(collective ? state->wants : state->action, action);
     add(line, "%s%s", action[0] != '\0' ? " in " : "", action);
   } else {
@@ -441,8 +445,12 @@ static void add_chain(struct line *line, struct graph *graph, uint32_t reporter,
   read_state(graph, reporter, &state);
   add(line, "rank %" PRIu32, reporter);
   add_gpu(line, &state);
-  add(line, " has waited %s%s for ", time_since(graph, state.since, time),
-      weft_diagnosis_place(&state, place));
+  add(line, " has waited %s", time_since(graph, state.since, time));
+  if (awaits_collective(&state) && !state.on_device) {
+    add(line, " in its %s for ", weft_diagnosis_action(state.wants, place));
+  } else {
+    add(line, "%s for ", weft_diagnosis_place(&state, place));
+  }
   const uint32_t between = moves - 1;
   const uint32_t named = between <= CHAIN_NAMED ? between : CHAIN_NAMED - 1;
   uint32_t at = reporter;
