@@ -22,8 +22,8 @@
 #include "ir/pairs.h"
 #include "ir/program.h"
 
-/* What has been done about one (stage, microbatch), on the stage's own rank. In a graph that of
- * transfers is noted for each message (channel, microbatch). */
+/* What has been done about one (stage, microbatch), on the stage's own rank; of transfers about one
+ * message (channel, microbatch). */
 enum {
   DONE_F = 1u << 0,
   DONE_GRADIENT = 1u << 1, /* B or I */
@@ -49,7 +49,7 @@ struct dry_run {
   const struct weft_program *in;
   struct weft_arena arena; /* everything below */
   uint8_t *done;           /* [stage][microbatch] */
-  uint8_t *messages;       /* [channel][microbatch] of a graph */
+  uint8_t *messages;       /* [channel][microbatch] */
   uint32_t *rank_of;       /* [stage_count] */
   uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
   bool *asleep;            /* [rank_count]: until something is sent to the rank */
@@ -96,10 +96,8 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   struct weft_arena *arena = &run->arena;
   size_t pairs, messages;
   WEFT_TRY(weft_pairs_count(in, &pairs, error));
-  if (in->graph != NULL) {
-    WEFT_TRY(weft_messages_count(in, &messages, error));
-    run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
-  }
+  WEFT_TRY(weft_messages_count(in, &messages, error));
+  run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
   run->done = weft_arena_allocate(arena, pairs, sizeof *run->done);
   run->rank_of = weft_arena_allocate(arena, in->stage_count, sizeof *run->rank_of);
   run->next = weft_arena_allocate(arena, in->rank_count, sizeof *run->next);
@@ -139,15 +137,11 @@ static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t
   return &run->messages[(size_t)channel * run->in->microbatch_count + microbatch];
 }
 
-/* Where a SEND or RECV of a stage is noted, in a chain also a compute; NULL: it has no such edge. */
-WEFT_GRAPH_INLINE uint8_t *done_by(const struct dry_run *run, const struct weft_graph *graph,
-                                   uint32_t stage, struct weft_action action) {
-  if (graph != NULL) {
-    const uint32_t channel = weft_graph_channel_of(graph, action);
-    return channel != WEFT_EDGE_NONE ? message_on(run, channel, action.microbatch) : NULL;
-  }
-  const bool exists = stage < run->in->stage_count && action.skip == 0;
-  return exists ? done_of(run, stage, action.microbatch) : NULL;
+/* Where both ends of a transfer are noted; NULL: it has no edge. */
+WEFT_GRAPH_INLINE uint8_t *transfer_of(const struct dry_run *run, const struct weft_graph *graph,
+                                       struct weft_action action) {
+  const uint32_t channel = weft_channel_in(graph, run->in->stage_count, action);
+  return channel != WEFT_EDGE_NONE ? message_on(run, channel, action.microbatch) : NULL;
 }
 
 /* Whether what one stage makes is at hand for the other without a transfer. */
@@ -166,9 +160,7 @@ WEFT_GRAPH_INLINE bool input_is_ready(const struct dry_run *run, const struct we
                                       struct weft_action action, uint32_t k, uint32_t producer) {
   const bool forward = action.op == WEFT_OP_F;
   const uint8_t *received =
-      graph == NULL
-          ? done_of(run, action.stage, action.microbatch)
-          : message_on(run, weft_action_input_channel(graph, action, k), action.microbatch);
+      message_on(run, weft_action_input_channel(graph, action, k), action.microbatch);
   return (*received & (forward ? DONE_RECV_F : DONE_RECV_B)) != 0 ||
          (is_near(run, action.stage, producer) &&
           is_done(run, producer, action.microbatch, forward ? DONE_F : DONE_GRADIENT));
@@ -199,7 +191,7 @@ WEFT_GRAPH_INLINE bool action_is_ready(const struct dry_run *run, const struct w
     case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, DONE_GRADIENT);
     case WEFT_OP_RECV_F:
     case WEFT_OP_RECV_B:
-      sent = done_by(run, graph, weft_transfer_other(action), action);
+      sent = transfer_of(run, graph, action);
       return sent != NULL &&
              (*sent & (action.op == WEFT_OP_RECV_F ? DONE_SEND_F : DONE_SEND_B)) != 0;
     default: return true;
@@ -227,9 +219,9 @@ WEFT_GRAPH_INLINE void mark_done(const struct dry_run *run, const struct weft_gr
   if (bits == 0 || run->rank_of[action.stage] != rank) {
     return;
   }
-  uint8_t *done = graph != NULL && weft_op_in(action.op, WEFT_OPS_COMPUTE)
+  uint8_t *done = weft_op_in(action.op, WEFT_OPS_COMPUTE)
                       ? done_of(run, action.stage, action.microbatch)
-                      : done_by(run, graph, action.stage, action);
+                      : transfer_of(run, graph, action);
   if (done != NULL) {
     *done |= bits;
   }
@@ -317,11 +309,7 @@ WEFT_GRAPH_INLINE void run_sweep_in(struct dry_run *run, const struct weft_graph
 }
 
 static uint32_t run_sweep(struct dry_run *run, struct sweep sweep) {
-  if (run->in->graph == NULL) {
-    run_sweep_in(run, NULL, &sweep);
-  } else {
-    run_sweep_in(run, run->in->graph, &sweep);
-  }
+  WEFT_TWICE(graph, run->in->graph, run_sweep_in(run, graph, &sweep));
   return sweep.progress;
 }
 

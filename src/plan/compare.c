@@ -124,11 +124,10 @@ static struct v_text v_text(const struct weft_shape *shape) {
  * 0, where ranks have different numbers of stages. */
 static enum weft_status fit_graph(const struct weft_compare_request *request,
                                   struct weft_shape *shape, struct weft_error *error) {
-  const struct weft_graph *graph = graph_of(request);
-  if (graph == NULL) {
+  const uint32_t stages = weft_graph_stage_count(graph_of(request)), v = shape->stages_per_rank;
+  if (stages == 0) {
     return WEFT_OK;
   }
-  const uint32_t stages = graph->stage_count, v = shape->stages_per_rank;
   if (shape->ranks == 0) {
     shape->ranks = v > 1 && stages % v == 0 ? stages / v : stages;
   }
@@ -147,7 +146,7 @@ static enum weft_status fit_graph(const struct weft_compare_request *request,
 
 /* Named schedules have as many stages on each rank. */
 static bool is_uneven(const struct weft_shape *shape, const struct weft_graph *graph) {
-  return graph != NULL && shape->stages_per_rank == 0;
+  return weft_graph_stage_count(graph) > 0 && shape->stages_per_rank == 0;
 }
 
 /* Costs of each stage fit only the v that makes as many stages. */

@@ -10,22 +10,19 @@
 
 #include "ir/action.h"
 
-enum { TRACK_COLLECTIVES = 0, TRACKS_PER_STAGE = 4 };
+enum { TRACK_COLLECTIVES = 0 };
 #define LANE_NONE UINT32_MAX
 
 static uint32_t track_of(const struct weft_program *program, struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     return TRACK_COLLECTIVES;
   }
-  if (program->graph == NULL) {
-    return 1u + (uint32_t)action.stage * TRACKS_PER_STAGE + action.op - WEFT_OP_SEND_F;
-  }
   const uint32_t channel = weft_channel_of(program, action);
   return channel != WEFT_EDGE_NONE ? 1u + 2 * channel + weft_op_in(action.op, WEFT_OPS_RECV)
                                    : TRACK_COLLECTIVES; /* of a program that is wrong */
 }
 
-/* The ends of all channels, of which a chain's have four per stage. */
+/* The ends of all channels. */
 static size_t count_tracks(const struct weft_program *program) {
   return 1 + 2 * (size_t)weft_channel_count(program->graph, program->stage_count);
 }
@@ -107,40 +104,16 @@ uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action
 
 uint32_t weft_lane_sort_index(const struct weft_lane *lane) { return 1 + lane->track; }
 
-/* In a chain also of ends that no stage is at. */
-static void add_chain_name(const struct weft_lane *lane, struct weft_text *text) {
-  static const struct {
-    const char *what;
-    int from, to; /* relative to the stage */
-  } ends[TRACKS_PER_STAGE] = {
-      {"send activation", 0, 1},
-      {"receive activation", -1, 0},
-      {"send gradient", 0, -1},
-      {"receive gradient", 1, 0},
-  };
-  const uint32_t end = (lane->track - 1) % TRACKS_PER_STAGE;
-  const int64_t stage = (lane->track - 1) / TRACKS_PER_STAGE;
-  weft_text_addf(text, "%s %" PRId64 " to %" PRId64, ends[end].what, stage + ends[end].from,
-                 stage + ends[end].to);
-}
-
-static void add_graph_name(const struct weft_graph *graph, const struct weft_lane *lane,
-                           struct weft_text *text) {
-  const uint32_t channel = (lane->track - 1) / 2;
-  uint32_t from, to;
-  weft_channel_ends(graph, channel, &from, &to);
-  weft_text_addf(text, "%s %s %" PRIu32 " to %" PRIu32, lane->track % 2 == 1 ? "send" : "receive",
-                 channel % 2 == 0 ? "activation" : "gradient", from, to);
-}
-
 void weft_lane_add_name(const struct weft_tracks *tracks, const struct weft_lane *lane,
                         struct weft_text *text) {
   if (lane->track == TRACK_COLLECTIVES) {
     weft_text_add(text, "collectives");
-  } else if (tracks->program->graph == NULL) {
-    add_chain_name(lane, text);
   } else {
-    add_graph_name(tracks->program->graph, lane, text);
+    const uint32_t channel = (lane->track - 1) / 2;
+    uint32_t from, to;
+    weft_channel_ends(tracks->program->graph, channel, &from, &to);
+    weft_text_addf(text, "%s %s %" PRIu32 " to %" PRIu32, lane->track % 2 == 1 ? "send" : "receive",
+                   channel % 2 == 0 ? "activation" : "gradient", from, to);
   }
   if (lane->number > 0) {
     weft_text_addf(text, " (%" PRIu32 ")", lane->number + 1);

@@ -173,11 +173,10 @@ static enum weft_status check_wants(const struct weft_stage_feeds *feeds,
       executor->transport->rank, what, loss, weft_executor_rank_of(executor, row, loss));
 }
 
-/* In a graph several stages have data, so the message says which one's is wrong. */
-static enum weft_status name_stage(const struct weft_stage_feeds *feeds,
-                                   const struct weft_stage_feed *feed, enum weft_status status,
+/* Several stages may have data, so the message says which one's is wrong. */
+static enum weft_status name_stage(const struct weft_stage_feed *feed, enum weft_status status,
                                    struct weft_error *error) {
-  return status < 0 && error != NULL && feeds->executor->graph != NULL
+  return status < 0 && error != NULL
              ? weft_fail(error, status, error->hint, "stage %" PRIu32 ": %s", feed->stage->stage,
                          error->message)
              : status;
@@ -258,7 +257,7 @@ enum weft_status weft_stage_feeds_begin(struct weft_stage_feeds *feeds,
   WEFT_TRY(check_stages(feeds->executor, batch, error));
   for (uint32_t k = 0; k < feeds->count; k++) {
     struct weft_stage_feed *feed = &feeds->items[k];
-    WEFT_TRY(name_stage(feeds, feed, split(feed, batch, error), error));
+    WEFT_TRY(name_stage(feed, split(feed, batch, error), error));
   }
   WEFT_TRY(check_wants(feeds, batch, row, error));
   WEFT_TRY(make_losses(feeds, m, error));
@@ -316,7 +315,7 @@ enum weft_status weft_stage_feeds_end(struct weft_stage_feeds *feeds, bool want_
     *head = (struct weft_head_result){.stage = feed->stage->stage,
                                       .losses = want_losses ? feed->stage->losses : NULL};
     if (want_outputs) {
-      WEFT_TRY(name_stage(feeds, feed,
+      WEFT_TRY(name_stage(feed,
                           weft_batch_merge_run(&feed->outputs, feed->merges, &head->outputs, error),
                           error));
     }
