@@ -291,6 +291,14 @@ static void test_handshake(void **state) {
   }
   check(&states, 1, 1, "rank 1 waits in the handshake since 30.0 s, for no known rank",
         "every rank has come to the handshake: look at the network between them");
+  states.items[2].flags = WEFT_RANK_STOPPED;
+  check(&states, 1, 2,
+        "rank 1 has waited 30.0 s in the handshake for rank 2, which is stopped, by a signal or a "
+        "debugger, in the handshake since 30.0 s",
+        "SIGCONT resumes rank 2's process");
+  rank_state_set(&states, 3, WEFT_PHASE_IDLE, "", NOBODY, "", states.now);
+  assert_int_equal(diagnose(&states, 1).rank, 3); /* it never joined */
+  states.items[2].flags = 0;
   rank_state_set(&states, 3, WEFT_PHASE_IDLE, "", NOBODY, "", states.now);
   check(&states, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never joined",
         "see whether rank 3 was started, and whether it ended with an error of its own");

@@ -50,7 +50,8 @@ static void read_state(const struct graph *graph, uint32_t rank, struct weft_ran
 /* ---- Edges ---- */
 
 /* The rank that the handshake of a step waits for: the first that is neither in it nor
- * past it. Searched once, so that the whole stays linear. */
+ * past it; where all are, the first whose process is stopped or dead, or does not answer.
+ * Searched once, so that the whole stays linear. */
 static uint32_t find_missing(struct graph *graph, uint64_t step) {
   for (uint32_t r = 0; r < graph->rank_count && !graph->missing_known; r++) {
     struct weft_rank_state state;
@@ -59,6 +60,8 @@ static uint32_t find_missing(struct graph *graph, uint64_t step) {
     if (outside || (state.phase != WEFT_PHASE_HANDSHAKE && state.step < step)) {
       graph->missing = r;
       graph->missing_known = true;
+    } else if (state.flags != 0 && graph->missing == NOBODY) {
+      graph->missing = r;
     }
   }
   graph->missing_known = true;
