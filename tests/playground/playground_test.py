@@ -187,19 +187,11 @@ class Scenarios:
         self.expect_quiet()
 
     def look_at_the_comparison(self):
-        """Bars start at one edge and are long where schedules are slow; links are large and dark enough."""
-        bars, heights, ratio = self.page.run("""
-            const light = (colour) => colour.match(/\\d+/g).slice(0, 3).map((value) => value / 255)
-              .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
-              .reduce((sum, value, k) => sum + value * [0.2126, 0.7152, 0.0722][k], 0);
-            const row = document.querySelector('#comparison tr[aria-current]');
-            const [a, b] = [getComputedStyle(row.querySelector('button')).color, getComputedStyle(row).backgroundColor].map(light).sort((x, y) => y - x);
-            return [Array.from(document.querySelectorAll('#comparison .bar'), (bar) => [bar.getBoundingClientRect().left, bar.getBoundingClientRect().width]),
-              Array.from(document.querySelectorAll('#comparison button'), (button) => button.getBoundingClientRect().height), (a + 0.05) / (b + 0.05)];""")
+        """Bars start at one edge and are long where schedules are slow."""
+        bars = self.page.run("return Array.from(document.querySelectorAll('#comparison .bar'), (bar) => "
+                             "[bar.getBoundingClientRect().left, bar.getBoundingClientRect().width])")
         self.assertEqual(len({left for left, _ in bars}), 1, bars)
         self.assertGreater(bars[-1][1], 80)
-        self.assertGreaterEqual(min(heights), 24)
-        self.assertGreaterEqual(ratio, 4.5)
 
     def test_the_words_of_the_command(self):
         self.start("#explore")
