@@ -186,5 +186,10 @@ END
     WEFT_START_LIMIT=2 launch "$mpi" ./odd "$trainer" 10 >out 2>err || status=$?
     [ "$status" -ne 0 ]
     grep -Eq '^mpi_trainer: rank [02]: MPI has not started after 2 s: not all of the 3 processes have come; rank 1 \(process [0-9]+\) runs another program$' err
+    # One that has ended: no launcher takes that amiss.
+    sed 's/exec sleep 30/exit 0/' odd >ended
+    chmod +x ended
+    WEFT_START_LIMIT=2 run ! launch "$mpi" ./ended "$trainer" 10
+    [[ $output == *"rank "[02]": MPI has not started after 2 s: not all of the 3 processes have come"*"hint: has one of them ended"* ]]
   done
 }
