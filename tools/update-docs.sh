@@ -72,17 +72,13 @@ block_schedules() {
 }
 
 block_modules() {
-  echo '| module | may use | public headers |'
-  echo '|---|---|---|'
   sed -n 's/^weft_module(\([a-z]*\) *\(RUNS\)\{0,1\} *HEADERS \([^)]*\))$/\1 @ \3/p' CMakeLists.txt |
     awk -F' @ ' '{
       split($2, part, / *USES */)
-      print "| `src/" $1 "` | " (part[2] == "" ? "libc" : part[2]) " | " part[1] " |"
+      print "- `src/" $1 "` may use " (part[2] == "" ? "libc" : part[2]) "; headers: " part[1]
     }'
-  echo "| \`src/cli\` (weft) | the public headers | – |"
-  echo "| \`bench\` (weft-bench) | the public headers, src/cli | – |"
-  echo "| \`trainer/cublaslt\` (matrix products, for bench and trainer) | the public headers | – |"
-  echo "| \`trainer\` (weft-train) | the public headers, src/cli, bench | – |"
+  echo "- \`src/cli\` (weft) and \`trainer/cublaslt\` (matrix products, for bench and trainer) may use the public headers"
+  echo "- \`bench\` (weft-bench) also src/cli; \`trainer\` (weft-train) also src/cli and bench"
 }
 
 fill_blocks() { # FILE
