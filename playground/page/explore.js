@@ -373,12 +373,12 @@ function leavePlan() {
   byId('explore-timeline').scrollIntoView({ block: 'nearest' });
 }
 
-function showPlanning(effort) {
-  const optimal = explored.plan !== null && explored.plan.report.optimal;
+// `more`: whether a longer search may find something better.
+function showPlanning(effort, more = explored.plan !== null && !explored.plan.report.optimal) {
   byId('plan-state').textContent = effort === null ? '' : `searching, ${effort} s of work …`;
   byId('plan-state').hidden = effort === null;
   byId('plan-stop').hidden = effort === null;
-  byId('plan-longer').hidden = effort !== null || optimal;
+  byId('plan-longer').hidden = effort !== null || !more;
 }
 
 // Rounds of growing effort, until the bound is reached; a change of settings ends them.
@@ -411,14 +411,14 @@ function refusePlan(failure) {
   byId('explore').dataset.ready = settingsText();
 }
 
-function stopPlan() {
+function stopPlan(more) {
   explored.round++;
   if (engines.plan.busy) engines.plan.stop();
-  showPlanning(null);
+  showPlanning(null, more);
 }
 
 function onStop() {
-  stopPlan();
+  stopPlan(true);
   if (explored.plan === null) noPlanCard();
   if (planIsShown() && explored.plan === null) refusePlan({ message: 'The search was stopped before it had a plan.', hint: 'Search longer begins it again' });
 }

@@ -285,6 +285,9 @@ class Scenarios:
         self.assertIn("expected a number", self.page.text("#explore-message"))
         self.set({"settings": "1F1B -p 4 --nonsense 3"})
         self.assertIn("unknown option '--nonsense'", self.page.text("#explore-message"))
+        self.start("#explore?memory=4x")
+        self.assertIn("the memory limit is '4x': expected a number", self.page.text("#explore-message"))
+        self.assertTrue(self.page.run("return document.getElementById('plan-longer').hidden"))  # there is nothing to search
         self.expect_quiet()
 
     def test_planner_can_be_stopped(self):
@@ -292,6 +295,7 @@ class Scenarios:
         self.wait("weftPlayground.explored().planning")
         self.push("plan-stop")
         self.assertFalse(self.page.run("return weftPlayground.explored().planning"))
+        self.assertFalse(self.page.run("return document.getElementById('plan-longer').hidden"))
         self.push("plan-longer")
         self.wait("weftPlayground.explored().planning")
         self.assertEqual(self.page.run("return document.getElementById('plan-stop').hidden"), False)
