@@ -163,10 +163,17 @@ class Firefox:
 
     def open_url(self, url):
         """Looks by itself whether the page is there: Firefox's answer to a navigation that waits for
-        it has been seen to stay away."""
+        it has been seen to stay away, and one that still goes on to break it off."""
         seen = None
         for _ in range(3):
-            self._ask("browsingContext.navigate", context=self.context, url=url, wait="none")
+            try:
+                self._ask("browsingContext.navigate", context=self.context, url=url, wait="none")
+            except Failure as failure:
+                if "NS_BINDING_ABORTED" not in str(failure):
+                    raise
+                seen = str(failure)
+                time.sleep(0.2)
+                continue
             until = time.monotonic() + 30
             while time.monotonic() < until:
                 try:
