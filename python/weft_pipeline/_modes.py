@@ -32,16 +32,24 @@ def modes_of_caller(torch: Any, places: dict[int, Place]) -> list[Callable[[], A
     return found
 
 
+def dtypes_of(torch: Any, places: dict[int, Place]) -> dict[str, Any]:
+    """Give what autocast of the caller makes of tensors, by kind of device."""
+    return {
+        kind: torch.get_autocast_dtype(kind)
+        for kind in {place.device.type for place in places.values()}
+        if torch.is_autocast_enabled(kind)
+    }
+
+
 def _autocasts(torch: Any, places: dict[int, Place]) -> list[Callable[[], Any]]:
     return [
         functools.partial(
             torch.autocast,
             kind,
-            dtype=torch.get_autocast_dtype(kind),
+            dtype=dtype,
             cache_enabled=torch.is_autocast_cache_enabled(),
         )
-        for kind in {place.device.type for place in places.values()}
-        if torch.is_autocast_enabled(kind)
+        for kind, dtype in dtypes_of(torch, places).items()
     ]
 
 

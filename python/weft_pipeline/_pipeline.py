@@ -26,7 +26,7 @@ from ._library import (
     set_once,
     string,
 )
-from ._modes import modes_of_caller, warn_of_profiler
+from ._modes import dtypes_of, modes_of_caller, warn_of_profiler
 from ._modules import (
     Shared,
     check_modules,
@@ -309,7 +309,13 @@ class Pipeline(Immutable):
             self._world.clear()
 
     def _open(self, xs: dict[int, Any]) -> World:
-        """The ranks, with buffers for batches like these; made anew for larger ones."""
+        """The ranks, with buffers for batches like these; made anew for larger ones.
+
+        In this process also where stages may give another dtype: in autocast, or not any more.
+        """
+        kinds = dtypes_of(self._runs.torch, self._places), {k: x.dtype for k, x in xs.items()}
+        if self._world and self._rank is None and self._world[0].kinds != kinds:
+            self._clear()
         if self._world:
             world = self._world[0]
             larger = [
@@ -325,7 +331,7 @@ class Pipeline(Immutable):
                     "between processes, begin with the largest batch",
                 )
             self._clear()
-        self._world.append(World(self, xs))
+        self._world.append(World(self, xs, kinds))
         return self._world[0]
 
     def step(self, x: Any = None, target: Any = None, *, output: bool = False) -> StepResult:

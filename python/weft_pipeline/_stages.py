@@ -368,7 +368,9 @@ class Stage:
             ):
                 raise UsageError(
                     f"stage {self.index} gives {y.dtype} of {tuple(y.shape)}; expected {out.dtype} "
-                    f"of at most {tuple(largest)}, which it gave for tensors without data"
+                    f"of at most {tuple(largest)}, which it gave for tensors without data",
+                    "begin with what is largest, in the modes that later steps have (train(), "
+                    "autocast); after close() the next step begins anew, but not between processes",
                 )
             item = c.weft_tensor.from_address(outputs + ITEM)
             item.shape = shape_of(y, f"the output of stage {self.index}", self.place.device)

@@ -22,8 +22,12 @@ _stuck: list[Any] = []  # what threads that never return may still use
 class World:
     """The ranks of a pipeline that are in this process, and their pipelines."""
 
-    def __init__(self, owner: Pipeline, xs: dict[int, Any]) -> None:
-        """Open the ranks, with buffers for batches like these, by stage without in-edges."""
+    def __init__(self, owner: Pipeline, xs: dict[int, Any], kinds: Any) -> None:
+        """Open the ranks, with buffers for batches like these, by stage without in-edges.
+
+        `kinds` are what the dtypes of tensors follow from.
+        """
+        self.kinds = kinds
         program, stages = owner.program, owner._stages
         self.rank = owner._rank
         self.sizes = {k: tuple(x.shape) for k, x in xs.items()}

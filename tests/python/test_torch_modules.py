@@ -1072,6 +1072,22 @@ def test_wrong_losses_and_batches():
 # ---- Modes of the caller ----
 
 
+@BOTH
+def test_autocast_of_some_steps(schedule):
+    modules, (x, y) = layers(3), batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    for dtype in (None, torch.bfloat16, torch.float16, None):
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            losses, _, _ = plain(modules, nn.MSELoss(), x, y)
+            found = pipeline.step(x, y, output=True)
+        assert found.losses == losses and found.output.dtype == (dtype or torch.float32)
+    for module in modules:
+        module.double()
+    x, y = x.double(), y.double()
+    losses, _, _ = plain(modules, nn.MSELoss(), x, y)
+    assert pipeline.step(x, y).losses == losses
+
+
 def test_variables_of_the_callers_context():
     scale = contextvars.ContextVar("scale", default=1.0)
     modules = [Apply(lambda self, x: self.linear(x) * scale.get()) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""docs/python.md, the five minutes of docs/pytorch.md, and the notebook: they run, and print what they show."""
+"""docs/python.md, five minutes of docs/pytorch.md and the notebook: run, with what they print."""
 
 import ast
 import contextlib
