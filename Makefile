@@ -106,8 +106,7 @@ train: build
 	@if [ -e "$(TRAIN_OUT)" ]; then rm -rf "$(TRAIN_OUT).old" && mv "$(TRAIN_OUT)" "$(TRAIN_OUT).old"; fi
 	@mkdir -p "$(TRAIN_OUT)"
 	@$(WEFT) train --ranks 2 --checkpoint "$(TRAIN_OUT)/checkpoint" --checkpoint-every 200 \
-	  --log "$(TRAIN_OUT)/log.jsonl" --curve "$(TRAIN_OUT)/curve.svg" \
-	  --profile "$(TRAIN_OUT)/costs.json" -o "$(TRAIN_OUT)/timeline.html" $(TRAIN)
+	  --log "$(TRAIN_OUT)/log.jsonl" --profile "$(TRAIN_OUT)/costs.json" -o "$(TRAIN_OUT)/timeline.html" $(TRAIN)
 
 clean:
 	rm -rf build build-*/

@@ -313,7 +313,7 @@ static int measure_messages(struct bench *bench, const struct weft_cli_mpi *mpi)
 #define GPT_TOKENS (16 * 128) /* in a batch */
 #define GPT_MODEL                                                                                  \
   "--layers", "8", "--dim", "256", "--heads", "8", "--context", "128", "--batch", "16", "-m", "8", \
-      "--steps", "9", "--eval-every", "0", "--no-sample", "--json"
+      "--steps", "9", "--eval-every", "0", "--json"
 
 static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
 

@@ -319,7 +319,7 @@ def run_weft_process(options, document, name):
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
         command = [*options.mpirun.split(), "-n", str(RANKS), os.path.join(options.build, "weft"),
                    "train", "--data", write_text(folder), "--schedule", name, "--json",
-                   "--steps", str(STEPS), "--eval-every", "0", "--warmup", "0", "--no-sample",
+                   "--steps", str(STEPS), "--eval-every", "0", "--warmup", "0",
                    "--lr", str(RATE)]
         for key in ("layers", "dim", "heads", "context"):
             command += [f"--{key}", str(model[key])]

@@ -146,8 +146,8 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *usage,
  * name may be a misspelt one that is. */
 static bool is_of_job(int argc, char **argv) {
   const struct weft_cli_command *command = argc > 1 ? weft_cli_command_find(argv[1]) : NULL;
-  return command == NULL || weft_cli_command_option(command, WEFT_CLI_OPTION_PROGRESS) != NULL ||
-         strcmp(command->name, "doctor") == 0;
+  return command == NULL || weft_cli_command_option(command, WEFT_CLI_OPTION_TRANSPORT) != NULL ||
+         strcmp(command->name, "bench") == 0 || strcmp(command->name, "doctor") == 0;
 }
 
 /* Processes of one launcher mostly have the same command line, and find the same mistakes in

@@ -10,7 +10,7 @@ commands() {
 
 # Long options of a command, as its help lists them.
 options_of() {
-  "$WEFT" help "$1" | sed -n '/^Options:/,/^$/s/^  .*--\([a-z-]*\).*/\1/p'
+  "$WEFT" help "$1" | sed -n 's/^  \(   \|-[a-z],\) --\([a-z-]*\).*/\2/p'
 }
 
 @test "--version" {

@@ -21,7 +21,7 @@ setup() {
   # shellcheck disable=SC2154
   [ "$stderr" = "" ]
   [[ $output == *"2 ranks"*"step 3/3"*"parameters_hash"*"Sample:"* ]]
-  for file in checkpoint/step-00000003/manifest.json log.jsonl curve.svg costs.json timeline.html; do
+  for file in checkpoint/step-00000003/manifest.json log.jsonl costs.json timeline.html; do
     [ -s "$BATS_TEST_TMPDIR/out/$file" ]
   done
 }

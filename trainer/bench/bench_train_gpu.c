@@ -86,8 +86,7 @@ static struct weft_gpt_trainer_options small_options(const struct bench *bench) 
       .training = weft_bench_train_fixed_training(CHECK_STEPS),
       .dataset = &bench->text,
       .ranks = 1,
-      .schedule = "1F1B",
-      .threads_per_rank = 1};
+      .schedule = "1F1B"};
   options.training.config.blocks = 6;
   options.training.config.dim = 64;
   options.training.config.heads = 2;

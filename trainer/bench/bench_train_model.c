@@ -61,6 +61,5 @@ struct weft_gpt_trainer_options weft_bench_train_fixed_options(
                                            .dataset = dataset,
                                            .program = program,
                                            .transport = "threads",
-                                           .threads_per_rank = 1,
                                            .stall_limit = INT64_C(60000000000)};
 }

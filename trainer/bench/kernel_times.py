@@ -46,7 +46,7 @@ def run_ncu(options, report):
                "--launch-skip", str(20 * MODELS[options.model][0]),
                options.weft, "train", "--synthetic", "--model", options.model,
                "--batch", str(options.batch), "-m", "1", "--ranks", "1", "--steps", "2",
-               "--lr", "0.0003", "--eval-every", "100", "--no-sample", "--eager",
+               "--lr", "0.0003", "--eval-every", "100", "--eager",
                "--device", "cuda"] + options.options
     print(" ".join(command), flush=True)
     return subprocess.run(command, check=False).returncode

@@ -52,23 +52,18 @@ static int say_outcome(const struct weft_train_setup *setup, struct weft_train_p
 static int say_sample(const struct weft_train_setup *setup,
                       const struct weft_gpt_trainer *trainer) {
   const struct weft_gpt_layer_state *layers = weft_gpt_trainer_model(trainer);
-  const char *given = setup->arguments->texts[WEFT_CLI_OPTION_PROMPT];
-  const char *prompt = given != NULL ? given : "";
   WEFT_SCOPED_TEXT sample = {.allocator = setup->cli->allocator};
   WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
   if (layers == NULL) { /* not requested */
     return WEFT_CLI_OK;
   }
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  options.prompt = prompt;
-  options.prompt_size = strlen(prompt);
   options.count = SAMPLE_BYTES;
   options.temperature = SAMPLE_TEMPERATURE;
   options.seed = setup->options.training.data_seed;
   WEFT_CLI_TRY(
       weft_train_sample(setup->cli, &setup->options.training.config, layers, options, &sample));
   weft_text_add(&text, "\nSample:\n\n");
-  weft_train_add_printable(&text, prompt, strlen(prompt));
   weft_train_add_printable(&text, sample.data, sample.size);
   weft_text_add(&text, "\n");
   text.failed = text.failed || sample.failed;
@@ -306,7 +301,6 @@ static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments 
 
 static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_comm_options options = weft_comm_options_default();
-  options.progress = weft_cli_chosen_progress(arguments);
   options.sums = (enum weft_comm_sums)arguments->choices[WEFT_CLI_OPTION_SUM_ORDER];
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, weft_cli_chosen_transport(arguments)->name, &options);
@@ -316,21 +310,9 @@ static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_argum
   return weft_cli_job_end(&job, status);
 }
 
-/* --pp is another name of --ranks. Where both are given, training_read() compares them. */
-static void merge_names(struct weft_cli_arguments *arguments) {
-  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
-  if (arguments->given[pp] && !arguments->given[ranks]) {
-    arguments->given[ranks] = true;
-    arguments->numbers[ranks] = arguments->numbers[pp];
-    arguments->texts[ranks] = arguments->texts[pp];
-  }
-}
-
 int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
-  struct weft_cli_arguments merged = *arguments;
-  merge_names(&merged);
-  const bool is_rank = weft_cli_chosen_transport(&merged)->process_per_rank;
+  const bool is_rank = weft_cli_chosen_transport(arguments)->process_per_rank;
   weft_train_choose_kernels(cli);
-  return is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
+  return is_rank ? train_as_rank(cli, arguments) : train_as(cli, arguments, NULL);
 }

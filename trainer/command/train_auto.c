@@ -108,22 +108,8 @@ bool weft_train_setup_is_auto(const struct weft_cli_arguments *arguments) {
   return schedule != NULL && strcmp(schedule, "auto") == 0;
 }
 
-/* In the order of the choices of --placement. */
-static const char *first_schedule(const struct weft_cli_arguments *arguments, uint64_t v) {
-  const bool loops = arguments->given[WEFT_CLI_OPTION_PLACEMENT] &&
-                     arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 0;
-  return v == 1 ? "1F1B" : v == 2 && !loops ? "ZBVZeroBubble" : "Interleaved1F1B";
-}
-
-static int check_placement(const struct weft_train_setup *setup, uint64_t v) {
-  const struct weft_cli_arguments *arguments = setup->arguments;
-  const bool wants_v = arguments->given[WEFT_CLI_OPTION_PLACEMENT] &&
-                       arguments->choices[WEFT_CLI_OPTION_PLACEMENT] != 0;
-  return wants_v && v != 2 ? weft_cli_usage(setup->cli, "-v 2 --placement v",
-                                            "--placement v needs two stages on each rank; there "
-                                            "%s %" PRIu64,
-                                            v == 1 ? "is" : "are", v)
-                           : WEFT_CLI_OK;
+static const char *first_schedule(uint64_t v) {
+  return v == 1 ? "1F1B" : v == 2 ? "ZBVZeroBubble" : "Interleaved1F1B";
 }
 
 int weft_train_setup_read_auto(struct weft_train_setup *setup) {
@@ -133,9 +119,8 @@ int weft_train_setup_read_auto(struct weft_train_setup *setup) {
   const uint64_t v = weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 1);
   WEFT_SCOPED(weft_program) program = NULL;
   struct weft_error error;
-  WEFT_CLI_TRY(check_placement(setup, v));
   options->tunes = options->times_layers = true;
-  options->schedule = first_schedule(arguments, v);
+  options->schedule = first_schedule(v);
   options->ranks = weft_train_setup_ranks(setup);
   options->stages_per_rank = (uint32_t)v;
   const struct weft_shape shape = {.ranks = options->ranks,

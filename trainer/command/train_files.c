@@ -47,8 +47,7 @@ int weft_train_check_files(const struct weft_train_setup *setup) {
   assert(setup != NULL);
   const struct weft_cli *cli = setup->cli;
   const struct weft_cli_arguments *arguments = setup->arguments;
-  static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_OUTPUT,
-                                                  WEFT_CLI_OPTION_CURVE};
+  static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_OUTPUT};
   const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   char folder[PATH_MAX];
   if (dir != NULL) {
@@ -159,31 +158,9 @@ static int write_measured(const struct weft_train_setup *setup,
                                        : WEFT_CLI_OK;
 }
 
-/* ---- The loss ---- */
-
-static int write_curve(const struct weft_train_setup *setup,
-                       const struct weft_train_progress *progress) {
-  const char *path = setup->arguments->texts[WEFT_CLI_OPTION_CURVE];
-  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
-  char name[128], title[192];
-  if (path == NULL) {
-    return WEFT_CLI_OK;
-  }
-  name_it(setup, name, sizeof name);
-  (void)snprintf(title, sizeof title, "%s: loss in nats per byte", name);
-  const struct weft_train_loss_curve curve = {
-      .title = title,
-      .training = &progress->training,
-      .validation = &progress->validation,
-      .unigram = weft_gpt_dataset_unigram_loss(&setup->dataset)};
-  weft_train_loss_curve_add(&text, &curve);
-  return weft_cli_write_file(setup->cli, path, &text);
-}
-
 int weft_train_write_files(const struct weft_train_setup *setup,
                            const struct weft_train_progress *progress,
                            const struct weft_gpt_trainer *trainer) {
   assert(setup != NULL && progress != NULL && trainer != NULL);
-  WEFT_CLI_TRY(write_measured(setup, progress, trainer));
-  return write_curve(setup, progress);
+  return write_measured(setup, progress, trainer);
 }

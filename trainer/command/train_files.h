@@ -1,4 +1,4 @@
-/* The files that a training writes besides its checkpoints: --profile, -o and --curve. */
+/* The files that a training writes besides its checkpoints: --profile and -o. */
 #ifndef GPT_TRAIN_FILES_H
 #define GPT_TRAIN_FILES_H
 

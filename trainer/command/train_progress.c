@@ -201,8 +201,6 @@ static void remember(struct weft_train_progress *progress,
                      const struct weft_gpt_step_report *report) {
   const double validation =
       report->evaluated ? report->validation_loss : progress->last.validation_loss;
-  weft_train_loss_series_add(&progress->training, (double)report->step, report->loss);
-  weft_train_loss_series_add(&progress->validation, (double)report->step, report->validation_loss);
   if (progress->steps++ > 0) { /* the first one also touches all memory for the first time */
     progress->timed++;
     progress->seconds += report->seconds;

@@ -4,7 +4,6 @@
 #define GPT_TRAIN_PROGRESS_H
 
 #include "cli/io/progress_line.h"
-#include "trainer/command/loss_curve.h"
 #include "trainer/command/train_setup.h"
 
 struct weft_train_progress {
@@ -33,7 +32,6 @@ struct weft_train_progress {
   bool warned;                      /* of a loss or a gradient norm that is not finite */
   bool withheld;                    /* has said that checkpoints are not written, */
   bool has_said_reason;             /* and that steps are not replayed */
-  struct weft_train_loss_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */
   bool has_news;                        /* not yet written to a line of JSON */

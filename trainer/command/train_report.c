@@ -190,7 +190,6 @@ void weft_train_add_summary(struct weft_text *text, const struct weft_train_setu
   weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
   add_path(text, setup, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
   add_path(text, setup, WEFT_CLI_OPTION_LOG, "log");
-  add_path(text, setup, WEFT_CLI_OPTION_CURVE, "loss curve");
   add_path(text, setup, WEFT_CLI_OPTION_OUTPUT, "timeline");
   add_path(text, setup, WEFT_CLI_OPTION_PROFILE, "measured costs");
 }

@@ -34,8 +34,7 @@ uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup) {
   const struct weft_cli_arguments *arguments = setup->arguments;
   const uint32_t processes = processes_of(setup);
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
-  const uint64_t parts = weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 1);
-  const uint64_t alone = weft_cli_is_on_gpus(arguments) ? parts : RANKS_DEFAULT;
+  const uint64_t alone = weft_cli_is_on_gpus(arguments) ? 1 : RANKS_DEFAULT;
   const uint64_t usual = processes == 0 ? alone : processes < replicas ? 1 : processes / replicas;
   return (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, usual);
 }
@@ -44,7 +43,7 @@ static int say_misfit(const struct weft_train_setup *setup, uint64_t replicas) {
   const uint32_t ranks = setup->options.ranks, processes = processes_of(setup);
   char hint[160];
   (void)snprintf(hint, sizeof hint,
-                 "mpirun -n %" PRIu64 " weft train ... --dp %" PRIu64 " --pp %" PRIu32
+                 "mpirun -n %" PRIu64 " weft train ... --dp %" PRIu64 " -p %" PRIu32
                  " --transport mpi",
                  replicas * ranks, replicas, ranks);
   return weft_cli_usage(setup->cli, hint,
@@ -83,20 +82,12 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
                             weft_cli_option_at(pairs[i].option)->name);
     }
   }
-  if (arguments->given[WEFT_CLI_OPTION_WINDOW] &&
-      arguments->choices[WEFT_CLI_OPTION_SHARD] != WEFT_GPT_SHARD_FULL) {
-    return weft_cli_usage(cli, "--shard full shards weights",
-                          "--window has no effect: weights are unsharded without --shard full");
-  }
-  if (arguments->given[WEFT_CLI_OPTION_PROMPT] && arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
-    return weft_cli_usage(cli, "leave out one of them", "--prompt has no effect with --no-sample");
-  }
   return WEFT_CLI_OK;
 }
 
 static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id options[] = {
-      WEFT_CLI_OPTION_MEMORY, WEFT_CLI_OPTION_PLACEMENT, WEFT_CLI_OPTION_KEEP_PARTITION};
+  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
+                                                    WEFT_CLI_OPTION_KEEP_PARTITION};
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     if (arguments->given[options[i]] && !weft_train_setup_is_auto(arguments)) {
       return weft_cli_usage(cli, "--schedule auto plans within it",
@@ -105,14 +96,6 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
     }
   }
   return WEFT_CLI_OK;
-}
-
-/* On GPUs there is no BLAS. */
-static int refuse_on_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  return weft_cli_is_on_gpus(arguments) && arguments->given[WEFT_CLI_OPTION_THREADS_PER_RANK]
-             ? weft_cli_usage(cli, "leave it out, or train without --device cuda",
-                              "--threads-per-rank has no effect on GPUs")
-             : WEFT_CLI_OK;
 }
 
 /* The first step is a warm-up. */
@@ -213,10 +196,7 @@ static void read_run(struct weft_train_setup *setup) {
   options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
   options->on_divergence =
       (enum weft_gpt_on_divergence)arguments->choices[WEFT_CLI_OPTION_ON_DIVERGENCE];
-  options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, 0);
   options->loopback_seed = options->training.data_seed;
-  options->threads_per_rank =
-      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
   options->stall_limit = weft_cli_stall_limit(arguments, STALL_LIMIT_S);
   options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_EVERY, 0);
   options->checkpoint_keep =
@@ -230,24 +210,13 @@ static void read_run(struct weft_train_setup *setup) {
   options->gather_events = arguments->given[WEFT_CLI_OPTION_OUTPUT];
   options->times_layers |= arguments->given[WEFT_CLI_OPTION_PROFILE];
   options->gather_model =
-      !arguments->given[WEFT_CLI_OPTION_JSON] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE] &&
+      !arguments->given[WEFT_CLI_OPTION_JSON] &&
       options->training.config.vocabulary == WEFT_GPT_VOCABULARY; /* else there are no letters */
 }
 
-static int compare_names(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
-  return arguments->given[pp] && arguments->numbers[ranks] != arguments->numbers[pp]
-             ? weft_cli_usage(cli, "they are two names of one option: give one of them",
-                              "--pp %s and --ranks %s contradict each other", arguments->texts[pp],
-                              arguments->texts[ranks])
-             : WEFT_CLI_OK;
-}
-
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  WEFT_CLI_TRY(compare_names(cli, arguments));
   WEFT_CLI_TRY(refuse_idle(cli, arguments));
   WEFT_CLI_TRY(refuse_untuned(cli, arguments));
-  WEFT_CLI_TRY(refuse_on_gpus(cli, arguments));
   WEFT_CLI_TRY(refuse_single(cli, arguments));
   WEFT_CLI_TRY(refuse_measuring(cli, arguments));
   WEFT_CLI_TRY(check_timeline(cli, arguments));

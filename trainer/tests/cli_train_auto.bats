@@ -37,7 +37,7 @@ last() {
 }
 
 @test "auto says it in words" {
-  train --schedule auto --no-sample
+  train --schedule auto
   succeeds
   [[ $output == *"3 stages, auto from 1F1B, 8 microbatches"* ]]
   [[ $output == *$'\n'"schedule after step 4: "*$'\nstep 5/8'* ]]
@@ -45,7 +45,7 @@ last() {
 }
 
 @test "auto: on loopback, with replicas, on every placement" {
-  for words in "-v 1" "-v 2 --split even" "-v 2 --placement loop --split even" \
+  for words in "-v 1" "-v 2 --split even" "-v 3 --layers 9 --split even" \
     "--dp 2 -m 4" "--dp 2 -m 4 --shard full --tied"; do
     # shellcheck disable=SC2086
     train --json --transport loopback --schedule auto $words
@@ -53,7 +53,7 @@ last() {
     hash=$(last .parameters_hash)
     [ "$(last .replanned)" = 1 ]
     # shellcheck disable=SC2086
-    train --json ${words/--placement loop/} --schedule "$(jq -s -r '.[0].schedule' <<<"$output")"
+    train --json $words --schedule "$(jq -s -r '.[0].schedule' <<<"$output")"
     succeeds
     if [ "$(last .parameters_hash)" != "$hash" ]; then
       echo "$words: other parameters" >&2
@@ -88,15 +88,11 @@ last() {
 @test "auto: options without an effect are refused" {
   train --memory 100
   fails 2 "--memory has no effect without --schedule auto"
-  train --placement v -v 2
-  fails 2 "--placement has no effect"
-  train --schedule auto --placement v
-  fails 2 "needs two stages on each rank"
 }
 
 @test "auto: a bad split is replaced by a planned one, with the same bits" {
   # Wide enough that a core which is taken away for a moment does not decide what was measured.
-  bad=(--layers 8 --dim 32 --context 32 -p 2 --split "7,1" --steps 20 --no-sample)
+  bad=(--layers 8 --dim 32 --context 32 -p 2 --split "7,1" --steps 20)
   train --json "${bad[@]}"
   succeeds
   hash=$(last .parameters_hash)

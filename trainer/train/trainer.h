@@ -97,7 +97,6 @@ struct weft_gpt_trainer_options {
   const char *transport; /* NULL: "threads" */
   struct weft_transport *endpoint;
   uint64_t loopback_seed;
-  uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
   /* GPUs that are open for all ranks of all replicas; borrowed. On the transport "cuda". NULL: the
    * host computes. */

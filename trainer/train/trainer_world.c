@@ -72,8 +72,7 @@ static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_erro
   trainer->ranks =
       weft_arena_allocate(&trainer->arena, trainer->local_count, sizeof *trainer->ranks);
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
-  weft_gpt_set_blas_threads(
-      trainer->options.threads_per_rank > 0 ? (int)trainer->options.threads_per_rank : 1);
+  weft_gpt_set_blas_threads(1); /* a rank has one thread; more would change the bits */
   for (uint32_t k = 0; k < trainer->local_count; k++) {
     const uint32_t rank = trainer->first_local + k;
     announce(trainer, rank);

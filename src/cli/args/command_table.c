@@ -14,8 +14,6 @@
 
 ROW(plan_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "any|loop|v", 0, 0,
     0, "placement of stages on ranks: loop, v, or the best one (any, default)");
-ROW(train_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0, 0,
-    "placement for --schedule auto; default v for two stages per rank, else loop");
 ROW(train_keep_partition, KEEP_PARTITION, '\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0,
     0, 0, "let --schedule auto keep the split");
 ROW(plan_seed, SEED, '\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX, UINT64_MAX,
@@ -44,8 +42,6 @@ ROW(plan_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 
     "with --global-batch either");
 ROW(timeline, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
     "draw the last step: x.html with its prediction, x.svg or x.json (Chrome trace) as measured");
-ROW(shard_window, WINDOW, '\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UINT32_MAX,
-    UINT32_MAX, "stages of a rank unsharded at once with --shard full; default 3");
 ROW(trained, CHECKPOINT, '\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
     "folder of checkpoints; the newest one is the model");
 ROW(show_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
@@ -57,6 +53,35 @@ ROW(page_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 
     "write a copy of the page to FILE, completely or not at all");
 ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
     "write a line of JSON per step, and one at the end");
+
+/* ---- The headings of commands with many options ---- */
+
+static const struct weft_cli_heading plan_headings[] = {
+    {"Pipeline", WEFT_CLI_OPTION_RANKS},
+    {"Costs", WEFT_CLI_OPTION_F},
+    {"Limits and choices", WEFT_CLI_OPTION_MEMORY},
+    {"Search", WEFT_CLI_OPTION_EFFORT},
+    {"Output", WEFT_CLI_OPTION_FOR},
+    {NULL, 0},
+};
+static const struct weft_cli_heading run_headings[] = {
+    {"Costs", WEFT_CLI_OPTION_F},
+    {"Devices", WEFT_CLI_OPTION_TRANSPORT},
+    {"Steps", WEFT_CLI_OPTION_STAGE},
+    {"Output", WEFT_CLI_OPTION_OUTPUT},
+    {NULL, 0},
+};
+static const struct weft_cli_heading train_headings[] = {
+    {"Data", WEFT_CLI_OPTION_DATA},
+    {"Model", WEFT_CLI_OPTION_MODEL},
+    {"Optimizer", WEFT_CLI_OPTION_STEPS},
+    {"Pipeline", WEFT_CLI_OPTION_RANKS},
+    {"Devices", WEFT_CLI_OPTION_TRANSPORT},
+    {"Hangs", WEFT_CLI_OPTION_STALL_LIMIT},
+    {"Checkpoints", WEFT_CLI_OPTION_CHECKPOINT},
+    {"Output", WEFT_CLI_OPTION_PROFILE},
+    {NULL, 0},
+};
 
 /* ---- Commands ---- */
 
@@ -73,6 +98,7 @@ static const struct weft_cli_command commands[] = {
      "schedule",
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(GRAPH),
       OPTION(PLACEMENT), OPTION(LIST), OPTION(FOR), OUTPUT_JSON_HELP},
+     NULL,
      "write the table of a named schedule",
      "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
      "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
@@ -91,6 +117,7 @@ static const struct weft_cli_command commands[] = {
      "file",
      {OPTION(MERGE_BW), OPTION(WINDOW), OPTION(NO_UNSHARD), OPTION(NO_REDUCE_GRAD),
       OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(GRAPH), OUTPUT_JSON_HELP},
+     NULL,
      "turn a table into a program with communication",
      "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
      "UNSHARD and RESHARD, and REDUCE_GRAD. With --tie-grad also TIE_GRAD, which PyTorch does not "
@@ -102,6 +129,7 @@ static const struct weft_cli_command commands[] = {
      "file",
      {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(LIST), OPTION(STAGES),
       OPTION(MAX_FINDINGS), OPTION(TRACE), OPTION(GRAPH), OUTPUT_JSON_HELP},
+     NULL,
      "prove that a table or program is right and cannot hang",
      "Checks that every stage executes every microbatch exactly once and in order, that sends and "
      "receives match, and that no rank can wait forever. Every finding names rank, step, action "
@@ -115,6 +143,7 @@ static const struct weft_cli_command commands[] = {
      "file",
      {OPTION(CHANNEL), OPTION(STEPS), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER),
       OPTION(RUNS), OPTION(SEED), OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP},
+     NULL,
      "predict how long a schedule takes, where it idles, and its memory",
      "Simulates one training step: its makespan, the idle time of every rank and its causes, and "
      "peak memory. Times come from the options, the same for all stages, or from a costs file; "
@@ -131,6 +160,7 @@ static const struct weft_cli_command commands[] = {
      "file",
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
       OPTION(GRAPH), OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
+     NULL,
      "rank all schedules for a pipeline by their time",
      "Simulates every schedule that is possible for the given shape, best first, explains why the "
      "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, and that of "
@@ -155,25 +185,26 @@ static const struct weft_cli_command commands[] = {
       OPTION(STAGES_PER_RANK),
       OPTION(MICROBATCHES),
       OPTION(GLOBAL_BATCH),
-      TIMES,
       OPTION(GRAPH),
       OPTION(STAGE_RANKS),
+      TIMES,
       OPTION(SLOW),
       OPTION(MEMORY),
       &plan_placement,
       OPTION(NO_SPLIT),
       OPTION(KEEP_PARTITION),
       OPTION(OBJECTIVE),
+      OPTION(PARETO),
       OPTION(EFFORT),
       OPTION(TIME_LIMIT),
       &plan_seed,
       OPTION(THREADS),
-      OPTION(PARETO),
       &plan_for,
       OPTION(PART_NAMES),
       &plan_output,
       OPTION(JSON),
       OPTION(HELP)},
+     plan_headings,
      "search for the best schedule for given costs and memory",
      "Searches for the order of actions that takes the least time within --memory, and reports a "
      "lower bound for its placement, so that you know how far from optimal it is at most. Every "
@@ -204,6 +235,7 @@ static const struct weft_cli_command commands[] = {
      {OPTION(CHANNEL), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER), OPTION(SEED),
       OPTION(GRID), OPTION(WIDTH), OPTION(ALL_RANKS), OPTION(TITLE), OPTION(NO_TITLE),
       OPTION(COLOUR_BY), OPTION(DARK), &show_output, OPTION(HELP)},
+     NULL,
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
@@ -217,8 +249,9 @@ static const struct weft_cli_command commands[] = {
      "file",
      {TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE),
       OPTION(GPUS), OPTION(PARTITIONS), OPTION(EAGER), OPTION(STAGE), &run_steps, OPTION(COMM),
-      OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), &run_output, OPTION(JSON),
+      OPTION(UNCHECKED), OPTION(STALL_LIMIT), OPTION(DUMP), &run_output, OPTION(JSON),
       OPTION(HELP)},
+     run_headings,
      "execute a table or program and compare it with its prediction",
      "Verifies it, then every rank executes its row, with stages that take the given time. A "
      "compute-only table is lowered first. Reports the measured and the "
@@ -241,61 +274,53 @@ static const struct weft_cli_command commands[] = {
      "[FILE...]",
      WEFT_CLI_OPERANDS_LIST,
      "file",
-     {OPTION(RANKS),
-      OPTION(STAGES_PER_RANK),
-      OPTION(MICROBATCHES),
-      OPTION(TRANSPORT),
-      OPTION(PROGRESS),
-      OPTION(SUM_ORDER),
-      OPTION(DEVICE),
-      OPTION(GPUS),
-      OPTION(PARTITIONS),
-      OPTION(EAGER),
-      OPTION(DUMP),
-      OPTION(DATA),
+     {OPTION(DATA),
       OPTION(SYNTHETIC),
       OPTION(MODEL),
-      OPTION(VOCABULARY),
       OPTION(LAYERS),
       OPTION(DIM),
       OPTION(HEADS),
       OPTION(CONTEXT),
+      OPTION(VOCABULARY),
       OPTION(TIED),
       OPTION(SKIPS),
       OPTION(PREDICT_TOKENS),
-      OPTION(BATCH),
       &train_steps,
+      OPTION(BATCH),
       OPTION(LR),
       OPTION(LR_MIN),
       OPTION(WARMUP),
       OPTION(WEIGHT_DECAY),
       OPTION(CLIP),
       OPTION(ON_DIVERGENCE),
+      OPTION(EVAL_EVERY),
       &train_seed,
+      OPTION(RANKS),
+      OPTION(STAGES_PER_RANK),
+      OPTION(MICROBATCHES),
       OPTION(SCHEDULE),
+      &train_memory,
       OPTION(SPLIT),
-      OPTION(THREADS_PER_RANK),
-      OPTION(PP),
+      &train_keep_partition,
       OPTION(DP),
       OPTION(SHARD),
-      &shard_window,
+      OPTION(TRANSPORT),
+      OPTION(DEVICE),
+      OPTION(GPUS),
+      OPTION(EAGER),
+      OPTION(SUM_ORDER),
+      &train_stall_limit,
+      OPTION(DUMP),
       OPTION(CHECKPOINT),
       OPTION(CHECKPOINT_EVERY),
       OPTION(CHECKPOINT_KEEP),
       OPTION(RESUME),
-      OPTION(EVAL_EVERY),
-      &train_stall_limit,
-      &train_memory,
-      &train_placement,
-      &train_keep_partition,
       OPTION(PROFILE),
       OPTION(LOG),
-      OPTION(CURVE),
-      OPTION(NO_SAMPLE),
-      OPTION(PROMPT),
       &timeline,
       &json_lines,
       OPTION(HELP)},
+     train_headings,
      "train the reference GPT on a pipeline",
      "Trains a GPT on the bytes of text, or on files of tokens. Its blocks are divided into stages "
      "on -p ranks (default "
@@ -311,7 +336,7 @@ static const struct weft_cli_command commands[] = {
      "losses that are reported are those of the next token.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
      "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and writes "
-     "--log, --curve, --profile and -o; all ranks need --data and --checkpoint.\n"
+     "--log, --profile and -o; all ranks need --data and --checkpoint.\n"
      "--schedule auto starts with a safe schedule, measures the actions, and plans a schedule "
      "within --memory; it keeps it if it is faster, and plans again when the time of steps "
      "changes. Trainings of 20 steps or more, except on mpi, first measure four steps of a trial "
@@ -329,6 +354,7 @@ static const struct weft_cli_command commands[] = {
      "",
      {&trained, OPTION(PROMPT), OPTION(TOKENS), OPTION(TEMPERATURE), OPTION(TOP_K), &sample_seed,
       OUTPUT_JSON_HELP},
+     NULL,
      "write text with a trained model",
      "Reads the newest checkpoint that 'weft train' has written into a folder, or that of one "
      "step, and continues the prompt. Bytes that are not text are escaped on a terminal, and "
@@ -340,6 +366,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(RANK), OPTION(GRAPH), OUTPUT_JSON_HELP},
+     NULL,
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
      "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
@@ -350,6 +377,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OPTION(PROGRAM), OUTPUT_JSON_HELP},
+     NULL,
      "explain which rank is stuck in a run that hangs",
      "Reads the dump that a stalled run has written, and explains what every rank does and waits "
      "for, and which is the culprit: the rank that all others wait for, or the cycle of ranks that "
@@ -365,6 +393,7 @@ static const struct weft_cli_command commands[] = {
      2,
      "file",
      {OPTION(MAX_DIFFERENCES), OPTION(GRAPH), OUTPUT_JSON_HELP},
+     NULL,
      "show where two tables or programs differ",
      "Compares the files A and B rank by rank, and the edges between their stages. Exit status 0 "
      "means equal, 1 different.",
@@ -376,6 +405,7 @@ static const struct weft_cli_command commands[] = {
      {OPTION(RANKS), OPTION(MICROBATCHES), OPTION(LIST), OPTION(PROGRESS), OPTION(LARGE),
       OPTION(ACTIONS), OPTION(REPEATS), OPTION(DEVICE), OPTION(MODEL), OPTION(LAYERS), OPTION(DIM),
       OPTION(HEADS), OPTION(CONTEXT), OPTION(VOCABULARY), OPTION(BATCH), OUTPUT_JSON_HELP},
+     NULL,
      "run the benchmarks",
      "Every benchmark checks its answer before it measures. Without NAME: plan, sim and run; 'weft "
      "bench --list' lists all.\n"
@@ -411,6 +441,7 @@ static const struct weft_cli_command commands[] = {
      0,
      "",
      {OPTION(QUICK), OUTPUT_JSON_HELP},
+     NULL,
      "check this build and machine, and show what they have",
      "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
      "every schedule once. It starts two processes with every installed MPI, for at most ten "
@@ -423,6 +454,7 @@ static const struct weft_cli_command commands[] = {
      0,
      "",
      {OPTION(PATH), &page_output, OPTION(JSON), OPTION(HELP)},
+     NULL,
      "open Weft in the browser: lessons, exploring, checking",
      "Opens a page in which the whole planning half of Weft runs as WebAssembly: lessons about "
      "pipeline schedules, all schedules and their timelines while one types, and a check of "
@@ -435,6 +467,7 @@ static const struct weft_cli_command commands[] = {
      1,
      "command",
      {OPTION(MAN), OPTION(COMPLETION), OPTION(OUTPUT), OPTION(HELP)},
+     NULL,
      "show help, or write the manual page or a shell's completions",
      "Without COMMAND: the list of commands.",
      "weft help --completion bash > /etc/bash_completion.d/weft"},
@@ -476,6 +509,20 @@ const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_comm
   for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
     if ((*at)->id == id) {
       return *at;
+    }
+  }
+  return NULL;
+}
+
+const char *weft_cli_command_heading(const struct weft_cli_command *command,
+                                     enum weft_cli_option_id id) {
+  assert(command != NULL && command->options[0] != NULL);
+  if (command->headings == NULL) {
+    return id == command->options[0]->id ? "Options" : NULL;
+  }
+  for (const struct weft_cli_heading *at = command->headings; at->text != NULL; at++) {
+    if (at->first == id) {
+      return at->text;
     }
   }
   return NULL;

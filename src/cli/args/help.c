@@ -66,8 +66,11 @@ static void add_command(struct weft_text *text, const struct weft_cli_command *c
   weft_text_addf(text, "Usage: weft %s [options]%s%s\n\n", command->name,
                  command->operands[0] != '\0' ? " " : "", command->operands);
   wrap(text, command->description, 0, 0);
-  weft_text_add(text, "\nOptions:\n");
   for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    const char *heading = weft_cli_command_heading(command, (*at)->id);
+    if (heading != NULL) {
+      weft_text_addf(text, "\n%s:\n", heading);
+    }
     add_option(text, *at);
   }
   if (strcmp(command->operand_kind, "file") == 0 &&

@@ -46,6 +46,10 @@ static void add_command(struct weft_text *text, const struct weft_cli_command *c
   add_roff(text, command->description);
   weft_text_add(text, "\n");
   for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    const char *heading = weft_cli_command_heading(command, (*at)->id);
+    if (heading != NULL && command->headings != NULL) {
+      weft_text_addf(text, ".PP\n\\fI%s\\fR\n", heading);
+    }
     add_option(text, *at);
   }
   weft_text_add(text, ".PP\nExample:\n.PP\n.nf\n.RS\n");

@@ -199,16 +199,28 @@ static void add_owners(struct weft_text *text, const char *name, size_t size) {
   }
 }
 
-/* What an option of the command that had this name before is called now; NULL: none had it. */
-static const char *renamed_to(const struct weft_cli_command *command, const char *name,
-                              size_t size) {
+/* What is said about an option that a command had before; NULL: it had none of that name. */
+static const char *former_option(const struct weft_cli_command *command, const char *name,
+                                 size_t size) {
   static const struct {
-    const char *was, *is;
-  } renamed[] = {{"no-graph", "eager"}};
-  for (size_t k = 0; k < sizeof renamed / sizeof renamed[0]; k++) {
-    if (strlen(renamed[k].was) == size && memcmp(renamed[k].was, name, size) == 0 &&
-        find_long(command, renamed[k].is, strlen(renamed[k].is)) != NULL) {
-      return renamed[k].is;
+    const char *command, *name, *hint;
+  } former[] = {
+      {"run", "no-graph", "it is called '--eager' now"},
+      {"train", "no-graph", "it is called '--eager' now"},
+      {"train", "pp", "it is called '--ranks' now"},
+      {"train", "placement", "it is gone: with -v 2 the first schedule is a V, else a loop"},
+      {"train", "window", "it is gone: --shard full unshards three stages of a rank at once"},
+      {"train", "threads-per-rank", "it is gone: train on more ranks instead"},
+      {"train", "partitions", "it is gone: 'weft run' has it; ranks share a GPU without it"},
+      {"train", "progress", "it is gone: the stages of the trainer see to messages themselves"},
+      {"train", "prompt", "'weft sample --prompt' continues a prompt"},
+      {"train", "no-sample", "with --json there is no sample"},
+      {"train", "curve", "it is gone: --log FILE has the losses of all steps"},
+  };
+  for (size_t k = 0; k < sizeof former / sizeof former[0]; k++) {
+    if (strcmp(former[k].command, command->name) == 0 && strlen(former[k].name) == size &&
+        memcmp(former[k].name, name, size) == 0) {
+      return former[k].hint;
     }
   }
   return NULL;
@@ -219,10 +231,9 @@ static int unknown_option(const struct parser *parser, const char *word, const c
   const struct weft_cli_command *command = parser->arguments->command;
   char quoted[80], hint[128], help[80];
   weft_cli_quote(quoted, sizeof quoted, word);
-  const char *now = renamed_to(command, name, size);
-  if (now != NULL) {
-    (void)snprintf(hint, sizeof hint, "it is called '--%s' now", now);
-    return weft_cli_usage(parser->cli, hint, "unknown option '%s' of 'weft %s'", quoted,
+  const char *former = former_option(command, name, size);
+  if (former != NULL) {
+    return weft_cli_usage(parser->cli, former, "unknown option '%s' of 'weft %s'", quoted,
                           command->name);
   }
   struct weft_cli_suggestion suggestion;

@@ -50,7 +50,13 @@ struct weft_cli_option {
   const char *summary;
 };
 
-enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 56 };
+enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 48 };
+
+/* In help, before the first option of a group. */
+struct weft_cli_heading {
+  const char *text; /* NULL ends a list */
+  enum weft_cli_option_id first;
+};
 
 struct weft_cli_command {
   const char *name;
@@ -60,6 +66,7 @@ struct weft_cli_command {
   const char *operand_kind;
   /* That it takes, in the order of help; NULL ends it. */
   const struct weft_cli_option *options[WEFT_CLI_COMMAND_OPTIONS_MAX];
+  const struct weft_cli_heading *headings; /* NULL: one for all */
   const char *summary;
   const char *description; /* paragraphs separated by \n */
   const char *example;
@@ -80,6 +87,10 @@ const struct weft_cli_command *weft_cli_command_find(const char *name);
 /* As this command takes it; NULL: it does not. */
 const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
                                                       enum weft_cli_option_id id);
+
+/* The heading that stands before the option; NULL: none. */
+const char *weft_cli_command_heading(const struct weft_cli_command *command,
+                                     enum weft_cli_option_id id);
 
 /* Steps through "a|b|c": the next item's size, and *at moved behind it; 0 at the end. */
 size_t weft_cli_choice_next(const char **at, const char **item);
