@@ -68,7 +68,7 @@ enum weft_status weft_bench_gpu_run(const struct weft_bench_gpu_case *at,
 /* A stage is `layers` blocks of y = x + W2 gelu(W1 x), without biases; W1 is [wide][width], W2 is
  * [width][wide], x and y are [rows][width]; all bf16, with sums in fp32. Weights, inputs and targets
  * are functions of their index, so that another program can have the same
- * (bench/gpu_against_pytorch.py). The loss is the sum of outputs times targets. */
+ * (bench/pytorch.py gpu). The loss is the sum of outputs times targets. */
 struct weft_bench_gpu_plans; /* the products, which all stages share */
 struct weft_bench_gpu_stage;
 

@@ -4,7 +4,7 @@
  *
  * Every schedule that PyTorch has too is run action by action and as a graph per rank; both must have
  * the same bits. Rank 0 prints JSON, with the medians of steps in milliseconds. Each step ends with a
- * barrier, as in bench/gpu_against_pytorch.py, which can start this program. Exit status 77 without a
+ * barrier, as in bench/pytorch.py gpu, which can start this program. Exit status 77 without a
  * GPU or NCCL. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,6 @@
 #     conformance   the suite of transports and that of groups, in 2 and in 4 processes
 #     graphs        a graph per rank: schedules, a graph of stages, steps as many as expected
 #     training      in 4 processes, as graphs and without, against one process: the same parameters
-#     probe         host time of a transfer, of the decision and of the launch; as graphs and without
 #     pytorch       the same blocks in PyTorch's pipelining and in Weft, both over NCCL
 #     blows         a rank that is killed, and one that is stopped
 #
@@ -30,12 +29,12 @@ pack() {
   source=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
   mkdir "$folder/lib" "$folder/shared"
   cp "$build/weft" "$build/weft-train" "$build/tests/test_transport_nccl_openmpi" \
-    "$build/tests/job_blocks_nccl_openmpi" "$build/tests/probe_nccl" \
-    "$source/bench/gpu_against_pytorch.py" "$folder" &&
+    "$build/tests/job_blocks_nccl_openmpi" \
+    "$source/bench/pytorch.py" "$folder" && cp -r "$source/bench/pytorch_cases" "$folder" &&
     cp "$build/lib/weft-mpi-openmpi.so" "$folder/lib" || return 1
   # What the programs link and such a machine may not have; never MPI's own libraries.
   for name in libcmocka.so.0 libjansson.so.4 libopenblas.so.0 libgfortran.so.5 libquadmath.so.0; do
-    file=$(ldd "$folder/weft-train" "$folder"/*_openmpi "$folder/probe_nccl" |
+    file=$(ldd "$folder/weft-train" "$folder"/*_openmpi |
       awk -v n="$name" '$1 == n { print $3; exit }')
     [ -z "$file" ] || cp -L "$file" "$folder/shared/$name"
   done
@@ -50,7 +49,7 @@ fi
 bundle=$(realpath "$1")
 logs=$(realpath -m "${2:-$(mktemp -d)}")
 parts=("${@:3}")
-[ ${#parts[@]} -gt 0 ] || parts=(smoke conformance graphs training probe pytorch blows)
+[ ${#parts[@]} -gt 0 ] || parts=(smoke conformance graphs training pytorch blows)
 work=$(mktemp -d)
 mkdir -p "$logs"
 tar -C "$work" -xJf "$bundle" || exit 1
@@ -233,24 +232,12 @@ part_training() {
   done
 }
 
-part_probe() {
-  local begin way status
-  for way in graph eager; do
-    begin=$EPOCHREALTIME log=$logs/probe.$way
-    # shellcheck disable=SC2046
-    job 4 60 ./probe_nccl 1F1B:8:0 $([ "$way" = graph ] || echo eager)
-    status=$?
-    say "probe, 4 processes, $way" "$([ "$status" -eq 0 ] && echo yes)" "$(since "$begin")" "status $status"
-    sed 's/^/    /' "$log.out"
-  done
-}
-
 # Losses must agree; times are printed.
 part_pytorch() {
   local begin=$EPOCHREALTIME status
   log=$logs/pytorch
   mps_end # the script has its own
-  WEFT_BENCH_WIDTH=${NCCL_ON_GPU_WIDTH:-2048} timeout --kill-after=2 $((500 * slow)) python3 gpu_against_pytorch.py \
+  WEFT_BENCH_WIDTH=${NCCL_ON_GPU_WIDTH:-2048} timeout --kill-after=2 $((500 * slow)) python3 pytorch.py gpu \
     --weft-nccl ./job_blocks_nccl_openmpi --limit $((110 * slow)) >"$log.out" 2>"$log.err"
   status=$?
   say "blocks beside PyTorch" "$([ "$status" -eq 0 ] && echo yes)" "$(since "$begin")" \

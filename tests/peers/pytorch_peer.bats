@@ -55,8 +55,8 @@ peer() { # CHECK
   if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
     skip "Python cannot load a library with a sanitizer"
   fi
-  for name in against_pytorch dry_run_against_pytorch; do
-    "$PYTHON" "$WEFT_SOURCE_DIR/bench/$name.py" --build "$WEFT_BUILD_DIR" -p 4 -m 8 --repeats 1 --json \
+  for name in lower dry-run; do
+    "$PYTHON" "$WEFT_SOURCE_DIR/bench/pytorch.py" "$name" --build "$WEFT_BUILD_DIR" -p 4 -m 8 --repeats 1 --json \
       >"$BATS_TEST_TMPDIR/$name.json"
     jq -e '.runs | length >= 4 and all(.identical and .ratio > 0)' "$BATS_TEST_TMPDIR/$name.json"
   done

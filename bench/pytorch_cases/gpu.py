@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
-"""Weft beside PyTorch's pipelining on one GPU, with the same stages.
+"""The same stages on one GPU, in Weft and in PyTorch's pipelining.
 
-    python3 bench/gpu_against_pytorch.py [--weft build/weft-bench] [--ranks 2,4]
-    python3 bench/gpu_against_pytorch.py --weft-nccl build/tests/job_blocks_nccl_openmpi
+    bench/pytorch.py gpu [--weft build/weft-bench] [--ranks 2,4]
+    bench/pytorch.py gpu --weft-nccl build/tests/job_blocks_nccl_openmpi
 
 The model is eight blocks x + W2 gelu(W1 x) of width 2,048 without biases, in bf16, and a step has
 eight microbatches of 2,048 rows; the loss is the sum of outputs times targets. Weights, inputs and
@@ -31,6 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+from pytorch_cases import shared
 
 BLOCKS, MICROBATCHES, STEPS = 8, 8, 10
 WIDTH = int(os.environ.get("WEFT_BENCH_WIDTH", "2048"))
@@ -64,8 +65,7 @@ def numbers(table, seed, rows, columns, scale):
 
 def time_schedule(torch, dist, table, rank, ranks, schedule):
     """Milliseconds of each step, and the losses of the last if the last stage is here."""
-    from torch.distributed.pipelining import PipelineStage
-    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+    from torch.distributed import pipelining
 
     class Block(torch.nn.Module):
         def __init__(self, number):
@@ -83,20 +83,17 @@ def time_schedule(torch, dist, table, rank, ranks, schedule):
                             for m in range(MICROBATCHES)])
 
     stages = ranks * SCHEDULES[schedule]
-    mine = [rank + k * ranks for k in range(SCHEDULES[schedule])]
-    if schedule in ("ZBVZeroBubble", "DualPipeV"):
-        mine = [rank, stages - 1 - rank]
+    mine = shared.stages_of(schedule, rank, ranks, SCHEDULES[schedule])
     layers = BLOCKS // stages
     device = torch.device(DEVICE)
     batch_example = torch.zeros(1, ROWS, WIDTH, device=DEVICE, dtype=torch.bfloat16)
     example = batch_example.clone().requires_grad_()  # PyTorch 2.13 takes it from here
-    parts = [PipelineStage(torch.nn.Sequential(*[Block(s * layers + k) for k in range(layers)]), s,
-                           stages, device, input_args=(example if s > 0 else batch_example,),
-                           output_args=(example,))
-             for s in mine]
-    kind = get_schedule_class(schedule)
-    pipeline = kind(parts if issubclass(kind, PipelineScheduleMulti) else parts[0], MICROBATCHES,
-                    scale_grads=False, loss_fn=lambda o, t: (o.float() * t.float()).sum())
+    parts = [pipelining.PipelineStage(
+        torch.nn.Sequential(*[Block(s * layers + k) for k in range(layers)]), s, stages, device,
+        input_args=(example if s > 0 else batch_example,), output_args=(example,)) for s in mine]
+    pipeline = shared.make_schedule(
+        pipelining, schedule, parts, MICROBATCHES, scale_grads=False,
+        loss_fn=lambda o, t: (o.float() * t.float()).sum())
     inputs, targets = batch(1000, 2.0), batch(2000, 0.125)
     parameters = [p for part in parts for p in part.submod.parameters()]
     times, losses = [], []
@@ -167,7 +164,7 @@ def run_pytorch(ranks, limit, percentage):
         environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
     found, why = {}, ""
     with tempfile.TemporaryDirectory() as folder:
-        processes = [subprocess.Popen([sys.executable, os.path.abspath(__file__), "--rank", str(r),
+        processes = [subprocess.Popen([sys.executable, shared.SCRIPT, "gpu", "--rank", str(r),
                                        str(ranks), str(port), folder], env=environment,
                                       stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
                      for r in range(ranks)]
@@ -260,15 +257,16 @@ def compare(ranks, weft, pytorch, column):
     return same
 
 
-def main():
-    if sys.argv[1:2] == ["--rank"]:
-        run_rank(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(words):
+    if words[:1] == ["--rank"]:
+        run_rank(int(words[1]), int(words[2]), int(words[3]), words[4])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weft", default="build/weft-bench", help="the program weft-bench")
     parser.add_argument("--weft-nccl", help="the program job_blocks_nccl of the tests instead")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--limit", type=int, default=120, help="seconds for PyTorch, each time")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     ranks = [int(text) for text in arguments.ranks.split(",")]
     if importlib.util.find_spec("torch") is None:
         print("there is no PyTorch here; nothing was compared")
@@ -296,7 +294,3 @@ def main():
         finally:
             stop_mps(mps)
     return 0 if same else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

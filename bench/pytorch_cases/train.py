@@ -1,50 +1,34 @@
-#!/usr/bin/env python3
 """Weft's trainer beside PyTorch: the same model, batch, microbatches and schedules.
 
-    bench/train_against_pytorch.py [--rounds N] [--json] [--build DIR] [--transport mpi]
-                                   [--mpirun COMMAND] [NAME ...]
+Weft's side is `weft bench train --json`, a thread per rank; with --transport mpi also `mpirun -n 2
+weft train` with the same model, a process per rank as PyTorch has, and that is what is compared.
+PyTorch's side is
 
-Weft's side is `weft bench train --json`, a thread per rank; with --transport mpi also
-`mpirun -n 2 weft train` with the same model, a process per rank as PyTorch has, and that
-is what is compared. PyTorch's side is
+    pipelining   torch.distributed.pipelining over gloo, a process per rank with one thread each:
+                 PipelineStage, Schedule*.step(), then the norm of all gradients is reduced, they are
+                 clipped, and a fused AdamW updates
+    one process  two threads, no pipeline: microbatches one after the other with gradients added up,
+                 and the whole batch at once; the better one counts
 
-    pipelining   torch.distributed.pipelining over gloo, a process per rank with one
-                 thread each: PipelineStage, Schedule*.step(), then the norm of all
-                 gradients is reduced, they are clipped, and a fused AdamW updates
-    one process  two threads, no pipeline: microbatches one after the other with
-                 gradients added up, and the whole batch at once; the better one counts
+The model is the one that Weft trains (`weft bench train` says how large): the same parts on the same
+stages, attention by scaled_dot_product_attention(). Whether both compute the same is the business of
+trainer/tests/test_gpt_pytorch.py. Here PyTorch's losses under each schedule must be those of one
+process, and both sides' must fall.
 
-The model is the one that Weft trains (`weft bench train` says how large): the same
-parts on the same stages, attention by scaled_dot_product_attention(). Whether both
-compute the same is the business of trainer/tests/test_gpt_pytorch.py. Here PyTorch's losses
-under each schedule must be those of one process, and both sides' must fall.
-
-The two take turns, N rounds. A round's figure is the median of its steps, warm-up
-left out; of the rounds the median counts.
-
-Optional: without torch, without the command, when no process group starts or time is
-up (three minutes in all), it says so, leaves that out, and exits 0. Exit status 1 when
-an answer differs or a rank fails. No process outlives the script.
+The two take turns, N rounds. A round's figure is the median of its steps, warm-up left out; of the
+rounds the median counts. All of it takes three minutes at most; no process outlives the script.
 """
 
-import argparse
-import datetime
 import json
-import multiprocessing
 import os
 import platform
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 
-import against_pytorch
-from run_against_pytorch import GROUP_STARTED, die_with_parent, find_torch, last_words, stop, wait_for
+from pytorch_cases import shared
 
 STAGES_PER_RANK = {"GPipe": 1, "1F1B": 1, "Interleaved1F1B": 2, "ZBVZeroBubble": 2}
-V_SHAPED = ("ZBVZeroBubble",)
 RANKS = 2
 STEPS, WARM = 4, 1
 RATE, BETAS, EPSILON, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
@@ -152,15 +136,13 @@ def make_batch(torch, options, step):
 class Rank:
     def __init__(self, torch, dist, pipelining, name, options):
         self.torch, self.dist, self.options = torch, dist, options
-        per_rank = STAGES_PER_RANK[name]
-        self.stage_count = RANKS * per_rank
-        own = ([options.rank, 2 * RANKS - 1 - options.rank] if name in V_SHAPED else
-               range(options.rank, self.stage_count, RANKS))
+        self.stage_count = RANKS * STAGES_PER_RANK[name]
+        own = shared.stages_of(name, options.rank, RANKS, STAGES_PER_RANK[name])
         self.modules = {s: make_stage(torch, options.shape, s, self.stage_count) for s in own}
         stages = [pipelining.PipelineStage(module, s, self.stage_count, torch.device("cpu"))
                   for s, module in self.modules.items()]
-        self.schedule = getattr(pipelining, f"Schedule{name}")(
-            stages if per_rank > 1 else stages[0], options.microbatches, loss_fn=make_loss(torch))
+        self.schedule = shared.make_schedule(pipelining, name, stages, options.microbatches,
+                                             loss_fn=make_loss(torch))
         self.parameters = [p for module in self.modules.values() for p in module.parameters()]
         self.optimizer = make_optimizer(torch, self.parameters)
 
@@ -200,26 +182,7 @@ def run_schedule(torch, dist, pipelining, name, options):
 
 
 def run_rank(rank, options, folder):
-    """Rank 0 writes a line when the group has started, and one per schedule."""
-    import torch
-    import torch.distributed as dist
-    from torch.distributed import pipelining
-
-    prepare_process(folder, rank)
-    options.rank = rank
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS,
-        timeout=datetime.timedelta(seconds=GROUP_LIMIT_S))
-    dist.barrier()
-    if rank == 0:
-        print(GROUP_STARTED, flush=True)
-    for name in options.names:
-        run = run_schedule(torch, dist, pipelining, name, options)
-        if rank == 0:
-            print(json.dumps(run), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    shared.run_group(rank, RANKS, options, folder, GROUP_LIMIT_S, run_schedule)
 
 
 # ---- PyTorch in one process ----
@@ -227,11 +190,8 @@ def run_rank(rank, options, folder):
 
 def run_alone(_rank, options, folder):
     """The whole model on two threads; a line per way to cut the batch."""
-    import torch
-
-    prepare_process(folder, 0)
-    torch.set_num_threads(RANKS)
-    print(GROUP_STARTED, flush=True)
+    torch = shared.begin_rank(0, options, folder, RANKS)
+    print(shared.GROUP_STARTED, flush=True)
     for name, cuts in (("microbatches", options.microbatches), ("whole batch", 1)):
         model, loss_of = make_stage(torch, options.shape, 0, 1), make_loss(torch)
         optimizer, losses, times = make_optimizer(torch, model.parameters()), [], []
@@ -251,53 +211,7 @@ def run_alone(_rank, options, folder):
                           "losses": losses}), flush=True)
 
 
-# ---- Processes ----
-
-
-def prepare_process(folder, rank):
-    die_with_parent()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for stream, name in ((1, "out"), (2, "err")):
-        file = os.open(os.path.join(folder, f"{name}.{rank}"), os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(file, stream)
-
-
-def run_processes(target, count, options):
-    """(a row per line of rank 0, why there are no more, whether that is a failure)"""
-    processes, fork = [], multiprocessing.get_context("fork")
-    os.environ.update(GLOO_SOCKET_IFNAME="lo")
-    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        try:
-            for rank in range(count):
-                processes.append(fork.Process(target=target, args=(rank, options, folder)))
-                processes[-1].start()
-            failed, why = wait_for(processes, GROUP_LIMIT_S)
-            if failed:
-                why += last_words(folder, failed)
-            with open(os.path.join(folder, "out.0"), encoding="utf-8") as out:
-                lines = out.read().splitlines()
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-    started = GROUP_STARTED in lines
-    if why is not None and not started:
-        why = f"PyTorch did not start: {why}"
-    return [json.loads(line) for line in lines if line.startswith("{")], why, started and bool(failed)
-
-
-def run_weft(options):
-    """(what `weft bench train --json` printed, why there is nothing)"""
-    command = [os.path.join(options.build, "weft"), "bench", "train", "--json", "--repeats", "1"]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=WEFT_LIMIT_S, check=False)
-        if done.returncode != 0:
-            words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-            return None, f"'weft bench train --json' failed: {words[0]}"
-        return json.loads(done.stdout), None
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return None, f"no figures from 'weft bench train --json': {error}"
+# ---- Weft ----
 
 
 def write_text(folder):
@@ -324,16 +238,14 @@ def run_weft_process(options, document, name):
         for key in ("layers", "dim", "heads", "context"):
             command += [f"--{key}", str(model[key])]
         command += ["--batch", str(document["batch"]), "-m", str(document["microbatches"])]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=WEFT_LIMIT_S, check=False, env=environment)
-            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            return None, [], f"no figures from 'mpirun weft train': {error}"
+        text, why_not = shared.run_command(
+            command, WEFT_LIMIT_S, f"mpirun weft train --schedule {name}", env=environment)
+    if text is None:
+        return None, [], why_not
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     steps = [line for line in lines if "step" in line]
-    if done.returncode != 0 or len(steps) != STEPS:
-        words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        return None, [], f"'mpirun weft train --schedule {name}' failed: {words[0]}"
+    if len(steps) != STEPS:
+        return None, [], f"'mpirun weft train --schedule {name}' has written {len(steps)} steps"
     times = [document["tokens_per_step"] / line["tokens_per_s"] * 1e3 for line in steps]
     return statistics.median(times[WARM:]), [line["loss"] for line in steps], None
 
@@ -392,9 +304,9 @@ class Figures:
 
 def run_torch(options, figures):
     """(what was left out, what differs, whether a rank failed)"""
-    pipelined, why_not, broken = run_processes(run_rank, RANKS, options)
+    pipelined, why_not, broken = shared.run_ranks(run_rank, RANKS, options, GROUP_LIMIT_S)
     figures.add_all("pipelining", pipelined)
-    alone, why_not_alone, broken_alone = run_processes(run_alone, 1, options)
+    alone, why_not_alone, broken_alone = shared.run_ranks(run_alone, 1, options, GROUP_LIMIT_S)
     figures.add_all("one process", alone)
     left_out = [why for why in (why_not, why_not_alone) if why is not None]
     return left_out, find_difference(pipelined, alone), broken or broken_alone
@@ -402,7 +314,7 @@ def run_torch(options, figures):
 
 def run_round(options, figures, has_torch):
     """(Weft's document, what was left out, what differs, whether a rank failed)"""
-    document, why_not = run_weft(options)
+    document, why_not = shared.run_bench(options, "train", WEFT_LIMIT_S, "--repeats", "1")
     if document is None:
         return None, [why_not], None, False
     over_mpi = options.transport == "mpi"
@@ -515,32 +427,22 @@ def print_report(document, torch_version, rows, figures, summary, left_out, opti
     print_summary(document, figures, summary)
 
 
-def parse_options():
-    parser = argparse.ArgumentParser(description="Weft's trainer beside PyTorch's pipelining.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="PyTorch's schedules; default: all")
+def parse_options(words):
+    parser = shared.parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="the two take turns; the median counts")
-    parser.add_argument("--build", default=os.path.join(against_pytorch.ROOT, "build"),
-                        help="where the command is")
-    parser.add_argument("--json", action="store_true", help="write one JSON document")
     parser.add_argument("--transport", choices=("threads", "mpi"), default="threads",
                         help="of Weft's two ranks")
     parser.add_argument("--mpirun", default="mpirun --oversubscribe --bind-to none",
                         help="what starts processes on MPI")
-    options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(STAGES_PER_RANK))
-    if unknown:
-        parser.error(f"unknown schedule {', '.join(unknown)}; there are {', '.join(STAGES_PER_RANK)}")
-    if options.rounds < 1:
-        parser.error("at least 1 round is needed")
-    options.names = options.names or list(STAGES_PER_RANK)
-    return options
+    return shared.parse(parser, words, STAGES_PER_RANK)
 
 
-def main():
-    options, figures = parse_options(), Figures()
-    signal.signal(signal.SIGTERM, stop)
-    torch_version, why_no_torch = find_torch()
-    document, left_out, difference, broken = run_rounds(options, figures, torch_version is not None)
+def main(words):
+    options, figures = parse_options(words), Figures()
+    shared.stop_on_signals()
+    torch, why_no_torch = shared.find_torch(gloo=True)
+    torch_version = torch.__version__ if torch is not None else None
+    document, left_out, difference, broken = run_rounds(options, figures, torch is not None)
     left_out = ([why_no_torch] if why_no_torch else []) + left_out
     if document is None:
         print("\n".join(f"left out: {what}" for what in left_out))
@@ -556,7 +458,3 @@ def main():
         if difference is not None:
             print(f"DIFFERENCE: {difference}")
     return 1 if broken or difference is not None else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Host time per action: Pipeline over MPI beside PyTorch's pipelining over gloo.
 
-    mpirun -n 2 python3 bench/pipeline_against_pytorch.py [--schedule 1F1B] [--microbatches 8]
+    mpirun -n 2 python3 bench/pytorch.py pipeline [--schedule 1F1B] [--microbatches 8]
 
 Both run the same program on the same modules in the same processes, in turns. First losses and
 gradients are compared. The modules are small, so a step is host time: what autograd takes for the
@@ -17,25 +16,34 @@ import sys
 import tempfile
 import time
 
-from weft_pipeline import launch
 
-launch.begin()
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import weft_pipeline as weft  # noqa: E402
-import weft_pipeline.torch as weft_torch  # noqa: E402
-from torch.distributed.pipelining import PipelineStage  # noqa: E402
-
-
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(words):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedule", default="1F1B")
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--width", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20, help="in a round")
-    return parser.parse_args()
+    return parser.parse_args(words)
+
+
+def load():
+    """Whether all is there. The supervisor comes first: before torch starts threads."""
+    global launch, torch, dist, weft, weft_torch, PipelineStage
+    try:
+        from weft_pipeline import launch
+
+        launch.begin()
+        import torch
+        import torch.distributed as dist
+        import weft_pipeline as weft
+        import weft_pipeline.torch as weft_torch
+        from torch.distributed.pipelining import PipelineStage
+    except ImportError as error:
+        print(f"{error}; nothing was compared")
+        return False
+    return True
 
 
 def loss_of(output, target):
@@ -115,8 +123,10 @@ def report(options, program, times, floors, bare):
     print(*("/".join(f"{t:.0f}" for t in row) for row in zip(*bare.values())), "us")
 
 
-def main():
-    options = arguments()
+def main(words):
+    options = arguments(words)
+    if not load():
+        return 0
     torch.set_num_threads(1)
     me, m, width = launch.info(), options.microbatches, options.width
     table = weft.Table.named(options.schedule, ranks=me.ranks, microbatches=m)
@@ -184,6 +194,4 @@ def main():
         report(options, program, times, floors, columns)
     dist.barrier()
     dist.destroy_process_group()
-
-
-main()
+    return 0
