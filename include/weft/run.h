@@ -323,6 +323,8 @@ struct weft_pipeline_options {
   bool no_events;            /* no event log: for measuring its cost */
   bool eager; /* on a device: enqueue every step anew, instead of recording the work of
                               all ranks, or of each rank that is a process, once and replaying it */
+  bool record_slow; /* where each rank is a process on a device: also record a step that gets slower
+                       by that, because a recording has one transfer at a time; default false */
   /* On a device: enqueues what ends a training step, such as an optimizer that needs the norm of
    * all gradients; recordings have it, so it takes nothing from the host by value. Called after the
    * rows of all ranks are enqueued, by one thread, pass after pass (from 0) until none of the

@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "works";
   const uint32_t culprit = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
   const char *rank_text = getenv("OMPI_COMM_WORLD_RANK");
-  const struct weft_comm_options options = {.progress = getenv("WEFT_TEST_PROGRESS") != NULL
+  struct weft_comm_options options = {.progress = getenv("WEFT_TEST_PROGRESS") != NULL
                                                             ? WEFT_COMM_PROGRESS_THREAD
                                                             : WEFT_COMM_PROGRESS_CALLS};
   struct weft_comm *world = NULL;
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
   rank_text = rank_text != NULL ? rank_text : getenv("PMI_RANK");
   if (strcmp(what, "differs") == 0 && rank_text != NULL &&
       strtoul(rank_text, NULL, 10) == culprit) {
-    (void)setenv("WEFT_MPI_PIECE", "4096", 1);
+    options.piece_bytes = 4096;
   }
   if (weft_comm_open(NULL, "mpi", &options, &world, &error) != WEFT_OK) {
     return report(&error);

@@ -61,19 +61,28 @@ static enum weft_comm_progress progress_of_job(void) {
                                                      : WEFT_COMM_PROGRESS_CALLS;
 }
 
-/* All processes of the job call it; those that are too many get no world. */
-static struct part make_part(uint32_t rank_count) {
+static uint64_t piece_of_job(void) {
+  const char *text = getenv("WEFT_TEST_PIECE");
+  return text != NULL ? strtoull(text, NULL, 10) : 0;
+}
+
+/* All processes of the job call it; `host` NULL: on the machines they are on. Those that are too many get no world. */
+static struct part make_part_on(uint32_t rank_count, const char *host) {
   struct part part = {.communicator = communicators[rank_count]};
   struct weft_error error;
   if (part.communicator != MPI_COMM_NULL) {
     const struct weft_comm_options options = {.progress = progress_of_job(),
-                                              .communicator = &part.communicator};
+                                              .communicator = &part.communicator,
+                                              .host = host,
+                                              .piece_bytes = piece_of_job()};
     if (weft_comm_open(NULL, "mpi", &options, &part.world, &error) != WEFT_OK) {
       fail_msg("%s", error.message);
     }
   }
   return part;
 }
+
+static struct part make_part(uint32_t rank_count) { return make_part_on(rank_count, NULL); }
 
 static void end_part(struct part *part) {
   if (part->world != NULL) {
@@ -530,9 +539,7 @@ static void ranks_on_several_machines(void **state) {
   struct weft_comm_facts facts;
   (void)state;
   (void)snprintf(name, sizeof name, "machine-%d", rank_of_job());
-  (void)setenv("WEFT_MPI_HOST", name, 1);
-  struct part part = make_part(job_size());
-  (void)unsetenv("WEFT_MPI_HOST");
+  struct part part = make_part_on(job_size(), name);
   struct weft_transport *transport = weft_comm_local(part.world);
   weft_comm_facts(part.world, &facts);
   assert_string_equal(facts.host, name);

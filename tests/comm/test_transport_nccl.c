@@ -21,7 +21,7 @@
 #include "support_groups.h"
 #include "support_on_device.h"
 
-enum { HANG_SECONDS = 300, SIZES_MAX = 8, AHEAD = 600 };
+enum { HANG_SECONDS = 300, SIZES_MAX = 8, AHEAD = 600, PIECE_BYTES = 1000 };
 
 static MPI_Comm communicators[SIZES_MAX + 1]; /* by number of ranks */
 static struct weft_cuda *cuda;
@@ -44,7 +44,8 @@ static void wait_for(MPI_Request *request) {
 static struct weft_comm *open_world(MPI_Comm *communicator, enum weft_comm_sums sums) {
   struct weft_comm *world = NULL;
   struct weft_error error;
-  const struct weft_comm_options options = {.communicator = communicator, .sums = sums};
+  const struct weft_comm_options options = {
+      .communicator = communicator, .sums = sums, .piece_bytes = PIECE_BYTES};
   if (*communicator != MPI_COMM_NULL &&
       weft_comm_open(NULL, "nccl", &options, &world, &error) != WEFT_OK) {
     fail_msg("%s", error.message);

@@ -297,6 +297,7 @@ static enum weft_status run_rank(struct cuda_job *job, struct weft_transport *tr
   options.boundaries = &boundary;
   options.boundary_count = 1;
   options.eager = job->eager;
+  options.record_slow = true; /* over NCCL, in PyTorch's order of transfers too */
   options.no_events = job->no_events;
   options.device = device_of(job, transport->rank);
   options.stall_limit = job->stall_limit > 0 ? job->stall_limit : options.stall_limit;

@@ -7,7 +7,6 @@ load ../setup/nccl_setup
 
 setup_file() {
   nccl_begin
-  export WEFT_NCCL_GRAPHS=all
 }
 teardown_file() {
   mpi_machine_end
@@ -84,16 +83,6 @@ waits() {
     [ "$status" -eq 0 ] || { echo "$output" "$stderr" >&2; return 1; }
     echo "# $ranks ranks: $(grep -m 1 noticed <<<"$output$stderr")" >&3
   done
-}
-
-@test "the probe of NCCL prints what messages and graphs cost" {
-  mpi_launcher "$(mpi_names | head -n 1)"
-  mpi_run -n 2 "$WEFT_BUILD_DIR/tests/probe_nccl" 1F1B:2:0
-  [ "$status" -eq 0 ]
-  [[ $output == *202/203* ]]
-  mpi_run -n 2 "$WEFT_BUILD_DIR/tests/probe_nccl" 1F1B:2:0:64 eager
-  [ "$status" -eq 0 ]
-  [[ $output == *" 0/203"* ]]
 }
 
 @test "blocks in a process per rank: eager and graph steps have the same bits" {

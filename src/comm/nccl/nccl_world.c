@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include <weft/support.h>
 
@@ -67,12 +66,10 @@ static struct weft_nccl_world *world_of(struct weft_comm *comm) {
   return (struct weft_nccl_world *)comm;
 }
 
-/* For tests: sums of small collectives in several pieces. */
-static uint64_t piece_bytes(void) {
-  const char *text = getenv("WEFT_NCCL_PIECE");
-  const long long number = text != NULL ? strtoll(text, NULL, 10) : WEFT_NCCL_PIECE;
-  return number >= (int)sizeof(float) ? (uint64_t)number / sizeof(float) * sizeof(float)
-                                      : (uint64_t)WEFT_NCCL_PIECE;
+/* Of whole numbers. */
+static uint64_t piece_of(const struct weft_comm_options *options) {
+  const uint64_t bytes = options->piece_bytes / sizeof(float) * sizeof(float);
+  return bytes > 0 ? bytes : WEFT_NCCL_PIECE;
 }
 
 static enum weft_status make_world(const struct weft_allocator *allocator,
@@ -90,7 +87,7 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
   world->allocator = world->arena.allocator = allocator;
   world->nccl = nccl;
   world->own_order = options->sums == WEFT_COMM_SUMS_OF_NCCL;
-  world->piece = piece_bytes();
+  world->piece = piece_of(options);
   set_ops(&world->ops, world->inner->ops);
   world->transport = (struct weft_transport){.ops = &world->ops,
                                              .rank = world->inner->rank,

@@ -145,7 +145,7 @@ struct weft_nccl_world {
 
   bool opened;
   struct weft_nccl_group *groups; /* with a device, created before open() */
-  uint64_t piece;                 /* WEFT_NCCL_PIECE, or what a test asks for */
+  uint64_t piece;                 /* WEFT_NCCL_PIECE, or of the options */
   struct weft_device *device;     /* of all ends that are on a GPU; NULL: none is */
   struct weft_stream *stream;     /* of first transfers */
   void *scratch;                  /* on the device, for first transfers */

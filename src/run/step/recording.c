@@ -25,7 +25,7 @@ const char *weft_recording_reason_text(uint32_t reason) {
       [WEFT_RECORDING_CHAIN_SLOW] =
           ("one transfer at a time per rank, in the order of its row, as a recording has them, "
            "would make the step longer; lower the table in the order of time, or "
-           "set WEFT_NCCL_GRAPHS=all"),
+           "set options.record_slow"),
       [WEFT_RECORDING_NOT_RECORDED] = "it could not be recorded"};
   return reason < WEFT_RECORDING_REASON_COUNT ? texts[reason] : "of a reason unknown here";
 }

@@ -15,10 +15,10 @@
  * The first all-gather also stands for the headers of a replayed step: ranks with the same program
  * at the same step send what they sent when it was recorded. */
 #include <assert.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -189,16 +189,15 @@ static enum weft_recording_reason check_chain(struct weft_pipeline *pipeline) {
   struct weft_rank_recording *recording = pipeline->rank_recording;
   const struct weft_row *row = pipeline->last_row;
   if (recording->checked != row) {
-    const char *wanted = getenv("WEFT_NCCL_GRAPHS");
-    const bool all = wanted != NULL && strcmp(wanted, "all") == 0;
+    const double most = pipeline->options.record_slow ? DBL_MAX : SLOWDOWN_MAX;
     struct weft_error error;
     double slowdown = INFINITY;
     (void)weft_transfer_chain_check(pipeline->allocator, row->program, row->rank_of, &slowdown,
                                     &error);
     recording->checked = row;
-    recording->checked_reason = isinf(slowdown)                   ? WEFT_RECORDING_CHAIN_HANGS
-                                : slowdown > SLOWDOWN_MAX && !all ? WEFT_RECORDING_CHAIN_SLOW
-                                                                  : WEFT_RECORDING_POSSIBLE;
+    recording->checked_reason = isinf(slowdown)   ? WEFT_RECORDING_CHAIN_HANGS
+                                : slowdown > most ? WEFT_RECORDING_CHAIN_SLOW
+                                                  : WEFT_RECORDING_POSSIBLE;
   }
   return recording->checked_reason;
 }

@@ -55,15 +55,14 @@ static bool read_process(int pid, char *state, uint64_t *started) {
 static void write_info(const struct weft_mpi_world *world, struct weft_mpi_peer_info *info) {
   struct stat space;
   char state;
-  const char *name = getenv("WEFT_MPI_HOST"); /* for tests: as if on another machine */
-  memset(info, 0, sizeof *info);              /* it travels */
+  memset(info, 0, sizeof *info); /* it travels */
   (void)snprintf(info->version, sizeof info->version, "%s", WEFT_VERSION);
   if (gethostname(info->host, sizeof info->host - 1) != 0) {
     (void)snprintf(info->host, sizeof info->host, "unknown");
   }
-  if (name != NULL && name[0] != '\0') {
-    (void)snprintf(info->machine, sizeof info->machine, "%s", name);
-    (void)snprintf(info->host, sizeof info->host, "%s", name);
+  if (world->host != NULL) {
+    (void)snprintf(info->machine, sizeof info->machine, "%s", world->host);
+    (void)snprintf(info->host, sizeof info->host, "%s", world->host);
   } else {
     read_line("/proc/sys/kernel/random/boot_id", info->machine, sizeof info->machine);
   }
@@ -183,7 +182,7 @@ static enum weft_status check_infos(const struct weft_mpi_world *world, struct w
                        info->host, weft_status_name((enum weft_status)info->status));
     }
     if (info->piece != first->piece) {
-      return weft_fail(error, WEFT_ERR_PEER, "set WEFT_MPI_PIECE alike on all ranks",
+      return weft_fail(error, WEFT_ERR_PEER, "give all ranks the same piece_bytes",
                        "rank %" PRIu32 " sends pieces of %" PRIu64 " bytes, rank 0 of %" PRIu64, r,
                        info->piece, first->piece);
     }

@@ -5,6 +5,7 @@
  * complete, and their memory must stay. It becomes an attribute of its communicator, and the
  * process is about to end. */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -224,27 +225,16 @@ static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_er
   return weft_mpi_active_create(world, 1, error);
 }
 
-/* Smaller ones are for tests: a payload above 1 GiB takes long. */
-static enum weft_status read_piece(struct weft_mpi_world *world, struct weft_error *error) {
-  const char *text = getenv("WEFT_MPI_PIECE");
-  char *end = NULL;
-  world->piece = WEFT_MPI_PIECE;
-  if (text == NULL || text[0] == '\0') {
-    return WEFT_OK;
-  }
-  world->piece = strtoull(text, &end, 10);
-  if (*end != '\0' || text[0] == '-' || world->piece < 1 || world->piece > WEFT_MPI_PIECE) {
-    return weft_fail(error, WEFT_ERR_USAGE, "leave it away",
-                     "WEFT_MPI_PIECE is `%.40s`; it must be a number of bytes from 1 to %d", text,
-                     WEFT_MPI_PIECE);
-  }
-  return WEFT_OK;
-}
-
 static enum weft_status set_up(struct weft_mpi_world *world,
                                const struct weft_comm_options *options, struct weft_error *error) {
   MPI_Comm from = MPI_COMM_WORLD;
-  WEFT_TRY(read_piece(world, error));
+  if (options->piece_bytes > WEFT_MPI_PIECE) {
+    return weft_fail(error, WEFT_ERR_USAGE, "leave it 0",
+                     "piece_bytes is %" PRIu64 "; at most %d are possible", options->piece_bytes,
+                     WEFT_MPI_PIECE);
+  }
+  world->piece = options->piece_bytes > 0 ? options->piece_bytes : WEFT_MPI_PIECE;
+  world->host = options->host;
   if (options->communicator != NULL) {
     memcpy(&from, options->communicator, sizeof(MPI_Comm));
   } else {

@@ -132,6 +132,7 @@ struct weft_mpi_world {
   bool spins;           /* every rank of this host can have a core */
   int64_t clock_offset;
   uint64_t piece;
+  const char *host; /* of the options, while the world is made */
 
   MPI_Comm messages; /* a communicator for each purpose */
   MPI_Comm control;
