@@ -1,7 +1,6 @@
-/* What `weft bench mpi` measures: a ping-pong between two processes against bare MPI, and steps
- * of two processes against steps of two threads.
+/* What `weft bench mpi` measures: a ping-pong between two processes against bare MPI.
  *
- *   bench_mpi.c            the command: starts jobs and compares them
+ *   bench_mpi.c            the command: starts jobs, and reports
  *   bench_mpi_pingpong.c   a rank of a job that measures messages
  */
 #ifndef BENCH_BENCH_MPI_H

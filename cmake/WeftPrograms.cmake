@@ -58,10 +58,4 @@ if(WEFT_HAS_TRAINER)
     weft_train_commands weft_benchmarks weft_cli weft_gpt)
   target_include_directories(weft_train PRIVATE ${PROJECT_BINARY_DIR}/inc/trainer)
   list(APPEND WEFT_PROGRAMS weft_train)
-
-  # Which of cublasLt's algorithms are the fastest on a GPU; not installed.
-  add_executable(product_algorithms trainer/bench/product_algorithms_main.c)
-  set_target_properties(product_algorithms PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_include_directories(product_algorithms PRIVATE ${PROJECT_BINARY_DIR}/inc/trainer)
-  target_link_libraries(product_algorithms PRIVATE weft_flags weft_gpt)
 endif()

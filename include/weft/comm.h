@@ -85,9 +85,14 @@ struct weft_comm_options {
   const void *communicator; /* an MPI_Comm to duplicate, of a program that has initialised MPI
                                with MPI_THREAD_MULTIPLE; NULL: all processes, and MPI is
                                initialised here and finalised by weft_comm_close() */
+  const char *host; /* this rank counts as on a machine of that name; NULL: on the one it is on */
 
   /* nccl */
   enum weft_comm_sums sums;
+
+  /* mpi and nccl, the same on all ranks: bytes that a larger payload, or a larger sum, is made of;
+   * 0: 1 GiB of a payload, which is the most, and 4 MiB of a sum on GPUs */
+  uint64_t piece_bytes;
 };
 
 WEFT_API struct weft_comm_options weft_comm_options_default(void);
@@ -219,7 +224,6 @@ struct weft_comm_pingpong {
   void *in;
   uint64_t bytes; /* of each; at most INT_MAX */
   uint32_t rounds;
-  bool nonblocking;   /* by MPI_Isend, MPI_Irecv and MPI_Test; else by MPI_Send and MPI_Recv */
   uint64_t *round_ns; /* [rounds], written */
 };
 /* Ranks 0 and 1 call it, with no message in flight. WEFT_ERR_UNAVAILABLE where the transport has

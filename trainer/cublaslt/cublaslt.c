@@ -87,8 +87,6 @@ static struct {
 } api;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-enum { ALGORITHMS_MAX = 32 };
-
 struct weft_cublaslt {
   const struct weft_allocator *allocator;
   cublasLtHandle_t handle;
@@ -285,24 +283,24 @@ static enum weft_status set_preference(cublasLtMatmulPreference_t preference,
 
 static enum weft_status choose(struct weft_product *product, const struct weft_product_shape *shape,
                                cublasLtMatmulPreference_t preference, struct weft_error *error) {
-  cublasLtMatmulHeuristicResult_t results[ALGORITHMS_MAX];
+  cublasLtMatmulHeuristicResult_t first; /* that cublasLt takes for the fastest */
   int count = 0;
   const cublasStatus_t result = api.cublasLtMatmulAlgoGetHeuristic(
       product->lt->handle, product->desc, product->a, product->b, product->d, product->d,
-      preference, (int)shape->algorithm + 1, results, &count);
+      preference, 1, &first, &count);
   if (result != CUBLAS_STATUS_SUCCESS && result != CUBLAS_STATUS_NOT_SUPPORTED) {
     return fail(result, "cublasLtMatmulAlgoGetHeuristic", error);
   }
-  if (result == CUBLAS_STATUS_NOT_SUPPORTED || count <= (int)shape->algorithm ||
-      results[shape->algorithm].state != CUBLAS_STATUS_SUCCESS) {
+  if (result == CUBLAS_STATUS_NOT_SUPPORTED || count < 1 ||
+      first.state != CUBLAS_STATUS_SUCCESS) {
     return weft_fail(
         error, WEFT_ERR_UNAVAILABLE, "a newer cublasLt, more workspace or other types may do it",
-        "cublasLt %" PRIu64 " has no algorithm number %" PRIu32 " for the product of %" PRIu64
-        " by %" PRIu64 " by %" PRIu64 " with epilogue %d",
-        api.version, shape->algorithm, shape->m, shape->n, shape->k, (int)shape->epilogue);
+        "cublasLt %" PRIu64 " has no algorithm for the product of %" PRIu64 " by %" PRIu64
+        " by %" PRIu64 " with epilogue %d",
+        api.version, shape->m, shape->n, shape->k, (int)shape->epilogue);
   }
-  product->algo = results[shape->algorithm].algo;
-  product->workspace_bytes = results[shape->algorithm].workspaceSize;
+  product->algo = first.algo;
+  product->workspace_bytes = first.workspaceSize;
   return WEFT_OK;
 }
 
@@ -328,7 +326,7 @@ enum weft_status weft_product_create(struct weft_cublaslt *lt,
                                      const struct weft_product_shape *shape,
                                      struct weft_product **out, struct weft_error *error) {
   assert(lt != NULL && shape->m > 0 && shape->n > 0 && shape->k > 0);
-  assert(!shape->d.transposed && shape->algorithm < ALGORITHMS_MAX);
+  assert(!shape->d.transposed);
   struct weft_product *product = weft_array_allocate_zero(lt->allocator, 1, sizeof *product);
   if (product == NULL) {
     return weft_fail_memory(error, sizeof *product);

@@ -58,7 +58,6 @@ struct weft_product_shape {
   uint64_t aux_stride;                 /* elements, 0: m; a multiple of 8 */
   uint32_t sm_count;                   /* that the product is to run on; 0: all of the GPU */
   uint32_t align_bytes;     /* of all pointers, at least; 0: 256, which allocations have */
-  uint32_t algorithm;       /* 0: the one that cublasLt takes for the fastest, 1: the next, ... */
   uint64_t workspace_bytes; /* that the algorithm may use */
 };
 
@@ -83,7 +82,7 @@ enum weft_status weft_cublaslt_open(const struct weft_allocator *allocator,
 /* NULL is fine. Its products have been destroyed. */
 void weft_cublaslt_close(struct weft_cublaslt *lt);
 
-/* WEFT_ERR_UNAVAILABLE: cublasLt has no (such) algorithm for it. The GPU's context is current. */
+/* WEFT_ERR_UNAVAILABLE: cublasLt has no algorithm for it. The GPU's context is current. */
 enum weft_status weft_product_create(struct weft_cublaslt *lt,
                                      const struct weft_product_shape *shape,
                                      struct weft_product **out, struct weft_error *error);

@@ -88,7 +88,6 @@ struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_prod
       shape.b.transposed = true;
       shape.d.type = WEFT_PRODUCT_F32;
       break;
-    case WEFT_GPT_PRODUCT_KINDS: assert(false); break;
   }
   return shape;
 }
@@ -113,9 +112,7 @@ static enum weft_status find_product(struct weft_gpt_products *products,
   struct weft_gpt_product *product = &products->items[products->count];
   *product = (struct weft_gpt_product){
       .kind = call->kind, .rows = call->rows, .in = call->in, .out = call->out};
-  struct weft_product_shape shape = weft_gpt_cuda_product_shape(call);
-  shape.algorithm =
-      weft_gpt_product_choice(&products->choices, call->kind, call->rows, call->in, call->out);
+  const struct weft_product_shape shape = weft_gpt_cuda_product_shape(call);
   WEFT_TRY(weft_product_create(products->lt, &shape, &product->product, error));
   products->count++;
   *out = product->product;
@@ -152,10 +149,7 @@ enum weft_status weft_gpt_cuda_multiply(struct weft_gpt_cuda *cuda,
 }
 
 /* With a handle of the GPU, which is current. */
-static enum weft_status open_products(struct weft_gpt_cuda *cuda,
-                                      const struct weft_cuda_gpu_info *gpu,
-                                      struct weft_error *error) {
-  const char *choices = getenv("WEFT_PRODUCTS");
+static enum weft_status open_products(struct weft_gpt_cuda *cuda, struct weft_error *error) {
   struct weft_gpt_products *products =
       weft_array_allocate_zero(cuda->allocator, 1, sizeof *products);
   if (products == NULL) {
@@ -164,10 +158,7 @@ static enum weft_status open_products(struct weft_gpt_cuda *cuda,
   (void)pthread_mutex_init(&products->lock, NULL);
   products->users = 1;
   cuda->products = products;
-  WEFT_TRY(weft_cublaslt_open(cuda->allocator, &products->lt, error));
-  return choices == NULL ? WEFT_OK
-                         : weft_gpt_product_choices_read(&products->choices, choices,
-                                                         weft_cublaslt_version(), gpu, error);
+  return weft_cublaslt_open(cuda->allocator, &products->lt, error);
 }
 
 static void close_products(struct weft_gpt_cuda *cuda) {
@@ -507,12 +498,6 @@ static enum weft_status allocate(struct weft_gpt_cuda *cuda, const struct weft_g
   return WEFT_OK;
 }
 
-/* WEFT_ATTENTION=mma: the kernels for all GPUs are wanted, to compare. */
-static bool has_wgmma(const struct weft_cuda_gpu_info *gpu) {
-  const char *wanted = getenv("WEFT_ATTENTION");
-  return gpu->capability == 90 && (wanted == NULL || strcmp(wanted, "mma") != 0);
-}
-
 enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *allocator,
                                               struct weft_cuda *gpus, uint32_t rank,
                                               const struct weft_gpt_config *config,
@@ -534,7 +519,7 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
   }
   cuda->compute = (struct weft_gpt_compute){.ops = weft_gpt_compute_cuda_ops(), .device = device};
   cuda->allocator = allocator;
-  cuda->hopper = has_wgmma(weft_cuda_rank_gpu(gpus, rank));
+  cuda->hopper = weft_cuda_rank_gpu(gpus, rank)->capability == 90;
   cuda->compute.attention =
       weft_gpt_cuda_wide_attention(cuda, config, config->context) ? "wgmma" : "mma";
   enum weft_status status = begin(cuda, error);
@@ -542,7 +527,7 @@ enum weft_status weft_gpt_compute_cuda_create(const struct weft_allocator *alloc
     cuda->products = weft_gpt_cuda_of(peer)->products;
     cuda->products->users++;
   } else if (status == WEFT_OK) {
-    status = open_products(cuda, weft_cuda_rank_gpu(gpus, rank), error);
+    status = open_products(cuda, error);
   }
   if (status == WEFT_OK) {
     status = weft_cuda_kernels_load(gpus, rank, weft_gpt_cuda_text, names,

@@ -6,7 +6,6 @@
 
 #include "cublaslt/cublaslt.h"
 #include "trainer/cuda/compute_cuda.h"
-#include "trainer/cuda/product_choices.h"
 
 /* The four .cu files of this folder. */
 extern const char weft_gpt_cuda_text[];
@@ -61,6 +60,15 @@ enum { WEFT_GPT_CUDA_NORM_ROWS = 32, WEFT_GPT_CUDA_PART_ROWS = 256 };
 
 /* ---- Products: y[R, N] = x[R, K] w[N, K]^T, and its gradients ---- */
 
+enum weft_gpt_product_kind {
+  WEFT_GPT_PRODUCT_FORWARD,        /* y = x w^T + bias, + residual */
+  WEFT_GPT_PRODUCT_FORWARD_GELU,   /* aux = x w^T + bias, y = gelu(aux) */
+  WEFT_GPT_PRODUCT_FORWARD_BARE,   /* y = x w^T */
+  WEFT_GPT_PRODUCT_BACKWARD_INPUT, /* dx = dy w */
+  WEFT_GPT_PRODUCT_BACKWARD_GELU,  /* dx = dy w gelu'(aux) */
+  WEFT_GPT_PRODUCT_BACKWARD_WEIGHT /* dw += dy^T x, fp32 */
+};
+
 struct weft_gpt_product {
   enum weft_gpt_product_kind kind;
   uint64_t rows, in, out; /* R, K, N */
@@ -76,7 +84,6 @@ struct weft_gpt_products {
   struct weft_cublaslt *lt;
   struct weft_gpt_product items[WEFT_GPT_CUDA_PRODUCTS_MAX];
   uint32_t count;
-  struct weft_gpt_product_choices choices;
 };
 
 /* A rank's. */

@@ -426,14 +426,12 @@ static const struct weft_cli_command commands[] = {
      "partitions with 1F1B and ZBVZeroBubble. A small model must have the host's losses but for "
      "0.2 %. Takes minutes.\n"
      "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes, by "
-     "Weft and by bare MPI, and steps of two processes and of two threads. Takes minutes. 'mpirun "
-     "-n "
-     "2 weft bench mpi' measures the messages of that job.\n"
+     "Weft and by bare MPI. 'mpirun -n 2 weft bench mpi' measures those of that job.\n"
      "gpu: on the first GPU, host time per action and per step against bare calls of the driver, "
      "and steps of timed stages and of matrix products against their simulation. Losses and "
      "gradients of linear stages must have the host's bits. Takes a minute.\n"
      "gpu-blocks: steps of eight MLP blocks of width --dim (default 2,048) on -p ranks that share "
-     "the first GPU, on every schedule that PyTorch has, for bench/gpu_against_pytorch.py.\n"
+     "the first GPU, on every schedule that PyTorch has, for bench/pytorch.py gpu.\n"
      "Default shape: -p 64 -m 256, two stages per rank; for run -p 8 -m 32, and -m 256.",
      "weft bench plan --large"},
     {"doctor",

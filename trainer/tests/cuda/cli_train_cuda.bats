@@ -269,40 +269,12 @@ hash_of() {
   on_gpus --synthetic --dim 64 --heads 1 --context 64 --steps 1 --eval-every 100
   succeeds
   jq -es 'last.attention == "wgmma"' <<<"$output"
-  WEFT_ATTENTION=mma on_gpus --synthetic --dim 64 --heads 1 --context 64 --steps 1 --eval-every 100
-  succeeds
-  jq -es 'last.attention == "mma"' <<<"$output"
   on_gpus --synthetic --dim 64 --heads 1 --context 48 --steps 1 --eval-every 100
   succeeds
   jq -es 'last.attention == "mma"' <<<"$output"
   weft train --synthetic "${model[@]}" --steps 1
   succeeds
   jq -es 'last | has("attention") | not' <<<"$output"
-}
-
-@test "train on GPUs: algorithms of products are those of a file, which product_algorithms measures" {
-  local small=(--synthetic --layers 1 --dim 32 --heads 1 --context 8 --batch 2 -m 1 --steps 1 --eval-every 100) hash
-  on_gpus "${small[@]}"
-  succeeds
-  hash=$(jq -r 'select(.parameters_hash) | .parameters_hash' <<<"$output")
-  run env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA" "$(dirname "$WEFT")"/product_algorithms products 32 16 256
-  [ "$status" -eq 0 ]
-  [ "$(head -1 products)" = "weft products: cublasLt 139900, Weft fake GPU, 132 SMs" ]
-  [ "$(grep -cE '^(forward|forward_gelu|forward_bare|input|input_gelu|weight) 16 [0-9]+ [0-9]+ [0-7]$' products)" -eq 15 ]
-  sed -i 's/^weight 16 32 96 .*/weight 16 32 96 5/' products
-  WEFT_PRODUCTS=products on_gpus "${small[@]}"
-  succeeds
-  jq -e --arg hash "$hash" 'select(.parameters_hash) | .parameters_hash == $hash' <<<"$output"
-  # Another library's choices are other sums.
-  sed 's/139900/130100/' products >other
-  WEFT_PRODUCTS=other run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA" "$WEFT" train "${model[@]}" "${small[@]}" --device cuda
-  fails 2 "other begins with 'weft products: cublasLt 130100, Weft fake GPU, 132 SMs', not with"
-  hints
-  sed 's/^weight 16 32 96 .*/weight 16 32 96 16/' products >other
-  WEFT_PRODUCTS=other run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA" "$WEFT" train "${model[@]}" "${small[@]}" --device cuda
-  fails 65 "other:12: 'weight 16 32 96 16'"
-  WEFT_PRODUCTS=none run --separate-stderr env "LD_LIBRARY_PATH=$FAKE_CUBLASLT:$FAKE_CUDA" "$WEFT" train "${model[@]}" "${small[@]}" --device cuda
-  fails 66 "none: No such file"
 }
 
 @test "the kernels' own source, emulated on the host, computes attention, norms and cross entropy" {
