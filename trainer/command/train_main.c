@@ -24,8 +24,7 @@ static const struct weft_cli_program program = {
 };
 
 /* OpenBLAS reads this variable when it is loaded, and starts threads for more than one. They
- * would take signals that this process waits for, and memory. The trainer sets the number of
- * threads later (--threads-per-rank). */
+ * would take signals that this process waits for, and memory. */
 static void load_without_threads(const struct weft_cli *cli) {
   const char *threads = getenv("OPENBLAS_NUM_THREADS");
   if ((threads == NULL || strcmp(threads, "1") != 0) &&
