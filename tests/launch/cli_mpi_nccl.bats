@@ -35,7 +35,7 @@ teardown_file() {
   same 2 -p 2 --schedule ZBVZeroBubble --tied
   same 4 -p 2 --dp 2 --shard full --schedule ZBH1
   same 3 -p 1 --dp 3 --shard grads --batch 12
-  same 4 -p 2 --dp 2 --tied --vocabulary 65536 --dim 64 # an embedding of 16 MiB: sums of two pieces
+  same 4 -p 2 --dp 2 --tied
   same 3 -p 3 --skips --predict-tokens 2 --split 6,0,0 --schedule ZBH1
   mpi_is_tidy
 }
