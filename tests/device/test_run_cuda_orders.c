@@ -23,7 +23,7 @@
 #endif
 #endif
 #ifndef SEEDS
-#define SEEDS 5000
+#define SEEDS 1500
 #endif
 
 enum { COMPUTED_EAGERLY = 10, COMPUTED_AS_GRAPHS = 15 };
