@@ -44,6 +44,16 @@ static inline uint32_t weft_ops_of_kind(enum weft_op_kind kind) {
       ;
 }
 
+/* Those that belong to a microbatch, likewise. */
+static inline uint32_t weft_ops_with_microbatch(void) {
+  return 0
+#define WEFT_OP(NAME, text, KIND, has_microbatch, ...) \
+  | (has_microbatch ? WEFT_OP_BIT(WEFT_OP_##NAME) : 0)
+#include "ir/ops.def"
+#undef WEFT_OP
+      ;
+}
+
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 
@@ -163,6 +173,11 @@ static inline uint32_t weft_action_output_at(const struct weft_graph *graph,
   const struct weft_edge_list *list = weft_action_edges(graph, action, false);
   const struct weft_edge *edge = &graph->edges[list->edges[list->begin[action.stage] + k]];
   return forward ? edge->to : edge->from;
+}
+
+/* Whether compute waits for the end of an asynchronous action before it in its row. */
+static inline bool weft_action_awaits(struct weft_action compute, struct weft_action asynchronous) {
+  return asynchronous.op == WEFT_OP_UNSHARD && asynchronous.stage == compute.stage;
 }
 
 /* ---- Transfers ---- */

@@ -13,20 +13,23 @@ static inline bool weft_saves_for_backward(const struct weft_graph *graph, bool 
   return trains && weft_graph_has_backward(graph, stage);
 }
 
-/* What an action takes when it begins; `whole` is the size that F saves. */
-static inline double weft_saved_from_begin(uint32_t op, double whole) {
-  return op == WEFT_OP_F ? whole : 0;
-}
+/* What an action of compute takes when it begins, and when it ends: negative if it gives back. */
+struct weft_saved {
+  double from_begin, from_end;
+};
 
-/* What it takes when it ends, so negative; `after_i` is the size that I leaves. */
-static inline double weft_saved_from_end(uint32_t op, double whole, double after_i,
-                                         bool has_backward) {
-  switch (op) {
-    case WEFT_OP_F: return has_backward ? 0 : -whole;
-    case WEFT_OP_B: return -whole;
-    case WEFT_OP_I: return after_i - whole;
-    case WEFT_OP_W: return -after_i;
-    default: return 0;
+/* `whole` is the size that F saves, `after_i` what I leaves of it. */
+static inline struct weft_saved weft_saved_by(struct weft_action action, double whole,
+                                              double after_i, const struct weft_graph *graph,
+                                              bool trains) {
+  switch (action.op) {
+    case WEFT_OP_F:
+      return (struct weft_saved){
+          whole, weft_saves_for_backward(graph, trains, action.stage) ? 0 : -whole};
+    case WEFT_OP_B: return (struct weft_saved){0, -whole};
+    case WEFT_OP_I: return (struct weft_saved){0, after_i - whole};
+    case WEFT_OP_W: return (struct weft_saved){0, -after_i};
+    default: return (struct weft_saved){0, 0};
   }
 }
 

@@ -87,7 +87,7 @@ void weft_program_seal(struct weft_program *program) {
   }
   const uint32_t comms =
       (WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD) & ~WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD);
-  const uint32_t with_microbatch = WEFT_OPS_COMPUTE | WEFT_OPS_SEND | WEFT_OPS_RECV;
+  const uint32_t with_microbatch = weft_ops_with_microbatch();
   program->level = (ops & comms) != 0 ? WEFT_LEVEL_COMMS : WEFT_LEVEL_COMPUTE;
   program->stage_count = (ops & (with_microbatch | WEFT_OPS_SHARD)) != 0 ? stage_max + 1u : 0;
   program->microbatch_count = (ops & with_microbatch) != 0 ? microbatch_max + 1u : 0;

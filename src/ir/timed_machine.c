@@ -263,7 +263,7 @@ WEFT_GRAPH_INLINE bool run_overlap(struct weft_timed_machine *machine, uint32_t 
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    begin = later(begin, machine->unsharded_at[cell[k].stage]);
+    begin = later(begin, weft_timed_awaited_at(machine, cell[k]));
     state->waits_for = await_inputs(machine, cell[k], &begin, single);
     if (state->waits_for != NULL) {
       return false;
@@ -277,20 +277,6 @@ WEFT_GRAPH_INLINE bool run_overlap(struct weft_timed_machine *machine, uint32_t 
   }
   state->at += 1 + cell->parts;
   return true;
-}
-
-/* ---- Collectives: on a stream of their own, after the compute before them ---- */
-
-int64_t weft_timed_collective(struct weft_timed_machine *machine, struct weft_timed_rank *state,
-                              struct weft_action action) {
-  assert(weft_op_in(action.op, WEFT_OPS_SHARD) && action.stage < machine->placed.stage_count);
-  const int64_t begin = later(state->clock, state->stream);
-  state->stream = begin + machine->timing->action(machine->timing->context,
-                                                  (enum weft_op)action.op, action.stage);
-  if (action.op == WEFT_OP_UNSHARD) {
-    machine->unsharded_at[action.stage] = state->stream;
-  }
-  return begin;
 }
 
 /* ---- The walk ---- */
@@ -316,12 +302,11 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
   const struct weft_action *const actions = machine->placed.program->actions;
   const struct weft_action *at = actions + state->at, *const end = actions + state->end;
   const struct weft_timed_stage *const stages = machine->stages;
-  const int64_t *const unsharded_at = machine->unsharded_at;
   int64_t clock = state->clock;
   while (at < end) {
     if (weft_op_in(at->op, WEFT_OPS_COMPUTE)) {
       const struct weft_timed_work *work = &stages[at->stage].works[at->op - WEFT_OP_F];
-      int64_t begin = later(clock, unsharded_at[at->stage]);
+      int64_t begin = later(clock, weft_timed_awaited_at(machine, *at));
       __builtin_prefetch(at + AHEAD_RECORDS);
       if (!single) {
         state->waits_for = await_inputs(machine, *at, &begin, false);
@@ -389,9 +374,7 @@ static void reset(struct weft_timed_machine *machine, const int64_t *starts) {
   for (uint32_t k = 0; k < machine->channel_count; k++) {
     machine->channels[k].free_at = 0;
   }
-  for (uint32_t s = 0; s < machine->placed.stage_count; s++) {
-    machine->unsharded_at[s] = 0;
-  }
+  weft_timed_forget_awaited(machine);
   machine->work_count = 0;
   for (uint32_t r = program->rank_count; r-- > 0;) {
     const int64_t start = starts != NULL ? starts[r] : 0;
@@ -410,6 +393,11 @@ static void reset(struct weft_timed_machine *machine, const int64_t *starts) {
   for (uint64_t i = 0; machine->issued != NULL && i < program->action_count; i++) {
     machine->issued[i] = WEFT_TIME_UNKNOWN;
   }
+}
+
+void weft_timed_forget_awaited(struct weft_timed_machine *machine) {
+  memset(machine->unsharded_at, 0,
+         weft_timed_awaited_count(&machine->placed) * sizeof *machine->unsharded_at);
 }
 
 bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts) {
@@ -551,7 +539,7 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
   machine->channels =
       weft_arena_allocate(arena, machine->channel_count, sizeof *machine->channels);
   machine->unsharded_at =
-      weft_arena_allocate(arena, placed->stage_count, sizeof *machine->unsharded_at);
+      weft_arena_allocate(arena, weft_timed_awaited_count(placed), sizeof *machine->unsharded_at);
   machine->stages = weft_arena_allocate(arena, placed->stage_count, sizeof *machine->stages);
   machine->ranks = weft_arena_allocate(arena, program->rank_count + 1u, sizeof *machine->ranks);
   machine->work = weft_arena_allocate(arena, program->rank_count, sizeof *machine->work);

@@ -20,6 +20,9 @@
 #ifndef IR_TIMED_MACHINE_H
 #define IR_TIMED_MACHINE_H
 
+#include <assert.h>
+
+#include "ir/lifetimes.h"
 #include "ir/machine_agents.h"
 
 /* A message is an input of a (stage, microbatch), and one number: from 0 up the time at which it
@@ -70,10 +73,9 @@ struct weft_timed_work {
   const struct weft_timed_channel *in; /* NULL: it needs none */
   struct weft_timed_channel *out;      /* NULL: nobody takes what it makes */
   int64_t duration;
-  uint32_t from;          /* their ranks: of the stage that makes the inputs, */
-  uint32_t to;            /* and of the one that takes the outputs */
-  double held_from_begin; /* activation memory that it takes when it begins, and when it ends: */
-  double held_from_end;   /* the caller's, who alone reads them */
+  uint32_t from; /* their ranks: of the stage that makes the inputs, */
+  uint32_t to;   /* and of the one that takes the outputs */
+  struct weft_saved saved; /* set and read by the caller alone */
 };
 
 /* [op - WEFT_OP_F] */
@@ -136,17 +138,46 @@ void weft_timed_finish(struct weft_timed_machine *machine);
  * Channels are free at the beginning. False when out of memory. */
 bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts);
 
+/* Nothing asynchronous has been done; a run begins like that, and so does who goes through the rows
+ * again. */
+void weft_timed_forget_awaited(struct weft_timed_machine *machine);
+
 /* When the last rank has finished; < 0: a rank never does, or a transfer waits in a queue for ever. */
 int64_t weft_timed_end(const struct weft_timed_machine *machine);
-
-/* A collective of a rank begins; returns when, and state->stream is when it ends. */
-int64_t weft_timed_collective(struct weft_timed_machine *machine, struct weft_timed_rank *state,
-                              struct weft_action action);
 
 static inline const struct weft_timed_work *weft_timed_work_of(
     const struct weft_timed_machine *machine, struct weft_action compute) {
   return &machine->stages[compute.stage].works[compute.op - WEFT_OP_F];
 }
+
+/* ---- Asynchronous actions: on a stream of their rank, after the compute before them ---- */
+
+/* When those that an action of compute awaits (ir/action.h) have ended. */
+static inline int64_t weft_timed_awaited_at(const struct weft_timed_machine *machine,
+                                            struct weft_action compute) {
+  return machine->unsharded_at[compute.stage];
+}
+
+/* One begins; returns when, and state->stream is when it ends. */
+static inline int64_t weft_timed_collective(struct weft_timed_machine *machine,
+                                            struct weft_timed_rank *state,
+                                            struct weft_action action) {
+  assert(weft_op_in(action.op, WEFT_OPS_SHARD) && action.stage < machine->placed.stage_count);
+  const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
+  state->stream = begin + machine->timing->action(machine->timing->context,
+                                                  (enum weft_op)action.op, action.stage);
+  if (action.op == WEFT_OP_UNSHARD) {
+    machine->unsharded_at[action.stage] = state->stream;
+  }
+  return begin;
+}
+
+/* How many times there are in unsharded_at. */
+static inline size_t weft_timed_awaited_count(const struct weft_placed_program *placed) {
+  return placed->stage_count;
+}
+
+/* ---- Compute and its inputs ---- */
 
 /* How long compute takes on a rank, and an overlap. */
 static inline int64_t weft_timed_adjust(const struct weft_timed_machine *machine, uint32_t rank,

@@ -41,7 +41,7 @@ struct measured {
                                   channel; NONE */
   uint32_t *last_send;                /* [channel] the same, while rows are read */
   int64_t *unsharded_at;              /* [stage] */
-  bool *has_gradients;                /* [stage] its first backward has begun */
+  struct weft_memory_model memory;
   uint32_t *rank_of;                  /* [stage] */
   struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
   struct weft_rank_record *ranks;     /* [rank_count] */
@@ -297,31 +297,13 @@ static void blame_gap(const struct measured *measured, struct weft_rank_record *
   rank->idle[direction_of(measured, cell, input)] += gap - channel;
 }
 
-/* ---- Memory, as in sim_record.c ---- */
-
-static void hold_from_begin(const struct measured *measured, struct weft_rank_record *rank,
-                            struct weft_action action, int64_t at) {
-  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
-  if (action.op == WEFT_OP_F) {
-    weft_rank_memory_activation(&rank->memory, costs->activation, at);
-  } else if (!measured->has_gradients[action.stage]) {
-    measured->has_gradients[action.stage] = true;
-    weft_rank_memory_first_backward(&rank->memory, costs, at);
-  }
-}
-
-static void release(const struct measured *measured, struct weft_rank_record *rank,
-                    struct weft_action action, int64_t at) {
-  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
-  const bool has_backward =
-      weft_saves_for_backward(measured->program->graph, measured->has_backward, action.stage);
-  weft_rank_memory_activation(
-      &rank->memory,
-      weft_saved_from_end(action.op, costs->activation, costs->activation_after_i, has_backward),
-      at);
-}
-
 /* ---- Rows ---- */
+
+static struct weft_saved saved_by(const struct measured *measured, struct weft_action action) {
+  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
+  return weft_saved_by(action, costs->activation, costs->activation_after_i,
+                       measured->program->graph, measured->has_backward);
+}
 
 static void account_compute(const struct measured *measured, struct weft_rank_record *rank,
                             const struct weft_event *event) {
@@ -333,12 +315,14 @@ static void account_compute(const struct measured *measured, struct weft_rank_re
   const uint32_t parts = weft_cell_parts(cell);
   for (uint32_t k = 0; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      hold_from_begin(measured, rank, cell[k], event->begin);
+      const struct weft_saved saved = saved_by(measured, cell[k]);
+      weft_rank_memory_begin(&rank->memory, &measured->memory, &cell[k], &saved, event->begin);
     }
   }
   for (uint32_t k = 0; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      release(measured, rank, cell[k], event->end);
+      weft_rank_memory_activation(&rank->memory, saved_by(measured, cell[k]).from_end,
+                                  event->end);
     }
   }
 }
@@ -442,7 +426,9 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
   measured->last_send = weft_arena_allocate(arena, channels, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
-  measured->has_gradients = weft_arena_allocate(arena, stages, sizeof *measured->has_gradients);
+  measured->memory =
+      (struct weft_memory_model){.costs = measured->costs,
+                                 .has_gradients = weft_arena_allocate(arena, stages, sizeof(bool))};
   measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
   measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
   measured->buffers = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->buffers);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
 #include <weft/spec.h>
@@ -39,27 +40,30 @@ void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_c
   *memory = (struct weft_rank_memory){.next_at = INT64_MAX, .changes = changes};
 }
 
-static void change_memory(struct weft_rank_memory *memory, double parameters, double gradients) {
-  memory->parameters += parameters;
-  memory->gradients += gradients;
-  memory->total += parameters + gradients;
-  memory->peak_parameters = fmax(memory->peak_parameters, memory->parameters);
-  memory->peak_gradients = fmax(memory->peak_gradients, memory->gradients);
-  memory->peak_memory = fmax(memory->peak_memory, memory->total);
+static void change_memory(struct weft_rank_memory *memory, struct weft_memory_change change) {
+  struct weft_memory_level *level = (void *)((char *)memory + change.kind);
+  if (weft_memory_level_change(level, change.size) && level == &memory->activations) {
+    memory->peak_at = change.at;
+  }
+  (void)weft_memory_level_change(&memory->total, change.size);
 }
 
-void weft_rank_memory_add_stage(struct weft_rank_memory *memory,
-                                const struct weft_stage_costs *costs, bool is_sharded,
-                                bool has_backward) {
-  change_memory(memory, is_sharded ? costs->parameters_sharded : costs->parameters,
-                has_backward ? costs->gradients_sharded : 0);
+#define KIND(kind) offsetof(struct weft_rank_memory, kind)
+
+/* What a stage has from the beginning: its shards. Parameters of a program that never shards them
+ * are unsharded, and without backwards there are no gradients. */
+static void add_stage(struct weft_rank_memory *memory, const struct weft_stage_costs *costs,
+                      bool is_sharded, bool has_backward) {
+  const double parameters = is_sharded ? costs->parameters_sharded : costs->parameters;
+  const double gradients = has_backward ? costs->gradients_sharded : 0;
+  change_memory(memory, (struct weft_memory_change){0, KIND(parameters), parameters});
+  change_memory(memory, (struct weft_memory_change){0, KIND(gradients), gradients});
 }
 
 void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until) {
   assert(memory->first <= memory->end);
   while (memory->first < memory->end && memory->changes[memory->first].at <= until) {
-    const struct weft_memory_change *change = &memory->changes[memory->first++];
-    change_memory(memory, change->parameters, change->gradients);
+    change_memory(memory, memory->changes[memory->first++]);
   }
   memory->next_at = memory->first < memory->end ? memory->changes[memory->first].at : INT64_MAX;
 }
@@ -67,20 +71,26 @@ void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until) {
 void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
                                      const struct weft_stage_costs *costs, int64_t at) {
   weft_rank_memory_advance(memory, at);
-  change_memory(memory, 0, costs->gradients - costs->gradients_sharded);
+  change_memory(memory, (struct weft_memory_change){at, KIND(gradients),
+                                                    costs->gradients - costs->gradients_sharded});
 }
 
 void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op op,
                                  const struct weft_stage_costs *costs, int64_t begin, int64_t end) {
-  assert(begin <= end);
-  assert(weft_op_in(op, WEFT_OPS_SHARD));
+  assert(begin <= end && weft_op_in(op, WEFT_OPS_SHARD));
   const double parameters = costs->parameters - costs->parameters_sharded;
   const double gradients = costs->gradients - costs->gradients_sharded;
   struct weft_memory_change change;
   switch (op) {
-    case WEFT_OP_UNSHARD: change = (struct weft_memory_change){begin, parameters, 0}; break;
-    case WEFT_OP_RESHARD: change = (struct weft_memory_change){end, -parameters, 0}; break;
-    case WEFT_OP_REDUCE_GRAD: change = (struct weft_memory_change){end, 0, -gradients}; break;
+    case WEFT_OP_UNSHARD:
+      change = (struct weft_memory_change){begin, KIND(parameters), parameters};
+      break;
+    case WEFT_OP_RESHARD:
+      change = (struct weft_memory_change){end, KIND(parameters), -parameters};
+      break;
+    case WEFT_OP_REDUCE_GRAD:
+      change = (struct weft_memory_change){end, KIND(gradients), -gradients};
+      break;
     default: return; /* TIE_GRAD gives nothing back */
   }
   if (memory->changes != NULL) {
@@ -103,8 +113,8 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
   const bool has_backward = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (rank_of[s] != WEFT_RANK_NONE) {
-      weft_rank_memory_add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
-                                 weft_saves_for_backward(program->graph, has_backward, s));
+      add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
+                weft_saves_for_backward(program->graph, has_backward, s));
     }
   }
 }
@@ -160,10 +170,10 @@ static struct weft_rank_times times_of(const struct weft_rank_record *record, in
                                   .first_start = (double)(first - origin) / unit,
                                   .last_end = (double)(last - origin) / unit,
                                   .span = (double)(last - first) / unit,
-                                  .peak_activation = record->memory.peak_activation,
-                                  .peak_memory = record->memory.peak_memory,
-                                  .peak_parameters = record->memory.peak_parameters,
-                                  .peak_gradients = record->memory.peak_gradients,
+                                  .peak_activation = record->memory.activations.peak,
+                                  .peak_memory = record->memory.total.peak,
+                                  .peak_parameters = record->memory.parameters.peak,
+                                  .peak_gradients = record->memory.gradients.peak,
                                   .peak_at = (double)(record->memory.peak_at - origin) / unit,
                                   .receive_buffers_peak = record->buffers_peak,
                                   .message_bytes_peak = record->message_bytes_peak};

@@ -7,6 +7,8 @@
 #include <weft/ir.h>
 #include <weft/sim.h>
 
+#include "ir/lifetimes.h"
+
 /* The memory of a rank over time, and its peaks. Activations come and go
  * with the rank's compute, which is in the order of the row. Parameters come when
  * an UNSHARD begins and go when a RESHARD has ended; gradients come when the
@@ -15,21 +17,20 @@
  * compute: what they change is kept in a queue until its time. What is at
  * the same time happens in the order of the row. */
 
+/* What is in use, and at most so far. */
+struct weft_memory_level {
+  double now, peak;
+};
+
+/* Of one kind. */
 struct weft_memory_change {
   int64_t at;
-  double parameters;
-  double gradients;
+  size_t kind; /* offset of the level in struct weft_rank_memory */
+  double size;
 };
 
 struct weft_rank_memory {
-  double activation; /* in use now */
-  double parameters;
-  double gradients;
-  double total;
-  double peak_activation;
-  double peak_parameters;
-  double peak_gradients;
-  double peak_memory;
+  struct weft_memory_level activations, parameters, gradients, total;
   int64_t peak_at;                    /* when the activations peak first */
   int64_t next_at;                    /* of changes[first]; INT64_MAX: there is none */
   struct weft_memory_change *changes; /* by collectives, to come: [first] ... [end - 1] */
@@ -48,36 +49,53 @@ size_t weft_memory_changes_max(const struct weft_program *program);
  * other; NULL: parameters and gradients have no sizes. */
 void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes);
 
-/* What a stage has from the beginning: its shards. Parameters of a program
- * that never shards them are unsharded, and without backwards there are no gradients. */
-void weft_rank_memory_add_stage(struct weft_rank_memory *memory,
-                                const struct weft_stage_costs *costs, bool is_sharded,
-                                bool has_backward);
-
 /* The first backward of a stage begins. Times never descend, here and below. */
 void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
                                      const struct weft_stage_costs *costs, int64_t at);
 
-/* A collective of the row, with its times on the stream. */
+/* An asynchronous action of the row, with its times on the stream. */
 void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op op,
                                  const struct weft_stage_costs *costs, int64_t begin, int64_t end);
 
 /* Everything up to a time happens; at the end of a row INT64_MAX. */
 void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until);
 
+WEFT_GRAPH_INLINE bool weft_memory_level_change(struct weft_memory_level *level, double size) {
+  level->now += size;
+  const bool rises = level->now > level->peak;
+  level->peak = rises ? level->now : level->peak;
+  return rises;
+}
+
 /* Compute takes activation memory, or gives it back. */
-static inline void weft_rank_memory_activation(struct weft_rank_memory *memory, double activation,
-                                               int64_t at) {
+WEFT_GRAPH_INLINE void weft_rank_memory_activation(struct weft_rank_memory *memory, double size,
+                                                   int64_t at) {
   if (memory->next_at <= at) {
     weft_rank_memory_advance(memory, at);
   }
-  memory->activation += activation;
-  memory->total += activation;
-  if (memory->activation > memory->peak_activation) {
-    memory->peak_activation = memory->activation;
+  if (weft_memory_level_change(&memory->activations, size)) {
     memory->peak_at = at;
   }
-  memory->peak_memory = memory->total > memory->peak_memory ? memory->total : memory->peak_memory;
+  (void)weft_memory_level_change(&memory->total, size);
+}
+
+/* What the memory of all ranks depends on. */
+struct weft_memory_model {
+  const struct weft_costs *costs;
+  bool *has_gradients; /* [stage] its first backward has begun */
+};
+
+/* An action of compute begins. */
+WEFT_GRAPH_INLINE void weft_rank_memory_begin(struct weft_rank_memory *memory,
+                                              const struct weft_memory_model *model,
+                                              const struct weft_action *action,
+                                              const struct weft_saved *saved, int64_t at) {
+  if (action->op == WEFT_OP_F) {
+    weft_rank_memory_activation(memory, saved->from_begin, at);
+  } else if (!model->has_gradients[action->stage]) {
+    model->has_gradients[action->stage] = true;
+    weft_rank_memory_first_backward(memory, weft_costs_of(model->costs, action->stage), at);
+  }
 }
 
 /* Zero-initialise. */

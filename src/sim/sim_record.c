@@ -32,20 +32,6 @@ struct row {
   bool is_unsorted;
 };
 
-/* ---- Memory ---- */
-
-ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct row *row,
-                                struct weft_action action, int64_t begin) {
-  if (action.op == WEFT_OP_F) {
-    weft_rank_memory_activation(&row->record.memory,
-                                weft_timed_work_of(&recorder->run->machine, action)->held_from_begin, begin);
-  } else if (!recorder->has_gradients[action.stage]) {
-    recorder->has_gradients[action.stage] = true;
-    weft_rank_memory_first_backward(&row->record.memory,
-                                    weft_costs_of(recorder->run->costs, action.stage), begin);
-  }
-}
-
 /* ---- Receive buffers ---- */
 
 /* Brings the last time to its place; returns how many others it moved. */
@@ -163,7 +149,7 @@ ROW_INLINE int64_t find_begin(const struct weft_timed_machine *machine, const st
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const int64_t there = machine->unsharded_at[cell[k].stage];
+    const int64_t there = weft_timed_awaited_at(machine, cell[k]);
     *unsharded = there > *unsharded ? there : *unsharded;
     const uint32_t count = weft_timed_input_count(machine, cell[k], single);
     for (uint32_t j = 0; j < count; j++) {
@@ -185,10 +171,11 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
   const struct weft_timed_machine *machine = &run->machine;
   const int64_t begin =
       find_begin(machine, row, cell, first, parts, single, &latest, &unsharded);
+  const struct weft_timed_work *first_work = overlap ? NULL : weft_timed_work_of(machine, *cell);
   const int64_t duration =
       overlap ? weft_timed_overlap(machine, row->rank, cell)
               : weft_timed_adjust(machine, row->rank, (uint64_t)(cell - run->program->actions),
-                                  weft_timed_work_of(machine, *cell)->duration);
+                                  first_work->duration);
   const int64_t end = begin + duration;
   attribute_idle(run, row, latest, unsharded, begin);
   row->record.busy += duration;
@@ -198,13 +185,16 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
   }
   for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      hold_from_begin(recorder, row, cell[k], begin);
+      const struct weft_timed_work *work =
+          overlap ? weft_timed_work_of(machine, cell[k]) : first_work;
+      weft_rank_memory_begin(&row->record.memory, &recorder->memory, &cell[k], &work->saved, begin);
     }
   }
   for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      weft_rank_memory_activation(&row->record.memory, weft_timed_work_of(machine, cell[k])->held_from_end,
-                                  end);
+      const struct weft_timed_work *work =
+          overlap ? weft_timed_work_of(machine, cell[k]) : first_work;
+      weft_rank_memory_activation(&row->record.memory, work->saved.from_end, end);
       remember_buffers(recorder, row, cell[k], end, single);
     }
   }
@@ -282,7 +272,7 @@ static void record_any(const struct weft_sim_recorder *recorder, uint32_t rank) 
 void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   const struct weft_program *program = recorder->run->program;
   struct weft_timed_machine *machine = &recorder->run->machine;
-  memset(machine->unsharded_at, 0, program->stage_count * sizeof *machine->unsharded_at);
+  weft_timed_forget_awaited(machine);
   weft_rank_records_init(recorder->records, program, recorder->run->costs, recorder->run->rank_of,
                          recorder->changes);
   for (uint32_t r = 0; r < program->rank_count; r++) {
@@ -330,8 +320,9 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
   *recorder = (struct weft_sim_recorder){.run = run};
   recorder->records =
       weft_arena_allocate(&run->arena, program->rank_count, sizeof *recorder->records);
-  recorder->has_gradients =
-      weft_arena_allocate(&run->arena, program->stage_count, sizeof *recorder->has_gradients);
+  recorder->memory = (struct weft_memory_model){
+      .costs = run->costs,
+      .has_gradients = weft_arena_allocate(&run->arena, program->stage_count, sizeof(bool))};
   /* One more than needed: NULL means that nothing but activations counts. */
   if (weft_memory_exceeds_activations(run->costs)) {
     recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(program) + 1,

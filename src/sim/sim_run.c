@@ -44,12 +44,7 @@ static int64_t adjust(const void *context, uint32_t rank, uint64_t record, int64
 
 static int64_t action_ticks(const void *context, enum weft_op op, uint32_t stage) {
   const struct weft_sim_run *run = context;
-  const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, stage);
-  switch (op) {
-    case WEFT_OP_UNSHARD: return ticks->unshard;
-    case WEFT_OP_REDUCE_GRAD: return ticks->reduce_grad;
-    default: return weft_op_in(op, WEFT_OPS_COMPUTE) ? ticks->compute[op - WEFT_OP_F] : 0;
-  }
+  return weft_ticks_of(&run->ticks, stage)->compute[op - WEFT_OP_F];
 }
 
 static int64_t overlap_ticks(const void *context, const struct weft_action *cell) {
@@ -155,15 +150,14 @@ static void place_stages(const struct weft_program *program, uint32_t *rank_of) 
 }
 
 static void set_memory(struct weft_sim_run *run) {
-  const bool trains = weft_program_has(run->program, WEFT_OPS_BACKWARD);
-  for (uint32_t s = 0; s < run->program->stage_count; s++) {
+  const struct weft_program *program = run->program;
+  const bool trains = weft_program_has(program, WEFT_OPS_BACKWARD);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
     const struct weft_stage_costs *costs = weft_costs_of(run->costs, s);
-    const bool has_backward = weft_saves_for_backward(run->program->graph, trains, s);
-    for (uint32_t op = 0; op < 4; op++) {
-      struct weft_timed_work *work = &run->machine.stages[s].works[op];
-      work->held_from_begin = weft_saved_from_begin(WEFT_OP_F + op, costs->activation);
-      work->held_from_end = weft_saved_from_end(WEFT_OP_F + op, costs->activation,
-                                                costs->activation_after_i, has_backward);
+    for (enum weft_op op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
+      run->machine.stages[s].works[op - WEFT_OP_F].saved =
+          weft_saved_by(weft_action_make(op, s, 0), costs->activation, costs->activation_after_i,
+                        program->graph, trains);
     }
   }
 }

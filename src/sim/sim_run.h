@@ -37,7 +37,7 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
 struct weft_sim_recorder {
   struct weft_sim_run *run;           /* that all ranks have finished, from 0 */
   struct weft_rank_record *records;   /* [rank] */
-  bool *has_gradients;                /* [stage] its first backward has begun */
+  struct weft_memory_model memory;
   int64_t *taken;                     /* [buffer] of one rank: when they are taken, ascending, */
   int64_t *freed;                     /* and given back */
   size_t buffers_max;                 /* of any rank */

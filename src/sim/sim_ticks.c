@@ -6,6 +6,8 @@
 
 #include <weft/support.h>
 
+#include "spec/costs_fields.h"
+
 #define PER_UNIT_MAX 1e9
 
 /* Of fractions with a denominator up to this a common one is looked for. */
@@ -45,10 +47,11 @@ static void consider(struct scale *scale, double time) {
 }
 
 static void consider_stage(struct scale *scale, const struct weft_stage_costs *stage) {
-  const double times[] = {stage->f,           stage->b,       stage->i,          stage->w,
-                          stage->overlap_f_b, stage->unshard, stage->reduce_grad};
-  for (size_t k = 0; k < sizeof times / sizeof times[0]; k++) {
-    consider(scale, times[k]);
+  for (enum weft_op op = WEFT_OP_F; op < WEFT_OP_COUNT; op++) {
+    consider(scale, weft_stage_time(stage, op));
+    if (op == WEFT_OP_W) {
+      consider(scale, stage->overlap_f_b);
+    }
   }
 }
 
@@ -103,12 +106,12 @@ static struct scale scale_of(const struct weft_program *program, const struct we
 }
 
 static struct weft_stage_ticks stage_ticks(const struct weft_stage_costs *stage, double per_unit) {
-  return (struct weft_stage_ticks){
-      .compute = {llrint(stage->f * per_unit), llrint(stage->b * per_unit),
-                  llrint(stage->i * per_unit), llrint(stage->w * per_unit)},
-      .overlap = stage->overlap_f_b < 0 ? -1 : llrint(stage->overlap_f_b * per_unit),
-      .unshard = llrint(stage->unshard * per_unit),
-      .reduce_grad = llrint(stage->reduce_grad * per_unit)};
+  struct weft_stage_ticks ticks = {
+      .overlap = stage->overlap_f_b < 0 ? -1 : llrint(stage->overlap_f_b * per_unit)};
+  for (enum weft_op op = WEFT_OP_F; op < WEFT_OP_COUNT; op++) {
+    ticks.compute[op - WEFT_OP_F] = llrint(weft_stage_time(stage, op) * per_unit);
+  }
+  return ticks;
 }
 
 enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,

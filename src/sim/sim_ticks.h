@@ -7,10 +7,8 @@
 #include "ir/action.h"
 
 struct weft_stage_ticks {
-  int64_t compute[4]; /* F B I W, by op - WEFT_OP_F */
-  int64_t overlap;    /* of an F of this stage; -1: the sum of the parts */
-  int64_t unshard;
-  int64_t reduce_grad;
+  int64_t compute[WEFT_OP_COUNT - WEFT_OP_F]; /* by op - WEFT_OP_F; also of asynchronous ones */
+  int64_t overlap; /* of an F of this stage; -1: the sum of the parts */
 };
 
 struct weft_ticks {

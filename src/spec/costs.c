@@ -72,6 +72,18 @@ struct weft_stage_costs weft_stage_costs_default(void) {
       .f = 1, .i = 1, .w = 1, .b = 2, .overlap_f_b = -1, .activation = 1, .activation_after_i = 1};
 }
 
+double weft_stage_time(const struct weft_stage_costs *stage, enum weft_op op) {
+  switch (op) {
+    case WEFT_OP_F: return stage->f;
+    case WEFT_OP_B: return stage->b;
+    case WEFT_OP_I: return stage->i;
+    case WEFT_OP_W: return stage->w;
+    case WEFT_OP_UNSHARD: return stage->unshard;
+    case WEFT_OP_REDUCE_GRAD: return stage->reduce_grad;
+    default: return 0;
+  }
+}
+
 struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs, double by) {
   struct weft_stage_costs divided = *costs;
   assert(by > 0);

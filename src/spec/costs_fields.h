@@ -28,6 +28,9 @@ const struct weft_cost_field *weft_part_cost_fields(void);
 /* F = I = W = 1, B = 2, activation 1. */
 struct weft_stage_costs weft_stage_costs_default(void);
 
+/* How long an op of a stage takes; 0 for those that have no time of their own, and for overlaps. */
+double weft_stage_time(const struct weft_stage_costs *stage, enum weft_op op);
+
 /* From 1e-6 to 1e6. */
 bool weft_rank_factor_is_sane(double number);
 

@@ -51,7 +51,8 @@ static inline bool weft_pair_has(const struct weft_verify_context *context, uint
 static inline bool weft_in_range(const struct weft_verify_context *context,
                                  struct weft_action action) {
   return action.stage < context->stage_count &&
-         (!weft_op_in(action.op, WEFT_OPS_PAIRED) || action.microbatch < context->microbatch_count);
+         (!weft_op_in(action.op, weft_ops_with_microbatch()) ||
+          action.microbatch < context->microbatch_count);
 }
 
 /* Whether the program moves data by SEND and RECV; if not, it is a table, and

@@ -115,7 +115,6 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
                           ? &row->saved_at[(uint64_t)k * row->program->microbatch_count]
                           : NULL;
     stage->unsharded = !stage->needs->shards;
-    stage->unsharded_ticket = 0;
     stage->reduced = stage->tied = false;
   }
   memset(row->held, 0, row->held_bytes);

@@ -65,10 +65,9 @@ struct weft_executor_stage {
   uint32_t *free_slots;     /* a stack */
   uint32_t free_slot_count;
   uint32_t slot_count;
-  uint64_t unsharded_ticket; /* its parameters are in fact once that many collectives are done */
-  bool unsharded;            /* they are, at this place of the program */
-  bool reduced;              /* its gradients are, in this step */
-  bool tied;                 /* likewise, with those of the stage that shares weights */
+  bool unsharded; /* its parameters are, at this place of the program: the UNSHARD has been started */
+  bool reduced;   /* its gradients are, in this step */
+  bool tied;      /* likewise, with those of the stage that shares weights */
 
   uint32_t in_count, port_count;
   struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */
@@ -576,6 +575,10 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error);
 enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
                                                 struct weft_error *error);
+/* Until those that an action of compute waits for (ir/action.h) are done: as block(). */
+enum weft_status weft_executor_await_collectives(struct weft_executor *executor,
+                                                 struct weft_action compute,
+                                                 struct weft_error *error);
 /* The row waits for the first collective of the queue: as block(). */
 enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                                                 struct weft_error *error);

@@ -44,7 +44,6 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
   if (action->op == WEFT_OP_UNSHARD) {
     stage->unsharded = true;
-    stage->unsharded_ticket = executor->collective_count;
   } else if (action->op == WEFT_OP_RESHARD) {
     stage->unsharded = false;
   }
@@ -59,6 +58,26 @@ enum weft_status weft_executor_await_collective(struct weft_executor *executor,
   return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX,
                              executor->row->program->actions[record], executor->collective_ready_at,
                              error);
+}
+
+/* Whether one that compute waits for has been started and is not done. */
+static bool is_awaited(const struct weft_executor *executor, struct weft_action compute) {
+  bool found = false;
+  for (uint64_t k = executor->collective_done; k < executor->collective_count; k++) {
+    const uint32_t record = executor->collectives[k];
+    found = found || weft_action_awaits(compute, executor->row->program->actions[record]);
+  }
+  return found;
+}
+
+enum weft_status weft_executor_await_collectives(struct weft_executor *executor,
+                                                 struct weft_action compute,
+                                                 struct weft_error *error) {
+  if (!is_awaited(executor, compute)) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_executor_poll_collectives(executor, error));
+  return is_awaited(executor, compute) ? weft_executor_await_collective(executor, error) : WEFT_OK;
 }
 
 static enum weft_status call_collective(struct weft_executor *executor,
@@ -92,7 +111,7 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
     const uint32_t record = executor->collectives[executor->collective_done];
     const struct weft_action *action = &executor->row->program->actions[record];
     if (!executor->collective_running) {
-      weft_executor_fill_call(executor, action->stage, 0, &executor->collective_call);
+      weft_executor_fill_call(executor, action->stage, action->microbatch, &executor->collective_call);
       executor->collective_begin = executor->now;
       WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
       WEFT_STATUS_STORE(executor->status->wants, weft_action_pack(*action));

@@ -37,20 +37,6 @@ TWICE enum weft_status check_order(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-/* The UNSHARD has been started; this compute needs it done. */
-TWICE enum weft_status await_parameters(struct weft_executor *executor,
-                                        const struct weft_sub_action *sub,
-                                        struct weft_error *error) {
-  if (executor->collective_done >= sub->stage->unsharded_ticket) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(weft_executor_poll_collectives(executor, error));
-  if (executor->collective_done >= sub->stage->unsharded_ticket) {
-    return WEFT_OK;
-  }
-  return weft_executor_await_collective(executor, error);
-}
-
 /* The message of one edge: an activation for F, a gradient for B and I. */
 TWICE enum weft_status await_message(struct weft_executor *executor, struct weft_sub_action *sub,
                                      const struct weft_port *port, struct weft_buffer *buffer,
@@ -167,7 +153,9 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
 TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
                                    bool pair, struct weft_error *error) {
   WEFT_TRY(check_order(executor, sub, error));
-  enum weft_status status = await_parameters(executor, sub, error);
+  enum weft_status status = executor->collective_done == executor->collective_count
+                                ? WEFT_OK
+                                : weft_executor_await_collectives(executor, *sub->action, error);
   if (status == WEFT_OK) {
     status = await_input(executor, sub, pair, error);
   }
