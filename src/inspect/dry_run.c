@@ -22,22 +22,8 @@
 #include "ir/pairs.h"
 #include "ir/program.h"
 
-/* What has been done about one (stage, microbatch), on the stage's own rank; of transfers about one
- * message (channel, microbatch). */
-enum {
-  DONE_F = 1u << 0,
-  DONE_GRADIENT = 1u << 1, /* B or I */
-  DONE_SEND_F = 1u << 2,
-  DONE_SEND_B = 1u << 3,
-  DONE_RECV_F = 1u << 4,
-  DONE_RECV_B = 1u << 5
-};
-
-static const uint8_t done_bits[WEFT_OP_COUNT] = {
-    [WEFT_OP_F] = DONE_F,           [WEFT_OP_B] = DONE_GRADIENT,    [WEFT_OP_I] = DONE_GRADIENT,
-    [WEFT_OP_SEND_F] = DONE_SEND_F, [WEFT_OP_SEND_B] = DONE_SEND_B, [WEFT_OP_RECV_F] = DONE_RECV_F,
-    [WEFT_OP_RECV_B] = DONE_RECV_B,
-};
+/* What has been done about a message, each on the rank of its stage. */
+enum { SENT = 1, RECEIVED = 2 };
 
 /* A set of ranks that is visited in ascending order while it grows. */
 struct rank_set {
@@ -48,7 +34,7 @@ struct rank_set {
 struct dry_run {
   const struct weft_program *in;
   struct weft_arena arena; /* everything below */
-  uint8_t *done;           /* [stage][microbatch] */
+  uint8_t *done;           /* [stage][microbatch]: WEFT_OP_BIT of F, B, I on the stage's rank */
   uint8_t *messages;       /* [channel][microbatch] */
   uint32_t *rank_of;       /* [stage_count] */
   uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
@@ -137,11 +123,11 @@ static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t
   return &run->messages[(size_t)channel * run->in->microbatch_count + microbatch];
 }
 
-/* Where both ends of a transfer are noted; NULL: it has no edge. */
-WEFT_GRAPH_INLINE uint8_t *transfer_of(const struct dry_run *run, const struct weft_graph *graph,
-                                       struct weft_action action) {
-  const uint32_t channel = weft_channel_in(graph, run->in->stage_count, action);
-  return channel != WEFT_EDGE_NONE ? message_on(run, channel, action.microbatch) : NULL;
+/* That a SEND or RECV carries; NULL: its stages have no edge. */
+WEFT_GRAPH_INLINE uint8_t *message_of(const struct dry_run *run, const struct weft_graph *graph,
+                                      struct weft_action transfer) {
+  const uint32_t channel = weft_channel_in(graph, run->in->stage_count, transfer);
+  return channel != WEFT_EDGE_NONE ? message_on(run, channel, transfer.microbatch) : NULL;
 }
 
 /* Whether what one stage makes is at hand for the other without a transfer. */
@@ -155,15 +141,18 @@ static struct weft_action recv_of(struct weft_action action, uint32_t producer) 
                               action.stage, producer, action.microbatch);
 }
 
+/* What makes its input. */
+static inline uint32_t makers_of(struct weft_action action) {
+  return action.op == WEFT_OP_F ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT;
+}
+
 /* Number k of its inputs. */
 WEFT_GRAPH_INLINE bool input_is_ready(const struct dry_run *run, const struct weft_graph *graph,
                                       struct weft_action action, uint32_t k, uint32_t producer) {
-  const bool forward = action.op == WEFT_OP_F;
-  const uint8_t *received =
-      message_on(run, weft_action_input_channel(graph, action, k), action.microbatch);
-  return (*received & (forward ? DONE_RECV_F : DONE_RECV_B)) != 0 ||
+  const uint32_t channel = weft_action_input_channel(graph, action, k);
+  return (*message_on(run, channel, action.microbatch) & RECEIVED) != 0 ||
          (is_near(run, action.stage, producer) &&
-          is_done(run, producer, action.microbatch, forward ? DONE_F : DONE_GRADIENT));
+          is_done(run, producer, action.microbatch, makers_of(action)));
 }
 
 /* The first of its inputs that is not ready: the stage that makes it. False: all are. */
@@ -182,18 +171,18 @@ WEFT_GRAPH_INLINE bool find_unready_input(const struct dry_run *run, const struc
 WEFT_GRAPH_INLINE bool action_is_ready(const struct dry_run *run, const struct weft_graph *graph,
                                        struct weft_action action) {
   uint32_t producer;
-  const uint8_t *sent;
+  const uint8_t *message;
   switch (action.op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
     case WEFT_OP_I: return !find_unready_input(run, graph, action, &producer);
-    case WEFT_OP_SEND_F: return is_done(run, action.stage, action.microbatch, DONE_F);
-    case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, DONE_GRADIENT);
+    case WEFT_OP_SEND_F:
+      return is_done(run, action.stage, action.microbatch, WEFT_OP_BIT(WEFT_OP_F));
+    case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, WEFT_OPS_GRADIENT);
     case WEFT_OP_RECV_F:
     case WEFT_OP_RECV_B:
-      sent = transfer_of(run, graph, action);
-      return sent != NULL &&
-             (*sent & (action.op == WEFT_OP_RECV_F ? DONE_SEND_F : DONE_SEND_B)) != 0;
+      message = message_of(run, graph, action);
+      return message != NULL && (*message & SENT) != 0;
     default: return true;
   }
 }
@@ -215,15 +204,16 @@ WEFT_GRAPH_INLINE const struct weft_action *find_unready(const struct dry_run *r
  * another rank makes nothing ready. */
 WEFT_GRAPH_INLINE void mark_done(const struct dry_run *run, const struct weft_graph *graph,
                                  uint32_t rank, struct weft_action action) {
-  const uint8_t bits = done_bits[action.op];
-  if (bits == 0 || run->rank_of[action.stage] != rank) {
+  if (run->rank_of[action.stage] != rank) {
     return;
   }
-  uint8_t *done = weft_op_in(action.op, WEFT_OPS_COMPUTE)
-                      ? done_of(run, action.stage, action.microbatch)
-                      : transfer_of(run, graph, action);
-  if (done != NULL) {
-    *done |= bits;
+  if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
+    *done_of(run, action.stage, action.microbatch) |= (uint8_t)WEFT_OP_BIT(action.op);
+  } else if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    uint8_t *message = message_of(run, graph, action);
+    if (message != NULL) {
+      *message |= weft_op_in(action.op, WEFT_OPS_SEND) ? SENT : RECEIVED;
+    }
   }
 }
 

@@ -23,6 +23,8 @@
 #ifndef IR_MACHINE_H
 #define IR_MACHINE_H
 
+#include <assert.h>
+
 #include "ir/machine_agents.h"
 #include "ir/message_queue.h"
 #include "ir/message_table.h"
@@ -107,6 +109,7 @@ WEFT_GRAPH_INLINE uint32_t weft_machine_channel(const struct weft_machine *machi
 /* The oldest message of a channel, or NULL. */
 static inline const struct weft_action *weft_machine_oldest(const struct weft_machine *machine,
                                                             uint32_t channel) {
+  assert(machine->taken[channel] <= machine->sent[channel]);
   if (machine->taken[channel] == machine->sent[channel]) {
     return NULL;
   }

@@ -1,6 +1,7 @@
 /* Ranks and their queues; see machine_agents.h. */
 #include "ir/machine_agents.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,6 +131,7 @@ bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *a
                       bool has_queues) {
   const uint32_t p = placed->program->rank_count;
   struct edge_end *ends = NULL;
+  assert(placed->rank_of != NULL && placed->program->action_count <= UINT32_MAX);
   *agents = (struct weft_agents){.allocator = allocator,
                                  .count = p,
                                  .rank_count = p,

@@ -102,6 +102,7 @@ bool weft_message_queue_init(struct weft_message_queue *queue,
                              const struct weft_allocator *allocator,
                              const struct weft_placed_program *placed,
                              enum weft_channel_scope scope) {
+  assert(placed->rank_of != NULL);
   *queue = (struct weft_message_queue){.allocator = allocator,
                                        .edge_count = weft_placed_edge_count(placed)};
   queue->channel_of =

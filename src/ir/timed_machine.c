@@ -124,6 +124,7 @@ static void start_head(struct weft_timed_machine *machine, uint32_t agent) {
     }
     start = later(start, later(here, there));
   }
+  assert(start >= 0);
   queue->free_at = other->free_at = start + channel->occupancy;
   queue->head++;
   other->head++;
@@ -417,15 +418,20 @@ bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts) {
   return !machine->lacks_memory;
 }
 
+bool weft_timed_is_over(const struct weft_timed_machine *machine) {
+  assert(machine->work_count == 0);
+  bool over = true;
+  for (uint32_t r = 0; r < machine->placed.program->rank_count; r++) {
+    over = over && machine->ranks[r].at == machine->ranks[r].end;
+  }
+  return over;
+}
+
 int64_t weft_timed_end(const struct weft_timed_machine *machine) {
   const uint32_t p = machine->placed.program->rank_count;
-  int64_t end = 0;
-  for (uint32_t r = 0; r < p; r++) {
-    const struct weft_timed_rank *state = &machine->ranks[r];
-    if (state->at < state->end) {
-      return -1;
-    }
-    end = later(end, later(state->clock, state->stream));
+  int64_t end = weft_timed_is_over(machine) ? 0 : -1;
+  for (uint32_t r = 0; end >= 0 && r < p; r++) {
+    end = later(end, later(machine->ranks[r].clock, machine->ranks[r].stream));
   }
   for (uint32_t a = p; machine->queues != NULL && a < machine->agents.count; a++) {
     if (machine->queues[a].head < machine->queues[a].end) {

@@ -142,11 +142,15 @@ bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts);
  * again. */
 void weft_timed_forget_awaited(struct weft_timed_machine *machine);
 
+/* Whether all ranks have finished. */
+bool weft_timed_is_over(const struct weft_timed_machine *machine);
+
 /* When the last rank has finished; < 0: a rank never does, or a transfer waits in a queue for ever. */
 int64_t weft_timed_end(const struct weft_timed_machine *machine);
 
 static inline const struct weft_timed_work *weft_timed_work_of(
     const struct weft_timed_machine *machine, struct weft_action compute) {
+  assert(weft_op_in(compute.op, WEFT_OPS_COMPUTE));
   return &machine->stages[compute.stage].works[compute.op - WEFT_OP_F];
 }
 
@@ -226,6 +230,7 @@ WEFT_GRAPH_INLINE const int64_t *weft_timed_input(const struct weft_timed_machin
 /* Whether an input is an activation. */
 static inline bool weft_timed_is_forward(const struct weft_timed_machine *machine,
                                          const int64_t *input) {
+  assert(input >= machine->inputs && input < machine->inputs + machine->input_count);
   return (size_t)(input - machine->inputs) / machine->placed.microbatch_count % 2 == 0;
 }
 

@@ -1,6 +1,8 @@
 /* The critical path: from the event that ends last, back through what each
  * event had to wait for, to one that begins at the start. */
 
+#include <assert.h>
+
 #include <weft/inspect.h>
 #include <weft/sim.h>
 #include <weft/support.h>
@@ -151,6 +153,7 @@ enum weft_status weft_critical_path(const struct weft_allocator *allocator,
   if (status == WEFT_OK) {
     memset(path.event_of, 0xff, program->action_count * sizeof *path.event_of);
     for (uint64_t e = 0; e < simulation->event_count; e++) {
+      assert(simulation->events[e].record < program->action_count);
       path.event_of[simulation->events[e].record] = (uint32_t)e;
     }
     *count = follow(&path, events, room);

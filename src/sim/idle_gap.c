@@ -24,6 +24,7 @@ uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record
 }
 
 int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record) {
+  assert(event < simulation->event_count && record < simulation->program->action_count);
   const struct weft_program *program = simulation->program;
   const struct weft_event *maker = &simulation->events[event];
   const struct weft_action made = program->actions[maker->record];

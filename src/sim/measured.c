@@ -6,6 +6,7 @@
  * event per record that is no bubble) and the peak of activations, which follows
  * from the order of each row alone; then times are put in the place of its times,
  * and all that depends on them is computed anew. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -490,6 +491,7 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
     weft_simulation_destroy(measured.simulation);
     return status;
   }
+  assert(measured.simulation->event_count == event_count);
   *out = measured.simulation;
   return WEFT_OK;
 }

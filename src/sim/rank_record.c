@@ -70,6 +70,7 @@ void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until) {
 
 void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
                                      const struct weft_stage_costs *costs, int64_t at) {
+  assert(costs != NULL && at >= 0);
   weft_rank_memory_advance(memory, at);
   change_memory(memory, (struct weft_memory_change){at, KIND(gradients),
                                                     costs->gradients - costs->gradients_sharded});
@@ -102,6 +103,7 @@ void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op o
 void weft_rank_records_init(struct weft_rank_record *records, const struct weft_program *program,
                             const struct weft_costs *costs, const uint32_t *rank_of,
                             struct weft_memory_change *changes) {
+  assert(records != NULL && rank_of != NULL && costs->stage_count > 0);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     weft_rank_memory_init(&records[r].memory, changes);
   }
@@ -205,6 +207,7 @@ static int compare_changes(const void *a, const void *b) {
 }
 
 double weft_bytes_peak(struct weft_bytes_change *changes, size_t count) {
+  assert(count == 0 || changes != NULL);
   double size = 0, peak = 0;
   if (count > 0) {
     qsort(changes, count, sizeof *changes, compare_changes);
@@ -256,6 +259,7 @@ void weft_rank_records_summarize(const struct weft_rank_record *records, int64_t
     end = records[r].has_begun && last_end(&records[r]) > end ? last_end(&records[r]) : end;
     busy += records[r].busy;
   }
+  assert(busy >= 0 && end >= first);
   simulation->ticks_per_unit = ticks_per_unit;
   simulation->makespan = (double)(end - first) / ticks_per_unit;
   simulation->span = 0;

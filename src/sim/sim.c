@@ -86,6 +86,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
   enum weft_status status = weft_sim_recorder_init(&recorder, run, error);
   if (status == WEFT_OK) {
+    assert(owned->simulation.event_begin[0] == 0);
     recorder.events = owned->simulation.events;
     recorder.event_begin = owned->simulation.event_begin;
     weft_sim_record_all(&recorder);

@@ -6,6 +6,7 @@
  * programs fresh memory costs more than the work. */
 #include "sim/sim_run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -177,6 +178,7 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
               : weft_timed_adjust(machine, row->rank, (uint64_t)(cell - run->program->actions),
                                   first_work->duration);
   const int64_t end = begin + duration;
+  assert(begin >= row->clock && duration >= 0);
   attribute_idle(run, row, latest, unsharded, begin);
   row->record.busy += duration;
   row->clock = end;
@@ -270,6 +272,8 @@ static void record_any(const struct weft_sim_recorder *recorder, uint32_t rank) 
 }
 
 void weft_sim_record_all(struct weft_sim_recorder *recorder) {
+  assert(recorder->records != NULL && weft_timed_is_over(&recorder->run->machine));
+  assert(recorder->events == NULL || recorder->event_begin != NULL);
   const struct weft_program *program = recorder->run->program;
   struct weft_timed_machine *machine = &recorder->run->machine;
   weft_timed_forget_awaited(machine);
@@ -317,6 +321,7 @@ static bool has_sizes(const struct weft_timed_machine *machine) {
 enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
                                         struct weft_sim_run *run, struct weft_error *error) {
   const struct weft_program *program = run->program;
+  assert(run->machine.inputs != NULL && run->machine.placed.program == program);
   *recorder = (struct weft_sim_recorder){.run = run};
   recorder->records =
       weft_arena_allocate(&run->arena, program->rank_count, sizeof *recorder->records);

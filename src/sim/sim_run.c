@@ -100,15 +100,11 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
 enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,
                                   struct weft_error *error) {
   const struct weft_timed_machine *machine = &run->machine;
+  assert(machine->timing == &run->timing); /* the run has not moved */
   if (!weft_timed_run(&run->machine, starts)) {
     return weft_fail_memory(error, machine->input_count * sizeof *machine->waits);
   }
-  for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    if (machine->ranks[r].at < machine->ranks[r].end) {
-      return fail_stuck(run, error);
-    }
-  }
-  return WEFT_OK;
+  return weft_timed_is_over(machine) ? WEFT_OK : fail_stuck(run, error);
 }
 
 /* ---- Setting up ---- */
@@ -184,7 +180,9 @@ static enum weft_status open_machine(struct weft_sim_run *run, bool has_transfer
                                                         .placed = &placed,
                                                         .timing = &run->timing,
                                                         .has_transfers = has_transfers,
-                                                        .channel = run->options->channel,
+                                                        .channel = has_transfers
+                                                                       ? run->options->channel
+                                                                       : WEFT_CHANNEL_EDGE,
                                                         .keeps_waits = keeps_waits},
                            error));
   set_memory(run);

@@ -120,6 +120,7 @@ enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_all
   assert(costs->stage_count > 0);
   WEFT_TRY(weft_costs_check(costs, program->stage_count, error));
   const double per_unit = scale_of(program, costs, options).per_unit;
+  assert(per_unit > 0);
   *ticks = (struct weft_ticks){
       .allocator = allocator, .per_unit = per_unit, .stage_count = costs->stage_count};
   ticks->stages = weft_array_allocate(allocator, costs->stage_count, sizeof *ticks->stages);
@@ -136,6 +137,7 @@ enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_all
 
 int64_t weft_ticks_occupancy(const struct weft_ticks *ticks, const struct weft_hop_costs *hop,
                              double bytes) {
+  assert(ticks->per_unit > 0);
   return llrint(hop_occupancy(hop, bytes) * ticks->per_unit);
 }
 
