@@ -253,25 +253,21 @@ struct weft_device *test_device(void) {
 
 void test_device_restrict(struct weft_transport *transport) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  static struct {
-    const struct weft_transport_ops *of;
-    struct weft_transport_ops ops;
-  } restricted[8];
+  static struct weft_transport_ops restricted[8]; /* they outlive worlds, which own theirs */
+  struct weft_transport_ops weaker;
   unsigned k = 0;
   if (!is_chosen("staged") || !transport->ops->device_memory) {
     return;
   }
+  memcpy(&weaker, transport->ops, sizeof weaker);
+  weaker.device_memory = false;
   pthread_mutex_lock(&lock);
-  while (restricted[k].of != NULL && restricted[k].of != transport->ops) {
+  while (restricted[k].name != NULL && memcmp(&restricted[k], &weaker, sizeof weaker) != 0) {
     k++;
     assert(k < 8);
   }
-  if (restricted[k].of == NULL) {
-    restricted[k].of = transport->ops;
-    restricted[k].ops = *transport->ops;
-    restricted[k].ops.device_memory = false;
-  }
-  transport->ops = &restricted[k].ops;
+  memcpy(&restricted[k], &weaker, sizeof weaker);
+  transport->ops = &restricted[k];
   pthread_mutex_unlock(&lock);
 }
 
