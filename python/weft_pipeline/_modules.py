@@ -330,7 +330,7 @@ def groups_of(torch: Any) -> list[Any]:
     return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
 
 
-def collectives_of(groups: list[Any]) -> int:
+def collectives_of(groups: Iterable[Any]) -> int:
     """How often process groups have communicated."""
     count = 0
     for group in groups:

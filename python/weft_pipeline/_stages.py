@@ -92,6 +92,7 @@ class Stage:
         self.checks = 0  # microbatches that are still looked at
         self.known: set[bool] = set()  # kinds of steps that there have been: training, or not
         self.strangers: list[Any] = []  # leaves of the last of them that are no weights, weakly
+        self.begun = 0  # collectives of PyTorch before this action, and those of the loss
         self.copies = True  # of inputs, as the module may keep one
         self.keeps = False  # the module did
         self.ops = c.weft_stage_ops()
@@ -205,9 +206,9 @@ class Stage:
 
     def _watched(self, function: Callable[[Any], None], where: Any) -> None:
         """Call a function while no other rank computes, and see whether it communicates."""
-        before = collectives_of(self.runs.groups)
+        self.begun = collectives_of(self.runs.groups)
         function(where)
-        if collectives_of(self.runs.groups) != before:
+        if collectives_of(self.runs.groups) != self.begun:
             raise UsageError(
                 f"stage {self.index} ({type(self.module).__name__}) communicates by "
                 f"torch.distributed in its forward, its backward or a hook: ranks are threads, "
@@ -323,7 +324,10 @@ class Stage:
             self.outputs[where.microbatch] = y.detach().clone()
         if self.loss_fn is None or self.targets is None:
             return y
+        groups = self.runs.groups if self.runs.loss_count == 1 else ()
+        begun = collectives_of(groups)
         loss = self.loss_fn(y, self.targets[where.microbatch])
+        self.begun += collectives_of(groups) - begun  # of one rank, so their order is the same
         if not isinstance(loss, self.runs.torch.Tensor):
             raise UsageError(
                 f"loss_fn of stage {self.index} gives {_kind_of(loss)}; expected a tensor with one "
