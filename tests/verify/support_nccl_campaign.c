@@ -27,7 +27,16 @@
 
 /* ---- Why a program that passes runs over NCCL ----
  *
- * docs/gpu.md ("NCCL's order", "Resident blocks") has the claims.
+ * docs/gpu.md ("NCCL's order", "Resident blocks") has the claims in short.
+ *
+ * Claim: let a program complete with blocking rendezvous sends, which is what plain weft verify
+ * proves. Let every rank enqueue its transfers in the order of its row, on one communicator for
+ * all ranks, one per pair of ranks or one per directed pair. Let a transfer wait on the device
+ * for any actions before it in its row, and for nothing else but its peer; and compute for any
+ * compute and any RECVs before it in its row. Then all transfers of the step have one total
+ * order that agrees with every rank's row, hence with every communicator's queue. And every
+ * action is done, however many hardware queues the streams of a rank share, if blocks find room
+ * (below) and no two processes share a queue.
  *
  * The order. Take a run of the blocking program to its end. In it a rank takes an action when
  * all before it in its row are done, and SEND and RECV of a message are done together. Order the
@@ -43,7 +52,15 @@
  * before its partner is done, in their rows and all their queues; so both run, and the message
  * passes. By induction all are done.
  *
- * In a graph. Suppose that nothing moves. On each rank that is not done, take the first node of
+ * In a graph. Claim: let the program complete with blocking rendezvous sends, or with one
+ * communicator for all ranks. Let each rank's graph have the compute of its row as a chain, the
+ * SENDs and RECVs of its row as a chain, an edge from the compute to every SEND of its result,
+ * one from every RECV to the compute that needs it, and any others from an action of the row to
+ * a later one. Let each device put the nodes into queues in any one order that agrees with the
+ * edges, each queue taking its nodes in that order. Then all nodes are done, if blocks find
+ * room.
+ *
+ * Suppose that nothing moves. On each rank that is not done, take the first node of
  * its order that is not done: it is at the head of its queue, and all that it waits for is done.
  * It is not compute, because that would run; so it is a transfer that waits for its peer, and by
  * the chain the rank's first transfer that is not done. In the total order from above, take the
@@ -52,7 +69,12 @@
  * Over a network, NCCL adds a host call before a transfer's kernel; it ends by itself and counts
  * as compute.)
  *
- * Room for blocks. A spinning block holds at most one multiprocessor's room, and a channel or
+ * Room for blocks. Claim: let the transfers of a rank be kernels that spin until their peers run
+ * too, as NCCL's are, with at most b(c) blocks for each channel or group c of the rank. If on
+ * every GPU the sum of b(c) over all channels and groups of its ranks is less than the number of
+ * its multiprocessors, and every other kernel ends, then no transfer waits forever for room.
+ *
+ * A spinning block holds at most one multiprocessor's room, and a channel or
  * group has one transfer at a time, because its transfers are in one stream. So at least one
  * multiprocessor is always free of spinning blocks, and other kernels end and leave it again and
  * again. Take the first transfer, in the order in which the program was proven to finish under
