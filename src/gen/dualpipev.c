@@ -1,6 +1,7 @@
 /* DualPipeV (DeepSeek-V3, arXiv 2412.19437, cut in half along the V): a
  * forward of one direction runs together with a backward of the other. Rank r
  * owns s0 = r and s1 = 2p-1-r. The numbered phases are those of the recipe. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -102,6 +103,7 @@ static void put_cool_down(struct dual_row *d, uint32_t p, uint32_t rank) {
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint32_t p = shape->ranks;
   struct dual_row d = {.row = row, .stage = {rank, 2 * p - 1 - rank}, .next_i = row->count};
   put_warm_up(&d, p, rank);

@@ -1,4 +1,5 @@
 /* The program source for one given table or program. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
@@ -35,6 +36,7 @@ enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, boo
   WEFT_NEED(source->program, error);
   WEFT_NEED(out, error);
   const struct weft_program *program = source->program;
+  assert(weft_program_is_sound(program));
   const bool fits = program->microbatch_count == microbatch_count;
   if (!training && (!fits || weft_program_has(program, WEFT_OPS_BACKWARD))) {
     struct weft_lower_options lower =

@@ -4,6 +4,7 @@
  *         group begins, which is when the first stage would run dry;
  *   V     rank r sees a microbatch again 2(p-r)-1 steps later, and from then on
  *         alternates between its stages. */
+#include <assert.h>
 #include <math.h>
 
 #include "gen/generator.h"
@@ -41,6 +42,7 @@ static void put_v_row(const struct weft_shape *shape, uint32_t rank,
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   if (shape->placement == WEFT_PLACEMENT_V && shape->stages_per_rank == 2) {
     put_v_row(shape, rank, row);
   } else {

@@ -2,6 +2,7 @@
  * placements without a closed form: time advances in slots of one forward, and in each slot a rank
  * runs its deepest stage that has input, so that ranks are busy and few activations are in
  * flight. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
@@ -89,6 +90,7 @@ static enum weft_status read_placement(struct forward_order *order, const struct
 }
 
 static void update_ready(struct forward_order *order, uint32_t stage) {
+  assert(stage < order->stage_count && order->done[stage] <= order->microbatch_count);
   const struct weft_action forward = weft_action_make(WEFT_OP_F, stage, 0);
   const uint32_t inputs = weft_action_input_count(order->graph, forward, order->stage_count);
   uint32_t given = order->microbatch_count;
@@ -142,6 +144,7 @@ static enum weft_status make_table(const struct weft_allocator *allocator,
   }
   while (fill_slot(order, table->actions)) {
   }
+  assert(order->row_sizes[order->rank_count - 1] == table->action_count);
   weft_program_seal(table);
   *out = table;
   return WEFT_OK;
@@ -172,6 +175,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
                                           struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(like, error);
   WEFT_NEED(out, error);
+  assert(weft_program_is_sound(like));
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;

@@ -1,6 +1,8 @@
 /* GPipe (arXiv 1811.06965): all forwards, then all backwards. */
 #include "gen/generator.h"
 
+#include <assert.h>
+
 static double cells(const struct weft_shape *shape) {
   return (double)shape->ranks * (2.0 * shape->microbatches + 1.0);
 }
@@ -9,6 +11,7 @@ static double cells(const struct weft_shape *shape) {
  * each row: so PyTorch writes it. */
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   for (uint32_t mb = 0; mb < shape->microbatches; mb++) {
     weft_program_builder_put(row, WEFT_OP_F, rank, mb);
   }

@@ -38,6 +38,7 @@ static bool is_frozen_action(const struct weft_graph *graph, struct weft_action 
 /* Appends a row, whose actions are of `stage`; of their own stages if that is WEFT_STAGES_MAX. */
 static void put_row(struct weft_program_builder *rows, const struct weft_graph *graph,
                     const struct weft_program *table, uint32_t row, uint32_t stage) {
+  assert(row < table->rank_count);
   for (uint64_t i = table->row_begin[row]; i < table->row_begin[row + 1]; i++) {
     const struct weft_action *cell = &table->actions[i];
     struct weft_action kept[3];
@@ -84,6 +85,7 @@ static enum weft_status build(const struct weft_allocator *allocator,
 static enum weft_status check_stages(const struct weft_schedule_info *info,
                                      const struct weft_shape *shape, const struct weft_graph *graph,
                                      struct weft_error *error) {
+  assert(graph->stage_count > 0);
   char hint[160];
   const uint32_t v = shape->stages_per_rank;
   if (info->fixed) {

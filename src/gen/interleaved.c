@@ -7,6 +7,7 @@
  * rounds, and the warm-up is the one of the largest round. That serves every
  * m >= 1 at the closed-form bubble; a short last round as in Megatron costs up
  * to 4.5 times that bubble, and can deadlock (measured over p 2-8, v 2-4, m 1-40). */
+#include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>
@@ -91,6 +92,7 @@ static double cells(const struct weft_shape *shape) {
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint64_t all = (uint64_t)shape->microbatches * shape->stages_per_rank;
   const uint64_t warm = warm_up(shape, rank, 2);
   const uint64_t p = shape->ranks;
@@ -148,6 +150,7 @@ static double zb_cells(const struct weft_shape *shape) {
 
 static void put_zb_row(const struct weft_shape *shape, uint32_t rank,
                        struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint64_t all = (uint64_t)shape->microbatches * shape->stages_per_rank;
   const uint64_t warm = warm_up(shape, rank, 1);
   struct walk forward = walk_begin(shape), backward = forward;

@@ -2,6 +2,8 @@
  * microbatches before the next stage begins. */
 #include "gen/generator.h"
 
+#include <assert.h>
+
 static double cells(const struct weft_shape *shape) {
   const double p = shape->ranks;
   return p * (2.0 * shape->stages_per_rank * shape->microbatches) + 2.0 * p * p;
@@ -9,6 +11,7 @@ static double cells(const struct weft_shape *shape) {
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint32_t m = shape->microbatches, v = shape->stages_per_rank;
   weft_program_builder_idle(row, rank);
   for (uint32_t k = 0; k < v; k++) {

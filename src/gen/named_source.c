@@ -1,5 +1,7 @@
 /* The program source for a named schedule. */
 
+#include <assert.h>
+
 #include <weft/source.h>
 #include <weft/support.h>
 
@@ -42,6 +44,7 @@ enum weft_status weft_source_named(void *context, uint32_t microbatch_count, boo
   WEFT_TRY(training
                ? weft_generate(source->allocator, source->schedule, &shape, &table, error)
                : make_placement(source, &shape, &table, error));
+               assert(table != NULL);
   if (training && table->level == WEFT_LEVEL_COMMS) { /* a fixed schedule that is lowered already */
     *out = table;
     return WEFT_OK;

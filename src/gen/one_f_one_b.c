@@ -3,6 +3,8 @@
  * twice as long, which hides the time of a transfer behind one more forward. */
 #include "gen/generator.h"
 
+#include <assert.h>
+
 static double cells(const struct weft_shape *shape) {
   return (double)shape->ranks * (2.0 * shape->microbatches + 1.0);
 }
@@ -24,12 +26,14 @@ static void put_1f1b(const struct weft_shape *shape, uint32_t rank, uint32_t war
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   put_1f1b(shape, rank, shape->ranks - 1 - rank, row);
   weft_program_builder_put(row, WEFT_OP_REDUCE_GRAD, rank, 0);
 }
 
 static void put_eager_row(const struct weft_shape *shape, uint32_t rank,
                           struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   put_1f1b(shape, rank, 2 * (shape->ranks - 1 - rank), row);
 }
 

@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "gen/generator.h"
+#include "ir/program.h"
 
 static const struct weft_generator *const generators[] = {
     &weft_generator_gpipe,
@@ -267,6 +268,7 @@ static enum weft_status generate_rows(const struct weft_allocator *allocator,
   }
   struct weft_program *table;
   WEFT_TRY(weft_program_builder_finish(&builder, &table, error));
+  assert(weft_program_is_sound(table) && table->rank_count == shape->ranks);
   if (generator->finish != NULL) {
     const enum weft_status status = generator->finish(shape, table, error);
     if (status < 0) {
@@ -328,6 +330,7 @@ enum weft_status weft_generate(const struct weft_allocator *allocator, const cha
 }
 
 void weft_row_put_oldest_w(struct weft_program_builder *row, uint64_t *next_i) {
+  assert(*next_i <= row->count);
   while (*next_i < row->count && row->actions[*next_i].op != WEFT_OP_I) {
     ++*next_i;
   }

@@ -1,5 +1,6 @@
 /* ZB-H1 (arXiv 2401.10241): 1F1B with the backward split; W waits until memory
  * would exceed p microbatches or no forward is left, and so fills the bubble. */
+#include <assert.h>
 #include <math.h>
 
 #include "gen/generator.h"
@@ -10,6 +11,7 @@ static double cells(const struct weft_shape *shape) {
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint32_t m = shape->microbatches, p = shape->ranks;
   uint32_t forward = 0, weight = 0;
   for (; forward < weft_min_u32(m, p - rank); forward++) {

@@ -1,6 +1,7 @@
 /* ZB-V (arXiv 2401.10241, section 6): two stages per rank in V placement, so
  * that the last stage sits on rank 0 and backwards can begin at once. Rank r
  * owns s0 = r and s1 = 2p-1-r. */
+#include <assert.h>
 #include <math.h>
 
 #include "gen/generator.h"
@@ -81,6 +82,7 @@ static void put_cool_down(struct v_row *v, uint32_t p, uint32_t rank, uint32_t a
 
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
   const uint32_t p = shape->ranks, all = recipe_microbatches(shape);
   struct v_row v = {
       .row = row, .microbatches = shape->microbatches, .stage = {rank, 2 * p - 1 - rank}};

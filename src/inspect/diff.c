@@ -8,12 +8,14 @@
  * that d edits lead to; the script is read off it backwards. d stops at
  * EDITS_MAX, where the trace is half a megabyte; from the point furthest along
  * then, the rest of the rows is compared cell by cell. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/inspect.h>
 #include <weft/support.h>
 
 #include "ir/action.h"
+#include "ir/program.h"
 
 enum { EDITS_MAX = 512 };
 
@@ -91,6 +93,7 @@ static void add_difference(struct differ *differ, struct weft_difference differe
 /* Cells x .. x_end of a became cells y .. y_end of b: pairs are changes, what is
  * left over on one side is removed or new. */
 static void add_gap(struct differ *differ, uint32_t x, uint32_t x_end, uint32_t y, uint32_t y_end) {
+  assert(x <= x_end && y <= y_end);
   while (x < x_end || y < y_end) {
     struct weft_difference difference = {.step_a = UINT64_MAX, .step_b = UINT64_MAX};
     if (x < x_end) {
@@ -123,6 +126,7 @@ struct section {
 };
 
 static int32_t *trace_of(const struct differ *differ, int32_t d, int32_t k) {
+  assert(k >= -d && k <= d && (k + d) % 2 == 0 && d <= differ->edits_max);
   return &differ->trace[d * (d + 1) / 2 + (k + d) / 2];
 }
 
@@ -181,6 +185,7 @@ static int32_t find_furthest(const struct differ *differ, struct section s, int3
       best_k = k;
     }
   }
+  assert(best >= 0);
   return best_k;
 }
 
@@ -340,6 +345,7 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
   WEFT_NEED(a, error);
   WEFT_NEED(b, error);
   WEFT_NEED(out, error);
+  assert(weft_program_is_sound(a) && weft_program_is_sound(b));
   struct differ differ = {.allocator = allocator,
                           .scratch = {.allocator = allocator},
                           .found_max = differences_max,

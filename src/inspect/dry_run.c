@@ -10,6 +10,7 @@
  * something is sent to it, so that bubbles cost nothing until they are written.
  * The run records the step of each cell; rows are written when their length is
  * known. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,6 +113,7 @@ static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
 }
 
 static uint8_t *done_of(const struct dry_run *run, uint32_t stage, uint32_t microbatch) {
+  assert(stage < run->in->stage_count && microbatch < run->in->microbatch_count);
   return &run->done[(size_t)stage * run->in->microbatch_count + microbatch];
 }
 
@@ -120,6 +122,7 @@ static bool is_done(const struct dry_run *run, uint32_t stage, uint32_t microbat
 }
 
 static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t microbatch) {
+  assert(channel < weft_channel_count(run->in->graph, run->in->stage_count));
   return &run->messages[(size_t)channel * run->in->microbatch_count + microbatch];
 }
 
@@ -470,6 +473,7 @@ enum weft_status weft_dry_run(const struct weft_allocator *allocator, const stru
                               struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(in, error);
   WEFT_NEED(out, error);
+  assert(weft_program_is_sound(in));
   struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
   const enum weft_status status = run_and_write(&run, allocator, out, error);
   weft_arena_finish(&run.arena);

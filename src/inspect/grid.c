@@ -8,6 +8,7 @@
  * fails on a grid with fewer steps than ranks, where ours widens to the rank
  * label too. The grid is walked twice, step by step: once to measure, once to
  * write. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
+#include "ir/program.h"
 
 /* Every step costs every column a cell, also the columns of ranks that are done;
  * so a table of one long row and many empty ones asks for far more text than it
@@ -246,6 +248,7 @@ static void add_spaces(struct weft_text *text, size_t count) {
 
 static void add_padded(struct weft_text *text, const char *data, size_t size, size_t width,
                        bool first) {
+  assert(size <= width);
   add_spaces(text, first ? 0 : 1);
   weft_text_append(text, data, size);
   add_spaces(text, width - size);
@@ -278,6 +281,7 @@ static void write_step(struct grid *grid, uint64_t step, struct weft_text *text)
 
 static enum weft_status write_grid(struct grid *grid, struct weft_text *text,
                                    struct weft_error *error) {
+  assert(grid->step_first <= grid->step_end);
   const size_t size_before = text->size;
   rewind_walk(grid);
   write_heads(grid, text);
@@ -308,6 +312,7 @@ enum weft_status weft_grid_print(const struct weft_program *program,
                                  struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(text, error);
+  assert(weft_program_is_sound(program));
   static const struct weft_grid_options everything = {.ranks = NULL};
   struct grid grid = {.program = program,
                       .arena = {.allocator = program->allocator},

@@ -93,6 +93,7 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
                                    struct weft_error *error) {
   WEFT_NEED(program, error);
   WEFT_NEED(out, error);
+  assert(weft_program_is_sound(program));
   struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);
   if (links == NULL) {
     return weft_fail_memory(error, sizeof *links);

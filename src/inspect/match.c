@@ -11,6 +11,7 @@
 
 #include "ir/action.h"
 #include "ir/pairs.h"
+#include "ir/program.h"
 
 /* Indices into program->actions fit, NONE apart. */
 _Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");
@@ -68,6 +69,7 @@ static void pair_ties(const struct weft_program *program, uint32_t *matches) {
 
 enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
                                     struct weft_error *error) {
+  assert(weft_program_is_sound(program));
   assert(matches != NULL || program->action_count == 0);
   size_t messages;
   WEFT_TRY(weft_messages_count(program, &messages, error));

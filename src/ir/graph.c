@@ -333,6 +333,7 @@ uint32_t weft_graph_find(const struct weft_graph *graph, uint32_t from, uint32_t
 }
 
 uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer) {
+  assert(graph != NULL && weft_op_in(transfer.op, WEFT_OPS_SEND | WEFT_OPS_RECV));
   const bool gradient = transfer.op == WEFT_OP_SEND_B || transfer.op == WEFT_OP_RECV_B;
   const uint32_t stage = transfer.stage, other = weft_transfer_other(transfer);
   const bool up = stage < other;
@@ -393,6 +394,7 @@ bool weft_graph_difference(const struct weft_graph *a, const struct weft_graph *
 }
 
 void weft_graph_add_stage(const struct weft_graph *graph, uint32_t stage, struct weft_text *text) {
+  assert(text != NULL);
   const char *name = weft_graph_name(graph, stage);
   weft_text_add_number(text, stage);
   if (name != NULL) {

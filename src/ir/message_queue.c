@@ -38,6 +38,7 @@ static bool number_pairs(struct weft_message_queue *queue,
     queue->channel_of[edges[e].number] = channel;
   }
   queue->channel_count = channel + 1;
+  assert(queue->channel_count <= queue->edge_count || queue->edge_count == 0);
   weft_array_free(queue->allocator, edges, queue->edge_count, sizeof *edges);
   return true;
 }

@@ -76,6 +76,7 @@ bool weft_program_has(const struct weft_program *program, uint32_t ops) {
 }
 
 void weft_program_seal(struct weft_program *program) {
+  assert(program->row_begin[program->rank_count] == program->action_count);
   uint32_t stage_max = 0, microbatch_max = 0, ops = 0;
   /* One pass over flat records: a bubble or an overlap header has stage and
    * microbatch 0 and does not disturb the maxima. */
@@ -95,6 +96,7 @@ void weft_program_seal(struct weft_program *program) {
 
 void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
                             enum weft_level level) {
+  assert(weft_program_is_sound(like));
   program->level = level;
   program->stage_count = like->stage_count;
   program->microbatch_count = like->microbatch_count;

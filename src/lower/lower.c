@@ -1,7 +1,10 @@
 /* weft_lower(): the passes in their order, and the pass table. */
 
+#include <assert.h>
+
 #include <weft/support.h>
 
+#include "ir/program.h"
 #include "lower/passes.h"
 
 struct weft_lower_options weft_lower_options_default(void) {
@@ -104,6 +107,7 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
                             struct weft_error *error) {
   WEFT_NEED(table, error);
   WEFT_NEED(out, error);
+  assert(weft_program_is_sound(table));
   const struct weft_lower_options standard = weft_lower_options_default();
   options = options != NULL ? options : &standard;
   WEFT_TRY(check_table(table, "lower the compute-only table it was made from", error));

@@ -94,6 +94,7 @@ static void read_rows(struct transfer_pass *pass) {
 
 static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pass,
                                                  struct weft_error *error) {
+  assert(pass->split_stage <= pass->stage_count);
   if (pass->split_stage == pass->stage_count) {
     return WEFT_OK;
   }
@@ -107,6 +108,7 @@ static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pas
 /* The other rank that the result of a stage goes to for a consumer, or WEFT_RANK_NONE. */
 static inline uint32_t rank_to(const struct transfer_pass *pass, uint32_t stage,
                                uint32_t consumer) {
+  assert(stage < pass->stage_count && consumer < pass->stage_count);
   const uint32_t from = pass->stages[stage].rank;
   const uint32_t to = pass->stages[consumer].rank;
   return from == WEFT_RANK_NONE || from == to ? WEFT_RANK_NONE : to;
@@ -173,6 +175,7 @@ WEFT_GRAPH_INLINE bool are_parts_ready(const struct transfer_pass *pass,
 WEFT_GRAPH_INLINE void send_to(struct transfer_pass *pass, const struct weft_graph *graph,
                                struct walker *from, struct weft_action action, uint32_t consumer,
                                uint32_t rank) {
+  assert(rank < pass->input->program->rank_count && consumer < pass->stage_count);
   struct walker *to = &pass->walkers[rank];
   const bool forward = action.op == WEFT_OP_F;
   *from->out++ = weft_action_transfer_in(graph, forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,

@@ -1,6 +1,7 @@
 /* A rank's memory over time in columns. */
 #include "render/memory_columns.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -38,6 +39,7 @@ static void raise_sizes(struct weft_memory_columns *columns, double from, double
 
 enum weft_status weft_memory_columns_read(struct weft_memory_columns *columns, uint32_t rank,
                                           struct weft_error *error) {
+  assert(rank < columns->picture->simulation->program->rank_count);
   const struct weft_picture *picture = columns->picture;
   uint64_t count = 0;
   if (picture->costs != NULL) {

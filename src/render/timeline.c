@@ -13,6 +13,7 @@
 
 struct weft_extent weft_extent_of(const struct weft_simulation *simulation) {
   struct weft_extent extent = {0, 1};
+  assert(simulation != NULL);
   for (uint64_t i = 0; i < simulation->event_count; i++) {
     const struct weft_event *event = &simulation->events[i];
     extent.begin = i == 0 || event->begin < extent.begin ? event->begin : extent.begin;
@@ -85,6 +86,7 @@ static double power_of_ten_below(double number) {
 }
 
 double weft_axis_step(double length, double steps_max) {
+  assert(steps_max > 0);
   const double least = length / (steps_max > 1 ? steps_max : 1) * (1 - SNAP);
   if (!(least > 1e-15) || !(least < 1e30)) {
     return 1;
@@ -113,6 +115,7 @@ void weft_add_rounded(struct weft_text *text, double number) {
 }
 
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
+  assert(graph != NULL);
   enum { EDGES_SHOWN = 12 };
   weft_text_add(text, "edges");
   for (uint32_t e = 0; e < graph->edge_count && e < EDGES_SHOWN; e++) {
@@ -126,6 +129,7 @@ void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
 }
 
 void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph) {
+  assert(weft_graph_has_names(graph));
   enum { STAGES_SHOWN = 12 };
   weft_text_add(text, "stages");
   for (uint32_t s = 0; s < graph->stage_count && s < STAGES_SHOWN; s++) {
@@ -138,6 +142,7 @@ void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph
 }
 
 size_t weft_count_characters(const char *data, size_t size) {
+  assert(data != NULL || size == 0);
   size_t count = 0;
   for (size_t i = 0; i < size; i++) {
     count += ((unsigned char)data[i] & 0xc0) != 0x80;
@@ -158,6 +163,7 @@ static size_t characters_size(const char *data, size_t size, size_t count) {
 }
 
 void weft_add_line_text(struct weft_text *text, const char *outside, size_t width) {
+  assert(outside != NULL);
   /* Every byte makes at least a quarter of a character, so no more than this is
    * looked at, however long the text is. */
   const size_t begin = text->size;
@@ -198,6 +204,7 @@ struct weft_render_options weft_render_options_default(void) {
 }
 
 const char *weft_picture_note(const struct weft_picture *picture, char buffer[WEFT_NOTE_SIZE]) {
+  assert(picture->simulation != NULL && picture->simulation->program != NULL);
   const struct weft_program *program = picture->simulation->program;
   if (picture->note != NULL) {
     return picture->note;

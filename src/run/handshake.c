@@ -172,6 +172,7 @@ static enum weft_status compare_field(const struct weft_handshakes *handshakes, 
 enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
                                          uint32_t rank_count, uint32_t *odd_rank,
                                          struct weft_error *error) {
+  assert(rank_count > 0 && odd_rank != NULL);
   bool same = true;
   for (uint32_t r = 1; r < rank_count && same; r++) {
     same = memcmp(of(handshakes, 0), of(handshakes, r), sizeof(struct weft_handshake)) == 0;

@@ -316,6 +316,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 /* A device that has stalled, or that may wait for one that is lost, gets a moment more; and after
  * a signal somebody waits. */
 int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum weft_status status) {
+  assert(pipeline->options.stall_limit >= 0);
   const int64_t limit = pipeline->options.stall_limit;
   if (status == WEFT_ERR_CANCELLED) {
     return limit > 0 && limit < WEFT_CANCEL_NS ? limit : WEFT_CANCEL_NS;
@@ -326,6 +327,7 @@ int64_t weft_pipeline_drain_limit(const struct weft_pipeline *pipeline, enum wef
 
 enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t rank,
                                     struct weft_error *error) {
+  assert(rank < pipeline->transport->rank_count && error != NULL);
   struct weft_transport *transport = pipeline->transport;
   name_rank(pipeline, error);
   struct weft_failure failure = {.rank = rank, .error = *error};
@@ -495,6 +497,7 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
 }
 
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
+  assert(pipeline->last_row != NULL);
   if (weft_stage_feeds_end(&pipeline->feeds, pipeline->want_losses, pipeline->want_outputs,
                            pipeline->last_row->program->microbatch_count, &pipeline->result,
                            error) < 0) {
@@ -631,6 +634,7 @@ enum weft_status weft_pipeline_eval(struct weft_pipeline *pipeline, const struct
 }
 
 void weft_pipeline_result(const struct weft_pipeline *pipeline, struct weft_step_result *result) {
+  assert(pipeline != NULL && result != NULL);
   *result = pipeline->result;
 }
 
@@ -668,11 +672,13 @@ enum weft_status weft_pipeline_set_function(
 /* ---- What happened ---- */
 
 const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   return pipeline->last_row != NULL ? pipeline->last_row->program : NULL;
 }
 
 void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                           uint64_t room, uint64_t *count) {
+  assert(pipeline != NULL && count != NULL && (events != NULL || room == 0));
   const struct weft_row *row = pipeline->last_row;
   struct weft_error ignored; /* a device that fails now is the next step's failure */
   *count = 0;
@@ -694,17 +700,21 @@ void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_even
 }
 
 uint64_t weft_pipeline_saved_bytes(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   return pipeline->executor.saved_bytes;
 }
 
 uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   return pipeline->executor.actions_done;
 }
 
 uint64_t weft_pipeline_replayed_steps(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   return pipeline->replayed_steps;
 }
 
 const char *weft_pipeline_eager_reason(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   return pipeline->eager_reason;
 }

@@ -1,6 +1,7 @@
 /* See shape_text.h. */
 #include "run/shape_text.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 _Static_assert(WEFT_SHAPE_TEXT_MAX >= 4 + WEFT_DIMS_MAX * 22 + 3, "any shape fits");
 
 char *weft_shape_text(char *buffer, const struct weft_tensor_shape *shape) {
+  assert(buffer != NULL && shape->dim_count <= WEFT_DIMS_MAX);
   int at =
       snprintf(buffer, WEFT_SHAPE_TEXT_MAX, "%s[", weft_dtype_name((enum weft_dtype)shape->dtype));
   for (uint32_t k = 0; k < shape->dim_count && k < WEFT_DIMS_MAX; k++) {
@@ -35,6 +37,7 @@ char *weft_tensor_label(char *buffer, const char *what, uint32_t number, const c
 
 char *weft_boundary_text(char *buffer, size_t size, const struct weft_boundary *boundary,
                          bool gradients) {
+  assert(size > 0 && boundary->tensor_count <= WEFT_TENSORS_MAX);
   size_t used = 0;
   buffer[0] = '\0';
   for (uint32_t k = 0; k < boundary->tensor_count && used + 1 < size; k++) {

@@ -1,4 +1,5 @@
 /* The graph file: JSON to struct weft_graph, strictly. Stages are named by number or by name. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,6 +316,7 @@ enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const 
 }
 
 void weft_graph_print(const struct weft_graph *graph, struct weft_json *json, const char *key) {
+  assert(json != NULL);
   if (graph == NULL) {
     return;
   }

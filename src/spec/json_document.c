@@ -149,6 +149,7 @@ static void name_field(const struct scan *scan, char *field, size_t size) {
 }
 
 void weft_json_point(struct weft_json_place *place, const char *text, size_t offset) {
+  assert(place != NULL && text != NULL);
   place->line = 1;
   size_t line_begin = 0;
   for (size_t at = 0; at < offset; at++) {
@@ -174,6 +175,7 @@ static struct weft_json_place place_of(const struct scan *scan, bool found) {
 
 struct weft_json_place weft_json_find(const char *text, size_t size,
                                       const struct weft_json_path *path) {
+  assert(path != NULL && (text != NULL || size == 0));
   struct scan scan = {.text = text, .size = size};
   do {
     if (next(&scan) && is_at(&scan, path)) {
@@ -184,6 +186,7 @@ struct weft_json_place weft_json_find(const char *text, size_t size,
 }
 
 struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset) {
+  assert(offset <= size);
   struct scan scan = {.text = text, .size = size};
   struct scan last = scan;
   for (;;) {
@@ -244,6 +247,7 @@ enum weft_status weft_json_document_unexpected(const struct weft_json_document *
 enum weft_status weft_json_document_require(const struct weft_json_document *document,
                                             const json_t *object, const char *hint, const char *key,
                                             const char *expected) {
+  assert(object != NULL && key != NULL && expected != NULL);
   if (json_object_get(object, key) != NULL) {
     return WEFT_OK;
   }

@@ -1,4 +1,5 @@
 /* Where a run got stuck: each cycle of waits as a finding, in words. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -137,6 +138,7 @@ static bool count_stuck_ranks(const struct weft_liveness_run *run, uint32_t *stu
 }
 
 bool weft_report_deadlocks(struct weft_liveness_run *run) {
+  assert(run->context != NULL && run->machine.states != NULL);
   struct weft_wait_cycles found;
   uint32_t stuck;
   if (!count_stuck_ranks(run, &stuck)) {

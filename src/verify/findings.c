@@ -92,6 +92,7 @@ struct weft_finding *weft_findings_last(struct weft_findings *findings) {
 
 bool weft_findings_any(const struct weft_findings *findings, enum weft_rule first,
                        enum weft_rule last) {
+  assert(first <= last && last < WEFT_RULE_COUNT);
   for (unsigned rule = first; rule <= (unsigned)last; rule++) {
     if (findings->count[rule] > 0) {
       return true;
@@ -133,9 +134,11 @@ static void trim(struct weft_findings *findings) {
     }
   }
   findings->list_count = kept;
+  assert(kept <= findings->max + WEFT_RULE_COUNT);
 }
 
 void weft_findings_report(struct weft_findings *findings, struct weft_report *report) {
+  assert(findings->list_count <= findings->list_capacity && report != NULL);
   uint64_t all = 0;
   for (unsigned rule = 0; rule < WEFT_RULE_COUNT; rule++) {
     all += findings->count[rule];

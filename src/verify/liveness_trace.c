@@ -73,6 +73,7 @@ static bool run_trace(struct trace *trace, struct weft_arena *kept, struct weft_
     }
   }
   report->wait_count = trace->count - report->move_count;
+  assert(trace->count <= cells + machine->agents.count);
   return true;
 }
 

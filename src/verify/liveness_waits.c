@@ -1,6 +1,7 @@
 /* Waits of agents; see liveness_waits.h. */
 #include "verify/liveness_waits.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -84,6 +85,7 @@ static bool next_input(const struct weft_liveness_run *run, uint32_t rank,
 
 bool weft_wait_next(const struct weft_liveness_run *run, uint32_t agent,
                     struct weft_wait_cursor *cursor, struct weft_wait *wait) {
+  assert(agent < run->machine.agents.count && weft_machine_is_stuck(&run->machine, agent));
   const struct weft_agent_state *state = &run->machine.states[agent];
   const struct weft_action *cell = weft_machine_next(&run->machine, agent);
   const uint32_t rank = weft_agent_rank(&run->machine.agents, agent);
@@ -216,6 +218,7 @@ static uint32_t measure_cycle(struct search *search, uint32_t start, uint32_t li
 
 /* Notes the cycle that from[] leads back along, and takes its agents out. */
 static void note_cycle(struct search *search, uint32_t member, uint32_t length) {
+  assert(length > 0 && search->found->count < search->found->agent_count);
   struct weft_wait_cycles *found = search->found;
   struct weft_wait_cycle *cycle = &found->cycles[found->count];
   *cycle =
@@ -268,6 +271,7 @@ static int compare_cycles(const void *a, const void *b) {
 }
 
 bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found) {
+  assert(run->machine.states != NULL && found != NULL);
   const uint32_t agents = run->machine.agents.count;
   struct weft_arena arena = {.allocator = run->context->allocator};
   struct search search = {

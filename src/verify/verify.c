@@ -7,6 +7,7 @@
 #include <weft/support.h>
 
 #include "ir/pairs.h"
+#include "ir/program.h"
 #include "verify/verify_context.h"
 
 struct weft_verify_options weft_verify_options_default(void) {
@@ -16,6 +17,8 @@ struct weft_verify_options weft_verify_options_default(void) {
 
 struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank,
                                 uint64_t record) {
+  assert(rank < program->rank_count && record >= program->row_begin[rank] &&
+         record < program->row_begin[rank + 1]);
   uint64_t step = 0, cell = program->row_begin[rank];
   for (;; step++) {
     const uint64_t next = cell + weft_cell_records(&program->actions[cell]);
@@ -316,6 +319,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
   WEFT_NEED(program, error);
   WEFT_NEED(out, error);
   const struct weft_verify_options standard = weft_verify_options_default();
+  assert(weft_program_is_sound(program));
   options = options != NULL ? options : &standard;
   if (weft_channel_model_info(options->model.channel) == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
@@ -353,6 +357,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
     return status;
   }
   weft_findings_report(&context.findings, &owned->report);
+  assert(owned->report.ok || owned->report.finding_count > 0);
   *out = &owned->report;
   return WEFT_OK;
 }

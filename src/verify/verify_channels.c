@@ -25,6 +25,7 @@ WEFT_GRAPH_INLINE void check_receive(struct channel_check *check, const struct w
   }
   const uint32_t edge = weft_edge_of_send(graph, send);
   const uint32_t position = check->received[edge]++;
+  assert(check->queue.first[edge] + position < check->queue.first[edge + 1]);
   const struct weft_action sent =
       program->actions[check->queue.messages[check->queue.first[edge] + position]];
   if (sent.microbatch == send.microbatch || check->reported[edge]) {

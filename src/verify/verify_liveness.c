@@ -30,6 +30,7 @@ static uint32_t next_capacity(const struct weft_machine *machine) {
 static uint32_t find_capacity(struct weft_machine *machine) {
   uint32_t capacity;
   while (machine->has_transfers && (capacity = next_capacity(machine)) != WEFT_CAPACITY_UNLIMITED) {
+    assert(capacity > machine->capacity);
     weft_machine_go_on(machine, capacity);
   }
   for (uint32_t a = 0; a < machine->agents.count; a++) {

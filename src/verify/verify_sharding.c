@@ -180,6 +180,7 @@ static struct weft_place row_end(const struct weft_verify_context *context, enum
 }
 
 static void check_tie_missing(const struct shard_check *check) {
+  assert(check->context->stage_count > 0);
   struct weft_verify_context *context = check->context;
   const uint32_t last = context->stage_count - 1;
   const bool first_tied = check->stages[0].tied, last_tied = check->stages[last].tied;

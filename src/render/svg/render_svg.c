@@ -35,6 +35,7 @@ uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action) 
 }
 
 uint32_t weft_svg_line_count(const struct weft_svg *svg, uint32_t stage) {
+  assert(stage < svg->picture->simulation->program->stage_count);
   const uint32_t count = svg->colour_by == WEFT_COLOUR_BY_OP ? svg->chunk_of[stage] : 0;
   return count < WEFT_STAGE_LINES_MAX ? count : WEFT_STAGE_LINES_MAX;
 }

@@ -7,6 +7,8 @@
  * columns would differ by cells otherwise, and look jagged. */
 #include "render/svg/svg_cluster.h"
 
+#include <assert.h>
+
 #define GAP_MIN 0.75 /* pixels of idle time that are always seen */
 #define TINY 1e-6    /* pixels that are rounding errors */
 
@@ -51,6 +53,7 @@ static void start(const struct weft_svg *svg, struct weft_svg_cluster *cluster, 
 
 void weft_svg_cluster_add(struct weft_svg *svg, struct weft_svg_cluster *cluster,
                           const struct weft_svg_cell *cell, double begin, double end, double top) {
+  assert(begin <= end && cell->count > 0);
   const uint32_t colour = weft_svg_colour(svg, cell->items[0].action);
   while (end - begin > TINY) {
     const bool goes_on = cell->count == 1 && is_plain(cluster, colour);

@@ -13,6 +13,8 @@
 
 #include "render/memory_columns.h"
 
+#include <assert.h>
+
 #include <weft/support.h>
 #include "render/palette.h"
 #include "render/timeline.h"
@@ -76,6 +78,7 @@ double weft_svg_text_width(const char *data, size_t size, double font_size);
 /* ---- Layout ---- */
 
 static inline double weft_svg_x(const struct weft_svg *svg, int64_t tick) {
+  assert(svg->extent.begin < svg->extent.end);
   return svg->plot_left + ((double)tick - (double)svg->extent.begin) * svg->plot_width /
                               ((double)svg->extent.end - (double)svg->extent.begin);
 }

@@ -1,4 +1,5 @@
 /* What is drawn around the cells: title, lanes, grid lines, names of ranks, axis. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -162,6 +163,7 @@ void weft_svg_add_ground(struct weft_svg *svg) {
 }
 
 void weft_svg_add_axis(struct weft_svg *svg) {
+  assert(svg->extent.begin < svg->extent.end);
   const struct weft_costs *costs = svg->picture->costs;
   const struct axis axis = axis_of(svg);
   const double y = rows_bottom(svg);
@@ -209,6 +211,7 @@ static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
 }
 
 void weft_svg_add_row_labels(struct weft_svg *svg) {
+  assert(svg->row.lane > 0);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
   const double size = svg->row.lane >= 18 ? SMALL_SIZE : 9;
   for (uint32_t rank = 0; rank < rank_count; rank++) {

@@ -12,6 +12,7 @@ static double lines_pitch(double height) { return height < 24 ? height / 8 : 3; 
 
 void weft_svg_add_lines(struct weft_svg *svg, uint32_t count, double x, double y, double width,
                         double height, uint32_t colour) {
+  assert(colour <= 0xffffff);
   const double pitch = lines_pitch(height);
   for (uint32_t i = 0; i < count && width >= LINED_MIN; i++) {
     weft_svg_rect(svg->text, x, y + height - (i + 1) * pitch, width, pitch / 2,

@@ -1,4 +1,5 @@
 /* The legend: a swatch and a word for every colour that the picture uses. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -137,6 +138,7 @@ static void add_ops(struct legend *legend) {
 }
 
 double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
+  assert(svg->picture != NULL && top >= 0);
   struct legend legend = {.svg = svg, .x = svg->plot_left, .y = top, .draw = draw};
   if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
     add_stages(&legend);

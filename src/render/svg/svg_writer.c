@@ -55,6 +55,7 @@ void weft_svg_rect(struct weft_text *text, double x, double y, double width, dou
 
 void weft_svg_text_begin(struct weft_text *text, double x, double y, double size,
                          const char *anchor, uint32_t colour) {
+  assert(size > 0 && anchor != NULL && colour <= 0xffffff);
   weft_text_add(text, "<text");
   weft_svg_attribute(text, "x", x);
   weft_svg_attribute(text, "y", y);
@@ -74,6 +75,7 @@ static const uint8_t letter_widths[] = {
     56, 22, 22, 50, 22, 83, 56, 56, 56,  56, 33, 50, 28, 56, 50, 72, 50, 50, 50, 33, 26, 33, 58};
 
 double weft_svg_text_width(const char *data, size_t size, double font_size) {
+  assert((data != NULL || size == 0) && font_size > 0);
   const double wider = 1.17; /* the fonts that stand in for it are wider */
   double width = 0;
   for (size_t i = 0; i < size; i++) {

@@ -1,6 +1,7 @@
 /* The sentences under a timeline. */
 #include "render/text/text_summary.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -99,6 +100,7 @@ static void add_idle(struct weft_text *text, const struct weft_picture *picture)
 }
 
 void weft_text_summary_add(struct weft_text *text, const struct weft_picture *picture) {
+  assert(picture->simulation != NULL && picture->simulation->program != NULL);
   const struct weft_simulation *simulation = picture->simulation;
   weft_text_add(text, "makespan ");
   add_time(text, picture, simulation->makespan);

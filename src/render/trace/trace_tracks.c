@@ -43,6 +43,7 @@ static size_t most_lanes(const struct weft_simulation *simulation) {
 
 bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
                       const struct weft_simulation *simulation) {
+  assert(simulation != NULL && simulation->program != NULL);
   tracks->allocator = allocator;
   tracks->program = simulation->program;
   tracks->track_count = count_tracks(simulation->program);
@@ -106,6 +107,7 @@ uint32_t weft_lane_sort_index(const struct weft_lane *lane) { return 1 + lane->t
 
 void weft_lane_add_name(const struct weft_tracks *tracks, const struct weft_lane *lane,
                         struct weft_text *text) {
+  assert(lane->track < count_tracks(tracks->program));
   if (lane->track == TRACK_COLLECTIVES) {
     weft_text_add(text, "collectives");
   } else {

@@ -150,6 +150,7 @@ static enum weft_status check_stages(const struct weft_executor *executor,
 
 /* The first loss of the pipeline. */
 static uint32_t first_loss(const struct weft_executor *executor) {
+  assert(executor->stage_count > 0);
   uint32_t stage = 0;
   while (!weft_graph_is_loss(executor->graph, stage, executor->stage_count)) {
     stage++;
@@ -252,6 +253,7 @@ static const struct weft_boundary *output_boundary(const struct weft_stage_feeds
 enum weft_status weft_stage_feeds_begin(struct weft_stage_feeds *feeds,
                                         const struct weft_batch *batch, const struct weft_row *row,
                                         struct weft_error *error) {
+  assert(batch != NULL && row->own_count == feeds->executor->own_count);
   struct weft_device *device = feeds->executor->options->device;
   const uint32_t m = batch->microbatch_count;
   WEFT_TRY(check_stages(feeds->executor, batch, error));
@@ -302,6 +304,7 @@ static const double *sum_losses(const struct weft_stage_feeds *feeds, uint32_t m
 enum weft_status weft_stage_feeds_end(struct weft_stage_feeds *feeds, bool want_losses,
                                       bool want_outputs, uint32_t microbatch_count,
                                       struct weft_step_result *result, struct weft_error *error) {
+  assert(result != NULL);
   uint32_t h = 0;
   if (!want_losses && !want_outputs) {
     return WEFT_OK;

@@ -2,7 +2,10 @@
  * asks for the times, or from the clocks that a recording has noted beside its work. */
 #include "run/executor/executor.h"
 
+#include <assert.h>
+
 void weft_executor_read_clocks(struct weft_executor *executor) {
+  assert(executor->device != NULL);
   struct weft_device_work *work = executor->device;
   for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
     work->ends[k] = work->base_ns + (int64_t)(work->clocks[k + 1] - *work->begin_clock);
@@ -24,6 +27,7 @@ static enum weft_status read_event(const struct weft_device_work *work,
 /* The row's, from its cells' starts and ends; with ranks, from the ends of what they wait for. */
 void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks) {
+  assert(executor->device != NULL && executor->row != NULL);
   const struct weft_device_work *work = executor->device;
   const struct weft_row *row = executor->row;
   if (work->ends == NULL || row->times == NULL) {
@@ -79,6 +83,7 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 /* A replay of this rank alone: transfers come one after the other, and each after the cell before
  * it in the row; cells also wait for what they receive. */
 void weft_executor_write_replayed(const struct weft_executor *executor) {
+  assert(executor->device->replaying);
   const struct weft_device_work *work = executor->device;
   const struct weft_row *row = executor->row;
   if (work->ends == NULL || row->times == NULL) {

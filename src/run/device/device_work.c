@@ -324,6 +324,7 @@ static enum weft_status await_event(struct weft_executor *executor, struct weft_
 
 enum weft_status weft_executor_order_after(struct weft_executor *executor,
                                            struct weft_message *message, struct weft_error *error) {
+  assert(message->event != NULL);
   struct weft_device_work *work = executor->device;
   assert(message->event != NULL);
   if (message->event_rank == executor->transport->rank ||
@@ -358,6 +359,7 @@ static enum weft_status enqueue_fork(const struct weft_device_work *work,
 enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell,
                                           struct weft_error *error) {
+  assert(executor->device->enqueued < executor->device->event_room);
   struct weft_device_work *work = executor->device;
   if (work->starts != NULL && work->recording == NULL) {
     const uint32_t k = work->enqueued;
@@ -399,6 +401,7 @@ static enum weft_status enqueue_end(const struct weft_device_work *work, bool jo
 
 enum weft_status weft_executor_end_cell(struct weft_executor *executor,
                                         const struct weft_action *cell, struct weft_error *error) {
+  assert(executor->device->enqueued < executor->device->event_room);
   struct weft_device_work *work = executor->device;
   if (weft_executor_recording_failed(executor)) {
     return WEFT_OK;
@@ -435,6 +438,7 @@ static uint32_t cells_done(const struct weft_device_work *work) {
 }
 
 void weft_executor_look_at_device(struct weft_executor *executor) {
+  assert(executor->device != NULL);
   struct weft_device_work *work = executor->device;
   const uint32_t done = cells_done(work);
   if (done != work->seen) {
@@ -473,6 +477,7 @@ static const struct weft_device_transfer *find_transfer(const struct weft_device
 
 /* The rank whose work the cell waits for that is the device's next; UINT32_MAX: it runs. */
 static uint32_t find_awaited(const struct weft_device_work *work) {
+  assert(work->seen <= work->enqueued);
   for (uint32_t w = 0; work->ranks != NULL && w < work->wait_count; w++) {
     const struct weft_device_wait *wait = &work->waits[w];
     const struct weft_executor *of = work->ranks[wait->rank];
@@ -486,6 +491,7 @@ static uint32_t find_awaited(const struct weft_device_work *work) {
 
 enum weft_status weft_executor_watch_device(struct weft_executor *executor,
                                             struct weft_error *error) {
+  assert(executor->device != NULL && executor->row != NULL);
   struct weft_device_work *work = executor->device;
   const struct weft_row *row = executor->row;
   weft_executor_read_clock(executor);
@@ -611,6 +617,7 @@ static void name_candidates(const struct weft_executor *const *ranks,
 
 enum weft_status weft_executor_fail_device(struct weft_executor *executor,
                                            struct weft_error *error) {
+  assert(executor->device != NULL && error->status < 0);
   const struct weft_executor *own[] = {executor};
   const bool together = executor->device->ranks != NULL;
   const struct weft_executor *const *ranks = together ? executor->device->ranks : own;

@@ -101,6 +101,7 @@ static void link_port(const struct weft_executor *executor, const struct weft_ro
       (uint16_t)(in ? near->in_count : 0); /* in-edges and out-edges, each ascending */
   while (ports[port->near_port].other != stage->stage) {
     port->near_port++;
+    assert(port->near_port < near->port_count);
   }
 }
 
@@ -130,6 +131,7 @@ static bool has_gradients(const struct weft_executor *executor, const struct wef
 
 void weft_executor_link_stage(const struct weft_executor *executor, const struct weft_row *first,
                               struct weft_executor_stage *stage) {
+  assert(stage->in_count >= 1 && stage->port_count > stage->in_count);
   stage->impl = executor->options->stages[stage->stage];
   for (uint32_t n = 0; n < stage->port_count; n++) {
     link_port(executor, first, stage, n, &stage->ports[n]);
@@ -213,6 +215,7 @@ struct ends {
 
 static void add_end(struct ends *ends, const struct weft_port *port, bool sends, bool gradients,
                     uint32_t buffers) {
+  assert(ends->items != NULL && ends->contents != NULL);
   const struct weft_buffer_pool *pool = gradients ? port->gradients : port->activations;
   if (pool != NULL) {
     const char *content = weft_boundary_text(ends->contents[ends->count], WEFT_CONTENT_MAX,

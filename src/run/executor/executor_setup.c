@@ -127,6 +127,7 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
 static enum weft_status check_ops(const struct weft_executor *executor,
                                   const struct weft_executor_stage *stage,
                                   const struct weft_row_stage *needs, struct weft_error *error) {
+  assert(stage->impl != NULL && stage->impl->ops != NULL);
   const struct weft_stage_ops *ops = stage->impl->ops;
   const char *name = ops->name != NULL ? ops->name : "unnamed";
   const bool can_split = ops->backward_input != NULL && ops->backward_weight != NULL;
@@ -169,6 +170,7 @@ static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
 /* Of an edge inside the rank, the stage that holds a message counts it. */
 static enum weft_status fit_pools(const struct weft_executor_stage *stage,
                                   const struct weft_row_port *needs, struct weft_error *error) {
+  assert(stage->in_count >= 1 && stage->port_count > stage->in_count);
   for (uint32_t n = 0; n < stage->port_count; n++) {
     const struct weft_port *port = &stage->ports[n];
     const bool in = n < stage->in_count;

@@ -48,6 +48,7 @@ static enum weft_status copy_tensors(struct weft_tensors *to, const struct weft_
 enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
                                             const struct weft_sub_action *sub,
                                             struct weft_error *error) {
+  assert(sub->stage->shares);
   const struct weft_executor_stage *stage = sub->stage;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     uint32_t first;
@@ -161,6 +162,7 @@ static bool can_add(const struct weft_executor *executor, const struct weft_buff
 enum weft_status weft_executor_check_shared(const struct weft_executor *executor,
                                             const struct weft_executor_stage *stage,
                                             struct weft_error *error) {
+  assert(stage->shares);
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     const struct weft_port *port = &stage->ports[n];
     uint32_t first;

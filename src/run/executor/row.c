@@ -49,6 +49,7 @@ struct counting {
 };
 
 bool weft_row_find_stage(const struct weft_row *row, uint32_t stage, uint32_t *index) {
+  assert(index != NULL);
   uint32_t low = 0;
   for (uint32_t count = row->own_count; count > 1; count -= count / 2) {
     low += row->own_stages[low + count / 2] <= stage ? count / 2 : 0;
@@ -309,6 +310,7 @@ static void count_ports(const struct weft_program *program, uint32_t s,
 /* `losses`: how many stages before it are losses. */
 static void fill_ports(const struct weft_program *program, uint32_t s, uint32_t losses,
                        const struct weft_row_stage *stage, struct weft_row_port *ports) {
+  assert(s < program->stage_count && stage->in_count >= 1);
   const struct weft_graph *graph = program->graph;
   const struct weft_action forward = weft_action_make(WEFT_OP_F, s, 0);
   const uint32_t edges = weft_graph_edge_count(graph, program->stage_count);
@@ -387,6 +389,7 @@ static enum weft_status fill(const struct weft_allocator *allocator, struct weft
     return weft_fail_memory(error, row->held_bytes);
   }
   find_ports(row);
+  assert(row->port_count >= 2 * row->own_count);
   record_ops(row);
   return count_needs(allocator, row, forward_ahead, error);
 }

@@ -2,6 +2,7 @@
  * relies on its values. */
 #include "run/hang/diagnosis_text.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,7 @@ char *weft_diagnosis_action(struct weft_action action, char buffer[WEFT_DIAGNOSI
 }
 
 char *weft_diagnosis_place(const struct weft_rank_state *state, char buffer[WEFT_DIAGNOSIS_WORD]) {
+  assert(state != NULL);
   char action[WEFT_DIAGNOSIS_WORD];
   const bool in_transfer = weft_op_in(state->action.op, WEFT_OPS_SEND | WEFT_OPS_RECV);
   buffer[0] = '\0';

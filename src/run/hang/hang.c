@@ -62,6 +62,7 @@ void weft_hang_refresh(struct weft_transport *transport) {
 enum weft_status weft_hang_take(const struct weft_allocator *allocator,
                                 struct weft_transport *transport, struct weft_hang *hang,
                                 struct weft_error *error) {
+  assert(transport->rank_count > 0);
   const struct weft_transport_ops *ops = transport->ops;
   const uint32_t p = transport->rank_count;
   assert(p > 0);

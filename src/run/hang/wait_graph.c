@@ -70,6 +70,7 @@ static uint32_t find_missing(struct graph *graph, uint64_t step) {
 
 /* The row of the program that a rank runs: replicas have consecutive ranks. */
 static uint32_t row_of(const struct graph *graph, uint32_t rank) {
+  assert(graph->program != NULL && graph->program->rank_count > 0);
   const uint32_t rows = graph->program->rank_count;
   return (uint32_t)(((uint64_t)rank + rows - graph->first_rank % rows) % rows);
 }
@@ -78,6 +79,7 @@ static uint32_t row_of(const struct graph *graph, uint32_t rank) {
  * microbatch (of a transfer: over the same edge), sub-actions included; UINT64_MAX: none. */
 static uint64_t cell_of(const struct weft_program *program, uint32_t row, uint32_t ops,
                         struct weft_action action) {
+  assert(row < program->rank_count);
   const uint32_t transfers = WEFT_OPS_SEND | WEFT_OPS_RECV;
   uint64_t at = program->row_begin[row];
   const uint64_t end = program->row_begin[row + 1];
@@ -278,6 +280,7 @@ static uint32_t next_of(struct graph *graph, uint32_t rank) {
 
 /* Measures the cycle that `rank` is on. False when it is on none. */
 static bool measure_cycle(struct graph *graph, uint32_t rank, struct weft_wait_graph_end *end) {
+  assert(rank < graph->rank_count);
   uint32_t at = rank;
   end->culprit = rank;
   for (uint32_t length = 1; length <= graph->rank_count; length++) {
@@ -297,6 +300,7 @@ static bool measure_cycle(struct graph *graph, uint32_t rank, struct weft_wait_g
 /* Moves from the reporter to its first rank on the cycle: two walkers, one of them ahead
  * by the length of the cycle, meet there. */
 static uint32_t moves_to_cycle(struct graph *graph, uint32_t reporter, uint32_t length) {
+  assert(reporter < graph->rank_count && length > 0);
   uint32_t ahead = reporter, behind = reporter, moves = 0;
   for (uint32_t k = 0; k < length && ahead != NOBODY; k++) {
     ahead = next_of(graph, ahead);

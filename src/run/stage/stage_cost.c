@@ -105,6 +105,7 @@ static enum weft_status spin_on_device(const struct weft_stage_call *call, int64
 
 static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *call,
                              enum weft_op op, struct weft_error *error) {
+  assert(call != NULL);
   struct weft_cost_stage *cost = (struct weft_cost_stage *)stage;
   const int64_t time = cost->times[op];
   assert(time >= 0);

@@ -85,6 +85,7 @@ static enum weft_status add_up(const struct weft_linear_stage *linear,
 
 /* Of the backward of the weights: what add_up() has found before. */
 static const struct weft_tensors *first_of(const struct weft_tensors *tensors, uint32_t count) {
+  assert(tensors != NULL && count > 0);
   uint32_t k = 0;
   while (k + 1 < count && tensors[k].count == 0) {
     k++;
@@ -277,6 +278,7 @@ void weft_linear_stage_finish(struct weft_linear_stage *stage) {
 // NOLINTBEGIN(readability-non-const-parameter): weft_copy() writes it
 enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
                                         float *host, struct weft_error *error) {
+  assert(stage != NULL);
   // NOLINTEND(readability-non-const-parameter)
   WEFT_NEED(stage, error);
   WEFT_NEED(host, error);

@@ -1,6 +1,7 @@
 /* Whether a step can be recorded; see recording.h. */
 #include "run/step/recording.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,7 @@ const char *weft_recording_reason_text(uint32_t reason) {
 }
 
 enum weft_recording_reason weft_recording_reason_of_pipeline(const struct weft_pipeline *pipeline) {
+  assert(pipeline != NULL);
   const struct weft_executor *executor = &pipeline->executor;
   if (executor->device == NULL || pipeline->options.device->ops->capture_begin == NULL) {
     return WEFT_RECORDING_NO_DEVICE;
@@ -78,6 +80,7 @@ static uint64_t hash_tensors(const struct weft_tensors *items, uint32_t count, u
 }
 
 struct weft_recording_key weft_recording_key_of(const struct weft_pipeline *pipeline) {
+  assert(pipeline->last_row != NULL);
   const struct weft_executor *executor = &pipeline->executor;
   const uint32_t count = pipeline->last_row->program->microbatch_count;
   struct weft_recording_key key;

@@ -602,6 +602,7 @@ static void drive(void *const *items, uint32_t count) {
 
 enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
                                             struct weft_error *error) {
+  assert(pipeline->transport->ops->step_barrier != NULL);
   struct weft_transport *transport = pipeline->transport;
   const int64_t limit = pipeline->options.stall_limit;
   pipeline->driven_error = error;

@@ -127,6 +127,7 @@ static void set_reason(char reason[600], struct weft_pipeline *pipeline, uint32_
 
 enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline,
                                           struct weft_error *error) {
+  assert(pipeline->rank_recording == NULL);
   const uint32_t first = pipeline->options.first_rank;
   const uint32_t members = pipeline->rows->program->rank_count;
   if (!weft_executor_is_enqueued(&pipeline->executor) || pipeline->handshakes == NULL) {
@@ -163,6 +164,7 @@ void weft_rank_recording_begin_step(struct weft_pipeline *pipeline) {
 
 static enum weft_status gather(struct weft_rank_recording *recording, const void *from, void *to,
                                uint64_t bytes, struct weft_error *error) {
+  assert(recording->group != NULL && bytes > 0);
   recording->collective =
       (struct weft_collective){.kind = WEFT_ALL_GATHER, .from = from, .to = to, .bytes = bytes};
   return recording->group->ops->start(recording->group, &recording->collective, error);
@@ -222,6 +224,7 @@ static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_e
 /* What headers would say. */
 static enum weft_status check_vote(struct weft_pipeline *pipeline, uint32_t k,
                                    struct weft_error *error) {
+  assert(k < pipeline->rank_recording->group->size);
   const struct weft_rank_recording *recording = pipeline->rank_recording;
   const struct vote *other = &recording->votes[k];
   if (other->step == recording->vote.step && other->program == recording->vote.program) {
@@ -383,6 +386,7 @@ static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error
 
 /* The batch is before it in the stream. */
 static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error *error) {
+  assert(pipeline->rank_recording->recorded != NULL);
   struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
@@ -440,6 +444,7 @@ static enum weft_status act_on_votes(struct weft_pipeline *pipeline, struct weft
 
 enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
                                              struct weft_error *error) {
+  assert(pipeline->rank_recording != NULL && pipeline->executor.device != NULL);
   struct weft_rank_recording *recording = pipeline->rank_recording;
   if (recording->state == UNDECIDED) {
     WEFT_TRY(begin_vote(pipeline, error));
