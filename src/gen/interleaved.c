@@ -272,24 +272,16 @@ static enum weft_status spread_rows(const struct weft_shape *shape, struct weft_
 
 static enum weft_status insert_bubbles(const struct weft_shape *shape, struct weft_program *table,
                                        struct weft_error *error) {
-  const struct weft_allocator *allocator = table->allocator;
+  WEFT_SCOPED_ARENA arena = {.allocator = table->allocator};
   const uint32_t p = shape->ranks;
   const uint64_t forwards = (uint64_t)p * shape->stages_per_rank * shape->microbatches;
-  struct steps steps = {.of_forward = weft_array_allocate(allocator, forwards, sizeof(uint32_t)),
-                        .row_cells = weft_array_allocate_zero(allocator, p, sizeof(uint64_t)),
-                        .at = weft_array_allocate(allocator, p + 1u, sizeof(uint64_t))};
-  enum weft_status status;
-  if (steps.of_forward == NULL || steps.row_cells == NULL || steps.at == NULL) {
-    status = weft_fail_memory(error, forwards * sizeof(uint32_t));
-  } else {
-    memset(steps.of_forward, 0xff, forwards * sizeof(uint32_t));
-    memcpy(steps.at, table->row_begin, p * sizeof(uint64_t));
-    status = spread_rows(shape, table, &steps, error);
-  }
-  weft_array_free(allocator, steps.of_forward, forwards, sizeof(uint32_t));
-  weft_array_free(allocator, steps.row_cells, p, sizeof(uint64_t));
-  weft_array_free(allocator, steps.at, p + 1u, sizeof(uint64_t));
-  return status;
+  struct steps steps = {.of_forward = weft_arena_allocate(&arena, forwards, sizeof(uint32_t)),
+                        .row_cells = weft_arena_allocate(&arena, p, sizeof(uint64_t)),
+                        .at = weft_arena_allocate(&arena, p + 1u, sizeof(uint64_t))};
+  WEFT_TRY(weft_arena_status(&arena, error));
+  memset(steps.of_forward, 0xff, forwards * sizeof(uint32_t));
+  memcpy(steps.at, table->row_begin, p * sizeof(uint64_t));
+  return spread_rows(shape, table, &steps, error);
 }
 
 static double zb_bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {

@@ -73,16 +73,14 @@ enum weft_status weft_program_match(const struct weft_program *program, uint32_t
   assert(matches != NULL || program->action_count == 0);
   size_t messages;
   WEFT_TRY(weft_messages_count(program, &messages, error));
-  uint32_t *first_send = weft_array_allocate(program->allocator, messages, sizeof *first_send);
-  if (first_send == NULL) {
-    return weft_fail_memory(error, messages * sizeof *first_send);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = program->allocator};
+  uint32_t *first_send = weft_arena_allocate(&arena, messages, sizeof *first_send);
+  WEFT_TRY(weft_arena_status(&arena, error));
   memset(first_send, 0xff, messages * sizeof *first_send); /* WEFT_MATCH_NONE */
   if (program->action_count > 0) {
     memset(matches, 0xff, program->action_count * sizeof *matches);
   }
   WEFT_TWICE(graph, program->graph, match_transfers(program, graph, first_send, matches));
   pair_ties(program, matches);
-  weft_array_free(program->allocator, first_send, messages, sizeof *first_send);
   return WEFT_OK;
 }

@@ -547,6 +547,7 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error)); /* guards the bit maps */
   const uint64_t stage_words = (program->microbatch_count + 63u) / 64u;
+  WEFT_SCOPED_ARENA arena = {.allocator = input->allocator};
   struct transfer_pass pass = {
       .input = input,
       .graph = program->graph,
@@ -554,24 +555,15 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .microbatch_count = program->microbatch_count,
       .stage_words = stage_words,
       .split_stage = n,
-      .stages = weft_array_allocate_zero(input->allocator, n, sizeof(struct stage)),
-      .activation_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
-      .gradient_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
-      .walkers = weft_array_allocate(input->allocator, p, sizeof(struct walker)),
-      .row_sizes = weft_array_allocate_zero(input->allocator, p, sizeof(uint64_t))};
-  enum weft_status status;
-  if (weft_bits_init(&pass.running, input->allocator, p) && pass.stages != NULL &&
-      pass.activation_made != NULL && pass.gradient_made != NULL && pass.walkers != NULL &&
-      pass.row_sizes != NULL) {
-    status = run(&pass, out, error);
-  } else {
-    status = weft_fail_memory(error, n * stage_words * 8);
-  }
-  weft_array_free(input->allocator, pass.stages, n, sizeof(struct stage));
-  weft_array_free(input->allocator, pass.activation_made, n * stage_words, 8);
-  weft_array_free(input->allocator, pass.gradient_made, n * stage_words, 8);
-  weft_array_free(input->allocator, pass.walkers, p, sizeof(struct walker));
-  weft_array_free(input->allocator, pass.row_sizes, p, sizeof(uint64_t));
+      .stages = weft_arena_allocate(&arena, n, sizeof(struct stage)),
+      .activation_made = weft_arena_allocate(&arena, n * stage_words, 8),
+      .gradient_made = weft_arena_allocate(&arena, n * stage_words, 8),
+      .walkers = weft_arena_allocate(&arena, p, sizeof(struct walker)),
+      .row_sizes = weft_arena_allocate(&arena, p, sizeof(uint64_t))};
+  WEFT_TRY(weft_arena_status(&arena, error));
+  const enum weft_status status = weft_bits_init(&pass.running, input->allocator, p)
+                                      ? run(&pass, out, error)
+                                      : weft_fail_memory(error, p / 8u);
   weft_bits_finish(&pass.running);
   return status;
 }

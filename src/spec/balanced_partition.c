@@ -182,26 +182,16 @@ static void add_up(const double *weights, uint32_t count, uint64_t *sums) {
   }
 }
 
-static bool allocate(struct partition *partition, const struct weft_allocator *allocator) {
+static enum weft_status allocate(struct partition *partition, struct weft_arena *arena,
+                                 struct weft_error *error) {
   const size_t ends = (size_t)partition->count + 1, stages = (size_t)partition->stage_count + 1;
-  partition->sums = weft_array_allocate(allocator, ends, sizeof *partition->sums);
-  partition->earliest = weft_array_allocate(allocator, stages, sizeof *partition->earliest);
-  partition->latest = weft_array_allocate(allocator, stages, sizeof *partition->latest);
-  partition->before = weft_array_allocate_zero(allocator, ends, sizeof *partition->before);
-  partition->squares = weft_array_allocate_zero(allocator, ends, sizeof *partition->squares);
-  partition->best = weft_array_allocate(allocator, stages * ends, sizeof *partition->best);
-  return partition->sums != NULL && partition->earliest != NULL && partition->latest != NULL &&
-         partition->before != NULL && partition->squares != NULL && partition->best != NULL;
-}
-
-static void release(struct partition *partition, const struct weft_allocator *allocator) {
-  const size_t ends = (size_t)partition->count + 1, stages = (size_t)partition->stage_count + 1;
-  weft_array_free(allocator, partition->sums, ends, sizeof *partition->sums);
-  weft_array_free(allocator, partition->earliest, stages, sizeof *partition->earliest);
-  weft_array_free(allocator, partition->latest, stages, sizeof *partition->latest);
-  weft_array_free(allocator, partition->before, ends, sizeof *partition->before);
-  weft_array_free(allocator, partition->squares, ends, sizeof *partition->squares);
-  weft_array_free(allocator, partition->best, stages * ends, sizeof *partition->best);
+  partition->sums = weft_arena_allocate(arena, ends, sizeof *partition->sums);
+  partition->earliest = weft_arena_allocate(arena, stages, sizeof *partition->earliest);
+  partition->latest = weft_arena_allocate(arena, stages, sizeof *partition->latest);
+  partition->before = weft_arena_allocate(arena, ends, sizeof *partition->before);
+  partition->squares = weft_arena_allocate(arena, ends, sizeof *partition->squares);
+  partition->best = weft_arena_allocate(arena, stages * ends, sizeof *partition->best);
+  return weft_arena_status(arena, error);
 }
 
 enum weft_status weft_balanced_partition(const struct weft_allocator *allocator,
@@ -214,14 +204,11 @@ enum weft_status weft_balanced_partition(const struct weft_allocator *allocator,
   }
   struct partition partition = {.count = count, .stage_count = stage_count};
   WEFT_TRY(check(weights, count, stage_count, error));
-  const bool has_memory = allocate(&partition, allocator);
-  if (has_memory) {
-    add_up(weights, count, partition.sums);
-    partition.bound = least_bound(&partition);
-    find_windows(&partition);
-    find_best(&partition, first);
-  }
-  release(&partition, allocator);
-  return has_memory ? WEFT_OK
-                    : weft_fail_memory(error, (size_t)stage_count * count * sizeof *partition.best);
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  WEFT_TRY(allocate(&partition, &arena, error));
+  add_up(weights, count, partition.sums);
+  partition.bound = least_bound(&partition);
+  find_windows(&partition);
+  find_best(&partition, first);
+  return WEFT_OK;
 }

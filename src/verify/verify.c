@@ -111,23 +111,15 @@ struct compute_counts {
 };
 
 static enum weft_status allocate_counts(const struct weft_verify_context *context,
-                                        struct compute_counts *counts) {
+                                        struct weft_arena *arena, struct compute_counts *counts) {
   const struct weft_program *program = context->program;
   const uint64_t most = program->action_count;
   counts->stages = program->stage_count < most ? program->stage_count : most;
   counts->microbatches = program->microbatch_count < most ? program->microbatch_count : most;
-  const uint64_t all = counts->stages + counts->microbatches;
-  counts->of_stage = weft_array_allocate_zero(context->allocator, all, sizeof *counts->of_stage);
-  if (counts->of_stage == NULL) {
-    return weft_fail_memory(context->error, all * sizeof *counts->of_stage);
-  }
-  counts->of_microbatch = counts->of_stage + counts->stages;
-  return WEFT_OK;
-}
-
-static void free_counts(const struct weft_verify_context *context, struct compute_counts *counts) {
-  weft_array_free(context->allocator, counts->of_stage, counts->stages + counts->microbatches,
-                  sizeof *counts->of_stage);
+  counts->of_stage = weft_arena_allocate(arena, counts->stages, sizeof *counts->of_stage);
+  counts->of_microbatch =
+      weft_arena_allocate(arena, counts->microbatches, sizeof *counts->of_microbatch);
+  return weft_arena_status(arena, context->error);
 }
 
 /* Notes which ops occur, too. */
@@ -180,10 +172,9 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
 /* The rank that computes most of each stage, by vote in one walk. */
 static enum weft_status find_owners(struct weft_verify_context *context) {
   const struct weft_program *program = context->program;
-  uint64_t *lead = weft_array_allocate_zero(context->allocator, context->stage_count, sizeof *lead);
-  if (lead == NULL) {
-    return weft_fail_memory(context->error, context->stage_count * sizeof *lead);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  uint64_t *lead = weft_arena_allocate(&arena, context->stage_count, sizeof *lead);
+  WEFT_TRY(weft_arena_status(&arena, context->error));
   memset(context->owner, 0xff, context->stage_count * sizeof *context->owner);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
@@ -198,7 +189,6 @@ static enum weft_status find_owners(struct weft_verify_context *context) {
           context->owner[action.stage] == r ? lead[action.stage] + 1 : lead[action.stage] - 1;
     }
   }
-  weft_array_free(context->allocator, lead, context->stage_count, sizeof *lead);
   return WEFT_OK;
 }
 
@@ -256,51 +246,40 @@ static enum weft_status run_checks(struct weft_verify_context *context,
   return WEFT_OK;
 }
 
-/* Notes of the checks. */
-static enum weft_status allocate_notes(struct weft_verify_context *context) {
-  WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
-                                   context->microbatch_count, context->error));
-  const uint64_t sets = weft_set_count(&context->messages, context->stage_count);
-  context->owner =
-      weft_array_allocate(context->allocator, context->stage_count, sizeof *context->owner);
-  context->exists = weft_array_allocate_zero(context->allocator, sets, 1);
-  return context->owner != NULL && context->exists != NULL ? WEFT_OK
-                                                           : weft_fail_memory(context->error, sets);
-}
-
-static void release_notes(struct weft_verify_context *context) {
-  weft_array_free(context->allocator, context->owner, context->stage_count, sizeof *context->owner);
-  weft_array_free(context->allocator, context->exists,
-                  weft_set_count(&context->messages, context->stage_count), 1);
-  weft_message_table_finish(&context->messages);
+/* With the notes of the checks. */
+static enum weft_status check_rows(struct weft_verify_context *context,
+                                   struct weft_report *report) {
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  context->owner = weft_arena_allocate(&arena, context->stage_count, sizeof *context->owner);
+  context->exists =
+      weft_arena_allocate(&arena, weft_set_count(&context->messages, context->stage_count), 1);
+  WEFT_TRY(weft_arena_status(&arena, context->error));
+  WEFT_TRY(find_owners(context));
+  return run_checks(context, report);
 }
 
 static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
                                              const struct weft_verify_options *options,
                                              struct weft_report *report) {
   struct compute_counts counts = {0};
-  WEFT_TRY(allocate_counts(context, &counts));
-  count_compute(context, &counts);
-  report->has_backward = weft_has_backward(context);
-  enum weft_status status = WEFT_OK;
-  if (counts.actions > 0) {
-    status = infer_shape(context, options, &counts);
+  struct weft_arena arena = {.allocator = context->allocator};
+  enum weft_status status = allocate_counts(context, &arena, &counts);
+  if (status == WEFT_OK) {
+    count_compute(context, &counts);
+    report->has_backward = weft_has_backward(context);
+    status = counts.actions > 0 ? infer_shape(context, options, &counts) : WEFT_OK;
   }
-  free_counts(context, &counts);
+  weft_arena_finish(&arena);
   WEFT_TRY(status);
   if (counts.actions == 0) {
     weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_place){0},
                       "there is no F, B, I or W at all: nothing is computed");
     return WEFT_OK;
   }
-  status = allocate_notes(context);
-  if (status == WEFT_OK) {
-    status = find_owners(context);
-  }
-  if (status == WEFT_OK) {
-    status = run_checks(context, report);
-  }
-  release_notes(context);
+  WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
+                                   context->microbatch_count, context->error));
+  status = check_rows(context, report);
+  weft_message_table_finish(&context->messages);
   report->stage_count = context->stage_count;
   report->microbatch_count = context->microbatch_count;
   return status;
@@ -343,7 +322,6 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
       .graph = program->graph,
       .model = options->model,
       .trace = options->trace,
-      .messages = {.allocator = allocator},
       .findings = {.arena = &owned->arena,
                    .graph = program->graph,
                    .max = options->findings_max > 0 ? options->findings_max : 1},

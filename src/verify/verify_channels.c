@@ -59,20 +59,18 @@ WEFT_GRAPH_INLINE void check_rows(struct channel_check *check, const struct weft
 /* Runs on paired programs only, so every receive has a send to look at. */
 enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   assert(context->program != NULL);
-  struct channel_check check = {.context = context};
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
   const struct weft_placed_program placed = weft_placed(context);
   const uint32_t edges = weft_placed_edge_count(&placed);
+  struct channel_check check = {
+      .context = context,
+      .received = weft_arena_allocate(&arena, edges, sizeof *check.received),
+      .reported = weft_arena_allocate(&arena, edges, sizeof *check.reported)};
+  WEFT_TRY(weft_arena_status(&arena, context->error));
   if (!weft_message_queue_init(&check.queue, context->allocator, &placed, WEFT_SCOPE_EDGE)) {
     return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
   }
-  check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);
-  check.reported = weft_array_allocate_zero(context->allocator, edges, sizeof *check.reported);
-  const bool allocated = check.received != NULL && check.reported != NULL;
-  if (allocated) {
-    WEFT_TWICE(graph, context->graph, check_rows(&check, graph));
-  }
-  weft_array_free(context->allocator, check.received, edges, sizeof *check.received);
-  weft_array_free(context->allocator, check.reported, edges, sizeof *check.reported);
+  WEFT_TWICE(graph, context->graph, check_rows(&check, graph));
   weft_message_queue_finish(&check.queue);
-  return allocated ? WEFT_OK : weft_fail_memory(context->error, edges * sizeof *check.received);
+  return WEFT_OK;
 }

@@ -160,15 +160,13 @@ WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct w
 
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   assert(context->owner != NULL);
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
   const uint64_t sets = weft_set_count(&context->messages, context->stage_count);
   const struct order_check check = {.context = context,
-                                    .done = weft_array_allocate_zero(context->allocator, sets, 1)};
-  if (check.done == NULL) {
-    return weft_fail_memory(context->error, sets);
-  }
+                                    .done = weft_arena_allocate(&arena, sets, 1)};
+  WEFT_TRY(weft_arena_status(&arena, context->error));
   for (uint32_t r = 0; r < context->program->rank_count; r++) {
     WEFT_TWICE(graph, context->graph, check_row(&check, graph, r));
   }
-  weft_array_free(context->allocator, check.done, sets, 1);
   return WEFT_OK;
 }

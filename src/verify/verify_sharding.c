@@ -226,17 +226,15 @@ enum weft_status weft_verify_shards(struct weft_verify_context *context) {
   if ((context->ops & WEFT_OPS_SHARD) == 0) {
     return WEFT_OK;
   }
-  struct shard_check check = {.context = context,
-                              .stages = weft_array_allocate_zero(
-                                  context->allocator, context->stage_count, sizeof *check.stages),
-                              .is_sharded = (context->ops & unshard_or_reshard) != 0};
-  if (check.stages == NULL) {
-    return weft_fail_memory(context->error, context->stage_count * sizeof *check.stages);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  struct shard_check check = {
+      .context = context,
+      .stages = weft_arena_allocate(&arena, context->stage_count, sizeof *check.stages),
+      .is_sharded = (context->ops & unshard_or_reshard) != 0};
+  WEFT_TRY(weft_arena_status(&arena, context->error));
   for (uint32_t r = 0; r < context->program->rank_count; r++) {
     check_row(&check, r);
   }
   check_end(&check);
-  weft_array_free(context->allocator, check.stages, context->stage_count, sizeof *check.stages);
   return WEFT_OK;
 }

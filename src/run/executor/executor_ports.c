@@ -244,15 +244,12 @@ static void add_ends(struct ends *ends, const struct weft_executor_stage *stage,
 
 enum weft_status weft_executor_open_channels(struct weft_executor *executor,
                                              const struct weft_row *row, struct weft_error *error) {
-  const size_t room = 2 * (size_t)executor->port_count + 1;
-  struct ends ends = {.options = executor->options};
-  ends.items = weft_array_allocate(executor->allocator, room, sizeof *ends.items);
-  ends.contents = weft_array_allocate(executor->allocator, room, sizeof *ends.contents);
-  if (ends.items == NULL || ends.contents == NULL) {
-    weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);
-    weft_array_free(executor->allocator, ends.contents, room, sizeof *ends.contents);
-    return weft_fail_memory(error, room * sizeof *ends.contents);
-  }
+  const size_t room = 2 * (size_t)executor->port_count;
+  WEFT_SCOPED_ARENA arena = {.allocator = executor->allocator};
+  struct ends ends = {.options = executor->options,
+                      .items = weft_arena_allocate(&arena, room, sizeof *ends.items),
+                      .contents = weft_arena_allocate(&arena, room, sizeof *ends.contents)};
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
     add_ends(&ends, &executor->stages[k], &row->ports[row->stages[k].first_port]);
   }
@@ -260,9 +257,5 @@ enum weft_status weft_executor_open_channels(struct weft_executor *executor,
     ends.items[k].rendezvous = executor->send_capacity != WEFT_CAPACITY_UNLIMITED;
     ends.items[k].device = weft_executor_is_enqueued(executor) ? executor->options->device : NULL;
   }
-  const enum weft_status status =
-      executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
-  weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);
-  weft_array_free(executor->allocator, ends.contents, room, sizeof *ends.contents);
-  return status;
+  return executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
 }

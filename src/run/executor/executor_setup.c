@@ -30,20 +30,16 @@ static enum weft_status allocate_stages(struct weft_executor *executor,
   executor->stage_count = first->program->stage_count;
   executor->placement_hash = first->placement_hash;
   executor->graph = weft_graph_hold(first->program->graph);
+  executor->memory.allocator = executor->allocator;
   executor->stages =
-      weft_array_allocate_zero(executor->allocator, first->own_count, sizeof *executor->stages);
-  if (executor->stages == NULL) {
-    return weft_fail_memory(error, first->own_count * sizeof *executor->stages);
-  }
-  executor->own_count = first->own_count;
+      weft_arena_allocate(&executor->memory, first->own_count, sizeof *executor->stages);
   executor->ports =
-      weft_array_allocate_zero(executor->allocator, first->port_count, sizeof *executor->ports);
-  executor->pools = weft_array_allocate_zero(executor->allocator, 2 * (size_t)first->port_count,
-                                             sizeof *executor->pools);
+      weft_arena_allocate(&executor->memory, first->port_count, sizeof *executor->ports);
+  executor->pools = weft_arena_allocate(&executor->memory, 2 * (size_t)first->port_count,
+                                        sizeof *executor->pools);
+  WEFT_TRY(weft_arena_status(&executor->memory, error));
+  executor->own_count = first->own_count;
   executor->port_count = first->port_count;
-  if (executor->ports == NULL || executor->pools == NULL) {
-    return weft_fail_memory(error, 2 * (size_t)first->port_count * sizeof *executor->pools);
-  }
   for (uint32_t n = 0; n < 2 * executor->port_count; n++) {
     weft_buffer_pool_init(&executor->pools[n], executor->allocator, executor->options->device);
   }
@@ -228,45 +224,26 @@ static enum weft_status set_saved(struct weft_executor *executor, uint64_t bytes
   return WEFT_OK;
 }
 
-static void free_sub_actions(struct weft_executor *executor) {
-  const struct weft_allocator *allocator = executor->allocator;
-  const uint32_t count = executor->sub_action_capacity;
-  weft_array_free(allocator, executor->sub_actions, count, sizeof *executor->sub_actions);
-  weft_array_free(allocator, executor->views, (size_t)count * executor->view_count + 1,
-                  sizeof *executor->views);
-  weft_array_free(allocator, executor->custom_actions, count, sizeof(void *));
-  weft_array_free(allocator, executor->custom_stages, count, sizeof(void *));
-  weft_array_free(allocator, executor->custom_calls, count, sizeof(void *));
-  executor->sub_actions = NULL;
-  executor->views = NULL;
-  executor->custom_actions = NULL;
-  executor->custom_stages = NULL;
-  executor->custom_calls = NULL;
-  executor->sub_action_capacity = 0;
-}
-
 static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t count,
                                         struct weft_error *error) {
-  const struct weft_allocator *allocator = executor->allocator;
+  struct weft_arena *memory = &executor->sub_action_memory;
   if (count <= executor->sub_action_capacity) {
     return WEFT_OK;
   }
-  free_sub_actions(executor);
-  executor->sub_action_capacity = count;
-  executor->sub_actions = weft_array_allocate_zero(allocator, count, sizeof *executor->sub_actions);
-  executor->views = weft_array_allocate(allocator, (size_t)count * executor->view_count + 1,
-                                        sizeof *executor->views);
-  executor->custom_actions = weft_array_allocate(allocator, count, sizeof(void *));
-  executor->custom_stages = weft_array_allocate(allocator, count, sizeof(void *));
-  executor->custom_calls = weft_array_allocate(allocator, count, sizeof(void *));
-  if (executor->sub_actions == NULL || executor->views == NULL ||
-      executor->custom_actions == NULL || executor->custom_stages == NULL ||
-      executor->custom_calls == NULL) {
-    return weft_fail_memory(error, count * sizeof *executor->sub_actions);
-  }
+  weft_arena_finish(memory);
+  executor->sub_action_capacity = 0;
+  memory->allocator = executor->allocator;
+  executor->sub_actions = weft_arena_allocate(memory, count, sizeof *executor->sub_actions);
+  struct weft_tensors *views =
+      weft_arena_allocate(memory, (size_t)count * executor->view_count, sizeof *views);
+  executor->custom_actions = weft_arena_allocate(memory, count, sizeof(void *));
+  executor->custom_stages = weft_arena_allocate(memory, count, sizeof(void *));
+  executor->custom_calls = weft_arena_allocate(memory, count, sizeof(void *));
+  WEFT_TRY(weft_arena_status(memory, error));
   for (uint32_t k = 0; k < count; k++) {
-    executor->sub_actions[k].views = &executor->views[(size_t)k * executor->view_count];
+    executor->sub_actions[k].views = &views[(size_t)k * executor->view_count];
   }
+  executor->sub_action_capacity = count;
   return WEFT_OK;
 }
 
@@ -364,11 +341,11 @@ static void cancel_pool(struct weft_executor *executor, struct weft_buffer_pool 
 
 void weft_executor_finish(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
-  for (uint32_t k = 0; executor->stages != NULL && k < executor->own_count; k++) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
   }
-  for (uint32_t n = 0; executor->pools != NULL && n < 2 * executor->port_count; n++) {
+  for (uint32_t n = 0; n < 2 * executor->port_count; n++) {
     cancel_pool(executor, &executor->pools[n]);
     weft_buffer_pool_finish(&executor->pools[n]);
   }
@@ -376,12 +353,9 @@ void weft_executor_finish(struct weft_executor *executor) {
     weft_device_free(executor->options->device, allocator, executor->saved, executor->saved_bytes);
   }
   weft_executor_close_device(executor);
-  free_sub_actions(executor);
   weft_array_free(allocator, executor->collectives, executor->collective_capacity,
                   sizeof *executor->collectives);
-  weft_array_free(allocator, executor->stages, executor->own_count, sizeof *executor->stages);
-  weft_array_free(allocator, executor->ports, executor->port_count, sizeof *executor->ports);
-  weft_array_free(allocator, executor->pools, 2 * (size_t)executor->port_count,
-                  sizeof *executor->pools);
+  weft_arena_finish(&executor->sub_action_memory);
+  weft_arena_finish(&executor->memory);
   weft_graph_destroy(executor->graph);
 }

@@ -237,22 +237,19 @@ static void record_ops(struct weft_row *row) {
 
 static enum weft_status count_needs(const struct weft_allocator *allocator, struct weft_row *row,
                                     uint32_t forward_ahead, struct weft_error *error) {
-  struct counting c = {.row = row};
-  c.slots = weft_array_allocate_zero(allocator, row->own_count, sizeof *c.slots);
-  c.ports = weft_array_allocate_zero(allocator, row->port_count, sizeof *c.ports);
-  const bool has_room = c.slots != NULL && c.ports != NULL;
-  if (has_room) {
-    find_near(&c);
-    for (uint64_t i = row->begin; i < row->end; i++) {
-      count_action(&c, row->program->actions[i]);
-    }
-    for (uint32_t k = 0; k < row->own_count; k++) {
-      record_needs(&c, row, k, forward_ahead);
-    }
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  struct counting c = {.row = row,
+                       .slots = weft_arena_allocate(&arena, row->own_count, sizeof *c.slots),
+                       .ports = weft_arena_allocate(&arena, row->port_count, sizeof *c.ports)};
+  WEFT_TRY(weft_arena_status(&arena, error));
+  find_near(&c);
+  for (uint64_t i = row->begin; i < row->end; i++) {
+    count_action(&c, row->program->actions[i]);
   }
-  weft_array_free(allocator, c.slots, row->own_count, sizeof *c.slots);
-  weft_array_free(allocator, c.ports, row->port_count, sizeof *c.ports);
-  return has_room ? WEFT_OK : weft_fail_memory(error, row->port_count * sizeof *c.ports);
+  for (uint32_t k = 0; k < row->own_count; k++) {
+    record_needs(&c, row, k, forward_ahead);
+  }
+  return WEFT_OK;
 }
 
 /* Every action of a row must be about the rank's own stages. */
