@@ -117,8 +117,7 @@ static void free_events(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   const struct weft_allocator *allocator = executor->allocator;
   for (uint32_t k = 0; k < work->event_room; k++) {
-    work->device->ops->event_destroy(work->device, allocator,
-                                     work->events != NULL ? work->events[k] : NULL);
+    work->device->ops->event_destroy(work->device, allocator, work->events[k]);
     work->device->ops->event_destroy(work->device, allocator,
                                      work->begins != NULL ? work->begins[k] : NULL);
   }
@@ -134,17 +133,10 @@ static void free_events(struct weft_executor *executor) {
   work->moved = NULL;
   work->move_clocks = NULL;
   work->copy_room = 0;
-  weft_array_free(allocator, work->events, work->event_room, sizeof(void *));
-  weft_array_free(allocator, work->begins, work->event_room, sizeof(void *));
-  weft_array_free(allocator, work->records, work->event_room, sizeof *work->records);
-  weft_array_free(allocator, work->ends, work->event_room, sizeof *work->ends);
-  weft_array_free(allocator, work->starts, work->event_room, sizeof *work->starts);
-  weft_array_free(allocator, work->waits, work->wait_room, sizeof *work->waits);
+  weft_arena_finish(&work->memory);
   work->device->ops->free_host(work->device, work->clocks);
-  work->events = work->begins = NULL;
-  work->records = NULL;
+  work->begins = NULL;
   work->ends = work->starts = NULL;
-  work->waits = NULL;
   work->clocks = NULL;
   work->event_room = work->wait_room = 0;
 }
@@ -175,24 +167,23 @@ enum weft_status weft_executor_fit_device(struct weft_executor *executor,
   free_events(executor);
   const struct weft_allocator *allocator = executor->allocator;
   const bool timed = row->times != NULL;
+  const uint32_t waits = waits_per_cell(executor) * count;
+  work->memory.allocator = allocator;
+  work->events = weft_arena_allocate(&work->memory, count, sizeof(void *));
+  work->records = weft_arena_allocate(&work->memory, count, sizeof *work->records);
+  work->waits = weft_arena_allocate(&work->memory, waits, sizeof *work->waits);
+  if (timed) {
+    work->ends = weft_arena_allocate(&work->memory, count, sizeof *work->ends);
+    work->starts = weft_arena_allocate(&work->memory, count, sizeof *work->starts);
+    work->begins = weft_arena_allocate(&work->memory, count, sizeof(void *));
+  }
+  WEFT_TRY(weft_arena_status(&work->memory, error));
   work->event_room = count;
-  work->wait_room = waits_per_cell(executor) * count;
-  work->events = weft_array_allocate_zero(allocator, count, sizeof(void *));
-  work->records = weft_array_allocate_zero(allocator, count, sizeof *work->records);
+  work->wait_room = waits;
   work->clocks =
       work->device->ops->allocate_host(work->device, (count + UINT64_C(1)) * sizeof *work->clocks);
-  work->waits = weft_array_allocate_zero(allocator, work->wait_room, sizeof *work->waits);
-  if (timed) {
-    work->ends = weft_array_allocate_zero(allocator, count, sizeof *work->ends);
-    work->starts = weft_array_allocate_zero(allocator, count, sizeof *work->starts);
-    work->begins = weft_array_allocate_zero(allocator, count, sizeof(void *));
-  }
   if (work->clocks == NULL) {
     return weft_device_fail_allocation(work->device, count * sizeof *work->clocks, error);
-  }
-  if (work->events == NULL || work->records == NULL || work->waits == NULL ||
-      (timed && (work->ends == NULL || work->starts == NULL || work->begins == NULL))) {
-    return weft_fail_memory(error, count * sizeof *work->waits);
   }
   const struct weft_device_ops *ops = work->device->ops;
   for (uint32_t k = 0; k < count; k++) {

@@ -269,6 +269,7 @@ struct weft_device_work {
   struct weft_device_event *join; /* and back */
   struct weft_device_event *end;  /* of the row */
 
+  struct weft_arena memory; /* of what has event_room or wait_room entries */
   /* One event per compute cell of the row, recorded after it. */
   struct weft_device_event **events; /* [event_room] */
   uint32_t *records;                 /* [event_room]: the cell's first record */
