@@ -69,19 +69,31 @@ is_refused() { # MODULE INCLUDE
   grep -q 'No such file\|file not found\|may not include' log || { cat log; return 1; }
 }
 
+# As is_refused(), of public headers, each of which says so itself: in one run.
+are_refused() { # MODULE INCLUDE...
+  local -n includes=INCLUDES_$1
+  [ $# -gt 1 ] || return 0
+  printf '#include %s\n' "${@:2}" >probe.c
+  "$CC" -E -o /dev/null "${includes[@]}" probe.c >log 2>&1 || true
+  [ "$(grep -c 'error: .*may not include' log)" -eq $(($# - 1)) ] || { echo "$1 can include one of ${*:2}"; cat log; return 1; }
+}
+
 expect_includes() { # MODULE, and then OWNER INCLUDE, OWNER INCLUDE...
-  local module=$1 right=() wrong=()
+  local module=$1 right=() wrong=() public=()
   shift
   while [[ $# -gt 0 ]]; do
     if allowed "$module" "$1"; then
       right+=("$2")
     elif [[ $2 == '"'* ]]; then
       wrong+=("$2")
-    else
+    elif [[ $1 == nobody ]]; then
       is_refused "$module" "$2" || return 1
+    else
+      public+=("$2")
     fi
     shift 2
   done
+  are_refused "$module" "${public[@]}" || return 1
   finds_none "$module" "${wrong[@]}" || return 1
   compiles "$module" "${right[@]}" || { echo "in the role of $module:"; cat log; return 1; }
 }

@@ -210,7 +210,7 @@ static void test_out_of_memory(void **state) {
     fail_at++;
   }
   assert_in_range(fail_at, 10, 1000);
-  plan.request.effort = 0.5;
+  plan.request.effort = 0.1;
   assert_true(search_failing(&plan.request, &memory, 0));
   const uint64_t calls = memory.calls;
   for (uint64_t n = 0; n < PLACES; n++) {
