@@ -184,8 +184,7 @@ WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct wef
 }
 
 static void run_on(struct weft_machine *machine) {
-  const struct weft_graph *graph = machine->placed.graph;
-  graph == NULL ? run_agents(machine, NULL) : run_agents(machine, graph);
+  WEFT_TWICE(graph, machine->placed.graph, run_agents(machine, graph));
 }
 
 static void start(struct weft_machine *machine) {
@@ -195,10 +194,8 @@ static void start(struct weft_machine *machine) {
         (struct weft_agent_state){.at = weft_agent_begin(&machine->agents, a),
                                   .end = weft_agent_begin(&machine->agents, a + 1)};
   }
-  if (machine->has_queues && machine->placed.graph == NULL) {
-    note_early(machine, NULL);
-  } else if (machine->has_queues) {
-    note_early(machine, machine->placed.graph);
+  if (machine->has_queues) {
+    WEFT_TWICE(graph, machine->placed.graph, note_early(machine, graph));
   }
   for (uint32_t a = machine->agents.count; a-- > 0;) {
     wake(machine, a);
@@ -267,8 +264,8 @@ void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
 /* ---- Setting up ---- */
 
 static uint64_t made_size(const struct weft_machine *machine) {
-  return machine->has_queues && machine->placed.graph != NULL
-             ? weft_message_count(machine->messages)
+  return machine->has_queues
+             ? weft_set_count(machine->messages, machine->placed.stage_count)
              : weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
 }
 
@@ -317,7 +314,7 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
                                    .queue = {.allocator = options->allocator},
                                    .agents = {.allocator = options->allocator}};
   machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
-  assert(!machine->has_queues || machine->placed.graph == NULL || machine->messages != NULL);
+  assert(!machine->has_queues || machine->messages != NULL);
   return allocate(machine, &options->model);
 }
 

@@ -42,7 +42,7 @@ struct weft_machine_options {
   const struct weft_allocator *allocator;
   const struct weft_placed_program *placed; /* whose transfers are in range, on their stages' ranks,
                                                over edges that exist, and in pairs */
-  const struct weft_message_table *messages; /* of a graph with asynchronous transfers */
+  const struct weft_message_table *messages; /* where transfers are asynchronous */
   struct weft_comm_model model;
   bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
 };
@@ -58,8 +58,8 @@ struct weft_machine {
   struct weft_agents agents;
   uint32_t *sent;  /* [channel] messages put in */
   uint32_t *taken; /* [channel] messages received */
-  uint8_t *made;   /* Tables: [n][m] made, bit 0 activation, bit 1 gradient. With queues: received
-                      by the stage, likewise; in a graph [message], bit 0 */
+  uint8_t *made;   /* Bit 0 activation, bit 1 gradient. Tables: [n][m] made. With queues: [set]
+                      received, see weft_set_of() */
   struct weft_agent_state *states; /* [agent] */
   uint32_t *work;                  /* agents to look at, a stack; behind it room for a turn's */
   uint32_t work_count;
@@ -156,19 +156,15 @@ WEFT_GRAPH_INLINE struct weft_action weft_machine_receive_of(const struct weft_g
 WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *machine,
                                                  const struct weft_graph *graph,
                                                  struct weft_action recv, uint8_t *bit) {
-  if (graph == NULL) {
-    *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
-    return &machine->made[weft_placed_pair(&machine->placed, recv.stage, recv.microbatch)];
-  }
-  const uint64_t message =
-      weft_message_number(machine->messages, weft_graph_channel_of(graph, recv), recv.microbatch);
-  *bit = 1;
-  return message != WEFT_MESSAGE_NONE ? &machine->made[message] : NULL;
+  const struct weft_placed_program *placed = &machine->placed;
+  const uint64_t set = weft_set_of(machine->messages, graph, placed->stage_count,
+                                   placed->microbatch_count, recv);
+  *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
+  return set != WEFT_SET_NONE ? &machine->made[set] : NULL;
 }
 
-/* Whether an action waits for what a stage makes; of its own rank never, where order is the caller's
- * business: in a table until it is made, with queues until
- * it has been received. */
+/* Whether an action waits for what a stage makes: in a table until it is made, with queues until it
+ * has been received; of its own rank never, where order is the caller's business. */
 WEFT_GRAPH_INLINE bool weft_machine_lacks(const struct weft_machine *machine,
                                           const struct weft_graph *graph, struct weft_action action,
                                           uint32_t rank, uint32_t producer) {

@@ -106,11 +106,7 @@ WEFT_GRAPH_INLINE void list_cells_of(struct weft_agents *agents,
 
 static void list_cells(struct weft_agents *agents, const struct weft_placed_program *placed,
                        bool count) {
-  if (placed->graph == NULL) {
-    list_cells_of(agents, placed, NULL, count);
-  } else {
-    list_cells_of(agents, placed, placed->graph, count);
-  }
+  WEFT_TWICE(graph, placed->graph, list_cells_of(agents, placed, graph, count));
 }
 
 static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **ends) {

@@ -92,13 +92,6 @@ WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue,
   return true;
 }
 
-static bool list_chain(struct weft_message_queue *queue, const struct weft_program *program) {
-  return list_messages(queue, NULL, program);
-}
-static bool list_graph(struct weft_message_queue *queue, const struct weft_program *program) {
-  return list_messages(queue, program->graph, program);
-}
-
 bool weft_message_queue_init(struct weft_message_queue *queue,
                              const struct weft_allocator *allocator,
                              const struct weft_placed_program *placed,
@@ -108,12 +101,14 @@ bool weft_message_queue_init(struct weft_message_queue *queue,
                                        .edge_count = weft_placed_edge_count(placed)};
   queue->channel_of =
       weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
-  if (queue->channel_of == NULL || !number_channels(queue, placed, scope) ||
-      !(placed->graph == NULL ? list_chain : list_graph)(queue, placed->program)) {
-    weft_message_queue_finish(queue);
-    return false;
+  bool enough = queue->channel_of != NULL && number_channels(queue, placed, scope);
+  if (enough) {
+    WEFT_TWICE(graph, placed->graph, enough = list_messages(queue, graph, placed->program));
   }
-  return true;
+  if (!enough) {
+    weft_message_queue_finish(queue);
+  }
+  return enough;
 }
 
 void weft_message_queue_finish(struct weft_message_queue *queue) {
