@@ -24,8 +24,8 @@ static inline struct weft_saved weft_saved_by(struct weft_action action, double 
                                               bool trains) {
   switch (action.op) {
     case WEFT_OP_F:
-      return (struct weft_saved){
-          whole, weft_saves_for_backward(graph, trains, action.stage) ? 0 : -whole};
+      return (struct weft_saved){whole,
+                                 weft_saves_for_backward(graph, trains, action.stage) ? 0 : -whole};
     case WEFT_OP_B: return (struct weft_saved){0, -whole};
     case WEFT_OP_I: return (struct weft_saved){0, after_i - whole};
     case WEFT_OP_W: return (struct weft_saved){0, -after_i};

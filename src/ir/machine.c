@@ -264,9 +264,8 @@ void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
 /* ---- Setting up ---- */
 
 static uint64_t made_size(const struct weft_machine *machine) {
-  return machine->has_queues
-             ? weft_set_count(machine->messages, machine->placed.stage_count)
-             : weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
+  return machine->has_queues ? weft_set_count(machine->messages, machine->placed.stage_count)
+                             : weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
 }
 
 static bool allocate(struct weft_machine *machine, const struct weft_comm_model *model) {

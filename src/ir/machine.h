@@ -52,7 +52,7 @@ struct weft_machine {
   struct weft_placed_program placed;
   const struct weft_message_table *messages;
   bool has_transfers;
-  bool has_queues; /* transfers are agents of their own */
+  bool has_queues;   /* transfers are agents of their own */
   uint32_t capacity; /* of a channel */
   struct weft_message_queue queue;
   struct weft_agents agents;
@@ -157,8 +157,8 @@ WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *mach
                                                  const struct weft_graph *graph,
                                                  struct weft_action recv, uint8_t *bit) {
   const struct weft_placed_program *placed = &machine->placed;
-  const uint64_t set = weft_set_of(machine->messages, graph, placed->stage_count,
-                                   placed->microbatch_count, recv);
+  const uint64_t set =
+      weft_set_of(machine->messages, graph, placed->stage_count, placed->microbatch_count, recv);
   *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
   return set != WEFT_SET_NONE ? &machine->made[set] : NULL;
 }

@@ -323,9 +323,9 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
         }
         begin = later(begin, *input);
       }
-      clock = begin + (plain ? work->duration
-                             : weft_timed_adjust(machine, rank, (uint64_t)(at - actions),
-                                                 work->duration));
+      clock = begin +
+              (plain ? work->duration
+                     : weft_timed_adjust(machine, rank, (uint64_t)(at - actions), work->duration));
       if (single) {
         at += hand_over(machine, rank, work, at, at + 1 == end, clock, plain);
       } else {
@@ -494,8 +494,7 @@ static void link_stages(struct weft_timed_machine *machine) {
   for (uint32_t s = 0; s < machine->placed.stage_count; s++) {
     for (enum weft_op op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
       struct weft_timed_work *work = &machine->stages[s].works[op - WEFT_OP_F];
-      machine->single =
-          link_work(machine, work, weft_action_make(op, s, 0)) && machine->single;
+      machine->single = link_work(machine, work, weft_action_make(op, s, 0)) && machine->single;
       work->duration = timing->action(timing->context, op, s);
     }
   }
@@ -529,21 +528,19 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
   assert(placed->stage_count == program->stage_count &&
          placed->microbatch_count == program->microbatch_count);
   assert(options->has_transfers || options->channel == WEFT_CHANNEL_EDGE);
-  *machine =
-      (struct weft_timed_machine){.allocator = options->allocator,
-                                  .placed = *placed,
-                                  .timing = options->timing,
-                                  .has_transfers = options->has_transfers,
-                                  .keeps_waits = options->keeps_waits,
-                                  .channel_count = weft_placed_edge_count(placed),
-                                  .agents = {.allocator = options->allocator},
-                                  .arena = {.allocator = options->allocator}};
+  *machine = (struct weft_timed_machine){.allocator = options->allocator,
+                                         .placed = *placed,
+                                         .timing = options->timing,
+                                         .has_transfers = options->has_transfers,
+                                         .keeps_waits = options->keeps_waits,
+                                         .channel_count = weft_placed_edge_count(placed),
+                                         .agents = {.allocator = options->allocator},
+                                         .arena = {.allocator = options->allocator}};
   struct weft_arena *arena = &machine->arena;
   size_t pairs, inputs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   WEFT_TRY(weft_messages_count(program, &inputs, error));
-  machine->channels =
-      weft_arena_allocate(arena, machine->channel_count, sizeof *machine->channels);
+  machine->channels = weft_arena_allocate(arena, machine->channel_count, sizeof *machine->channels);
   machine->unsharded_at =
       weft_arena_allocate(arena, weft_timed_awaited_count(placed), sizeof *machine->unsharded_at);
   machine->stages = weft_arena_allocate(arena, placed->stage_count, sizeof *machine->stages);
@@ -563,8 +560,7 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
 void weft_timed_finish(struct weft_timed_machine *machine) {
   weft_array_free(machine->allocator, machine->inputs, machine->input_count,
                   sizeof *machine->inputs);
-  weft_array_free(machine->allocator, machine->waits, machine->input_count,
-                  sizeof *machine->waits);
+  weft_array_free(machine->allocator, machine->waits, machine->input_count, sizeof *machine->waits);
   weft_arena_finish(&machine->arena);
   weft_agents_finish(&machine->agents);
 }

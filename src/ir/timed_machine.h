@@ -73,8 +73,8 @@ struct weft_timed_work {
   const struct weft_timed_channel *in; /* NULL: it needs none */
   struct weft_timed_channel *out;      /* NULL: nobody takes what it makes */
   int64_t duration;
-  uint32_t from; /* their ranks: of the stage that makes the inputs, */
-  uint32_t to;   /* and of the one that takes the outputs */
+  uint32_t from;           /* their ranks: of the stage that makes the inputs, */
+  uint32_t to;             /* and of the one that takes the outputs */
   struct weft_saved saved; /* set and read by the caller alone */
 };
 
@@ -168,8 +168,8 @@ static inline int64_t weft_timed_collective(struct weft_timed_machine *machine,
                                             struct weft_action action) {
   assert(weft_op_in(action.op, WEFT_OPS_SHARD) && action.stage < machine->placed.stage_count);
   const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
-  state->stream = begin + machine->timing->action(machine->timing->context,
-                                                  (enum weft_op)action.op, action.stage);
+  state->stream = begin + machine->timing->action(machine->timing->context, (enum weft_op)action.op,
+                                                  action.stage);
   if (action.op == WEFT_OP_UNSHARD) {
     machine->unsharded_at[action.stage] = state->stream;
   }
@@ -209,9 +209,9 @@ static inline struct weft_timed_channel *weft_timed_channel_of(
  * that of the machine, given as a constant where it shall cost nothing. */
 WEFT_GRAPH_INLINE uint32_t weft_timed_input_count(const struct weft_timed_machine *machine,
                                                   struct weft_action action, bool single) {
-  return single ? weft_timed_work_of(machine, action)->inputs != NULL
-                : weft_action_input_count(machine->placed.graph, action,
-                                          machine->placed.stage_count);
+  return single
+             ? weft_timed_work_of(machine, action)->inputs != NULL
+             : weft_action_input_count(machine->placed.graph, action, machine->placed.stage_count);
 }
 
 WEFT_GRAPH_INLINE const struct weft_timed_channel *weft_timed_channel_in(

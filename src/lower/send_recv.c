@@ -26,9 +26,9 @@
 #include <weft/support.h>
 
 #include "base/bits.h"
-#include "ir/timed_machine.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
+#include "ir/timed_machine.h"
 #include "lower/passes.h"
 
 /* A rank on its way through its row. */
@@ -323,8 +323,9 @@ static void place_cells(const struct transfer_pass *pass, const struct weft_time
   }
 }
 
-static void place_consumers(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
-                            struct weft_action action, int64_t before) {
+static void place_consumers(const struct transfer_pass *pass,
+                            const struct weft_timed_machine *machine, struct weft_action action,
+                            int64_t before) {
   const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t rank =
@@ -358,9 +359,8 @@ static uint64_t list_results(const struct transfer_pass *pass,
     const struct weft_action action = program->actions[i];
     if (weft_action_output_count(pass->graph, action, pass->stage_count) > 0) {
       const uint32_t channel = weft_action_output_channel(pass->graph, action, 0);
-      results[count++] =
-          (struct result){.made_at = machine->channels[channel].inputs[action.microbatch],
-                          .record = i};
+      results[count++] = (struct result){
+          .made_at = machine->channels[channel].inputs[action.microbatch], .record = i};
     }
   }
   return count;
@@ -395,12 +395,11 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
                                              .microbatch_count = pass->microbatch_count,
                                              .rank_of = rank_of};
   struct weft_timed_machine machine;
-  enum weft_status status =
-      weft_timed_init(&machine,
-                      &(struct weft_timed_options){.allocator = pass->input->allocator,
-                                                   .placed = &placed,
-                                                   .timing = &weft_unit_timing},
-                      error);
+  enum weft_status status = weft_timed_init(
+      &machine,
+      &(struct weft_timed_options){
+          .allocator = pass->input->allocator, .placed = &placed, .timing = &weft_unit_timing},
+      error);
   if (status == WEFT_OK) {
     (void)weft_timed_run(&machine, NULL); /* it allocates nothing where no waits are kept */
     if (weft_timed_end(&machine) < 0) {

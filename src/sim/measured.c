@@ -37,11 +37,11 @@ struct measured {
   struct weft_simulation *simulation;
   struct weft_links *links;
   bool has_backward;
-  uint32_t *event_of;                 /* [action_count] NONE: a bubble */
-  uint32_t *previous;                 /* [action_count] of a SEND: event of the one before it on its
+  uint32_t *event_of;    /* [action_count] NONE: a bubble */
+  uint32_t *previous;    /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
-  uint32_t *last_send;                /* [channel] the same, while rows are read */
-  int64_t *unsharded_at;              /* [stage] */
+  uint32_t *last_send;   /* [channel] the same, while rows are read */
+  int64_t *unsharded_at; /* [stage] */
   struct weft_memory_model memory;
   uint32_t *rank_of;                  /* [stage] */
   struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
@@ -322,8 +322,7 @@ static void account_compute(const struct measured *measured, struct weft_rank_re
   }
   for (uint32_t k = 0; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      weft_rank_memory_activation(&rank->memory, saved_by(measured, cell[k]).from_end,
-                                  event->end);
+      weft_rank_memory_activation(&rank->memory, saved_by(measured, cell[k]).from_end, event->end);
     }
   }
 }
@@ -427,9 +426,8 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
   measured->last_send = weft_arena_allocate(arena, channels, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
-  measured->memory =
-      (struct weft_memory_model){.costs = measured->costs,
-                                 .has_gradients = weft_arena_allocate(arena, stages, sizeof(bool))};
+  measured->memory = (struct weft_memory_model){
+      .costs = measured->costs, .has_gradients = weft_arena_allocate(arena, stages, sizeof(bool))};
   measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
   measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
   measured->buffers = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->buffers);

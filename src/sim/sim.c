@@ -120,8 +120,7 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *owned);
   }
   owned->arena.allocator = allocator;
-  enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs,
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
                                               or_default(options, &standard), true, error);
   if (status == WEFT_OK) {
     status = simulate(&run, owned, error);
@@ -191,8 +190,7 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
   WEFT_NEED(makespan, error);
   struct weft_sim_options standard;
   struct weft_sim_run run;
-  enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs,
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
                                               or_default(options, &standard), false, error);
   if (status == WEFT_OK) {
     status = weft_sim_run_all(&run, NULL, error);
@@ -260,8 +258,7 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
   if (history == NULL) {
     return weft_fail_memory(error, size * sizeof *history);
   }
-  enum weft_status status =
-      weft_sim_run_init(&run, allocator, program, costs,
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
                                               or_default(options, &standard), false, error);
   if (status == WEFT_OK) {
     status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;

@@ -164,14 +164,14 @@ ROW_INLINE int64_t find_begin(const struct weft_timed_machine *machine, const st
 
 /* A compute action is one part, number 0; those of an overlap count from 1. */
 ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row *row,
-                            const struct weft_action *cell, bool overlap, bool events, bool single) {
+                            const struct weft_action *cell, bool overlap, bool events,
+                            bool single) {
   const struct weft_sim_run *run = recorder->run;
   const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
   const int64_t *latest;
   int64_t unsharded;
   const struct weft_timed_machine *machine = &run->machine;
-  const int64_t begin =
-      find_begin(machine, row, cell, first, parts, single, &latest, &unsharded);
+  const int64_t begin = find_begin(machine, row, cell, first, parts, single, &latest, &unsharded);
   const struct weft_timed_work *first_work = overlap ? NULL : weft_timed_work_of(machine, *cell);
   const int64_t duration =
       overlap ? weft_timed_overlap(machine, row->rank, cell)

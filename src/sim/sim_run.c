@@ -176,14 +176,13 @@ static enum weft_status open_machine(struct weft_sim_run *run, bool has_transfer
                                      .channel = channel_ticks,
                                      .adjust = adjusts ? adjust : NULL};
   WEFT_TRY(weft_timed_init(&run->machine,
-                           &(struct weft_timed_options){.allocator = run->arena.allocator,
-                                                        .placed = &placed,
-                                                        .timing = &run->timing,
-                                                        .has_transfers = has_transfers,
-                                                        .channel = has_transfers
-                                                                       ? run->options->channel
-                                                                       : WEFT_CHANNEL_EDGE,
-                                                        .keeps_waits = keeps_waits},
+                           &(struct weft_timed_options){
+                               .allocator = run->arena.allocator,
+                               .placed = &placed,
+                               .timing = &run->timing,
+                               .has_transfers = has_transfers,
+                               .channel = has_transfers ? run->options->channel : WEFT_CHANNEL_EDGE,
+                               .keeps_waits = keeps_waits},
                            error));
   set_memory(run);
   return WEFT_OK;

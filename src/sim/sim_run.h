@@ -35,8 +35,8 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
                                   struct weft_error *error);
 
 struct weft_sim_recorder {
-  struct weft_sim_run *run;           /* that all ranks have finished, from 0 */
-  struct weft_rank_record *records;   /* [rank] */
+  struct weft_sim_run *run;         /* that all ranks have finished, from 0 */
+  struct weft_rank_record *records; /* [rank] */
   struct weft_memory_model memory;
   int64_t *taken;                     /* [buffer] of one rank: when they are taken, ascending, */
   int64_t *freed;                     /* and given back */

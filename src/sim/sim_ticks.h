@@ -8,7 +8,7 @@
 
 struct weft_stage_ticks {
   int64_t compute[WEFT_OP_COUNT - WEFT_OP_F]; /* by op - WEFT_OP_F; also of asynchronous ones */
-  int64_t overlap; /* of an F of this stage; -1: the sum of the parts */
+  int64_t overlap;                            /* of an F of this stage; -1: the sum of the parts */
 };
 
 struct weft_ticks {

@@ -65,9 +65,10 @@ struct weft_executor_stage {
   uint32_t *free_slots;     /* a stack */
   uint32_t free_slot_count;
   uint32_t slot_count;
-  bool unsharded; /* its parameters are, at this place of the program: the UNSHARD has been started */
-  bool reduced;   /* its gradients are, in this step */
-  bool tied;      /* likewise, with those of the stage that shares weights */
+  bool
+      unsharded; /* its parameters are, at this place of the program: the UNSHARD has been started */
+  bool reduced;  /* its gradients are, in this step */
+  bool tied;     /* likewise, with those of the stage that shares weights */
 
   uint32_t in_count, port_count;
   struct weft_port *ports; /* [port_count]: in-edges, then out-edges, as in the row */

@@ -111,7 +111,8 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
     const uint32_t record = executor->collectives[executor->collective_done];
     const struct weft_action *action = &executor->row->program->actions[record];
     if (!executor->collective_running) {
-      weft_executor_fill_call(executor, action->stage, action->microbatch, &executor->collective_call);
+      weft_executor_fill_call(executor, action->stage, action->microbatch,
+                              &executor->collective_call);
       executor->collective_begin = executor->now;
       WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
       WEFT_STATUS_STORE(executor->status->wants, weft_action_pack(*action));
