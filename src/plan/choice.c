@@ -260,8 +260,8 @@ static enum weft_status bound(const struct choosing *choosing, struct candidate 
 static enum weft_status bound_all(struct choosing *choosing, struct weft_error *error) {
   const struct weft_graph *graph = choosing->request->search.graph;
   uint32_t *one_rank = NULL; /* of each stage: the size does not depend on the placement */
-  if (graph != NULL && !WEFT_ALLOCATE(&choosing->arena, one_rank, graph->stage_count)) {
-    return weft_fail_memory(error, graph->stage_count * sizeof *one_rank);
+  if (!WEFT_ALLOCATE(&choosing->arena, one_rank, weft_graph_stage_count(graph))) {
+    return weft_arena_status(&choosing->arena, error);
   }
   struct weft_error own;
   enum weft_status status = WEFT_OK;
@@ -409,10 +409,10 @@ static int compare_candidates(const void *a, const void *b) {
 }
 
 static void sort(struct choosing *choosing) {
+  const struct weft_stage_costs *given = choosing->request->search.costs->stages;
   qsort(choosing->list, choosing->count, sizeof *choosing->list, compare_candidates);
-  for (uint32_t n = 0; n < choosing->count; n++) { /* they have moved */
-    if (choosing->list[n].costs.stages != NULL && choosing->request->search.graph == NULL &&
-        choosing->list[n].costs.stage_count == 1) {
+  for (uint32_t n = 0; n < choosing->count; n++) { /* they have moved, with entries of their own */
+    if (choosing->list[n].costs.stages != NULL && choosing->list[n].costs.stages != given) {
       choosing->list[n].costs.stages = &choosing->list[n].entry;
     }
   }
