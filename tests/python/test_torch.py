@@ -700,7 +700,7 @@ def test_pipeline_over_mpi_fails(mpi, what, expected, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("mpi", test_launch.MPIS[:1])
 def test_no_gradient_over_mpi(mpi, tmp_path, monkeypatch):
-    status, said = mpi_job(tmp_path, monkeypatch, mpi, 2, "1F1B", 4, "detach")
+    status, said = mpi_job(tmp_path, monkeypatch, mpi, 3, "1F1B", 4, "detach")
     assert status == 75, said
     assert "stage 1 (Sequential) has no gradient for what stage 0 gives" in said
 
