@@ -146,6 +146,7 @@ def _boundaries(
     size = ctypes.sizeof(c.weft_tensor_shape)
     boundaries = (c.weft_boundary * (len(edges) + len(owner._losses)))()
     failure: Optional[BaseException] = None
+    copies: dict[int, Any] = {}
     for k in range(program.stages):
         rank = program.rank_of_stage[k] or 0
         outputs = _outputs_of(owner, k)
@@ -157,7 +158,7 @@ def _boundaries(
                 if edge.to_stage == k
             ]
             try:
-                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs))
+                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs), copies)
                 mine = (b"1" if is_one else b"+") + b"".join(map(bytes, shapes))
             except BaseException as caught:
                 failure = caught
@@ -199,7 +200,7 @@ def _mark_gradients(owner: Pipeline, boundaries: Any) -> None:
 
 
 def _given(
-    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int
+    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int, copies: dict[int, Any]
 ) -> tuple[list[Any], bool]:
     """What a stage gives for inputs of these shapes or for a microbatch of `x`.
 
@@ -209,7 +210,7 @@ def _given(
     stage = owner._stages[k]
     assert stage is not None
     device = stage.place.device
-    with without_data(torch, k, stage.module) as twin:
+    with without_data(torch, k, stage.module, copies) as twin:
         if not inputs:
             shape_of(x, "x", device)
             sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]

@@ -952,6 +952,56 @@ def test_modules_stay_as_they_are(schedule):
     assert torch.equal(modules[1](x), others[1](x))  # no tensor without data is left
 
 
+SEEN: list = []
+CALLS = 0
+
+
+class Outside(nn.Linear):
+    """Counts its forwards in variables of the file, and of the function around it."""
+
+    def forward(self, x):
+        global CALLS
+        CALLS += 1
+        y = super().forward(x)
+        SEEN.append(y.detach())
+        return y
+
+
+@BOTH
+def test_functions_that_remember(schedule):
+    global CALLS
+    SEEN.clear()
+    CALLS, called, seen = 0, 0, []
+
+    def count(n):  # it has itself among its variables
+        nonlocal called
+        called += 1
+        return count(n - 1) if n > 1 else None
+
+    def scale(_, __, y):
+        count(1)
+        seen.append(y)
+        return y * called
+
+    def record(_, __, y, kept=SEEN):
+        kept.append(y.detach())
+
+    torch.manual_seed(5)
+    modules = [*layers(1), nn.Sequential(nn.Linear(WIDTH, WIDTH)), Outside(WIDTH, WIDTH)]
+    modules[1][0].register_forward_hook(scale)
+    modules[0].register_forward_hook(record)
+    x, y = batch()
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    losses = pipeline.step(x, y).losses
+    found = [weight.grad.clone() for weight in parameters_of(modules, None)]
+    assert (called, CALLS, len(seen), len(SEEN)) == (M, M, M, 2 * M)
+    assert all(type(tensor) is torch.Tensor for tensor in (*seen, *SEEN))
+    called = 0
+    expected, gradients, _ = plain(modules, nn.MSELoss(), x, y, twins=modules)
+    assert losses == expected
+    same(found, gradients)
+
+
 class Tables(nn.Module):
     """Keeps a table outside itself, as rotary embeddings do."""
 
