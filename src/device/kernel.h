@@ -26,42 +26,44 @@ struct weft_kernel {
   void (*host)(void *const *parameters, uint64_t threads);
 };
 
-/* The kernels; NULL after the last. */
-const struct weft_kernel *weft_kernel_at(uint32_t k);
+/* What each computes, and its parameters in order. */
+enum weft_kernel_id {
+  /* y[r][o] = sum over i of x[r][i] w[o][i]; a thread per element of y. y, x, w, rows, in, out. */
+  WEFT_KERNEL_LINEAR_FORWARD,
+  /* dx[r][i] = sum over o of dy[r][o] w[o][i]. dx, dy, w, rows, in, out. */
+  WEFT_KERNEL_LINEAR_BACKWARD_INPUT,
+  /* dw[o][i] += dy[r][o] x[r][i], r ascending. dw, dy, x, rows, in, out. */
+  WEFT_KERNEL_LINEAR_BACKWARD_WEIGHT,
+  /* *loss += the sum over k of (y[k] - target[k])^2 / 2; one thread. loss (f64), y, target,
+   * count. */
+  WEFT_KERNEL_SQUARE_LOSS,
+  /* d[k] = y[k] - target[k]. d, y, target, count. */
+  WEFT_KERNEL_SUBTRACT,
+  /* x[k] *= factor. x, factor (f64), count. */
+  WEFT_KERNEL_SCALE,
+  /* x[k] += y[k], in f32 and f64, and in f16 and bf16, which are added in f32 and rounded to
+   * nearest even. x, y, count. */
+  WEFT_KERNEL_ADD,
+  WEFT_KERNEL_ADD_F64,
+  WEFT_KERNEL_ADD_F16,
+  WEFT_KERNEL_ADD_BF16,
+  /* to[k] = ((x0[k] + x1[k]) + x2[k]) + ..., x of `member` being `own`, and that of the n-th of the
+   * other members others[n * stride ...]. `to` may be `own`. to, own, others, count, stride,
+   * members, member. */
+  WEFT_KERNEL_ADD_MEMBERS,
+  /* Writes the device's clock, then a number; one thread. number (u32), value, clock (u64). */
+  WEFT_KERNEL_NOTE,
+  /* Takes `ns` nanoseconds; one thread. ns. */
+  WEFT_KERNEL_SPIN,
+  WEFT_KERNELS
+};
 
-/* y[r][o] = sum over i of x[r][i] w[o][i]; a thread per element of y. Parameters: y, x, w, rows,
- * in, out. */
-const struct weft_kernel *weft_kernel_linear_forward(void);
-/* dx[r][i] = sum over o of dy[r][o] w[o][i]. Parameters: dx, dy, w, rows, in, out. */
-const struct weft_kernel *weft_kernel_linear_backward_input(void);
-/* dw[o][i] += dy[r][o] x[r][i], r ascending. Parameters: dw, dy, x, rows, in, out. */
-const struct weft_kernel *weft_kernel_linear_backward_weight(void);
-/* *loss += the sum over k of (y[k] - target[k])^2 / 2; one thread. Parameters: loss (f64), y,
- * target, count. */
-const struct weft_kernel *weft_kernel_square_loss(void);
-/* d[k] = y[k] - target[k]. Parameters: d, y, target, count. */
-const struct weft_kernel *weft_kernel_subtract(void);
-/* x[k] *= factor. Parameters: x, factor (f64), count. */
-const struct weft_kernel *weft_kernel_scale(void);
-/* x[k] += y[k], in f32 and f64, and in f16 and bf16, which are added in f32 and rounded to nearest
- * even. Parameters: x, y, count. */
-const struct weft_kernel *weft_kernel_add(void);
-const struct weft_kernel *weft_kernel_add_f64(void);
-const struct weft_kernel *weft_kernel_add_f16(void);
-const struct weft_kernel *weft_kernel_add_bf16(void);
-/* to[k] = ((x0[k] + x1[k]) + x2[k]) + ..., x of `member` being `own`, and that of the n-th of the
- * other members others[n * stride ...]. `to` may be `own`. Parameters: to, own, others, count,
- * stride, members, member. */
-const struct weft_kernel *weft_kernel_add_members(void);
-/* Writes the device's clock, then a number; one thread. Parameters: number (u32), value, clock
- * (u64). */
-const struct weft_kernel *weft_kernel_note(void);
-/* Takes `ns` nanoseconds; one thread. Parameters: ns. */
-const struct weft_kernel *weft_kernel_spin(void);
+/* NULL after the last. */
+const struct weft_kernel *weft_kernel_at(uint32_t k);
 
 /* Runs a kernel with that many threads, at least 1: on a stream, or complete at return (NULL).
  * WEFT_ERR_UNAVAILABLE: the device has no kernels. */
-enum weft_status weft_kernel_launch(struct weft_device *device, const struct weft_kernel *kernel,
+enum weft_status weft_kernel_launch(struct weft_device *device, enum weft_kernel_id kernel,
                                     uint64_t threads, void *const *parameters,
                                     struct weft_stream *stream, struct weft_error *error);
 

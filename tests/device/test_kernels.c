@@ -39,7 +39,7 @@ static double rounded(double value, int exponent_bits) {
   return fabs(near) >= ldexp(1, bias + 1) ? copysign((double)INFINITY, value) : near;
 }
 
-static void check(const struct weft_kernel *kernel, int exponent_bits, uint16_t a, uint16_t b) {
+static void check(enum weft_kernel_id kernel, int exponent_bits, uint16_t a, uint16_t b) {
   struct weft_error error;
   uint64_t count = 1;
   uint16_t sum = a, more = b;
@@ -58,9 +58,9 @@ static void check(const struct weft_kernel *kernel, int exponent_bits, uint16_t 
 static void test_sums_of_16_bits(void **state) {
   (void)state;
   const struct {
-    const struct weft_kernel *kernel;
+    enum weft_kernel_id kernel;
     int exponent_bits;
-  } kinds[] = {{weft_kernel_add_f16(), 5}, {weft_kernel_add_bf16(), 8}};
+  } kinds[] = {{WEFT_KERNEL_ADD_F16, 5}, {WEFT_KERNEL_ADD_BF16, 8}};
   struct weft_random random = {.state = 1};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
     for (uint32_t a = 0; a < 65536; a++) {

@@ -123,7 +123,7 @@ static enum weft_status add_up(const struct weft_nccl_world *world,
   uint64_t size = plan->size, member = plan->member;
   void *const parameters[] = {
       (void *)&sum.to, (void *)&sum.own, (void *)&plan->scratch, &count, &stride, &size, &member};
-  return count > 0 ? weft_kernel_launch(world->device, weft_kernel_add_members(), count, parameters,
+  return count > 0 ? weft_kernel_launch(world->device, WEFT_KERNEL_ADD_MEMBERS, count, parameters,
                                         stream, error)
                    : WEFT_OK;
 }

@@ -409,7 +409,7 @@ static enum weft_status note(struct weft_device *device, uint32_t *number, uint3
                              struct weft_error *error) {
   uint64_t wide = value;
   void *const parameters[] = {(void *)&number, &wide, (void *)&clock};
-  return weft_kernel_launch(device, weft_kernel_note(), 1, parameters, stream, error);
+  return weft_kernel_launch(device, WEFT_KERNEL_NOTE, 1, parameters, stream, error);
 }
 
 const struct weft_device_ops weft_cuda_device_ops = {

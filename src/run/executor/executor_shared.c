@@ -68,14 +68,14 @@ enum weft_status weft_executor_copy_outputs(struct weft_executor *executor,
 
 /* ---- Backward ---- */
 
-/* NULL: tensors of this dtype are not added up. */
-static const struct weft_kernel *addition_of(uint8_t dtype) {
+/* WEFT_KERNELS: tensors of this dtype are not added up. */
+static enum weft_kernel_id addition_of(uint8_t dtype) {
   switch (dtype) {
-    case WEFT_F32: return weft_kernel_add();
-    case WEFT_F64: return weft_kernel_add_f64();
-    case WEFT_F16: return weft_kernel_add_f16();
-    case WEFT_BF16: return weft_kernel_add_bf16();
-    default: return NULL;
+    case WEFT_F32: return WEFT_KERNEL_ADD;
+    case WEFT_F64: return WEFT_KERNEL_ADD_F64;
+    case WEFT_F16: return WEFT_KERNEL_ADD_F16;
+    case WEFT_BF16: return WEFT_KERNEL_ADD_BF16;
+    default: return WEFT_KERNELS;
   }
 }
 
@@ -154,7 +154,7 @@ static bool can_add(const struct weft_executor *executor, const struct weft_buff
   struct weft_device *device = executor->options->device;
   bool can = weft_device_is_host(device) || device->ops->launch != NULL;
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
-    can = can && addition_of(layout->largest[k].dtype) != NULL;
+    can = can && addition_of(layout->largest[k].dtype) != WEFT_KERNELS;
   }
   return can;
 }

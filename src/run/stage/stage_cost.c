@@ -100,7 +100,7 @@ static enum weft_status spin_on_device(const struct weft_stage_call *call, int64
                                        struct weft_error *error) {
   uint64_t ns = (uint64_t)time;
   void *const parameters[] = {&ns};
-  return weft_kernel_launch(call->device, weft_kernel_spin(), 1, parameters, call->stream, error);
+  return weft_kernel_launch(call->device, WEFT_KERNEL_SPIN, 1, parameters, call->stream, error);
 }
 
 static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *call,

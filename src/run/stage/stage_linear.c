@@ -33,10 +33,9 @@ static enum weft_status fail_shape(const struct weft_stage_call *call, const cha
 
 /* One of the three products: a matrix is written, two are read. */
 static enum weft_status multiply(const struct weft_linear_stage *linear,
-                                 const struct weft_stage_call *call,
-                                 const struct weft_kernel *kernel, uint64_t threads, void *to,
-                                 const void *a, const void *b, uint64_t rows,
-                                 struct weft_error *error) {
+                                 const struct weft_stage_call *call, enum weft_kernel_id kernel,
+                                 uint64_t threads, void *to, const void *a, const void *b,
+                                 uint64_t rows, struct weft_error *error) {
   uint64_t in = linear->in, out = linear->out;
   void *const parameters[] = {&to, &a, &b, &rows, &in, &out};
   return threads > 0
@@ -76,7 +75,7 @@ static enum weft_status add_up(const struct weft_linear_stage *linear,
     const void *more = tensors[k].items[0].data;
     void *const parameters[] = {&to, &more, &numbers};
     if (numbers > 0) {
-      WEFT_TRY(weft_kernel_launch(linear->device, weft_kernel_add(), numbers, parameters,
+      WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_ADD, numbers, parameters,
                                   call->stream, error));
     }
   }
@@ -129,7 +128,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
     }
   }
   call->outputs->items[0].shape.dims[0] = rows;
-  WEFT_TRY(multiply(linear, call, weft_kernel_linear_forward(), rows * linear->out,
+  WEFT_TRY(multiply(linear, call, WEFT_KERNEL_LINEAR_FORWARD, rows * linear->out,
                     call->outputs->items[0].data, x->items[0].data, linear->weights, rows, error));
   return copy_to_others(call, call->outputs, call->output_count, call->outputs, error);
 }
@@ -148,7 +147,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
   if (dx->count == 0) {
     return WEFT_OK; /* nobody needs it */
   }
-  WEFT_TRY(multiply(linear, call, weft_kernel_linear_backward_input(), rows * linear->in,
+  WEFT_TRY(multiply(linear, call, WEFT_KERNEL_LINEAR_BACKWARD_INPUT, rows * linear->in,
                     dx->items[0].data, dy->items[0].data, linear->weights, rows, error));
   return copy_to_others(call, call->input_grads, call->input_count, dx, error);
 }
@@ -161,7 +160,7 @@ static enum weft_status backward_weight(struct weft_stage *stage, struct weft_st
   if (rows == UINT64_MAX) {
     return fail_shape(call, "output gradients", linear->out, error);
   }
-  return multiply(linear, call, weft_kernel_linear_backward_weight(), linear->out * linear->in,
+  return multiply(linear, call, WEFT_KERNEL_LINEAR_BACKWARD_WEIGHT, linear->out * linear->in,
                   linear->grads, dy->items[0].data, call->inputs->items[0].data, rows, error);
 }
 
@@ -179,14 +178,14 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
   if (count == 0) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_kernel_launch(linear->device, weft_kernel_square_loss(), 1, parameters,
+  WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_SQUARE_LOSS, 1, parameters,
                               call->stream, error));
   if (call->output_grads->count == 0) {
     return WEFT_OK;
   }
   void *difference = call->output_grads->items[0].data;
   void *const subtract[] = {&difference, &y, &target, &count};
-  return weft_kernel_launch(linear->device, weft_kernel_subtract(), count, subtract, call->stream,
+  return weft_kernel_launch(linear->device, WEFT_KERNEL_SUBTRACT, count, subtract, call->stream,
                             error);
 }
 
@@ -204,7 +203,7 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
   void *grads = linear->grads;
   double scale = call->grad_scale;
   void *const parameters[] = {&grads, &scale, &count};
-  return weft_kernel_launch(linear->device, weft_kernel_scale(), count, parameters, call->stream,
+  return weft_kernel_launch(linear->device, WEFT_KERNEL_SCALE, count, parameters, call->stream,
                             error);
 }
 
