@@ -3,6 +3,7 @@
 #define CUDA_DEVICE_H
 
 #include <weft/cuda.h>
+#include <weft/support.h>
 
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_arena.h"
@@ -51,6 +52,7 @@ struct weft_cuda_pinned {
 
 struct weft_cuda {
   const struct weft_allocator *allocator;
+  struct weft_arena tables; /* of gpus, their partitions, and ranks */
   const struct weft_cuda_api *cuda;
   struct weft_cuda_gpu *gpus; /* [gpu_count] */
   uint32_t gpu_count;

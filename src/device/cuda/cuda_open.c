@@ -133,11 +133,8 @@ static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *g
   WEFT_CUDA_TRY(api, error, cuCtxSetCurrent, gpu->context);
   gpu->rank_sms = gpu->info.sm_count;
   if (cuda->partition_count > 0) {
-    gpu->partitions =
-        weft_array_allocate_zero(cuda->allocator, cuda->partition_count, sizeof(CUgreenCtx));
-    if (gpu->partitions == NULL) {
-      return weft_fail_memory(error, cuda->partition_count * sizeof(CUgreenCtx));
-    }
+    gpu->partitions = weft_arena_allocate(&cuda->tables, cuda->partition_count, sizeof(CUgreenCtx));
+    WEFT_TRY(weft_arena_status(&cuda->tables, error));
     WEFT_TRY(split(cuda, gpu, error));
   }
   return load_kernels(cuda, gpu, error);
@@ -175,7 +172,6 @@ static void close_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu) {
       (void)api->cuGreenCtxDestroy(gpu->partitions[k]);
     }
   }
-  weft_array_free(cuda->allocator, gpu->partitions, cuda->partition_count, sizeof(CUgreenCtx));
   if (gpu->library != NULL && !gpu->abandoned) {
     (void)api->cuLibraryUnload(gpu->library);
   }
@@ -314,17 +310,18 @@ enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
   if (cuda == NULL) {
     return weft_fail_memory(error, sizeof *cuda);
   }
-  cuda->allocator = allocator;
+  cuda->allocator = cuda->tables.allocator = allocator;
   cuda->cuda = api;
   cuda->gpu_count = count_used(gpu_count, options->partitions, rank_count);
   cuda->partition_count = options->partitions;
   cuda->first_rank = options->first_rank;
   cuda->rank_count = rank_count;
-  cuda->gpus = weft_array_allocate_zero(allocator, cuda->gpu_count, sizeof *cuda->gpus);
-  cuda->ranks = weft_array_allocate_zero(allocator, rank_count, sizeof *cuda->ranks);
-  const enum weft_status status = cuda->gpus != NULL && cuda->ranks != NULL
-                                      ? open_all(cuda, options, error)
-                                      : weft_fail_memory(error, rank_count * sizeof *cuda->ranks);
+  cuda->gpus = weft_arena_allocate(&cuda->tables, cuda->gpu_count, sizeof *cuda->gpus);
+  cuda->ranks = weft_arena_allocate(&cuda->tables, rank_count, sizeof *cuda->ranks);
+  enum weft_status status = weft_arena_status(&cuda->tables, error);
+  if (status == WEFT_OK) {
+    status = open_all(cuda, options, error);
+  }
   if (status < 0) {
     weft_cuda_close(cuda);
     return status;
@@ -343,8 +340,7 @@ void weft_cuda_close(struct weft_cuda *cuda) {
   for (uint32_t k = 0; cuda->gpus != NULL && k < cuda->gpu_count; k++) {
     close_gpu(cuda, &cuda->gpus[k]);
   }
-  weft_array_free(cuda->allocator, cuda->ranks, cuda->rank_count, sizeof *cuda->ranks);
-  weft_array_free(cuda->allocator, cuda->gpus, cuda->gpu_count, sizeof *cuda->gpus);
+  weft_arena_finish(&cuda->tables);
   weft_array_free(cuda->allocator, cuda, 1, sizeof *cuda);
 }
 
