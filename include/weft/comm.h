@@ -115,7 +115,6 @@ WEFT_API void weft_comm_close(struct weft_comm *comm);
 WEFT_API void weft_comm_disconnect(struct weft_comm *comm);
 
 WEFT_API const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm);
-WEFT_API uint32_t weft_comm_rank_count(const struct weft_comm *comm);
 /* The endpoint of a rank; NULL when it is in another process, or does not exist. The world owns
  * it. */
 WEFT_API struct weft_transport *weft_comm_endpoint(struct weft_comm *comm, uint32_t rank);

@@ -115,18 +115,18 @@ const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm) {
   return &comm->kind->info;
 }
 
-uint32_t weft_comm_rank_count(const struct weft_comm *comm) {
-  return comm->kind->local((struct weft_comm *)comm)->rank_count;
-}
-
 struct weft_transport *weft_comm_endpoint(struct weft_comm *comm, uint32_t rank) {
   assert(comm != NULL);
-  return comm->kind->endpoint(comm, rank);
+  if (comm->kind->endpoint != NULL) {
+    return comm->kind->endpoint(comm, rank);
+  }
+  struct weft_transport *local = comm->kind->local(comm);
+  return local->rank == rank ? local : NULL;
 }
 
 struct weft_transport *weft_comm_local(struct weft_comm *comm) {
   assert(comm != NULL);
-  return comm->kind->local(comm);
+  return comm->kind->local != NULL ? comm->kind->local(comm) : comm->kind->endpoint(comm, 0);
 }
 
 enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main, void *context,
@@ -134,6 +134,36 @@ enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main
   WEFT_NEED(comm, error);
   WEFT_NEED(rank_main, error);
   return comm->kind->run(comm, NULL, rank_main, context, error);
+}
+
+struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,
+                                           const struct weft_error *reason) {
+  assert(status < 0 && reason != NULL);
+  struct weft_failure failure = {.rank = rank, .error = *reason};
+  if (reason->status != status) { /* rank_main gave none */
+    (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
+                    "rank %" PRIu32 " failed: %s", rank, weft_status_name(status));
+  }
+  return failure;
+}
+
+enum weft_status weft_comm_run_local(struct weft_comm *comm,
+                                     struct weft_transport *const *endpoints,
+                                     weft_rank_main *rank_main, void *context,
+                                     struct weft_error *error) {
+  struct weft_transport *local = weft_comm_local(comm);
+  struct weft_error reason = {.status = WEFT_OK};
+  struct weft_failure failure;
+  const enum weft_status status =
+      rank_main(context, endpoints != NULL ? endpoints[local->rank] : local, &reason);
+  if (status >= 0) {
+    return WEFT_OK;
+  }
+  if (!local->ops->get_failure(local, &failure)) {
+    failure = weft_comm_rank_failure(local->rank, status, &reason);
+    local->ops->fail(local, &failure);
+  }
+  return local->ops->progress(local, error);
 }
 
 uint32_t weft_comm_stuck_ranks(const struct weft_comm *comm) {
@@ -164,7 +194,7 @@ void weft_comm_abandon(struct weft_comm *comm, int exit_status) {
 
 void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
   assert(comm != NULL && facts != NULL);
-  const uint32_t count = weft_comm_rank_count(comm);
+  const uint32_t count = weft_comm_local((struct weft_comm *)comm)->rank_count;
   *facts = (struct weft_comm_facts){.implementation = comm->kind->info.name,
                                     .library = "",
                                     .threading = "",

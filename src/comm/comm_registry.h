@@ -16,7 +16,9 @@ struct weft_comm_kind {
                            struct weft_error *error);
   void (*close)(struct weft_comm *comm);
   void (*disconnect)(struct weft_comm *comm); /* NULL: it uses no devices */
+  /* With a process per rank: this one's endpoint; else NULL. */
   struct weft_transport *(*local)(struct weft_comm *comm);
+  /* With all ranks in this process: a rank's endpoint, or NULL, there is no such rank; else NULL. */
   struct weft_transport *(*endpoint)(struct weft_comm *comm, uint32_t rank);
   /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. */
   enum weft_status (*run)(struct weft_comm *comm, struct weft_transport *const *endpoints,
@@ -37,6 +39,15 @@ struct weft_comm {
   const struct weft_comm_kind *kind;
   uint32_t stuck_ranks; /* whose threads run on: nothing may be freed */
 };
+
+/* `run` of kinds with a process per rank: this process's rank, in the caller's thread. */
+enum weft_status weft_comm_run_local(struct weft_comm *comm,
+                                     struct weft_transport *const *endpoints,
+                                     weft_rank_main *rank_main, void *context,
+                                     struct weft_error *error);
+/* Why a rank failed whose rank_main returned `status`, and gave this reason or none. */
+struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,
+                                           const struct weft_error *reason);
 
 #define WEFT_DECLARE_KIND(name) extern const struct weft_comm_kind weft_##name##_kind;
 WEFT_TRANSPORTS(WEFT_DECLARE_KIND)

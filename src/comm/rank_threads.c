@@ -82,17 +82,6 @@ static void rank_vanished(void *argument) {
   end_rank(self);
 }
 
-static void rank_failed(const struct rank_thread *self, enum weft_status status,
-                        const struct weft_error *error) {
-  const struct weft_rank_threads *run = &self->threads->run;
-  struct weft_failure failure = {.rank = self->rank, .error = *error};
-  if (error->status != status) { /* rank_main gave no reason */
-    (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
-                    "rank %" PRIu32 " failed: %s", self->rank, weft_status_name(status));
-  }
-  run->fail(run->comm, &failure);
-}
-
 static void *run_rank(void *argument) {
   struct rank_thread *self = argument;
   const struct weft_rank_threads *run = &self->threads->run;
@@ -107,7 +96,8 @@ static void *run_rank(void *argument) {
   const enum weft_status status =
       runs ? run->rank_main(run->context, self->transport, &error) : WEFT_OK;
   if (status < 0) {
-    rank_failed(self, status, &error);
+    const struct weft_failure failure = weft_comm_rank_failure(self->rank, status, &error);
+    run->fail(run->comm, &failure);
   }
   pthread_cleanup_pop(0);
   end_rank(self);

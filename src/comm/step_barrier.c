@@ -17,28 +17,21 @@
 #define DRIVEN UINT32_C(0x7fffffff)
 #define CLOSED UINT32_C(0x7ffffffe)
 
-static void free_arrays(struct weft_step_barrier *barrier) {
-  const struct weft_world *world = barrier->world;
-  weft_array_free(world->allocator, barrier->items, world->rank_count, sizeof(void *));
-  weft_array_free(world->allocator, barrier->present, world->rank_count, sizeof(void *));
-  weft_array_free(world->allocator, barrier->undriven, world->rank_count, sizeof(bool));
-}
-
 bool weft_step_barrier_init(struct weft_step_barrier *barrier, struct weft_world *world,
                             bool spins) {
-  const struct weft_allocator *allocator = world->allocator;
-  *barrier = (struct weft_step_barrier){.world = world, .spins = spins};
-  barrier->items = weft_array_allocate_zero(allocator, world->rank_count, sizeof(void *));
-  barrier->present = weft_array_allocate_zero(allocator, world->rank_count, sizeof(void *));
-  barrier->undriven = weft_array_allocate_zero(allocator, world->rank_count, sizeof(bool));
-  if (barrier->items == NULL || barrier->present == NULL || barrier->undriven == NULL ||
-      pthread_mutex_init(&barrier->lock, NULL) != 0) {
-    free_arrays(barrier);
+  *barrier = (struct weft_step_barrier){
+      .world = world, .arena = {.allocator = world->allocator}, .spins = spins};
+  struct weft_arena *arena = &barrier->arena;
+  barrier->items = weft_arena_allocate(arena, world->rank_count, sizeof(void *));
+  barrier->present = weft_arena_allocate(arena, world->rank_count, sizeof(void *));
+  barrier->undriven = weft_arena_allocate(arena, world->rank_count, sizeof(bool));
+  if (weft_arena_status(arena, NULL) < 0 || pthread_mutex_init(&barrier->lock, NULL) != 0) {
+    weft_arena_finish(arena);
     return false;
   }
   if (!weft_condition_init(&barrier->changed)) {
     pthread_mutex_destroy(&barrier->lock);
-    free_arrays(barrier);
+    weft_arena_finish(arena);
     return false;
   }
   return true;
@@ -47,7 +40,7 @@ bool weft_step_barrier_init(struct weft_step_barrier *barrier, struct weft_world
 void weft_step_barrier_finish(struct weft_step_barrier *barrier) {
   pthread_cond_destroy(&barrier->changed);
   pthread_mutex_destroy(&barrier->lock);
-  free_arrays(barrier);
+  weft_arena_finish(&barrier->arena);
 }
 
 /* ---- A round ---- */

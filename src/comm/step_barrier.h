@@ -5,10 +5,13 @@
 
 #include <pthread.h>
 
+#include <weft/support.h>
+
 #include "comm/world.h"
 
 struct weft_step_barrier {
   struct weft_world *world;
+  struct weft_arena arena; /* of the arrays */
   bool spins;
   uint32_t state;          /* atomic: how far the round is; see step_barrier.c */
   void **items;            /* [rank_count]; NULL: not arrived, or undriven */

@@ -594,7 +594,7 @@ static void facts_are_reported(void **state) {
   weft_comm_facts(part.world, &facts);
   assert_string_equal(facts.implementation, weft_mpi_launcher());
   assert_int_equal(weft_comm_local(part.world)->rank, rank_of_job());
-  assert_int_equal(weft_comm_rank_count(part.world), job_size());
+  assert_int_equal(weft_comm_local(part.world)->rank_count, job_size());
   assert_int_equal(facts.ranks_on_host, job_size());
   assert_int_equal(facts.rank_on_host, rank_of_job());
   assert_string_equal(facts.threading, "multiple");

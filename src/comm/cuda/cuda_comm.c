@@ -18,7 +18,6 @@ const struct weft_comm_kind weft_cuda_kind = {
              .gpus_only = true},
     .open = open_comm,
     .close = weft_threads_close,
-    .local = weft_threads_local,
     .endpoint = weft_threads_endpoint,
     .run = weft_threads_run,
 };

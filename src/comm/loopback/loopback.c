@@ -521,8 +521,6 @@ static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t ran
   return rank < world->options.rank_count ? &world->endpoints[rank].base : NULL;
 }
 
-static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
-
 enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
                                     struct weft_error *error) {
   if (!world->failure_spread && weft_world_check(&world->shared, NULL) < 0) {
@@ -563,7 +561,6 @@ const struct weft_comm_kind weft_loopback_kind = {
              .virtual_time = true},
     .open = open_comm,
     .close = close_comm,
-    .local = comm_local,
     .endpoint = comm_endpoint,
     .run = weft_loopback_run,
     .next = next_rank,

@@ -275,11 +275,6 @@ static struct weft_transport *comm_local(struct weft_comm *comm) {
   return mpi_of(comm)->driver->endpoint(mpi_of(comm));
 }
 
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  struct weft_transport *local = comm_local(comm);
-  return local->rank == rank ? local : NULL;
-}
-
 static enum weft_status check_rank_count(struct weft_comm *comm,
                                          const struct weft_comm_options *options,
                                          struct weft_error *error) {
@@ -310,26 +305,6 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
-/* This process's rank, in the caller's thread. */
-static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
-                                 weft_rank_main *rank_main, void *context,
-                                 struct weft_error *error) {
-  struct weft_transport *local = comm_local(comm);
-  struct weft_transport *transport = endpoints != NULL ? endpoints[local->rank] : local;
-  struct weft_error reason = {.status = WEFT_OK};
-  struct weft_failure failure;
-  const enum weft_status status = rank_main(context, transport, &reason);
-  if (status < 0 && !local->ops->get_failure(local, &failure)) {
-    failure = (struct weft_failure){.rank = local->rank, .error = reason};
-    if (reason.status != status) { /* rank_main gave no reason */
-      (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
-                      "rank %" PRIu32 " failed: %s", local->rank, weft_status_name(status));
-    }
-    local->ops->fail(local, &failure);
-  }
-  return status < 0 ? local->ops->progress(local, error) : WEFT_OK;
-}
-
 static void abandon_comm(struct weft_comm *comm, int exit_status) {
   mpi_of(comm)->driver->abandon(mpi_of(comm), exit_status);
 }
@@ -354,8 +329,7 @@ const struct weft_comm_kind weft_mpi_kind = {
     .open = open_comm,
     .close = close_comm,
     .local = comm_local,
-    .endpoint = comm_endpoint,
-    .run = run_comm,
+    .run = weft_comm_run_local,
     .abandon = abandon_comm,
     .facts = comm_facts,
     .pingpong = pingpong_comm,

@@ -139,11 +139,7 @@ uint32_t weft_nccl_blocks(void) {
     const uint32_t minimum = number_in(minima[k], 1);
     blocks = minimum > blocks ? minimum : blocks;
   }
-  uint32_t rounded = 1;
-  while (rounded < blocks) {
-    rounded *= 2;
-  }
-  return rounded;
+  return weft_channel_round_up(blocks);
 }
 
 static enum weft_status exchange(struct weft_nccl_world *world, const struct weft_nccl_rank *mine,

@@ -11,6 +11,8 @@
 
 #include <weft/support.h>
 
+#include "comm/rank_threads.h"
+
 enum { FINALIZE_MS = 5000 }; /* of each communicator */
 
 /* ---- Errors ---- */
@@ -130,15 +132,13 @@ static void start_aborts(struct weft_nccl_world *world) {
 }
 
 bool weft_nccl_abort(struct weft_nccl_world *world) {
-  struct timespec until;
-  (void)clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += WEFT_NCCL_ABORT_MS / 1000;
+  const int64_t until = weft_clock_ns() + (int64_t)WEFT_NCCL_ABORT_MS * WEFT_NCCL_NS_PER_MS;
   (void)pthread_mutex_lock(&world->lock);
   if (!world->aborting) {
     start_aborts(world);
   }
   while (world->aborts_left > 0 && !__atomic_load_n(&world->recorded, __ATOMIC_RELAXED) &&
-         pthread_cond_timedwait(&world->ended, &world->lock, &until) == 0) {
+         weft_condition_wait(&world->ended, &world->lock, until)) {
   }
   const bool ended = world->aborts_left == 0;
   (void)pthread_mutex_unlock(&world->lock);

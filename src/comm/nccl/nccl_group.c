@@ -89,11 +89,7 @@ static enum weft_status start_own(struct weft_nccl_group *group, struct weft_col
                                   struct weft_error *error) {
   struct weft_nccl_world *world = group->world;
   struct weft_nccl_communicator *communicator = group->communicator;
-  struct weft_device *device = group->device;
-  WEFT_TRY(device->ops->make_current(device, error));
-  if (communicator->stream == NULL) {
-    WEFT_TRY(device->ops->stream_create(device, world->allocator, &communicator->stream, error));
-  }
+  WEFT_TRY(weft_nccl_own_stream(world, communicator, error));
   enum weft_status status =
       weft_nccl_collect(world, communicator, collective, communicator->stream, error);
   if (status == WEFT_OK) {

@@ -18,36 +18,26 @@
 
 /* ---- NCCL's calls ---- */
 
-/* Before a call: one that would run too far ahead of the GPU waits (nccl_transfer.c, check_ahead).
- * What it waits for is older than itself, on all ranks, so it does not depend on it. */
+/* Before a call: one that would run too far ahead of the GPU waits. What it waits for is older than
+ * itself, on all ranks, so it does not depend on it. */
 static enum weft_status begin_call(struct weft_nccl_world *world,
                                    const struct weft_nccl_communicator *communicator, bool recorded,
                                    struct weft_error *error) {
-  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
-  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
-    return WEFT_OK;
-  }
-  return weft_nccl_await_event(world, communicator->marks[mark % WEFT_NCCL_MARKS],
-                               "collectives of a group are under way", UINT32_MAX,
-                               weft_nccl_limit(world), error);
+  struct weft_device_event *mark = weft_nccl_mark_ahead(communicator, recorded);
+  return mark == NULL ? WEFT_OK
+                      : weft_nccl_await_event(world, mark, "collectives of a group are under way",
+                                              UINT32_MAX, weft_nccl_limit(world), error);
 }
 
 static enum weft_status end_call(struct weft_nccl_world *world,
                                  struct weft_nccl_communicator *communicator, ncclResult_t result,
                                  const char *call, bool recorded, struct weft_stream *stream,
                                  struct weft_error *error) {
-  struct weft_device *device = world->device;
   if (result != ncclSuccess) {
     WEFT_TRY(
         weft_nccl_await(world, communicator->comm, result, call, weft_nccl_limit(world), error));
   }
-  communicator->issued++;
-  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0) {
-    return WEFT_OK;
-  }
-  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD - 1;
-  return device->ops->event_record(device, communicator->marks[mark % WEFT_NCCL_MARKS], stream,
-                                   error);
+  return weft_nccl_count_issued(world, communicator, recorded, stream, error);
 }
 
 /* Sums in an order that NCCL chooses. */

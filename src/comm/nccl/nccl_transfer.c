@@ -31,26 +31,36 @@ static enum weft_status check_message(const struct weft_nccl_world *world,
                      " for payloads on its GPU, and this one is on another device (%s)",
                      world->transport.rank, end->channel, weft_device_name(message->device));
   }
-  if (message->capacity < end->state.bytes_max) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give it the size of the channel's largest payload",
-                     "rank %" PRIu32 ", channel %" PRIu32 ": a buffer of %" PRIu64
-                     " bytes for payloads of up to %" PRIu64,
-                     world->transport.rank, end->channel, message->capacity, end->state.bytes_max);
-  }
   return WEFT_OK;
 }
 
-/* A communicator whose transfers run too far ahead of the GPU waits; NCCL itself hangs after some
- * thousand. Those of a recording are not under way yet. */
-static enum weft_status check_ahead(const struct weft_nccl_world *world,
-                                    const struct weft_nccl_communicator *communicator,
-                                    bool recorded, struct weft_error *error) {
+struct weft_device_event *weft_nccl_mark_ahead(const struct weft_nccl_communicator *communicator,
+                                               bool recorded) {
   const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
-  if (recorded || communicator->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS) {
+  return recorded || communicator->issued % WEFT_NCCL_AHEAD != 0 || mark < WEFT_NCCL_MARKS
+             ? NULL
+             : communicator->marks[mark % WEFT_NCCL_MARKS];
+}
+
+enum weft_status weft_nccl_count_issued(const struct weft_nccl_world *world,
+                                        struct weft_nccl_communicator *communicator, bool recorded,
+                                        struct weft_stream *stream, struct weft_error *error) {
+  if (recorded || ++communicator->issued % WEFT_NCCL_AHEAD != 0) {
     return WEFT_OK;
   }
-  return world->device->ops->event_query(world->device, communicator->marks[mark % WEFT_NCCL_MARKS],
-                                         error);
+  const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD - 1;
+  return world->device->ops->event_record(
+      world->device, communicator->marks[mark % WEFT_NCCL_MARKS], stream, error);
+}
+
+enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
+                                      struct weft_nccl_communicator *communicator,
+                                      struct weft_error *error) {
+  struct weft_device *device = world->device;
+  WEFT_TRY(device->ops->make_current(device, error));
+  return communicator->stream != NULL
+             ? WEFT_OK
+             : device->ops->stream_create(device, world->allocator, &communicator->stream, error);
 }
 
 /* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
@@ -87,16 +97,7 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
       return message->recorded ? explain_recording(error) : status;
     }
   }
-  if (message->recorded) {
-    return WEFT_OK;
-  }
-  communicator->issued++;
-  if (communicator->issued % WEFT_NCCL_AHEAD == 0) {
-    const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD - 1;
-    return world->device->ops->event_record(
-        world->device, communicator->marks[mark % WEFT_NCCL_MARKS], stream, error);
-  }
-  return WEFT_OK;
+  return weft_nccl_count_issued(world, communicator, message->recorded, stream, error);
 }
 
 /* Without a stream of the caller's, test() asks for an event. */
@@ -168,18 +169,16 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
   struct weft_nccl_communicator *communicator = &world->communicators[end->communicator];
   struct weft_nccl_slot *slot = &end->slots[end->posted % end->depth];
   struct weft_device *device = world->device;
-  struct weft_stream *stream = message->stream;
   if (end->posted - end->done >= end->depth) {
     return WEFT_IN_PROGRESS;
   }
-  if (stream == NULL) {
-    WEFT_TRY(device->ops->make_current(device, error));
-    if (communicator->stream == NULL) {
-      WEFT_TRY(device->ops->stream_create(device, world->allocator, &communicator->stream, error));
-    }
-    stream = communicator->stream;
+  if (message->stream == NULL) {
+    WEFT_TRY(weft_nccl_own_stream(world, communicator, error));
   }
-  const enum weft_status status = check_ahead(world, communicator, message->recorded, error);
+  struct weft_stream *stream = message->stream != NULL ? message->stream : communicator->stream;
+  struct weft_device_event *mark = weft_nccl_mark_ahead(communicator, message->recorded);
+  const enum weft_status status =
+      mark != NULL ? device->ops->event_query(device, mark, error) : WEFT_OK;
   if (status != WEFT_OK) {
     return status;
   }

@@ -6,11 +6,11 @@
 
 #include <weft/support.h>
 
+#include "comm/rank_threads.h"
+
 enum { WAIT_NS = 50 * 1000 }; /* between two looks at an event */
 
 /* ---- The endpoint ---- */
-
-static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
 
 static enum weft_status endpoint_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
@@ -47,7 +47,6 @@ static void set_ops(struct weft_transport_ops *ops, const struct weft_transport_
   *ops = *inner;
   ops->name = "nccl";
   ops->device_memory = ops->enqueues = true;
-  ops->destroy = endpoint_destroy; /* it belongs to the world */
   ops->open = weft_nccl_open;
   ops->send = weft_nccl_send;
   ops->receive = weft_nccl_receive;
@@ -77,7 +76,6 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
                                    const struct weft_nccl_api *nccl, struct weft_comm *mpi,
                                    struct weft_comm **out, struct weft_error *error) {
   struct weft_nccl_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
-  pthread_condattr_t monotonic;
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
@@ -93,11 +91,8 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
                                              .rank = world->inner->rank,
                                              .rank_count = world->inner->rank_count,
                                              .inner = world->inner};
-  (void)pthread_condattr_init(&monotonic);
-  (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   (void)pthread_mutex_init(&world->lock, NULL);
-  (void)pthread_cond_init(&world->ended, &monotonic);
-  (void)pthread_condattr_destroy(&monotonic);
+  (void)weft_condition_init(&world->ended);
   *out = &world->comm;
   return WEFT_OK;
 }
@@ -167,32 +162,6 @@ static struct weft_transport *comm_local(struct weft_comm *comm) {
   return &world_of(comm)->transport;
 }
 
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  struct weft_transport *local = comm_local(comm);
-  return local->rank == rank ? local : NULL;
-}
-
-/* This process's rank, in the caller's thread. */
-static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
-                                 weft_rank_main *rank_main, void *context,
-                                 struct weft_error *error) {
-  struct weft_nccl_world *world = world_of(comm);
-  struct weft_transport *own = &world->transport;
-  struct weft_transport *transport = endpoints != NULL ? endpoints[own->rank] : own;
-  struct weft_error reason = {.status = WEFT_OK};
-  struct weft_failure failure;
-  const enum weft_status status = rank_main(context, transport, &reason);
-  if (status < 0 && !own->ops->get_failure(own, &failure)) {
-    failure = (struct weft_failure){.rank = own->rank, .error = reason};
-    if (reason.status != status) { /* rank_main gave no reason */
-      (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
-                      "rank %" PRIu32 " failed: %s", own->rank, weft_status_name(status));
-    }
-    own->ops->fail(own, &failure);
-  }
-  return status < 0 ? own->ops->progress(own, error) : WEFT_OK;
-}
-
 static void abandon_comm(struct weft_comm *comm, int exit_status) {
   struct weft_nccl_world *world = world_of(comm);
   (void)weft_nccl_abort(world);
@@ -221,8 +190,7 @@ const struct weft_comm_kind weft_nccl_kind = {
     .close = close_comm,
     .disconnect = disconnect,
     .local = comm_local,
-    .endpoint = comm_endpoint,
-    .run = run_comm,
+    .run = weft_comm_run_local,
     .abandon = abandon_comm,
     .facts = comm_facts,
     .pingpong = pingpong_comm,

@@ -211,6 +211,18 @@ enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t ch
 enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_message *message,
                                 struct weft_error *error);
 void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *message);
+/* A communicator whose transfers run too far ahead of the GPU waits for this event; NCCL itself
+ * hangs after some thousand. NULL: it need not wait. Those of a recording are not under way yet. */
+struct weft_device_event *weft_nccl_mark_ahead(const struct weft_nccl_communicator *communicator,
+                                               bool recorded);
+/* After a transfer was enqueued: counts it, and sets a mark now and then. */
+enum weft_status weft_nccl_count_issued(const struct weft_nccl_world *world,
+                                        struct weft_nccl_communicator *communicator, bool recorded,
+                                        struct weft_stream *stream, struct weft_error *error);
+/* Makes the device current, and the communicator's own stream if there is none yet. */
+enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
+                                      struct weft_nccl_communicator *communicator,
+                                      struct weft_error *error);
 /* Waits for what is in a stream, after all communicators have ended. */
 void weft_nccl_drain_stream(struct weft_nccl_world *world, struct weft_device_event *mark,
                             struct weft_stream *stream);

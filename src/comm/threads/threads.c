@@ -268,7 +268,7 @@ void weft_threads_close(struct weft_comm *comm) {
   if (threads->one_process) {
     weft_step_barrier_finish(&threads->barrier);
   }
-  weft_threads_free_channels(threads);
+  weft_arena_finish(&threads->arena);
   pthread_mutex_destroy(&threads->lock);
   weft_world_finish(&threads->world);
   weft_array_free(threads->allocator, threads, 1, sizeof *threads);
@@ -289,7 +289,7 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
     threads->ops.step_barrier = endpoint_step_barrier;
     threads->ops.set_undriven = endpoint_set_undriven;
   }
-  threads->allocator = allocator;
+  threads->allocator = threads->arena.allocator = allocator;
   threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
   enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count, error);
   if (status != WEFT_OK) {
@@ -325,10 +325,6 @@ struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t ra
   return rank < threads->world.rank_count ? &threads->endpoints[rank].base : NULL;
 }
 
-struct weft_transport *weft_threads_local(struct weft_comm *comm) {
-  return weft_threads_endpoint(comm, 0);
-}
-
 static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
   weft_threads_fail(threads_of(comm), failure);
 }
@@ -357,7 +353,6 @@ const struct weft_comm_kind weft_threads_kind = {
     .info = {.name = "threads", .summary = "all ranks in this process, a thread per rank"},
     .open = open_comm,
     .close = weft_threads_close,
-    .local = weft_threads_local,
     .endpoint = weft_threads_endpoint,
     .run = weft_threads_run,
 };

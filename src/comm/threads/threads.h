@@ -16,6 +16,7 @@
 #include <pthread.h>
 
 #include <weft/comm.h>
+#include <weft/support.h>
 
 #include "comm/channel_ends.h"
 #include "comm/comm_registry.h"
@@ -63,8 +64,6 @@ struct weft_threads_channel {
   /* The sender's ring; atomic; NULL until the sender opens its end. */
   struct weft_entry *entries;
   uint32_t entry_mask;
-  void *block; /* what `entries` lies in */
-  size_t block_size;
 };
 
 /* One rank's end of a channel; only its thread accesses it. */
@@ -86,7 +85,8 @@ struct weft_endpoint {
   struct weft_core_yield yield;
 
   bool opened;
-  struct weft_end *ends; /* [end_count], those that receive first */
+  struct weft_arena arena; /* of its ends */
+  struct weft_end *ends;   /* [end_count], those that receive first */
   uint32_t end_count;
   uint32_t receiver_count;
   struct weft_channel_ends by_channel;
@@ -115,6 +115,7 @@ struct weft_threads {
   struct weft_step_barrier barrier;
 
   pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
+  struct weft_arena arena; /* of the channels */
   struct weft_threads_channel *
       *channels; /* open addressing by number; [channel_room], a power of two */
   uint32_t channel_room;
@@ -142,9 +143,8 @@ void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message 
 enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
                                     struct weft_error *error);
 
-/* Frees what open() allocated. */
+/* Frees what open() allocated, but for the channels, which are the world's. */
 void weft_endpoint_close(struct weft_endpoint *endpoint);
-void weft_threads_free_channels(struct weft_threads *threads);
 
 /* ---- The world, for kinds that are made of it ---- */
 
@@ -155,7 +155,6 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
                                    struct weft_comm **out, struct weft_error *error);
 void weft_threads_close(struct weft_comm *comm);
 struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank);
-struct weft_transport *weft_threads_local(struct weft_comm *comm);
 enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
                                   weft_rank_main *rank_main, void *context,
                                   struct weft_error *error);

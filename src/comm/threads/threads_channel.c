@@ -22,67 +22,46 @@ static struct weft_threads_channel **find_place(struct weft_threads_channel **ta
   return &table[k];
 }
 
-/* Room for one more, and half of it empty. */
+/* Room for one more, and half of it empty. The table that it outgrows stays in the arena. */
 static enum weft_status grow_table(struct weft_threads *threads, struct weft_error *error) {
   if (threads->channel_count < threads->channel_room / 2) {
     return WEFT_OK;
   }
   const uint32_t room = threads->channel_room == 0 ? CHANNEL_ROOM_MIN : threads->channel_room * 2;
   struct weft_threads_channel **table =
-      weft_array_allocate_zero(threads->allocator, room, sizeof(struct weft_threads_channel *));
-  if (table == NULL) {
-    return weft_fail_memory(error, room * sizeof(struct weft_threads_channel *));
-  }
+      weft_arena_allocate(&threads->arena, room, sizeof(struct weft_threads_channel *));
+  WEFT_TRY(weft_arena_status(&threads->arena, error));
   for (uint32_t k = 0; k < threads->channel_room; k++) {
     if (threads->channels[k] != NULL) {
       *find_place(table, room, threads->channels[k]->number) = threads->channels[k];
     }
   }
-  weft_array_free(threads->allocator, threads->channels, threads->channel_room,
-                  sizeof(struct weft_threads_channel *));
   threads->channels = table;
   threads->channel_room = room;
   return WEFT_OK;
 }
 
-/* Finds the channel or makes it as this end describes it; NULL: no memory. */
-static struct weft_threads_channel *get_channel(struct weft_threads *threads,
-                                                const struct weft_channel_end *end, uint32_t rank,
-                                                struct weft_error *error) {
-  if (grow_table(threads, error) != WEFT_OK) {
-    return NULL;
-  }
+/* Finds the channel or makes it as this end describes it. */
+static enum weft_status get_channel(struct weft_threads *threads,
+                                    const struct weft_channel_end *end, uint32_t rank,
+                                    struct weft_threads_channel **out, struct weft_error *error) {
+  WEFT_TRY(grow_table(threads, error));
   struct weft_threads_channel **place =
       find_place(threads->channels, threads->channel_room, end->channel);
   if (*place != NULL) {
-    return *place;
+    *out = *place;
+    return WEFT_OK;
   }
-  struct weft_threads_channel *channel =
-      weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
-  if (channel == NULL) {
-    (void)weft_fail_memory(error, sizeof *channel);
-    return NULL;
-  }
+  struct weft_threads_channel *channel = weft_arena_allocate(&threads->arena, 1, sizeof *channel);
+  WEFT_TRY(weft_arena_status(&threads->arena, error));
   channel->number = end->channel;
   channel->sender = end->sends ? rank : end->peer;
   channel->receiver = end->sends ? end->peer : rank;
   channel->bytes_max = end->bytes_max;
   weft_channel_copy_content(end, channel->content);
-  *place = channel;
+  *out = *place = channel;
   threads->channel_count++;
-  return channel;
-}
-
-void weft_threads_free_channels(struct weft_threads *threads) {
-  for (uint32_t k = 0; k < threads->channel_room; k++) {
-    struct weft_threads_channel *channel = threads->channels[k];
-    if (channel != NULL) {
-      weft_array_free(threads->allocator, channel->block, channel->block_size, 1);
-      weft_array_free(threads->allocator, channel, 1, sizeof *channel);
-    }
-  }
-  weft_array_free(threads->allocator, threads->channels, threads->channel_room,
-                  sizeof(struct weft_threads_channel *));
+  return WEFT_OK;
 }
 
 /* ---- one end; under the world's lock ---- */
@@ -109,13 +88,9 @@ static enum weft_status make_ring(struct weft_threads *threads,
                                   struct weft_error *error) {
   const uint32_t count = weft_channel_round_up(depth);
   const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
-  unsigned char *block = weft_array_allocate_zero(threads->allocator, size, 1);
-  if (block == NULL) {
-    return weft_fail_memory(error, size);
-  }
+  unsigned char *block = weft_arena_allocate(&threads->arena, size, 1);
+  WEFT_TRY(weft_arena_status(&threads->arena, error));
   const size_t skip = WEFT_CACHE_LINE - (uintptr_t)block % WEFT_CACHE_LINE;
-  channel->block = block;
-  channel->block_size = size;
   channel->entry_mask = count - 1;
   __atomic_store_n(&channel->entries, (struct weft_entry *)(void *)(block + skip),
                    __ATOMIC_RELEASE);
@@ -125,10 +100,8 @@ static enum weft_status make_ring(struct weft_threads *threads,
 static enum weft_status attach(struct weft_endpoint *endpoint, const struct weft_channel_end *end,
                                struct weft_threads_channel **out, struct weft_error *error) {
   struct weft_threads *threads = endpoint->threads;
-  struct weft_threads_channel *channel = get_channel(threads, end, endpoint->base.rank, error);
-  if (channel == NULL) {
-    return WEFT_ERR_MEMORY;
-  }
+  struct weft_threads_channel *channel = NULL;
+  WEFT_TRY(get_channel(threads, end, endpoint->base.rank, &channel, error));
   WEFT_TRY(agree(channel, end, endpoint->base.rank, error));
   if (end->sends) {
     WEFT_TRY(make_ring(threads, channel, end->depth, error));
@@ -157,11 +130,8 @@ static enum weft_status add_end(struct weft_endpoint *endpoint, uint32_t index,
   struct weft_end *end = &endpoint->ends[index];
   WEFT_TRY(weft_channel_ends_add(&endpoint->by_channel, &endpoint->base, from, index, error));
   const uint32_t room = weft_channel_round_up(from->depth);
-  end->messages =
-      weft_array_allocate_zero(endpoint->threads->allocator, room, sizeof(struct weft_message *));
-  if (end->messages == NULL) {
-    return weft_fail_memory(error, room * sizeof(struct weft_message *));
-  }
+  end->messages = weft_arena_allocate(&endpoint->arena, room, sizeof(struct weft_message *));
+  WEFT_TRY(weft_arena_status(&endpoint->arena, error));
   end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
   end->peer = &endpoint->threads->endpoints[from->peer];
   end->depth = from->depth;
@@ -175,10 +145,9 @@ static enum weft_status open_ends(struct weft_endpoint *endpoint,
                                   struct weft_error *error) {
   const struct weft_allocator *allocator = endpoint->threads->allocator;
   WEFT_TRY(weft_channel_ends_init(&endpoint->by_channel, allocator, &endpoint->base, count, error));
-  endpoint->ends = weft_array_allocate_zero(allocator, count, sizeof *endpoint->ends);
-  if (endpoint->ends == NULL) {
-    return weft_fail_memory(error, count * sizeof *endpoint->ends);
-  }
+  endpoint->arena.allocator = allocator;
+  endpoint->ends = weft_arena_allocate(&endpoint->arena, count, sizeof *endpoint->ends);
+  WEFT_TRY(weft_arena_status(&endpoint->arena, error));
   endpoint->end_count = count;
   for (uint32_t k = 0; k < count; k++) {
     endpoint->receiver_count += !ends[k].sends;
@@ -204,16 +173,8 @@ enum weft_status weft_endpoint_open(struct weft_transport *transport,
 }
 
 void weft_endpoint_close(struct weft_endpoint *endpoint) {
-  const struct weft_allocator *allocator = endpoint->threads->allocator;
-  for (uint32_t k = 0; k < endpoint->end_count; k++) {
-    struct weft_end *end = &endpoint->ends[k];
-    if (end->messages != NULL) {
-      weft_array_free(allocator, end->messages, (size_t)end->mask + 1,
-                      sizeof(struct weft_message *));
-    }
-  }
-  weft_array_free(allocator, endpoint->ends, endpoint->end_count, sizeof *endpoint->ends);
-  weft_channel_ends_finish(&endpoint->by_channel, allocator);
+  weft_channel_ends_finish(&endpoint->by_channel, endpoint->threads->allocator);
+  weft_arena_finish(&endpoint->arena);
   endpoint->ends = NULL;
   endpoint->end_count = endpoint->receiver_count = 0;
 }

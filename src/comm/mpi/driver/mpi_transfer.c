@@ -293,30 +293,26 @@ static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end
   }
 }
 
-enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
-                               struct weft_message *message, struct weft_error *error) {
-  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+static enum weft_status start(struct weft_mpi_world *world, uint32_t channel, bool sends,
+                              struct weft_message *message, struct weft_error *error) {
   enum weft_status status;
   weft_mpi_lock(world);
-  struct weft_mpi_end *end = choose_end(world, channel, true, message, &status, error);
+  struct weft_mpi_end *end = choose_end(world, channel, sends, message, &status, error);
   if (end != NULL) {
-    start_send(world, end, message);
+    (sends ? start_send : start_receive)(world, end, message);
   }
   weft_mpi_unlock(world);
   return status;
 }
 
+enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
+                               struct weft_message *message, struct weft_error *error) {
+  return start(weft_mpi_world_of(transport), channel, true, message, error);
+}
+
 enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
                                   struct weft_message *message, struct weft_error *error) {
-  struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  enum weft_status status;
-  weft_mpi_lock(world);
-  struct weft_mpi_end *end = choose_end(world, channel, false, message, &status, error);
-  if (end != NULL) {
-    start_receive(world, end, message);
-  }
-  weft_mpi_unlock(world);
-  return status;
+  return start(weft_mpi_world_of(transport), channel, false, message, error);
 }
 
 /* ---- ending ---- */

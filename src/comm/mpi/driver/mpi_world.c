@@ -214,14 +214,12 @@ static void driver_facts(const struct weft_mpi *base, struct weft_comm_facts *fa
 
 static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_error *error) {
   const uint32_t count = world->transport.rank_count;
-  world->peers = weft_array_allocate_zero(world->allocator, count, sizeof *world->peers);
-  world->processes = weft_array_allocate_zero(world->allocator, count, sizeof(struct pollfd));
-  world->process_rank = weft_array_allocate_zero(world->allocator, count, sizeof(uint32_t));
-  world->exchange_all = weft_array_allocate_zero(world->allocator, count, WEFT_EXCHANGE_MAX);
-  if (world->peers == NULL || world->processes == NULL || world->process_rank == NULL ||
-      world->exchange_all == NULL) {
-    return weft_fail_memory(error, count * sizeof *world->peers);
-  }
+  struct weft_arena *arena = &world->table_arena;
+  world->peers = weft_arena_allocate(arena, count, sizeof *world->peers);
+  world->processes = weft_arena_allocate(arena, count, sizeof *world->processes);
+  world->process_rank = weft_arena_allocate(arena, count, sizeof *world->process_rank);
+  world->exchange_all = weft_arena_allocate(arena, count, WEFT_EXCHANGE_MAX);
+  WEFT_TRY(weft_arena_status(arena, error));
   return weft_mpi_active_create(world, 1, error);
 }
 
@@ -255,13 +253,9 @@ static enum weft_status set_up(struct weft_mpi_world *world,
 
 /* All but MPI's own. */
 static void free_world(struct weft_mpi_world *world) {
-  const uint32_t count = world->transport.rank_count;
   weft_mpi_close(world);
   weft_mpi_peers_finish(world);
-  weft_array_free(world->allocator, world->peers, count, sizeof *world->peers);
-  weft_array_free(world->allocator, world->processes, count, sizeof(struct pollfd));
-  weft_array_free(world->allocator, world->process_rank, count, sizeof(uint32_t));
-  weft_array_free(world->allocator, world->exchange_all, count, WEFT_EXCHANGE_MAX);
+  weft_arena_finish(&world->table_arena);
   (void)pthread_mutex_destroy(&world->lock);
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
@@ -277,7 +271,7 @@ static enum weft_status driver_open(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *world);
   }
   world->base.driver = &weft_mpi_driver_table;
-  world->allocator = allocator;
+  world->allocator = world->table_arena.allocator = allocator;
   world->status_file = -1;
   world->messages = world->control = world->exchanges = world->collectives = MPI_COMM_NULL;
   if (pthread_mutex_init(&world->lock, NULL) != 0) {

@@ -169,7 +169,8 @@ struct weft_mpi_world {
   unsigned char exchange_mine[WEFT_EXCHANGE_MAX];
   unsigned char *exchange_all; /* [rank_count][WEFT_EXCHANGE_MAX] */
 
-  struct weft_mpi_peer *peers; /* [rank_count] */
+  struct weft_arena table_arena; /* of what has rank_count items */
+  struct weft_mpi_peer *peers;   /* [rank_count] */
   struct pollfd *processes;    /* [process_count] of peers on this host that live */
   uint32_t *process_rank;
   uint32_t process_count;
