@@ -125,7 +125,7 @@ WEFT_API void weft_launch_signals_end(void);
 
 /* The signal that arrived since begin(), or 0. Any thread. */
 WEFT_API int weft_launch_signal(void);
-/* "SIGINT", "SIGTERM" or "SIGHUP". */
+/* "SIGINT". */
 WEFT_API const char *weft_launch_signal_name(int number);
 /* For options.interrupted of a pipeline; `context` is not used. */
 WEFT_API bool weft_launch_is_interrupted(void *context);

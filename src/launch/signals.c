@@ -14,8 +14,11 @@
 static const struct {
   int number;
   const char *name;
-} signals[] = {{SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"}};
-enum { SIGNALS = sizeof signals / sizeof signals[0] };
+} signals[] = {{SIGINT, "SIGINT"},   {SIGTERM, "SIGTERM"}, {SIGHUP, "SIGHUP"},
+               {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"},
+               {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"},
+               {SIGQUIT, "SIGQUIT"}, {SIGXCPU, "SIGXCPU"}, {SIGSYS, "SIGSYS"}};
+enum { SIGNALS = 3 }; /* the first, which are noted */
 
 /* Atomic accesses: a handler writes, threads of all ranks read. */
 static volatile sig_atomic_t pending;
@@ -65,12 +68,12 @@ void weft_launch_signals_end(void) {
 int weft_launch_signal(void) { return __atomic_load_n(&pending, __ATOMIC_RELAXED); }
 
 const char *weft_launch_signal_name(int number) {
-  for (unsigned k = 0; k < SIGNALS; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(signals); k++) {
     if (signals[k].number == number) {
       return signals[k].name;
     }
   }
-  return "a signal";
+  return "an uncommon signal";
 }
 
 bool weft_launch_is_interrupted(void *context) {

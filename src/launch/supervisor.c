@@ -225,22 +225,6 @@ static int report_startup(const struct supervisor *self) {
   return WEFT_LAUNCH_FAILED;
 }
 
-static const char *name_of_signal(int number) {
-  static const struct {
-    int number;
-    const char *name;
-  } names[] = {{SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"},
-               {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"},
-               {SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"},   {SIGHUP, "SIGHUP"},
-               {SIGQUIT, "SIGQUIT"}, {SIGXCPU, "SIGXCPU"}, {SIGSYS, "SIGSYS"}};
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(names); i++) {
-    if (names[i].number == number) {
-      return names[i].name;
-    }
-  }
-  return "an uncommon one";
-}
-
 static const char *advice(int number) {
   switch (number) {
     case SIGKILL: return "was memory short? then 'dmesg' names the process that the system ended";
@@ -271,7 +255,8 @@ static void report_death(const struct supervisor *self, int how) {
   } else {
     weft_launch_report(advice(WTERMSIG(how)),
                        "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)", info.rank,
-                       (intmax_t)self->rank, host, WTERMSIG(how), name_of_signal(WTERMSIG(how)));
+                       (intmax_t)self->rank, host, WTERMSIG(how),
+                       weft_launch_signal_name(WTERMSIG(how)));
   }
   const bool is_slow =
       strcmp(info.launcher, "openmpi") == 0 && info.ranks_on_host < info.rank_count;
