@@ -32,6 +32,14 @@ struct entries {
 
 /* ---- One entry ---- */
 
+static const struct weft_pickle_value *item_at(const struct weft_pickle_value *list, size_t k) {
+  return list != NULL && list->kind == WEFT_PICKLE_LIST && k < list->count ? list->items[k] : NULL;
+}
+
+static int64_t group_of(const struct weft_pickle_value *entry) {
+  return weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0);
+}
+
 /* Reads a number at *at, and moves it. */
 static bool parse_number(const char **at, const char *end, uint32_t *number) {
   const char *from = *at;
@@ -71,9 +79,7 @@ static bool parse_name(const struct weft_pickle_value *name, struct entry *entry
  * "[0, 8, 16]". */
 static uint32_t rank_in_job(const struct weft_pickle_value *groups,
                             const struct weft_pickle_value *entry, uint32_t rank) {
-  const struct weft_pickle_value *group = weft_pickle_find(entry, "process_group");
-  const struct weft_pickle_value *name =
-      group != NULL && group->kind == WEFT_PICKLE_LIST && group->count > 0 ? group->items[0] : NULL;
+  const struct weft_pickle_value *name = item_at(weft_pickle_find(entry, "process_group"), 0);
   const struct weft_pickle_value *ranks =
       weft_pickle_find(weft_pickle_find_same(groups, name), "ranks");
   if (ranks == NULL || ranks->kind != WEFT_PICKLE_TEXT) {
@@ -100,12 +106,8 @@ static bool is_done(const struct weft_pickle_value *entry) {
 /* Stages exchange activations, which are floating-point and more than one number. Connections are
  * set up with single numbers, and shapes travel as bytes and integers. */
 static bool is_payload(const struct weft_pickle_value *entry) {
-  const struct weft_pickle_value *sizes = weft_pickle_find(entry, "input_sizes");
-  const struct weft_pickle_value *types = weft_pickle_find(entry, "input_dtypes");
-  const struct weft_pickle_value *size =
-      sizes != NULL && sizes->kind == WEFT_PICKLE_LIST && sizes->count > 0 ? sizes->items[0] : NULL;
-  const struct weft_pickle_value *type =
-      types != NULL && types->kind == WEFT_PICKLE_LIST && types->count > 0 ? types->items[0] : NULL;
+  const struct weft_pickle_value *size = item_at(weft_pickle_find(entry, "input_sizes"), 0);
+  const struct weft_pickle_value *type = item_at(weft_pickle_find(entry, "input_dtypes"), 0);
   bool many = size == NULL || size->kind != WEFT_PICKLE_LIST; /* not known */
   for (size_t k = 0; !many && k < size->count; k++) {
     many = weft_pickle_integer(size->items[k], 0) > 1;
@@ -119,7 +121,7 @@ static bool read_entry(const struct weft_pickle_value *groups,
                        const struct weft_pickle_value *value, struct entry *entry) {
   const struct weft_pickle_value *name = weft_pickle_find(value, "profiling_name");
   *entry = (struct entry){
-      .transfer = {.group = (uint32_t)weft_pickle_integer(weft_pickle_find(value, "pg_id"), 0),
+      .transfer = {.group = (uint32_t)group_of(value),
                    .batch = (uint64_t)weft_pickle_integer(weft_pickle_find(value, "p2p_seq_id"), 0),
                    .done = is_done(value),
                    .payload = is_payload(value)}};
@@ -216,10 +218,6 @@ static const char *copy_text(struct weft_arena *arena, const struct weft_pickle_
   return copy != NULL ? copy : ""; /* memory that is out ends the reading later */
 }
 
-static const struct weft_pickle_value *item_at(const struct weft_pickle_value *list, size_t k) {
-  return list != NULL && list->kind == WEFT_PICKLE_LIST && k < list->count ? list->items[k] : NULL;
-}
-
 static bool contains(const struct weft_pickle_value *value, const char *part) {
   const size_t size = strlen(part);
   bool found = false;
@@ -258,11 +256,7 @@ static void read_collective(struct weft_arena *arena, const struct weft_pickle_v
       .file = copy_text(arena, weft_pickle_find(frame, "filename")),
       .function = copy_text(arena, weft_pickle_find(frame, "name")),
       .line = line > 0 ? (uint64_t)line : 0,
-      .group_id = weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0)};
-}
-
-static int64_t group_of(const struct weft_pickle_value *entry) {
-  return weft_pickle_integer(weft_pickle_find(entry, "pg_id"), 0);
+      .group_id = group_of(entry)};
 }
 
 /* Lists the oldest collective of each group that is not done. Those of a group run one after the
