@@ -116,12 +116,12 @@ void weft_json_integer(struct weft_json *json, const char *key, int64_t value) {
 
 /* JSON has no infinity: null stands for what is not a number. */
 void weft_json_real(struct weft_json *json, const char *key, double value) {
-  begin_value(json, key);
-  if (isfinite(value)) {
-    weft_text_addf(json->text, "%.6g", value);
-  } else {
-    weft_text_add(json->text, "null");
+  if (!isfinite(value)) {
+    weft_json_null(json, key);
+    return;
   }
+  begin_value(json, key);
+  weft_text_addf(json->text, "%.6g", value);
 }
 
 void weft_json_exact(struct weft_json *json, const char *key, double value) {
