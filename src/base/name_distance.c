@@ -1,5 +1,6 @@
 /* Edit distance (optimal string alignment, so that a swap of two letters counts once), without regard
  * to case: for suggestions. */
+#include <assert.h>
 #include <ctype.h>
 
 #include <weft/support.h>
@@ -13,6 +14,7 @@ static bool same_letter(char a, char b) {
 }
 
 size_t weft_name_distance(const char *a, size_t a_size, const char *b, size_t b_size) {
+  assert(a != NULL && b != NULL);
   if (a_size > NAME_SIZE_MAX || b_size > NAME_SIZE_MAX) {
     return SIZE_MAX;
   }

@@ -1,4 +1,5 @@
 /* Blocking collectives over all ranks, on top of the transport's non-blocking exchange(). */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@ enum {
 };
 
 uint32_t weft_missing_rank(struct weft_transport *transport, bool *stopped) {
+  assert(transport != NULL && stopped != NULL);
   const struct weft_transport_ops *ops = transport->ops;
   uint32_t missing = UINT32_MAX;
   if (ops->refresh_status != NULL) {

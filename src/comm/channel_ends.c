@@ -12,6 +12,7 @@
 enum { DEPTH_MAX = 1 << 20, CHANNELS_MAX = 1 << 24 };
 
 uint32_t weft_channel_round_up(uint32_t count) {
+  assert(count <= UINT32_C(1) << 31);
   uint32_t power = 1;
   while (power < count) {
     power *= 2;
@@ -62,6 +63,7 @@ void weft_channel_copy_content(const struct weft_channel_end *end, char *content
 enum weft_status weft_channel_compare_content(const struct weft_channel_end *end, uint32_t rank,
                                               uint64_t bytes_max, const char *content,
                                               struct weft_error *error) {
+  assert(content != NULL);
   char own[WEFT_CONTENT_MAX];
   weft_channel_copy_content(end, own);
   const bool is_named = own[0] != '\0' && content[0] != '\0' && strcmp(own, content) != 0;
@@ -120,6 +122,7 @@ enum weft_status weft_channel_check_message(const struct weft_transport *transpo
                                             const struct weft_channel_end_state *end, bool sends,
                                             const struct weft_message *message,
                                             struct weft_error *error) {
+  assert(message != NULL);
   const char *verb = sends ? "send" : "receive";
   if (end == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",

@@ -76,6 +76,7 @@ static void wake_others(const struct group *group) {
 }
 
 static void arrive_at(struct group *group, enum barrier barrier) {
+  assert(barrier > BARRIER_NONE && barrier < BARRIER_COUNT);
   const uint64_t all = ++group->passed[barrier] * group->base.size;
   group->barrier = barrier;
   if (__atomic_add_fetch(&group->shared->passed[barrier], 1, __ATOMIC_ACQ_REL) == all) {
@@ -283,6 +284,7 @@ static enum weft_status advance_first(struct group *group, struct weft_error *er
 }
 
 static void end_first(struct group *group) {
+  assert(group->queue.first != NULL);
   weft_group_queue_pop(&group->queue);
   group->barrier = BARRIER_NONE;
   if (group->queue.first != NULL) {

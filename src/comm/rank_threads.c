@@ -50,6 +50,7 @@ bool weft_condition_init(pthread_cond_t *condition) {
 }
 
 bool weft_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until) {
+  assert(condition != NULL && lock != NULL);
   const struct timespec deadline = {.tv_sec = (time_t)(until / NS_PER_S),
                                     .tv_nsec = (long)(until % NS_PER_S)};
   return until == WEFT_TIME_NEVER ? pthread_cond_wait(condition, lock) == 0

@@ -19,6 +19,7 @@
 
 bool weft_step_barrier_init(struct weft_step_barrier *barrier, struct weft_world *world,
                             bool spins) {
+  assert(world->rank_count > 0);
   *barrier = (struct weft_step_barrier){
       .world = world, .arena = {.allocator = world->allocator}, .spins = spins};
   struct weft_arena *arena = &barrier->arena;
@@ -234,6 +235,7 @@ enum weft_status weft_step_barrier_arrive(struct weft_step_barrier *barrier, uin
 /* ---- Undriven ranks ---- */
 
 void weft_step_barrier_set_undriven(struct weft_step_barrier *barrier, uint32_t rank) {
+  assert(rank < barrier->world->rank_count);
   pthread_mutex_lock(&barrier->lock);
   if (!barrier->undriven[rank]) {
     barrier->undriven[rank] = true;

@@ -1,4 +1,5 @@
 /* Devices that may be NULL, and copies between kinds of memory; see weft/device.h. */
+#include <assert.h>
 
 #include <weft/device.h>
 #include <weft/support.h>
@@ -8,6 +9,7 @@ static struct weft_device *resolve(struct weft_device *device) {
 }
 
 const char *weft_device_name(const struct weft_device *device) {
+  assert(device == NULL || device->ops != NULL);
   return device != NULL ? device->ops->name : "host";
 }
 

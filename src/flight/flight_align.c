@@ -20,6 +20,7 @@
 
 struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_row *row,
                                                      uint32_t peer, bool sends) {
+  assert(row != NULL);
   for (uint32_t c = 0; c < row->channel_count; c++) {
     if (row->channels[c].peer == peer && row->channels[c].sends == sends) {
       return &row->channels[c];
@@ -177,11 +178,13 @@ static void begin_at(struct weft_flight_row *row, uint64_t place) {
 
 uint64_t weft_flight_place(const struct weft_flight_row *row,
                            const struct weft_flight_channel *channel, uint64_t number) {
+  assert(channel->count > 0);
   return number / channel->count * row->count + channel->places[number % channel->count];
 }
 
 uint64_t weft_flight_number(const struct weft_flight_row *row,
                             const struct weft_flight_channel *channel, uint64_t place) {
+  assert(row->count > 0 && channel->count > 0);
   uint32_t low = 0, high = channel->count - 1;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
@@ -241,6 +244,7 @@ struct contradiction {
 
 /* The place of a transfer's computation, since training began. */
 static uint64_t compute_place(const struct weft_flight_row *row, uint64_t place) {
+  assert(row->count > 0);
   const uint64_t compute = row->compute[place % row->count];
   return compute == NO_COMPUTE ? NO_COMPUTE : place / row->count * row->length * 2 + compute;
 }
@@ -290,6 +294,7 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
                                            const struct weft_flight_row *row,
                                            const struct contradiction *found,
                                            struct weft_error *error) {
+  assert(found->send != NULL);
   char send[32], receive[32], entry[64] = "has not started yet";
   (void)weft_action_format(&program->actions[row->records[found->send->before % row->count]], send,
                            sizeof send);
@@ -334,6 +339,7 @@ static uint64_t batches_per_step(const struct weft_flight_record *record,
  * of its first batch. */
 static uint64_t find_first(const struct weft_flight_record *record, uint64_t set_up,
                            struct weft_flight_row *row) {
+  assert(record->count > 0 && row->count > 0);
   const uint64_t first_batch = record->transfers[0].batch;
   const uint64_t lost = first_batch > set_up + 1 ? first_batch - set_up - 1 : 0;
   uint64_t best = UINT64_MAX, place = 0;
@@ -357,6 +363,7 @@ static uint64_t find_first(const struct weft_flight_record *record, uint64_t set
  * that is done tells. */
 static uint64_t count_lost(const struct weft_flight_record *record,
                            const struct weft_flight_row *row) {
+  assert(record->count > 0);
   const uint64_t first_batch = record->transfers[0].batch;
   if (record->whole || record->transfers[0].done || record->last_done == 0 ||
       first_batch <= record->last_done + 1) {

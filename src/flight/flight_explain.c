@@ -1,5 +1,6 @@
 /* Explains the dumps of a job: reads them, finds each rank's place in the program, and says who
  * is to be looked at. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ struct numbering {
 };
 
 static void use(struct numbering *numbering, uint32_t rank) {
+  assert(rank < WEFT_RANKS_MAX);
   numbering->count += !numbering->in_use[rank];
   numbering->in_use[rank] = true;
   numbering->largest = rank > numbering->largest ? rank : numbering->largest;
@@ -47,6 +49,7 @@ static void use(struct numbering *numbering, uint32_t rank) {
 /* The dumps of the ranks that exchange messages with the first one, directly or not. */
 static size_t list_pipeline(const struct weft_flight_record *records, size_t count,
                             struct numbering *numbering, struct weft_text *names) {
+  assert(count > 0);
   bool *reached = numbering->reached;
   size_t listed = 0;
   reached[records[0].rank] = true;
@@ -264,6 +267,7 @@ static void add_collectives(struct weft_text *text, const struct weft_flight_rec
 
 /* "rank 2: waits in 2RECV_F3 for rank 1, in step 3". */
 static void add_rank(struct weft_text *text, const struct job *job, uint32_t rank) {
+  assert(rank < job->program->rank_count);
   const struct weft_flight_state *state = &job->states[rank];
   weft_text_addf(text, "rank %" PRIu32 ": ", rank);
   switch (state->phase) {

@@ -68,6 +68,7 @@ static void find_next(const struct weft_program *program, uint32_t rank,
 
 /* What the transfer at the head of the row waits for. */
 static struct weft_flight_wait wait_at_head(const struct weft_flight_row *row) {
+  assert(row->head != UINT64_MAX && row->count > 0);
   const struct weft_flight_channel *channel = &row->channels[row->channel[row->head % row->count]];
   return (struct weft_flight_wait){channel->peer, channel->sends, channel->done};
 }
@@ -83,6 +84,7 @@ static struct weft_flight_wait wait_in(const struct weft_flight_row *row,
 /* What a process waits for that waits for receives. */
 static struct weft_flight_wait wait_of_process(const struct weft_flight_record *record,
                                                const struct weft_flight_row *row) {
+  assert(record->count > 0);
   const struct weft_flight_transfer *last = &record->transfers[record->count - 1];
   return last->sends || last->done ? nobody : wait_in(row, last);
 }
@@ -90,6 +92,7 @@ static struct weft_flight_wait wait_of_process(const struct weft_flight_record *
 struct weft_flight_state weft_flight_state_of(const struct weft_program *program, uint32_t rank,
                                               const struct weft_flight_record *record,
                                               const struct weft_flight_row *row) {
+  assert(rank < program->rank_count);
   struct weft_flight_state state = {
       .phase = WEFT_FLIGHT_MISSING, .device = nobody, .process = nobody};
   if (record->name == NULL) {
@@ -121,6 +124,7 @@ struct batch {
 };
 
 static struct batch batch_of(const struct weft_flight_record *record, size_t number) {
+  assert(number < record->count);
   const struct weft_flight_transfer *all = record->transfers, *one = &all[number];
   size_t first = number, end = number + 1;
   while (first > 0 && all[first - 1].batch == one->batch && all[first - 1].group == one->group) {
@@ -225,6 +229,7 @@ struct judge {
 /* Whether the peer has started its end of the transfer. */
 static bool has_started(const struct judge *judge, uint32_t rank,
                         const struct weft_flight_wait *wait) {
+  assert(wait->peer < judge->rank_count);
   const struct weft_flight_channel *channel =
       weft_flight_channel_find(&judge->rows[wait->peer], rank, !wait->sends);
   return channel != NULL && channel->started > wait->number;
@@ -232,6 +237,7 @@ static bool has_started(const struct judge *judge, uint32_t rank,
 
 /* What this one waits for; itself: nothing. */
 static uint32_t next_of(const struct judge *judge, uint32_t node) {
+  assert(rank_of(node) < judge->rank_count);
   const uint32_t rank = rank_of(node);
   const struct weft_flight_state *state = &judge->states[rank];
   if (is_process(node) && state->phase == WEFT_FLIGHT_WAITING && state->ended_step) {
@@ -295,6 +301,7 @@ static uint32_t follow(const struct judge *judge, uint32_t start, uint32_t *on_c
 /* From its smallest rank on. */
 static void take_cycle(const struct judge *judge, uint32_t member,
                        struct weft_flight_verdict *verdict) {
+  assert(verdict->cycle_length == 0);
   uint32_t first = member, node = member;
   do {
     node = next_of(judge, node);

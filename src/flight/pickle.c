@@ -80,6 +80,7 @@ static const unsigned char *take(struct machine *machine, uint64_t count) {
 
 /* A little-endian number of 1, 2, 4 or 8 bytes. */
 static bool take_number(struct machine *machine, unsigned bytes, uint64_t *number) {
+  assert(bytes <= sizeof *number);
   const unsigned char *from = take(machine, bytes);
   *number = 0;
   for (unsigned k = 0; from != NULL && k < bytes; k++) {
@@ -95,6 +96,7 @@ static enum weft_status fail_end(const struct machine *machine) {
 /* ---- Stack ---- */
 
 static bool grow(struct machine *machine, struct values *values, size_t count) {
+  assert(values->count <= values->capacity);
   if (count > values->capacity) {
     const size_t capacity = count > SIZE_MAX / 4 ? count : 2 * count + 16;
     struct weft_pickle_value **items =
@@ -394,6 +396,7 @@ static bool is_text(const struct weft_pickle_value *value, const char *text, siz
 }
 
 bool weft_pickle_is(const struct weft_pickle_value *value, const char *text) {
+  assert(text != NULL);
   return is_text(value, text, strlen(text));
 }
 
@@ -413,6 +416,7 @@ static const struct weft_pickle_value *find(const struct weft_pickle_value *dict
 
 const struct weft_pickle_value *weft_pickle_find(const struct weft_pickle_value *dictionary,
                                                  const char *key) {
+  assert(key != NULL);
   return find(dictionary, key, strlen(key));
 }
 

@@ -124,6 +124,7 @@ static bool queue_push(struct flight_queue *queue, struct flight flight) {
 }
 
 static void queue_pop(struct flight_queue *queue) {
+  assert(queue->count > 0);
   queue->first = queue->first + 1 < queue->capacity ? queue->first + 1 : 0;
   queue->count--;
 }
@@ -214,6 +215,7 @@ static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
 static enum weft_status loopback_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
+  assert(ends != NULL || count == 0);
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_arena *arena = &endpoint->world->arena;
   uint32_t incoming = 0;
@@ -542,6 +544,7 @@ enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
 }
 
 void weft_loopback_wake(struct weft_loopback *world, uint32_t rank) {
+  assert(rank < world->options.rank_count);
   wake_by(world, rank, world->now);
 }
 

@@ -147,6 +147,7 @@ static bool find_beside(const char *file, const char *name, size_t count, struct
 
 static enum weft_status fail_not_found(const struct implementation *which,
                                        const struct search *search, struct weft_error *error) {
+  assert(which != NULL && search != NULL);
   char file[PATH_SIZE], folder[PATH_SIZE], library[REASON_SIZE] = "", program[REASON_SIZE] = "";
   if (search->distrusted[0] != '\0') {
     return weft_fail(
@@ -207,6 +208,7 @@ static enum weft_status load(const char *path, const char *hint, bool *missing,
  * has the folder of the drivers as its run path; from the program's folder. */
 static enum weft_status load_one(const struct implementation *which,
                                  const struct weft_mpi_driver **out, struct weft_error *error) {
+  assert(which != NULL && out != NULL);
   struct search search = {.distrusted = ""};
   char file[PATH_SIZE];
   if (library_file(file) && find_beside(file, which->file, LIBRARY_PLACES, &search)) {

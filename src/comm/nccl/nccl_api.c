@@ -1,6 +1,7 @@
 /* libnccl, loaded at run time; see nccl_api.h. */
 #include "comm/nccl/nccl_api.h"
 
+#include <assert.h>
 #include <pthread.h>
 
 #include <weft/comm.h>
@@ -45,6 +46,7 @@ static void load(void) {
 }
 
 enum weft_status weft_nccl_api_load(const struct weft_nccl_api **out, struct weft_error *error) {
+  assert(out != NULL);
   (void)pthread_once(&once, load);
   if (load_error.status < 0) {
     if (error != NULL) {
@@ -66,6 +68,7 @@ enum weft_status weft_comm_nccl_version(int *version, struct weft_error *error) 
 
 enum weft_status weft_nccl_fail(const struct weft_nccl_api *nccl, ncclResult_t result,
                                 const char *call, struct weft_error *error) {
+  assert(result != ncclSuccess && call != NULL);
   const char *more = nccl->ncclGetLastError(NULL);
   const bool has_more = more != NULL && more[0] != '\0';
   return weft_fail(error, result == ncclRemoteError ? WEFT_ERR_PEER : WEFT_ERR_DEVICE,

@@ -31,6 +31,7 @@ static bool shares_communicator(const struct weft_channel_end *a,
 /* The communicator of an end, made if it is the first of it. */
 static uint32_t find_communicator(struct weft_nccl_world *world,
                                   const struct weft_channel_end *ends, uint32_t k) {
+  assert(k < world->end_count && ends[k].device != NULL);
   const uint32_t rank = world->transport.rank;
   for (uint32_t other = 0; other < k; other++) {
     if (ends[other].device != NULL && shares_communicator(&ends[other], &ends[k])) {
@@ -76,6 +77,7 @@ static enum weft_status add_end(struct weft_nccl_world *world, const struct weft
 
 static enum weft_status add_ends(struct weft_nccl_world *world, const struct weft_channel_end *ends,
                                  uint32_t count, struct weft_error *error) {
+  assert(world->ends == NULL && world->communicator_count == 0);
   uint32_t group_count;
   world->device = weft_nccl_group_device(world, &group_count);
   world->ends = weft_arena_allocate(&world->arena, count, sizeof *world->ends);
@@ -292,6 +294,7 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
 enum weft_status weft_nccl_open(struct weft_transport *transport,
                                 const struct weft_channel_end *ends, uint32_t count,
                                 struct weft_error *error) {
+  assert(ends != NULL || count == 0);
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   WEFT_TRY(weft_channel_check_open(transport, world->opened, error));
   world->opened = true;

@@ -10,6 +10,7 @@
  * the distance of two ranks. The pairs of a distance whose lower rank is in an even block of d ranks
  * have no rank in common, and so have the others. The order goes by distance and by this, so a
  * pipeline with a stage per rank takes as long as four communicators, whatever its length. */
+#include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
@@ -42,6 +43,7 @@ int64_t weft_nccl_limit(struct weft_nccl_world *world) {
 /* A rank that is stopped is the reason, whomever this one waits for. */
 enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
                                      struct weft_error *error) {
+  assert(what != NULL && (peer == UINT32_MAX || peer < world->transport.rank_count));
   char name[WEFT_RANK_NAME_SIZE] = "the other ranks";
   bool stopped = false;
   const uint32_t missing = weft_missing_rank(&world->transport, &stopped);
@@ -85,6 +87,7 @@ static enum weft_status fail_after_others(struct weft_nccl_world *world, ncclRes
 enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
                                  ncclResult_t result, const char *call, int64_t until,
                                  struct weft_error *error) {
+  assert(comm != NULL || result != ncclInProgress);
   const int64_t spin_until = result == ncclInProgress ? weft_clock_ns() + SPIN_NS : 0;
   while (result == ncclInProgress) {
     const ncclResult_t asked = world->nccl->ncclCommGetAsyncError(comm, &result);
@@ -106,6 +109,7 @@ enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
 enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
                                        struct weft_device_event *event, const char *what,
                                        uint32_t peer, int64_t until, struct weft_error *error) {
+  assert(world->device != NULL && event != NULL);
   struct weft_device *device = world->device;
   enum weft_status status;
   while ((status = device->ops->event_query(device, event, error)) == WEFT_IN_PROGRESS) {
@@ -145,6 +149,7 @@ static enum weft_status make_id(const struct weft_nccl_world *world, ncclUniqueI
 static enum weft_status share_group_id(struct weft_nccl_world *world,
                                        const struct weft_nccl_communicator *communicator,
                                        int64_t until, ncclUniqueId *id, struct weft_error *error) {
+  assert(communicator->group != NULL && communicator->size > 1);
   struct weft_group *group = communicator->group->inner;
   struct weft_transport *inner = world->inner;
   struct weft_collective *gather = weft_arena_allocate(&world->arena, 1, sizeof *gather);
@@ -238,6 +243,7 @@ static enum weft_status make_communicator(struct weft_nccl_world *world,
 static enum weft_status warm_up(struct weft_nccl_world *world,
                                 struct weft_nccl_communicator *communicator, int64_t until,
                                 struct weft_error *error) {
+  assert(communicator->comm != NULL && world->scratch != NULL);
   const struct weft_nccl_api *nccl = world->nccl;
   struct weft_device *device = world->device;
   const bool sends = world->transport.rank == communicator->from;
@@ -264,6 +270,7 @@ struct place {
 };
 
 static struct place place_of(const struct weft_nccl_communicator *communicator) {
+  assert(communicator->from != communicator->to);
   const uint32_t low =
       communicator->from < communicator->to ? communicator->from : communicator->to;
   const uint32_t distance = communicator->from + communicator->to - 2 * low;
@@ -322,6 +329,7 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
 }
 
 enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error) {
+  assert(world->device != NULL && world->stream == NULL);
   struct weft_nccl_communicator **order = weft_arena_allocate(
       &world->arena, world->communicator_count, sizeof(struct weft_nccl_communicator *));
   WEFT_TRY(weft_arena_status(&world->arena, error));

@@ -3,6 +3,7 @@
  * take forever itself, so threads do it, and the rank waits for them for a moment only. */
 #include "comm/nccl/nccl_world.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ enum { FINALIZE_MS = 5000 }; /* of each communicator */
 
 static void record_trouble(struct weft_nccl_world *world,
                            const struct weft_nccl_communicator *communicator, ncclResult_t result) {
+  assert(result != ncclSuccess && world->device != NULL);
   const uint32_t rank = world->transport.rank;
   const uint32_t peer = communicator->size > 0       ? UINT32_MAX
                         : communicator->from == rank ? communicator->to
@@ -149,6 +151,7 @@ bool weft_nccl_abort(struct weft_nccl_world *world) {
 
 static bool finalize_communicator(const struct weft_nccl_world *world,
                                   const struct weft_nccl_communicator *communicator) {
+  assert(communicator->comm != NULL && !communicator->gone);
   const int64_t until = weft_clock_ns() + (int64_t)FINALIZE_MS * WEFT_NCCL_NS_PER_MS;
   ncclResult_t state = world->nccl->ncclCommFinalize(communicator->comm);
   while (state == ncclInProgress && weft_clock_ns() < until) {

@@ -59,6 +59,7 @@ static enum weft_status copy_own(const struct weft_nccl_group *group,
 static enum weft_status record_pending(struct weft_nccl_group *group,
                                        struct weft_collective *collective,
                                        struct weft_error *error) {
+  assert(group->communicator != NULL && collective->stream == NULL);
   struct weft_nccl_world *world = group->world;
   struct weft_device *device = group->device;
   struct weft_nccl_pending *one = group->unused;
@@ -129,6 +130,7 @@ static struct weft_nccl_pending **find_pending(struct weft_nccl_group *group,
 }
 
 static void end_pending(struct weft_nccl_group *group, struct weft_nccl_pending **link) {
+  assert(*link != NULL && group->world->polled > 0);
   struct weft_nccl_pending *one = *link;
   *link = one->next;
   one->of = NULL;
@@ -217,6 +219,7 @@ static enum weft_status check_group(const struct weft_nccl_world *world, uint32_
 enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
                                  const uint32_t *ranks, uint32_t count, struct weft_device *device,
                                  struct weft_group **out, struct weft_error *error) {
+  assert(out != NULL && (ranks != NULL || count == 0));
   static const struct weft_group_ops ops = {.destroy = destroy, .start = start, .test = test};
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   device = weft_device_is_host(device) ? NULL : device;
@@ -248,6 +251,7 @@ enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
 }
 
 struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, uint32_t *count) {
+  assert(count != NULL);
   *count = 0;
   for (const struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
     *count += 1;

@@ -68,6 +68,7 @@ static ncclResult_t trade_with(const struct weft_nccl_world *world,
                                const struct weft_nccl_communicator *communicator,
                                const struct weft_group_transfer *transfer, uint32_t other,
                                struct weft_stream *stream) {
+  assert(other < communicator->size && other != communicator->member);
   ncclResult_t result = ncclSuccess;
   if (transfer->send_bytes > 0) {
     result = world->nccl->ncclSend(transfer->from, (size_t)transfer->send_bytes, ncclInt8,
@@ -166,6 +167,7 @@ enum weft_status weft_nccl_collect(struct weft_nccl_world *world,
 enum weft_status weft_nccl_collect_first(struct weft_nccl_world *world,
                                          struct weft_nccl_communicator *communicator, float *data,
                                          struct weft_error *error) {
+  assert(data != NULL && communicator->member < communicator->size);
   static const enum weft_collective_kind kinds[] = {WEFT_ALL_GATHER, WEFT_REDUCE_SCATTER,
                                                     WEFT_ALL_REDUCE};
   float *own = data + communicator->member;

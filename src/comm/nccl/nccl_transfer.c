@@ -45,6 +45,7 @@ struct weft_device_event *weft_nccl_mark_ahead(const struct weft_nccl_communicat
 enum weft_status weft_nccl_count_issued(const struct weft_nccl_world *world,
                                         struct weft_nccl_communicator *communicator, bool recorded,
                                         struct weft_stream *stream, struct weft_error *error) {
+  assert(stream != NULL && (recorded || world->device != NULL));
   if (recorded || ++communicator->issued % WEFT_NCCL_AHEAD != 0) {
     return WEFT_OK;
   }
@@ -56,6 +57,7 @@ enum weft_status weft_nccl_count_issued(const struct weft_nccl_world *world,
 enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
                                       struct weft_nccl_communicator *communicator,
                                       struct weft_error *error) {
+  assert(world->device != NULL);
   struct weft_device *device = world->device;
   WEFT_TRY(device->ops->make_current(device, error));
   return communicator->stream != NULL
@@ -215,6 +217,7 @@ enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t ch
 
 static void end_slot(struct weft_nccl_end *end, struct weft_nccl_slot *slot,
                      struct weft_message *message) {
+  assert(end->done < end->posted && !slot->done);
   message->state[0] = 0;
   slot->done = true;
   while (end->done < end->posted && end->slots[end->done % end->depth].done) {

@@ -37,6 +37,7 @@
 #ifndef COMM_NCCL_WORLD_H
 #define COMM_NCCL_WORLD_H
 
+#include <assert.h>
 #include <pthread.h>
 
 #include <weft/comm.h>
@@ -173,6 +174,7 @@ struct weft_nccl_world {
 };
 
 static inline struct weft_nccl_world *weft_nccl_world_of(struct weft_transport *transport) {
+  assert(transport != NULL && transport->inner != NULL);
   return (struct weft_nccl_world *)(void *)((char *)transport -
                                             offsetof(struct weft_nccl_world, transport));
 }

@@ -147,7 +147,7 @@ static const void *endpoint_exchanged(struct weft_transport *transport, uint32_t
                               rank);
 }
 
-void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure) {
+static void fail_world(struct weft_threads *threads, const struct weft_failure *failure) {
   if (weft_world_fail(&threads->world, failure)) {
     signal_all_but(threads, NULL);
     if (threads->one_process) {
@@ -157,7 +157,7 @@ void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *
 }
 
 static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
-  weft_threads_fail(((struct weft_endpoint *)transport)->threads, failure);
+  fail_world(((struct weft_endpoint *)transport)->threads, failure);
 }
 
 static bool endpoint_failed(struct weft_transport *transport, struct weft_failure *failure) {
@@ -278,6 +278,7 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
                                    const struct weft_comm_options *options,
                                    const struct weft_comm_kind *kind, bool one_process,
                                    struct weft_comm **out, struct weft_error *error) {
+  assert(kind != NULL && options != NULL && out != NULL);
   struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
   if (threads == NULL) {
     return weft_fail_memory(error, sizeof *threads);
@@ -326,7 +327,7 @@ struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t ra
 }
 
 static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
-  weft_threads_fail(threads_of(comm), failure);
+  fail_world(threads_of(comm), failure);
 }
 
 enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,

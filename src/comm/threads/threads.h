@@ -125,9 +125,8 @@ struct weft_threads {
 /* Something happened for a rank: its wait() returns. Any thread. */
 void weft_endpoint_signal(struct weft_endpoint *endpoint);
 
-/* Completes posted receives whose messages have arrived; completes sends that were received. */
+/* Completes posted receives whose messages have arrived. */
 void weft_end_match(struct weft_end *end);
-void weft_end_reap(struct weft_end *end);
 
 /* As the ops. */
 enum weft_status weft_endpoint_open(struct weft_transport *transport,
@@ -158,8 +157,5 @@ struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t ra
 enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
                                   weft_rank_main *rank_main, void *context,
                                   struct weft_error *error);
-
-/* ops->fail, for the world as a whole. */
-void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure);
 
 #endif

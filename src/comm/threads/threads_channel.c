@@ -3,6 +3,7 @@
  * end and has its depth, so a send need not wait for the receiver to open its end. All memory for
  * messages is allocated here, and lives until the world is closed: either rank may end before
  * the other. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -15,6 +16,7 @@ enum { CHANNEL_ROOM_MIN = 64 };
 
 static struct weft_threads_channel **find_place(struct weft_threads_channel **table, uint32_t room,
                                                 uint32_t number) {
+  assert(room > 0 && (room & (room - 1)) == 0);
   uint32_t k = weft_channel_hash(number, room - 1);
   while (table[k] != NULL && table[k]->number != number) {
     k = (k + 1) & (room - 1);
@@ -86,6 +88,7 @@ static enum weft_status agree(const struct weft_threads_channel *channel,
 static enum weft_status make_ring(struct weft_threads *threads,
                                   struct weft_threads_channel *channel, uint32_t depth,
                                   struct weft_error *error) {
+  assert(channel->entries == NULL && depth > 0);
   const uint32_t count = weft_channel_round_up(depth);
   const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
   unsigned char *block = weft_arena_allocate(&threads->arena, size, 1);
@@ -162,6 +165,7 @@ static enum weft_status open_ends(struct weft_endpoint *endpoint,
 enum weft_status weft_endpoint_open(struct weft_transport *transport,
                                     const struct weft_channel_end *ends, uint32_t count,
                                     struct weft_error *error) {
+  assert(ends != NULL || count == 0);
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
   WEFT_TRY(weft_channel_check_open(transport, endpoint->opened, error));
   endpoint->opened = true;

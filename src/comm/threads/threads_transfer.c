@@ -55,6 +55,7 @@ static void take(struct weft_entry *entry, struct weft_message *message, int64_t
 }
 
 void weft_end_match(struct weft_end *end) {
+  assert(!end->state.sends);
   struct weft_threads_channel *channel = end->channel;
   struct weft_entry *entries;
   bool any = false;
@@ -82,7 +83,9 @@ void weft_end_match(struct weft_end *end) {
   }
 }
 
-void weft_end_reap(struct weft_end *end) {
+/* Completes sends that were received. */
+static void reap(struct weft_end *end) {
+  assert(end->state.sends);
   const struct weft_threads_channel *channel = end->channel;
   while (end->matched < end->posted) {
     struct weft_entry *entry = &channel->entries[end->matched & channel->entry_mask];
@@ -99,7 +102,7 @@ void weft_end_reap(struct weft_end *end) {
 
 static void update(struct weft_end *end) {
   if (end->state.sends) {
-    weft_end_reap(end);
+    reap(end);
   } else {
     weft_end_match(end);
   }
@@ -132,6 +135,7 @@ static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_
 /* The message is the transport's; returns its position on the channel. */
 static uint64_t accept(const struct weft_endpoint *endpoint, struct weft_end *end,
                        struct weft_message *message) {
+  assert(end->posted - end->matched < end->depth);
   const uint64_t position = end->posted++;
   message->state[0] = (uint64_t)(end - endpoint->ends) + 1;
   message->state[1] = position;
@@ -176,6 +180,7 @@ enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_
 /* NULL: the message is the caller's already. */
 static struct weft_end *end_of(struct weft_transport *transport,
                                const struct weft_message *message) {
+  assert(message->state[0] <= ((const struct weft_endpoint *)transport)->end_count);
   const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
   return message->state[0] != 0 ? &endpoint->ends[message->state[0] - 1] : NULL;
 }
@@ -211,7 +216,7 @@ void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message 
   const uint64_t position = message->state[1];
   end->state.closed = true;
   if (end->state.sends && !revoke(&end->channel->entries[position & end->channel->entry_mask])) {
-    weft_end_reap(end); /* in order, so it comes to this one */
+    reap(end); /* in order, so it comes to this one */
     return;
   }
   end->messages[position & end->mask] = NULL;

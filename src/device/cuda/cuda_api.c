@@ -1,6 +1,7 @@
 /* libcuda, loaded at run time; see cuda_api.h. */
 #include "device/cuda/cuda_api.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +105,7 @@ static void load(void) {
 }
 
 enum weft_status weft_cuda_api_load(const struct weft_cuda_api **out, struct weft_error *error) {
+  assert(out != NULL);
   (void)pthread_once(&once, load);
   if (load_error.status < 0) {
     if (error != NULL) {
@@ -117,6 +119,7 @@ enum weft_status weft_cuda_api_load(const struct weft_cuda_api **out, struct wef
 
 enum weft_status weft_cuda_fail(const struct weft_cuda_api *cuda, CUresult result, const char *call,
                                 struct weft_error *error) {
+  assert(result != CUDA_SUCCESS && call != NULL);
   const char *name = NULL, *text = NULL;
   (void)cuda->cuGetErrorName(result, &name);
   (void)cuda->cuGetErrorString(result, &text);

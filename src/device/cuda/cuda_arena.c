@@ -11,6 +11,7 @@
 
 bool weft_cuda_arena_init(struct weft_cuda_arena *arena, const struct weft_cuda_api *cuda,
                           const struct weft_allocator *allocator) {
+  assert(cuda != NULL);
   *arena = (struct weft_cuda_arena){.cuda = cuda, .allocator = allocator};
   return pthread_mutex_init(&arena->lock, NULL) == 0;
 }
@@ -48,6 +49,7 @@ static CUresult add_block(struct weft_cuda_arena *arena, uint64_t bytes,
 }
 
 CUresult weft_cuda_arena_allocate(struct weft_cuda_arena *arena, uint64_t bytes, CUdeviceptr *out) {
+  assert(out != NULL);
   CUresult result = CUDA_SUCCESS;
   if (bytes > UINT64_MAX / 2) {
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* dladdr */
 #include "device/cuda/cuda_compile.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -154,6 +155,7 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
 
 enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const char *code,
                                      CUlibrary *out, struct weft_error *error) {
+  assert(code != NULL && out != NULL);
   const CUresult result = cuda->cuLibraryLoadData(out, code, NULL, NULL, 0, NULL, NULL, 0);
   if (result == CUDA_SUCCESS) {
     return WEFT_OK;
@@ -177,6 +179,7 @@ enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const cha
 enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const char *source,
                                    bool exact, uint32_t capability, char **code, size_t *size,
                                    struct weft_error *error) {
+  assert(source != NULL && code != NULL && size != NULL);
   char name[WEFT_KERNEL_CACHE_NAME_SIZE];
   nvrtcProgram program;
   if (weft_cuda_compiler_version() == 0) {

@@ -218,6 +218,7 @@ static void free_host(struct weft_device *device, void *data) {
 
 static enum weft_status copy(struct weft_device *device, const struct weft_copy *copy,
                              struct weft_stream *asked, struct weft_error *error) {
+  assert(copy->rows > 0 && copy->row_bytes > 0);
   struct weft_cuda_device *rank = of(device);
   CUstream stream = (CUstream)asked;
   WEFT_TRY(begin_complete(rank, &stream, error));
@@ -297,6 +298,7 @@ static enum weft_status timed_event_create(struct weft_device *device,
 static enum weft_status event_elapsed(struct weft_device *device, struct weft_device_event *from,
                                       struct weft_device_event *to, int64_t *ns,
                                       struct weft_error *error) {
+  assert(from != NULL && to != NULL && ns != NULL);
   float milliseconds;
   WEFT_CUDA_TRY(of(device)->cuda, error, cuEventElapsedTime, &milliseconds, (CUevent)from,
                 (CUevent)to);
@@ -314,6 +316,7 @@ static void event_destroy(struct weft_device *device, const struct weft_allocato
 
 static enum weft_status event_record(struct weft_device *device, struct weft_device_event *event,
                                      struct weft_stream *asked, struct weft_error *error) {
+  assert(event != NULL);
   struct weft_cuda_device *rank = of(device);
   CUstream stream = (CUstream)asked;
   WEFT_TRY(begin_complete(rank, &stream, error));
@@ -323,6 +326,7 @@ static enum weft_status event_record(struct weft_device *device, struct weft_dev
 
 static enum weft_status event_wait(struct weft_device *device, struct weft_device_event *event,
                                    struct weft_stream *stream, struct weft_error *error) {
+  assert(event != NULL);
   const struct weft_cuda_device *rank = of(device);
   if (stream == NULL) {
     WEFT_CUDA_TRY(rank->cuda, error, cuEventSynchronize, (CUevent)event);
@@ -334,6 +338,7 @@ static enum weft_status event_wait(struct weft_device *device, struct weft_devic
 
 static enum weft_status event_query(struct weft_device *device, struct weft_device_event *event,
                                     struct weft_error *error) {
+  assert(event != NULL);
   const struct weft_cuda_device *rank = of(device);
   const CUresult result = rank->cuda->cuEventQuery((CUevent)event);
   return result == CUDA_SUCCESS ? WEFT_OK
@@ -346,6 +351,7 @@ static enum weft_status event_query(struct weft_device *device, struct weft_devi
 
 static enum weft_status capture_begin(struct weft_device *device, struct weft_stream *stream,
                                       struct weft_error *error) {
+  assert(stream != NULL);
   WEFT_CUDA_TRY(of(device)->cuda, error, cuStreamBeginCapture, (CUstream)stream,
                 CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   return WEFT_OK;
@@ -371,6 +377,7 @@ static enum weft_status capture_end(struct weft_device *device, struct weft_stre
 
 static enum weft_status replay(struct weft_device *device, struct weft_device_recording *recording,
                                struct weft_stream *stream, struct weft_error *error) {
+  assert(recording != NULL && stream != NULL);
   WEFT_CUDA_TRY(of(device)->cuda, error, cuGraphLaunch, (CUgraphExec)recording, (CUstream)stream);
   return WEFT_OK;
 }
@@ -386,6 +393,7 @@ static void recording_destroy(struct weft_device *device, struct weft_device_rec
 static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint64_t threads,
                                void *const *parameters, struct weft_stream *asked,
                                struct weft_error *error) {
+  assert(kernel < WEFT_CUDA_KERNELS_MAX && threads > 0);
   struct weft_cuda_device *rank = of(device);
   CUstream stream = (CUstream)asked;
   const uint64_t block = threads < WEFT_KERNEL_BLOCK ? threads : WEFT_KERNEL_BLOCK;

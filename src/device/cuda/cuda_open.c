@@ -234,6 +234,7 @@ static void close_rank(struct weft_cuda_device *rank) {
 
 enum weft_status weft_cuda_identify(struct weft_device *device, struct weft_cuda_identity *out,
                                     struct weft_error *error) {
+  assert(device != NULL && out != NULL);
   const struct weft_cuda_device *rank = (const struct weft_cuda_device *)device;
   memset(out, 0, sizeof *out);
   if (device->ops != &weft_cuda_device_ops) {

@@ -2,6 +2,7 @@
  * what was checked is what is used. */
 #include "device/cuda/kernel_cache.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -115,6 +116,7 @@ static bool read_code(const struct weft_allocator *allocator, FILE *file, size_t
 /* Without O_NONBLOCK, opening a named pipe would wait for its writer. */
 bool weft_kernel_cache_read(const struct weft_allocator *allocator, const char *name, char **code,
                             size_t *size) {
+  assert(strlen(name) < WEFT_KERNEL_CACHE_NAME_SIZE && code != NULL && size != NULL);
   char folder[PATH_SIZE];
   int folder_fd;
   struct stat facts;
@@ -141,6 +143,7 @@ bool weft_kernel_cache_read(const struct weft_allocator *allocator, const char *
 /* Written beside and renamed, so that nobody reads half of it; what had the name before, a link or
  * a pipe, is replaced. Two threads of a process may write at the same time. */
 void weft_kernel_cache_write(const char *name, const char *code, size_t size) {
+  assert(strlen(name) < WEFT_KERNEL_CACHE_NAME_SIZE && code != NULL && size > 0);
   char folder[PATH_SIZE], temporary[WEFT_KERNEL_CACHE_NAME_SIZE + 48];
   struct timespec now = {0};
   int folder_fd;

@@ -64,6 +64,7 @@ static enum weft_status host_copy(struct weft_device *device, const struct weft_
 static enum weft_status host_fill(struct weft_device *device, void *data, unsigned char value,
                                   uint64_t bytes, struct weft_stream *stream,
                                   struct weft_error *error) {
+  assert(data != NULL || bytes == 0);
   (void)device;
   (void)stream;
   (void)error;

@@ -53,6 +53,7 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
 
 static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
                                 const struct weft_channel_end *from, struct weft_error *error) {
+  assert(index < world->end_count);
   struct weft_mpi_end *end = &world->ends[index];
   WEFT_TRY(weft_channel_ends_add(&world->by_channel, &world->transport, from, index, error));
   WEFT_TRY(check_end(world, from, error));
@@ -121,6 +122,7 @@ static void close_ends(struct weft_mpi_world *world) {
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error) {
+  assert(ends != NULL || count == 0);
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   WEFT_TRY(weft_channel_check_open(transport, world->opened, error));
   weft_mpi_lock(world);

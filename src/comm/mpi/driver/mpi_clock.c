@@ -1,6 +1,7 @@
 /* One time for all hosts: CLOCK_MONOTONIC of rank 0's host. When the world is made, ranks on
  * other hosts estimate the offset of their clock from the shortest of some round trips, half of
  * it each way. The estimate is good to about half a round trip; later drift is not followed. */
+#include <assert.h>
 #include <time.h>
 
 #include "comm/mpi/driver/mpi_world.h"
@@ -16,6 +17,7 @@ int64_t weft_mpi_now(struct weft_transport *transport) {
 }
 
 void weft_mpi_sleep(int64_t ns) {
+  assert(ns >= 0);
   const struct timespec time = {.tv_sec = (time_t)(ns / WEFT_MPI_NS_PER_S),
                                 .tv_nsec = (long)(ns % WEFT_MPI_NS_PER_S)};
   (void)nanosleep(&time, NULL); /* may end early */
@@ -23,6 +25,7 @@ void weft_mpi_sleep(int64_t ns) {
 
 /* The lowest rank of the machine that `rank` is on. */
 static uint32_t leader_of(const struct weft_mpi_world *world, uint32_t rank) {
+  assert(rank < world->transport.rank_count);
   uint32_t leader = 0;
   while (!weft_mpi_same_machine(world, leader, rank)) {
     leader++;

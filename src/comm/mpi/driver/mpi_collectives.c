@@ -32,6 +32,7 @@ struct weft_mpi_group {
 /* ---- a round ---- */
 
 static int post_transfer(struct weft_mpi_group *group, uint32_t other) {
+  assert(other < group->base.size && other != group->base.member);
   const struct weft_mpi_world *world = group->world;
   const struct weft_group_transfer transfer = weft_group_plan_transfer(&group->plan, other);
   const int rank = (int)group->ranks[other];
@@ -125,6 +126,7 @@ static bool is_complete(struct weft_mpi_group *group) {
 
 /* False when it has to wait. */
 static bool end_round(struct weft_mpi_group *group) {
+  assert(group->posted && group->queue.first != NULL);
   int flag = 0;
   const int result =
       MPI_Testall((int)(2 * group->base.size), group->requests, &flag, group->statuses);
@@ -235,6 +237,7 @@ static void unlist(struct weft_mpi_group *group) {
 }
 
 static void free_group(struct weft_mpi_group *group) {
+  assert(!group->listed);
   const struct weft_allocator *allocator = group->world->allocator;
   const uint32_t size = group->base.size;
   weft_array_free(allocator, group->ranks, size, sizeof *group->ranks);

@@ -22,6 +22,7 @@ static bool is_earlier(const struct weft_mpi_failure_note *a,
 
 /* The first that this rank knows of. */
 static void know(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
+  assert(!world->has_failed);
   world->note = *note;
   world->failed_at = weft_clock_ns();
   world->events++;
@@ -71,6 +72,7 @@ void weft_mpi_failure_receive(struct weft_mpi_world *world, uint32_t from,
 }
 
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what) {
+  assert(result != MPI_SUCCESS && what != NULL);
   struct weft_failure failure = {.rank = UINT32_MAX};
   char text[MPI_MAX_ERROR_STRING + 1] = "", place[WEFT_RANK_NAME_SIZE];
   int length = 0;

@@ -3,6 +3,7 @@
  * ends before the world does fails it. The memory has no name in any file system, so nothing
  * is left over after a crash. */
 #define _GNU_SOURCE /* memfd_create, syscall */
+#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -100,11 +101,13 @@ static enum weft_status make_shared(struct weft_mpi_world *world, struct weft_er
 /* ---- the others ---- */
 
 bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint32_t b) {
+  assert(a < world->transport.rank_count && b < world->transport.rank_count);
   return strncmp(world->peers[a].info.machine, world->peers[b].info.machine,
                  sizeof world->peers[a].info.machine) == 0;
 }
 
 void weft_mpi_location(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
+  assert(rank < transport->rank_count && size > 0);
   const struct weft_mpi_peer_info *info = &weft_mpi_world_of(transport)->peers[rank].info;
   (void)snprintf(buffer, size, "%s, process %" PRId32, info->host, info->pid);
 }
@@ -120,6 +123,7 @@ static bool is_visible(const struct weft_mpi_world *world, uint32_t rank) {
 }
 
 static void watch(struct weft_mpi_world *world, uint32_t rank) {
+  assert(world->process_count < world->transport.rank_count);
 #ifdef SYS_pidfd_open
   const int file = (int)syscall(SYS_pidfd_open, world->peers[rank].info.pid, 0U);
   if (file >= 0) {
@@ -139,6 +143,7 @@ static int open_shared(const struct weft_mpi_peer_info *info) {
 }
 
 static void map_peer(struct weft_mpi_peer *peer) {
+  assert(peer->visible && peer->shared == NULL);
   const int file = open_shared(&peer->info);
   if (file < 0) {
     return;

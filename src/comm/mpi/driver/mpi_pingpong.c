@@ -1,6 +1,7 @@
 /* A ping-pong without the transport: what MPI itself takes, measured where the transport is
  * measured, by the same clock. It uses the communicator of exchanges, which otherwise carries
  * collectives only. */
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 
@@ -26,6 +27,7 @@ static int go_and_return(const struct weft_mpi_world *world,
 enum weft_status weft_mpi_driver_pingpong(struct weft_mpi *base,
                                           const struct weft_comm_pingpong *pingpong,
                                           struct weft_error *error) {
+  assert(pingpong->round_ns != NULL || pingpong->rounds == 0);
   struct weft_mpi_world *world = (struct weft_mpi_world *)base;
   const uint32_t rank = world->transport.rank, rank_count = world->transport.rank_count;
   if (rank_count < 2 || rank > 1 || pingpong->bytes > INT_MAX) {

@@ -53,6 +53,7 @@ static void end_exchange(struct weft_mpi_world *world, int result) {
 
 /* Those that are done leave the list; `ready` then holds their owners. */
 static void remove_ready(struct weft_mpi_world *world, uint32_t count) {
+  assert(count <= world->active_count);
   uint32_t kept = 0;
   for (uint32_t k = 0; k < count; k++) {
     const int at = world->ready[k];
@@ -69,6 +70,7 @@ static void remove_ready(struct weft_mpi_world *world, uint32_t count) {
 }
 
 static void take_one(struct weft_mpi_world *world, uint32_t owner, int result, MPI_Status *status) {
+  assert(owner == UINT32_MAX || owner < world->end_count);
   if (owner == UINT32_MAX) {
     end_exchange(world, result);
     return;
@@ -329,6 +331,7 @@ static void *thread_main(void *context) {
 }
 
 enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error) {
+  assert(!world->has_thread);
   sigset_t all;
   sigset_t before;
   (void)sigfillset(&all); /* signals are for the program's own threads */
@@ -354,6 +357,7 @@ void weft_mpi_stop_thread(struct weft_mpi_world *world) {
 /* ---- exchanges ---- */
 
 static void start_exchange(struct weft_mpi_world *world, const void *mine, size_t size) {
+  assert(!world->exchanging && size <= WEFT_EXCHANGE_MAX);
   MPI_Request request;
   const int bytes = size > 0 ? (int)size : 1; /* an exchange of nothing waits, too */
   memcpy(world->exchange_mine, mine, size);

@@ -27,6 +27,7 @@ _Static_assert(sizeof(struct wire_header) + WEFT_TENSORS_MAX * sizeof(struct wef
                "the largest header");
 
 static MPI_Request *request_of(const struct weft_mpi_end *end, uint64_t position, uint32_t part) {
+  assert(part < end->part_count);
   return &end->requests[(position & end->mask) * end->part_count + part];
 }
 
@@ -36,6 +37,7 @@ static unsigned char *header_of(const struct weft_mpi_end *end, uint64_t positio
 
 /* Bytes of a payload that travel as piece `part` (from 1). */
 static int piece_size(const struct weft_mpi_world *world, uint64_t bytes, uint32_t part) {
+  assert(part > 0);
   const uint64_t begin = (part - 1) * world->piece;
   const uint64_t left = bytes > begin ? bytes - begin : 0;
   return (int)(left < world->piece ? left : world->piece);
@@ -214,6 +216,7 @@ static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint3
 /* The message is the transport's; returns its position on the channel. */
 static uint64_t accept(struct weft_mpi_world *world, struct weft_mpi_end *end,
                        struct weft_message *message) {
+  assert(end->posted - end->done < end->depth);
   const uint64_t position = end->posted++;
   message->state[0] = (uint64_t)(end - world->ends) + 1;
   message->state[1] = position;

@@ -5,6 +5,7 @@
  * complete, and their memory must stay. It becomes an attribute of its communicator, and the
  * process is about to end. */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include <assert.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
@@ -266,6 +267,7 @@ WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
 static enum weft_status driver_open(const struct weft_allocator *allocator,
                                     const struct weft_comm_options *options, struct weft_mpi **out,
                                     struct weft_error *error) {
+  assert(allocator != NULL && options != NULL && out != NULL);
   struct weft_mpi_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
