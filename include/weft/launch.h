@@ -89,8 +89,8 @@ WEFT_API void weft_launch_leave(void);
 
 /* ---- Failures ---- */
 
-/* Whether this rank reports for the job: rank 0, or rank 1 when rank 0 is the culprit, which
- * may be dead; after a signal, the rank that received it. */
+/* Whether this rank reports for the job: the lowest rank that is not the culprit, and whose process
+ * is not known to be stopped or dead; after a signal, the rank that received it. */
 WEFT_API bool weft_launch_is_reporter(struct weft_transport *transport);
 
 /* Adds to the error of a rank that has died what it was doing: step, action and GPU, as far as this

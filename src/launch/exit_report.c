@@ -12,6 +12,18 @@
 /* In larger jobs only ranks that have to do with the failure say what they were doing. */
 enum { ACTIVITIES_MAX = 32 };
 
+/* The lowest rank that can report: not the culprit, and neither stopped nor dead, as far as is known. */
+static uint32_t reporter_of(struct weft_transport *transport, uint32_t culprit) {
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    const uint64_t flags = __atomic_load_n(&status->flags, __ATOMIC_RELAXED);
+    if (r != culprit && (flags & (WEFT_RANK_STOPPED | WEFT_RANK_DEAD)) == 0) {
+      return r;
+    }
+  }
+  return 0;
+}
+
 bool weft_launch_is_reporter(struct weft_transport *transport) {
   struct weft_failure failure;
   assert(transport != NULL);
@@ -21,7 +33,7 @@ bool weft_launch_is_reporter(struct weft_transport *transport) {
   if (failure.error.status == WEFT_ERR_CANCELLED && failure.rank < transport->rank_count) {
     return transport->rank == failure.rank;
   }
-  return transport->rank == (failure.rank == 0 && transport->rank_count > 1 ? 1 : 0);
+  return transport->rank == reporter_of(transport, failure.rank);
 }
 
 static const char *phase_name(uint32_t phase) {

@@ -92,6 +92,27 @@ nothing_was_done() {
   [ "$(jq '[.ranks[].recent | length] | add' weft-hang.json)" = 0 ]
 }
 
+# Before calls of collectives of a step, after it, and in the exchange at its end: rank 0, which
+# would have to report.
+@test "a rank that is stopped in a training with replicas is named, in collectives and between steps" {
+  local at
+  seq 1 900 >text
+  "$WEFT" train --data text --steps 0 >/dev/null 2>&1 || [ $? -ne 69 ] || skip "built without the trainer"
+  for at in openmpi:20 mpich:24 mpich:40; do
+    [ -e "$WEFT_BUILD_DIR/lib/weft-mpi-${at%:*}.so" ] || continue
+    mpi_launcher "${at%:*}"
+    mpi_signal_at "${at%:*}" 0 "${at#*:}" 19
+    mpi_run -n 4 "${preloaded[@]}" "$WEFT" train --data text --layers 6 --dim 16 --heads 2 --context 16 --batch 8 \
+      -p 2 -m 2 --dp 2 --shard grads --steps 3 --json --stall-limit 3
+    [ -s signal_time ] || { echo "no signal; status $status: $stderr"; false; }
+    ends_with 75
+    reports "weft: rank 1: " "rank 0 (" "which is stopped, by a signal or a debugger" "SIGCONT resumes rank 0's process"
+    [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = 0 ]
+    rm weft-hang.json
+  done
+  mpi_is_tidy
+}
+
 @test "a rank with another program is refused before the first tensor" {
   local mpi
   mpi_table

@@ -74,13 +74,17 @@ static struct weft_comm *open_world(uint32_t ranks) {
   return comm;
 }
 
-/* The only rank that reports after this failure. */
-static uint32_t reporter(uint32_t ranks, uint32_t culprit, enum weft_status status) {
+/* The only rank that reports after this failure, where the first `stopped` ranks are stopped. */
+static uint32_t reporter_beside(uint32_t stopped, uint32_t ranks, uint32_t culprit,
+                                enum weft_status status) {
   struct weft_comm *comm = open_world(ranks);
   const struct weft_failure failure = {.rank = culprit, .error = {.status = status}};
   uint32_t found = UINT32_MAX;
   struct weft_transport *transport = weft_comm_endpoint(comm, ranks - 1);
   (transport->ops->fail)(transport, &failure);
+  for (uint32_t r = 0; r < stopped; r++) {
+    transport->ops->rank_status(transport, r)->flags = WEFT_RANK_STOPPED;
+  }
   for (uint32_t r = 0; r < ranks; r++) {
     if (weft_launch_is_reporter(weft_comm_endpoint(comm, r))) {
       assert_int_equal(found, UINT32_MAX);
@@ -89,6 +93,10 @@ static uint32_t reporter(uint32_t ranks, uint32_t culprit, enum weft_status stat
   }
   weft_comm_close(comm);
   return found;
+}
+
+static uint32_t reporter(uint32_t ranks, uint32_t culprit, enum weft_status status) {
+  return reporter_beside(0, ranks, culprit, status);
 }
 
 static void test_reporter(void **state) {
@@ -103,6 +111,9 @@ static void test_reporter(void **state) {
   assert_int_equal(reporter(4, UINT32_MAX, WEFT_ERR_STALLED), 0);
   assert_int_equal(reporter(1, 0, WEFT_ERR_STAGE), 0);
   assert_int_equal(reporter(4, 2, WEFT_ERR_CANCELLED), 2);
+  assert_int_equal(reporter_beside(1, 4, 2, WEFT_ERR_STALLED), 1);
+  assert_int_equal(reporter_beside(1, 4, 1, WEFT_ERR_STALLED), 2);
+  assert_int_equal(reporter_beside(2, 4, 0, WEFT_ERR_STALLED), 2);
 }
 
 static void test_activity(void **state) {

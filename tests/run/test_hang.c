@@ -252,6 +252,26 @@ static void test_phases(void **state) {
   rank_states_finish(&states);
 }
 
+/* What a trainer does between steps may need all ranks, and one of them is stopped. */
+static void test_stopped_between_steps(void **state) {
+  (void)state;
+  struct rank_states states;
+  rank_states_init(&states, 4, "mpi");
+  rank_state_set(&states, 0, WEFT_PHASE_DONE, "", NOBODY, "", tenths(310));
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1F0", 0, "0SEND_F0", tenths(300));
+  rank_state_set(&states, 2, WEFT_PHASE_DONE, "", NOBODY, "", tenths(305));
+  rank_state_set(&states, 3, WEFT_PHASE_RECEIVE, "1F0", 2, "0SEND_F0", tenths(300));
+  states.items[1].step = states.items[3].step = 2;
+  states.items[0].step = states.items[2].step = 1;
+  assert_int_equal(diagnose(&states, 3).rank, 2);
+  states.items[0].flags = WEFT_RANK_STOPPED;
+  check(&states, 3, 0,
+        "rank 3 has waited 30.0 s before 1F0 for rank 2, which waits for rank 0, which is stopped, "
+        "by a signal or a debugger, since 31.0 s",
+        "SIGCONT resumes rank 0's process");
+  rank_states_finish(&states);
+}
+
 /* Whatever they wait for themselves. */
 static void test_stopped_and_silent(void **state) {
   (void)state;
@@ -755,6 +775,7 @@ int main(void) {
       cmocka_unit_test(test_cycle),
       cmocka_unit_test(test_longest_message),
       cmocka_unit_test(test_phases),
+      cmocka_unit_test(test_stopped_between_steps),
       cmocka_unit_test(test_stopped_and_silent),
       cmocka_unit_test(test_culprit_has_a_place),
       cmocka_unit_test(test_handshake),

@@ -1,6 +1,7 @@
 /* Layers gathered from the shards of their replicas, and the blocking wait for a collective. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include <weft/support.h>
 
@@ -9,28 +10,27 @@
 
 /* ---- Waiting ---- */
 
-/* Names a rank that is still in its step, if there is one. */
+/* Names a rank that is stopped or still in its step, if there is one. */
 static enum weft_status fail_stalled(const struct weft_gpt_rank *rank, struct weft_error *error) {
-  enum { REFRESH_NS = 1000000000 };
   struct weft_transport *transport = rank->transport;
-  struct weft_failure failure = {.rank = UINT32_MAX};
-  char name[WEFT_RANK_NAME_SIZE] = "one of them";
-  if (transport->ops->refresh_status != NULL) {
-    transport->ops->refresh_status(transport, transport->ops->now(transport) + REFRESH_NS);
-  }
-  for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
-    if (__atomic_load_n(&status->phase, __ATOMIC_RELAXED) != WEFT_PHASE_DONE) {
-      failure.rank = r;
-    }
+  char name[WEFT_RANK_NAME_SIZE] = "one of them", hint[64] = "'weft explain-hang' reads the dump";
+  bool stopped = false;
+  struct weft_failure failure = {.rank = weft_missing_rank(transport, &stopped)};
+  if (failure.rank == transport->rank) { /* it was, until now */
+    failure.rank = UINT32_MAX;
+    stopped = false;
   }
   if (failure.rank != UINT32_MAX) {
     (void)weft_rank_name(transport, failure.rank, name);
   }
-  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
+  if (stopped) {
+    (void)snprintf(hint, sizeof hint, "SIGCONT resumes rank %" PRIu32 "'s process", failure.rank);
+  }
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, hint,
                   "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
-                  " for the other replicas, and %s has not come",
-                  transport->rank, (double)rank->trainer->stall_limit * 1e-9, rank->step, name);
+                  " for the other replicas, and %s%s has not come",
+                  transport->rank, (double)rank->trainer->stall_limit * 1e-9, rank->step, name,
+                  stopped ? ", which is stopped, by a signal or a debugger," : "");
   transport->ops->fail(transport, &failure);
   if (error != NULL) {
     *error = failure.error;

@@ -248,6 +248,18 @@ static uint32_t find_late(struct graph *graph, uint32_t rank, const struct weft_
   return late != NOBODY ? late : find_halted(graph, rank);
 }
 
+/* Of all ranks, the first that cannot continue. NOBODY: there is none. */
+static uint32_t find_any_halted(const struct graph *graph) {
+  struct weft_rank_state state;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    read_state(graph, r, &state);
+    if (state.flags != 0) {
+      return r;
+    }
+  }
+  return NOBODY;
+}
+
 /* By its phase. */
 static uint32_t awaited_by(struct graph *graph, uint32_t rank,
                            const struct weft_rank_state *state) {
@@ -261,6 +273,8 @@ static uint32_t awaited_by(struct graph *graph, uint32_t rank,
                                                           : find_missing(graph, state->step);
     case WEFT_PHASE_COMPUTE:
       return awaits_collective(state) ? find_late(graph, rank, state) : NOBODY;
+    case WEFT_PHASE_DONE: /* what it does between steps may need all ranks */
+      return find_any_halted(graph);
     default: return NOBODY;
   }
 }
