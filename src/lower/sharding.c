@@ -178,10 +178,8 @@ static void put_row(struct sharding *sharding, uint32_t rank) {
   weft_program_builder_copy(&sharding->row, &program->actions[copied], i - copied);
 }
 
-/* Not a part of run(): what it gives back on leaving would take registers from the loop here. */
-static __attribute__((noinline)) enum weft_status put_rows(struct sharding *sharding,
-                                                           struct weft_program **out,
-                                                           struct weft_error *error) {
+static enum weft_status put_rows(struct sharding *sharding, struct weft_program **out,
+                                 struct weft_error *error) {
   const struct weft_program *program = sharding->input->program;
   weft_program_builder_init(&sharding->row, sharding->input->allocator,
                             program->action_count + 3 * (uint64_t)program->stage_count,
