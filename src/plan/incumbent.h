@@ -1,7 +1,7 @@
 /* The incumbent: the best order of a problem so far, and the lower bound. Internal to the module.
  *
  * Constructors build orders for a problem and offer them to its incumbent. Each is one function
- * in a file of its own in construct/. first_orders.c and worker_pool.c call them. */
+ * in a file of its own in construct/. first_orders.c and rounds.c call them. */
 #ifndef PLAN_INCUMBENT_H
 #define PLAN_INCUMBENT_H
 

@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "plan/graph/graph_problem.h"
-#include "plan/improve/worker_pool.h"
+#include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/incumbent.h"
 #include "plan/layout/layout.h"
@@ -201,7 +201,7 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
   reserve_for(search, attempt);
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->layout->all_reduce;
-  WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
+  WEFT_TRY(weft_improve_chain(&attempt->incumbent, &task, &search->control, error));
   search->control.done += search->control.share;
   choose(search);
   return WEFT_OK;

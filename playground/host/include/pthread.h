@@ -1,5 +1,5 @@
 /* Threads where there are none: starting one fails, and the planner's calling thread then does the
- * work itself (src/plan/improve/worker_pool.h). Without a second thread no lock is ever taken. */
+ * work itself (src/plan/improve/worker_threads.h). Without a second thread no lock is ever taken. */
 #ifndef PLAYGROUND_PTHREAD_H
 #define PLAYGROUND_PTHREAD_H
 

@@ -8,8 +8,9 @@
 
 #include <weft/support.h>
 
+#include "plan/chain_orders.h"
 #include "plan/construct/list_scheduler.h"
-#include "plan/improve/annealing.h"
+#include "plan/improve/worker.h"
 #include "plan/incumbent.h"
 
 /* Ranks of the small pipelines; of those with up to half as many ranks as the large one. */
@@ -125,20 +126,23 @@ static bool make_small(struct scaled *scaled, uint32_t ranks) {
 static void anneal_small(struct scaled *scaled, uint64_t work) {
   static const double temperatures[] = {1e-3, 6e-4, 3e-4, 0};
   struct weft_incumbent *found = &scaled->found;
-  struct weft_local_search search;
+  struct weft_graph_problem problem;
+  struct weft_worker worker;
   struct weft_error error;
-  if (weft_local_search_init(&search, &scaled->small, scaled->seed, scaled->small.control,
-                             found->bound, &error) != WEFT_OK) {
+  if (weft_chain_problem_init(&problem, &scaled->small, &error) != WEFT_OK) {
     return;
   }
-  if (weft_local_search_prepare(&search, &error) == WEFT_OK) {
-    weft_incumbent_take(&search.incumbent, found);
+  if (weft_worker_init(&worker, &problem, scaled->seed, found->bound, scaled->small.control,
+                       &error) == WEFT_OK &&
+      weft_worker_prepare(&worker, &error) == WEFT_OK) {
+    weft_chain_take(&worker.incumbent, &worker.draft, found);
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(temperatures); n++) {
-      weft_anneal(&search, work / WEFT_ARRAY_LENGTH(temperatures), temperatures[n]);
+      weft_anneal(&worker, work / WEFT_ARRAY_LENGTH(temperatures), temperatures[n]);
     }
-    weft_incumbent_take(found, &search.incumbent);
+    weft_chain_give(&worker.incumbent, found);
   }
-  weft_local_search_finish(&search);
+  weft_worker_finish(&worker);
+  weft_graph_problem_finish(&problem);
 }
 
 /* False when nothing was found. */

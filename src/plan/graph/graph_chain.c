@@ -7,9 +7,10 @@
 #include "plan/graph/graph_chain.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include <weft/spec.h>
+
+#include "plan/chain_orders.h"
 
 struct path {
   const uint32_t *stages; /* [length] */
@@ -248,29 +249,10 @@ enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_
     status = weft_construct_first(incumbent, error);
   }
   if (status == WEFT_OK && incumbent->value != WEFT_NEVER) {
-    status = weft_workers_improve(incumbent, task, control, error);
+    status = weft_improve_chain(incumbent, task, control, error);
   }
   control->is_silent = false;
   return status;
-}
-
-/* An op of the chain as one or two of the graph: the W of a whole backward has a place, too. */
-static uint32_t *add_op(const struct weft_graph_chain *chain, uint32_t stage,
-                        enum weft_plan_op_kind kind, uint8_t *whole, uint32_t *ops) {
-  const uint32_t first = WEFT_GRAPH_KINDS * stage;
-  switch (kind) {
-    case WEFT_KIND_F: *ops++ = first + WEFT_GRAPH_F; break;
-    case WEFT_KIND_I: *ops++ = first + WEFT_GRAPH_D; break;
-    case WEFT_KIND_B:
-      *whole = 1;
-      *ops++ = first + WEFT_GRAPH_D;
-      if (chain->problem.backward == WEFT_BACKWARD_WHOLE) {
-        *ops++ = first + WEFT_GRAPH_W;
-      }
-      break;
-    default: *ops++ = first + WEFT_GRAPH_W; break;
-  }
-  return ops;
 }
 
 bool weft_graph_chain_order(const struct weft_graph_chain *chain,
@@ -279,22 +261,6 @@ bool weft_graph_chain_order(const struct weft_graph_chain *chain,
   if (!chain->exists || !chain->has_all || chain->incumbent.value == WEFT_NEVER) {
     return false;
   }
-  const struct weft_problem *from = &chain->problem;
-  const uint32_t m = from->microbatch_count;
-  memset(order->whole, 0, (size_t)problem->stage_count * m);
-  for (uint32_t r = 0; r < from->rank_count; r++) {
-    const uint8_t *sequence = weft_order_sequence(from, &chain->incumbent.best, r);
-    const uint32_t rank = problem->stages[chain->stages[r]].rank;
-    uint32_t *ops = order->ops + problem->begin[rank];
-    uint32_t backwards[WEFT_LOCAL_STAGES_MAX] = {0};
-    for (uint32_t n = 0; n < from->length; n++) {
-      const enum weft_plan_op_kind kind = sequence[n] % WEFT_KINDS;
-      const uint32_t local_stage = sequence[n] / WEFT_KINDS;
-      const uint32_t stage = chain->stages[from->stage_of[r * from->stages_per_rank + local_stage]];
-      ops = add_op(chain, stage, kind, &order->whole[stage * m + backwards[local_stage]], ops);
-      backwards[local_stage] += kind == WEFT_KIND_I || kind == WEFT_KIND_B;
-    }
-    assert(ops == order->ops + problem->begin[rank + 1]);
-  }
+  weft_chain_order_write(&chain->problem, &chain->incumbent.best, chain->stages, problem, order);
   return true;
 }

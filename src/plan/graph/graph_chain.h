@@ -3,9 +3,7 @@
 #ifndef PLAN_GRAPH_CHAIN_H
 #define PLAN_GRAPH_CHAIN_H
 
-#include "plan/graph/graph_problem.h"
-#include "plan/improve/worker_pool.h"
-#include "plan/incumbent.h"
+#include "plan/improve/improve.h"
 
 struct weft_graph_chain {
   bool exists;      /* on a placement that the planner for chains has */

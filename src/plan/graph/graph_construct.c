@@ -2,8 +2,9 @@
  * from what has arrived and what is certain to arrive, and the rank that can start soonest starts.
  *
  * A forward may start if, after it, there is still room for one microbatch of every stage of the rank
- * that has none in flight. So it cannot get stuck: a stage that the oldest microbatch has yet to pass
- * has no older one in flight, and none that is newer; there is room for it. */
+ * that has none between its F and its backward, once the W of that stage have run. So it cannot get
+ * stuck: a stage that the oldest microbatch has yet to pass has no older one in flight, and none that
+ * is newer; there is room for it. */
 #include <assert.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@
 #define NEVER WEFT_GRAPH_NEVER
 
 /* Nanoseconds of a typical core to schedule one op, and for each level of the tournament. */
-enum { OP_WORK = 80, LEVEL_WORK = 5 };
+enum { OP_WORK = 60, LEVEL_WORK = 3 };
 
 /* Ops between two looks at whether the search is cancelled. */
 enum { POLL_INTERVAL = 1 << 12 };
@@ -29,7 +30,6 @@ enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *schedule
                                            const struct weft_graph_problem *problem,
                                            struct weft_arena *arena, struct weft_error *error) {
   const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
-  scheduler->missing = weft_arena_allocate(arena, n, 2 * sizeof(uint32_t));
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
   scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
   (void)weft_bits_place(&scheduler->ready, arena, n);
@@ -39,6 +39,7 @@ enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *schedule
   scheduler->next = weft_arena_allocate(arena, p, sizeof(uint32_t));
   scheduler->held = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->reserve = weft_arena_allocate(arena, p, sizeof(int64_t));
+  scheduler->owed = weft_arena_allocate(arena, n, sizeof(int64_t));
   scheduler->idle = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->idle_max = weft_arena_allocate(arena, p, sizeof(int64_t));
   return weft_graph_clock_init(&scheduler->clock, problem, arena, error);
@@ -49,9 +50,14 @@ struct builder {
   struct weft_graph_scheduler *scheduler;
   const struct weft_graph_rule *rules;
   struct weft_graph_order *order;
-  bool whole;
+  bool whole;      /* all backwards are */
   uint32_t leaves; /* of the tournament */
+  bool is_single;  /* no rank has several stages: ready and pending are not needed */
 };
+
+static bool is_whole(const struct builder *b, uint32_t s, uint32_t k) {
+  return k >= b->rules[s].whole_from && k < b->rules[s].whole_to;
+}
 
 /* The room that a microbatch takes at a stage, at most. */
 static int64_t size_of(const struct builder *b, const struct weft_graph_stage *stage) {
@@ -67,29 +73,15 @@ static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
 static void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind) {
   struct weft_graph_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
-  arrives[kind] = scheduler->missing[2 * (size_t)s + kind] > 0
-                      ? NEVER
-                      : weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
+  arrives[kind] = weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
+  if (b->is_single) {
+    return;
+  }
   if (arrives[WEFT_GRAPH_F] != NEVER || arrives[WEFT_GRAPH_D] != NEVER) {
     weft_bits_insert(&scheduler->ready, scheduler->place[s]);
   } else {
     weft_bits_remove(&scheduler->ready, scheduler->place[s]);
   }
-}
-
-/* Looks at all that the next F or D of a stage waits for. */
-static void await(const struct builder *b, uint32_t s, enum weft_graph_kind kind) {
-  const struct weft_graph *graph = b->problem->graph;
-  const bool gradient = kind == WEFT_GRAPH_D;
-  const struct weft_edge_list *list = gradient ? &graph->gradient_in : &graph->in;
-  const uint32_t k = done_of(b, s)[kind];
-  uint32_t missing = 0;
-  for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
-    const struct weft_edge *edge = &graph->edges[list->edges[n]];
-    missing += done_of(b, gradient ? edge->to : edge->from)[kind] <= k;
-  }
-  b->scheduler->missing[2 * (size_t)s + kind] = missing;
-  note_arrival(b, s, kind);
 }
 
 /* Tells the stages that wait for it of the k-th output of a stage. Ranks with news have to decide:
@@ -99,16 +91,23 @@ static uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_ki
   const struct weft_graph *graph = b->problem->graph;
   const bool gradient = kind == WEFT_GRAPH_D;
   const struct weft_edge_list *list = gradient ? &graph->gradient_out : &graph->out;
+  const struct weft_edge_list *in = gradient ? &graph->gradient_in : &graph->in;
   struct weft_graph_clock *clock = &b->scheduler->clock;
   uint32_t count = 0;
   for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
     const struct weft_edge *edge = &graph->edges[list->edges[n]];
     const uint32_t to = gradient ? edge->from : edge->to, rank = b->problem->stages[to].rank;
-    if (done_of(b, to)[kind] != k || --b->scheduler->missing[2 * (size_t)to + kind] > 0) {
-      continue;
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    if (done_of(b, to)[kind] != k) {
+      continue; /* it waits for an earlier one */
     }
-    note_arrival(b, to, kind);
-    if (!clock->is_waiting[rank]) {
+    int64_t *arrives = &b->scheduler->arrives[2 * (size_t)to + kind];
+    if (b->is_single && in->begin[to + 1] - in->begin[to] == 1) {
+      *arrives = clock->arrivals[channel * b->problem->microbatch_count + k]; /* all it waits for */
+    } else {
+      note_arrival(b, to, kind);
+    }
+    if (*arrives != NEVER && !clock->is_waiting[rank]) {
       clock->is_waiting[rank] = true;
       clock->work[count++] = rank;
     }
@@ -125,17 +124,23 @@ struct view {
   bool memory_short;                                    /* a forward is ready, but does not fit */
 };
 
-static bool has_room(const struct builder *b, uint32_t s) {
+/* Room that is kept for a stage without a microbatch between F and backward: for one, less what its
+ * W hold, which can run at any time. */
+static inline int64_t reserve_of(const struct builder *b, uint32_t s) {
   const struct weft_graph_stage *stage = &b->problem->stages[s];
   const uint32_t *done = done_of(b, s);
-  const int64_t size = size_of(b, stage);
-  const bool is_reserved = !stage->trains || done[WEFT_GRAPH_F] == done[WEFT_GRAPH_W];
-  return is_reserved ||
-         b->scheduler->held[stage->rank] + b->scheduler->reserve[stage->rank] + size <=
-             b->problem->limit[stage->rank];
+  const int64_t left = size_of(b, stage) - b->scheduler->owed[s];
+  return stage->trains && done[WEFT_GRAPH_F] == done[WEFT_GRAPH_D] && left > 0 ? left : 0;
 }
 
-static void look_at(const struct builder *b, uint32_t s, int64_t now, struct view *view) {
+static inline bool has_room(const struct builder *b, uint32_t s) {
+  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  return !stage->trains || b->scheduler->held[stage->rank] + b->scheduler->reserve[stage->rank] -
+                                   reserve_of(b, s) + size_of(b, stage) <=
+                               b->problem->limit[stage->rank];
+}
+
+static inline __attribute__((always_inline)) void look_at(const struct builder *b, uint32_t s, int64_t now, struct view *view) {
   const struct weft_graph_problem *problem = b->problem;
   const struct weft_graph_rule *rule = &b->rules[s];
   const uint32_t *done = done_of(b, s);
@@ -161,12 +166,18 @@ static void look_at(const struct builder *b, uint32_t s, int64_t now, struct vie
   }
 }
 
-static struct view view_of(const struct builder *b, uint32_t rank, int64_t now) {
+static inline __attribute__((always_inline)) struct view view_of(const struct builder *b, uint32_t rank, int64_t now) {
   const struct weft_graph_problem *problem = b->problem;
   const uint32_t last = problem->stage_count - 1;
   const uint32_t first = problem->stage_count - problem->first_of[rank + 1];
   const uint32_t end = problem->stage_count - problem->first_of[rank];
   struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
+  if (b->is_single) {
+    const uint32_t s = problem->stage_of[problem->first_of[rank]], *done = done_of(b, s);
+    look_at(b, s, now, &view);
+    view.weight_stage = done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] ? s : UINT32_MAX;
+    return view;
+  }
   /* Later stages first: their backwards are nearer to the end. */
   for (uint32_t at = weft_bits_next(&b->scheduler->ready, first); at < end;
        at = weft_bits_next(&b->scheduler->ready, at + 1)) {
@@ -189,7 +200,7 @@ static uint32_t op_of(uint32_t stage, enum weft_graph_kind kind) {
 }
 
 /* The next op of a rank; returns its start, NEVER when it cannot start any yet. */
-static int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
+static inline __attribute__((always_inline)) int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
   const struct weft_graph_problem *problem = b->problem;
   const int64_t now = b->scheduler->clock.time[rank];
   const struct view view = view_of(b, rank, now);
@@ -209,7 +220,7 @@ static int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
   if (w != UINT32_MAX) {
     const int64_t end = now + problem->stages[w].w;
     if (is_in_time(end, next, b->rules[w].w_overrun) ||
-        (view.memory_short && is_in_time(end, view.backward, problem->stages[w].w))) {
+        (view.memory_short && is_in_time(end, view.backward, b->rules[w].f_delay))) {
       *op = op_of(w, WEFT_GRAPH_W);
       return now;
     }
@@ -227,25 +238,37 @@ static void play(const struct builder *b, uint32_t node) {
   soonest[node] = b->scheduler->when[other] < b->scheduler->when[one] ? other : one;
 }
 
-static void decide_again(const struct builder *b, uint32_t rank) {
-  b->scheduler->when[rank] = decide(b, rank, &b->scheduler->next[rank]);
-  for (uint32_t node = (b->leaves + rank) / 2; node > 0; node /= 2) {
-    play(b, node);
+static __attribute__((noinline)) void decide_again(const struct builder *b, uint32_t rank) {
+  struct weft_graph_scheduler *scheduler = b->scheduler;
+  const int64_t when = decide(b, rank, &scheduler->next[rank]);
+  if (when == scheduler->when[rank]) {
+    return;
+  }
+  scheduler->when[rank] = when;
+  uint32_t best = rank;
+  int64_t first = when;
+  for (uint32_t node = b->leaves + rank; node > 1; node /= 2) {
+    const uint32_t other = scheduler->soonest[node ^ 1];
+    const int64_t its = scheduler->when[other];
+    const bool loses = (its < first) | ((its == first) & (other < best));
+    best = loses ? other : best;
+    first = loses ? its : first;
+    scheduler->soonest[node / 2] = best;
   }
 }
 
 /* ---- All ranks ---- */
 
+/* From its F to its backward a microbatch takes as much as it may need after that; all gradients are
+ * held from the start. */
 static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind, uint32_t k) {
   const struct weft_graph_stage *stage = &b->problem->stages[s];
-  const uint32_t *done = done_of(b, s);
-  int64_t *held = &b->scheduler->held[stage->rank], *reserve = &b->scheduler->reserve[stage->rank];
-  const bool was_idle = kind == WEFT_GRAPH_F && k == done[WEFT_GRAPH_W];
-  const bool is_idle = kind == WEFT_GRAPH_W && k + 1 == done[WEFT_GRAPH_F];
-  (void)weft_graph_step_memory(stage, kind, 1, b->whole, held); /* gradients are reserved */
+  const int64_t size = size_of(b, stage), after = is_whole(b, s, k) ? 0 : stage->held_after;
+  const int64_t owed = kind == WEFT_GRAPH_F ? 0 : kind == WEFT_GRAPH_D ? after : -after;
+  const int64_t active = kind == WEFT_GRAPH_F ? size : kind == WEFT_GRAPH_D ? -size : 0;
   if (stage->trains) {
-    /* A microbatch of a stage whose W holds more than its F keeps the difference reserved. */
-    *reserve += was_idle ? -size_of(b, stage) : is_idle ? size_of(b, stage) : 0;
+    b->scheduler->held[stage->rank] += active + owed;
+    b->scheduler->owed[s] += owed;
   }
 }
 
@@ -257,22 +280,34 @@ static uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t
   struct weft_graph_clock *clock = &scheduler->clock;
   const uint32_t *done = done_of(b, s);
   const uint32_t k = done[kind];
-  weft_graph_advance(b->problem, clock, op, b->whole, start);
+  scheduler->reserve[rank] -= reserve_of(b, s);
+  weft_graph_advance(b->problem, clock, op, is_whole(b, s, k), start);
   hold(b, s, kind, k);
+  scheduler->reserve[rank] += reserve_of(b, s);
   b->order->ops[clock->at[rank]++] = op;
   if (kind == WEFT_GRAPH_W) {
-    if (done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
+    if (!b->is_single && done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
       weft_bits_remove(&scheduler->pending, scheduler->place[s]);
     }
     return 0;
   }
-  await(b, s, kind);
+  note_arrival(b, s, kind);
   if (kind == WEFT_GRAPH_D) {
-    weft_bits_insert(&scheduler->pending, scheduler->place[s]);
+    if (!b->is_single) {
+      weft_bits_insert(&scheduler->pending, scheduler->place[s]);
+    }
   } else if (b->problem->stages[s].trains && done[WEFT_GRAPH_D] == k) {
     note_arrival(b, s, WEFT_GRAPH_D); /* it has waited for this F */
   }
   return announce(b, s, kind, k);
+}
+
+/* The W of whole backwards: they take no time, but are numbered with the others. */
+static void skip_weights(const struct builder *b, uint32_t rank, uint32_t s, int64_t start) {
+  const uint32_t *done = done_of(b, s);
+  while (done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] && is_whole(b, s, done[WEFT_GRAPH_W])) {
+    (void)put(b, rank, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_W, start);
+  }
 }
 
 /* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
@@ -290,8 +325,8 @@ static bool act(const struct builder *b, uint32_t rank) {
     return false;
   }
   uint32_t count = put(b, rank, op, start);
-  if (op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D && b->whole) {
-    (void)put(b, rank, op + 1, start);
+  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_F) {
+    skip_weights(b, rank, op / WEFT_GRAPH_KINDS, start);
   }
   while (count > 0) {
     const uint32_t other = scheduler->clock.work[--count];
@@ -304,25 +339,43 @@ static bool act(const struct builder *b, uint32_t rank) {
   return true;
 }
 
+/* Time of all ops of a stage. */
+static int64_t work_of(const struct builder *b, uint32_t s) {
+  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  const struct weft_graph_rule *rule = &b->rules[s];
+  const int64_t m = b->problem->microbatch_count;
+  const int64_t whole = rule->whole_to > rule->whole_from ? rule->whole_to - rule->whole_from : 0;
+  return m * stage->f +
+         (stage->trains ? whole * stage->b + (m - whole) * (stage->i + stage->w) : 0);
+}
+
 /* False: one microbatch of every stage does not fit. */
 static bool start(const struct builder *b, int64_t cutoff) {
   const struct weft_graph_problem *problem = b->problem;
   struct weft_graph_scheduler *scheduler = b->scheduler;
   weft_graph_clock_reset(problem, &scheduler->clock);
-  memset(b->order->whole, b->whole, (size_t)problem->stage_count * problem->microbatch_count);
+  memset(b->order->whole, 0, (size_t)problem->stage_count * problem->microbatch_count);
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_graph_rule *rule = &b->rules[s];
+    if (rule->whole_to > rule->whole_from) {
+      memset(b->order->whole + (size_t)s * problem->microbatch_count + rule->whole_from, 1,
+             rule->whole_to - rule->whole_from);
+    }
+  }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     int64_t work = 0, transient = 0;
     scheduler->held[r] = scheduler->reserve[r] = scheduler->idle[r] = 0;
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
       const struct weft_graph_stage *stage = &problem->stages[problem->stage_of[k]];
       const int64_t size = size_of(b, stage);
-      work += stage->f + (!stage->trains ? 0 : b->whole ? stage->b : stage->i + stage->w);
+      scheduler->owed[problem->stage_of[k]] = 0;
+      work += work_of(b, problem->stage_of[k]);
       scheduler->held[r] += stage->trains ? stage->gradients : 0;
       scheduler->reserve[r] += stage->trains ? size : 0;
       transient = !stage->trains && size > transient ? size : transient;
     }
     scheduler->reserve[r] += transient; /* frozen stages run one at a time */
-    scheduler->idle_max[r] = cutoff == NEVER ? NEVER : cutoff - work * problem->microbatch_count;
+    scheduler->idle_max[r] = cutoff == NEVER ? NEVER : cutoff - work;
     if (scheduler->held[r] + scheduler->reserve[r] > problem->limit[r]) {
       return false;
     }
@@ -333,9 +386,9 @@ static bool start(const struct builder *b, int64_t cutoff) {
     const uint32_t s = problem->stage_of[k];
     scheduler->place[s] = problem->stage_count - 1 - k;
     scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = NEVER;
-    await(b, s, WEFT_GRAPH_F);
+    note_arrival(b, s, WEFT_GRAPH_F);
     if (problem->stages[s].trains) {
-      await(b, s, WEFT_GRAPH_D);
+      note_arrival(b, s, WEFT_GRAPH_D);
     }
   }
   for (uint32_t r = 0; r < b->leaves; r++) {
@@ -348,13 +401,35 @@ static bool start(const struct builder *b, int64_t cutoff) {
   return true;
 }
 
+/* Exactly one on each rank. */
+static bool has_single_stages(const struct weft_graph_problem *problem) {
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    if (problem->first_of[r + 1] != problem->first_of[r] + 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool are_all_whole(const struct weft_graph_problem *problem,
+                          const struct weft_graph_rule *rules) {
+  bool all = true;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    assert(rules[s].whole_from >= rules[s].whole_to || problem->may_join);
+    all = all && rules[s].whole_from == 0 && rules[s].whole_to == problem->microbatch_count;
+  }
+  return all;
+}
+
 int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
                             struct weft_graph_scheduler *scheduler,
-                            const struct weft_graph_rule *rules, bool whole, int64_t cutoff,
+                            const struct weft_graph_rule *rules, int64_t cutoff,
                             struct weft_graph_order *order, uint64_t *work) {
-  assert(whole ? problem->may_join : problem->may_split);
+  const bool whole = are_all_whole(problem, rules);
+  assert(whole || problem->may_split);
   const struct builder b = {problem, scheduler, rules,
-                            order,   whole,     leaf_count(problem->rank_count)};
+                            order,   whole,     leaf_count(problem->rank_count),
+                            has_single_stages(problem)};
   const uint64_t levels = (uint64_t)__builtin_ctz(b.leaves);
   if (!start(&b, cutoff)) {
     return NEVER;
@@ -377,7 +452,8 @@ struct weft_graph_rule weft_graph_classic_rule(const struct weft_graph_problem *
   return (struct weft_graph_rule){.warmup = cap,
                                   .cap = cap,
                                   .w_overrun = problem->stages[stage].w,
-                                  .f_delay = problem->stages[stage].f};
+                                  .f_delay = problem->stages[stage].f,
+                                  .whole_to = problem->may_split ? 0 : m};
 }
 
 /* ---- One microbatch after the other ---- */

@@ -1,7 +1,8 @@
 /* A planning problem whose stages form a graph, on any placement: its integers, its orders, their
- * time and memory. Chains have a richer planner of their own (plan/problem.h), whose ideas this one
- * shares: microbatches are identical, so the k-th occurrence of an op of a stage belongs to
- * microbatch k, and an order is a sequence of ops for each rank. Internal to the module. */
+ * time and memory. Chains have constructors and bounds of their own (plan/problem.h), and are
+ * improved as problems of this kind (plan/chain_orders.h). As there, microbatches are identical, so
+ * the k-th occurrence of an op of a stage belongs to microbatch k, and an order is a sequence of ops
+ * for each rank. Internal to the module. */
 #ifndef PLAN_GRAPH_PROBLEM_H
 #define PLAN_GRAPH_PROBLEM_H
 
@@ -110,17 +111,79 @@ int64_t weft_graph_evaluate(const struct weft_graph_problem *problem,
 
 void weft_graph_clock_reset(const struct weft_graph_problem *problem,
                             struct weft_graph_clock *clock);
-/* When the inputs of the stage's next op of that kind are there; WEFT_GRAPH_NEVER: not known yet, or
- * the op must wait for another one of its stage. */
-int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
-                           const struct weft_graph_clock *clock, uint32_t stage,
-                           enum weft_graph_kind kind);
 /* Sets makespan and span; the objective, or WEFT_GRAPH_NEVER when a rank has ops left. */
 int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
                                    struct weft_graph_clock *clock);
-/* Does it, from `start`, and wakes the ranks that get its output. */
-void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                        uint32_t op, bool is_whole, int64_t start);
+/* The latest of what comes over a list of edges, in one of their directions. */
+static inline int64_t weft_graph_latest(const struct weft_graph_problem *problem,
+                      const struct weft_graph_clock *clock, const struct weft_edge_list *list,
+                      uint32_t stage, bool gradient, uint32_t k) {
+  int64_t time = 0;
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
+    const uint32_t maker = gradient ? edge->to * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_D
+                                    : edge->from * (uint32_t)WEFT_GRAPH_KINDS + WEFT_GRAPH_F;
+    if (clock->done[maker] <= k) {
+      return WEFT_GRAPH_NEVER;
+    }
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    const int64_t arrival = clock->arrivals[channel * problem->microbatch_count + k];
+    time = arrival > time ? arrival : time;
+  }
+  return time;
+}
+
+/* When the inputs of the stage's next op of that kind are there; WEFT_GRAPH_NEVER: not known yet, or
+ * the op must wait for another one of its stage. */
+static inline int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
+                           const struct weft_graph_clock *clock, uint32_t stage,
+                           enum weft_graph_kind kind) {
+  const uint32_t *done = &clock->done[(size_t)stage * WEFT_GRAPH_KINDS];
+  const uint32_t k = done[kind];
+  if (k == problem->microbatch_count || (kind > WEFT_GRAPH_F && done[kind - 1] <= k)) {
+    return WEFT_GRAPH_NEVER;
+  }
+  switch (kind) {
+    case WEFT_GRAPH_F: return weft_graph_latest(problem, clock, &problem->graph->in, stage, false, k);
+    case WEFT_GRAPH_D: return weft_graph_latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
+    default: return 0;
+  }
+}
+
+static inline void weft_graph_deliver(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                    const struct weft_edge_list *list, uint32_t stage, bool gradient, uint32_t k,
+                    int64_t end) {
+  for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
+    const size_t channel = 2 * (size_t)list->edges[n] + gradient;
+    int64_t arrival = end;
+    if (problem->crosses[channel]) {
+      const int64_t start = clock->free[channel] > end ? clock->free[channel] : end;
+      clock->free[channel] = start + problem->occupancy[channel];
+      arrival = clock->free[channel] + problem->latency;
+    }
+    clock->arrivals[channel * problem->microbatch_count + k] = arrival;
+  }
+}
+
+/* Does an op, from `start`. */
+static inline void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
+                        uint32_t op, bool is_whole, int64_t start) {
+  const uint32_t s = op / WEFT_GRAPH_KINDS;
+  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
+  const struct weft_graph_stage *stage = &problem->stages[s];
+  const uint32_t k = clock->done[op]++;
+  if (kind == WEFT_GRAPH_W && is_whole) {
+    return;
+  }
+  const int64_t end = start + weft_graph_duration(stage, kind, is_whole);
+  clock->time[stage->rank] = end;
+  clock->first[stage->rank] = clock->first[stage->rank] < 0 ? start : clock->first[stage->rank];
+  if (kind == WEFT_GRAPH_F) {
+    weft_graph_deliver(problem, clock, &problem->graph->out, s, false, k, end);
+  } else if (kind == WEFT_GRAPH_D) {
+    weft_graph_deliver(problem, clock, &problem->graph->gradient_out, s, true, k, end);
+  }
+}
 
 /* ---- Memory ---- */
 
@@ -195,21 +258,21 @@ struct weft_graph_rule {
   uint32_t eager;    /* forwards that precede a ready backward */
   int64_t f_delay;   /* longest time that a forward may delay a backward that will arrive */
   int64_t w_overrun; /* longest time that a W may delay an op whose input will arrive */
+  uint32_t whole_from, whole_to; /* the backwards of these microbatches are whole */
 };
 
-/* List scheduling by rules[stage_count] within the limits, with backwards that are all whole or all
- * split. The objective; WEFT_GRAPH_NEVER: it does not fit, or a rank is certain to exceed the cutoff,
+/* List scheduling by rules[stage_count] within the limits. The objective; WEFT_GRAPH_NEVER: it does not fit, or a rank is certain to exceed the cutoff,
  * or the search is cancelled. Adds the work to *work, in nanoseconds of a typical core. */
 int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
                             struct weft_graph_scheduler *scheduler,
-                            const struct weft_graph_rule *rules, bool whole, int64_t cutoff,
+                            const struct weft_graph_rule *rules, int64_t cutoff,
                             struct weft_graph_order *order, uint64_t *work);
 
 /* Scratch memory of it; one per thread. */
 struct weft_graph_scheduler {
   struct weft_graph_clock clock;
-  uint32_t *missing; /* [stage * 2] messages that its next F, then its next D, waits for */
-  int64_t *arrives;  /* [stage * 2] when the last of them is there; WEFT_GRAPH_NEVER: not known */
+  int64_t *arrives;  /* [stage * 2] when all is there that its next F, then its next D, waits for;
+                        WEFT_GRAPH_NEVER: not known */
   uint32_t *place;   /* [stage] rank after rank, of each the last stage first: members of */
   struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
   struct weft_bits pending; /* and those with a W to do */
@@ -218,6 +281,7 @@ struct weft_graph_scheduler {
   uint32_t *soonest;        /* a tournament of them: the winner of a node's two, [1] is of all */
   uint32_t *next;           /* [rank] that op */
   int64_t *held;            /* [rank] memory */
+  int64_t *owed;     /* [stage] the part of it that W will free */
   int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
   int64_t *idle;     /* [rank] so far */
   int64_t *idle_max; /* [rank] */

@@ -10,9 +10,9 @@
 #include <weft/gen.h>
 
 #include "plan/graph/graph_chain.h"
-#include "plan/graph/graph_improve.h"
 #include "plan/graph/graph_placement.h"
 #include "plan/graph/graph_problem.h"
+#include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
@@ -275,7 +275,7 @@ static void consider(struct attempt *attempt, struct trial *trial) {
   attempt->incumbent.evaluated++;
   if (weft_graph_fits(&attempt->problem, &trial->order, trial->clock.done)) {
     const int64_t value = weft_graph_evaluate(&attempt->problem, &trial->clock, &trial->order);
-    weft_graph_incumbent_offer(&attempt->incumbent, &trial->order, value);
+    weft_graph_incumbent_offer(&attempt->incumbent, &trial->order, value, WEFT_GRAPH_NEVER);
   }
 }
 
@@ -286,8 +286,8 @@ static bool schedule(const struct attempt *attempt, struct trial *trial) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     trial->rules[s] = weft_graph_classic_rule(problem, s);
   }
-  return weft_graph_schedule(problem, &trial->scheduler, trial->rules, !problem->may_split,
-                             WEFT_GRAPH_NEVER, &trial->order, &work) != WEFT_GRAPH_NEVER;
+  return weft_graph_schedule(problem, &trial->scheduler, trial->rules, WEFT_GRAPH_NEVER,
+                             &trial->order, &work) != WEFT_GRAPH_NEVER;
 }
 
 /* An order that fits, if one is found: of one microbatch after the other some always does, unless
@@ -475,7 +475,7 @@ static enum weft_status improve(struct graph_search *search, struct attempt *att
   chain_task.work = (uint64_t)(of_chain * (double)task.work);
   task.work -= chain_task.work;
   search->control.share = (1 - of_chain) * both;
-  WEFT_TRY(weft_graph_improve(&attempt->incumbent, &task, &search->control, error));
+  WEFT_TRY(weft_improve(&attempt->incumbent, &task, &search->control, error));
   search->control.done += search->control.share;
   search->control.share = of_chain * both;
   WEFT_TRY(improve_chain(search, attempt, &chain_task, error));

@@ -1,18 +1,41 @@
-/* An order of a graph problem with all its times, updated incrementally for local search: what
- * improve/incremental_evaluator.h is for chains. Internal to the module.
+/* An order with all its times, updated incrementally for local search. Internal to the module.
  *
  * A move takes one op out of a rank's sequence and inserts it nearby, or it splits a whole backward or
  * joins a split one. Only its consequences are recomputed, until nothing changes; a log undoes a move
  * that is not accepted. A deadlock shows by times that grow beyond the cutoff, except in a cycle of
  * ops that take no time: weft_graph_evaluate() finds that. */
-#ifndef PLAN_GRAPH_EVALUATOR_H
-#define PLAN_GRAPH_EVALUATOR_H
+#ifndef PLAN_EVALUATOR_H
+#define PLAN_EVALUATOR_H
 
 #include "plan/graph/graph_problem.h"
 
-struct weft_graph_evaluator {
+/* A message of an op. */
+struct weft_op_message {
+  uint32_t channel;
+  uint32_t op;     /* of the same kind, at the other end */
+  uint32_t rank;   /* of that op */
+  bool crosses;    /* that is another rank */
+  int64_t latency; /* 0 within a rank, */
+  int64_t occupancy; /* and so is this */
+};
+
+/* What is the same for an op in all microbatches; of two values the second is that of a whole
+ * backward. */
+struct weft_op_facts {
+  int64_t time[2];
+  int64_t begin;     /* memory that it adds when it starts, */
+  int64_t first;     /* the same for its first microbatch only, */
+  int64_t change[2]; /* and when it ends */
+  struct weft_op_message *inputs, *outputs;
+  uint32_t input_count, output_count;
+  uint32_t rank;
+};
+
+struct weft_evaluator {
   const struct weft_graph_problem *problem;
   struct weft_arena arena;
+  bool mixes; /* whole and split backwards */
+  struct weft_op_facts *facts; /* [stage * WEFT_GRAPH_KINDS + kind] */
   struct weft_graph_clock clock;
   struct weft_graph_order order;
   uint32_t *index;    /* [op of the order] microbatch */
@@ -26,7 +49,7 @@ struct weft_graph_evaluator {
   uint32_t *last;    /* [rank] last such op */
   uint32_t *waiting; /* ranks with pending ops */
   uint32_t waiting_count;
-  struct weft_graph_change {
+  struct weft_evaluator_change {
     int64_t *at;
     int64_t before;
   } * log;
@@ -36,37 +59,37 @@ struct weft_graph_evaluator {
 };
 
 /* WEFT_ERR_MEMORY. */
-enum weft_status weft_graph_evaluator_init(struct weft_graph_evaluator *evaluator,
+enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
                                            const struct weft_graph_problem *problem,
                                            struct weft_error *error);
-void weft_graph_evaluator_finish(struct weft_graph_evaluator *evaluator);
+void weft_evaluator_finish(struct weft_evaluator *evaluator);
 
 /* Copies an order; false, and not usable, when it deadlocks. */
-bool weft_graph_evaluator_set(struct weft_graph_evaluator *evaluator,
+bool weft_evaluator_set(struct weft_evaluator *evaluator,
                               const struct weft_graph_order *order);
 
 /* Recomputes the tails, which only filter moves. False when the order deadlocks. */
-bool weft_graph_evaluator_refresh(struct weft_graph_evaluator *evaluator);
+bool weft_evaluator_refresh(struct weft_evaluator *evaluator);
 
 /* The op at `from` goes to `to`, both in the order and of one rank; those in between shift by one.
  * The same: the backward there is split or joined. */
-struct weft_graph_move {
+struct weft_move {
   uint32_t from, to;
 };
 
 /* Positions that a move may span, and so the largest distance. */
-enum { WEFT_GRAPH_MOVE_MAX = 48 };
+enum { WEFT_MOVE_MAX = 48 };
 
 /* Tries a move. False when memory or the order of ops forbids it, or when the objective would exceed
  * `cutoff`: then nothing has changed. True: it is made, and value and span_sum are up to date;
- * weft_graph_evaluator_undo() reverts it, until the next one. */
-bool weft_graph_evaluator_try(struct weft_graph_evaluator *evaluator,
-                              const struct weft_graph_move *move, int64_t cutoff);
-void weft_graph_evaluator_undo(struct weft_graph_evaluator *evaluator,
-                               const struct weft_graph_move *move);
+ * weft_evaluator_undo() reverts it, until the next one. */
+bool weft_evaluator_try(struct weft_evaluator *evaluator,
+                              const struct weft_move *move, int64_t cutoff);
+void weft_evaluator_undo(struct weft_evaluator *evaluator,
+                               const struct weft_move *move);
 
 /* The critical path: positions of its ops, last first; returns their number, at most `room`. */
-uint32_t weft_graph_evaluator_critical(const struct weft_graph_evaluator *evaluator,
+uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator,
                                        uint32_t *positions, uint32_t room);
 
 #endif

@@ -1,0 +1,338 @@
+/* Rounds of local search on several threads; of a chain with its constructors and bounds between
+ * them. */
+#include <assert.h>
+#include <math.h>
+
+#include <weft/support.h>
+
+#include "plan/chain_orders.h"
+#include "plan/improve/improve.h"
+#include "plan/improve/worker.h"
+#include "plan/improve/worker_threads.h"
+
+/* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a better
+ * bound, orders from its time windows, and beam searches guided by them, after it; and once more a
+ * better bound after the last. */
+struct shares {
+  double beam, periodic, scaled, windows, guided, sharpening;
+};
+static const struct shares shares_single = {0.02, 0.05, 0.1, 0.2, 0, 0.2}; /* one stage per rank */
+static const struct shares shares_small = {0.1, 0.15, 0.05, 0.15, 0.25, 0.1};
+static const struct shares shares_large = {0.1, 0.1, 0.25, 0.15, 0, 0.1};
+enum { SMALL = 1024 }; /* ops */
+/* With one stage per rank, priority rules are better than scaled orders until they come to an end. */
+#define SINGLE_SCALED_MIN 9e8
+
+static const struct shares shares_none; /* of a graph */
+
+static const struct shares *shares_of(const struct weft_incumbent *chain) {
+  return chain == NULL                                     ? &shares_none
+         : weft_problem_op_count(chain->problem) <= SMALL  ? &shares_small
+         : chain->problem->stages_per_rank == 1            ? &shares_single
+                                                           : &shares_large;
+}
+
+/* ---- Rounds ---- */
+
+struct round {
+  bool rules;         /* else annealing */
+  double share;       /* of the work */
+  double temperature; /* at the start, as a share of the bound */
+};
+
+/* One stage per rank: priority rules find good orders, which annealing improves. */
+static const struct round rounds_single[] = {
+    {.rules = true, .share = 0.35},
+    {.share = 0.25, .temperature = 1e-3},
+    {.share = 0.2, .temperature = 6e-4},
+    {.share = 0.2, .temperature = 3e-4},
+};
+/* Many ops, and little work for them: rules do more with it. */
+enum { MANY_OPS = 1 << 13 };
+static const struct round rounds_large_single[] = {
+    {.rules = true, .share = 0.65},
+    {.share = 0.15, .temperature = 1e-3},
+    {.share = 0.1, .temperature = 6e-4},
+    {.share = 0.1, .temperature = 3e-4},
+};
+/* Several stages per rank: the orders of the constructors are close to the best. */
+static const struct round rounds_several[] = {
+    {.share = 0.1, .temperature = 0},     {.share = 0.3, .temperature = 1e-3},
+    {.share = 0.25, .temperature = 6e-4}, {.share = 0.25, .temperature = 3e-4},
+    {.share = 0.1, .temperature = 0},
+};
+/* Little work for many ops: a high temperature would do damage that there is no time to repair. */
+static const struct round rounds_large[] = {
+    {.share = 0.7, .temperature = 0},
+    {.share = 0.2, .temperature = 1e-4},
+    {.share = 0.1, .temperature = 0},
+};
+enum { LITTLE_WORK = 100000 }; /* for each op, in nanoseconds */
+
+/* The same of graphs, which have no constructors: rules find their orders. */
+static const struct round rounds_graph[] = {{.rules = true, .share = 0.3},
+                                            {.share = 0.25, .temperature = 2e-3},
+                                            {.share = 0.2, .temperature = 1e-3},
+                                            {.share = 0.15, .temperature = 3e-4},
+                                            {.share = 0.1}};
+static const struct round rounds_large_graph[] = {
+    {.rules = true, .share = 0.6}, {.share = 0.25}, {.share = 0.15, .temperature = 1e-4}};
+enum { LITTLE_GRAPH_WORK = 30000 };
+
+struct round_list {
+  const struct round *rounds;
+  size_t count;
+};
+
+static struct round_list rounds_of(const struct weft_graph_problem *problem,
+                                   const struct weft_incumbent *chain, uint64_t work) {
+#define ROUNDS(list) ((struct round_list){.rounds = (list), .count = WEFT_ARRAY_LENGTH(list)})
+  const uint64_t ops = weft_graph_op_count(problem);
+  if (chain == NULL) {
+    return work / LITTLE_GRAPH_WORK < ops ? ROUNDS(rounds_large_graph) : ROUNDS(rounds_graph);
+  }
+  const bool is_large = work / LITTLE_WORK < ops;
+  if (chain->problem->stages_per_rank == 1) {
+    return is_large && ops > MANY_OPS ? ROUNDS(rounds_large_single) : ROUNDS(rounds_single);
+  }
+  return is_large ? ROUNDS(rounds_large) : ROUNDS(rounds_several);
+#undef ROUNDS
+}
+
+/* ---- Threads ---- */
+
+struct pool {
+  struct weft_graph_incumbent *incumbent;
+  struct weft_incumbent *chain; /* the same as a chain; NULL: it is none */
+  struct weft_search_control *control;
+  const struct weft_worker_task *task;
+  struct weft_worker *workers;
+  uint32_t size;
+  const struct round *round;
+  uint64_t amount;      /* of work, in this round */
+  uint64_t work_before; /* the first round */
+  double done;          /* share of the rounds that is complete */
+};
+
+/* Large problems need a lower temperature, as their critical paths are longer. The best one is
+ * not known, so workers differ. */
+static double temperature_of(const struct pool *pool, uint32_t number) {
+  const double ops = weft_graph_op_count(pool->incumbent->problem);
+  const double temperature = pool->round->temperature * (number % 2 == 0 ? 1.25 : 0.5);
+  return pool->chain != NULL && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
+                                                                : temperature;
+}
+
+static void work(void *context, uint32_t number) {
+  struct pool *pool = context;
+  if (!pool->round->rules) {
+    weft_anneal(&pool->workers[number], pool->amount, temperature_of(pool, number));
+    return;
+  }
+  /* Of a chain the whole grid, even if no work is left after it. */
+  weft_rule_search(&pool->workers[number], pool->amount,
+                   pool->chain != NULL ? pool->task->work : pool->amount / 2, number, pool->size);
+}
+
+static void tick(void *context) {
+  const struct pool *pool = context;
+  const struct weft_graph_incumbent *incumbent = pool->incumbent;
+  const double ticks = incumbent->problem->ticks_per_unit;
+  const uint64_t before = pool->chain != NULL ? pool->chain->evaluated : 0;
+  weft_search_control_report(pool->control, (double)incumbent->value / ticks,
+                             (double)incumbent->bound / ticks, pool->done,
+                             before + incumbent->evaluated);
+}
+
+/* ---- Between rounds ---- */
+
+/* What constructors of a chain have found. */
+static void take_from_chain(struct pool *pool) {
+  struct weft_graph_incumbent *incumbent = pool->incumbent;
+  if (pool->chain != NULL) {
+    weft_chain_take(incumbent, &pool->workers[0].draft, pool->chain);
+    incumbent->bound = pool->chain->bound;
+  }
+}
+
+/* What the workers have found; constructors of a chain continue from there, too. */
+static void give_to_chain(struct pool *pool) {
+  if (pool->chain != NULL) {
+    weft_chain_give(pool->incumbent, pool->chain);
+  }
+}
+
+/* All workers continue from the best order of all. */
+static void share_best(struct pool *pool) {
+  struct weft_graph_incumbent *incumbent = pool->incumbent;
+  take_from_chain(pool);
+  for (uint32_t n = 0; n < pool->size; n++) {
+    struct weft_graph_incumbent *own = &pool->workers[n].incumbent;
+    incumbent->evaluated += own->evaluated;
+    incumbent->moves += own->moves;
+    incumbent->move_ns += own->move_ns;
+    own->evaluated = own->moves = own->move_ns = 0;
+    weft_graph_incumbent_offer(incumbent, &own->best, own->value, own->span_sum);
+  }
+  for (uint32_t n = 0; n < pool->size; n++) {
+    struct weft_graph_incumbent *own = &pool->workers[n].incumbent;
+    own->bound = incumbent->bound;
+    weft_graph_incumbent_offer(own, &incumbent->best, incumbent->value, incumbent->span_sum);
+  }
+  give_to_chain(pool);
+}
+
+static bool is_over(const struct pool *pool) {
+  return weft_graph_incumbent_is_optimal(pool->incumbent) ||
+         weft_search_control_is_cancelled(pool->control);
+}
+
+/* Whether a step of a chain takes place; then its work is taken from the budget. */
+static bool begin_step(const struct pool *pool, double share) {
+  return share > 0 && !is_over(pool) &&
+         weft_search_control_spend(pool->control, share * (double)pool->task->work);
+}
+
+static uint64_t work_of(const struct pool *pool, double share) {
+  return (uint64_t)(share * (double)pool->task->work);
+}
+
+/* Orders of constructors that take much work; scaled ones need it. */
+static void construct(struct pool *pool) {
+  const struct shares *shares = shares_of(pool->chain);
+  struct weft_incumbent *chain = pool->chain;
+  if (begin_step(pool, shares->beam)) {
+    pool->work_before += weft_construct_beam(chain, work_of(pool, shares->beam));
+    take_from_chain(pool);
+  }
+  if (begin_step(pool, shares->periodic)) {
+    pool->work_before +=
+        weft_construct_periodic(chain, work_of(pool, shares->periodic), pool->task->seed);
+    take_from_chain(pool);
+  }
+  if ((chain->problem->stages_per_rank > 1 || (double)pool->task->work >= SINGLE_SCALED_MIN) &&
+      begin_step(pool, shares->scaled)) {
+    pool->work_before +=
+        weft_construct_scaled(chain, work_of(pool, shares->scaled), pool->task->seed);
+  }
+}
+
+/* A better bound may prove that the incumbent is optimal; the time windows that it leaves open
+ * lead to new orders. */
+static enum weft_status use_windows(struct pool *pool, struct weft_error *error) {
+  const struct shares *shares = shares_of(pool->chain);
+  if (begin_step(pool, shares->windows)) {
+    WEFT_TRY(weft_construct_windows(pool->chain,
+                                    work_of(pool, shares->windows) / WEFT_STATE_WORK, error));
+    take_from_chain(pool);
+  }
+  if (begin_step(pool, shares->guided)) {
+    (void)weft_construct_guided(pool->chain, work_of(pool, shares->guided));
+  }
+  share_best(pool);
+  return WEFT_OK;
+}
+
+static void sharpen(struct pool *pool) {
+  const double share = shares_of(pool->chain)->sharpening;
+  struct weft_incumbent *chain = pool->chain;
+  if (begin_step(pool, share)) {
+    chain->bound = weft_problem_sharpen(chain->problem, chain->problem->objective, chain->bound,
+                                        chain->value, work_of(pool, share) / WEFT_STATE_WORK);
+    pool->incumbent->bound = chain->bound;
+  }
+}
+
+/* Work left to the worker that has done most. */
+static uint64_t work_left(const struct pool *pool) {
+  const struct shares *shares = shares_of(pool->chain);
+  uint64_t most = 0;
+  for (uint32_t n = 0; n < pool->size; n++) {
+    const uint64_t own = pool->workers[n].work;
+    most = own > most ? own : most;
+  }
+  const uint64_t all = (uint64_t)((double)pool->task->work *
+                                  (1 - shares->windows - shares->guided - shares->sharpening));
+  return all > most + pool->work_before ? all - most - pool->work_before : 0;
+}
+
+static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) {
+  const struct round_list list =
+      rounds_of(pool->incumbent->problem, pool->chain, pool->task->work);
+  if (pool->chain != NULL) {
+    construct(pool);
+  }
+  share_best(pool);
+  for (size_t n = 0; n < list.count; n++) {
+    pool->round = &list.rounds[n];
+    pool->amount = (uint64_t)((double)work_left(pool) * pool->round->share / (1 - pool->done));
+    if (pool->amount == 0 || is_over(pool) ||
+        !weft_search_control_spend(pool->control, (double)pool->amount)) {
+      return WEFT_OK;
+    }
+    for (uint32_t k = 0; k < pool->size && !pool->round->rules; k++) {
+      WEFT_TRY(weft_worker_prepare(&pool->workers[k], error));
+    }
+    weft_worker_threads_run(pool->size, work, tick, pool);
+    share_best(pool);
+    pool->done += pool->round->share;
+    if (n == 0 && pool->chain != NULL) {
+      WEFT_TRY(use_windows(pool, error));
+    }
+    tick(pool);
+  }
+  if (pool->chain != NULL) {
+    sharpen(pool);
+  }
+  return WEFT_OK;
+}
+
+/* ---- The pool ---- */
+
+static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
+  const struct weft_graph_problem *problem = pool->incumbent->problem;
+  const uint32_t wanted = pool->task->threads;
+  enum weft_status status = WEFT_OK;
+  pool->workers = weft_array_allocate_zero(problem->allocator, wanted, sizeof *pool->workers);
+  if (pool->workers == NULL) {
+    return weft_fail_memory(error, wanted * sizeof *pool->workers);
+  }
+  while (pool->size < wanted && status == WEFT_OK) {
+    status = weft_worker_init(&pool->workers[pool->size], problem, pool->task->seed + pool->size,
+                              pool->incumbent->bound, pool->control, error);
+    pool->size++;
+  }
+  if (status == WEFT_OK) {
+    status = run_rounds(pool, error);
+  }
+  for (uint32_t n = 0; n < pool->size; n++) {
+    weft_worker_finish(&pool->workers[n]);
+  }
+  weft_array_free(problem->allocator, pool->workers, wanted, sizeof *pool->workers);
+  return status;
+}
+
+enum weft_status weft_improve(struct weft_graph_incumbent *incumbent,
+                              const struct weft_worker_task *task,
+                              struct weft_search_control *control, struct weft_error *error) {
+  assert(incumbent->value != WEFT_GRAPH_NEVER && task->threads > 0);
+  struct pool pool = {.incumbent = incumbent, .control = control, .task = task};
+  return run_pool(&pool, error);
+}
+
+enum weft_status weft_improve_chain(struct weft_incumbent *chain,
+                                    const struct weft_worker_task *task,
+                                    struct weft_search_control *control, struct weft_error *error) {
+  assert(chain->value != WEFT_NEVER && task->threads > 0);
+  struct weft_graph_problem problem;
+  struct weft_graph_incumbent incumbent;
+  WEFT_TRY(weft_chain_problem_init(&problem, chain->problem, error));
+  enum weft_status status = weft_graph_incumbent_init(&incumbent, &problem, chain->bound, error);
+  if (status == WEFT_OK) {
+    struct pool pool = {.incumbent = &incumbent, .chain = chain, .control = control, .task = task};
+    status = run_pool(&pool, error);
+    weft_graph_incumbent_finish(&incumbent);
+  }
+  weft_graph_problem_finish(&problem);
+  return status;
+}
