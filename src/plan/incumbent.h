@@ -106,9 +106,9 @@ uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work);
 uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work);
 
 /* From the time windows that a bound leaves open, for any placement; also raises the bound. Visits
- * about `work` states of tables at most, as weft_problem_sharpen() does; does nothing when the
- * tables would be too large for that. */
-enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t work,
+ * about *work states of tables at most, as weft_problem_sharpen() does, and sets it to as many as it
+ * has visited; does nothing when the tables would be too large for that. */
+enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work,
                                         struct weft_error *error);
 
 #endif

@@ -248,9 +248,10 @@ int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation);
 int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objective objective);
 
 /* A larger bound where one can be proved: at least `bound`, at most `value`, the objective of a
- * known order; tries to prove `value` first. Visits about `work` states at most. */
+ * known order; tries to prove `value` first. Visits about *work states at most, and sets it to as
+ * many as it has visited. */
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
-                             int64_t bound, int64_t value, uint64_t work);
+                             int64_t bound, int64_t value, uint64_t *work);
 
 /* Nanoseconds of a typical core per state that it visits. */
 enum { WEFT_STATE_WORK = 50 };

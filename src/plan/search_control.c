@@ -83,6 +83,11 @@ bool weft_search_control_spend(struct weft_search_control *control, double work)
   return control->budget >= 0;
 }
 
+void weft_search_control_return(struct weft_search_control *control, double work) {
+  assert(control != NULL && control->budget >= 0 && work >= 0);
+  control->budget += work;
+}
+
 double weft_search_rung(uint32_t rung) {
   const int above = (int)rung - WEFT_RUNG_DEFAULT;
   return weft_search_request_default().effort * pow(above < 0 ? 8 : 2, above);

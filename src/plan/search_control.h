@@ -52,6 +52,9 @@ void weft_search_control_note_order(struct weft_search_control *control);
  * does not depend on the budget: a search with a larger one does the same steps, and then more. */
 bool weft_search_control_spend(struct weft_search_control *control, double work);
 
+/* Gives back what such a step did not need. */
+void weft_search_control_return(struct weft_search_control *control, double work);
+
 /* A search goes through rungs, each with more work than the one before, and keeps the best. A rung
  * does not depend on the effort. So a search with more effort does all that one with less does,
  * and then more: its answer is never worse. The last rung ends at the first step that exceeds the

@@ -12,6 +12,7 @@
 #include "support_planning.h"
 
 enum { ROUNDS = 4000, MOST = 1000000, WORK = 4000000 };
+#define STATES (&(uint64_t){WORK})
 
 static struct weft_shape draw_shape(struct weft_random *random) {
   struct weft_shape shape = {.ranks = 2 + weft_random_below(random, 3),
@@ -34,7 +35,7 @@ static void expect_bounds(const struct weft_problem *problem, uint64_t seed) {
   for (unsigned objective = 0; objective < 2; objective++) {
     const int64_t best = exhaustive_best(problem, objective, MOST);
     const int64_t bound = weft_problem_bound(problem, objective);
-    const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, WORK);
+    const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
     if (best <= 0 || bound > best || sharp > best || sharp < bound) {
       fail_msg("seed %d, objective %u: best %ld, bound %ld, sharpened %ld", (int)seed, objective,
                (long)best, (long)bound, (long)sharp);

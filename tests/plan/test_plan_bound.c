@@ -22,6 +22,7 @@ enum { ROUNDS = 100 };
 enum { ROUNDS = 500 };
 #endif
 enum { MOST = 300000, WORK = 4000000, SHARPENED = 2 /* a seed */ };
+#define STATES (&(uint64_t){WORK})
 
 /* ---- All sequences ---- */
 
@@ -151,7 +152,7 @@ static void no_order_beats_a_bound(void **state) {
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       const int64_t bound = weft_problem_bound(problem, objective);
-      const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, WORK);
+      const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
       assert_true(best > 0);
       assert_in_range(bound, 1, best);
       assert_in_range(sharp, bound, best);
@@ -159,7 +160,7 @@ static void no_order_beats_a_bound(void **state) {
       closed += bound == best;
       exact += sharp == best;
       if (sharp == best) {
-        assert_int_equal(weft_problem_sharpen(problem, objective, bound, best, WORK), best);
+        assert_int_equal(weft_problem_sharpen(problem, objective, bound, best, STATES), best);
       }
     }
     planning_finish(&planning);
@@ -210,7 +211,7 @@ static void gradients_raise_bounds(void **state) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       const int64_t bound = weft_problem_bound(problem, objective);
       assert_in_range(bound, 1, best);
-      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, WORK), bound, best);
+      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, STATES), bound, best);
       struct weft_problem_stage before[4];
       memcpy(before, problem->stages, sizeof before);
       for (uint32_t s = 0; s < 4; s++) {
@@ -238,7 +239,7 @@ static void problems_without_orders_have_bounds(void **state) {
     }
     const int64_t bound = weft_problem_bound(problem, WEFT_OBJECTIVE_SPAN);
     assert_true(bound > 0);
-    assert_true(weft_problem_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, WORK) >=
+    assert_true(weft_problem_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, STATES) >=
                 bound);
     planning_finish(&planning);
   }
@@ -265,7 +266,7 @@ static void bounds_do_with_little_memory(void **state) {
     memory.calls = 0;
     assert_in_range(weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN), 0, bound);
     memory.calls = 0;
-    sharp = weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, WORK);
+    sharp = weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, STATES);
     assert_in_range(sharp, bound, best);
     assert_int_equal(memory.blocks, 0);
   }
@@ -352,7 +353,7 @@ static void some_cases_are_proved_optimal(void **state) {
     const int64_t bound = weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN);
     const int64_t sharp =
         weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound,
-                             (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), WORK);
+                             (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
     assert_true(fabs((double)sharp / problem.ticks_per_unit / one->peer_span - 1) < 1e-6);
     weft_problem_finish(&problem);
   }

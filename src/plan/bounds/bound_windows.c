@@ -361,17 +361,20 @@ static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective ob
 
 /* Tables without W first, which are small and often prove as much. */
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
-                             int64_t bound, int64_t value, uint64_t work) {
+                             int64_t bound, int64_t value, uint64_t *work) {
   static const enum weft_line_detail details[] = {WEFT_LINE_FLOW, WEFT_LINE_WEIGHTS};
-  assert(problem != NULL && bound >= 0);
+  assert(problem != NULL && bound >= 0 && work != NULL);
   struct weft_paths paths;
+  const uint64_t part = *work / WEFT_ARRAY_LENGTH(details);
+  *work = 0;
   if (value <= bound || !weft_paths_init(&paths, problem)) {
     return bound;
   }
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(details) && bound < value; n++) {
     struct weft_windows windows;
-    if (weft_windows_init(&windows, &paths, details[n], work / 2)) {
+    if (weft_windows_init(&windows, &paths, details[n], part)) {
       bound = sharpen_with(&windows, objective, bound, value);
+      *work += part - windows.work_left;
     }
     weft_windows_finish(&windows);
   }

@@ -153,9 +153,13 @@ static bool search_small(struct scaled *scaled, uint64_t work) {
       weft_construct_chain_greedy(found, &error) != WEFT_OK) {
     return false;
   }
-  (void)weft_construct_beam(found, work / 4);
-  (void)weft_construct_periodic(found, work / 4, scaled->seed);
-  (void)weft_construct_scaled(found, work / 4, scaled->seed);
+  uint64_t done = weft_construct_beam(found, work / 4);
+  done += weft_construct_periodic(found, work / 4, scaled->seed);
+  done += weft_construct_scaled(found, work / 4, scaled->seed);
+  /* Periodic orders differ more by luck than by the work for one of them. */
+  for (uint64_t n = 1; n <= 2 && done <= work / 2; n++) {
+    done += weft_construct_periodic(found, work / 4, scaled->seed + n);
+  }
   if (!weft_incumbent_is_done(found) && scaled->small.control != NULL) {
     anneal_small(scaled, work / 4);
   }

@@ -47,7 +47,11 @@ struct builder {
   int64_t *arrivals;                  /* [direction * stage_count * m + stage * m + k] */
   struct candidate *next;             /* [rank] its next op */
   const struct rule *rule;
+  uint64_t built; /* work of the orders built, in states of a table */
 };
+
+/* To append an op takes as long as to visit so many states, for each stage of its rank. */
+enum { OP_STATES = 6 };
 
 static bool allocate(struct builder *builder) {
   const struct weft_problem *problem = builder->problem;
@@ -262,8 +266,11 @@ static bool build(struct builder *builder, struct weft_order *order) {
 /* ---- Targets ---- */
 
 static void build_all(struct builder *builder, struct weft_incumbent *incumbent) {
-  for (uint32_t r = 0; r < incumbent->problem->rank_count; r++) {
+  const struct weft_problem *problem = incumbent->problem;
+  const uint64_t ops = weft_problem_op_count(problem);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
     (void)weft_windows_fill(&builder->windows, r);
+    builder->built += builder->windows.table.visited;
     if (builder->windows.table.cancelled) {
       return;
     }
@@ -271,6 +278,7 @@ static void build_all(struct builder *builder, struct weft_incumbent *incumbent)
   }
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_done(incumbent); n++) {
     builder->rule = &rules[n];
+    builder->built += ops * problem->stages_per_rank * OP_STATES;
     if (build(builder, &incumbent->draft)) {
       (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
     }
@@ -294,29 +302,33 @@ static void try_targets(struct builder *builder, struct weft_incumbent *incumben
   }
 }
 
-static void sharpen(struct weft_incumbent *incumbent, uint64_t work) {
+/* Returns the states visited. */
+static uint64_t sharpen(struct weft_incumbent *incumbent, uint64_t work) {
   if (weft_incumbent_is_done(incumbent)) {
-    return;
+    return 0;
   }
   const int64_t value = incumbent->value == WEFT_NEVER ? 2 * incumbent->bound : incumbent->value;
   incumbent->bound = weft_problem_sharpen(incumbent->problem, incumbent->problem->objective,
-                                          incumbent->bound, value, work);
+                                          incumbent->bound, value, &work);
+  return work;
 }
 
-enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t work,
+enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work,
                                         struct weft_error *error) {
   struct weft_paths paths;
-  assert(incumbent != NULL);
+  assert(incumbent != NULL && work != NULL);
+  const uint64_t all = *work;
   if (!weft_paths_init(&paths, incumbent->problem)) {
     return weft_fail_memory(error, incumbent->problem->stage_count * sizeof(int64_t));
   }
-  sharpen(incumbent, work / 4);
+  *work = sharpen(incumbent, all / 4);
   struct builder builder = {.problem = incumbent->problem,
                             .arena = {.allocator = incumbent->problem->allocator}};
-  if (weft_windows_init(&builder.windows, &paths, WEFT_LINE_WEIGHTS, work / 2) &&
+  if (weft_windows_init(&builder.windows, &paths, WEFT_LINE_WEIGHTS, all / 2) &&
       allocate(&builder)) {
     try_targets(&builder, incumbent);
-    sharpen(incumbent, work / 4); /* the new incumbent may be optimal */
+    *work += all / 2 - builder.windows.work_left + builder.built;
+    *work += sharpen(incumbent, all / 4); /* the new incumbent may be optimal */
   }
   release(&builder);
   weft_windows_finish(&builder.windows);

@@ -12,8 +12,13 @@
 
 #define NEVER WEFT_GRAPH_NEVER
 
-/* Nanoseconds of a typical core to schedule one op, and for each level of the tournament. */
-enum { OP_WORK = 60, LEVEL_WORK = 3 };
+/* Nanoseconds of a typical core to schedule one op, where each rank has one stage and else, and for
+ * each level of the tournament. */
+enum { SINGLE_OP_WORK = 28, OP_WORK = 60, LEVEL_WORK = 3 };
+
+/* With a constant `single` there are two copies of all that a step does: a rank with one stage has
+ * less to look at. */
+#define STEP static inline __attribute__((always_inline))
 
 /* Ops between two looks at whether the search is cancelled. */
 enum { POLL_INTERVAL = 1 << 12 };
@@ -52,7 +57,6 @@ struct builder {
   struct weft_graph_order *order;
   bool whole;      /* all backwards are */
   uint32_t leaves; /* of the tournament */
-  bool is_single;  /* no rank has several stages: ready and pending are not needed */
 };
 
 static bool is_whole(const struct builder *b, uint32_t s, uint32_t k) {
@@ -70,11 +74,11 @@ static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
 
 /* ---- What has arrived ---- */
 
-static void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind) {
+STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind, bool single) {
   struct weft_graph_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
   arrives[kind] = weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
-  if (b->is_single) {
+  if (single) { /* ready and pending are not needed */
     return;
   }
   if (arrives[WEFT_GRAPH_F] != NEVER || arrives[WEFT_GRAPH_D] != NEVER) {
@@ -86,8 +90,8 @@ static void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_ki
 
 /* Tells the stages that wait for it of the k-th output of a stage. Ranks with news have to decide:
  * they go on the clock's stack; returns how many there are. */
-static uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
-                         uint32_t k) {
+STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind kind, uint32_t k,
+                       bool single) {
   const struct weft_graph *graph = b->problem->graph;
   const bool gradient = kind == WEFT_GRAPH_D;
   const struct weft_edge_list *list = gradient ? &graph->gradient_out : &graph->out;
@@ -102,10 +106,10 @@ static uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_ki
       continue; /* it waits for an earlier one */
     }
     int64_t *arrives = &b->scheduler->arrives[2 * (size_t)to + kind];
-    if (b->is_single && in->begin[to + 1] - in->begin[to] == 1) {
+    if (single && in->begin[to + 1] - in->begin[to] == 1) {
       *arrives = clock->arrivals[channel * b->problem->microbatch_count + k]; /* all it waits for */
     } else {
-      note_arrival(b, to, kind);
+      note_arrival(b, to, kind, single);
     }
     if (*arrives != NEVER && !clock->is_waiting[rank]) {
       clock->is_waiting[rank] = true;
@@ -133,20 +137,21 @@ static inline int64_t reserve_of(const struct builder *b, uint32_t s) {
   return stage->trains && done[WEFT_GRAPH_F] == done[WEFT_GRAPH_D] && left > 0 ? left : 0;
 }
 
-static inline bool has_room(const struct builder *b, uint32_t s) {
+STEP bool has_room(const struct builder *b, uint32_t s, bool single) {
   const struct weft_graph_stage *stage = &b->problem->stages[s];
-  return !stage->trains || b->scheduler->held[stage->rank] + b->scheduler->reserve[stage->rank] -
-                                   reserve_of(b, s) + size_of(b, stage) <=
+  const int64_t others = single ? 0 : b->scheduler->reserve[stage->rank] - reserve_of(b, s);
+  return !stage->trains || b->scheduler->held[stage->rank] + others + size_of(b, stage) <=
                                b->problem->limit[stage->rank];
 }
 
-static inline __attribute__((always_inline)) void look_at(const struct builder *b, uint32_t s, int64_t now, struct view *view) {
+STEP void look_at(const struct builder *b, uint32_t s, int64_t now, bool single,
+                  struct view *view) {
   const struct weft_graph_problem *problem = b->problem;
   const struct weft_graph_rule *rule = &b->rules[s];
   const uint32_t *done = done_of(b, s);
   int64_t arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_GRAPH_F];
   if (arrives != NEVER) {
-    const bool room = has_room(b, s);
+    const bool room = has_room(b, s, single);
     const uint32_t most = done[WEFT_GRAPH_D] == 0 ? rule->warmup : rule->cap;
     arrives = arrives > now ? arrives : now;
     view->memory_short = view->memory_short || (!room && arrives <= now);
@@ -166,22 +171,22 @@ static inline __attribute__((always_inline)) void look_at(const struct builder *
   }
 }
 
-static inline __attribute__((always_inline)) struct view view_of(const struct builder *b, uint32_t rank, int64_t now) {
+STEP struct view view_of(const struct builder *b, uint32_t rank, int64_t now, bool single) {
   const struct weft_graph_problem *problem = b->problem;
   const uint32_t last = problem->stage_count - 1;
   const uint32_t first = problem->stage_count - problem->first_of[rank + 1];
   const uint32_t end = problem->stage_count - problem->first_of[rank];
   struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
-  if (b->is_single) {
+  if (single) {
     const uint32_t s = problem->stage_of[problem->first_of[rank]], *done = done_of(b, s);
-    look_at(b, s, now, &view);
+    look_at(b, s, now, true, &view);
     view.weight_stage = done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] ? s : UINT32_MAX;
     return view;
   }
   /* Later stages first: their backwards are nearer to the end. */
   for (uint32_t at = weft_bits_next(&b->scheduler->ready, first); at < end;
        at = weft_bits_next(&b->scheduler->ready, at + 1)) {
-    look_at(b, problem->stage_of[last - at], now, &view);
+    look_at(b, problem->stage_of[last - at], now, false, &view);
   }
   const uint32_t weight = weft_bits_next(&b->scheduler->pending, first);
   if (weight < end) {
@@ -200,10 +205,10 @@ static uint32_t op_of(uint32_t stage, enum weft_graph_kind kind) {
 }
 
 /* The next op of a rank; returns its start, NEVER when it cannot start any yet. */
-static inline __attribute__((always_inline)) int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op) {
+STEP int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op, bool single) {
   const struct weft_graph_problem *problem = b->problem;
   const int64_t now = b->scheduler->clock.time[rank];
-  const struct view view = view_of(b, rank, now);
+  const struct view view = view_of(b, rank, now, single);
   const bool forward_now = view.forward <= now;
   const uint32_t f = view.forward_stage, w = view.weight_stage;
   if (view.backward <= now) {
@@ -238,9 +243,9 @@ static void play(const struct builder *b, uint32_t node) {
   soonest[node] = b->scheduler->when[other] < b->scheduler->when[one] ? other : one;
 }
 
-static __attribute__((noinline)) void decide_again(const struct builder *b, uint32_t rank) {
+STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
   struct weft_graph_scheduler *scheduler = b->scheduler;
-  const int64_t when = decide(b, rank, &scheduler->next[rank]);
+  const int64_t when = decide(b, rank, &scheduler->next[rank], single);
   if (when == scheduler->when[rank]) {
     return;
   }
@@ -273,46 +278,47 @@ static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
 }
 
 /* Does an op; returns how many ranks are on the clock's stack then. */
-static uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start) {
+STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start, bool single) {
   const uint32_t s = op / WEFT_GRAPH_KINDS;
   const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
   struct weft_graph_scheduler *scheduler = b->scheduler;
   struct weft_graph_clock *clock = &scheduler->clock;
   const uint32_t *done = done_of(b, s);
   const uint32_t k = done[kind];
-  scheduler->reserve[rank] -= reserve_of(b, s);
+  scheduler->reserve[rank] -= single ? 0 : reserve_of(b, s);
   weft_graph_advance(b->problem, clock, op, is_whole(b, s, k), start);
   hold(b, s, kind, k);
-  scheduler->reserve[rank] += reserve_of(b, s);
+  scheduler->reserve[rank] += single ? 0 : reserve_of(b, s);
   b->order->ops[clock->at[rank]++] = op;
   if (kind == WEFT_GRAPH_W) {
-    if (!b->is_single && done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
+    if (!single && done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
       weft_bits_remove(&scheduler->pending, scheduler->place[s]);
     }
     return 0;
   }
-  note_arrival(b, s, kind);
+  note_arrival(b, s, kind, single);
   if (kind == WEFT_GRAPH_D) {
-    if (!b->is_single) {
+    if (!single) {
       weft_bits_insert(&scheduler->pending, scheduler->place[s]);
     }
   } else if (b->problem->stages[s].trains && done[WEFT_GRAPH_D] == k) {
-    note_arrival(b, s, WEFT_GRAPH_D); /* it has waited for this F */
+    note_arrival(b, s, WEFT_GRAPH_D, single); /* it has waited for this F */
   }
-  return announce(b, s, kind, k);
+  return announce(b, s, kind, k, single);
 }
 
 /* The W of whole backwards: they take no time, but are numbered with the others. */
-static void skip_weights(const struct builder *b, uint32_t rank, uint32_t s, int64_t start) {
+STEP void skip_weights(const struct builder *b, uint32_t rank, uint32_t s, int64_t start,
+                       bool single) {
   const uint32_t *done = done_of(b, s);
   while (done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] && is_whole(b, s, done[WEFT_GRAPH_W])) {
-    (void)put(b, rank, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_W, start);
+    (void)put(b, rank, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_W, start, single);
   }
 }
 
 /* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
  * idled too long. */
-static bool act(const struct builder *b, uint32_t rank) {
+STEP bool act(const struct builder *b, uint32_t rank, bool single) {
   const struct weft_graph_problem *problem = b->problem;
   struct weft_graph_scheduler *scheduler = b->scheduler;
   const uint32_t op = scheduler->next[rank];
@@ -324,18 +330,19 @@ static bool act(const struct builder *b, uint32_t rank) {
   if (scheduler->idle[rank] > scheduler->idle_max[rank]) {
     return false;
   }
-  uint32_t count = put(b, rank, op, start);
-  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_F) {
-    skip_weights(b, rank, op / WEFT_GRAPH_KINDS, start);
+  uint32_t count = put(b, rank, op, start, single);
+  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_F &&
+      b->rules[op / WEFT_GRAPH_KINDS].whole_from < b->rules[op / WEFT_GRAPH_KINDS].whole_to) {
+    skip_weights(b, rank, op / WEFT_GRAPH_KINDS, start, single);
   }
   while (count > 0) {
     const uint32_t other = scheduler->clock.work[--count];
     scheduler->clock.is_waiting[other] = false;
     if (other != rank) {
-      decide_again(b, other);
+      decide_again(b, other, single);
     }
   }
-  decide_again(b, rank);
+  decide_again(b, rank, single);
   return true;
 }
 
@@ -350,7 +357,7 @@ static int64_t work_of(const struct builder *b, uint32_t s) {
 }
 
 /* False: one microbatch of every stage does not fit. */
-static bool start(const struct builder *b, int64_t cutoff) {
+static bool start(const struct builder *b, int64_t cutoff, bool single) {
   const struct weft_graph_problem *problem = b->problem;
   struct weft_graph_scheduler *scheduler = b->scheduler;
   weft_graph_clock_reset(problem, &scheduler->clock);
@@ -386,14 +393,14 @@ static bool start(const struct builder *b, int64_t cutoff) {
     const uint32_t s = problem->stage_of[k];
     scheduler->place[s] = problem->stage_count - 1 - k;
     scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = NEVER;
-    note_arrival(b, s, WEFT_GRAPH_F);
+    note_arrival(b, s, WEFT_GRAPH_F, single);
     if (problem->stages[s].trains) {
-      note_arrival(b, s, WEFT_GRAPH_D);
+      note_arrival(b, s, WEFT_GRAPH_D, single);
     }
   }
   for (uint32_t r = 0; r < b->leaves; r++) {
     scheduler->soonest[b->leaves + r] = r;
-    scheduler->when[r] = r < problem->rank_count ? decide(b, r, &scheduler->next[r]) : NEVER;
+    scheduler->when[r] = r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : NEVER;
   }
   for (uint32_t node = b->leaves; node-- > 1;) {
     play(b, node);
@@ -421,6 +428,18 @@ static bool are_all_whole(const struct weft_graph_problem *problem,
   return all;
 }
 
+/* Returns the number of steps. */
+STEP uint64_t run(const struct builder *b, bool single) {
+  const struct weft_graph_scheduler *scheduler = b->scheduler;
+  for (uint64_t n = 1;; n++) {
+    const uint32_t soonest = scheduler->soonest[1];
+    if (scheduler->when[soonest] == NEVER || !act(b, soonest, single) ||
+        (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(b->problem->control))) {
+      return n;
+    }
+  }
+}
+
 int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
                             struct weft_graph_scheduler *scheduler,
                             const struct weft_graph_rule *rules, int64_t cutoff,
@@ -428,20 +447,14 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
   const bool whole = are_all_whole(problem, rules);
   assert(whole || problem->may_split);
   const struct builder b = {problem, scheduler, rules,
-                            order,   whole,     leaf_count(problem->rank_count),
-                            has_single_stages(problem)};
+                            order,   whole,     leaf_count(problem->rank_count)};
   const uint64_t levels = (uint64_t)__builtin_ctz(b.leaves);
-  if (!start(&b, cutoff)) {
+  const bool single = has_single_stages(problem);
+  if (!start(&b, cutoff, single)) {
     return NEVER;
   }
-  for (uint32_t n = 1;; n++) {
-    const uint32_t soonest = scheduler->soonest[1];
-    *work += OP_WORK + levels * LEVEL_WORK;
-    if (scheduler->when[soonest] == NEVER || !act(&b, soonest) ||
-        (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(problem->control))) {
-      break;
-    }
-  }
+  const uint64_t op_work = (single ? SINGLE_OP_WORK : OP_WORK) + levels * LEVEL_WORK;
+  *work += op_work * (single ? run(&b, true) : run(&b, false));
   return weft_graph_clock_summarise(problem, &scheduler->clock);
 }
 

@@ -144,15 +144,18 @@ static inline int64_t weft_graph_arrival(const struct weft_graph_problem *proble
     return WEFT_GRAPH_NEVER;
   }
   switch (kind) {
-    case WEFT_GRAPH_F: return weft_graph_latest(problem, clock, &problem->graph->in, stage, false, k);
-    case WEFT_GRAPH_D: return weft_graph_latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
+    case WEFT_GRAPH_F:
+      return weft_graph_latest(problem, clock, &problem->graph->in, stage, false, k);
+    case WEFT_GRAPH_D:
+      return weft_graph_latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
     default: return 0;
   }
 }
 
-static inline void weft_graph_deliver(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                    const struct weft_edge_list *list, uint32_t stage, bool gradient, uint32_t k,
-                    int64_t end) {
+static inline void weft_graph_deliver(const struct weft_graph_problem *problem,
+                                      struct weft_graph_clock *clock,
+                                      const struct weft_edge_list *list, uint32_t stage,
+                                      bool gradient, uint32_t k, int64_t end) {
   for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
     const size_t channel = 2 * (size_t)list->edges[n] + gradient;
     int64_t arrival = end;
@@ -166,8 +169,9 @@ static inline void weft_graph_deliver(const struct weft_graph_problem *problem, 
 }
 
 /* Does an op, from `start`. */
-static inline void weft_graph_advance(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                        uint32_t op, bool is_whole, int64_t start) {
+static inline void weft_graph_advance(const struct weft_graph_problem *problem,
+                                      struct weft_graph_clock *clock, uint32_t op, bool is_whole,
+                                      int64_t start) {
   const uint32_t s = op / WEFT_GRAPH_KINDS;
   const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
   const struct weft_graph_stage *stage = &problem->stages[s];
@@ -261,8 +265,8 @@ struct weft_graph_rule {
   uint32_t whole_from, whole_to; /* the backwards of these microbatches are whole */
 };
 
-/* List scheduling by rules[stage_count] within the limits. The objective; WEFT_GRAPH_NEVER: it does not fit, or a rank is certain to exceed the cutoff,
- * or the search is cancelled. Adds the work to *work, in nanoseconds of a typical core. */
+/* List scheduling by rules[stage_count] within the limits. The objective; WEFT_GRAPH_NEVER: it does
+ * not fit, or a rank is certain to exceed the cutoff, or the search is cancelled. Adds the work to *work, in nanoseconds of a typical core. */
 int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
                             struct weft_graph_scheduler *scheduler,
                             const struct weft_graph_rule *rules, int64_t cutoff,

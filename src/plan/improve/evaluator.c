@@ -13,7 +13,8 @@ enum { LOG_MAX = 1 << 20 };
 
 /* The messages of an op over a list of edges; returns the end of what it wrote. */
 static struct weft_op_message *link_all(const struct weft_graph_problem *problem, uint32_t op,
-                                     const struct weft_edge_list *list, struct weft_op_message *link) {
+                                        const struct weft_edge_list *list,
+                                        struct weft_op_message *link) {
   const uint32_t s = op / WEFT_GRAPH_KINDS, kind = op % WEFT_GRAPH_KINDS;
   for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
     const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];

@@ -10,9 +10,9 @@
 #include "plan/improve/worker.h"
 #include "plan/improve/worker_threads.h"
 
-/* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a better
- * bound, orders from its time windows, and beam searches guided by them, after it; and once more a
- * better bound after the last. */
+/* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a
+ * better bound, orders from its time windows, and beam searches guided by them, after it; and once
+ * more a better bound after the last. What they leave over is for the rounds. */
 struct shares {
   double beam, periodic, scaled, windows, guided, sharpening;
 };
@@ -35,6 +35,7 @@ static const struct shares *shares_of(const struct weft_incumbent *chain) {
 /* ---- Rounds ---- */
 
 struct round {
+  bool windows;       /* of a chain come after it */
   bool rules;         /* else annealing */
   double share;       /* of the work */
   double temperature; /* at the start, as a share of the bound */
@@ -42,7 +43,7 @@ struct round {
 
 /* One stage per rank: priority rules find good orders, which annealing improves. */
 static const struct round rounds_single[] = {
-    {.rules = true, .share = 0.35},
+    {.rules = true, .share = 0.35, .windows = true},
     {.share = 0.25, .temperature = 1e-3},
     {.share = 0.2, .temperature = 6e-4},
     {.share = 0.2, .temperature = 3e-4},
@@ -50,20 +51,27 @@ static const struct round rounds_single[] = {
 /* Many ops, and little work for them: rules do more with it. */
 enum { MANY_OPS = 1 << 13 };
 static const struct round rounds_large_single[] = {
-    {.rules = true, .share = 0.65},
+    {.rules = true, .share = 0.65, .windows = true},
     {.share = 0.15, .temperature = 1e-3},
     {.share = 0.1, .temperature = 6e-4},
     {.share = 0.1, .temperature = 3e-4},
 };
 /* Several stages per rank: the orders of the constructors are close to the best. */
 static const struct round rounds_several[] = {
-    {.share = 0.1, .temperature = 0},     {.share = 0.3, .temperature = 1e-3},
+    {.share = 0.1, .temperature = 0, .windows = true},     {.share = 0.3, .temperature = 1e-3},
     {.share = 0.25, .temperature = 6e-4}, {.share = 0.25, .temperature = 3e-4},
     {.share = 0.1, .temperature = 0},
 };
-/* Little work for many ops: a high temperature would do damage that there is no time to repair. */
+/* Of small problems, whose minima are deep, with what the bound has left over. */
+static const struct round round_small = {.share = 1, .temperature = 1e-2};
+/* Little work for many ops: a high temperature would do damage that there is no time to repair. Short
+ * rounds, as the last one that fits into the effort is the end. */
 static const struct round rounds_large[] = {
-    {.share = 0.7, .temperature = 0},
+    {.share = 0.1, .temperature = 0, .windows = true},
+    {.share = 0.15, .temperature = 0},
+    {.share = 0.15, .temperature = 0},
+    {.share = 0.15, .temperature = 0},
+    {.share = 0.15, .temperature = 0},
     {.share = 0.2, .temperature = 1e-4},
     {.share = 0.1, .temperature = 0},
 };
@@ -110,7 +118,8 @@ struct pool {
   uint32_t size;
   const struct round *round;
   uint64_t amount;      /* of work, in this round */
-  uint64_t work_before; /* the first round */
+  uint64_t step_work; /* done by steps of a chain */
+  uint64_t reserved;  /* for those to come between rounds */
   double done;          /* share of the rounds that is complete */
 };
 
@@ -187,14 +196,21 @@ static bool is_over(const struct pool *pool) {
          weft_search_control_is_cancelled(pool->control);
 }
 
+static uint64_t work_of(const struct pool *pool, double share) {
+  return (uint64_t)(share * (double)pool->task->work);
+}
+
 /* Whether a step of a chain takes place; then its work is taken from the budget. */
 static bool begin_step(const struct pool *pool, double share) {
   return share > 0 && !is_over(pool) &&
-         weft_search_control_spend(pool->control, share * (double)pool->task->work);
+         weft_search_control_spend(pool->control, (double)work_of(pool, share));
 }
 
-static uint64_t work_of(const struct pool *pool, double share) {
-  return (uint64_t)(share * (double)pool->task->work);
+/* What a step has not needed is for the rounds that follow. */
+static void end_step(struct pool *pool, double share, uint64_t done) {
+  const uint64_t all = work_of(pool, share);
+  pool->step_work += done;
+  weft_search_control_return(pool->control, (double)(all > done ? all - done : 0));
 }
 
 /* Orders of constructors that take much work; scaled ones need it. */
@@ -202,18 +218,18 @@ static void construct(struct pool *pool) {
   const struct shares *shares = shares_of(pool->chain);
   struct weft_incumbent *chain = pool->chain;
   if (begin_step(pool, shares->beam)) {
-    pool->work_before += weft_construct_beam(chain, work_of(pool, shares->beam));
+    end_step(pool, shares->beam, weft_construct_beam(chain, work_of(pool, shares->beam)));
     take_from_chain(pool);
   }
   if (begin_step(pool, shares->periodic)) {
-    pool->work_before +=
-        weft_construct_periodic(chain, work_of(pool, shares->periodic), pool->task->seed);
+    end_step(pool, shares->periodic,
+             weft_construct_periodic(chain, work_of(pool, shares->periodic), pool->task->seed));
     take_from_chain(pool);
   }
   if ((chain->problem->stages_per_rank > 1 || (double)pool->task->work >= SINGLE_SCALED_MIN) &&
       begin_step(pool, shares->scaled)) {
-    pool->work_before +=
-        weft_construct_scaled(chain, work_of(pool, shares->scaled), pool->task->seed);
+    end_step(pool, shares->scaled,
+             weft_construct_scaled(chain, work_of(pool, shares->scaled), pool->task->seed));
   }
 }
 
@@ -222,13 +238,16 @@ static void construct(struct pool *pool) {
 static enum weft_status use_windows(struct pool *pool, struct weft_error *error) {
   const struct shares *shares = shares_of(pool->chain);
   if (begin_step(pool, shares->windows)) {
-    WEFT_TRY(weft_construct_windows(pool->chain,
-                                    work_of(pool, shares->windows) / WEFT_STATE_WORK, error));
+    uint64_t states = work_of(pool, shares->windows) / WEFT_STATE_WORK;
+    WEFT_TRY(weft_construct_windows(pool->chain, &states, error));
+    end_step(pool, shares->windows, states * WEFT_STATE_WORK);
     take_from_chain(pool);
   }
   if (begin_step(pool, shares->guided)) {
-    (void)weft_construct_guided(pool->chain, work_of(pool, shares->guided));
+    end_step(pool, shares->guided,
+             weft_construct_guided(pool->chain, work_of(pool, shares->guided)));
   }
+  pool->reserved -= work_of(pool, shares->windows) + work_of(pool, shares->guided);
   share_best(pool);
   return WEFT_OK;
 }
@@ -237,52 +256,75 @@ static void sharpen(struct pool *pool) {
   const double share = shares_of(pool->chain)->sharpening;
   struct weft_incumbent *chain = pool->chain;
   if (begin_step(pool, share)) {
+    uint64_t states = work_of(pool, share) / WEFT_STATE_WORK;
     chain->bound = weft_problem_sharpen(chain->problem, chain->problem->objective, chain->bound,
-                                        chain->value, work_of(pool, share) / WEFT_STATE_WORK);
+                                        chain->value, &states);
     pool->incumbent->bound = chain->bound;
+    end_step(pool, share, states * WEFT_STATE_WORK);
   }
+  pool->reserved -= work_of(pool, share);
 }
 
 /* Work left to the worker that has done most. */
 static uint64_t work_left(const struct pool *pool) {
-  const struct shares *shares = shares_of(pool->chain);
   uint64_t most = 0;
   for (uint32_t n = 0; n < pool->size; n++) {
     const uint64_t own = pool->workers[n].work;
     most = own > most ? own : most;
   }
-  const uint64_t all = (uint64_t)((double)pool->task->work *
-                                  (1 - shares->windows - shares->guided - shares->sharpening));
-  return all > most + pool->work_before ? all - most - pool->work_before : 0;
+  const uint64_t done = most + pool->step_work + pool->reserved;
+  return pool->task->work > done ? pool->task->work - done : 0;
+}
+
+/* Does a round with a share of the work that is left. False: the search is over. */
+static enum weft_status run_round(struct pool *pool, const struct round *round, double share,
+                                  bool *goes_on, struct weft_error *error) {
+  pool->round = round;
+  pool->amount = (uint64_t)((double)work_left(pool) * share);
+  *goes_on = pool->amount > 0 && !is_over(pool) &&
+             weft_search_control_spend(pool->control, (double)pool->amount);
+  if (!*goes_on) {
+    return WEFT_OK;
+  }
+  for (uint32_t n = 0; n < pool->size && !round->rules; n++) {
+    WEFT_TRY(weft_worker_prepare(&pool->workers[n], error));
+  }
+  weft_worker_threads_run(pool->size, work, tick, pool);
+  share_best(pool);
+  return WEFT_OK;
 }
 
 static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) {
   const struct round_list list =
       rounds_of(pool->incumbent->problem, pool->chain, pool->task->work);
+  const struct shares *shares = shares_of(pool->chain);
+  bool goes_on = true;
+  pool->reserved = work_of(pool, shares->windows) + work_of(pool, shares->guided) +
+                   work_of(pool, shares->sharpening);
   if (pool->chain != NULL) {
     construct(pool);
   }
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
-    pool->round = &list.rounds[n];
-    pool->amount = (uint64_t)((double)work_left(pool) * pool->round->share / (1 - pool->done));
-    if (pool->amount == 0 || is_over(pool) ||
-        !weft_search_control_spend(pool->control, (double)pool->amount)) {
+    const struct round *round = &list.rounds[n];
+    WEFT_TRY(run_round(pool, round, round->share / (1 - pool->done), &goes_on, error));
+    if (!goes_on) {
       return WEFT_OK;
     }
-    for (uint32_t k = 0; k < pool->size && !pool->round->rules; k++) {
-      WEFT_TRY(weft_worker_prepare(&pool->workers[k], error));
-    }
-    weft_worker_threads_run(pool->size, work, tick, pool);
-    share_best(pool);
-    pool->done += pool->round->share;
-    if (n == 0 && pool->chain != NULL) {
+    pool->done += round->share;
+    if (round->windows && pool->chain != NULL) {
       WEFT_TRY(use_windows(pool, error));
     }
     tick(pool);
   }
-  if (pool->chain != NULL) {
+  if (pool->chain != NULL) { /* and one more round, with what the bound did not need */
+    const bool is_single = pool->chain->problem->stages_per_rank == 1;
+    const bool is_small = shares == &shares_small && list.rounds == rounds_several;
+    const struct round *last = is_single  ? pool->round
+                               : is_small ? &round_small
+                                          : &list.rounds[1];
     sharpen(pool);
+    WEFT_TRY(run_round(pool, last, 1, &goes_on, error));
   }
   return WEFT_OK;
 }
