@@ -2,6 +2,7 @@
  * further on, then descend to it. */
 #include "base/bits.h"
 
+#include <assert.h>
 #include <string.h>
 
 static uint32_t words_for(uint32_t size) { return (size >> 6) + 1; }
@@ -10,9 +11,10 @@ static uint32_t word_count(uint32_t size) {
   return words_for(size) + words_for(size >> 6) + words_for(size >> 12);
 }
 
-/* With words for all levels, which may be NULL. */
-static bool set_levels(struct weft_bits *bits, uint32_t size, uint64_t *words) {
-  *bits = (struct weft_bits){.size = size, .word_count = word_count(size), .words = words};
+bool weft_bits_init(struct weft_bits *bits, struct weft_arena *arena, uint32_t size) {
+  assert(size <= WEFT_BITS_SIZE_MAX);
+  *bits = (struct weft_bits){.size = size, .word_count = word_count(size)};
+  uint64_t *words = weft_arena_allocate(arena, bits->word_count, sizeof *words);
   if (words == NULL) {
     return false;
   }
@@ -22,24 +24,9 @@ static bool set_levels(struct weft_bits *bits, uint32_t size, uint64_t *words) {
   return true;
 }
 
-bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size) {
-  const bool made = set_levels(
-      bits, size, weft_array_allocate_zero(allocator, word_count(size), sizeof(uint64_t)));
-  bits->allocator = allocator;
-  return made;
-}
-
-bool weft_bits_place(struct weft_bits *bits, struct weft_arena *arena, uint32_t size) {
-  return set_levels(bits, size, weft_arena_allocate(arena, word_count(size), sizeof(uint64_t)));
-}
-
 void weft_bits_clear(struct weft_bits *bits) {
-  memset(bits->words, 0, bits->word_count * sizeof *bits->words);
-}
-
-void weft_bits_finish(struct weft_bits *bits) {
-  weft_array_free(bits->allocator, bits->words, bits->word_count, sizeof *bits->words);
-  bits->words = NULL;
+  assert(bits->level[0] != NULL);
+  memset(bits->level[0], 0, bits->word_count * sizeof *bits->level[0]);
 }
 
 static uint32_t descend(const struct weft_bits *bits, unsigned level, uint32_t number) {

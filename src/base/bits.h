@@ -12,18 +12,13 @@ enum { WEFT_BITS_LEVELS = 3 }; /* 64^3 = 262144 numbers */
 #define WEFT_BITS_NONE UINT32_MAX
 
 struct weft_bits {
-  const struct weft_allocator *allocator;
-  uint64_t *words; /* of all levels, one block */
-  uint64_t *level[WEFT_BITS_LEVELS];
+  uint64_t *level[WEFT_BITS_LEVELS]; /* one after the other, in one block */
   uint32_t word_count;
   uint32_t size;
 };
 
-/* All of 0 ... size-1 are outside. False when out of memory. */
-bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size);
-void weft_bits_finish(struct weft_bits *bits);
-/* The same in an arena, which gives it back. */
-bool weft_bits_place(struct weft_bits *bits, struct weft_arena *arena, uint32_t size);
+/* All of 0 ... size-1 are outside. The arena gives it back; false when out of memory. */
+bool weft_bits_init(struct weft_bits *bits, struct weft_arena *arena, uint32_t size);
 /* All are outside again. */
 void weft_bits_clear(struct weft_bits *bits);
 

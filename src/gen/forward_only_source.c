@@ -30,7 +30,7 @@ struct forward_order {
   struct weft_bits ready;         /* places of stages that have input */
 };
 
-static bool allocate(struct forward_order *order) {
+static enum weft_status allocate(struct forward_order *order, struct weft_error *error) {
   const uint32_t stages = order->stage_count, ranks = order->rank_count;
   struct weft_arena *arena = &order->arena;
   order->rank_of = weft_arena_allocate(arena, stages, sizeof *order->rank_of);
@@ -40,14 +40,8 @@ static bool allocate(struct forward_order *order) {
   order->done = weft_arena_allocate(arena, stages, sizeof *order->done);
   order->taken = weft_arena_allocate(arena, ranks, sizeof *order->taken);
   order->row_sizes = weft_arena_allocate(arena, ranks, sizeof *order->row_sizes);
-  return order->rank_of != NULL && order->place_of != NULL && order->stage_at != NULL &&
-         order->place_begin != NULL && order->done != NULL && order->taken != NULL &&
-         order->row_sizes != NULL && weft_bits_init(&order->ready, arena->allocator, stages);
-}
-
-static void finish(struct forward_order *order) {
-  weft_bits_finish(&order->ready);
-  weft_arena_finish(&order->arena);
+  (void)weft_bits_init(&order->ready, arena, stages);
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status check(const struct weft_program *like, uint32_t microbatch_count,
@@ -158,13 +152,14 @@ static enum weft_status order_forwards(const struct weft_allocator *allocator,
                                 .stage_count = like->stage_count,
                                 .microbatch_count = microbatch_count,
                                 .graph = like->graph};
-  enum weft_status status =
-      allocate(&order) ? read_placement(&order, like, error)
-                       : weft_fail_memory(error, (size_t)like->stage_count * 5 * sizeof(uint32_t));
+  enum weft_status status = allocate(&order, error);
+  if (status == WEFT_OK) {
+    status = read_placement(&order, like, error);
+  }
   if (status == WEFT_OK) {
     status = make_table(allocator, &order, out, error);
   }
-  finish(&order);
+  weft_arena_finish(&order.arena);
   return status;
 }
 

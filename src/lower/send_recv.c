@@ -554,15 +554,12 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .microbatch_count = program->microbatch_count,
       .stage_words = stage_words,
       .split_stage = n,
-      .stages = weft_arena_allocate(&arena, n, sizeof(struct stage)),
-      .activation_made = weft_arena_allocate(&arena, n * stage_words, 8),
-      .gradient_made = weft_arena_allocate(&arena, n * stage_words, 8),
-      .walkers = weft_arena_allocate(&arena, p, sizeof(struct walker)),
-      .row_sizes = weft_arena_allocate(&arena, p, sizeof(uint64_t))};
+      .stages = weft_arena_allocate(&arena, n, sizeof *pass.stages),
+      .activation_made = weft_arena_allocate(&arena, n * stage_words, sizeof(uint64_t)),
+      .gradient_made = weft_arena_allocate(&arena, n * stage_words, sizeof(uint64_t)),
+      .walkers = weft_arena_allocate(&arena, p, sizeof *pass.walkers),
+      .row_sizes = weft_arena_allocate(&arena, p, sizeof *pass.row_sizes)};
+  (void)weft_bits_init(&pass.running, &arena, p);
   WEFT_TRY(weft_arena_status(&arena, error));
-  const enum weft_status status = weft_bits_init(&pass.running, input->allocator, p)
-                                      ? run(&pass, out, error)
-                                      : weft_fail_memory(error, p / 8u);
-  weft_bits_finish(&pass.running);
-  return status;
+  return run(&pass, out, error);
 }

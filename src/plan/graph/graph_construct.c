@@ -37,8 +37,8 @@ enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *schedule
   const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
   scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
-  (void)weft_bits_place(&scheduler->ready, arena, n);
-  (void)weft_bits_place(&scheduler->pending, arena, n);
+  (void)weft_bits_init(&scheduler->ready, arena, n);
+  (void)weft_bits_init(&scheduler->pending, arena, n);
   scheduler->when = weft_arena_allocate(arena, leaves, sizeof(int64_t));
   scheduler->soonest = weft_arena_allocate(arena, leaves, 2 * sizeof(uint32_t));
   scheduler->next = weft_arena_allocate(arena, p, sizeof(uint32_t));
