@@ -321,7 +321,7 @@ struct weft_pipeline_options {
   uint32_t forward_ahead;    /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;            /* no event log: for measuring its cost */
-  bool eager; /* on a device: enqueue every step anew, instead of recording the work of
+  bool eager;       /* on a device: enqueue every step anew, instead of recording the work of
                               all ranks, or of each rank that is a process, once and replaying it */
   bool record_slow; /* where each rank is a process on a device: also record a step that gets slower
                        by that, because a recording has one transfer at a time; default false */

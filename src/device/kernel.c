@@ -46,8 +46,7 @@ typedef uint64_t weft_count;
 #define LINEAR(name)                                                              \
   HOST(name, ADDRESS(float, 0), ADDRESS(const float, 1), ADDRESS(const float, 2), \
        NUMBER(uint64_t, 3), NUMBER(uint64_t, 4), NUMBER(uint64_t, 5))
-#define SUM(name, type) \
-  HOST(name, ADDRESS(type, 0), ADDRESS(const type, 1), NUMBER(uint64_t, 2))
+#define SUM(name, type) HOST(name, ADDRESS(type, 0), ADDRESS(const type, 1), NUMBER(uint64_t, 2))
 
 LINEAR(linear_forward)
 LINEAR(linear_backward_input)
@@ -74,7 +73,8 @@ HOST(spin, NUMBER(uint64_t, 0))
 #define U64 WEFT_PARAMETER_U64
 #define F64 WEFT_PARAMETER_F64
 
-#define KERNEL(name, count, ...) {"weft_" #name, count, {__VA_ARGS__}, name}
+#define KERNEL(name, count, ...) \
+  { "weft_" #name, count, {__VA_ARGS__}, name }
 static const struct weft_kernel kernels[WEFT_KERNELS] = {
     [WEFT_KERNEL_LINEAR_FORWARD] = KERNEL(linear_forward, 6, WRITES, READS, READS, U64, U64, U64),
     [WEFT_KERNEL_LINEAR_BACKWARD_INPUT] =

@@ -41,10 +41,9 @@ enum weft_status weft_source_named(void *context, uint32_t microbatch_count, boo
                                    .microbatches = microbatch_count,
                                    .graph = source->graph};
   struct weft_program *table = NULL;
-  WEFT_TRY(training
-               ? weft_generate(source->allocator, source->schedule, &shape, &table, error)
-               : make_placement(source, &shape, &table, error));
-               assert(table != NULL);
+  WEFT_TRY(training ? weft_generate(source->allocator, source->schedule, &shape, &table, error)
+                    : make_placement(source, &shape, &table, error));
+  assert(table != NULL);
   if (training && table->level == WEFT_LEVEL_COMMS) { /* a fixed schedule that is lowered already */
     *out = table;
     return WEFT_OK;

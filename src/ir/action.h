@@ -87,15 +87,15 @@ static inline int64_t weft_cell_work(const struct weft_action *cell) {
 
 /* A statement with such calls, compiled once for chains and once for graphs; in it `graph` is the
  * graph, or NULL. */
-#define WEFT_TWICE(graph, of, statement)              \
-  do {                                                \
-    if ((of) == NULL) {                               \
-      const struct weft_graph *const graph = NULL;    \
-      statement;                                      \
-    } else {                                          \
-      const struct weft_graph *const graph = (of);    \
-      statement;                                      \
-    }                                                 \
+#define WEFT_TWICE(graph, of, statement)           \
+  do {                                             \
+    if ((of) == NULL) {                            \
+      const struct weft_graph *const graph = NULL; \
+      statement;                                   \
+    } else {                                       \
+      const struct weft_graph *const graph = (of); \
+      statement;                                   \
+    }                                              \
   } while (0)
 
 /* ---- Data dependencies ----

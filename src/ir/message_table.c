@@ -13,7 +13,8 @@ enum weft_status weft_message_table_init(struct weft_message_table *table,
                                          const struct weft_program *program,
                                          uint32_t microbatch_count, struct weft_error *error) {
   assert(table != NULL && program != NULL);
-  *table = (struct weft_message_table){.allocator = allocator, .microbatch_count = microbatch_count};
+  *table =
+      (struct weft_message_table){.allocator = allocator, .microbatch_count = microbatch_count};
   if (program->graph == NULL) {
     return WEFT_OK;
   }

@@ -216,12 +216,12 @@ static int report_startup(const struct supervisor *self) {
     return self->notice.exit_status;
   }
   const bool found = weft_launch_find_missing(self->launcher, missing, sizeof missing);
-  weft_launch_report(
-      found ? "see what that process does"
-            : "has one of them ended, is it stopped, or is its host out of reach?",
-      "rank %" PRIu32 ": MPI has not started after %" PRIu64 " s: not all of the %" PRIu32
-      " processes have come%s%s",
-      info.rank, self->notice.limit_s, info.rank_count, found ? "; " : "", found ? missing : "");
+  weft_launch_report(found ? "see what that process does"
+                           : "has one of them ended, is it stopped, or is its host out of reach?",
+                     "rank %" PRIu32 ": MPI has not started after %" PRIu64
+                     " s: not all of the %" PRIu32 " processes have come%s%s",
+                     info.rank, self->notice.limit_s, info.rank_count, found ? "; " : "",
+                     found ? missing : "");
   return WEFT_LAUNCH_FAILED;
 }
 

@@ -44,8 +44,8 @@ static bool allocate(struct weft_graph_problem *problem) {
   const size_t n = problem->stage_count, ranks = (size_t)problem->rank_count + 1;
   problem->graph = make_graph(arena, problem->stage_count);
   return problem->graph != NULL && WEFT_ALLOCATE(arena, problem->occupancy, 2 * n) &&
-         WEFT_ALLOCATE(arena, problem->crosses, 2 * n) && WEFT_ALLOCATE(arena, problem->stages, n) &&
-         WEFT_ALLOCATE(arena, problem->begin, ranks) &&
+         WEFT_ALLOCATE(arena, problem->crosses, 2 * n) &&
+         WEFT_ALLOCATE(arena, problem->stages, n) && WEFT_ALLOCATE(arena, problem->begin, ranks) &&
          WEFT_ALLOCATE(arena, problem->first_of, ranks) &&
          WEFT_ALLOCATE(arena, problem->height, n) && WEFT_ALLOCATE(arena, problem->round_trip, n);
 }
@@ -69,8 +69,7 @@ static void fill(struct weft_graph_problem *problem, const struct weft_problem *
                                                    .rank = from->rank,
                                                    .trains = true};
     problem->height[s] = n - 1 - s;
-    problem->round_trip[s] =
-        from->time[WEFT_KIND_F] + from->time[weft_problem_backward(chain)];
+    problem->round_trip[s] = from->time[WEFT_KIND_F] + from->time[weft_problem_backward(chain)];
     if (s + 1 < n) {
       const bool crosses = from->rank != chain->stages[s + 1].rank;
       for (uint32_t c = 2 * s; c < 2 * s + 2; c++) {
@@ -146,8 +145,8 @@ void weft_chain_order_write(const struct weft_problem *chain, const struct weft_
       const uint32_t local_stage = sequence[n] / WEFT_KINDS;
       const uint32_t of_chain = chain->stage_of[r * v + local_stage];
       const uint32_t stage = stages != NULL ? stages[of_chain] : of_chain;
-      ops = write_op(chain, stage, kind, &to->whole[(size_t)stage * m + backwards[local_stage]],
-                     ops);
+      ops =
+          write_op(chain, stage, kind, &to->whole[(size_t)stage * m + backwards[local_stage]], ops);
       backwards[local_stage] += kind == WEFT_KIND_I || kind == WEFT_KIND_B;
     }
     assert(ops == to->ops + problem->begin[rank + 1]);
@@ -170,9 +169,7 @@ static void read_order(const struct weft_graph_problem *problem,
       const uint8_t first = (uint8_t)(local_stage * WEFT_KINDS);
       switch (kind) {
         case WEFT_GRAPH_F: *next++ = first + WEFT_KIND_F; break;
-        case WEFT_GRAPH_D:
-          *next++ = (uint8_t)(first + (whole ? WEFT_KIND_B : WEFT_KIND_I));
-          break;
+        case WEFT_GRAPH_D: *next++ = (uint8_t)(first + (whole ? WEFT_KIND_B : WEFT_KIND_I)); break;
         default:
           if (chain->backward != WEFT_BACKWARD_WHOLE) {
             *next++ = (uint8_t)(first + (whole ? WEFT_KIND_NO_W : WEFT_KIND_W));

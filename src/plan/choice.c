@@ -166,7 +166,8 @@ static enum weft_status check(const struct weft_choice_request *request, struct 
   const struct weft_search_request *search = &request->search;
   WEFT_NEED(search->costs, error);
   const uint32_t stages = weft_graph_stage_count(search->graph);
-  WEFT_TRY(weft_costs_check(search->costs, stages > 0 ? stages : search->costs->stage_count, error));
+  WEFT_TRY(
+      weft_costs_check(search->costs, stages > 0 ? stages : search->costs->stage_count, error));
   if (search->ranks == 0 || request->global_batch == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks and a global batch of %" PRIu64 " make no pipeline",

@@ -64,8 +64,8 @@ int main(int argc, char **argv) {
   const uint32_t culprit = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
   const char *rank_text = getenv("OMPI_COMM_WORLD_RANK");
   struct weft_comm_options options = {.progress = getenv("WEFT_TEST_PROGRESS") != NULL
-                                                            ? WEFT_COMM_PROGRESS_THREAD
-                                                            : WEFT_COMM_PROGRESS_CALLS};
+                                                      ? WEFT_COMM_PROGRESS_THREAD
+                                                      : WEFT_COMM_PROGRESS_CALLS};
   struct weft_comm *world = NULL;
   struct weft_error error;
   (void)alarm(HANG_SECONDS);

@@ -152,7 +152,8 @@ static void no_order_beats_a_bound(void **state) {
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       const int64_t bound = weft_problem_bound(problem, objective);
-      const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
+      const int64_t sharp =
+          weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
       assert_true(best > 0);
       assert_in_range(bound, 1, best);
       assert_in_range(sharp, bound, best);
@@ -211,7 +212,8 @@ static void gradients_raise_bounds(void **state) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       const int64_t bound = weft_problem_bound(problem, objective);
       assert_in_range(bound, 1, best);
-      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, STATES), bound, best);
+      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, STATES), bound,
+                      best);
       struct weft_problem_stage before[4];
       memcpy(before, problem->stages, sizeof before);
       for (uint32_t s = 0; s < 4; s++) {

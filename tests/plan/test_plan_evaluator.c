@@ -122,10 +122,9 @@ static void try_moves(struct trial *trial, struct weft_random *random) {
       continue;
     }
     make_move(trial, &move);
-    const int64_t value =
-        weft_graph_fits(&trial->problem, &trial->room, trial->done)
-            ? weft_graph_evaluate(&trial->problem, &trial->clock, &trial->room)
-            : WEFT_GRAPH_NEVER;
+    const int64_t value = weft_graph_fits(&trial->problem, &trial->room, trial->done)
+                              ? weft_graph_evaluate(&trial->problem, &trial->clock, &trial->room)
+                              : WEFT_GRAPH_NEVER;
     const bool possible = value != WEFT_GRAPH_NEVER;
     assert_int_equal(weft_evaluator_try(evaluator, &move, far_away), possible);
     if (possible) {
@@ -199,13 +198,12 @@ static void draw_rules(const struct weft_graph_problem *problem, struct weft_ran
                        struct weft_graph_rule *rules) {
   const uint32_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    rules[s] =
-        (struct weft_graph_rule){.warmup = 1 + weft_random_below(random, m),
-                                 .cap = 1 + weft_random_below(random, m),
-                                 .eager = weft_random_below(random, 3),
-                                 .f_delay = problem->stages[s].f * weft_random_below(random, 3) / 2,
-                                 .w_overrun =
-                                     problem->stages[s].f * weft_random_below(random, 3) / 2};
+    rules[s] = (struct weft_graph_rule){
+        .warmup = 1 + weft_random_below(random, m),
+        .cap = 1 + weft_random_below(random, m),
+        .eager = weft_random_below(random, 3),
+        .f_delay = problem->stages[s].f * weft_random_below(random, 3) / 2,
+        .w_overrun = problem->stages[s].f * weft_random_below(random, 3) / 2};
     if (!problem->may_split) {
       rules[s].whole_to = m;
     } else if (problem->may_join) {

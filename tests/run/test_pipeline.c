@@ -226,9 +226,10 @@ static void test_losses_from_the_wrong_rank(void **state) {
   const struct weft_batch batch = {.microbatch_count = 4, .want_losses = true};
   assert_int_equal(weft_pipeline_begin(bench.pipelines.items[1], true, &batch, &error),
                    WEFT_ERR_USAGE);
-  assert_non_null(strstr(error.message,
-                         "rank 1 is asked for losses, and has no loss; the first one (stage 2) is on "
-                         "rank 2"));
+  assert_non_null(
+      strstr(error.message,
+             "rank 1 is asked for losses, and has no loss; the first one (stage 2) is on "
+             "rank 2"));
   bench_finish(&bench);
 }
 

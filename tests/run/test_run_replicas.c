@@ -428,9 +428,10 @@ static void behind_in_a_collective(void **state) {
   states.items[4].cell = 0;
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 4);
-  assert_string_equal(failure.error.message,
-                      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 4, which is in 0F0 since "
-                      "2.0 s");
+  assert_string_equal(
+      failure.error.message,
+      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 4, which is in 0F0 since "
+      "2.0 s");
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
   rank_states_finish(&states);
@@ -483,9 +484,10 @@ static void stopped_after_all_have_come(void **state) {
   states.items[2].flags = WEFT_RANK_STOPPED;
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 2);
-  assert_string_equal(failure.error.message,
-                      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 2, which is stopped, by "
-                      "a signal or a debugger, in 0REDUCE_GRAD since 2.0 s");
+  assert_string_equal(
+      failure.error.message,
+      "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 2, which is stopped, by "
+      "a signal or a debugger, in 0REDUCE_GRAD since 2.0 s");
   assert_string_equal(failure.error.hint, "SIGCONT resumes rank 2's process");
   weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
@@ -540,15 +542,17 @@ static void before_the_other_tie(void **state) {
   states.items[5].cell = 0;
   rank_state_set(&states, 4, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 3000000000);
   states.items[4].cell = 0;
-  diagnose(&states, program, 3, 4,
-           "rank 3 has waited 1.0 s in its 0TIE_GRAD for rank 5, which waits for rank 4, which is in "
-           "1F0 since 3.0 s");
+  diagnose(
+      &states, program, 3, 4,
+      "rank 3 has waited 1.0 s in its 0TIE_GRAD for rank 5, which waits for rank 4, which is in "
+      "1F0 since 3.0 s");
   /* The other way round, and a rank that has not begun the step, whatever its cell was. */
   all_wait(&states, 6);
   rank_state_set(&states, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
-  diagnose(&states, program, 2, 0,
-           "rank 2 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits in the handshake since "
-           "1.0 s, for no known rank");
+  diagnose(
+      &states, program, 2, 0,
+      "rank 2 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits in the handshake since "
+      "1.0 s, for no known rank");
   /* It is past it: nobody can say more. */
   rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
   states.items[0].cell = 4;
@@ -573,9 +577,10 @@ static void behind_before_the_other_tie(void **state) {
   states.items[2].cell = 1;
   rank_state_set(&states, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
   states.items[3].cell = 3;
-  diagnose(&states, program, 1, 2,
-           "rank 1 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits for rank 2, which is in "
-           "1B0 since 2.0 s");
+  diagnose(
+      &states, program, 1, 2,
+      "rank 1 has waited 1.0 s in its 2TIE_GRAD for rank 0, which waits for rank 2, which is in "
+      "1B0 since 2.0 s");
   rank_states_finish(&states);
   weft_program_destroy(program);
 }

@@ -285,19 +285,18 @@ static enum weft_status choose(struct weft_product *product, const struct weft_p
                                cublasLtMatmulPreference_t preference, struct weft_error *error) {
   cublasLtMatmulHeuristicResult_t first; /* that cublasLt takes for the fastest */
   int count = 0;
-  const cublasStatus_t result = api.cublasLtMatmulAlgoGetHeuristic(
-      product->lt->handle, product->desc, product->a, product->b, product->d, product->d,
-      preference, 1, &first, &count);
+  const cublasStatus_t result =
+      api.cublasLtMatmulAlgoGetHeuristic(product->lt->handle, product->desc, product->a, product->b,
+                                         product->d, product->d, preference, 1, &first, &count);
   if (result != CUBLAS_STATUS_SUCCESS && result != CUBLAS_STATUS_NOT_SUPPORTED) {
     return fail(result, "cublasLtMatmulAlgoGetHeuristic", error);
   }
-  if (result == CUBLAS_STATUS_NOT_SUPPORTED || count < 1 ||
-      first.state != CUBLAS_STATUS_SUCCESS) {
-    return weft_fail(
-        error, WEFT_ERR_UNAVAILABLE, "a newer cublasLt, more workspace or other types may do it",
-        "cublasLt %" PRIu64 " has no algorithm for the product of %" PRIu64 " by %" PRIu64
-        " by %" PRIu64 " with epilogue %d",
-        api.version, shape->m, shape->n, shape->k, (int)shape->epilogue);
+  if (result == CUBLAS_STATUS_NOT_SUPPORTED || count < 1 || first.state != CUBLAS_STATUS_SUCCESS) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "a newer cublasLt, more workspace or other types may do it",
+                     "cublasLt %" PRIu64 " has no algorithm for the product of %" PRIu64
+                     " by %" PRIu64 " by %" PRIu64 " with epilogue %d",
+                     api.version, shape->m, shape->n, shape->k, (int)shape->epilogue);
   }
   product->algo = first.algo;
   product->workspace_bytes = first.workspaceSize;

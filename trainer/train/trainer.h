@@ -97,7 +97,7 @@ struct weft_gpt_trainer_options {
   const char *transport; /* NULL: "threads" */
   struct weft_transport *endpoint;
   uint64_t loopback_seed;
-  int64_t stall_limit;       /* ns; 0: never */
+  int64_t stall_limit; /* ns; 0: never */
   /* GPUs that are open for all ranks of all replicas; borrowed. On the transport "cuda". NULL: the
    * host computes. */
   struct weft_cuda *cuda;

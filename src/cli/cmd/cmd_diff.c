@@ -54,9 +54,9 @@ static uint32_t edge_count(const struct weft_program *program) {
 
 static enum link find_link(const struct weft_program *program, struct weft_edge edge) {
   const uint32_t e = weft_graph_find(program->graph, edge.from, edge.to);
-  return e >= edge_count(program)                    ? LINK_NONE
+  return e >= edge_count(program)                      ? LINK_NONE
          : weft_graph_edge(program->graph, e).gradient ? LINK_BOTH
-                                                     : LINK_FORWARD;
+                                                       : LINK_FORWARD;
 }
 
 struct edge_difference {

@@ -114,7 +114,7 @@ struct weft_threads {
   bool one_process;                /* one thread drives all ranks, from here: */
   struct weft_step_barrier barrier;
 
-  pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
+  pthread_mutex_t lock;    /* over the table of channels and what is in them, but for the rings */
   struct weft_arena arena; /* of the channels */
   struct weft_threads_channel *
       *channels; /* open addressing by number; [channel_room], a power of two */

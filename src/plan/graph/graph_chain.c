@@ -238,9 +238,8 @@ enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_
   if (!chain->has_all) {
     if (weft_search_control_spend(control, (double)task->work)) {
       uint64_t states = task->work / WEFT_STATE_WORK;
-      incumbent->bound =
-          weft_problem_sharpen(&chain->problem, chain->problem.objective, incumbent->bound, value,
-                               &states);
+      incumbent->bound = weft_problem_sharpen(&chain->problem, chain->problem.objective,
+                                              incumbent->bound, value, &states);
     }
     return WEFT_OK;
   }

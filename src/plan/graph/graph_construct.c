@@ -74,7 +74,8 @@ static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
 
 /* ---- What has arrived ---- */
 
-STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind, bool single) {
+STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
+                       bool single) {
   struct weft_graph_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
   arrives[kind] = weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
@@ -400,7 +401,8 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
   }
   for (uint32_t r = 0; r < b->leaves; r++) {
     scheduler->soonest[b->leaves + r] = r;
-    scheduler->when[r] = r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : NEVER;
+    scheduler->when[r] =
+        r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : NEVER;
   }
   for (uint32_t node = b->leaves; node-- > 1;) {
     play(b, node);

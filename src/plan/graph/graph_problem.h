@@ -116,8 +116,9 @@ int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
                                    struct weft_graph_clock *clock);
 /* The latest of what comes over a list of edges, in one of their directions. */
 static inline int64_t weft_graph_latest(const struct weft_graph_problem *problem,
-                      const struct weft_graph_clock *clock, const struct weft_edge_list *list,
-                      uint32_t stage, bool gradient, uint32_t k) {
+                                        const struct weft_graph_clock *clock,
+                                        const struct weft_edge_list *list, uint32_t stage,
+                                        bool gradient, uint32_t k) {
   int64_t time = 0;
   for (uint32_t n = list->begin[stage]; n < list->begin[stage + 1]; n++) {
     const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
@@ -136,8 +137,8 @@ static inline int64_t weft_graph_latest(const struct weft_graph_problem *problem
 /* When the inputs of the stage's next op of that kind are there; WEFT_GRAPH_NEVER: not known yet, or
  * the op must wait for another one of its stage. */
 static inline int64_t weft_graph_arrival(const struct weft_graph_problem *problem,
-                           const struct weft_graph_clock *clock, uint32_t stage,
-                           enum weft_graph_kind kind) {
+                                         const struct weft_graph_clock *clock, uint32_t stage,
+                                         enum weft_graph_kind kind) {
   const uint32_t *done = &clock->done[(size_t)stage * WEFT_GRAPH_KINDS];
   const uint32_t k = done[kind];
   if (k == problem->microbatch_count || (kind > WEFT_GRAPH_F && done[kind - 1] <= k)) {
@@ -275,9 +276,9 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
 /* Scratch memory of it; one per thread. */
 struct weft_graph_scheduler {
   struct weft_graph_clock clock;
-  int64_t *arrives;  /* [stage * 2] when all is there that its next F, then its next D, waits for;
+  int64_t *arrives; /* [stage * 2] when all is there that its next F, then its next D, waits for;
                         WEFT_GRAPH_NEVER: not known */
-  uint32_t *place;   /* [stage] rank after rank, of each the last stage first: members of */
+  uint32_t *place;  /* [stage] rank after rank, of each the last stage first: members of */
   struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
   struct weft_bits pending; /* and those with a W to do */
   int64_t *when;            /* [rank, and as many as make a power of two] start of its next op;
@@ -285,7 +286,7 @@ struct weft_graph_scheduler {
   uint32_t *soonest;        /* a tournament of them: the winner of a node's two, [1] is of all */
   uint32_t *next;           /* [rank] that op */
   int64_t *held;            /* [rank] memory */
-  int64_t *owed;     /* [stage] the part of it that W will free */
+  int64_t *owed;            /* [stage] the part of it that W will free */
   int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
   int64_t *idle;     /* [rank] so far */
   int64_t *idle_max; /* [rank] */

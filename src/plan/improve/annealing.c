@@ -49,8 +49,8 @@ enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_err
   if (worker->has_evaluator || weft_graph_op_count(problem) > EVALUATOR_OPS_MAX) {
     return WEFT_OK;
   }
-  worker->critical = weft_arena_allocate(&worker->incumbent.arena, CRITICAL_MAX,
-                                         sizeof *worker->critical);
+  worker->critical =
+      weft_arena_allocate(&worker->incumbent.arena, CRITICAL_MAX, sizeof *worker->critical);
   WEFT_TRY(weft_arena_status(&worker->incumbent.arena, error));
   WEFT_TRY(weft_evaluator_init(&worker->evaluator, problem, error));
   worker->may_miss_deadlocks = has_ops_without_time(problem);

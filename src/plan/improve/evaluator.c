@@ -22,17 +22,18 @@ static struct weft_op_message *link_all(const struct weft_graph_problem *problem
     const uint32_t channel = 2 * list->edges[n] + kind;
     const bool crosses = problem->crosses[channel];
     *link++ = (struct weft_op_message){.channel = channel,
-                                    .op = other * (uint32_t)WEFT_GRAPH_KINDS + kind,
-                                    .rank = problem->stages[other].rank,
-                                    .crosses = crosses,
-                                    .latency = crosses ? problem->latency : 0,
-                                    .occupancy = crosses ? problem->occupancy[channel] : 0};
+                                       .op = other * (uint32_t)WEFT_GRAPH_KINDS + kind,
+                                       .rank = problem->stages[other].rank,
+                                       .crosses = crosses,
+                                       .latency = crosses ? problem->latency : 0,
+                                       .occupancy = crosses ? problem->occupancy[channel] : 0};
   }
   return link;
 }
 
 static struct weft_op_message *describe(const struct weft_graph_problem *problem, uint32_t op,
-                                     struct weft_op_facts *facts, struct weft_op_message *links) {
+                                        struct weft_op_facts *facts,
+                                        struct weft_op_message *links) {
   const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
   const struct weft_graph_stage *stage = &problem->stages[op / WEFT_GRAPH_KINDS];
   const struct weft_graph *graph = problem->graph;
@@ -56,8 +57,8 @@ static struct weft_op_message *describe(const struct weft_graph_problem *problem
 }
 
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                           const struct weft_graph_problem *problem,
-                                           struct weft_error *error) {
+                                     const struct weft_graph_problem *problem,
+                                     struct weft_error *error) {
   assert(evaluator != NULL && problem != NULL);
   const size_t ops = weft_graph_op_count(problem), p = problem->rank_count;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
@@ -316,8 +317,7 @@ static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
   }
 }
 
-bool weft_evaluator_set(struct weft_evaluator *evaluator,
-                              const struct weft_graph_order *order) {
+bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_graph_order *order) {
   const struct weft_graph_problem *problem = evaluator->problem;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
   const int64_t value = weft_graph_evaluate(problem, &evaluator->clock, order);
@@ -362,8 +362,7 @@ static bool follow(const struct weft_evaluator *evaluator, uint32_t op, uint32_t
 }
 
 /* Of the ops after position n of a rank. */
-static int64_t tail_behind(const struct weft_evaluator *evaluator, uint32_t rank,
-                           uint32_t n) {
+static int64_t tail_behind(const struct weft_evaluator *evaluator, uint32_t rank, uint32_t n) {
   if (n + 1 == evaluator->problem->begin[rank + 1]) {
     return evaluator->problem->objective == WEFT_OBJECTIVE_SPAN ? -first_start(evaluator, rank) : 0;
   }
@@ -513,8 +512,7 @@ static bool is_promising(struct weft_evaluator *evaluator, const struct segment 
     now = start_of(evaluator, facts, k, now) + facts->time[is_whole(evaluator, op, k)];
     evaluator->computed++;
     for (uint32_t e = 0; e < facts->output_count; e++) {
-      if (facts->outputs[e].crosses &&
-          now + tail_over(evaluator, &facts->outputs[e], k) > cutoff) {
+      if (facts->outputs[e].crosses && now + tail_over(evaluator, &facts->outputs[e], k) > cutoff) {
         return false;
       }
     }
@@ -531,8 +529,8 @@ static void undo_times(struct weft_evaluator *evaluator) {
 
 /* The positions of the backward and the W of the op at a position. False: it has none, or whole and
  * split ones are not mixed. */
-static bool find_backward(const struct weft_evaluator *evaluator, uint32_t at,
-                          uint32_t *backward, uint32_t *weight) {
+static bool find_backward(const struct weft_evaluator *evaluator, uint32_t at, uint32_t *backward,
+                          uint32_t *weight) {
   const struct weft_graph_problem *problem = evaluator->problem;
   const uint32_t op = evaluator->order.ops[at], k = evaluator->index[at];
   const uint32_t d = op / WEFT_GRAPH_KINDS * WEFT_GRAPH_KINDS + WEFT_GRAPH_D;
@@ -551,8 +549,7 @@ static bool flip(struct weft_evaluator *evaluator, uint32_t backward, uint32_t w
   return hold_again(evaluator, backward, weight);
 }
 
-void weft_evaluator_undo(struct weft_evaluator *evaluator,
-                               const struct weft_move *move) {
+void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_move *move) {
   uint32_t backward, weight;
   undo_times(evaluator);
   if (move->from != move->to) {
@@ -656,8 +653,8 @@ static uint32_t find_last(const struct weft_evaluator *evaluator) {
   return best;
 }
 
-uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator,
-                                       uint32_t *positions, uint32_t room) {
+uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
+                                 uint32_t room) {
   const struct weft_graph_problem *problem = evaluator->problem;
   uint32_t count = 0, n = find_last(evaluator);
   while (n != NONE && count < room) {

@@ -12,10 +12,10 @@
 /* A message of an op. */
 struct weft_op_message {
   uint32_t channel;
-  uint32_t op;     /* of the same kind, at the other end */
-  uint32_t rank;   /* of that op */
-  bool crosses;    /* that is another rank */
-  int64_t latency; /* 0 within a rank, */
+  uint32_t op;       /* of the same kind, at the other end */
+  uint32_t rank;     /* of that op */
+  bool crosses;      /* that is another rank */
+  int64_t latency;   /* 0 within a rank, */
   int64_t occupancy; /* and so is this */
 };
 
@@ -34,7 +34,7 @@ struct weft_op_facts {
 struct weft_evaluator {
   const struct weft_graph_problem *problem;
   struct weft_arena arena;
-  bool mixes; /* whole and split backwards */
+  bool mixes;                  /* whole and split backwards */
   struct weft_op_facts *facts; /* [stage * WEFT_GRAPH_KINDS + kind] */
   struct weft_graph_clock clock;
   struct weft_graph_order order;
@@ -60,13 +60,12 @@ struct weft_evaluator {
 
 /* WEFT_ERR_MEMORY. */
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                           const struct weft_graph_problem *problem,
-                                           struct weft_error *error);
+                                     const struct weft_graph_problem *problem,
+                                     struct weft_error *error);
 void weft_evaluator_finish(struct weft_evaluator *evaluator);
 
 /* Copies an order; false, and not usable, when it deadlocks. */
-bool weft_evaluator_set(struct weft_evaluator *evaluator,
-                              const struct weft_graph_order *order);
+bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_graph_order *order);
 
 /* Recomputes the tails, which only filter moves. False when the order deadlocks. */
 bool weft_evaluator_refresh(struct weft_evaluator *evaluator);
@@ -83,13 +82,12 @@ enum { WEFT_MOVE_MAX = 48 };
 /* Tries a move. False when memory or the order of ops forbids it, or when the objective would exceed
  * `cutoff`: then nothing has changed. True: it is made, and value and span_sum are up to date;
  * weft_evaluator_undo() reverts it, until the next one. */
-bool weft_evaluator_try(struct weft_evaluator *evaluator,
-                              const struct weft_move *move, int64_t cutoff);
-void weft_evaluator_undo(struct weft_evaluator *evaluator,
-                               const struct weft_move *move);
+bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move *move,
+                        int64_t cutoff);
+void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_move *move);
 
 /* The critical path: positions of its ops, last first; returns their number, at most `room`. */
-uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator,
-                                       uint32_t *positions, uint32_t room);
+uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
+                                 uint32_t room);
 
 #endif

@@ -26,10 +26,10 @@ enum { SMALL = 1024 }; /* ops */
 static const struct shares shares_none; /* of a graph */
 
 static const struct shares *shares_of(const struct weft_incumbent *chain) {
-  return chain == NULL                                     ? &shares_none
-         : weft_problem_op_count(chain->problem) <= SMALL  ? &shares_small
-         : chain->problem->stages_per_rank == 1            ? &shares_single
-                                                           : &shares_large;
+  return chain == NULL                                    ? &shares_none
+         : weft_problem_op_count(chain->problem) <= SMALL ? &shares_small
+         : chain->problem->stages_per_rank == 1           ? &shares_single
+                                                          : &shares_large;
 }
 
 /* ---- Rounds ---- */
@@ -58,8 +58,10 @@ static const struct round rounds_large_single[] = {
 };
 /* Several stages per rank: the orders of the constructors are close to the best. */
 static const struct round rounds_several[] = {
-    {.share = 0.1, .temperature = 0, .windows = true},     {.share = 0.3, .temperature = 1e-3},
-    {.share = 0.25, .temperature = 6e-4}, {.share = 0.25, .temperature = 3e-4},
+    {.share = 0.1, .temperature = 0, .windows = true},
+    {.share = 0.3, .temperature = 1e-3},
+    {.share = 0.25, .temperature = 6e-4},
+    {.share = 0.25, .temperature = 3e-4},
     {.share = 0.1, .temperature = 0},
 };
 /* Of small problems, whose minima are deep, with what the bound has left over. */
@@ -117,10 +119,10 @@ struct pool {
   struct weft_worker *workers;
   uint32_t size;
   const struct round *round;
-  uint64_t amount;      /* of work, in this round */
+  uint64_t amount;    /* of work, in this round */
   uint64_t step_work; /* done by steps of a chain */
   uint64_t reserved;  /* for those to come between rounds */
-  double done;          /* share of the rounds that is complete */
+  double done;        /* share of the rounds that is complete */
 };
 
 /* Large problems need a lower temperature, as their critical paths are longer. The best one is
@@ -295,8 +297,7 @@ static enum weft_status run_round(struct pool *pool, const struct round *round, 
 }
 
 static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) {
-  const struct round_list list =
-      rounds_of(pool->incumbent->problem, pool->chain, pool->task->work);
+  const struct round_list list = rounds_of(pool->incumbent->problem, pool->chain, pool->task->work);
   const struct shares *shares = shares_of(pool->chain);
   bool goes_on = true;
   pool->reserved = work_of(pool, shares->windows) + work_of(pool, shares->guided) +
@@ -320,9 +321,7 @@ static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) 
   if (pool->chain != NULL) { /* and one more round, with what the bound did not need */
     const bool is_single = pool->chain->problem->stages_per_rank == 1;
     const bool is_small = shares == &shares_small && list.rounds == rounds_several;
-    const struct round *last = is_single  ? pool->round
-                               : is_small ? &round_small
-                                          : &list.rounds[1];
+    const struct round *last = is_single ? pool->round : is_small ? &round_small : &list.rounds[1];
     sharpen(pool);
     WEFT_TRY(run_round(pool, last, 1, &goes_on, error));
   }

@@ -132,8 +132,9 @@ enum cap {
   CAP_CASCADE_MEMORY
 };
 
-static const uint8_t caps_single[] = {CAP_CASCADE, CAP_ECHO,      CAP_SLOPE,          CAP_MEMORY,
-                                      CAP_CLASSIC, CAP_ECHO_LESS, CAP_CASCADE_MEMORY, CAP_ECHO_MORE};
+static const uint8_t caps_single[] = {CAP_CASCADE,        CAP_ECHO,     CAP_SLOPE,
+                                      CAP_MEMORY,         CAP_CLASSIC,  CAP_ECHO_LESS,
+                                      CAP_CASCADE_MEMORY, CAP_ECHO_MORE};
 static const uint8_t caps_any[] = {CAP_CLASSIC, CAP_TRIP,         CAP_MEMORY,
                                    CAP_SLOPE,   CAP_CLASSIC_MORE, CAP_TRIP_LESS};
 
@@ -186,7 +187,9 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
   const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
   const uint8_t *delay = delays[n % size / caps];
-  const unsigned mix = mixes(problem) ? n / size % MIXES : problem->may_split ? MIX_SPLIT : MIX_WHOLE;
+  const unsigned mix = mixes(problem)       ? n / size % MIXES
+                       : problem->may_split ? MIX_SPLIT
+                                            : MIX_WHOLE;
   if (worker->is_single) {
     set_warmups(problem, worker->tried);
   }

@@ -318,9 +318,8 @@ enum weft_status weft_stage_feeds_end(struct weft_stage_feeds *feeds, bool want_
     *head = (struct weft_head_result){.stage = feed->stage->stage,
                                       .losses = want_losses ? feed->stage->losses : NULL};
     if (want_outputs) {
-      WEFT_TRY(name_stage(feed,
-                          weft_batch_merge_run(&feed->outputs, feed->merges, &head->outputs, error),
-                          error));
+      WEFT_TRY(name_stage(
+          feed, weft_batch_merge_run(&feed->outputs, feed->merges, &head->outputs, error), error));
     }
   }
   assert(h == feeds->loss_count && h > 0);

@@ -65,15 +65,15 @@ TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_s
   if (forward) {
     const uint32_t inputs = stage->is_source ? 0 : in_ports(stage, pair);
     for (uint32_t n = 0; n < inputs && status == WEFT_OK; n++) {
-      status = await_message(executor, sub, &stage->ports[n],
-                             sub->held->ports[n].activation, true, error);
+      status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation, true,
+                             error);
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
     for (uint32_t k = 0; k < out_ports(stage, pair) && status == WEFT_OK; k++) {
       const uint32_t n = first_out(stage, pair) + k;
       if (stage->ports[n].gradients != NULL) {
-        status = await_message(executor, sub, &stage->ports[n],
-                               sub->held->ports[n].gradient, false, error);
+        status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient, false,
+                               error);
       }
     }
   }
@@ -124,9 +124,9 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
   if (forward) {
     for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
       const uint32_t n = first_out(stage, pair) + k;
-      const enum weft_status status = take_buffer(executor, stage, &stage->ports[n],
-                                                  stage->ports[n].activations,
-                                                  &sub->held->ports[n].activation, error);
+      const enum weft_status status =
+          take_buffer(executor, stage, &stage->ports[n], stage->ports[n].activations,
+                      &sub->held->ports[n].activation, error);
       if (status != WEFT_OK) {
         return status;
       }

@@ -43,9 +43,9 @@ struct weft_row_port {
 struct weft_row_stage {
   uint32_t first_backward, last_backward; /* records, or WEFT_RECORD_NONE */
   bool has_backward;
-  bool splits;    /* has I or W */
-  bool shards;    /* has UNSHARD */
-  uint32_t slots; /* microbatches between forward and last backward, at most */
+  bool splits;         /* has I or W */
+  bool shards;         /* has UNSHARD */
+  uint32_t slots;      /* microbatches between forward and last backward, at most */
   uint32_t in_count;   /* at least 1, */
   uint32_t port_count; /* so at least 2 */
   uint32_t first_port; /* of row->ports */

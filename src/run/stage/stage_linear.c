@@ -178,8 +178,8 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
   if (count == 0) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_SQUARE_LOSS, 1, parameters,
-                              call->stream, error));
+  WEFT_TRY(weft_kernel_launch(linear->device, WEFT_KERNEL_SQUARE_LOSS, 1, parameters, call->stream,
+                              error));
   if (call->output_grads->count == 0) {
     return WEFT_OK;
   }

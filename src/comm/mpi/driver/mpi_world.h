@@ -171,7 +171,7 @@ struct weft_mpi_world {
 
   struct weft_arena table_arena; /* of what has rank_count items */
   struct weft_mpi_peer *peers;   /* [rank_count] */
-  struct pollfd *processes;    /* [process_count] of peers on this host that live */
+  struct pollfd *processes;      /* [process_count] of peers on this host that live */
   uint32_t *process_rank;
   uint32_t process_count;
   int status_file;
