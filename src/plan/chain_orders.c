@@ -132,6 +132,7 @@ static uint32_t *write_op(const struct weft_problem *chain, uint32_t stage,
 void weft_chain_order_write(const struct weft_problem *chain, const struct weft_order *from,
                             const uint32_t *stages, const struct weft_graph_problem *problem,
                             struct weft_graph_order *to) {
+  assert(from->ops != NULL && to->ops != NULL && to->whole != NULL);
   const uint32_t m = chain->microbatch_count, v = chain->stages_per_rank;
   memset(to->whole, 0, (size_t)problem->stage_count * m);
   for (uint32_t r = 0; r < chain->rank_count; r++) {
@@ -184,6 +185,7 @@ static void read_order(const struct weft_graph_problem *problem,
 
 void weft_chain_take(struct weft_graph_incumbent *incumbent, struct weft_graph_order *draft,
                      const struct weft_incumbent *chain) {
+  assert(incumbent->best.ops != NULL && draft->ops != NULL);
   if (chain->value != WEFT_NEVER &&
       weft_graph_incumbent_is_beaten(incumbent, chain->value, chain->span_sum)) {
     weft_chain_order_write(chain->problem, &chain->best, NULL, incumbent->problem, draft);
@@ -192,6 +194,7 @@ void weft_chain_take(struct weft_graph_incumbent *incumbent, struct weft_graph_o
 }
 
 void weft_chain_give(struct weft_graph_incumbent *incumbent, struct weft_incumbent *chain) {
+  assert(incumbent != NULL && chain->draft.ops != NULL);
   chain->evaluated += incumbent->evaluated;
   chain->moves += incumbent->moves;
   chain->move_ns += incumbent->move_ns;

@@ -17,6 +17,7 @@ static int order_of(double a, double b) {
 
 int weft_comparison_order(const struct weft_comparison_entry *a,
                           const struct weft_comparison_entry *b) {
+  assert(a != NULL && b != NULL);
   if (a->fits != b->fits) {
     return a->fits ? -1 : 1;
   }

@@ -150,6 +150,7 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
 }
 
 int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation) {
+  assert(evaluation->position != NULL);
   const struct weft_problem *problem = evaluation->problem;
   int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {

@@ -24,6 +24,7 @@ enum weft_status weft_incumbent_init_bound(struct weft_incumbent *incumbent,
 
 enum weft_status weft_incumbent_init(struct weft_incumbent *incumbent,
                                      const struct weft_problem *problem, struct weft_error *error) {
+  assert(problem != NULL);
   return weft_incumbent_init_bound(incumbent, problem,
                                    weft_problem_bound(problem, problem->objective), error);
 }

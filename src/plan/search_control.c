@@ -31,6 +31,7 @@ void weft_search_control_start(struct weft_search_control *control,
 }
 
 bool weft_search_control_has_time(const struct weft_search_control *control, double needed) {
+  assert(control != NULL);
   const double limit = control->request->time_limit;
   return limit <= 0 || seconds() - control->started + needed < limit;
 }
@@ -59,6 +60,7 @@ void weft_search_control_set_reserve(struct weft_search_control *control, double
 }
 
 void weft_search_control_note_order(struct weft_search_control *control) {
+  assert(control != NULL);
   if (control != NULL && control->first_order == 0) {
     control->first_order = seconds() - control->started;
   }

@@ -23,6 +23,7 @@
  * ones, in which I and W take the least time that either kind allows: a whole backward is an I and
  * a W right after it. */
 int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage) {
+  assert(stage < problem->stage_count);
   const int64_t *time = problem->stages[stage].time;
   switch (problem->backward) {
     case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_I];
@@ -32,6 +33,7 @@ int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage) {
 }
 
 int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
+  assert(stage < problem->stage_count);
   const int64_t *time = problem->stages[stage].time;
   switch (problem->backward) {
     case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_W];
@@ -42,6 +44,7 @@ int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
 }
 
 int64_t weft_paths_after(const struct weft_problem *problem, uint32_t stage) {
+  assert(stage < problem->stage_count);
   const struct weft_problem_stage *at = &problem->stages[stage];
   switch (problem->backward) {
     case WEFT_BACKWARD_SPLIT: return at->held_after;

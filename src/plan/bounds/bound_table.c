@@ -38,6 +38,7 @@ static void hand_out(struct weft_state_table *table) {
 }
 
 uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t rank) {
+  assert(rank < table->problem->rank_count);
   const struct weft_line_profiles *profiles = &table->profiles[rank];
   return ((uint64_t)table->count + 1) * profiles->offset[profiles->count];
 }
@@ -481,6 +482,7 @@ bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_
 
 struct weft_state_table_at weft_state_table_begin(const struct weft_state_table *table,
                                                   uint32_t rank) {
+  assert(rank < table->problem->rank_count);
   return (struct weft_state_table_at){.profile = table->profiles[rank].start};
 }
 
@@ -517,6 +519,7 @@ static size_t cells_of(const struct weft_state_table *table, uint32_t rank) {
 
 bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
                                 const struct weft_state_table *table, uint32_t rank) {
+  assert(kept != NULL && rank < table->problem->rank_count);
   const struct weft_allocator *allocator = table->problem->allocator;
   const size_t size = (size_t)weft_state_table_size(table, rank), cells = cells_of(table, rank);
   kept->latest = weft_array_allocate(allocator, size, sizeof *kept->latest);

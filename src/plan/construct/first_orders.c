@@ -1,4 +1,6 @@
 /* The first orders of a problem: those of all constructors that take little time. */
+#include <assert.h>
+
 #include "plan/incumbent.h"
 
 typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
@@ -31,6 +33,7 @@ static enum weft_status construct_unmixed(struct weft_incumbent *incumbent,
 }
 
 enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct weft_error *error) {
+  assert(incumbent->draft.ops != NULL);
   if (incumbent->problem->backward == WEFT_BACKWARD_MIXED) {
     WEFT_TRY(construct_unmixed(incumbent, WEFT_BACKWARD_SPLIT, error));
     return construct_unmixed(incumbent, WEFT_BACKWARD_WHOLE, error);

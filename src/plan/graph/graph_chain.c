@@ -258,6 +258,7 @@ enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_
 bool weft_graph_chain_order(const struct weft_graph_chain *chain,
                             const struct weft_graph_problem *problem,
                             struct weft_graph_order *order) {
+  assert(problem != NULL && order->ops != NULL);
   if (!chain->exists || !chain->has_all || chain->incumbent.value == WEFT_NEVER) {
     return false;
   }

@@ -34,6 +34,7 @@ static uint32_t leaf_count(uint32_t ranks) {
 enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *scheduler,
                                            const struct weft_graph_problem *problem,
                                            struct weft_arena *arena, struct weft_error *error) {
+  assert(scheduler != NULL && problem != NULL && problem->rank_count > 0);
   const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
   scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
@@ -462,6 +463,7 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
 
 struct weft_graph_rule weft_graph_classic_rule(const struct weft_graph_problem *problem,
                                                uint32_t stage) {
+  assert(stage < problem->stage_count);
   const uint32_t m = problem->microbatch_count, height = problem->height[stage];
   const uint32_t cap = height < m ? height + 1 : m;
   return (struct weft_graph_rule){.warmup = cap,
@@ -484,6 +486,7 @@ static void append(const struct weft_graph_problem *problem, struct weft_graph_c
  * their activations at the same time. */
 void weft_graph_serial(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
                        struct weft_graph_order *order) {
+  assert(problem != NULL && clock != NULL && order->ops != NULL);
   const struct weft_graph *graph = problem->graph;
   const uint32_t n = problem->stage_count, m = problem->microbatch_count;
   uint32_t *missing = clock->scratch, *ready = clock->scratch + n; /* gradients; stages, a stack */

@@ -354,6 +354,7 @@ static int64_t least_of(const struct weft_graph_problem *problem, uint32_t rank,
 
 enum weft_status weft_graph_least(const struct weft_graph_problem *problem,
                                   struct weft_graph_least *least, struct weft_error *error) {
+  assert(problem != NULL && least != NULL);
   struct memory_search search;
   int64_t excess = INT64_MIN;
   WEFT_TRY(search_init(&search, problem, error));

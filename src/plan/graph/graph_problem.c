@@ -16,6 +16,7 @@ enum { OPS_MAX = 1 << 24 };
 
 enum weft_status weft_graph_check(const struct weft_search_request *request,
                                   const uint32_t *rank_of, struct weft_error *error) {
+  assert(request->graph != NULL && rank_of != NULL);
   const struct weft_graph *graph = request->graph;
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     if (rank_of[s] >= request->ranks) {
@@ -182,6 +183,7 @@ void weft_graph_problem_finish(struct weft_graph_problem *problem) {
 enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
                                        const struct weft_graph_problem *problem,
                                        struct weft_arena *arena, struct weft_error *error) {
+  assert(clock != NULL && problem != NULL && arena != NULL);
   const uint32_t n = problem->stage_count, p = problem->rank_count;
   const size_t channels = 2 * (size_t)problem->graph->edge_count;
   *clock = (struct weft_graph_clock){
@@ -199,6 +201,7 @@ enum weft_status weft_graph_clock_init(struct weft_graph_clock *clock,
 
 void weft_graph_clock_reset(const struct weft_graph_problem *problem,
                             struct weft_graph_clock *clock) {
+  assert(problem != NULL && clock->done != NULL);
   const uint32_t p = problem->rank_count;
   memset(clock->free, 0, 2 * (size_t)problem->graph->edge_count * sizeof *clock->free);
   memset(clock->done, 0, (size_t)problem->stage_count * WEFT_GRAPH_KINDS * sizeof *clock->done);
@@ -232,6 +235,7 @@ static uint32_t wake(const struct weft_graph_problem *problem, struct weft_graph
 
 int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
                                    struct weft_graph_clock *clock) {
+  assert(problem != NULL && clock->at != NULL);
   int64_t first = INT64_MAX, last = 0;
   clock->span = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -251,6 +255,7 @@ int64_t weft_graph_clock_summarise(const struct weft_graph_problem *problem,
 
 int64_t weft_graph_evaluate(const struct weft_graph_problem *problem,
                             struct weft_graph_clock *clock, const struct weft_graph_order *order) {
+  assert(clock->arrivals != NULL && order->ops != NULL);
   const uint32_t m = problem->microbatch_count;
   uint32_t count = 0;
   weft_graph_clock_reset(problem, clock);
@@ -282,6 +287,7 @@ int64_t weft_graph_evaluate(const struct weft_graph_problem *problem,
 
 int64_t weft_graph_peak(const struct weft_graph_problem *problem,
                         const struct weft_graph_order *order, uint32_t rank, uint32_t *done) {
+  assert(rank < problem->rank_count && order->ops != NULL && done != NULL);
   int64_t held = 0, peak = 0;
   for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
     memset(&done[(size_t)problem->stage_of[k] * WEFT_GRAPH_KINDS], 0,
@@ -304,6 +310,7 @@ int64_t weft_graph_peak(const struct weft_graph_problem *problem,
 
 bool weft_graph_fits(const struct weft_graph_problem *problem, const struct weft_graph_order *order,
                      uint32_t *done) {
+  assert(problem != NULL && order != NULL && done != NULL);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t peak = weft_graph_peak(problem, order, r, done);
     if (peak < 0 || peak > problem->limit[r]) {
@@ -318,6 +325,7 @@ bool weft_graph_fits(const struct weft_graph_problem *problem, const struct weft
 enum weft_status weft_graph_order_table(const struct weft_graph_problem *problem,
                                         const struct weft_graph_order *order,
                                         struct weft_program **out, struct weft_error *error) {
+  assert(order->ops != NULL && out != NULL);
   struct weft_program_builder rows;
   const size_t counters = (size_t)problem->stage_count * WEFT_GRAPH_KINDS;
   uint32_t *done = weft_array_allocate_zero(problem->allocator, counters, sizeof *done);

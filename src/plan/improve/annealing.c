@@ -45,6 +45,7 @@ static bool has_ops_without_time(const struct weft_graph_problem *problem) {
 }
 
 enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_error *error) {
+  assert(worker->incumbent.problem != NULL);
   const struct weft_graph_problem *problem = worker->incumbent.problem;
   if (worker->has_evaluator || weft_graph_op_count(problem) > EVALUATOR_OPS_MAX) {
     return WEFT_OK;

@@ -318,6 +318,7 @@ static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
 }
 
 bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_graph_order *order) {
+  assert(order->ops != NULL && evaluator->waiting_count == 0);
   const struct weft_graph_problem *problem = evaluator->problem;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
   const int64_t value = weft_graph_evaluate(problem, &evaluator->clock, order);
@@ -550,6 +551,7 @@ static bool flip(struct weft_evaluator *evaluator, uint32_t backward, uint32_t w
 }
 
 void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_move *move) {
+  assert(evaluator->waiting_count == 0 && move != NULL);
   uint32_t backward, weight;
   undo_times(evaluator);
   if (move->from != move->to) {
@@ -655,6 +657,7 @@ static uint32_t find_last(const struct weft_evaluator *evaluator) {
 
 uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
                                  uint32_t room) {
+  assert(positions != NULL && room > 0);
   const struct weft_graph_problem *problem = evaluator->problem;
   uint32_t count = 0, n = find_last(evaluator);
   while (n != NONE && count < room) {

@@ -38,6 +38,7 @@ static enum weft_status copy_costs(const struct weft_allocator *allocator,
 }
 
 void weft_stage_costs_slow_down(struct weft_stage_costs *stage, double factor) {
+  assert(stage != NULL);
   const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
   stage->f *= factor;
   stage->i *= factor;
@@ -284,6 +285,7 @@ static enum weft_status list_usual(struct weft_plan_layouts *layouts,
 
 enum weft_status weft_plan_check_factors(const struct weft_search_request *request,
                                          struct weft_error *error) {
+  assert(request != NULL);
   for (uint32_t r = 0; request->rank_factors != NULL && r < request->ranks; r++) {
     if (!(request->rank_factors[r] > 0 && request->rank_factors[r] <= FACTOR_MAX)) {
       return weft_fail(error, WEFT_ERR_USAGE, "1 is as fast as the costs say",
@@ -339,6 +341,7 @@ enum weft_status weft_plan_layouts_extend(struct weft_plan_layouts *layouts,
 
 bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
                                     const struct weft_search_request *request) {
+  assert(layouts->list != NULL && request != NULL);
   uint32_t stages = 0;
   for (uint32_t n = 0; n < layouts->count; n++) {
     const uint32_t own = layouts->list[n].costs->stage_count;
@@ -350,6 +353,7 @@ bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
 
 double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
                                const struct weft_search_request *request) {
+  assert(layouts->list != NULL && request != NULL);
   uint32_t shapes = part_count(request) > 0;
   for (uint32_t n = 1; n < layouts->count && shapes > 0; n++) {
     const struct weft_shape *a = &layouts->list[n - 1].shape, *b = &layouts->list[n].shape;

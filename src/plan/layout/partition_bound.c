@@ -27,6 +27,7 @@
 #define RANGES_MAX 1e6
 
 double weft_all_reduce_time(const struct weft_search_request *request, double size) {
+  assert(request != NULL);
   const struct weft_all_reduce_costs *costs = &request->costs->all_reduce;
   const double d = request->replicas;
   if (d < 2) {
@@ -51,11 +52,13 @@ static bool are_gradients_specified(const struct weft_costs *costs) {
 }
 
 double weft_gradients_to_reduce(const struct weft_costs *costs, uint32_t stage) {
+  assert(costs != NULL);
   return gradients_of(weft_costs_of(costs, stage), are_gradients_specified(costs));
 }
 
 double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
                           const struct weft_costs *costs) {
+  assert(shape != NULL && costs != NULL);
   const bool specified = are_gradients_specified(costs);
   double most = 0;
   for (uint32_t r = 0; r < shape->ranks && request->replicas > 1; r++) {
