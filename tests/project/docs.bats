@@ -28,8 +28,6 @@ not_run=(
   "make install PREFIX=\$HOME/weft"
   "export PATH=\$HOME/weft/bin:\$PATH PKG_CONFIG_PATH=\$HOME/weft/lib/pkgconfig"
   "cc example.c \$(pkg-config --cflags --libs weft)"
-  "cc examples/mpi_trainer.c \$(pkg-config --cflags --libs weft-run) -o mpi_trainer"
-  "mpirun -n 4 ./mpi_trainer"
   'python3 examples/pytorch_costs.py --layers 2,1,1,1 -o measured.json'
   'python3 examples/pytorch_costs.py --layers 2,1,1,1 --steps 20 --table alike.csv'
   'mpirun -n 4 weft run zbv.csv'

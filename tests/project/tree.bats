@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # The tree itself: folders stay small, file names are unique, the README stays short, and the
-# private words of version 0.1 do not come back (docs/glossary.md has the field's words).
+# private words of version 0.1 do not come back (docs/language.md has the field's words).
 bats_require_minimum_version 1.5.0
 
 setup() { cd "$WEFT_SOURCE_DIR" || return 1; }
