@@ -1,4 +1,4 @@
-/* A rank's memory over time in columns. */
+/* A rank's memory over time. */
 #include "render/memory_columns.h"
 
 #include <assert.h>
@@ -6,8 +6,39 @@
 
 #include <weft/support.h>
 
-static enum weft_status prepare(struct weft_memory_columns *columns, size_t point_count,
-                                struct weft_error *error) {
+/* The points are as many as there is room for at first try, or fewer: those of
+ * one time become one. */
+enum weft_status weft_rank_curve_read(struct weft_rank_curve *curve,
+                                      const struct weft_picture *picture, uint32_t rank,
+                                      struct weft_error *error) {
+  assert(rank < picture->simulation->program->rank_count);
+  curve->count = 0;
+  if (picture->costs == NULL) {
+    return WEFT_OK;
+  }
+  weft_memory_curve(picture->simulation, picture->costs, rank, curve->points, curve->capacity,
+                    &curve->count);
+  if (curve->count <= curve->capacity) {
+    return WEFT_OK;
+  }
+  const uint64_t wanted = curve->count;
+  weft_rank_curve_finish(curve);
+  curve->points = weft_array_allocate(curve->allocator, wanted, sizeof *curve->points);
+  if (curve->points == NULL) {
+    return weft_fail_memory(error, wanted * sizeof *curve->points);
+  }
+  curve->capacity = wanted;
+  weft_memory_curve(picture->simulation, picture->costs, rank, curve->points, wanted,
+                    &curve->count);
+  return WEFT_OK;
+}
+
+void weft_rank_curve_finish(struct weft_rank_curve *curve) {
+  weft_array_free(curve->allocator, curve->points, curve->capacity, sizeof *curve->points);
+  *curve = (struct weft_rank_curve){.allocator = curve->allocator};
+}
+
+static enum weft_status clear_sizes(struct weft_memory_columns *columns, struct weft_error *error) {
   if (columns->sizes == NULL) {
     columns->sizes =
         weft_array_allocate(columns->allocator, columns->column_count, sizeof *columns->sizes);
@@ -16,16 +47,6 @@ static enum weft_status prepare(struct weft_memory_columns *columns, size_t poin
     }
   }
   memset(columns->sizes, 0, columns->column_count * sizeof *columns->sizes);
-  if (point_count > columns->point_capacity) {
-    weft_array_free(columns->allocator, columns->points, columns->point_capacity,
-                    sizeof *columns->points);
-    columns->point_capacity = 0;
-    columns->points = weft_array_allocate(columns->allocator, point_count, sizeof *columns->points);
-    if (columns->points == NULL) {
-      return weft_fail_memory(error, point_count * sizeof *columns->points);
-    }
-    columns->point_capacity = point_count;
-  }
   return WEFT_OK;
 }
 
@@ -39,27 +60,18 @@ static void raise_sizes(struct weft_memory_columns *columns, double from, double
 
 enum weft_status weft_memory_columns_read(struct weft_memory_columns *columns, uint32_t rank,
                                           struct weft_error *error) {
-  assert(rank < columns->picture->simulation->program->rank_count);
   const struct weft_picture *picture = columns->picture;
-  uint64_t count = 0;
-  if (picture->costs != NULL) {
-    weft_memory_curve(picture->simulation, picture->costs, rank, NULL, 0, &count);
-  }
-  WEFT_TRY(prepare(columns, (size_t)count, error));
-  if (count == 0) {
-    return WEFT_OK;
-  }
-  weft_memory_curve(picture->simulation, picture->costs, rank, columns->points, count, &count);
+  columns->curve.allocator = columns->allocator;
+  WEFT_TRY(clear_sizes(columns, error));
+  WEFT_TRY(weft_rank_curve_read(&columns->curve, picture, rank, error));
+  const struct weft_rank_curve *curve = &columns->curve;
   const double ticks = picture->simulation->ticks_per_unit;
-  double from =
-      weft_extent_column(&columns->extent, columns->points[0].at * ticks, columns->column_count);
-  for (uint64_t i = 0; i < count; i++) {
-    const double to = i + 1 == count
-                          ? columns->column_count
-                          : weft_extent_column(&columns->extent, columns->points[i + 1].at * ticks,
-                                               columns->column_count);
-    raise_sizes(columns, from, to, columns->points[i].size);
-    from = to;
+  double to = columns->column_count;
+  for (uint64_t i = curve->count; i > 0; i--) {
+    const double from = weft_extent_column(&columns->extent, curve->points[i - 1].at * ticks,
+                                           columns->column_count);
+    raise_sizes(columns, from, to, curve->points[i - 1].size);
+    to = from;
   }
   return WEFT_OK;
 }
@@ -76,9 +88,6 @@ double weft_memory_share(double size, double peak) {
 void weft_memory_columns_finish(struct weft_memory_columns *columns) {
   weft_array_free(columns->allocator, columns->sizes, columns->column_count,
                   sizeof *columns->sizes);
-  weft_array_free(columns->allocator, columns->points, columns->point_capacity,
-                  sizeof *columns->points);
+  weft_rank_curve_finish(&columns->curve);
   columns->sizes = NULL;
-  columns->points = NULL;
-  columns->point_capacity = 0;
 }

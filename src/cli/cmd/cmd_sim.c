@@ -121,26 +121,17 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- Simulation ---- */
 
-/* The path is freed by predict(). */
-static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *report) {
+static int find_path(const struct weft_cli *cli, struct weft_arena *arena,
+                     struct weft_cli_sim_report *report) {
   struct weft_error error;
-  uint64_t count = 0;
-  const struct weft_simulation *simulation = report->simulation;
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, report->name, weft_critical_path(cli->allocator, simulation, NULL, 0, &count, &error),
-      &error));
+  const uint64_t most = report->simulation->event_count;
   report->has_path = true;
-  if (count == 0) {
-    return WEFT_CLI_OK;
-  }
-  report->path = weft_array_allocate(cli->allocator, count, sizeof report->path[0]);
-  if (report->path == NULL) {
-    return weft_cli_fail_memory(cli);
-  }
-  report->path_count = count;
-  return weft_cli_result(
-      cli, report->name,
-      weft_critical_path(cli->allocator, simulation, report->path, count, &count, &error), &error);
+  report->path = weft_arena_allocate(arena, most, sizeof report->path[0]);
+  WEFT_CLI_TRY(weft_cli_result(cli, report->name, weft_arena_status(arena, &error), &error));
+  return weft_cli_result(cli, report->name,
+                         weft_critical_path(cli->allocator, report->simulation, report->path, most,
+                                            &report->path_count, &error),
+                         &error);
 }
 
 /* Prints which rank needs the most, and returns the status for it. */
@@ -168,13 +159,14 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_rep
 static int complete(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                     const struct weft_cli_costs *costs, struct weft_cli_sim_report *report) {
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JITTER]) {
     WEFT_CLI_TRY(run_jitter(cli, costs, report->name,
                             weft_cli_number(arguments, WEFT_CLI_OPTION_RUNS, RUNS_DEFAULT),
                             &report->jitter));
   }
   if (arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH]) {
-    WEFT_CLI_TRY(find_path(cli, report));
+    WEFT_CLI_TRY(find_path(cli, &arena, report));
   }
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_sim_json : weft_cli_sim_text)(&text, report);
   WEFT_CLI_TRY(weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK));
@@ -203,9 +195,7 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
       cli, name,
       weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error),
       &error));
-  const int status = complete(cli, arguments, costs, &report);
-  weft_array_free(cli->allocator, report.path, report.path_count, sizeof report.path[0]);
-  return status;
+  return complete(cli, arguments, costs, &report);
 }
 
 /* ---- The command ---- */

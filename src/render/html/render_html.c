@@ -39,8 +39,8 @@
 
 #include "ir/action.h"
 #include "render/html/timeline_page.h"
+#include "render/memory_columns.h"
 #include "render/palette.h"
-#include "render/timeline.h"
 #include "sim/idle_gap.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
@@ -106,13 +106,12 @@ static void pack_real(struct packer *packer, double number) {
 
 struct page_picture {
   const struct weft_picture *picture;
-  const struct weft_allocator *allocator;
+  struct weft_arena arena;
   struct weft_links *links;
   uint32_t *event_of; /* [record]; WEFT_MATCH_NONE for bubbles */
   int64_t earliest;   /* begin of all events, in ticks: measured times may be far from 0,
                          farther than a browser's numbers are exact */
-  struct weft_memory_point *points;
-  uint64_t point_capacity;
+  struct weft_rank_curve curve;
 };
 
 static double hop_time(const struct weft_costs *costs) {
@@ -223,42 +222,21 @@ static void pack_events(struct packer *packer, const struct page_picture *page) 
   }
 }
 
-/* The points are as many as there is room for at first try, or fewer: those of
- * one time become one. */
-static enum weft_status read_curve(struct page_picture *page, uint32_t rank, uint64_t *count,
-                                   struct weft_error *error) {
-  const struct weft_picture *picture = page->picture;
-  weft_memory_curve(picture->simulation, picture->costs, rank, page->points, page->point_capacity,
-                    count);
-  if (*count <= page->point_capacity) {
-    return WEFT_OK;
-  }
-  const uint64_t wanted = *count;
-  weft_array_free(page->allocator, page->points, page->point_capacity, sizeof *page->points);
-  page->point_capacity = 0;
-  page->points = weft_array_allocate(page->allocator, wanted, sizeof *page->points);
-  if (page->points == NULL) {
-    return weft_fail_memory(error, wanted * sizeof *page->points);
-  }
-  page->point_capacity = wanted;
-  weft_memory_curve(picture->simulation, picture->costs, rank, page->points, wanted, count);
-  return WEFT_OK;
-}
-
 /* Ticks since the earliest begin; the time was made from whole ticks. */
 static int64_t ticks_at(const struct page_picture *page, double at) {
   const double ticks = at * page->picture->simulation->ticks_per_unit - (double)page->earliest;
   return ticks < 0.5 ? 0 : ticks > 9e18 ? INT64_MAX : (int64_t)(ticks + 0.5);
 }
 
-static void pack_curve(struct packer *packer, const struct page_picture *page, uint64_t count) {
+static void pack_curve(struct packer *packer, const struct page_picture *page) {
+  const struct weft_rank_curve *curve = &page->curve;
   int64_t previous = 0;
-  pack_number(packer, count);
-  for (uint64_t i = 0; i < count; i++) {
-    int64_t at = ticks_at(page, page->points[i].at);
+  pack_number(packer, curve->count);
+  for (uint64_t i = 0; i < curve->count; i++) {
+    int64_t at = ticks_at(page, curve->points[i].at);
     at = at > previous ? at : previous;
     pack_number(packer, (uint64_t)(at - previous));
-    pack_real(packer, page->points[i].size);
+    pack_real(packer, curve->points[i].size);
     previous = at;
   }
 }
@@ -266,11 +244,8 @@ static void pack_curve(struct packer *packer, const struct page_picture *page, u
 static enum weft_status pack_memory(struct packer *packer, struct page_picture *page,
                                     struct weft_error *error) {
   for (uint32_t rank = 0; rank < page->picture->simulation->program->rank_count; rank++) {
-    uint64_t count = 0;
-    if (page->picture->costs != NULL) {
-      WEFT_TRY(read_curve(page, rank, &count, error));
-    }
-    pack_curve(packer, page, count);
+    WEFT_TRY(weft_rank_curve_read(&page->curve, page->picture, rank, error));
+    pack_curve(packer, page);
   }
   return WEFT_OK;
 }
@@ -284,26 +259,17 @@ static void pack_numbers(struct packer *packer, const uint64_t *numbers, uint64_
   }
 }
 
-static enum weft_status pack_path(struct packer *packer, const struct page_picture *page,
+static enum weft_status pack_path(struct packer *packer, struct page_picture *page,
                                   struct weft_error *error) {
   const struct weft_simulation *simulation = page->picture->simulation;
-  uint64_t count = 0;
-  WEFT_TRY(weft_critical_path(page->allocator, simulation, NULL, 0, &count, error));
-  if (count > simulation->event_count) {
-    count = 0; /* events that no simulation made, in a cycle */
-  }
-  uint64_t *path = weft_array_allocate(page->allocator, count, sizeof *path);
-  if (path == NULL) {
-    return weft_fail_memory(error, count * sizeof *path);
-  }
-  uint64_t found;
-  const enum weft_status status =
-      weft_critical_path(page->allocator, simulation, path, count, &found, error);
-  if (status == WEFT_OK) {
-    pack_numbers(packer, path, count);
-  }
-  weft_array_free(page->allocator, path, count, sizeof *path);
-  return status;
+  uint64_t count;
+  uint64_t *path = weft_arena_allocate(&page->arena, simulation->event_count, sizeof *path);
+  WEFT_TRY(weft_arena_status(&page->arena, error));
+  WEFT_TRY(weft_critical_path(page->arena.allocator, simulation, path, simulation->event_count,
+                              &count, error));
+  /* More than all: events that no simulation made, in a cycle. */
+  pack_numbers(packer, path, count <= simulation->event_count ? count : 0);
+  return WEFT_OK;
 }
 
 static enum weft_status pack_picture(struct packer *packer, struct page_picture *page,
@@ -379,10 +345,8 @@ static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
 static enum weft_status number_events(struct page_picture *page, struct weft_error *error) {
   const struct weft_simulation *simulation = page->picture->simulation;
   const uint64_t records = simulation->program->action_count;
-  page->event_of = weft_array_allocate(page->allocator, records, sizeof *page->event_of);
-  if (page->event_of == NULL) {
-    return weft_fail_memory(error, records * sizeof *page->event_of);
-  }
+  page->event_of = weft_arena_allocate(&page->arena, records, sizeof *page->event_of);
+  WEFT_TRY(weft_arena_status(&page->arena, error));
   memset(page->event_of, 0xff, records * sizeof *page->event_of); /* WEFT_MATCH_NONE */
   for (uint64_t i = 0; i < simulation->event_count; i++) {
     const struct weft_event *event = &simulation->events[i];
@@ -396,7 +360,7 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
                                        struct weft_error *error) {
   const struct weft_picture *picture = page->picture;
   const struct weft_program *program = picture->simulation->program;
-  WEFT_TRY(weft_links_create(page->allocator, program, &page->links, error));
+  WEFT_TRY(weft_links_create(page->arena.allocator, program, &page->links, error));
   WEFT_TRY(number_events(page, error));
   weft_text_add(text, "{\"name\":");
   weft_add_json_string(text, picture->name != NULL ? picture->name : "");
@@ -419,12 +383,13 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
 
 static enum weft_status add_picture(const struct weft_picture *picture, struct weft_text *text,
                                     struct weft_error *error) {
-  struct page_picture page = {.picture = picture, .allocator = text->allocator};
+  struct page_picture page = {.picture = picture,
+                              .arena = {.allocator = text->allocator},
+                              .curve = {.allocator = text->allocator}};
   const enum weft_status status = add_picture_of(&page, text, error);
-  weft_array_free(page.allocator, page.points, page.point_capacity, sizeof *page.points);
-  weft_array_free(page.allocator, page.event_of, picture->simulation->program->action_count,
-                  sizeof *page.event_of);
+  weft_rank_curve_finish(&page.curve);
   weft_links_destroy(page.links);
+  weft_arena_finish(&page.arena);
   return status;
 }
 

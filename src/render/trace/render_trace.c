@@ -17,7 +17,7 @@
 
 #include "ir/action.h"
 #include "ir/program.h"
-#include "render/timeline.h"
+#include "render/memory_columns.h"
 #include "render/trace/trace_tracks.h"
 #include "sim/idle_gap.h"
 
@@ -25,6 +25,7 @@
 #define NANOSECONDS_MAX (INT64_MAX / 2)
 
 struct trace {
+  const struct weft_picture *picture;
   const struct weft_simulation *simulation;
   const struct weft_program *program;
   const struct weft_costs *costs;
@@ -32,8 +33,7 @@ struct trace {
   struct weft_text *text;
   struct weft_links *links;
   struct weft_tracks tracks;
-  struct weft_memory_point *points; /* [point_capacity], of one rank at a time */
-  size_t point_capacity;
+  struct weft_rank_curve curve;
   double ns_per_unit;
   double ns_per_tick;
   bool transfers; /* the program has SEND and RECV, which carry the flows */
@@ -233,18 +233,17 @@ static void add_flows(struct trace *trace, uint64_t record, const struct slice *
 
 /* Where several steps fall on one nanosecond, the last one counts. */
 static void add_counters(struct trace *trace, uint32_t rank) {
-  uint64_t count = 0;
-  weft_memory_curve(trace->simulation, trace->costs, rank, trace->points, trace->point_capacity,
-                    &count);
-  for (uint64_t i = 0; i < count; i++) {
-    const int64_t at = llround(trace->points[i].at * trace->ns_per_unit);
-    if (i + 1 < count && llround(trace->points[i + 1].at * trace->ns_per_unit) == at) {
+  const struct weft_rank_curve *curve = &trace->curve;
+  (void)weft_rank_curve_read(&trace->curve, trace->picture, rank, NULL); /* there is room */
+  for (uint64_t i = 0; i < curve->count; i++) {
+    const int64_t at = llround(curve->points[i].at * trace->ns_per_unit);
+    if (i + 1 < curve->count && llround(curve->points[i + 1].at * trace->ns_per_unit) == at) {
       continue;
     }
     open_event(trace, 'C', rank, WEFT_TID_COMPUTE);
     weft_text_add(trace->text, ",\"name\":\"activation memory\"");
     add_time(trace, "ts", at);
-    weft_text_addf(trace->text, ",\"args\":{\"activation\":%.12g}}", trace->points[i].size);
+    weft_text_addf(trace->text, ",\"args\":{\"activation\":%.12g}}", curve->points[i].size);
   }
 }
 
@@ -403,16 +402,17 @@ static enum weft_status check_length(const struct trace *trace, struct weft_erro
   return WEFT_OK;
 }
 
-static bool allocate_points(struct trace *trace, const struct weft_allocator *allocator) {
-  uint64_t most = 0;
-  for (uint32_t rank = 0; rank < trace->program->rank_count; rank++) {
-    uint64_t count = 0;
-    weft_memory_curve(trace->simulation, trace->costs, rank, NULL, 0, &count);
-    most = count > most ? count : most;
+/* So much that drawing needs no more. */
+static enum weft_status make_room(struct trace *trace, const struct weft_allocator *allocator,
+                                  struct weft_error *error) {
+  WEFT_TRY(weft_links_create(allocator, trace->program, &trace->links, error));
+  if (!weft_tracks_init(&trace->tracks, allocator, trace->simulation)) {
+    return weft_fail_memory(error, trace->program->action_count * sizeof(struct weft_lane));
   }
-  trace->point_capacity = (size_t)most;
-  trace->points = weft_array_allocate(allocator, trace->point_capacity, sizeof *trace->points);
-  return trace->points != NULL;
+  for (uint32_t rank = 0; rank < trace->program->rank_count; rank++) {
+    WEFT_TRY(weft_rank_curve_read(&trace->curve, trace->picture, rank, error));
+  }
+  return WEFT_OK;
 }
 
 enum weft_status weft_render_trace(const struct weft_picture *picture,
@@ -426,26 +426,24 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
   const struct weft_allocator *allocator =
       text->allocator != NULL ? text->allocator : weft_allocator_default();
   const double unit_ns = ns_per_unit(picture->costs->unit);
-  struct trace trace = {.simulation = picture->simulation,
+  struct trace trace = {.picture = picture,
+                        .simulation = picture->simulation,
                         .program = picture->simulation->program,
                         .costs = picture->costs,
                         .name = picture->name != NULL ? picture->name : "",
                         .text = text,
+                        .curve = {.allocator = allocator},
                         .ns_per_unit = unit_ns,
                         .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
                         .transfers = weft_program_has(picture->simulation->program, WEFT_OPS_SEND)};
   WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   WEFT_TRY(check_length(&trace, error));
-  WEFT_TRY(weft_links_create(allocator, trace.program, &trace.links, error));
-  enum weft_status status = WEFT_OK;
-  if (!weft_tracks_init(&trace.tracks, allocator, trace.simulation) ||
-      !allocate_points(&trace, allocator)) {
-    status = weft_fail_memory(error, trace.program->action_count * sizeof(struct weft_lane));
-  } else {
+  enum weft_status status = make_room(&trace, allocator, error);
+  if (status == WEFT_OK) {
     add_document(&trace);
     status = weft_text_status(text, error);
   }
-  weft_array_free(allocator, trace.points, trace.point_capacity, sizeof *trace.points);
+  weft_rank_curve_finish(&trace.curve);
   weft_tracks_finish(&trace.tracks);
   weft_links_destroy(trace.links);
   return status;
