@@ -105,11 +105,7 @@ void weft_bench_add_plan_json(struct weft_json *json,
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-plan/1");
   weft_json_string(json, "version", weft_version());
-  if (results->startup_ns > 0) {
-    weft_json_number(json, "startup_ns", results->startup_ns);
-  } else {
-    weft_json_null(json, "startup_ns");
-  }
+  weft_json_optional(json, "startup_ns", results->startup_ns > 0, results->startup_ns);
   weft_json_real(json, "clock_per_cpu", clock_per_cpu(results));
   weft_json_open(json, "runs", '[');
   for (size_t i = 0; i < WEFT_BENCH_SCHEDULES; i++) {

@@ -208,7 +208,7 @@ WEFT_API void weft_json_close(struct weft_json *json, char bracket);
 WEFT_API void weft_json_finish(struct weft_json *json);
 
 /* Any bytes: what controls a terminal becomes \u001b, \u202e; a byte that is no UTF-8 becomes the
- * text \xff. */
+ * text \xff. null for NULL. */
 WEFT_API void weft_json_string(struct weft_json *json, const char *key, const char *value);
 WEFT_API void weft_json_number(struct weft_json *json, const char *key, uint64_t value);
 /* null where it is not known. */

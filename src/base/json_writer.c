@@ -92,6 +92,10 @@ void weft_json_end(struct weft_json *json) {
 }
 
 void weft_json_string(struct weft_json *json, const char *key, const char *value) {
+  if (value == NULL) {
+    weft_json_null(json, key);
+    return;
+  }
   begin_value(json, key);
   add_string(json->text, value);
 }

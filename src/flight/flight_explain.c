@@ -406,11 +406,7 @@ static void write_rank(struct weft_json *json, const struct job *job, uint32_t r
   }
   weft_json_optional(json, "step", state->phase != WEFT_FLIGHT_MISSING, state->step);
   weft_json_optional(json, "peer", state->phase == WEFT_FLIGHT_WAITING, state->device.peer);
-  if (job->records[rank].name != NULL) {
-    weft_json_string(json, "file", job->records[rank].name);
-  } else {
-    weft_json_null(json, "file");
-  }
+  weft_json_string(json, "file", job->records[rank].name);
   write_actions(json, state);
   write_collectives(json, &job->records[rank]);
   weft_json_close(json, '}');

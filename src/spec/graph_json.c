@@ -325,11 +325,7 @@ void weft_graph_print(const struct weft_graph *graph, struct weft_json *json, co
   if (graph->names != NULL) {
     weft_json_open(json, "stages", '[');
     for (uint32_t s = 0; s < graph->stage_count; s++) {
-      if (graph->names[s] != NULL) {
-        weft_json_string(json, NULL, graph->names[s]);
-      } else {
-        weft_json_null(json, NULL);
-      }
+      weft_json_string(json, NULL, graph->names[s]);
     }
     weft_json_close(json, ']');
   } else {

@@ -124,11 +124,7 @@ static void add_model_object(struct weft_json *json,
   weft_json_number(json, "ranks", WEFT_BENCH_TRAIN_RANKS);
   weft_json_number(json, "blas_threads_per_rank", 1);
   weft_json_number(json, "processors", results->processors);
-  if (results->core_wanted != NULL) {
-    weft_json_string(json, "openblas_core_wanted", results->core_wanted);
-  } else {
-    weft_json_null(json, "openblas_core_wanted");
-  }
+  weft_json_string(json, "openblas_core_wanted", results->core_wanted);
   weft_json_number(json, "steps_measured", results->steps);
   weft_json_boolean(json, "checked", true);
   weft_json_exact(json, "first_loss", results->first_loss);
@@ -157,11 +153,8 @@ static void add_memory_object(struct weft_json *json, const struct weft_bench_tr
   weft_json_open(json, "memory", '{');
   weft_json_number(json, "trainer_bytes", memory->trainer_bytes);
   weft_json_number(json, "allocated_peak_bytes", memory->counted_bytes);
-  if (memory->resident_bytes > 0) {
-    weft_json_number(json, "resident_growth_bytes", memory->resident_bytes);
-  } else {
-    weft_json_null(json, "resident_growth_bytes");
-  }
+  weft_json_optional(json, "resident_growth_bytes", memory->resident_bytes > 0,
+                     memory->resident_bytes);
   weft_json_close(json, '}');
 }
 

@@ -124,11 +124,7 @@ void weft_cli_mpi_add(struct weft_text *text,
 }
 
 static void add_string(struct weft_json *json, const char *key, const char *value) {
-  if (value == NULL || value[0] == '\0') {
-    weft_json_null(json, key);
-  } else {
-    weft_json_string(json, key, value);
-  }
+  weft_json_string(json, key, value[0] != '\0' ? value : NULL);
 }
 
 void weft_cli_mpi_add_json(struct weft_json *json,
@@ -139,7 +135,7 @@ void weft_cli_mpi_add_json(struct weft_json *json,
     const struct weft_cli_mpi_trial *trial = &trials[k];
     weft_json_open(json, NULL, '{');
     weft_json_string(json, "name", trial->mpi.name);
-    add_string(json, "launcher", trial->mpi.launcher);
+    weft_json_string(json, "launcher", trial->mpi.launcher);
     if (trial->mpi.launcher != NULL && !trial->tested) {
       weft_json_null(json, "driver");
       weft_json_null(json, "ok");

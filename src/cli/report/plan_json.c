@@ -42,11 +42,7 @@ void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *
     weft_json_null(&json, "memory_limit");
   }
   weft_cli_sim_json_members(&json, &plan->prediction);
-  if (plan->costs_file != NULL) {
-    weft_json_string(&json, "costs_file", plan->costs_file);
-  } else {
-    weft_json_null(&json, "costs_file");
-  }
+  weft_json_string(&json, "costs_file", plan->costs_file);
   weft_costs_print(plan->answer->costs, &json, "costs");
   if (plan->target != NULL) {
     weft_cli_target_json(&json, plan->kind, plan->target);

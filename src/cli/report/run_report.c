@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -11,6 +12,7 @@
 #include "cli/report/sim_report.h"
 
 #define RANKS_SHOWN 32u
+
 /* ---- Reckoning ---- */
 
 /* The counted step whose makespan has as many below it as above; of an even
@@ -50,19 +52,20 @@ void weft_cli_run_report_compute(struct weft_cli_run_report *report) {
   report->actions = count_actions(report);
 }
 
-double weft_cli_run_ratio(const struct weft_cli_run_report *report) {
-  assert(report != NULL);
+/* Measured divided by simulated makespan; NAN when it is not defined. */
+static double run_ratio(const struct weft_cli_run_report *report) {
   return report->simulation != NULL && report->simulation->makespan > 0 && !report->is_null
              ? report->makespan / report->simulation->makespan
-             : -1;
+             : NAN;
 }
 
-double weft_cli_run_per_action_ns(const struct weft_cli_run_report *report) {
+/* Wall time of the step per action. */
+static double per_action_ns(const struct weft_cli_run_report *report) {
   return report->actions > 0 ? (double)report->wall_ns / (double)report->actions : 0;
 }
 
-double weft_cli_run_overhead_ns(const struct weft_cli_run_report *report) {
-  assert(report != NULL);
+/* What the run took longer than simulated, per action of the busiest rank. */
+static double overhead_ns(const struct weft_cli_run_report *report) {
   return report->actions > 0 ? (report->makespan - report->simulation->makespan) *
                                    report->per_unit / (double)report->actions
                              : 0;
@@ -97,7 +100,7 @@ static void add_head(struct weft_text *text, const struct weft_cli_run_report *r
 }
 
 static void add_comparison(struct weft_text *text, const struct weft_cli_run_report *report) {
-  const double ratio = weft_cli_run_ratio(report);
+  const double ratio = run_ratio(report);
   if (!report->is_null) {
     weft_text_addf(text, "%-10s %s\n", "costs",
                    weft_cli_scope_text(report->costs, report->execution->program).text);
@@ -109,7 +112,7 @@ static void add_comparison(struct weft_text *text, const struct weft_cli_run_rep
     return;
   }
   add_makespan(text, "simulated", report->simulation->makespan, report->unit);
-  if (ratio >= 0) {
+  if (!isnan(ratio)) {
     weft_text_addf(text, "; measured / simulated = %.4f", ratio);
   }
   weft_text_add(text, "\n");
@@ -118,16 +121,16 @@ static void add_comparison(struct weft_text *text, const struct weft_cli_run_rep
 static void add_overhead(struct weft_text *text, const struct weft_cli_run_report *report) {
   if (report->is_virtual) {
     weft_text_addf(text, "%-10s %.0f ns of real time, %" PRIu64 " actions in one thread\n",
-                   "per action", weft_cli_run_per_action_ns(report), report->actions);
+                   "per action", per_action_ns(report), report->actions);
   } else if (report->is_null) {
     weft_text_addf(text,
                    "%-10s %.0f ns: wall time of the step by the %" PRIu64
                    " actions of the busiest rank\n",
-                   "per action", weft_cli_run_per_action_ns(report), report->actions);
+                   "per action", per_action_ns(report), report->actions);
   } else if (report->simulation != NULL) {
     weft_text_addf(
         text, "%-10s %.0f ns more than simulated, of the %" PRIu64 " actions of the busiest rank\n",
-        "per action", weft_cli_run_overhead_ns(report), report->actions);
+        "per action", overhead_ns(report), report->actions);
   }
 }
 
@@ -189,24 +192,14 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
 
 /* Unknown values are null. */
 static void add_times(struct weft_json *json, const struct weft_cli_run_report *report) {
-  const double ratio = weft_cli_run_ratio(report);
+  const double ratio = run_ratio(report);
   weft_json_exact(json, "measured_makespan", report->makespan);
-  if (report->simulation != NULL) {
-    weft_json_exact(json, "simulated_makespan", report->simulation->makespan);
-  } else {
-    weft_json_null(json, "simulated_makespan");
-  }
-  if (ratio >= 0) {
-    weft_json_exact(json, "ratio", ratio);
-  } else {
-    weft_json_null(json, "ratio");
-  }
-  weft_json_real(json, "per_action_ns", weft_cli_run_per_action_ns(report));
-  if (ratio >= 0 && !report->is_virtual) {
-    weft_json_real(json, "overhead_per_action_ns", weft_cli_run_overhead_ns(report));
-  } else {
-    weft_json_null(json, "overhead_per_action_ns");
-  }
+  weft_json_exact(json, "simulated_makespan",
+                  report->simulation != NULL ? report->simulation->makespan : NAN);
+  weft_json_exact(json, "ratio", ratio);
+  weft_json_real(json, "per_action_ns", per_action_ns(report));
+  weft_json_real(json, "overhead_per_action_ns",
+                 isnan(ratio) || report->is_virtual ? NAN : overhead_ns(report));
   weft_json_open(json, "makespans", '[');
   for (uint32_t step = report->first_step; step < report->execution->step_count; step++) {
     weft_json_exact(json, NULL, (double)report->execution->makespans[step] / report->per_unit);

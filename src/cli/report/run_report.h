@@ -28,11 +28,4 @@ void weft_cli_run_report_compute(struct weft_cli_run_report *report);
 void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_report *report);
 void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report);
 
-/* Measured divided by simulated makespan; negative when it is not defined. */
-double weft_cli_run_ratio(const struct weft_cli_run_report *report);
-/* Wall time of the step per action. */
-double weft_cli_run_per_action_ns(const struct weft_cli_run_report *report);
-/* What the run took longer than simulated, per action of the busiest rank. */
-double weft_cli_run_overhead_ns(const struct weft_cli_run_report *report);
-
 #endif
