@@ -13,9 +13,9 @@
 #include "cli/args/option_parser.h"
 #include "cli/args/suggest.h"
 #include "cli/cli_program.h"
-#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/io/picture_file.h"
 #include "cli/job.h"
 #include "cli/scoped.h"
 

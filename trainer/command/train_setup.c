@@ -127,7 +127,7 @@ static int refuse_measuring(const struct weft_cli *cli,
 
 static int check_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  if (path == NULL || weft_cli_picture_of(path) != WEFT_CLI_RUN_NO_PICTURE) {
+  if (path == NULL || weft_cli_picture_of(path) != WEFT_CLI_NO_PICTURE) {
     return WEFT_CLI_OK;
   }
   return weft_cli_usage(cli, "the report goes to standard output; --log FILE keeps it",

@@ -14,10 +14,10 @@
 #include "cli/cmd/pareto.h"
 #include "cli/cmd/plan_command.h"
 #include "cli/cmd/plan_progress.h"
-#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
+#include "cli/io/picture_file.h"
 #include "cli/scoped.h"
 
 /* Name in --for of a table that goes to standard output. */

@@ -310,7 +310,7 @@ static int draw(const struct run *run, const struct weft_cli_run_report *report,
 
 /* On mpi all ranks come here, and rank 0 reports. */
 static int write_report(const struct run *run, struct weft_cli_execution *execution) {
-  const enum weft_cli_run_picture kind = weft_cli_run_picture_of(run->arguments);
+  const enum weft_cli_picture kind = weft_cli_run_picture_of(run->arguments);
   WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
   WEFT_SCOPED_TEXT comm = {.allocator = run->cli->allocator};
   struct weft_cli_run_report report;
@@ -321,7 +321,7 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
           .posted = !weft_send_model_info(execution->comm)->row_waits},
       &comm);
   fill_report(run, execution, &comm, &report);
-  if (run->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
+  if (run->job != NULL && kind != WEFT_CLI_NO_PICTURE &&
       weft_cli_execution_collect(execution, report.step, &error) < 0) {
     return fail_run(run, execution, &error);
   }
@@ -334,7 +334,7 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
   }
   (run->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
       &text, &report);
-  return kind == WEFT_CLI_RUN_NO_PICTURE
+  return kind == WEFT_CLI_NO_PICTURE
              ? weft_cli_write_output(run->cli, run->arguments, &text, WEFT_CLI_OK)
              : draw(run, &report, &text);
 }
@@ -350,7 +350,7 @@ static int execute(struct run *run) {
       .cuda = run->cuda,
       .eager = run->arguments->given[WEFT_CLI_OPTION_EAGER],
       .job = run->job,
-      .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_RUN_NO_PICTURE,
+      .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_NO_PICTURE,
       .says_progress = true};
   set_up(run, &execution);
   weft_launch_signals_begin();

@@ -2,16 +2,14 @@
  * with --grid the grid of steps and ranks. */
 #include <assert.h>
 #include <string.h>
-#include <strings.h>
 
-#include <weft/render.h>
 #include <weft/support.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
+#include "cli/io/picture_file.h"
 #include "cli/io/timeline_input.h"
 #include "cli/scoped.h"
 
@@ -40,32 +38,23 @@ static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments
 
 /* ---- Kinds of pictures ---- */
 
-enum kind { KIND_GRID, KIND_TEXT, KIND_SVG, KIND_HTML, KIND_TRACE };
-
-static const struct {
-  const char *ending;
-  enum kind kind;
-} endings[] = {{".svg", KIND_SVG}, {".html", KIND_HTML}, {".json", KIND_TRACE}};
-
-/* The kind that -o asks for. */
+/* The kind that -o asks for; NO_PICTURE is text. */
 static int choose_kind(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       enum kind *kind) {
+                       enum weft_cli_picture *kind) {
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  *kind = arguments->given[WEFT_CLI_OPTION_GRID] ? KIND_GRID : KIND_TEXT;
-  if (*kind == KIND_GRID && path != NULL && weft_cli_is_picture(path)) {
+  const bool grid = arguments->given[WEFT_CLI_OPTION_GRID];
+  *kind = WEFT_CLI_NO_PICTURE;
+  if (grid && path != NULL && weft_cli_is_picture(path)) {
     return weft_cli_usage(cli, "leave --grid out to draw a timeline, or give a name such as x.txt",
                           "'%s' is the name of a picture or page, and --grid writes text",
                           weft_cli_quoted(path).text);
   }
-  if (*kind == KIND_GRID || path == NULL || strcmp(path, "-") == 0) {
+  if (grid || path == NULL || strcmp(path, "-") == 0) {
     return WEFT_CLI_OK;
   }
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(endings); i++) {
-    const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
-    if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
-      *kind = endings[i].kind;
-      return WEFT_CLI_OK;
-    }
+  *kind = weft_cli_picture_of(path);
+  if (*kind != WEFT_CLI_NO_PICTURE) {
+    return WEFT_CLI_OK;
   }
   return weft_cli_usage(cli, "without -o the timeline is drawn as text, on standard output",
                         "-o '%s' has an unknown ending: expected a name that ends in .svg "
@@ -75,23 +64,24 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
 
 #define KIND_BIT(kind) (1u << (kind))
 
-/* Options without an effect are refused. */
+/* Options without an effect are refused; the grid has none of these. */
 static const struct {
   enum weft_cli_option_id option;
-  unsigned kinds; /* that it is for */
+  unsigned kinds; /* of timelines that it is for */
   const char *hint;
 } restrictions[] = {
-    {WEFT_CLI_OPTION_WIDTH, KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG),
+    {WEFT_CLI_OPTION_WIDTH, KIND_BIT(WEFT_CLI_NO_PICTURE) | KIND_BIT(WEFT_CLI_SVG),
      "--width is for the timeline in the terminal and for -o x.svg"},
-    {WEFT_CLI_OPTION_DARK, KIND_BIT(KIND_SVG), "--dark is for -o x.svg"},
-    {WEFT_CLI_OPTION_COLOUR_BY, KIND_BIT(KIND_SVG) | KIND_BIT(KIND_HTML),
+    {WEFT_CLI_OPTION_DARK, KIND_BIT(WEFT_CLI_SVG), "--dark is for -o x.svg"},
+    {WEFT_CLI_OPTION_COLOUR_BY, KIND_BIT(WEFT_CLI_SVG) | KIND_BIT(WEFT_CLI_HTML),
      "--colour-by is for -o x.svg and -o x.html"},
     {WEFT_CLI_OPTION_TITLE,
-     KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG) | KIND_BIT(KIND_HTML) | KIND_BIT(KIND_TRACE),
+     KIND_BIT(WEFT_CLI_NO_PICTURE) | KIND_BIT(WEFT_CLI_SVG) | KIND_BIT(WEFT_CLI_HTML) |
+         KIND_BIT(WEFT_CLI_TRACE),
      "the grid has no title"},
-    {WEFT_CLI_OPTION_NO_TITLE, KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG),
+    {WEFT_CLI_OPTION_NO_TITLE, KIND_BIT(WEFT_CLI_NO_PICTURE) | KIND_BIT(WEFT_CLI_SVG),
      "--no-title is for the timeline in the terminal and for -o x.svg"},
-    {WEFT_CLI_OPTION_ALL_RANKS, KIND_BIT(KIND_TEXT),
+    {WEFT_CLI_OPTION_ALL_RANKS, KIND_BIT(WEFT_CLI_NO_PICTURE),
      "--all-ranks is for the timeline in the terminal; files have all ranks"},
 };
 
@@ -106,14 +96,15 @@ static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, co
 }
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         enum kind kind) {
+                         enum weft_cli_picture kind) {
+  const bool grid = arguments->given[WEFT_CLI_OPTION_GRID];
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(restrictions); i++) {
-    const bool fits = (restrictions[i].kinds & KIND_BIT(kind)) != 0;
+    const bool fits = !grid && (restrictions[i].kinds & KIND_BIT(kind)) != 0;
     if (arguments->given[restrictions[i].option] && !fits) {
       return refuse(cli, restrictions[i].option, restrictions[i].hint);
     }
   }
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(timed) && kind == KIND_GRID; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(timed) && grid; i++) {
     if (arguments->given[timed[i]]) {
       return refuse(cli, timed[i], "the grid has steps and no times; leave out --grid");
     }
@@ -127,7 +118,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                           arguments->operand_count > 1 ? "--title is for one timeline"
                                                        : "--title and --no-title contradict");
   }
-  if (arguments->operand_count > 1 && kind != KIND_HTML) {
+  if (arguments->operand_count > 1 && kind != WEFT_CLI_HTML) {
     return weft_cli_usage(cli, "for example: weft show A.csv B.csv -o both.html",
                           "two tables are drawn side by side only in a page, -o x.html");
   }
@@ -138,11 +129,11 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 
 /* Text is as wide as the terminal, if that is known and within reason. */
 static uint32_t choose_width(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                             enum kind kind) {
+                             enum weft_cli_picture kind) {
   if (arguments->given[WEFT_CLI_OPTION_WIDTH]) {
     return (uint32_t)arguments->numbers[WEFT_CLI_OPTION_WIDTH];
   }
-  if (kind != KIND_TEXT || cli->columns == 0) {
+  if (kind != WEFT_CLI_NO_PICTURE || cli->columns == 0) {
     return 0;
   }
   return cli->columns < COLUMNS_MIN   ? COLUMNS_MIN
@@ -150,33 +141,20 @@ static uint32_t choose_width(const struct weft_cli *cli, const struct weft_cli_a
                                       : cli->columns;
 }
 
-static enum weft_status render(enum kind kind, const struct weft_cli_timelines *timelines,
-                               const struct weft_render_options *options, struct weft_text *text,
-                               struct weft_error *error) {
-  const struct weft_picture *picture = &timelines->pictures[0];
-  switch (kind) {
-    case KIND_SVG: return weft_render_svg(picture, options, text, error);
-    case KIND_HTML:
-      return weft_render_html(timelines->pictures, timelines->count, options, text, error);
-    case KIND_TRACE: return weft_render_trace(picture, options, text, error);
-    default: return weft_render_text(picture, options, text, error);
-  }
-}
-
 static int show_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          enum kind kind) {
+                          enum weft_cli_picture kind) {
   WEFT_SCOPED_BY(weft_cli_timelines_finish) struct weft_cli_timelines timelines = {.count = 0};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_render_options options = weft_render_options_default();
   struct weft_error error;
   WEFT_CLI_TRY(weft_cli_timelines_read(cli, arguments, &timelines));
   const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
-  if (nameless && (kind == KIND_TEXT || kind == KIND_SVG)) {
+  if (nameless && (kind == WEFT_CLI_NO_PICTURE || kind == WEFT_CLI_SVG)) {
     timelines.pictures[0].name = NULL; /* "standard input" is no title */
   }
   if (arguments->given[WEFT_CLI_OPTION_TITLE]) {
     timelines.pictures[0].name = arguments->texts[WEFT_CLI_OPTION_TITLE];
-  } else if (arguments->given[WEFT_CLI_OPTION_NO_TITLE] && kind == KIND_TEXT) {
+  } else if (arguments->given[WEFT_CLI_OPTION_NO_TITLE] && kind == WEFT_CLI_NO_PICTURE) {
     timelines.pictures[0].name = NULL;
   }
   options.bare = arguments->given[WEFT_CLI_OPTION_NO_TITLE];
@@ -185,19 +163,21 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
     print_note(cli, timelines.pictures[k].simulation->program);
   }
   options.width = choose_width(cli, arguments, kind);
-  options.colour = kind == KIND_TEXT && weft_cli_colours_data(cli, arguments);
+  options.colour = kind == WEFT_CLI_NO_PICTURE && weft_cli_colours_data(cli, arguments);
   options.dark = arguments->given[WEFT_CLI_OPTION_DARK];
   options.colour_by =
       arguments->choices[WEFT_CLI_OPTION_COLOUR_BY] == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, NULL, render(kind, &timelines, &options, &text, &error), &error));
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, NULL,
+      weft_cli_render(kind, timelines.pictures, timelines.count, &options, &text, &error), &error));
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
 int weft_cli_cmd_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
-  enum kind kind;
+  enum weft_cli_picture kind;
   WEFT_CLI_TRY(choose_kind(cli, arguments, &kind));
   WEFT_CLI_TRY(check_options(cli, arguments, kind));
-  return kind == KIND_GRID ? show_grid(cli, arguments) : show_timelines(cli, arguments, kind);
+  return arguments->given[WEFT_CLI_OPTION_GRID] ? show_grid(cli, arguments)
+                                                : show_timelines(cli, arguments, kind);
 }

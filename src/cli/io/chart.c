@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 enum {
   LEFT = WEFT_CLI_CHART_LEFT,
@@ -125,18 +124,7 @@ int weft_cli_chart_add_entry(struct weft_text *text, int x, const char *colour, 
   return x + 28 + 7 * (int)strlen(words) + 20;
 }
 
-/* ---- Files ---- */
-
-static bool has_ending(const char *path, const char *ending) {
-  const size_t size = strlen(path), ending_size = strlen(ending);
-  return size > ending_size && strcasecmp(path + size - ending_size, ending) == 0;
-}
-
-bool weft_cli_is_page(const char *path) { return has_ending(path, ".html"); }
-
-bool weft_cli_is_picture(const char *path) {
-  return has_ending(path, ".svg") || weft_cli_is_page(path);
-}
+/* ---- Pages ---- */
 
 void weft_cli_page_begin(struct weft_text *text, const char *title) {
   weft_text_addf(text,

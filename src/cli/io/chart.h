@@ -45,10 +45,6 @@ void weft_cli_chart_end(struct weft_text *text);
 int weft_cli_chart_add_entry(struct weft_text *text, int x, const char *colour, const char *dash,
                              const char *words);
 
-/* Whether a file name is one of a picture: x.svg, or x.html, which is a page. */
-bool weft_cli_is_picture(const char *path);
-bool weft_cli_is_page(const char *path);
-
 /* A page with a picture, and from "<pre>" on its table. */
 void weft_cli_page_begin(struct weft_text *text, const char *title);
 void weft_cli_page_end(struct weft_text *text);

@@ -4,6 +4,7 @@
 
 #include "cli/cmd/choice_command.h"
 #include "cli/io/chart.h"
+#include "cli/io/picture_file.h"
 #include "cli/io/text_columns.h"
 
 #define WORK "#3b82d6"
@@ -81,7 +82,7 @@ static void add_svg(struct weft_text *text, const struct weft_cli_choice *report
 
 void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *choice,
                                  const char *path) {
-  const bool is_page = weft_cli_is_page(path);
+  const bool is_page = weft_cli_picture_of(path) == WEFT_CLI_HTML;
   if (is_page) {
     weft_cli_page_begin(text, "weft plan --global-batch");
   }

@@ -5,6 +5,7 @@
 
 #include "cli/cmd/pareto.h"
 #include "cli/io/chart.h"
+#include "cli/io/picture_file.h"
 
 #define PLANS "#3b82d6"
 #define BOUNDS "#2f9e6a"
@@ -73,7 +74,7 @@ static void add_svg(struct weft_text *text, const struct weft_cli_pareto *pareto
 
 void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_pareto *pareto,
                                  const char *path) {
-  const bool is_page = weft_cli_is_page(path);
+  const bool is_page = weft_cli_picture_of(path) == WEFT_CLI_HTML;
   if (is_page) {
     weft_cli_page_begin(text, "weft plan --pareto");
   }

@@ -4,55 +4,25 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
-
-#include <weft/render.h>
-#include <weft/support.h>
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/report/sim_report.h"
 #include "cli/scoped.h"
 
-enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
-  static const struct {
-    const char *ending;
-    enum weft_cli_run_picture kind;
-  } endings[] = {
-      {".svg", WEFT_CLI_RUN_SVG}, {".html", WEFT_CLI_RUN_HTML}, {".json", WEFT_CLI_RUN_TRACE}};
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(endings); i++) {
-    const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
-    if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
-      return endings[i].kind;
-    }
-  }
-  return WEFT_CLI_RUN_NO_PICTURE;
-}
-
-enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+enum weft_cli_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
   assert(arguments != NULL);
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  const enum weft_cli_run_picture kind =
-      path != NULL ? weft_cli_picture_of(path) : WEFT_CLI_RUN_NO_PICTURE;
-  const bool is_report = kind == WEFT_CLI_RUN_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
-  return is_report ? WEFT_CLI_RUN_NO_PICTURE : kind;
-}
-
-static enum weft_status render(enum weft_cli_run_picture kind, const struct weft_picture *pictures,
-                               size_t count, struct weft_text *text, struct weft_error *error) {
-  const struct weft_render_options options = weft_render_options_default();
-  switch (kind) {
-    case WEFT_CLI_RUN_SVG: return weft_render_svg(pictures, &options, text, error);
-    case WEFT_CLI_RUN_TRACE: return weft_render_trace(pictures, &options, text, error);
-    default: return weft_render_html(pictures, count, &options, text, error);
-  }
+  const enum weft_cli_picture kind = path != NULL ? weft_cli_picture_of(path) : WEFT_CLI_NO_PICTURE;
+  const bool is_report = kind == WEFT_CLI_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
+  return is_report ? WEFT_CLI_NO_PICTURE : kind;
 }
 
 int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                             const struct weft_cli_run_timeline *timeline) {
   assert(cli != NULL && timeline != NULL);
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  const struct weft_render_options options = weft_render_options_default();
   struct weft_error error;
   char names[2][160];
   (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
@@ -66,10 +36,11 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                                            .simulation = timeline->predicted,
                                            .costs = timeline->costs,
                                            .note = timeline->source}};
-  WEFT_CLI_TRY(weft_cli_result(cli, NULL,
-                               render(weft_cli_picture_of(path), pictures,
-                                      timeline->predicted != NULL ? 2 : 1, &text, &error),
-                               &error));
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, NULL,
+                      weft_cli_render(weft_cli_picture_of(path), pictures,
+                                      timeline->predicted != NULL ? 2 : 1, &options, &text, &error),
+                      &error));
   return weft_cli_write_file(cli, path, &text);
 }
 

@@ -3,19 +3,12 @@
 #define CLI_RUN_PICTURE_H
 
 #include "cli/args/option_parser.h"
+#include "cli/io/picture_file.h"
 #include "cli/report/run_report.h"
 
-enum weft_cli_run_picture {
-  WEFT_CLI_RUN_NO_PICTURE, /* -o, if given, is for the report */
-  WEFT_CLI_RUN_SVG,
-  WEFT_CLI_RUN_HTML,
-  WEFT_CLI_RUN_TRACE
-};
-
-/* What a file is for, by its ending. */
-enum weft_cli_run_picture weft_cli_picture_of(const char *path);
-/* What -o asks for. With --json, x.json is the report. */
-enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
+/* What -o asks for; NO_PICTURE: if it is given, it is for the report. With --json, x.json is the
+ * report. */
+enum weft_cli_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
 
 /* Writes the measured timeline to a file, on a page together with the predicted one (NULL: none);
  * `name` and `transport` are parts of the titles, `step` and `source` say on the page which step
