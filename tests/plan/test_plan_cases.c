@@ -8,6 +8,8 @@
 
 #include "support_case_search.h"
 
+/* Work is counted, not timed, so sanitizers get the same plans: they run some of the cases, for what
+ * only they see. How good plans are is a question to all 150; a mean of ten says little of that. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { EVERY = 15 };
 #else
@@ -23,9 +25,12 @@ static void cases_are_near_their_bounds(void **state) {
       summary.count, summary.optimal, summary.above_peer, summary.mean_gap[0], summary.mean_gap[1],
       summary.worst_gap);
   assert_true(summary.count * EVERY >= 150);
-  assert_true(summary.mean_gap[0] <= 0.2);
-  assert_true(summary.mean_gap[1] <= 0.4);
-  assert_true(summary.above_peer * 20 <= summary.count);
+  if (EVERY == 1) {
+    assert_true(summary.optimal >= 120);
+    assert_true(summary.mean_gap[0] <= 0.2);
+    assert_true(summary.mean_gap[1] <= 0.4);
+    assert_true(summary.above_peer * 20 <= summary.count);
+  }
 }
 
 int main(void) {
