@@ -20,21 +20,10 @@
 
 struct dumps {
   const struct weft_cli *cli;
-  struct weft_arena arena; /* of names and of the two arrays */
+  struct weft_arena *arena; /* of names, data and the array */
   struct weft_flight_dump *items;
-  void **data; /* of the items */
-  size_t *capacities;
   size_t count;
 };
-
-static void release(struct dumps *dumps) {
-  for (size_t k = 0; k < dumps->count; k++) {
-    weft_array_free(dumps->cli->allocator, dumps->data[k], dumps->capacities[k], 1);
-  }
-  weft_arena_finish(&dumps->arena);
-}
-
-#define SCOPED_DUMPS WEFT_SCOPED_BY(release) struct dumps
 
 /* "rank0.pkl", "nccl_trace_rank_12", but no hidden file and no "program.csv". */
 static int is_dump(const struct dirent *entry) {
@@ -77,43 +66,35 @@ static const char *read_bytes(int fd, char *data, size_t room, size_t *size) {
 /* Reads a file into dump number dumps->count. A file that cannot be read is no reason to end the
  * diagnosis: dump->unread says why. */
 static int read_dump(struct dumps *dumps, const char *folder, const char *file) {
-  struct weft_flight_dump *dump = &dumps->items[dumps->count];
+  struct weft_arena *arena = dumps->arena;
+  struct weft_flight_dump *dump = &dumps->items[dumps->count++];
   WEFT_SCOPED_TEXT path = {.allocator = dumps->cli->allocator};
   struct stat status;
   weft_text_addf(&path, "%s/%s", folder, file);
-  dump->name = weft_arena_copy_text(&dumps->arena, file, strlen(file));
+  dump->name = weft_arena_copy_text(arena, file, strlen(file));
   if (path.failed || dump->name == NULL) {
     return weft_cli_fail_memory(dumps->cli);
   }
   /* A named pipe without a writer would keep open() waiting. */
   const int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   const char *why = fd < 0 || fstat(fd, &status) != 0 ? strerror(errno) : refuse(&status);
-  void *data = NULL;
-  const size_t capacity = why == NULL ? (size_t)status.st_size + 1 : 0;
   if (why == NULL) {
-    data = weft_array_allocate(dumps->cli->allocator, capacity, 1);
-    why = data != NULL ? read_bytes(fd, data, capacity - 1, &dump->size) : NULL;
+    const size_t room = (size_t)status.st_size;
+    void *data = weft_arena_allocate(arena, room + 1, 1);
+    why = data != NULL ? read_bytes(fd, data, room, &dump->size) : NULL;
+    dump->data = data;
   }
+  dump->unread = why != NULL ? weft_arena_copy_text(arena, why, strlen(why)) : NULL;
   if (fd >= 0) {
     (void)close(fd);
   }
-  if (why == NULL && data == NULL) {
-    return weft_cli_fail_memory(dumps->cli);
-  }
-  dump->data = data;
-  dump->unread = why != NULL ? weft_arena_copy_text(&dumps->arena, why, strlen(why)) : NULL;
-  dumps->data[dumps->count] = data;
-  dumps->capacities[dumps->count] = capacity;
-  dumps->count++;
-  return why == NULL || dump->unread != NULL ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
+  return arena->failed_bytes == 0 ? WEFT_CLI_OK : weft_cli_fail_memory(dumps->cli);
 }
 
 static int read_dumps(struct dumps *dumps, const char *folder, struct dirent **entries,
                       size_t count) {
-  dumps->items = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->items);
-  dumps->capacities = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->capacities);
-  dumps->data = weft_arena_allocate(&dumps->arena, count + 1, sizeof *dumps->data);
-  if (dumps->items == NULL || dumps->data == NULL || dumps->capacities == NULL) {
+  dumps->items = weft_arena_allocate(dumps->arena, count, sizeof *dumps->items);
+  if (dumps->items == NULL) {
     return weft_cli_fail_memory(dumps->cli);
   }
   for (size_t k = 0; k < count; k++) {
@@ -149,7 +130,8 @@ static int read_folder(struct dumps *dumps, const char *folder) {
 int weft_cli_explain_flight(const struct weft_cli *cli, const char *folder,
                             const struct weft_program *program, bool json, struct weft_text *text) {
   assert(cli != NULL && folder != NULL && program != NULL && text != NULL);
-  SCOPED_DUMPS dumps = {.cli = cli, .arena = {.allocator = cli->allocator}};
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  struct dumps dumps = {.cli = cli, .arena = &arena};
   struct weft_error error;
   WEFT_CLI_TRY(read_folder(&dumps, folder));
   return weft_cli_result(
