@@ -85,16 +85,24 @@ static void add_place(struct weft_text *message, const char *text, size_t size, 
   }
 }
 
+/* ---- Messages ---- */
+
+struct message {
+  struct weft_text text; /* append here */
+  struct weft_allocator fixed;
+  char buffer[8192];
+};
+
 /* An allocator of exactly one block, the message's own buffer. */
 static void *fixed_reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
-  struct weft_cli_message *message = context;
+  struct message *message = context;
   (void)pointer;
   (void)old_size;
   return new_size > 0 && new_size <= sizeof message->buffer ? message->buffer : NULL;
 }
 
-void weft_cli_message_init(struct weft_cli_message *message, const char *who) {
-  assert(message != NULL);
+/* An empty message; it needs no finish. `who` as in struct weft_cli. */
+static void begin_message(struct message *message, const char *who) {
   message->fixed = (struct weft_allocator){.reallocate = fixed_reallocate, .context = message};
   message->text = (struct weft_text){.allocator = &message->fixed};
   weft_text_add(&message->text, "weft: ");
@@ -114,8 +122,8 @@ static void write_message(const struct weft_cli *cli, const char *data, size_t s
   }
 }
 
-void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message) {
-  assert(cli != NULL && message != NULL);
+/* A failure to write a message is not reported. */
+static void send_message(const struct weft_cli *cli, struct message *message) {
   struct weft_text *text = &message->text;
   /* One write for all of it: Open MPI 5 may forward a line that comes in two parts to the
    * standard output of mpirun. */
@@ -141,8 +149,8 @@ static size_t cut_size(const char *data, size_t size, size_t room) {
 }
 
 char *weft_cli_quote(char *buffer, size_t size, const char *text) {
-  struct weft_cli_message message;
-  weft_cli_message_init(&message, NULL);
+  struct message message;
+  begin_message(&message, NULL);
   message.text.size = 0;
   /* Escaping makes a byte into at most four; more than that can never show. */
   const size_t length = strlen(text);
@@ -160,7 +168,7 @@ struct weft_cli_quoted weft_cli_quoted(const char *text) {
   return quoted;
 }
 
-static void add_hint(struct weft_cli_message *message, const char *hint) {
+static void add_hint(struct message *message, const char *hint) {
   if (hint != NULL && hint[0] != '\0') {
     weft_text_add(&message->text, "\n  hint: ");
     weft_text_add(&message->text, hint);
@@ -171,11 +179,11 @@ static void say(const struct weft_cli *cli, const char *hint, const char *format
                 va_list arguments) {
   char sentence[2048];
   (void)vsnprintf(sentence, sizeof sentence, format, arguments);
-  struct weft_cli_message message;
-  weft_cli_message_init(&message, cli->who);
+  struct message message;
+  begin_message(&message, cli->who);
   weft_text_add(&message.text, sentence);
   add_hint(&message, hint);
-  weft_cli_message_send(cli, &message);
+  send_message(cli, &message);
 }
 
 /* Every message begins with the command's name; that of `who` comes after it. */
@@ -263,8 +271,7 @@ static const char *usual_hint(enum weft_status status) {
   }
 }
 
-static void add_error(struct weft_cli_message *message, const char *file,
-                      const struct weft_error *error) {
+static void add_error(struct message *message, const char *file, const struct weft_error *error) {
   if (file != NULL) {
     char quoted[512];
     weft_text_addf(&message->text, "%s: ", weft_cli_quote(quoted, sizeof quoted, file));
@@ -277,11 +284,11 @@ int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct wef
   if (error->status == WEFT_ERR_MEMORY) {
     return weft_cli_fail_memory(cli);
   }
-  struct weft_cli_message message;
-  weft_cli_message_init(&message, cli->who);
+  struct message message;
+  begin_message(&message, cli->who);
   add_error(&message, file, error);
   add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
-  weft_cli_message_send(cli, &message);
+  send_message(cli, &message);
   return exit_status(error->status, file != NULL);
 }
 
@@ -309,11 +316,11 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
     return weft_cli_fail(cli, file, error);
   }
   /* The message opens with the file's name and the place already. */
-  struct weft_cli_message message;
-  weft_cli_message_init(&message, cli->who);
+  struct message message;
+  begin_message(&message, cli->who);
   weft_text_add(&message.text, error->message);
   add_place(&message.text, text, size, error->line, error->column);
   add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
-  weft_cli_message_send(cli, &message);
+  send_message(cli, &message);
   return exit_status(error->status, true);
 }

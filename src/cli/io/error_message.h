@@ -5,17 +5,6 @@
 
 #include "cli/cli.h"
 
-struct weft_cli_message {
-  struct weft_text text; /* append here */
-  struct weft_allocator fixed;
-  char buffer[8192];
-};
-
-/* Prepares an empty message; it needs no finish. `who` as in struct weft_cli. */
-void weft_cli_message_init(struct weft_cli_message *message, const char *who);
-/* Writes it. A failure to write a message is not reported. */
-void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message);
-
 /* Outside text with control bytes escaped, truncated to `size` bytes; returns buffer. */
 char *weft_cli_quote(char *buffer, size_t size, const char *text);
 /* The same as a value, for one use. */
