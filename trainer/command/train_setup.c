@@ -72,30 +72,24 @@ enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20
 /* ---- Options without an effect ---- */
 
 static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const struct {
-    enum weft_cli_option_id option, needs;
-  } pairs[] = {{WEFT_CLI_OPTION_CHECKPOINT_EVERY, WEFT_CLI_OPTION_CHECKPOINT},
-               {WEFT_CLI_OPTION_CHECKPOINT_KEEP, WEFT_CLI_OPTION_CHECKPOINT}};
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(pairs); i++) {
-    if (arguments->given[pairs[i].option] && !arguments->given[pairs[i].needs]) {
-      return weft_cli_usage(cli, "add --checkpoint DIR", "--%s has no effect without --checkpoint",
-                            weft_cli_option_at(pairs[i].option)->name);
-    }
-  }
-  return WEFT_CLI_OK;
+  static const enum weft_cli_option_id of_checkpoints[] = {WEFT_CLI_OPTION_CHECKPOINT_EVERY,
+                                                           WEFT_CLI_OPTION_CHECKPOINT_KEEP};
+  const char *name =
+      weft_cli_first_given(arguments, of_checkpoints, WEFT_ARRAY_LENGTH(of_checkpoints));
+  return name != NULL && !arguments->given[WEFT_CLI_OPTION_CHECKPOINT]
+             ? weft_cli_usage(cli, "add --checkpoint DIR",
+                              "--%s has no effect without --checkpoint", name)
+             : WEFT_CLI_OK;
 }
 
 static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
-                                                    WEFT_CLI_OPTION_KEEP_PARTITION};
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
-    if (arguments->given[options[i]] && !weft_train_setup_is_auto(arguments)) {
-      return weft_cli_usage(cli, "--schedule auto plans within it",
-                            "--%s has no effect without --schedule auto",
-                            weft_cli_option_at(options[i])->name);
-    }
-  }
-  return WEFT_CLI_OK;
+  static const enum weft_cli_option_id of_plans[] = {WEFT_CLI_OPTION_MEMORY,
+                                                     WEFT_CLI_OPTION_KEEP_PARTITION};
+  const char *name = weft_cli_first_given(arguments, of_plans, WEFT_ARRAY_LENGTH(of_plans));
+  return name != NULL && !weft_train_setup_is_auto(arguments)
+             ? weft_cli_usage(cli, "--schedule auto plans within it",
+                              "--%s has no effect without --schedule auto", name)
+             : WEFT_CLI_OK;
 }
 
 /* The first step is a warm-up. */
@@ -113,16 +107,13 @@ static int refuse_measuring(const struct weft_cli *cli,
                             const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
                                                      WEFT_CLI_OPTION_OUTPUT};
-  const bool is_virtual = weft_cli_chosen_transport(arguments)->virtual_time;
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(measured) && is_virtual; i++) {
-    if (arguments->given[measured[i]]) {
-      return weft_cli_usage(cli, "--transport threads has real times",
-                            "--%s is not possible on loopback: its time is virtual, and does not "
-                            "pass while a rank computes",
-                            weft_cli_option_at(measured[i])->name);
-    }
-  }
-  return WEFT_CLI_OK;
+  const char *name = weft_cli_first_given(arguments, measured, WEFT_ARRAY_LENGTH(measured));
+  return name != NULL && weft_cli_chosen_transport(arguments)->virtual_time
+             ? weft_cli_usage(cli, "--transport threads has real times",
+                              "--%s is not possible on loopback: its time is virtual, and does not "
+                              "pass while a rank computes",
+                              name)
+             : WEFT_CLI_OK;
 }
 
 static int check_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

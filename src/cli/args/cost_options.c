@@ -23,12 +23,10 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
   if (!arguments->given[WEFT_CLI_OPTION_COSTS]) {
     return WEFT_CLI_OK;
   }
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(numbers); k++) {
-    if (arguments->given[numbers[k]]) {
-      return weft_cli_usage(cli, "leave one of them out, or change the file",
-                            "--%s and --costs both give times",
-                            weft_cli_option_at(numbers[k])->name);
-    }
+  const char *number = weft_cli_first_given(arguments, numbers, WEFT_ARRAY_LENGTH(numbers));
+  if (number != NULL) {
+    return weft_cli_usage(cli, "leave one of them out, or change the file",
+                          "--%s and --costs both give times", number);
   }
   /* Without an operand a command reads standard input, unless it takes a list. */
   bool taken = arguments->command->operands_max > 0 && arguments->operand_count == 0 &&
@@ -84,7 +82,7 @@ static int read_straggler(const struct weft_cli *cli, const char *text,
   }
   straggler->rank = (uint32_t)number;
   /* A rank that takes no time at all would be faster than any machine. */
-  return weft_cli_read_real(cli, "--slow RANK=", equals + 1, 1 / FACTOR_MAX, FACTOR_MAX,
+  return weft_cli_read_real(cli, "--slow RANK=", equals + 1, false, 1 / FACTOR_MAX, FACTOR_MAX,
                             &straggler->factor);
 }
 

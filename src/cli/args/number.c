@@ -141,36 +141,20 @@ static const char *real_fault(const char *text, bool exponents, double minimum, 
   return *number <= maximum ? NULL : "is over the limit";
 }
 
-static int fail_real(const struct weft_cli *cli, const char *hint, const char *name,
-                     const char *text, const char *fault, double minimum, double maximum) {
+int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       bool exponents, double minimum, double maximum, double *number) {
+  assert(cli != NULL);
+  double value = 0;
+  const char *fault = real_fault(text, exponents, minimum, maximum, &value);
+  if (fault == NULL) {
+    *number = value;
+    return WEFT_CLI_OK;
+  }
   char quoted[80];
   weft_cli_quote(quoted, sizeof quoted, text);
-  return weft_cli_usage(cli, hint, "%s '%s' %s: expected a number from %.15g to %.15g", name,
-                        quoted, fault, minimum, maximum);
-}
-
-int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
-                       double minimum, double maximum, double *number) {
-  assert(cli != NULL);
-  double value = 0;
-  const char *fault = real_fault(text, false, minimum, maximum, &value);
-  if (fault != NULL) {
-    return fail_real(cli, "numbers are written like 2, 0.25 or 1/3, without unit or exponent", name,
-                     text, fault, minimum, maximum);
-  }
-  *number = value;
-  return WEFT_CLI_OK;
-}
-
-int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
-                       double minimum, double maximum, double *number) {
-  assert(cli != NULL);
-  double value = 0;
-  const char *fault = real_fault(text, true, minimum, maximum, &value);
-  if (fault != NULL) {
-    return fail_real(cli, "numbers are written like 2, 0.25, 3e-4 or 1/3", name, text, fault,
-                     minimum, maximum);
-  }
-  *number = value;
-  return WEFT_CLI_OK;
+  return weft_cli_usage(
+      cli,
+      exponents ? "numbers are written like 2, 0.25, 3e-4 or 1/3"
+                : "numbers are written like 2, 0.25 or 1/3, without unit or exponent",
+      "%s '%s' %s: expected a number from %.15g to %.15g", name, quoted, fault, minimum, maximum);
 }

@@ -33,6 +33,16 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
   return arguments->given[id] ? arguments->reals[id] : otherwise;
 }
 
+const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
+                                 const enum weft_cli_option_id *ids, size_t count) {
+  for (size_t k = 0; k < count; k++) {
+    if (arguments->given[ids[k]]) {
+      return weft_cli_option_at(ids[k])->name;
+    }
+  }
+  return NULL;
+}
+
 int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise) {
   const double ns = 1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, otherwise);
   return ns > 0 && ns < 1 ? 1 : (int64_t)ns;
@@ -131,17 +141,16 @@ static int read_value(const struct parser *parser, const struct weft_cli_option 
     case WEFT_CLI_KIND_NUMBER:
       return weft_cli_read_bounded(parser->cli, name, text, option->minimum, option->maximum,
                                    option->limit, &arguments->numbers[id]);
-    case WEFT_CLI_KIND_REAL: {
-      const int status = weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
-                                            (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_REAL:
+    case WEFT_CLI_KIND_RATE: {
+      const int status = weft_cli_read_real(
+          parser->cli, name, text, option->kind == WEFT_CLI_KIND_RATE, (double)option->minimum,
+          (double)option->maximum, &arguments->reals[id]);
       return status == WEFT_CLI_OK && id == WEFT_CLI_OPTION_MEMORY && !(arguments->reals[id] > 0)
                  ? weft_cli_usage(parser->cli, "leave the option out for no limit",
                                   "--memory is 0, and no schedule runs without memory")
                  : status;
     }
-    case WEFT_CLI_KIND_RATE:
-      return weft_cli_read_rate(parser->cli, name, text, (double)option->minimum,
-                                (double)option->maximum, &arguments->reals[id]);
     case WEFT_CLI_KIND_LIST: return add_to_list(parser, name, text);
     case WEFT_CLI_KIND_CHOICE:
       return find_choice(option->choices, text, &arguments->choices[id])
@@ -392,12 +401,10 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
   }
   static const enum weft_cli_option_id of_gpus[] = {
       WEFT_CLI_OPTION_GPUS, WEFT_CLI_OPTION_PARTITIONS, WEFT_CLI_OPTION_EAGER};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(of_gpus) && !on_gpus; k++) {
-    if (arguments->given[of_gpus[k]]) {
-      return weft_cli_usage(cli, "leave it out, or give --device cuda",
-                            "--%s has no effect: it is for stages on GPUs",
-                            weft_cli_option_at(of_gpus[k])->name);
-    }
+  const char *of_gpu = weft_cli_first_given(arguments, of_gpus, WEFT_ARRAY_LENGTH(of_gpus));
+  if (of_gpu != NULL && !on_gpus) {
+    return weft_cli_usage(cli, "leave it out, or give --device cuda",
+                          "--%s has no effect: it is for stages on GPUs", of_gpu);
   }
   if (arguments->given[WEFT_CLI_OPTION_SUM_ORDER] && !transport->own_sums) {
     return weft_cli_usage(cli, "leave it out, or give --transport nccl",

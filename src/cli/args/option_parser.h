@@ -47,19 +47,21 @@ enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number);
 
+/* The name of the first of these options that was given; NULL: none was. */
+const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
+                                 const enum weft_cli_option_id *ids, size_t count);
+
 /* The option's number, or `otherwise` when it was not given. */
 double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
                      double otherwise);
 /* --stall-limit in nanoseconds, at least one where it is not 0: that means no limit. */
 int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise);
 
-/* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
- * ("1/3"). Prints what is wrong and returns WEFT_CLI_USAGE otherwise. */
+/* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction ("1/3"); with
+ * `exponents`, where they are usual, "3e-4" too. Prints what is wrong and returns WEFT_CLI_USAGE
+ * otherwise. */
 int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
-                       double minimum, double maximum, double *number);
-/* The same, where an exponent is usual: "3e-4" too. */
-int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
-                       double minimum, double maximum, double *number);
+                       bool exponents, double minimum, double maximum, double *number);
 
 /* --transport; by default threads, but where a launcher has started several processes, these are
  * the ranks. */

@@ -323,6 +323,9 @@ static int plan_choice(const struct weft_cli *cli, const struct weft_cli_argumen
 /* ---- The command ---- */
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id others[] = {WEFT_CLI_OPTION_MICROBATCHES,
+                                                   WEFT_CLI_OPTION_PARETO, WEFT_CLI_OPTION_FOR,
+                                                   WEFT_CLI_OPTION_KEEP_PARTITION};
   const bool *given = arguments->given;
   const char *path = output_path(arguments);
   if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
@@ -344,17 +347,11 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                           "'%s' is the name of a picture or page, and -o writes the table",
                           weft_cli_quoted(path).text);
   }
-  if (given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
-    static const enum weft_cli_option_id others[] = {WEFT_CLI_OPTION_MICROBATCHES,
-                                                     WEFT_CLI_OPTION_PARETO, WEFT_CLI_OPTION_FOR,
-                                                     WEFT_CLI_OPTION_KEEP_PARTITION};
-    for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
-      if (given[others[k]]) {
-        return weft_cli_usage(cli, "leave one of them out",
-                              "--global-batch chooses the pipeline, and --%s is about a given one",
-                              weft_cli_option_at(others[k])->name);
-      }
-    }
+  const char *other = weft_cli_first_given(arguments, others, WEFT_ARRAY_LENGTH(others));
+  if (given[WEFT_CLI_OPTION_GLOBAL_BATCH] && other != NULL) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "--global-batch chooses the pipeline, and --%s is about a given one",
+                          other);
   }
   if (given[WEFT_CLI_OPTION_STAGE_RANKS] && !given[WEFT_CLI_OPTION_GRAPH]) {
     return weft_cli_usage(cli, "use --placement for a chain of stages",

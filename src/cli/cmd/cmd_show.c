@@ -91,8 +91,8 @@ static const enum weft_cli_option_id timed[] = {
     WEFT_CLI_OPTION_SEED, WEFT_CLI_OPTION_CHANNEL, WEFT_CLI_OPTION_COSTS_OF,
 };
 
-static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, const char *hint) {
-  return weft_cli_usage(cli, hint, "--%s has no effect here", weft_cli_option_at(option)->name);
+static int refuse(const struct weft_cli *cli, const char *option, const char *hint) {
+  return weft_cli_usage(cli, hint, "--%s has no effect here", option);
 }
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -101,13 +101,12 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(restrictions); i++) {
     const bool fits = !grid && (restrictions[i].kinds & KIND_BIT(kind)) != 0;
     if (arguments->given[restrictions[i].option] && !fits) {
-      return refuse(cli, restrictions[i].option, restrictions[i].hint);
+      return refuse(cli, weft_cli_option_at(restrictions[i].option)->name, restrictions[i].hint);
     }
   }
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(timed) && grid; i++) {
-    if (arguments->given[timed[i]]) {
-      return refuse(cli, timed[i], "the grid has steps and no times; leave out --grid");
-    }
+  const char *time = weft_cli_first_given(arguments, timed, WEFT_ARRAY_LENGTH(timed));
+  if (time != NULL && grid) {
+    return refuse(cli, time, "the grid has steps and no times; leave out --grid");
   }
   if (arguments->given[WEFT_CLI_OPTION_TITLE] &&
       (arguments->given[WEFT_CLI_OPTION_NO_TITLE] || arguments->operand_count > 1)) {

@@ -98,14 +98,11 @@ static int check_steps(const struct weft_cli *cli, const struct weft_cli_argumen
       WEFT_CLI_OPTION_SLOW,     WEFT_CLI_OPTION_JITTER,
       WEFT_CLI_OPTION_RUNS,     WEFT_CLI_OPTION_SEED,
       WEFT_CLI_OPTION_MEMORY,   WEFT_CLI_OPTION_CRITICAL_PATH};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(timed); k++) {
-    if (arguments->given[timed[k]]) {
-      return weft_cli_usage(cli, "leave one of them out",
-                            "--steps is the untimed dry run, and --%s is about time",
-                            weft_cli_option_at(timed[k])->name);
-    }
-  }
-  return WEFT_CLI_OK;
+  const char *name = weft_cli_first_given(arguments, timed, WEFT_ARRAY_LENGTH(timed));
+  return name != NULL
+             ? weft_cli_usage(cli, "leave one of them out",
+                              "--steps is the untimed dry run, and --%s is about time", name)
+             : WEFT_CLI_OK;
 }
 
 static int check_jitter(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
