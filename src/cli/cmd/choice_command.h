@@ -5,18 +5,16 @@
 
 #include <weft/choice.h>
 
-#include "cli/cli.h"
+#include "cli/cmd/plan_command.h"
 
 struct weft_cli_choice {
   const struct weft_choice_request *request; /* borrowed */
   const struct weft_choice *choice;          /* borrowed */
 };
 
-/* Candidates that text and picture show. */
-enum { WEFT_CLI_CHOICE_ROWS = 10 };
-
-/* Relative gap of a value to a bound; INFINITY when the bound is 0 and the value is not. */
-double weft_cli_choice_gap(double value, double bound);
+/* How many candidates text and picture show, and the longest time of these. */
+uint32_t weft_cli_choice_rows(const struct weft_choice *choice);
+double weft_cli_choice_longest(const struct weft_choice *choice);
 
 void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,
                          uint32_t columns);

@@ -26,7 +26,8 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
 
 /* Value of the objective. */
 double weft_cli_plan_value(const struct weft_search_answer *answer);
-/* Relative gap to the bound; INFINITY when the bound is 0 and the value is not. */
+/* Relative gap of a value to a bound; INFINITY when the bound is 0 and the value is not. */
+double weft_cli_gap(double value, double bound);
 double weft_cli_plan_gap(const struct weft_search_answer *answer);
 
 void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan);

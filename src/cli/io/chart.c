@@ -6,10 +6,12 @@
 #include <string.h>
 
 enum {
-  LEFT = WEFT_CLI_CHART_LEFT,
-  RIGHT = WEFT_CLI_CHART_RIGHT,
-  TOP = WEFT_CLI_CHART_TOP,
-  BOTTOM = WEFT_CLI_CHART_BOTTOM,
+  WIDTH = WEFT_CLI_CHART_WIDTH,
+  HEIGHT = 420,
+  LEFT = WEFT_CLI_CHART_LEFT, /* the frame's edges */
+  RIGHT = 776,
+  TOP = 56,
+  BOTTOM = 372,
   TICKS = 6
 };
 
@@ -80,12 +82,17 @@ static void add_numbers(struct weft_text *text, const struct weft_cli_chart *cha
     weft_text_addf(text, "<text x=\"%.2f\" y=\"%d\">%.10g</text>\n", weft_cli_chart_x(chart, value),
                    BOTTOM + 18, value);
   }
-  weft_text_addf(text, "<text x=\"%d\" y=\"%d\">%s</text>\n</g>\n", (LEFT + RIGHT) / 2,
-                 WEFT_CLI_CHART_HEIGHT - 10, chart->label);
+  weft_text_addf(text, "<text x=\"%d\" y=\"%d\">%s</text>\n</g>\n", (LEFT + RIGHT) / 2, HEIGHT - 10,
+                 chart->label);
 }
 
-static void add_title(struct weft_text *text, const char *title) {
-  weft_text_addf(text, "<text x=\"%d\" y=\"22\" fill=\"" INK "\" font-size=\"15\">", LEFT);
+void weft_cli_picture_begin(struct weft_text *text, int height, int left, const char *title) {
+  assert(text != NULL);
+  weft_text_addf(text,
+                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+                 "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
+                 WIDTH, height, WIDTH, height);
+  weft_text_addf(text, "<text x=\"%d\" y=\"22\" fill=\"" INK "\" font-size=\"15\">", left);
   for (; *title != '\0'; title++) {
     const char *entity = *title == '<' ? "&lt;" : *title == '&' ? "&amp;" : NULL;
     if (entity != NULL) {
@@ -98,13 +105,7 @@ static void add_title(struct weft_text *text, const char *title) {
 }
 
 void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart) {
-  assert(text != NULL);
-  weft_text_addf(text,
-                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-                 "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
-                 WEFT_CLI_CHART_WIDTH, WEFT_CLI_CHART_HEIGHT, WEFT_CLI_CHART_WIDTH,
-                 WEFT_CLI_CHART_HEIGHT);
-  add_title(text, chart->title);
+  weft_cli_picture_begin(text, HEIGHT, LEFT, chart->title);
   add_lines(text, chart);
   add_numbers(text, chart);
   weft_text_addf(text, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"" INK "\"/>\n", LEFT, TOP,

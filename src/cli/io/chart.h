@@ -5,15 +5,8 @@
 
 #include <weft/base.h>
 
-/* The frame's edges in the picture. */
-enum {
-  WEFT_CLI_CHART_WIDTH = 800,
-  WEFT_CLI_CHART_HEIGHT = 420,
-  WEFT_CLI_CHART_LEFT = 64,
-  WEFT_CLI_CHART_RIGHT = 776,
-  WEFT_CLI_CHART_TOP = 56,
-  WEFT_CLI_CHART_BOTTOM = 372
-};
+/* The picture's width, and the frame's left edge in it. */
+enum { WEFT_CLI_CHART_WIDTH = 800, WEFT_CLI_CHART_LEFT = 64 };
 
 /* Of axes and words: 4.5 to 1 against white and against black. */
 #define WEFT_CLI_CHART_INK "#767676"
@@ -36,7 +29,9 @@ void weft_cli_chart_fit(struct weft_cli_chart *chart, double finest_x, double fi
 double weft_cli_chart_x(const struct weft_cli_chart *chart, double x);
 double weft_cli_chart_y(const struct weft_cli_chart *chart, double y);
 
-/* The beginning of the SVG with title and axes, and its end. */
+/* The beginning of an SVG of that height with a title, which is escaped, at `left`. */
+void weft_cli_picture_begin(struct weft_text *text, int height, int left, const char *title);
+/* The same with the chart's title and axes; and the end of both. */
 void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart);
 void weft_cli_chart_end(struct weft_text *text);
 

@@ -33,18 +33,16 @@ static void add_candidate(struct weft_json *json, const struct weft_choice_candi
   weft_json_exact(json, "step", candidate->value);
   weft_json_exact(json, "bound", candidate->bound);
   if (candidate->answer != NULL) {
-    weft_json_exact(json, "gap", weft_cli_choice_gap(candidate->value, candidate->bound));
+    weft_json_exact(json, "gap", weft_cli_gap(candidate->value, candidate->bound));
     add_answer(json, candidate->answer);
   }
   weft_json_close(json, '}');
 }
 
 void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *report) {
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-choice/1");
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-choice/1");
   weft_json_string(&json, "unit", search->costs->unit);
   weft_json_number(&json, "ranks", search->ranks);
   weft_json_number(&json, "global_batch", report->request->global_batch);
@@ -52,7 +50,7 @@ void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choi
   weft_json_exact(&json, "memory_limit", search->memory_limit);
   weft_json_string(&json, "objective", weft_objective_name(search->objective));
   weft_json_exact(&json, "bound", choice->bound);
-  weft_json_exact(&json, "gap", weft_cli_choice_gap(choice->candidates[0].value, choice->bound));
+  weft_json_exact(&json, "gap", weft_cli_gap(choice->candidates[0].value, choice->bound));
   weft_json_boolean(&json, "optimal", choice->optimal);
   weft_json_boolean(&json, "stopped", choice->stopped);
   weft_json_number(&json, "evaluated", choice->evaluated);
@@ -63,6 +61,5 @@ void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choi
   }
   weft_json_close(&json, ']');
   weft_costs_print(choice->candidates[0].answer->costs, &json, "costs");
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

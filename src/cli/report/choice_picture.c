@@ -1,6 +1,7 @@
 /* A choice as a picture: a bar per candidate, of work, idle time and all-reduce. A page has the same
  * picture with the table. */
 #include <math.h>
+#include <stdio.h>
 
 #include "cli/cmd/choice_command.h"
 #include "cli/io/chart.h"
@@ -12,7 +13,7 @@
 #define ALL_REDUCE "#d9822b"
 #define BOUND "#2f9e6a"
 
-enum { LEFT = 190, RIGHT = 640, TOP = 64, PITCH = 30, HEIGHT = 18, WIDTH = WEFT_CLI_CHART_WIDTH };
+enum { LEFT = 190, RIGHT = 640, TOP = 64, PITCH = 30, HEIGHT = 18 };
 
 static void add_box(struct weft_text *text, double from, double to, int y, const char *colour) {
   if (to > from) {
@@ -53,23 +54,13 @@ static void add_bar(struct weft_text *text, const struct weft_choice_candidate *
 
 static void add_svg(struct weft_text *text, const struct weft_cli_choice *report) {
   const struct weft_choice *choice = report->choice;
-  const struct weft_search_request *search = &report->request->search;
-  const uint32_t rows = choice->count < WEFT_CLI_CHOICE_ROWS ? choice->count : WEFT_CLI_CHOICE_ROWS;
-  const int height = TOP + (int)rows * PITCH + 8;
-  double longest = 1e-300;
-  for (uint32_t k = 0; k < rows; k++) {
-    const struct weft_choice_candidate *candidate = &choice->candidates[k];
-    const double length = isfinite(candidate->value) ? candidate->value : candidate->bound;
-    longest = isfinite(length) ? fmax(longest, length) : longest;
-  }
-  weft_text_addf(text,
-                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-                 "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"
-                 "<text x=\"12\" y=\"22\" fill=\"" WEFT_CLI_CHART_INK
-                 "\" font-size=\"15\">"
-                 "time of a step: %u ranks, a global batch of %llu</text>\n",
-                 WIDTH, height, WIDTH, height, (unsigned)search->ranks,
+  const uint32_t rows = weft_cli_choice_rows(choice);
+  const double longest = fmax(1e-300, weft_cli_choice_longest(choice));
+  char title[96];
+  (void)snprintf(title, sizeof title, "time of a step: %u ranks, a global batch of %llu",
+                 (unsigned)report->request->search.ranks,
                  (unsigned long long)report->request->global_batch);
+  weft_cli_picture_begin(text, TOP + (int)rows * PITCH + 8, 12, title);
   int x = weft_cli_chart_add_entry(text, 12, WORK, "", "work");
   x = weft_cli_chart_add_entry(text, x, IDLE, "", "idle");
   x = weft_cli_chart_add_entry(text, x, ALL_REDUCE, "", "all-reduce");

@@ -1,4 +1,5 @@
 /* The candidates of a choice as a table, and their times as bars of characters. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,14 +8,21 @@
 #include "cli/cmd/choice_command.h"
 #include "cli/io/text_columns.h"
 
-enum { CUT_SIZE = 40, LABEL_COLUMNS = 24, BAR_MAX = 60 };
+enum { ROWS_MAX = 10, CUT_SIZE = 40, LABEL_COLUMNS = 24, BAR_MAX = 60 };
 
-double weft_cli_choice_gap(double value, double bound) {
-  return bound > 0 ? value / bound - 1 : value > 0 ? INFINITY : 0;
+uint32_t weft_cli_choice_rows(const struct weft_choice *choice) {
+  assert(choice != NULL);
+  return choice->count < ROWS_MAX ? choice->count : ROWS_MAX;
 }
 
-static uint32_t row_count(const struct weft_choice *choice) {
-  return choice->count < WEFT_CLI_CHOICE_ROWS ? choice->count : WEFT_CLI_CHOICE_ROWS;
+double weft_cli_choice_longest(const struct weft_choice *choice) {
+  double longest = 0;
+  for (uint32_t k = 0; k < weft_cli_choice_rows(choice); k++) {
+    const struct weft_choice_candidate *candidate = &choice->candidates[k];
+    const double length = isfinite(candidate->value) ? candidate->value : candidate->bound;
+    longest = isfinite(length) ? fmax(longest, length) : longest;
+  }
+  return longest;
 }
 
 /* ---- The table ---- */
@@ -62,7 +70,7 @@ static void add_row(struct weft_text *text, const struct weft_choice_candidate *
     return;
   }
   weft_text_addf(text, "%10s  %10s  ", weft_cli_amount(candidate->value).text, bound.text);
-  const double gap = weft_cli_choice_gap(candidate->value, candidate->bound);
+  const double gap = weft_cli_gap(candidate->value, candidate->bound);
   if (gap < 1e-8) {
     weft_text_addf(text, "%8s", "optimal");
   } else {
@@ -83,12 +91,12 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
   weft_text_addf(text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v",
                  "", "m", "step", "bound", "gap", "memory", "schedule",
                  search->graph != NULL ? "ranks of stages" : "parts of stages");
-  for (uint32_t k = 0; k < row_count(choice); k++) {
+  for (uint32_t k = 0; k < weft_cli_choice_rows(choice); k++) {
     add_row(text, &choice->candidates[k]);
   }
-  if (choice->count > WEFT_CLI_CHOICE_ROWS) {
+  if (choice->count > ROWS_MAX) {
     weft_text_addf(text, "  ... and %" PRIu32 " more, none of them better; --json has all\n",
-                   choice->count - WEFT_CLI_CHOICE_ROWS);
+                   choice->count - ROWS_MAX);
   }
 }
 
@@ -119,16 +127,11 @@ static void add_cells(struct weft_text *text, char cell, double from, double to,
 }
 
 static void add_bars(struct weft_text *text, const struct weft_choice *choice, uint32_t columns) {
-  const uint32_t rows = row_count(choice);
+  const uint32_t rows = weft_cli_choice_rows(choice);
   const double room = columns > LABEL_COLUMNS + 20 && columns < LABEL_COLUMNS + BAR_MAX
                           ? columns - LABEL_COLUMNS
                           : BAR_MAX;
-  double longest = 0;
-  for (uint32_t k = 0; k < rows; k++) {
-    const struct weft_choice_candidate *candidate = &choice->candidates[k];
-    const double length = isfinite(candidate->value) ? candidate->value : candidate->bound;
-    longest = isfinite(length) ? fmax(longest, length) : longest;
-  }
+  const double longest = weft_cli_choice_longest(choice);
   weft_text_add(text, "\nstep: # work, - idle, + all-reduce, . at least (bound)\n");
   for (uint32_t k = 0; k < rows && longest > 0; k++) {
     const struct weft_cli_choice_bar bar = weft_cli_choice_bar_of(&choice->candidates[k]);
@@ -164,7 +167,7 @@ static void add_result(struct weft_text *text, const struct weft_cli_choice *rep
     weft_text_add(text, "optimal\n");
   } else {
     weft_text_addf(text, "at most %.2f %% above optimal\n",
-                   100 * weft_cli_choice_gap(best->value, choice->bound));
+                   100 * weft_cli_gap(best->value, choice->bound));
   }
   weft_text_addf(text, "%" PRIu64 " order%s evaluated, seed %" PRIu64 "%s\n", choice->evaluated,
                  weft_cli_plural(choice->evaluated), report->request->search.seed,

@@ -11,12 +11,12 @@ double weft_cli_plan_value(const struct weft_search_answer *answer) {
          answer->all_reduce;
 }
 
+double weft_cli_gap(double value, double bound) {
+  return bound > 0 ? value / bound - 1 : value > 0 ? INFINITY : 0;
+}
+
 double weft_cli_plan_gap(const struct weft_search_answer *answer) {
-  const double value = weft_cli_plan_value(answer);
-  if (answer->bound > 0) {
-    return value / answer->bound - 1;
-  }
-  return value > 0 ? INFINITY : 0;
+  return weft_cli_gap(weft_cli_plan_value(answer), answer->bound);
 }
 
 static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {

@@ -21,6 +21,7 @@ static void add_line(struct weft_text *text, const char *label, double amount, c
                  unit[0] != '\0' ? " " : "", unit, more);
 }
 
+/* The first of those with the largest peak. */
 static uint32_t rank_of_peak(const struct weft_simulation *simulation) {
   uint32_t peak = 0;
   for (uint32_t rank = 1; rank < simulation->program->rank_count; rank++) {
@@ -283,16 +284,6 @@ static void add_rank(struct weft_json *json, const struct weft_rank_times *rank)
   weft_json_close(json, '}');
 }
 
-/* When the rank with the largest peak has it first. */
-static double peak_at(const struct weft_simulation *simulation) {
-  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
-    if (simulation->ranks[rank].peak_activation >= simulation->peak_activation) {
-      return simulation->ranks[rank].peak_at;
-    }
-  }
-  return 0;
-}
-
 static void add_json_jitter(struct weft_json *json, const struct weft_cli_jitter *jitter) {
   if (jitter->runs == 0) {
     return;
@@ -344,6 +335,7 @@ static void add_json_path(struct weft_json *json, const struct weft_cli_sim_repo
 void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim_report *report) {
   assert(report != NULL);
   const struct weft_simulation *simulation = report->simulation;
+  const uint32_t rank_count = simulation->program->rank_count;
   weft_json_string(json, "unit", report->costs->unit);
   weft_cli_scope_json(json, report->costs, simulation->program);
   weft_json_exact(json, "makespan", simulation->makespan);
@@ -352,11 +344,12 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
   weft_json_exact(json, "span_bubble_ratio", simulation->span_bubble_ratio);
   weft_json_exact(json, "period", report->period);
   weft_json_exact(json, "peak_activation", simulation->peak_activation);
-  weft_json_exact(json, "peak_at", peak_at(simulation));
+  weft_json_exact(json, "peak_at",
+                  rank_count > 0 ? simulation->ranks[rank_of_peak(simulation)].peak_at : 0);
   add_limit(json, report);
   add_json_jitter(json, &report->jitter);
   weft_json_open(json, "ranks", '[');
-  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
     add_rank(json, &simulation->ranks[rank]);
   }
   weft_json_close(json, ']');
