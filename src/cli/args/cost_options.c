@@ -57,6 +57,15 @@ static int make_costs(const struct weft_cli *cli, const struct weft_cli_argument
   return weft_cli_result(cli, NULL, weft_costs_check(costs, 1, &error), &error);
 }
 
+const char *weft_cli_costs_given(const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id all[] = {
+      WEFT_CLI_OPTION_F,        WEFT_CLI_OPTION_B,       WEFT_CLI_OPTION_I,
+      WEFT_CLI_OPTION_W,        WEFT_CLI_OPTION_HOP,     WEFT_CLI_OPTION_COSTS,
+      WEFT_CLI_OPTION_COSTS_OF, WEFT_CLI_OPTION_CHANNEL, WEFT_CLI_OPTION_SLOW,
+      WEFT_CLI_OPTION_JITTER,   WEFT_CLI_OPTION_SEED};
+  return weft_cli_first_given(arguments, all, WEFT_ARRAY_LENGTH(all));
+}
+
 /* ---- Stragglers ---- */
 
 static int bad_straggler(const struct weft_cli *cli, const char *text) {

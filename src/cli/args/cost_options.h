@@ -41,6 +41,8 @@ struct weft_cli_costs {
  * there is nothing to finish. */
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs);
+/* The name of the first of these options that was given; NULL: none was. */
+const char *weft_cli_costs_given(const struct weft_cli_arguments *arguments);
 
 /* Prepares for a program, which is called `name` in messages and is borrowed until
  * the next fit: checks stages and the ranks of --slow against it, and lowers a

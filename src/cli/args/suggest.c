@@ -21,7 +21,6 @@ void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const cha
   const size_t longer = suggestion->wanted_size > name_size ? suggestion->wanted_size : name_size;
   if (distance < suggestion->distance && distance < longer) {
     suggestion->best = name;
-    suggestion->best_size = name_size;
     suggestion->distance = distance;
   }
 }

@@ -10,7 +10,6 @@ struct weft_cli_suggestion {
   const char *wanted;
   size_t wanted_size;
   const char *best; /* NULL: none is near enough */
-  size_t best_size;
   size_t distance;
 };
 

@@ -5,6 +5,7 @@
 
 #include <weft/support.h>
 
+#include "cli/args/cost_options.h"
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
@@ -85,12 +86,6 @@ static const struct {
      "--all-ranks is for the timeline in the terminal; files have all ranks"},
 };
 
-static const enum weft_cli_option_id timed[] = {
-    WEFT_CLI_OPTION_F,    WEFT_CLI_OPTION_B,       WEFT_CLI_OPTION_I,        WEFT_CLI_OPTION_W,
-    WEFT_CLI_OPTION_HOP,  WEFT_CLI_OPTION_COSTS,   WEFT_CLI_OPTION_SLOW,     WEFT_CLI_OPTION_JITTER,
-    WEFT_CLI_OPTION_SEED, WEFT_CLI_OPTION_CHANNEL, WEFT_CLI_OPTION_COSTS_OF,
-};
-
 static int refuse(const struct weft_cli *cli, const char *option, const char *hint) {
   return weft_cli_usage(cli, hint, "--%s has no effect here", option);
 }
@@ -104,7 +99,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
       return refuse(cli, weft_cli_option_at(restrictions[i].option)->name, restrictions[i].hint);
     }
   }
-  const char *time = weft_cli_first_given(arguments, timed, WEFT_ARRAY_LENGTH(timed));
+  const char *time = weft_cli_costs_given(arguments);
   if (time != NULL && grid) {
     return refuse(cli, time, "the grid has steps and no times; leave out --grid");
   }

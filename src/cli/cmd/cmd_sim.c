@@ -90,15 +90,12 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
 /* ---- Options that do not go together ---- */
 
 static int check_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id timed[] = {
-      WEFT_CLI_OPTION_F,        WEFT_CLI_OPTION_B,
-      WEFT_CLI_OPTION_I,        WEFT_CLI_OPTION_W,
-      WEFT_CLI_OPTION_HOP,      WEFT_CLI_OPTION_COSTS,
-      WEFT_CLI_OPTION_COSTS_OF, WEFT_CLI_OPTION_CHANNEL,
-      WEFT_CLI_OPTION_SLOW,     WEFT_CLI_OPTION_JITTER,
-      WEFT_CLI_OPTION_RUNS,     WEFT_CLI_OPTION_SEED,
-      WEFT_CLI_OPTION_MEMORY,   WEFT_CLI_OPTION_CRITICAL_PATH};
-  const char *name = weft_cli_first_given(arguments, timed, WEFT_ARRAY_LENGTH(timed));
+  static const enum weft_cli_option_id reports[] = {WEFT_CLI_OPTION_RUNS, WEFT_CLI_OPTION_MEMORY,
+                                                    WEFT_CLI_OPTION_CRITICAL_PATH};
+  const char *name = weft_cli_costs_given(arguments);
+  if (name == NULL) {
+    name = weft_cli_first_given(arguments, reports, WEFT_ARRAY_LENGTH(reports));
+  }
   return name != NULL
              ? weft_cli_usage(cli, "leave one of them out",
                               "--steps is the untimed dry run, and --%s is about time", name)

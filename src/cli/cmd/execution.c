@@ -244,9 +244,6 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
                                  struct weft_error *error) {
   struct weft_cli_execution *execution = context;
   const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
-  if (execution->on_rank != NULL) {
-    execution->on_rank(execution->on_rank_context, transport->rank);
-  }
   WEFT_TRY(create_pipeline(execution, transport, error));
   WEFT_TRY(between_steps(execution, transport, 0, error));
   for (uint32_t step = 0; step < execution->step_count; step++) {
@@ -293,7 +290,7 @@ static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t 
 }
 
 static enum weft_status run_steps(struct weft_cli_execution *execution, struct weft_error *error) {
-  assert(execution->transport->virtual_time && execution->on_rank == NULL);
+  assert(execution->transport->virtual_time);
   for (uint32_t r = 0; r < execution->program->rank_count; r++) {
     WEFT_TRY(create_pipeline(execution, weft_comm_endpoint(execution->comm_world, r), error));
   }

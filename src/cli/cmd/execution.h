@@ -44,9 +44,6 @@ struct weft_cli_execution {
   bool no_notes;     /* nothing is computed from events: no makespans, no ranks */
   bool says_progress;
   bool steps_ranks; /* in virtual time: one thread steps all ranks, without switching threads */
-  /* Called by each rank before it does anything; may be NULL. */
-  void (*on_rank)(void *context, uint32_t rank);
-  void *on_rank_context;
   /* Called by rank 0 before each step, while all other ranks wait, and once after the last; may
    * be NULL. Not where a rank is a process. */
   void (*between)(void *context, uint32_t step);

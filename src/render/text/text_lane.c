@@ -201,7 +201,6 @@ static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t
 
 void weft_text_lane_add(struct weft_text_lanes *lanes, uint32_t rank, struct weft_text *text) {
   assert(rank < lanes->simulation->program->rank_count);
-  assert(rank < lanes->simulation->program->rank_count);
   assert(lanes->shown_count > 0);
   fill_columns(lanes, rank);
   choose_ops(lanes);
