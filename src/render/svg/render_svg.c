@@ -133,14 +133,6 @@ static bool shows_transfers(const struct weft_svg *svg) {
   return (double)svg->transfer_ticks_max / ticks * svg->plot_width >= 1;
 }
 
-static uint32_t count_digits(uint32_t count) {
-  uint32_t digits = 1;
-  for (uint32_t rest = count > 0 ? count - 1 : 0; rest >= 10; rest /= 10) {
-    digits++;
-  }
-  return digits;
-}
-
 static double pixels_of(const struct weft_svg *svg, int64_t ticks) {
   return (double)ticks * svg->plot_width / ((double)svg->extent.end - (double)svg->extent.begin);
 }
@@ -168,7 +160,7 @@ static void lay_out(struct weft_svg *svg) {
   const struct weft_simulation *simulation = svg->picture->simulation;
   const uint32_t rank_count = simulation->program->rank_count;
   const double ranks = rank_count > 0 ? rank_count : 1;
-  svg->plot_left = 46 + 7 * count_digits(rank_count);
+  svg->plot_left = 46 + 7 * weft_count_digits(rank_count);
   svg->plot_width = svg->width - svg->plot_left - (double)RIGHT;
   svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->row = row_for(rank_count);
@@ -181,7 +173,7 @@ static void lay_out(struct weft_svg *svg) {
   const double fair = svg->plot_width * ranks / (double)COLUMNS_MAX;
   svg->cell_min = fair > CELL_MIN ? fair : CELL_MIN;
   svg->mixes = pixels_of(svg, svg->cell_ticks_min) < svg->cell_min && svg->cell_ticks_min > 0;
-  choose_labels(svg, count_digits(simulation->program->microbatch_count));
+  choose_labels(svg, weft_count_digits(simulation->program->microbatch_count));
   const double pixels = (double)MEMORY_COLUMNS_MAX / ranks;
   svg->memory.column_count = (uint32_t)(pixels < svg->plot_width ? pixels : svg->plot_width);
   svg->memory.column_count += svg->memory.column_count == 0;

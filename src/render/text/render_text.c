@@ -38,14 +38,6 @@ struct layout {
   struct weft_memory_columns memory;
 };
 
-static size_t count_digits(uint64_t number) {
-  size_t digits = 1;
-  for (; number >= 10; number /= 10) {
-    digits++;
-  }
-  return digits;
-}
-
 static void add_blanks(struct weft_text *text, size_t count) {
   weft_text_addf(text, "%*s", (int)count, "");
 }
@@ -66,8 +58,7 @@ static enum weft_status prepare(struct layout *layout, struct weft_error *error)
   const struct weft_simulation *simulation = layout->picture->simulation;
   const uint32_t rank_count = simulation->program->rank_count;
   const bool words = layout->width >= WIDTH_WORDS;
-  layout->left =
-      (words ? strlen("rank ") : 0) + count_digits(rank_count > 0 ? rank_count - 1 : 0) + 1;
+  layout->left = (words ? strlen("rank ") : 0) + weft_count_digits(rank_count) + 1;
   layout->right = words                          ? 1 + strlen("peak ") + NUMBER_WIDTH
                   : layout->width >= WIDTH_RIGHT ? 1 + NUMBER_WIDTH
                                                  : 0;
