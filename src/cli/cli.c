@@ -75,10 +75,10 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
 /* Most commands write text, and only those that draw have an -o of their own. */
 static int check_output(const struct weft_cli *cli, const struct weft_cli_command *command,
                         const struct weft_cli_arguments *arguments) {
-  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const char *path = weft_cli_output_path(arguments);
   const bool draws = weft_cli_command_option(command, WEFT_CLI_OPTION_OUTPUT) !=
                      weft_cli_option_at(WEFT_CLI_OPTION_OUTPUT);
-  if (!arguments->given[WEFT_CLI_OPTION_OUTPUT] || draws || !weft_cli_is_picture(path)) {
+  if (path == NULL || draws || !weft_cli_is_picture(path)) {
     return WEFT_CLI_OK;
   }
   return weft_cli_usage(cli, "give another name, such as x.txt; 'weft show' and 'weft run' draw",

@@ -2,30 +2,12 @@
 #include "cli/gpus.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
 
 enum { GPUS_MAX = 64 };
-
-/* "0,1,3"; false: it is something else. */
-static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
-  for (*count = 0; *count < GPUS_MAX; text++) {
-    char *end;
-    const unsigned long number = strtoul(text, &end, 10);
-    if (end == text || *text < '0' || *text > '9' || number > INT32_MAX) {
-      return false;
-    }
-    gpus[(*count)++] = (uint32_t)number;
-    text = end;
-    if (*text != ',') {
-      return *text == '\0';
-    }
-  }
-  return false;
-}
 
 /* Where each rank is a process: the one GPU of this rank. */
 static enum weft_status choose_gpu(const struct weft_cli *cli, const struct weft_cli_job *job,
@@ -70,7 +52,7 @@ int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_argumen
   if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
     const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
     char quoted[256];
-    if (!read_gpus(text, gpus, &options.gpu_count)) {
+    if (!weft_cli_read_numbers(text, INT32_MAX, gpus, GPUS_MAX, &options.gpu_count)) {
       return weft_cli_usage(cli, "--gpus 0,1,3",
                             "--gpus %s is not a list of numbers with commas between them",
                             weft_cli_quote(quoted, sizeof quoted, text));

@@ -29,14 +29,10 @@ static int verify(const struct weft_cli *cli, const char *name,
   if (report->ok) {
     return WEFT_CLI_OK;
   }
-  const struct weft_finding *finding = &report->findings[0];
-  char quoted[256], hint[320];
-  weft_cli_quote(quoted, sizeof quoted, name);
-  (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it", quoted);
-  weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
-                 finding->place.rank, finding->place.step, finding->message,
-                 weft_rule_id(finding->rule));
-  return WEFT_CLI_FOUND_BAD;
+  char hint[320];
+  (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it",
+                 weft_cli_quoted(name).text);
+  return weft_cli_fail_finding(cli, name, report, hint, false);
 }
 
 static bool trains(const struct weft_program *program) {

@@ -69,6 +69,24 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
                         quoted, fault, minimum, limit);
 }
 
+bool weft_cli_read_numbers(const char *text, uint32_t most, uint32_t *numbers, uint32_t room,
+                           uint32_t *count) {
+  assert(text != NULL && count != NULL);
+  for (*count = 0; *count < room; text++) {
+    char *end;
+    const unsigned long number = strtoul(text, &end, 10);
+    if (end == text || !is_digit(*text) || number > most) {
+      return false;
+    }
+    numbers[(*count)++] = (uint32_t)number;
+    text = end;
+    if (*text != ',') {
+      return *text == '\0';
+    }
+  }
+  return false;
+}
+
 /* ---- Decimals and fractions ---- */
 
 /* After an exponent, if there is one and it is allowed. */

@@ -47,6 +47,11 @@ enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number);
 
+/* Numbers up to `most` with commas between them, as many as there is room for at most; false: it is
+ * something else. */
+bool weft_cli_read_numbers(const char *text, uint32_t most, uint32_t *numbers, uint32_t room,
+                           uint32_t *count);
+
 /* The name of the first of these options that was given; NULL: none was. */
 const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
                                  const enum weft_cli_option_id *ids, size_t count);

@@ -181,8 +181,8 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
  * is in a file, else with the messages. */
 static int write_for_target(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             const struct weft_program *table) {
-  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  const bool in_file = path != NULL && strcmp(path, "-") != 0;
+  const char *path = weft_cli_output_path(arguments);
+  const bool in_file = path != NULL;
   const struct weft_target_request request = {
       .kind = (enum weft_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
       .table = table,

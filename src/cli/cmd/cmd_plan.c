@@ -2,7 +2,6 @@
  * best plans for a range of memory limits; with --global-batch the best use of all ranks. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -34,12 +33,6 @@ WEFT_SCOPED_TYPE(weft_search_answer)
 
 /* ---- Output ---- */
 
-/* The file of -o, or NULL for standard output. */
-static const char *output_path(const struct weft_cli_arguments *arguments) {
-  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  return path == NULL || strcmp(path, "-") == 0 ? NULL : path;
-}
-
 static int write_output(const struct weft_cli *cli, const struct weft_text *text) {
   return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
 }
@@ -54,7 +47,8 @@ static bool is_same_file(const char *a, const char *b) {
  * pipe or a device, or where the costs were read from that file. */
 static void add_costs_path(struct weft_text *path, const struct weft_cli_arguments *arguments) {
   static const char ending[] = ".csv";
-  const char *table = output_path(arguments), *given = arguments->texts[WEFT_CLI_OPTION_COSTS];
+  const char *table = weft_cli_output_path(arguments),
+             *given = arguments->texts[WEFT_CLI_OPTION_COSTS];
   struct stat status;
   if (table == NULL || (stat(table, &status) == 0 && !S_ISREG(status.st_mode))) {
     return;
@@ -86,7 +80,7 @@ static int write_costs(const struct weft_cli *cli, const struct weft_text *path,
 static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       const struct weft_costs *costs, const struct weft_text *costs_path,
                       const struct weft_text *table, const struct weft_text *summary) {
-  const char *path = output_path(arguments);
+  const char *path = weft_cli_output_path(arguments);
   const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
   if (table->failed || summary->failed) {
     return weft_cli_fail_memory(cli);
@@ -110,7 +104,7 @@ static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *
   const bool is_taken = plan->target != NULL && plan->target->table != NULL;
   weft_program_print(is_taken ? plan->target->table : plan->answer->table, &table);
   add_costs_path(&costs_path, arguments);
-  plan->file = output_path(arguments);
+  plan->file = weft_cli_output_path(arguments);
   plan->costs_file = costs_path.size > 0 ? costs_path.data : NULL;
   (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(&summary,
                                                                                         plan);
@@ -138,7 +132,8 @@ static int split_names(const struct weft_cli *cli, char *text, const char **name
 
 static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_plan *plan) {
-  const char *path = output_path(arguments), *given = arguments->texts[WEFT_CLI_OPTION_PART_NAMES];
+  const char *path = weft_cli_output_path(arguments),
+             *given = arguments->texts[WEFT_CLI_OPTION_PART_NAMES];
   const char *names[PARTS_NAMED_MAX];
   WEFT_SCOPED_TEXT copy = {.allocator = cli->allocator};
   WEFT_SCOPED(weft_target) target = NULL;
@@ -241,7 +236,7 @@ static int deliver(const struct weft_cli *cli, const char *path, const struct we
 
 static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_pareto *pareto) {
-  const char *path = output_path(arguments);
+  const char *path = weft_cli_output_path(arguments);
   WEFT_SCOPED_TEXT picture = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (path != NULL) {
@@ -275,7 +270,7 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
 /* A picture of all candidates, or the table of the best. */
 static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_choice *choice) {
-  const char *path = output_path(arguments);
+  const char *path = weft_cli_output_path(arguments);
   const struct weft_costs *costs = NULL;
   WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
   WEFT_SCOPED_TEXT file = {.allocator = cli->allocator};
@@ -327,7 +322,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                                                    WEFT_CLI_OPTION_PARETO, WEFT_CLI_OPTION_FOR,
                                                    WEFT_CLI_OPTION_KEEP_PARTITION};
   const bool *given = arguments->given;
-  const char *path = output_path(arguments);
+  const char *path = weft_cli_output_path(arguments);
   if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
     return weft_cli_usage(cli, "choose a limit, and give it with --memory",
                           "--for needs one table, and --pareto makes many");
@@ -384,21 +379,10 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 /* --stage-ranks: a rank for each stage of the graph. */
 static int read_stage_ranks(const struct weft_cli *cli, const char *text, uint32_t stage_count,
                             uint32_t *rank_of) {
-  uint32_t count = 0;
-  for (const char *at = text; count < stage_count; at++) {
-    char *end;
-    const unsigned long number = strtoul(at, &end, 10);
-    if (end == at || *at < '0' || *at > '9' || number >= WEFT_RANKS_MAX) {
-      break;
-    }
-    rank_of[count++] = (uint32_t)number;
-    at = end;
-    if (*at != ',') {
-      if (*at == '\0' && count == stage_count) {
-        return WEFT_CLI_OK;
-      }
-      break;
-    }
+  uint32_t count;
+  if (weft_cli_read_numbers(text, WEFT_RANKS_MAX - 1, rank_of, stage_count, &count) &&
+      count == stage_count) {
+    return WEFT_CLI_OK;
   }
   return weft_cli_usage(cli, "for example: --stage-ranks 0,1,1,2",
                         "--stage-ranks '%s': expected %" PRIu32

@@ -50,22 +50,12 @@ struct run {
 /* ---- What to run ---- */
 
 static int say_findings(const struct run *run, const struct weft_report *report, bool of_lowered) {
-  const struct weft_finding *finding = &report->findings[0];
-  const uint64_t more = report->finding_count - 1 + report->findings_left_out;
-  char quoted[256], hint[400], rest[48] = "";
-  weft_cli_quote(quoted, sizeof quoted, run->name);
-  if (more > 0) {
-    (void)snprintf(rest, sizeof rest, ", and %" PRIu64 " more finding%s", more,
-                   more == 1 ? "" : "s");
-  }
+  char hint[400];
   (void)snprintf(hint, sizeof hint,
                  of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
                             : "'weft verify %s' shows all; --unchecked runs it anyway",
-                 quoted);
-  weft_cli_print(run->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
-                 finding->place.rank, finding->place.step, finding->message,
-                 weft_rule_id(finding->rule), rest);
-  return WEFT_CLI_FOUND_BAD;
+                 weft_cli_quoted(run->name).text);
+  return weft_cli_fail_finding(run->cli, run->name, report, hint, true);
 }
 
 /* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */

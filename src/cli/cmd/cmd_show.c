@@ -42,7 +42,7 @@ static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments
 /* The kind that -o asks for; NO_PICTURE is text. */
 static int choose_kind(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        enum weft_cli_picture *kind) {
-  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const char *path = weft_cli_output_path(arguments);
   const bool grid = arguments->given[WEFT_CLI_OPTION_GRID];
   *kind = WEFT_CLI_NO_PICTURE;
   if (grid && path != NULL && weft_cli_is_picture(path)) {
@@ -50,7 +50,7 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
                           "'%s' is the name of a picture or page, and --grid writes text",
                           weft_cli_quoted(path).text);
   }
-  if (grid || path == NULL || strcmp(path, "-") == 0) {
+  if (grid || path == NULL) {
     return WEFT_CLI_OK;
   }
   *kind = weft_cli_picture_of(path);

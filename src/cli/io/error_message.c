@@ -109,20 +109,26 @@ static void begin_message(struct message *message, const char *who) {
   weft_text_add(&message->text, who != NULL ? who : "");
 }
 
-static void write_message(const struct weft_cli *cli, const char *data, size_t size) {
+int weft_cli_write_all(int fd, const char *data, size_t size) {
+  assert(data != NULL || size == 0);
   while (size > 0) {
-    const ssize_t written = write(cli->messages, data, size);
+    const ssize_t written = write(fd, data, size);
     if (written < 0 && errno != EINTR) {
-      return;
+      return errno;
     }
     if (written > 0) {
       data += written;
       size -= (size_t)written;
     }
   }
+  return 0;
 }
 
 /* A failure to write a message is not reported. */
+static void write_message(const struct weft_cli *cli, const char *data, size_t size) {
+  (void)weft_cli_write_all(cli->messages, data, size);
+}
+
 static void send_message(const struct weft_cli *cli, struct message *message) {
   struct weft_text *text = &message->text;
   /* One write for all of it: Open MPI 5 may forward a line that comes in two parts to the

@@ -332,12 +332,19 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
   return parsed(cli, name, &buffer, status, &error);
 }
 
-static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,
-                       const char *name) {
-  weft_cli_print(cli, "'weft verify --comm eager' lists everything that is wrong with it",
-                 "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", weft_cli_quoted(name).text,
-                 finding->place.rank, finding->place.step, finding->message,
-                 weft_rule_id(finding->rule));
+int weft_cli_fail_finding(const struct weft_cli *cli, const char *name,
+                          const struct weft_report *report, const char *hint, bool counts) {
+  assert(cli != NULL && report->finding_count > 0);
+  const struct weft_finding *finding = &report->findings[0];
+  const uint64_t more = report->finding_count - 1 + report->findings_left_out;
+  char rest[48] = "";
+  if (counts && more > 0) {
+    (void)snprintf(rest, sizeof rest, ", and %" PRIu64 " more finding%s", more,
+                   weft_cli_plural(more));
+  }
+  weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s",
+                 weft_cli_quoted(name).text, finding->place.rank, finding->place.step,
+                 finding->message, weft_rule_id(finding->rule), rest);
   return WEFT_CLI_FOUND_BAD;
 }
 
@@ -351,5 +358,9 @@ int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *
   options.findings_max = 1;
   WEFT_CLI_TRY(weft_cli_result(
       cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
-  return report->ok ? WEFT_CLI_OK : say_finding(cli, &report->findings[0], name);
+  return report->ok
+             ? WEFT_CLI_OK
+             : weft_cli_fail_finding(
+                   cli, name, report,
+                   "'weft verify --comm eager' lists everything that is wrong with it", false);
 }

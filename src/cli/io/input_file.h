@@ -4,6 +4,7 @@
 
 #include <weft/costs.h>
 #include <weft/ir.h>
+#include <weft/verify.h>
 
 #include "cli/args/option_parser.h"
 #include "cli/cli.h"
@@ -38,5 +39,10 @@ const char *weft_cli_input_name(const char *path);
  * another exit status after printing what is wrong with the program, which messages call `name`. */
 int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *program,
                          const char *name);
+
+/* Prints the first finding of a report that is not ok, and how many more there are if `counts`;
+ * returns WEFT_CLI_FOUND_BAD. */
+int weft_cli_fail_finding(const struct weft_cli *cli, const char *name,
+                          const struct weft_report *report, const char *hint, bool counts);
 
 #endif

@@ -50,21 +50,6 @@ static bool ending_signal_waits(void) {
   return false;
 }
 
-/* 0, or the errno of the failure. */
-static int write_all(int fd, const char *data, size_t size) {
-  while (size > 0) {
-    const ssize_t written = write(fd, data, size);
-    if (written < 0 && errno != EINTR) {
-      return errno;
-    }
-    if (written > 0) {
-      data += written;
-      size -= (size_t)written;
-    }
-  }
-  return 0;
-}
-
 static const char *hint_for(int code) {
   switch (code) {
     case ENOSPC:
@@ -92,7 +77,7 @@ int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *na
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
-  int code = write_all(fd, text->data, text->size);
+  int code = weft_cli_write_all(fd, text->data, text->size);
   if (code == 0) {
     /* Some file systems report a failed write only when it is closed. */
     const int copy = dup(fd);
@@ -150,7 +135,7 @@ static int write_pieces(int fd, const struct weft_text *text) {
     const size_t left = text->size - at;
     code = ending_signal_waits()
                ? EINTR
-               : write_all(fd, text->data + at, left < PIECE_BYTES ? left : PIECE_BYTES);
+               : weft_cli_write_all(fd, text->data + at, left < PIECE_BYTES ? left : PIECE_BYTES);
   }
   return code;
 }

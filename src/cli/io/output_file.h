@@ -6,6 +6,9 @@
 
 #include "cli/args/option_parser.h"
 
+/* The file of -o; NULL: the data goes to standard output. */
+const char *weft_cli_output_path(const struct weft_cli_arguments *arguments);
+
 /* Writes `text`, all the output of a command, to standard output or to -o FILE. Returns `status`
  * when all of it was written, WEFT_CLI_INTERNAL when the text is incomplete for lack of memory,
  * WEFT_CLI_IO when it could not be written (after printing why). */

@@ -7,13 +7,14 @@
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
-static bool goes_to_stdout(const struct weft_cli_arguments *arguments) {
+const char *weft_cli_output_path(const struct weft_cli_arguments *arguments) {
+  assert(arguments != NULL);
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  return !arguments->given[WEFT_CLI_OPTION_OUTPUT] || strcmp(path, "-") == 0;
+  return arguments->given[WEFT_CLI_OPTION_OUTPUT] && strcmp(path, "-") != 0 ? path : NULL;
 }
 
 bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  return cli->colour && cli->output_terminal && goes_to_stdout(arguments);
+  return cli->colour && cli->output_terminal && weft_cli_output_path(arguments) == NULL;
 }
 
 int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -22,9 +23,9 @@ int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_argu
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
-  const int written =
-      goes_to_stdout(arguments)
-          ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
-          : weft_cli_write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
+  const char *path = weft_cli_output_path(arguments);
+  const int written = path == NULL
+                          ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
+                          : weft_cli_write_file(cli, path, text);
   return written == WEFT_CLI_OK ? status : written;
 }
