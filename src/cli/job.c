@@ -170,7 +170,8 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
                                .text = size > 0 ? weft_checksum(text, size) : 0,
                                .build = checksum_of_file(job->cli.program_path)};
   struct weft_error error;
-  struct outcome *all = weft_array_allocate(job->cli.allocator, p, sizeof *all);
+  WEFT_SCOPED_ARENA arena = {.allocator = job->cli.allocator};
+  struct outcome *all = weft_arena_allocate(&arena, p, sizeof *all);
   int agreed;
   if (all == NULL) {
     release_messages(job);
@@ -185,7 +186,6 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
     agreed = weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
                                                      : WEFT_CLI_PEER;
   }
-  weft_array_free(job->cli.allocator, all, p, sizeof *all);
   return agreed;
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <weft/gen.h>
+#include <weft/support.h>
 
 #include "cli/args/help.h"
 
@@ -197,14 +198,13 @@ static void add_zsh_spec(struct weft_text *text, const char *spelled,
 
 static void add_zsh_option(struct weft_text *text, const struct weft_cli_command *command,
                            const struct weft_cli_option *option) {
-  struct weft_text spelled = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT spelled = {.allocator = text->allocator};
   (void)command;
   weft_text_addf(&spelled, "--%s%s", option->name, option->value != NULL ? "=" : "");
   text->failed = text->failed || spelled.failed;
   if (!text->failed) {
     add_zsh_spec(text, spelled.data, option);
   }
-  weft_text_finish(&spelled);
   if (option->letter != '\0') {
     const char letter[4] = {'-', option->letter, option->value != NULL ? '+' : '\0', '\0'};
     add_zsh_spec(text, letter, option);

@@ -211,10 +211,9 @@ static void add_json(struct weft_text *text, const struct findings *findings) {
   weft_json_number(&json, "memory_bytes", machine.memory_bytes);
   weft_json_open(&json, "parts", '{');
   weft_json_string(&json, "BLAS", blas());
-  struct weft_text cuda = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT cuda = {.allocator = text->allocator};
   add_cuda(&cuda);
   weft_json_string(&json, "CUDA", cuda.data != NULL ? cuda.data : "");
-  weft_text_finish(&cuda);
   weft_json_close(&json, '}');
   weft_json_open(&json, "mpi", '{');
   if (findings->job != NULL) {

@@ -197,7 +197,7 @@ void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *
   assert(cli != NULL);
   static const char name[] = "weft: ";
   const size_t name_size = sizeof name - 1;
-  struct weft_text named = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT named = {.allocator = cli->allocator};
   for (size_t at = 0; at < size;) {
     const char *end = memchr(text + at, '\n', size - at);
     const size_t line = end != NULL ? (size_t)(end - (text + at)) + 1 : size - at;
@@ -210,7 +210,6 @@ void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *
     at += line;
   }
   write_message(cli, named.failed ? text : named.data, named.failed ? size : named.size);
-  weft_text_finish(&named);
 }
 
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...) {

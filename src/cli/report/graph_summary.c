@@ -15,14 +15,18 @@ static bool has_role(const struct weft_graph *graph, uint32_t stage, enum role r
 
 /* ---- Parts ---- */
 
-/* The first stage of each stage's part; NULL without memory. */
-static uint32_t *find_parts(const struct weft_allocator *allocator,
-                            const struct weft_graph *graph) {
-  uint32_t *first = weft_array_allocate(allocator, graph->stage_count, sizeof *first);
-  for (uint32_t s = 0; first != NULL && s < graph->stage_count; s++) {
+/* The first stage of each stage's part; NULL without memory, and then the text has failed. */
+static uint32_t *find_parts(struct weft_arena *arena, const struct weft_graph *graph,
+                            struct weft_text *text) {
+  uint32_t *first = weft_arena_allocate(arena, graph->stage_count, sizeof *first);
+  if (first == NULL) {
+    text->failed = true;
+    return NULL;
+  }
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
     first[s] = s;
   }
-  for (uint32_t e = 0; first != NULL && e < graph->edge_count; e++) {
+  for (uint32_t e = 0; e < graph->edge_count; e++) {
     uint32_t a = graph->edges[e].from, b = graph->edges[e].to;
     while (first[a] != a) {
       a = first[a] = first[first[a]];
@@ -32,7 +36,7 @@ static uint32_t *find_parts(const struct weft_allocator *allocator,
     }
     first[a > b ? a : b] = a < b ? a : b;
   }
-  for (uint32_t s = 0; first != NULL && s < graph->stage_count; s++) {
+  for (uint32_t s = 0; s < graph->stage_count; s++) {
     first[s] = first[first[s]]; /* that of an earlier stage is final */
   }
   return first;
@@ -109,13 +113,11 @@ void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph)
   assert(text != NULL && graph != NULL);
   add_role(text, graph, ROLE_LOSS, "loss in stage ", "losses in stages ");
   add_role(text, graph, ROLE_FROZEN, "; frozen: stage ", "; frozen: stages ");
-  uint32_t *first = find_parts(text->allocator, graph);
-  if (first == NULL) {
-    text->failed = true;
-    return;
+  WEFT_SCOPED_ARENA arena = {.allocator = text->allocator};
+  const uint32_t *first = find_parts(&arena, graph, text);
+  if (first != NULL) {
+    add_parts(text, graph, first);
   }
-  add_parts(text, graph, first);
-  weft_array_free(text->allocator, first, graph->stage_count, sizeof *first);
 }
 
 /* ---- JSON ---- */
@@ -140,10 +142,9 @@ void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph)
   if (weft_graph_is_chain(graph)) {
     return;
   }
-  const struct weft_allocator *allocator = json->text->allocator;
-  uint32_t *first = find_parts(allocator, graph);
+  WEFT_SCOPED_ARENA arena = {.allocator = json->text->allocator};
+  const uint32_t *first = find_parts(&arena, graph, json->text);
   if (first == NULL) {
-    json->text->failed = true;
     return;
   }
   weft_json_open(json, "graph_summary", '{');
@@ -151,5 +152,4 @@ void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph)
   add_json_role(json, "frozen", graph, ROLE_FROZEN);
   weft_json_number(json, "parts", count_parts(graph, first));
   weft_json_close(json, '}');
-  weft_array_free(allocator, first, graph->stage_count, sizeof *first);
 }

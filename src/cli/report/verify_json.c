@@ -64,16 +64,14 @@ static void add_json_moves(struct weft_json *json, const char *key, const struct
   weft_json_close(json, ']');
 }
 
-static void add_json_model(struct weft_json *json, const struct weft_comm_model *model,
-                           const struct weft_allocator *allocator) {
-  struct weft_text comm = {.allocator = allocator};
+static void add_json_model(struct weft_json *json, const struct weft_comm_model *model) {
+  WEFT_SCOPED_TEXT comm = {.allocator = json->text->allocator};
   weft_comm_model_print(model, &comm);
   json->text->failed = json->text->failed || comm.failed;
   weft_json_open(json, "model", '{');
   weft_json_string(json, "comm", comm.failed ? "" : comm.data);
   weft_json_string(json, "channel", weft_channel_model_info(model->channel)->name);
   weft_json_close(json, '}');
-  weft_text_finish(&comm);
 }
 
 void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result) {
@@ -82,7 +80,7 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
   const struct weft_report *report = result->report;
   weft_json_boolean(&json, "ok", report->ok);
   weft_json_string(&json, "level", weft_cli_level_name(result->program->level));
-  add_json_model(&json, &result->options->model, text->allocator);
+  add_json_model(&json, &result->options->model);
   weft_json_number(&json, "ranks", result->program->rank_count);
   weft_json_number(&json, "stages", report->stage_count);
   weft_json_number(&json, "microbatches", report->microbatch_count);

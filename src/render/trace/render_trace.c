@@ -403,12 +403,10 @@ static enum weft_status check_length(const struct trace *trace, struct weft_erro
 }
 
 /* So much that drawing needs no more. */
-static enum weft_status make_room(struct trace *trace, const struct weft_allocator *allocator,
+static enum weft_status make_room(struct trace *trace, struct weft_arena *arena,
                                   struct weft_error *error) {
-  WEFT_TRY(weft_links_create(allocator, trace->program, &trace->links, error));
-  if (!weft_tracks_init(&trace->tracks, allocator, trace->simulation)) {
-    return weft_fail_memory(error, trace->program->action_count * sizeof(struct weft_lane));
-  }
+  WEFT_TRY(weft_links_create(arena->allocator, trace->program, &trace->links, error));
+  WEFT_TRY(weft_tracks_init(&trace->tracks, arena, trace->simulation, error));
   for (uint32_t rank = 0; rank < trace->program->rank_count; rank++) {
     WEFT_TRY(weft_rank_curve_read(&trace->curve, trace->picture, rank, error));
   }
@@ -438,13 +436,13 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
                         .transfers = weft_program_has(picture->simulation->program, WEFT_OPS_SEND)};
   WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   WEFT_TRY(check_length(&trace, error));
-  enum weft_status status = make_room(&trace, allocator, error);
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  enum weft_status status = make_room(&trace, &arena, error);
   if (status == WEFT_OK) {
     add_document(&trace);
     status = weft_text_status(text, error);
   }
   weft_rank_curve_finish(&trace.curve);
-  weft_tracks_finish(&trace.tracks);
   weft_links_destroy(trace.links);
   return status;
 }

@@ -6,8 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/support.h>
-
 #include "ir/action.h"
 
 enum { TRACK_COLLECTIVES = 0 };
@@ -41,27 +39,17 @@ static size_t most_lanes(const struct weft_simulation *simulation) {
   return (size_t)most;
 }
 
-bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
-                      const struct weft_simulation *simulation) {
+enum weft_status weft_tracks_init(struct weft_tracks *tracks, struct weft_arena *arena,
+                                  const struct weft_simulation *simulation,
+                                  struct weft_error *error) {
   assert(simulation != NULL && simulation->program != NULL);
-  tracks->allocator = allocator;
+  const size_t count = count_tracks(simulation->program);
   tracks->program = simulation->program;
-  tracks->track_count = count_tracks(simulation->program);
-  tracks->lane_capacity = most_lanes(simulation);
-  tracks->last = weft_array_allocate(allocator, tracks->track_count, sizeof *tracks->last);
-  tracks->lanes = weft_array_allocate(allocator, tracks->lane_capacity, sizeof *tracks->lanes);
-  if (tracks->last == NULL || tracks->lanes == NULL) {
-    weft_tracks_finish(tracks);
-    return false;
-  }
-  memset(tracks->last, 0xff, tracks->track_count * sizeof *tracks->last); /* LANE_NONE */
-  return true;
-}
-
-void weft_tracks_finish(struct weft_tracks *tracks) {
-  weft_array_free(tracks->allocator, tracks->last, tracks->track_count, sizeof *tracks->last);
-  weft_array_free(tracks->allocator, tracks->lanes, tracks->lane_capacity, sizeof *tracks->lanes);
-  *tracks = (struct weft_tracks){0};
+  tracks->last = weft_arena_allocate(arena, count, sizeof *tracks->last);
+  tracks->lanes = weft_arena_allocate(arena, most_lanes(simulation), sizeof *tracks->lanes);
+  WEFT_TRY(weft_arena_status(arena, error));
+  memset(tracks->last, 0xff, count * sizeof *tracks->last); /* LANE_NONE */
+  return WEFT_OK;
 }
 
 void weft_tracks_reset(struct weft_tracks *tracks) {

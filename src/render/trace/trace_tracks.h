@@ -6,6 +6,7 @@
 #define RENDER_TRACE_TRACKS_H
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
 /* The number (tid) of the compute track; the others get theirs as they come. Not
  * 0, which Perfetto takes for the thread whose tid is the pid. */
@@ -19,21 +20,18 @@ struct weft_lane {
   uint32_t next;   /* the lane used before all others of the track, in a ring */
 };
 
-/* Zero-initialise. WEFT_TID_LANES + the lane's index is its number in the trace. */
+/* WEFT_TID_LANES + the lane's index is its number in the trace. */
 struct weft_tracks {
-  const struct weft_allocator *allocator;
   const struct weft_program *program;
   uint32_t *last; /* [track]: the lane used last */
-  size_t track_count;
   struct weft_lane *lanes;
   uint32_t lane_count;
-  size_t lane_capacity;
 };
 
-/* Room for any rank of the simulation. False when out of memory. */
-bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
-                      const struct weft_simulation *simulation);
-void weft_tracks_finish(struct weft_tracks *tracks);
+/* Room for any rank of the simulation, in the arena. */
+enum weft_status weft_tracks_init(struct weft_tracks *tracks, struct weft_arena *arena,
+                                  const struct weft_simulation *simulation,
+                                  struct weft_error *error);
 
 /* Begins another rank. */
 void weft_tracks_reset(struct weft_tracks *tracks);
