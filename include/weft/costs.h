@@ -88,6 +88,9 @@ struct weft_costs {
   struct weft_part_costs *parts;
 };
 
+/* Nanoseconds of a unit of time: s, ms, us or µs, ns; any other, and none, counts as ms. */
+WEFT_API double weft_costs_unit_ns(const struct weft_costs *costs);
+
 /* Every time and size divided: one of `by` equal stages that have these together. */
 WEFT_API struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs,
                                                          double by);

@@ -1,13 +1,15 @@
 /* Costs in memory: made, looked up, checked. Reading them from JSON is in
  * costs_json.c. */
 #include <weft/costs.h>
-#include <weft/support.h>
 
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
 
 #include "base/plain_text.h"
 #include "spec/costs_fields.h"
@@ -82,6 +84,21 @@ double weft_stage_time(const struct weft_stage_costs *stage, enum weft_op op) {
     case WEFT_OP_REDUCE_GRAD: return stage->reduce_grad;
     default: return 0;
   }
+}
+
+double weft_costs_unit_ns(const struct weft_costs *costs) {
+  static const struct {
+    const char *name;
+    double ns;
+  } units[] = {
+      /* the last two: with the micro sign, and with a mu */
+      {"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"ns", 1}, {"\xc2\xb5s", 1e3}, {"\xce\xbcs", 1e3}};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(units); k++) {
+    if (strcmp(costs->unit, units[k].name) == 0) {
+      return units[k].ns;
+    }
+  }
+  return 1e6;
 }
 
 struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs, double by) {

@@ -78,7 +78,7 @@ ends() {
 
 @test "run reads units of real time" {
   "$WEFT" gen GPipe -p 1 -m 1 >t.csv
-  for unit in s:0.003 ms:3 us:3000 ns:3000000 parsec:3; do
+  for unit in s:0.003 ms:3 us:3000 µs:3000 μs:3000 ns:3000000 parsec:3; do
     printf '{"schema": "weft-costs/1", "unit": "%s", "stages": [{"f": %s, "b": 0}]}' "${unit%:*}" "${unit#*:}" >c.json
     "$WEFT" run t.csv --costs c.json --json >r.json
     jq -e '.ratio >= 1 and (.per_action_ns * .actions | . >= 3e6 and . < 3e9)' r.json >/dev/null

@@ -135,7 +135,7 @@ static int make_stages(struct run *run) {
       weft_costs_of_stages(run->costs.costs, program->rank_count, program->stage_count, &view);
   run->per_unit = run->transport->virtual_time && run->simulation != NULL
                       ? run->simulation->ticks_per_unit
-                      : weft_cli_unit_ns(costs->unit);
+                      : weft_costs_unit_ns(costs);
   const struct weft_cli_time_scale scale = {.per_unit = run->per_unit,
                                             .factors = run->costs.factors};
   return weft_cli_stages_init(&run->stages, run->cli, program, costs, run->stage, &scale);
@@ -190,7 +190,7 @@ static int64_t virtual_limit(const struct run *run, int64_t hop) {
 static int64_t real_limit(const struct run *run) {
   const double usual = run->simulation != NULL
                            ? fmax(STALL_LIMIT_S, 2e-9 * run->simulation->makespan *
-                                                     weft_cli_unit_ns(run->costs.costs->unit))
+                                                     weft_costs_unit_ns(run->costs.costs))
                            : STALL_LIMIT_S;
   return weft_cli_stall_limit(run->arguments, usual);
 }
@@ -356,7 +356,7 @@ static int execute(struct run *run) {
 
 /* Real time has a unit, whatever the file calls it. */
 static void name_unit(struct weft_costs *costs) {
-  if (weft_cli_unit_ns(costs->unit) == 1e6) {
+  if (weft_costs_unit_ns(costs) == 1e6) {
     (void)snprintf(costs->unit, sizeof costs->unit, "ms");
   }
 }

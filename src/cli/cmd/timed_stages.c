@@ -13,19 +13,6 @@
 /* Eleven days: more than anybody waits for, and sums of such times do not overflow. */
 #define TIME_NS_MAX 1e15
 
-double weft_cli_unit_ns(const char *unit) {
-  static const struct {
-    const char *name;
-    double ns;
-  } units[] = {{"s", 1e9}, {"us", 1e3}, {"ns", 1}};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(units); k++) {
-    if (strcmp(unit, units[k].name) == 0) {
-      return units[k].ns;
-    }
-  }
-  return 1e6;
-}
-
 /* Rounded as the simulator does it, so that virtual times are the simulated ones. */
 static int64_t to_time(double cost, double per_unit, double factor) {
   const int64_t time = llrint(cost * per_unit);

@@ -32,9 +32,6 @@ struct weft_cli_time_scale {
   const double *factors; /* [rank_count] of --slow, or NULL */
 };
 
-/* Nanoseconds of the unit: s, ms, us, ns; any other, and none, is ms. */
-double weft_cli_unit_ns(const char *unit);
-
 /* WEFT_CLI_OK, or another exit status after printing why; then there is nothing to finish, but it
  * may be finished, as may one that is all zero. The program must have stages. */
 int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *cli,

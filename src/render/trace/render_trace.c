@@ -365,19 +365,6 @@ static void add_ranks(struct trace *trace) {
 
 /* ---- The document ---- */
 
-static double ns_per_unit(const char *unit) {
-  static const struct {
-    const char *name;
-    double ns;
-  } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"\xc2\xb5s", 1e3}, {"ns", 1}};
-  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-    if (strcmp(units[i].name, unit) == 0) {
-      return units[i].ns;
-    }
-  }
-  return 1e6;
-}
-
 static void add_document(struct trace *trace) {
   weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
   weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
@@ -423,7 +410,7 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
   (void)options; /* colours are the viewer's */
   const struct weft_allocator *allocator =
       text->allocator != NULL ? text->allocator : weft_allocator_default();
-  const double unit_ns = ns_per_unit(picture->costs->unit);
+  const double unit_ns = weft_costs_unit_ns(picture->costs);
   struct trace trace = {.picture = picture,
                         .simulation = picture->simulation,
                         .program = picture->simulation->program,
