@@ -97,14 +97,23 @@ last() {
   succeeds
   hash=$(last .parameters_hash)
   for transport in threads loopback; do
-    train --json "${bad[@]}" --schedule auto --transport "$transport"
-    succeeds
-    [ "$(last .parameters_hash)" = "$hash" ]
-    [ "$(last '(.split | add == 8 and max < 7) and .split_gain > 0.03 and .steps == 20')" = true ]
-    [ "${#lines[@]}" -eq 21 ]
+    # A few steps are measured: on a busy machine their times may promise nothing, whatever the split.
+    for _ in {1..5}; do
+      train --json "${bad[@]}" --schedule auto --transport "$transport"
+      succeeds
+      [ "$(last .parameters_hash)" = "$hash" ]
+      [ "$(last '(.split | add) == 8 and .steps == 20')" = true ]
+      [ "${#lines[@]}" -eq 21 ]
+      planned=$(last '(.split | max) < 7 and .split_gain > 0.03')
+      [ "$planned" = true ] && break
+    done
+    [ "$planned" = true ]
   done
-  train "${bad[@]}" --schedule auto
-  succeeds
+  for _ in {1..5}; do
+    train "${bad[@]}" --schedule auto
+    succeeds
+    [[ $output != *"; planned from measured times"* ]] || break
+  done
   [[ $output == *$'\n'"stages    "*"; planned from measured times, promises "*" % less than 7,1"$'\n'* ]]
   train --json "${bad[@]}" --schedule auto --keep-partition
   succeeds
