@@ -300,11 +300,12 @@ static bool is_in_time(const struct weft_search_request *request, double least) 
   const int64_t begin = weft_clock_ns();
   struct weft_search_answer *answer = search(request);
   const double seconds = (double)(weft_clock_ns() - begin) * 1e-9;
-  assert_true(answer->stopped && !answer->optimal && seconds >= least);
+  assert_true(answer->stopped && !answer->optimal);
   assert_true(answer->least_seconds > 0 && answer->least_seconds <= seconds);
   weft_search_answer_destroy(answer);
   print_message("%.3f s with a limit of %.3f s\n", seconds, request->time_limit);
-  return fabs(seconds - request->time_limit) <= 0.1 * request->time_limit + 0.05;
+  return seconds >= least &&
+         fabs(seconds - request->time_limit) <= 0.1 * request->time_limit + 0.05;
 }
 
 static void a_time_limit_is_kept_and_used_up(void **state) {
@@ -326,7 +327,8 @@ static void a_time_limit_is_kept_and_used_up(void **state) {
   request.threads = 2;
   bool in_time = false;
   for (uint32_t n = 0; n < TRIES && !in_time; n++) {
-    in_time = is_in_time(&request, request.time_limit);
+    /* The answer may take less than what was kept back for it. */
+    in_time = is_in_time(&request, 0.9 * request.time_limit);
   }
   assert_true(in_time);
   weft_costs_destroy(costs);
