@@ -30,6 +30,7 @@ class Shape(ctypes.Structure):
         ("stages_per_rank", ctypes.c_uint32),
         ("microbatches", ctypes.c_uint32),
         ("placement", ctypes.c_int),
+        ("graph", ctypes.c_void_p),
     ]
 
 
