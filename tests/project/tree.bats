@@ -106,3 +106,25 @@ missing() {
   run missing files < <(named_in_comments a.c a.sh)
   [ "$output" = $'a.c:1: gone.c\na.c:2: b/kept.h\na.sh:2: gone.sh' ] || { echo "$output"; return 1; }
 }
+
+# A member that is missing is read from behind the structure, which mostly goes well.
+@test "the structures that bench/pytorch.py declares are those of the headers" {
+  command -v python3 >/dev/null || skip "no python3 here"
+  cat >"$BATS_TEST_TMPDIR/sizes.c" <<'END'
+#include <stddef.h>
+#include <stdio.h>
+#include <weft/support.h>
+#include <weft/weft.h>
+int main(void) {
+  printf("%zu %zu %zu %zu %zu\n", sizeof(struct weft_shape), sizeof(struct weft_lower_options),
+         sizeof(struct weft_error), sizeof(struct weft_text),
+         offsetof(struct weft_program, action_count));
+}
+END
+  "${CC:-cc}" -I include "$BATS_TEST_TMPDIR/sizes.c" -o "$BATS_TEST_TMPDIR/sizes"
+  declared=$(PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=bench python3 -c '
+from ctypes import sizeof
+from pytorch_cases.shared import Error, LowerOptions, ProgramHead, Shape, Text
+print(*map(sizeof, (Shape, LowerOptions, Error, Text)), ProgramHead.action_count.offset)')
+  [ "$declared" = "$("$BATS_TEST_TMPDIR/sizes")" ]
+}
