@@ -71,7 +71,7 @@ struct weft_timed_work {
   int64_t *inputs;                     /* [microbatch] of the channel `in` */
   int64_t *outputs;                    /* [microbatch] of the channel `out` */
   const struct weft_timed_channel *in; /* NULL: it needs none */
-  struct weft_timed_channel *out;      /* NULL: nobody takes what it makes */
+  struct weft_timed_channel *out;      /* NULL: its output has no consumer */
   int64_t duration;
   uint32_t from;           /* their ranks: of the stage that makes the inputs, */
   uint32_t to;             /* and of the one that takes the outputs */

@@ -44,7 +44,7 @@ bool weft_lane_next(struct weft_lane_walk *walk, struct weft_lane_item *item);
  * most `steps_max` parts. */
 double weft_axis_step(double length, double steps_max);
 
-/* Digits of the largest of so many numbers from 0. */
+/* Digits of the largest of `count` numbers from 0. */
 uint32_t weft_count_digits(uint32_t count);
 
 /* "12", "0.25", "1.5e+12": at most 15 characters. */
