@@ -42,7 +42,8 @@ function buildModelLists() {
 const modelSentence = (verdict) => (verdict.model ? `when a send is done ${doneWords(verdict.model.comm)}` : '');
 
 function verdictParts(verdict) {
-  const shape = `${plural(verdict.ranks, 'rank')}, ${plural(verdict.stages, 'stage')}, ${plural(verdict.microbatches, 'microbatch')}, ${plural(verdict.actions, 'action')}`;
+  const sizes = `${plural(verdict.ranks, 'rank')}, ${plural(verdict.stages, 'stage')}, ${plural(verdict.microbatches, 'microbatch')}, ${plural(verdict.actions, 'action')}`;
+  const shape = [sizes, ...(verdict.notes || [])].join('; note: ');
   if (verdict.ok) {
     const what = verdict.level === 'comms' ? `It cannot hang ${modelSentence(verdict)}` : 'The order of its actions is right';
     return [element('p', { class: 'right', text: `${what}: proven.` }), paragraph(`${shape}.${verdict.level === 'comms' ? '' : ' It is a compute-only table: Lower adds SEND and RECV.'}`, 'faint')];

@@ -92,7 +92,16 @@ load ../setup/cli_setup
   [[ $output == *$'\nnote: ranks 1 and 3 have no action\n'* ]]
   weft show between.csv
   [ "$stderr" = "weft: note: ranks 1 and 3 have no action" ]
-  for command in verify sim; do
+  weft show between.csv end.csv -o both.html
+  [ "$stderr" = "weft: note: between.csv: ranks 1 and 3 have no action" ]
+  weft compare end.csv between.csv
+  [[ $stderr == "weft: note: between.csv: ranks 1 and 3 have no action"* ]]
+  weft lower between.csv -o between_lowered.csv
+  [ "$stderr" = "weft: note: ranks 1 and 3 have no action" ]
+  weft run between.csv --steps 1 --stage null
+  [[ $output == *$'\nnote: ranks 1 and 3 have no action\n'* ]]
+  for command in verify sim 'run --steps 1 --stage null'; do
+    # shellcheck disable=SC2086
     weft $command between.csv --json
     [ "$(jq -c .notes <<<"$output")" = '["ranks 1 and 3 have no action"]' ]
   done

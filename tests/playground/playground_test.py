@@ -372,6 +372,11 @@ class Scenarios:
         self.set({"program": "0F0,0B0\n1F0,1B0\n"})
         self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ok")
         self.assertIn("1 microbatch,", self.page.text("#verdict"))
+        self.assertNotIn("note", self.page.text("#verdict"))
+        self.set({"program": "0F0,0B0\n\n1F0,1B0\n\n\n"})  # a rank between them; lines at the end are none
+        self.wait("document.getElementById('verdict').textContent.includes('3 ranks, 2 stages, 1 microbatch, 4 actions; note: rank 1 has no action')")
+        self.set({"program": "0F0,0B0\n1F0,1B0\n"})
+        self.wait("weftPlayground.checked().verdict && weftPlayground.checked().verdict.ranks === 2")
         self.share_what_is_checked()
         self.set({"program": "0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n"})  # the costs are those of weft sim
         self.wait("(document.getElementById('check-timeline').contentDocument.getElementById('cards') || {}).innerText"

@@ -9,6 +9,7 @@
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/report/compare_report.h"
+#include "cli/report/program_json.h"
 #include "cli/scoped.h"
 
 WEFT_SCOPED_TYPE(weft_comparison)
@@ -38,6 +39,7 @@ static int read_files(struct compare_run *run) {
     run->names[k] = weft_cli_input_name(path);
     WEFT_CLI_TRY(weft_cli_read_operand(run->cli, arguments, k, &run->files[k]));
     WEFT_CLI_TRY(weft_cli_check_valid(run->cli, run->files[k], run->names[k]));
+    weft_cli_print_note(run->cli, run->names[k], run->files[k]);
     run->programs[k] = run->files[k];
   }
   return WEFT_CLI_OK;

@@ -61,6 +61,7 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_CLI_TRY(weft_cli_result(
       cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
   WEFT_CLI_TRY(warn_of_findings(cli, name, table));
+  weft_cli_print_note(cli, NULL, table);
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));
   return WEFT_CLI_OK;
 }

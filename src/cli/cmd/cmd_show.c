@@ -12,19 +12,12 @@
 #include "cli/io/output_file.h"
 #include "cli/io/picture_file.h"
 #include "cli/io/timeline_input.h"
+#include "cli/report/program_json.h"
 #include "cli/scoped.h"
 
 enum { COLUMNS_MIN = 20, COLUMNS_MAX = 10000 };
 
 /* ---- --grid ---- */
-
-static void print_note(const struct weft_cli *cli, const struct weft_program *program) {
-  WEFT_SCOPED_TEXT note = {.allocator = cli->allocator};
-  weft_program_note(program, &note);
-  if (note.size > 0 && !note.failed) {
-    weft_cli_print(cli, NULL, "note: %s", note.data);
-  }
-}
 
 static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) program = NULL;
@@ -33,7 +26,7 @@ static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[0]),
                                weft_grid_print(program, NULL, &text, &error), &error));
-  print_note(cli, program);
+  weft_cli_print_note(cli, NULL, program);
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
@@ -154,7 +147,8 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   options.bare = arguments->given[WEFT_CLI_OPTION_NO_TITLE];
   options.all_ranks = arguments->given[WEFT_CLI_OPTION_ALL_RANKS];
   for (size_t k = 0; k < timelines.count; k++) {
-    print_note(cli, timelines.pictures[k].simulation->program);
+    weft_cli_print_note(cli, timelines.count > 1 ? timelines.pictures[k].name : NULL,
+                        timelines.pictures[k].simulation->program);
   }
   options.width = choose_width(cli, arguments, kind);
   options.colour = kind == WEFT_CLI_NO_PICTURE && weft_cli_colours_data(cli, arguments);

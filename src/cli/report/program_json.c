@@ -9,6 +9,7 @@
 #include <weft/lower.h>
 #include <weft/spec.h>
 
+#include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
 const char *weft_cli_level_name(enum weft_level level) {
@@ -19,8 +20,6 @@ uint64_t weft_cli_cell_size(const struct weft_action *action) {
   return 1 + (uint64_t)(action->op == WEFT_OP_OVERLAP_F_B ? action->parts : 0);
 }
 
-/* An overlap of 255 parts is longer than any buffer worth having; it goes into
- * the text directly. Actions hold nothing that JSON would escape. */
 void weft_cli_note_text(struct weft_text *text, const struct weft_program *program) {
   assert(text != NULL && program != NULL);
   static const char word[] = "note: ";
@@ -47,6 +46,19 @@ void weft_cli_note_json(struct weft_json *json, const struct weft_program *progr
   }
 }
 
+void weft_cli_print_note(const struct weft_cli *cli, const char *name,
+                         const struct weft_program *program) {
+  assert(cli != NULL && program != NULL);
+  WEFT_SCOPED_TEXT note = {.allocator = cli->allocator};
+  weft_program_note(program, &note);
+  if (note.size > 0 && !note.failed) {
+    weft_cli_print(cli, NULL, "note: %s%s%s", name != NULL ? weft_cli_quoted(name).text : "",
+                   name != NULL ? ": " : "", note.data);
+  }
+}
+
+/* An overlap of 255 parts is longer than any buffer worth having; it goes into
+ * the text directly. Actions hold nothing that JSON would escape. */
 void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action) {
   if (action == NULL) {
     weft_json_null(json, key);

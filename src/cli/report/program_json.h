@@ -21,6 +21,10 @@ uint64_t weft_cli_cell_size(const struct weft_action *action);
 void weft_cli_note_text(struct weft_text *text, const struct weft_program *program);
 /* The same as the member "notes", a list. */
 void weft_cli_note_json(struct weft_json *json, const struct weft_program *program);
+/* The same on standard error, where the output has no place for it; of several files, with the
+ * name of this one, else NULL. */
+void weft_cli_print_note(const struct weft_cli *cli, const char *name,
+                         const struct weft_program *program);
 
 /* A text value of the document: the cell that begins at `action`; null for NULL. */
 void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action);

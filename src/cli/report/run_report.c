@@ -9,6 +9,7 @@
 #include <weft/support.h>
 
 #include "cli/io/text_columns.h"
+#include "cli/report/program_json.h"
 #include "cli/report/sim_report.h"
 
 #define RANKS_SHOWN 32u
@@ -162,6 +163,7 @@ void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_rep
   add_head(text, report);
   add_comparison(text, report);
   add_overhead(text, report);
+  weft_cli_note_text(text, report->execution->program);
   add_ranks(text, report);
 }
 
@@ -230,6 +232,7 @@ void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_rep
   assert(text != NULL && report != NULL);
   struct weft_json json = weft_json_begin(text, "weft-run/1");
   add_whole(&json, report);
+  weft_cli_note_json(&json, report->execution->program);
   add_times(&json, report);
   add_json_ranks(&json, report);
   weft_json_end(&json);
