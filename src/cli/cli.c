@@ -43,15 +43,16 @@ static int print_version(const struct weft_cli *cli, const struct weft_cli_progr
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name) {
   assert(cli != NULL && program != NULL);
-  char quoted[80], hint[256];
+  char quoted[80], hint[640];
   weft_cli_quote(quoted, sizeof quoted, name);
   if (program->elsewhere != NULL && weft_cli_command_find(name) != NULL) {
     weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted);
     return WEFT_CLI_UNAVAILABLE;
   }
   if (weft_cli_program_runs(program, "show") && access(name, F_OK) == 0) {
+    const struct weft_cli_shell_word word = weft_cli_shell_word(name);
     (void)snprintf(hint, sizeof hint, "'%s show %s' draws a table, '%s verify %s' checks it",
-                   program->name, quoted, program->name, quoted);
+                   program->name, word.text, program->name, word.text);
     return weft_cli_usage(cli, hint, "'%s' is a file: expected a command before it", quoted);
   }
   struct weft_cli_suggestion suggestion;

@@ -108,6 +108,35 @@ load ../setup/cli_setup
   "$WEFT" lower between.csv | "$WEFT" verify --json | jq -e '.ranks == 4'
 }
 
+# copied VERB: the command before 'VERB' in a hint, as a shell takes it when it is copied.
+copied() {
+  local line=${stderr%"' $1"*}
+  PATH=$(dirname "$WEFT"):$PATH run --separate-stderr bash -c "weft ${line##*"'weft "}"
+}
+
+@test "commands in hints take files of any name, as words of a shell" {
+  local file=$'a b\';touch PLANTED;\'$(touch PLANTED)\xff.csv'
+  printf '0F0,0B0\n1F0,1B0,0F1\n' >"$file"
+  weft run "$file"
+  copied "shows all"
+  [[ $status -eq 1 && $output == "rank 1 step 2 0F1: "* ]]
+  run --separate-stderr "$WEFT" run <"$file" # which cannot be read again
+  [[ $stderr == *"'weft verify -' shows all"* ]]
+  printf '0F0,0F1\n1F0\n' >"$file"
+  weft lower "$file"
+  copied "lists them"
+  [[ $status -eq 1 && $output == "rank "*": "* ]]
+  "$WEFT" gen 1F1B -p 2 -m 2 >"$file"
+  weft "$file"
+  copied "checks it"
+  [[ $status -eq 0 && $output == "ok: 2 ranks"* ]]
+  printf '0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n' >hangs.csv
+  weft run hangs.csv --unchecked --comm rendezvous --stall-limit 0.2 --dump "$file"
+  copied "explains it"
+  [[ $status -eq 0 && $output == *"cycle"* ]]
+  [ ! -e PLANTED ]
+}
+
 # Characters that a terminal obeys, that turn or break a line, and what is no UTF-8.
 @test "no output has raw what a name of a file or a stage has" {
   local file=$'a\e[31m\xe2\x80\xae\xe2\x80\xa8\xff.csv' words

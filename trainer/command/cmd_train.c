@@ -76,13 +76,13 @@ static int say_stopped(const struct weft_train_setup *setup, const struct weft_g
                        int number) {
   const char *dir = setup->options.checkpoint_dir;
   const uint64_t done = weft_gpt_trainer_steps_done(trainer);
-  char quoted[256], hint[640];
+  char hint[640];
   if (dir != NULL) {
-    weft_cli_quote(quoted, sizeof quoted, dir);
+    const struct weft_cli_shell_word word = weft_cli_shell_word(dir);
     (void)snprintf(hint, sizeof hint,
                    "'weft train --resume %s --checkpoint %s', with the same --data, continues from "
                    "there",
-                   quoted, quoted);
+                   word.text, word.text);
   } else {
     (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
   }

@@ -31,7 +31,7 @@ static int verify(const struct weft_cli *cli, const char *name,
   }
   char hint[320];
   (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it",
-                 weft_cli_quoted(name).text);
+                 weft_cli_shell_word(name).text);
   return weft_cli_fail_finding(cli, name, report, hint, false);
 }
 

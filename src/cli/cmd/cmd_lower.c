@@ -31,20 +31,20 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* An incomplete table can be lowered, to look at a fragment, but the user must know before
  * running the result. */
-static int warn_of_findings(const struct weft_cli *cli, const char *name,
+static int warn_of_findings(const struct weft_cli *cli, const char *path,
                             const struct weft_program *table) {
+  const char *name = weft_cli_input_name(path);
   WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
   WEFT_CLI_TRY(weft_cli_result(cli, name, weft_verify(cli->allocator, table, NULL, &report, &error),
                                &error));
   const uint64_t count = report->finding_count + report->findings_left_out;
   if (!report->ok) {
-    char quoted[256];
-    weft_cli_quote(quoted, sizeof quoted, name);
     weft_cli_print(cli, NULL,
                    "warning: %s is not a complete schedule: %" PRIu64
                    " finding%s; 'weft verify %s' lists them",
-                   quoted, count, weft_cli_plural(count), quoted);
+                   weft_cli_quoted(name).text, count, weft_cli_plural(count),
+                   weft_cli_shell_word(path).text);
   }
   return WEFT_CLI_OK;
 }
@@ -60,7 +60,7 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &table));
   WEFT_CLI_TRY(weft_cli_result(
       cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
-  WEFT_CLI_TRY(warn_of_findings(cli, name, table));
+  WEFT_CLI_TRY(warn_of_findings(cli, arguments->operands[0], table));
   weft_cli_print_note(cli, NULL, table);
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));
   return WEFT_CLI_OK;

@@ -54,7 +54,7 @@ static int say_findings(const struct run *run, const struct weft_report *report,
   (void)snprintf(hint, sizeof hint,
                  of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
                             : "'weft verify %s' shows all; --unchecked runs it anyway",
-                 weft_cli_quoted(run->name).text);
+                 weft_cli_shell_word(run->arguments->operands[0]).text);
   return weft_cli_fail_finding(run->cli, run->name, report, hint, true);
 }
 
@@ -101,16 +101,16 @@ static int read_program(struct run *run) {
 static int fit_job(struct run *run) {
   const uint32_t ranks = run->program->rank_count;
   const uint32_t processes = run->job != NULL ? run->job->transport->rank_count : ranks;
-  char quoted[256], hint[320];
+  char hint[320];
   if (ranks == processes) {
     return WEFT_CLI_OK;
   }
-  weft_cli_quote(quoted, sizeof quoted, run->name);
   (void)snprintf(hint, sizeof hint, "mpirun -n %" PRIu32 " weft run %s --transport mpi", ranks,
-                 quoted);
-  return weft_cli_usage(
-      run->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
-      quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
+                 weft_cli_shell_word(run->arguments->operands[0]).text);
+  return weft_cli_usage(run->cli, hint,
+                        "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
+                        weft_cli_quoted(run->name).text, ranks, weft_cli_plural(ranks), processes,
+                        processes == 1 ? "" : "es");
 }
 
 /* Without --unchecked it can be simulated: that is proven. */

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/io/code_quotes.h"
 #include "cli/io/text_columns.h"
 
 /* ---- The place in a text ---- */
@@ -172,6 +173,18 @@ struct weft_cli_quoted weft_cli_quoted(const char *text) {
   struct weft_cli_quoted quoted;
   (void)weft_cli_quote(quoted.text, sizeof quoted.text, text);
   return quoted;
+}
+
+struct weft_cli_shell_word weft_cli_shell_word(const char *path) {
+  struct weft_cli_shell_word word = {"FILE"};
+  struct message message;
+  begin_message(&message, NULL);
+  message.text.size = 0;
+  weft_cli_add_shell_word(&message.text, path != NULL ? path : "-");
+  if (!message.text.failed && message.text.size < sizeof word.text) {
+    memcpy(word.text, message.text.data, message.text.size + 1);
+  }
+  return word;
 }
 
 static void add_hint(struct message *message, const char *hint) {

@@ -16,6 +16,13 @@ struct weft_cli_quoted {
 };
 struct weft_cli_quoted weft_cli_quoted(const char *text);
 
+/* A file as a word of a shell (code_quotes.h), for a command in a hint; "-" for NULL, which is
+ * standard input, and FILE where the name is too long for a hint. */
+struct weft_cli_shell_word {
+  char text[256];
+};
+struct weft_cli_shell_word weft_cli_shell_word(const char *path);
+
 /* Prints "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);

@@ -229,13 +229,13 @@ void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_argum
   const char *path = given != NULL ? given : "weft-hang.json";
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_error error;
-  char quoted[256], hint[320];
+  char hint[320];
   if (weft_hang_dump(transport, &text, &error) < 0) {
     (void)weft_cli_fail(cli, NULL, &error);
   } else if (write_file(cli, path, &text, false) ==
              WEFT_CLI_OK) { /* the job may be ended any time */
-    weft_cli_quote(quoted, sizeof quoted, path);
-    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' explains it", quoted);
-    weft_cli_print(cli, hint, "what all ranks were doing is in '%s'", quoted);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' explains it",
+                   weft_cli_shell_word(path).text);
+    weft_cli_print(cli, hint, "what all ranks were doing is in '%s'", weft_cli_quoted(path).text);
   }
 }
