@@ -23,9 +23,9 @@ struct weft_generator {
   /* Appends rank's cells. The end of the row is the caller's. */
   void (*row)(const struct weft_shape *shape, uint32_t rank, struct weft_program_builder *row);
 
-  /* NULL, or a step over the whole table after all rows are there, in place. */
-  enum weft_status (*finish)(const struct weft_shape *shape, struct weft_program *table,
-                             struct weft_error *error);
+  /* NULL, or makes the table from all rows. */
+  enum weft_status (*finish)(const struct weft_shape *shape, const struct weft_program *rows,
+                             struct weft_program **out, struct weft_error *error);
 
   /* Of a fixed table: its CSV text; then there is no row function. */
   const char *csv;

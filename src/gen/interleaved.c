@@ -179,8 +179,8 @@ static void put_zb_row(const struct weft_shape *shape, uint32_t rank,
  * forward waits for its predecessor's; that decides where bubbles go. */
 struct steps {
   uint32_t *of_forward; /* [stage][microbatch], UINT32_MAX: not yet */
-  uint64_t *row_cells;  /* [rank], with the bubbles that are put in */
-  uint64_t *at;         /* [rank + 1], next record; then where rows stood before they were spread */
+  uint64_t *at;         /* [rank] next record */
+  uint64_t cells;       /* of all rows, with the bubbles that are put in */
 };
 
 static bool must_wait(const struct weft_shape *shape, const struct steps *steps,
@@ -204,7 +204,7 @@ static void sweep_lock_step(const struct weft_shape *shape, const struct weft_pr
         continue;
       }
       live++;
-      steps->row_cells[r]++;
+      steps->cells++;
       const struct weft_action action = table->actions[steps->at[r]];
       /* A stream per rank is more than the hardware follows by itself. */
       __builtin_prefetch(&table->actions[steps->at[r]] + PREFETCH_RECORDS);
@@ -222,66 +222,42 @@ static void sweep_lock_step(const struct weft_shape *shape, const struct weft_pr
   }
 }
 
-/* Turns the step of each of the rank's forwards into the number of bubbles
- * before it. */
-static void count_bubbles(const struct weft_shape *shape, const struct weft_program *table,
-                          uint32_t rank, const struct steps *steps) {
+/* The rank's row, with bubbles up to the step of each forward. */
+static void put_spread_row(const struct weft_shape *shape, const struct weft_program *table,
+                           uint32_t rank, const struct steps *steps,
+                           struct weft_program_builder *row) {
   uint32_t step = 0;
   for (uint64_t i = table->row_begin[rank]; i < table->row_begin[rank + 1]; i++, step++) {
     const struct weft_action action = table->actions[i];
     if (action.op == WEFT_OP_F) {
-      uint32_t *forward =
-          &steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch];
-      const uint32_t bubbles = *forward - step;
-      step = *forward;
-      *forward = bubbles;
-    }
-  }
-}
-
-/* Moves a row to its new place with its bubbles, from its end to its beginning:
- * the new place never begins before the old one. */
-static void spread_row(const struct weft_shape *shape, struct weft_program *table, uint32_t rank,
-                       const struct steps *steps) {
-  struct weft_action *to = table->actions + table->row_begin[rank + 1];
-  for (uint64_t i = steps->at[rank + 1]; i-- > steps->at[rank];) {
-    const struct weft_action action = table->actions[i];
-    *--to = action;
-    if (action.op == WEFT_OP_F) {
-      uint32_t bubbles =
+      const uint32_t at =
           steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch];
-      for (; bubbles > 0; bubbles--) {
-        *--to = weft_action_idle();
-      }
+      weft_program_builder_idle(row, at - step);
+      step = at;
     }
+    weft_program_builder_add(row, action);
   }
 }
 
-static enum weft_status spread_rows(const struct weft_shape *shape, struct weft_program *table,
-                                    struct steps *steps, struct weft_error *error) {
-  sweep_lock_step(shape, table, steps);
-  for (uint32_t r = 0; r < shape->ranks; r++) {
-    count_bubbles(shape, table, r, steps);
-  }
-  WEFT_TRY(weft_program_widen(table, steps->row_cells, steps->at, error));
-  for (uint32_t r = shape->ranks; r-- > 0;) {
-    spread_row(shape, table, r, steps);
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status insert_bubbles(const struct weft_shape *shape, struct weft_program *table,
+static enum weft_status insert_bubbles(const struct weft_shape *shape,
+                                       const struct weft_program *table, struct weft_program **out,
                                        struct weft_error *error) {
   WEFT_SCOPED_ARENA arena = {.allocator = table->allocator};
   const uint32_t p = shape->ranks;
   const uint64_t forwards = (uint64_t)p * shape->stages_per_rank * shape->microbatches;
   struct steps steps = {.of_forward = weft_arena_allocate(&arena, forwards, sizeof(uint32_t)),
-                        .row_cells = weft_arena_allocate(&arena, p, sizeof(uint64_t)),
-                        .at = weft_arena_allocate(&arena, p + 1u, sizeof(uint64_t))};
+                        .at = weft_arena_allocate(&arena, p, sizeof(uint64_t))};
   WEFT_TRY(weft_arena_status(&arena, error));
   memset(steps.of_forward, 0xff, forwards * sizeof(uint32_t));
   memcpy(steps.at, table->row_begin, p * sizeof(uint64_t));
-  return spread_rows(shape, table, &steps, error);
+  sweep_lock_step(shape, table, &steps);
+  struct weft_program_builder rows;
+  weft_program_builder_init(&rows, table->allocator, steps.cells, p);
+  for (uint32_t r = 0; r < p && rows.status == WEFT_OK; r++) {
+    put_spread_row(shape, table, r, &steps, &rows);
+    weft_program_builder_end_row(&rows);
+  }
+  return weft_program_builder_finish_like(&rows, table, table->level, out, error);
 }
 
 static double zb_bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {

@@ -269,15 +269,13 @@ static enum weft_status generate_rows(const struct weft_allocator *allocator,
   struct weft_program *table;
   WEFT_TRY(weft_program_builder_finish(&builder, &table, error));
   assert(weft_program_is_sound(table) && table->rank_count == shape->ranks);
-  if (generator->finish != NULL) {
-    const enum weft_status status = generator->finish(shape, table, error);
-    if (status < 0) {
-      weft_program_destroy(table);
-      return status;
-    }
+  if (generator->finish == NULL) {
+    *out = table;
+    return WEFT_OK;
   }
-  *out = table;
-  return WEFT_OK;
+  const enum weft_status status = generator->finish(shape, table, out, error);
+  weft_program_destroy(table);
+  return status;
 }
 
 /* A fixed table serves one shape; fields left 0 are not compared. */

@@ -133,42 +133,14 @@ enum weft_status weft_program_set_graph(struct weft_program *program,
   return WEFT_OK;
 }
 
-enum weft_status weft_program_widen(struct weft_program *program, const uint64_t *row_sizes,
-                                    uint64_t *old_begin, struct weft_error *error) {
-  const struct weft_allocator *allocator =
-      program->allocator != NULL ? program->allocator : weft_allocator_default();
-  const size_t size = sizeof *program->actions;
-  uint64_t total;
-  WEFT_TRY(count_actions(program->rank_count, row_sizes, &total, error));
-  if (total > program->action_capacity) {
-    struct weft_action *larger = allocator->reallocate(
-        allocator->context, program->actions,
-        program->action_capacity > 0 ? program->action_capacity * size : 1, total * size);
-    if (larger == NULL) {
-      return weft_fail_memory(error, total * size);
-    }
-    program->allocated_bytes += (total - program->action_capacity) * size;
-    program->actions = larger;
-    program->action_capacity = total;
-  }
-  memcpy(old_begin, program->row_begin, (program->rank_count + 1u) * sizeof *old_begin);
-  program->action_count = total;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    program->row_begin[r + 1] = program->row_begin[r] + row_sizes[r];
-  }
-  return WEFT_OK;
-}
-
 void weft_program_shrink(struct weft_program *program) {
   if (program->action_count == program->action_capacity) {
     return;
   }
   const size_t size = sizeof *program->actions;
   const uint64_t keep = program->action_count > 0 ? program->action_count : 1;
-  const struct weft_allocator *allocator =
-      program->allocator != NULL ? program->allocator : weft_allocator_default();
-  void *smaller = allocator->reallocate(allocator->context, program->actions,
-                                        program->action_capacity * size, keep * size);
+  void *smaller = weft_array_resize(program->allocator, program->actions, program->action_capacity,
+                                    keep, size);
   if (smaller != NULL) { /* otherwise keep the larger block: nothing is lost */
     program->allocated_bytes -= (program->action_capacity - keep) * size;
     program->actions = smaller;
@@ -184,6 +156,25 @@ uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t ran
     steps++;
   }
   return steps;
+}
+
+uint64_t weft_program_step_at(const struct weft_program *program, uint32_t rank, uint64_t record) {
+  assert(rank < program->rank_count && record >= program->row_begin[rank] &&
+         record < program->row_begin[rank + 1]);
+  uint64_t step = 0, cell = program->row_begin[rank];
+  while ((cell += weft_cell_records(&program->actions[cell])) <= record) {
+    step++;
+  }
+  return step;
+}
+
+uint64_t weft_program_longest_row(const struct weft_program *program) {
+  uint64_t longest = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const uint64_t size = program->row_begin[r + 1] - program->row_begin[r];
+    longest = size > longest ? size : longest;
+  }
+  return longest;
 }
 
 bool weft_program_equal(const struct weft_program *a, const struct weft_program *b) {

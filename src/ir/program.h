@@ -19,6 +19,12 @@ static inline bool weft_program_is_sound(const struct weft_program *program) {
          (program->graph == NULL || program->graph->stage_count == program->stage_count);
 }
 
+/* The step of a record of a rank's row: how many cells begin before its own. */
+uint64_t weft_program_step_at(const struct weft_program *program, uint32_t rank, uint64_t record);
+
+/* Records of the longest row. */
+uint64_t weft_program_longest_row(const struct weft_program *program);
+
 /* Whether an op of the set (ir/action.h) occurs. */
 bool weft_program_has(const struct weft_program *program, uint32_t ops);
 
@@ -28,13 +34,6 @@ void weft_program_seal(struct weft_program *program);
 /* The same without a walk, for passes that know: the counts of `like`. */
 void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
                             enum weft_level level);
-
-/* Makes room: row r gets row_sizes[r] records, at least as many as it has. The
- * records themselves are still where they were, at old_begin[r] (room for
- * rank_count + 1 from the caller); moving them to their rows is the caller's,
- * from the last to the first. Fails without a change. */
-enum weft_status weft_program_widen(struct weft_program *program, const uint64_t *row_sizes,
-                                    uint64_t *old_begin, struct weft_error *error);
 
 /* Gives back actions beyond the last row's end, after rows were made shorter
  * than allocated. Cannot fail. */

@@ -35,17 +35,14 @@ void weft_program_builder_init(struct weft_program_builder *builder,
   builder->row_begin[0] = 0;
 }
 
-/* Moves an array to a larger block; false, with the array untouched, when out
- * of memory. */
-static bool enlarge(struct weft_program_builder *builder, void *array, size_t old_bytes,
-                    size_t new_bytes, void **larger) {
-  const struct weft_allocator *allocator =
-      builder->allocator != NULL ? builder->allocator : weft_allocator_default();
-  *larger = allocator->reallocate(allocator->context, array, old_bytes, new_bytes);
-  if (*larger == NULL) {
-    fail(builder, WEFT_ERR_MEMORY, new_bytes);
+/* NULL, with the array untouched, when out of memory. */
+static void *resize(struct weft_program_builder *builder, void *array, size_t old_count,
+                    size_t new_count, size_t size) {
+  void *resized = weft_array_resize(builder->allocator, array, old_count, new_count, size);
+  if (resized == NULL) {
+    fail(builder, WEFT_ERR_MEMORY, new_count * size);
   }
-  return *larger != NULL;
+  return resized;
 }
 
 bool weft_program_builder_grow(struct weft_program_builder *builder) {
@@ -56,10 +53,10 @@ bool weft_program_builder_grow(struct weft_program_builder *builder) {
     fail(builder, WEFT_ERR_LIMIT, 0);
     return false;
   }
-  const size_t size = sizeof *builder->actions;
   const uint64_t capacity = builder->capacity * 2 < 64 ? 64 : builder->capacity * 2;
-  void *larger;
-  if (!enlarge(builder, builder->actions, builder->capacity * size, capacity * size, &larger)) {
+  void *larger =
+      resize(builder, builder->actions, builder->capacity, capacity, sizeof *builder->actions);
+  if (larger == NULL) {
     return false;
   }
   builder->actions = larger;
@@ -87,6 +84,17 @@ void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t ce
   }
 }
 
+static bool resize_rows(struct weft_program_builder *builder, uint32_t capacity) {
+  void *resized = resize(builder, builder->row_begin, builder->row_capacity + 1u, capacity + 1u,
+                         sizeof *builder->row_begin);
+  if (resized == NULL) {
+    return false;
+  }
+  builder->row_begin = resized;
+  builder->row_capacity = capacity;
+  return true;
+}
+
 void weft_program_builder_end_row(struct weft_program_builder *builder) {
   assert(builder->row_count <= builder->row_capacity);
   if (builder->status != WEFT_OK) {
@@ -96,16 +104,9 @@ void weft_program_builder_end_row(struct weft_program_builder *builder) {
     fail(builder, WEFT_ERR_LIMIT, 1);
     return;
   }
-  if (builder->row_count == builder->row_capacity) {
-    const size_t size = sizeof *builder->row_begin;
-    const uint32_t capacity = builder->row_capacity * 2;
-    void *larger;
-    if (!enlarge(builder, builder->row_begin, (builder->row_capacity + 1u) * size,
-                 (capacity + 1u) * size, &larger)) {
-      return;
-    }
-    builder->row_begin = larger;
-    builder->row_capacity = capacity;
+  if (builder->row_count == builder->row_capacity &&
+      !resize_rows(builder, builder->row_capacity * 2)) {
+    return;
   }
   builder->row_begin[++builder->row_count] = builder->count;
 }
@@ -131,18 +132,7 @@ static enum weft_status report(const struct weft_program_builder *builder,
 
 /* row_begin shrunk to its exact size: the program frees it by its rank count. */
 static bool fit_rows(struct weft_program_builder *builder) {
-  const size_t size = sizeof *builder->row_begin;
-  void *exact;
-  if (builder->row_count == builder->row_capacity) {
-    return true;
-  }
-  if (!enlarge(builder, builder->row_begin, (builder->row_capacity + 1u) * size,
-               (builder->row_count + 1u) * size, &exact)) {
-    return false;
-  }
-  builder->row_begin = exact;
-  builder->row_capacity = builder->row_count;
-  return true;
+  return builder->row_count == builder->row_capacity || resize_rows(builder, builder->row_count);
 }
 
 /* The program, its counts and level still to be set. */
