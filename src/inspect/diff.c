@@ -63,12 +63,9 @@ static bool same_cell(const struct differ *differ, uint32_t x, uint32_t y) {
 /* Collecting. */
 
 static bool grow_found(struct differ *differ) {
-  const struct weft_allocator *allocator =
-      differ->allocator != NULL ? differ->allocator : weft_allocator_default();
-  const size_t size = sizeof *differ->found;
   const size_t capacity = differ->found_capacity == 0 ? 16 : differ->found_capacity * 2;
-  struct weft_difference *found = allocator->reallocate(
-      allocator->context, differ->found, differ->found_capacity * size, capacity * size);
+  struct weft_difference *found = weft_array_resize(
+      differ->allocator, differ->found, differ->found_capacity, capacity, sizeof *found);
   if (found == NULL) {
     differ->failed = true;
     return false;
@@ -266,19 +263,10 @@ static void load_row(const struct weft_program *program, uint32_t rank, struct r
   }
 }
 
-static uint64_t longest_row(const struct weft_program *program) {
-  uint64_t longest = 0;
-  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    const uint64_t records = program->row_begin[rank + 1] - program->row_begin[rank];
-    longest = records > longest ? records : longest;
-  }
-  return longest;
-}
-
 static enum weft_status allocate_scratch(struct differ *differ, const struct weft_program *a,
                                          const struct weft_program *b, struct weft_error *error) {
-  const size_t cells_a = (size_t)longest_row(a);
-  const size_t cells_b = (size_t)longest_row(b);
+  const size_t cells_a = (size_t)weft_program_longest_row(a);
+  const size_t cells_b = (size_t)weft_program_longest_row(b);
   const size_t edits_max = cells_a + cells_b < EDITS_MAX ? cells_a + cells_b : EDITS_MAX;
   const size_t trace_size = (edits_max + 1) * (edits_max + 2) / 2;
   differ->edits_max = (int32_t)edits_max;

@@ -19,18 +19,13 @@
 #include <weft/spec.h>
 #include <weft/support.h>
 
+#include "base/bits.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 
 /* What has been done about a message, each on the rank of its stage. */
 enum { SENT = 1, RECEIVED = 2 };
-
-/* A set of ranks that is visited in ascending order while it grows. */
-struct rank_set {
-  uint64_t *words;
-  uint32_t word_count;
-};
 
 struct dry_run {
   const struct weft_program *in;
@@ -45,21 +40,10 @@ struct dry_run {
   uint64_t *row_sizes;     /* [rank_count]: records, likewise */
   uint64_t records;        /* sum of row_sizes */
   uint32_t live_count;     /* ranks with actions left */
-  struct rank_set first;   /* to ask in the first sweep of this step */
-  struct rank_set second;  /* in the second */
-  struct rank_set later;   /* in the first of the next step */
+  struct weft_bits first;  /* ranks to ask in the first sweep of this step */
+  struct weft_bits second; /* in the second */
+  struct weft_bits later;  /* in the first of the next step */
 };
-
-static void set_add(struct rank_set *set, uint32_t rank) {
-  set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
-}
-
-/* Removes the lowest rank of a word and gives it. */
-static uint32_t set_take(struct rank_set *set, uint32_t word) {
-  const uint64_t bits = set->words[word];
-  set->words[word] = bits & (bits - 1);
-  return word * 64 + (uint32_t)__builtin_ctzll(bits);
-}
 
 static uint64_t skip_bubbles(const struct weft_program *program, uint64_t record, uint64_t end) {
   while (record < end && program->actions[record].op == WEFT_OP_IDLE) {
@@ -70,12 +54,6 @@ static uint64_t skip_bubbles(const struct weft_program *program, uint64_t record
 
 static bool has_actions_left(const struct dry_run *run, uint32_t rank) {
   return run->next[rank] < run->in->row_begin[rank + 1];
-}
-
-static bool set_allocate(struct dry_run *run, struct rank_set *set) {
-  set->word_count = (run->in->rank_count + 63) / 64;
-  set->words = weft_arena_allocate(&run->arena, set->word_count, sizeof *set->words);
-  return set->words != NULL;
 }
 
 static enum weft_status allocate(struct dry_run *run, struct weft_error *error) {
@@ -92,10 +70,11 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   run->started = weft_arena_allocate(arena, in->action_count, sizeof *run->started);
   run->row_steps = weft_arena_allocate(arena, in->rank_count, sizeof *run->row_steps);
   run->row_sizes = weft_arena_allocate(arena, in->rank_count, sizeof *run->row_sizes);
-  const bool sets = set_allocate(run, &run->first) && set_allocate(run, &run->second) &&
-                    set_allocate(run, &run->later);
-  return sets ? weft_arena_status(arena, error)
-              : weft_fail_memory(error, pairs + (size_t)in->action_count * sizeof *run->started);
+  struct weft_bits *const sets[] = {&run->first, &run->second, &run->later};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(sets); k++) {
+    (void)weft_bits_init(sets[k], arena, in->rank_count);
+  }
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
@@ -106,7 +85,7 @@ static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
     run->next[rank] = skip_bubbles(in, in->row_begin[rank], in->row_begin[rank + 1]);
     if (has_actions_left(run, rank)) {
       run->live_count++;
-      set_add(&run->first, rank);
+      weft_bits_insert(&run->first, rank);
     }
   }
   return WEFT_OK;
@@ -222,8 +201,8 @@ WEFT_GRAPH_INLINE void mark_done(const struct dry_run *run, const struct weft_gr
 
 /* A sweep: asks the ranks of a set, ascending, while the set grows. */
 struct sweep {
-  struct rank_set *set;
-  struct rank_set *missed; /* for ranks that the sweep has passed already */
+  struct weft_bits *set;
+  struct weft_bits *missed; /* for ranks that the sweep has passed already */
   uint32_t step;
   uint32_t progress; /* cells run */
 };
@@ -236,7 +215,7 @@ static inline void wake_receiver(const struct dry_run *run, const struct sweep *
   const uint32_t receiver = to < run->in->stage_count ? run->rank_of[to] : WEFT_RANK_NONE;
   if (receiver != WEFT_RANK_NONE && run->asleep[receiver]) {
     run->asleep[receiver] = false;
-    set_add(receiver > rank ? sweep->set : sweep->missed, receiver);
+    weft_bits_insert(receiver > rank ? sweep->set : sweep->missed, receiver);
   }
 }
 
@@ -279,7 +258,7 @@ WEFT_GRAPH_INLINE void ask(struct dry_run *run, const struct weft_graph *graph, 
     run_cell(run, graph, sweep, rank, records);
     sweep->progress++;
     if (has_actions_left(run, rank)) {
-      set_add(&run->later, rank);
+      weft_bits_insert(&run->later, rank);
     } else {
       run->live_count--;
     }
@@ -288,16 +267,16 @@ WEFT_GRAPH_INLINE void ask(struct dry_run *run, const struct weft_graph *graph, 
   } else {
     /* Counting the bubble bounds the time that asking can take. */
     grow_row(run, rank, sweep->step + (uint64_t)1, 0);
-    set_add(sweep->missed, rank);
+    weft_bits_insert(sweep->missed, rank);
   }
 }
 
 WEFT_GRAPH_INLINE void run_sweep_in(struct dry_run *run, const struct weft_graph *graph,
                                     struct sweep *sweep) {
-  for (uint32_t word = 0; word < sweep->set->word_count; word++) {
-    while (sweep->set->words[word] != 0) {
-      ask(run, graph, sweep, set_take(sweep->set, word));
-    }
+  for (uint32_t rank = weft_bits_next(sweep->set, 0); rank != WEFT_BITS_NONE;
+       rank = weft_bits_next(sweep->set, rank + 1)) {
+    weft_bits_remove(sweep->set, rank);
+    ask(run, graph, sweep, rank);
   }
 }
 
@@ -312,22 +291,13 @@ static bool run_step(struct dry_run *run, uint32_t step) {
     return false;
   }
   (void)run_sweep(run, (struct sweep){&run->second, &run->later, step, 0});
-  const struct rank_set emptied = run->first;
+  const struct weft_bits emptied = run->first;
   run->first = run->later;
   run->later = emptied;
   return true;
 }
 
 /* The message of a run that is stuck. */
-
-static uint64_t step_of(const struct weft_program *program, uint32_t rank, uint64_t record) {
-  uint64_t step = 0;
-  uint64_t cell = program->row_begin[rank];
-  while ((cell += weft_cell_records(&program->actions[cell])) <= record) {
-    step++;
-  }
-  return step;
-}
 
 /* B and I are alternatives: either makes the gradient that is waited for. */
 static bool same_result(struct weft_action a, struct weft_action b) {
@@ -345,7 +315,7 @@ static void describe_wanted(const struct weft_program *program, struct weft_acti
       if (same_result(program->actions[i], wanted)) {
         (void)weft_action_format(&program->actions[i], text, sizeof text);
         (void)snprintf(buffer, size, "%s (rank %" PRIu32 ", step %" PRIu64 ")", text, rank,
-                       step_of(program, rank, i));
+                       weft_program_step_at(program, rank, i));
         return;
       }
     }
@@ -388,7 +358,7 @@ static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer
     describe_wanted(run->in, wanted, wanted_text, sizeof wanted_text);
   }
   (void)snprintf(buffer, size, "rank %" PRIu32 ", step %" PRIu64 ": %s waits for %s", rank,
-                 step_of(run->in, rank, run->next[rank]),
+                 weft_program_step_at(run->in, rank, run->next[rank]),
                  weft_action_format(cell, cell_text, sizeof cell_text), wanted_text);
 }
 
@@ -461,10 +431,7 @@ static enum weft_status run_and_write(struct dry_run *run, const struct weft_all
   for (uint32_t rank = 0; rank < run->in->rank_count; rank++) {
     write_row(run, rank, program);
   }
-  program->level = run->in->level;
-  program->stage_count = run->in->stage_count;
-  program->microbatch_count = run->in->microbatch_count;
-  program->graph = weft_graph_hold(run->in->graph);
+  weft_program_seal_like(program, run->in, run->in->level);
   *out = program;
   return WEFT_OK;
 }

@@ -17,16 +17,9 @@ struct weft_verify_options weft_verify_options_default(void) {
 
 struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank,
                                 uint64_t record) {
-  assert(rank < program->rank_count && record >= program->row_begin[rank] &&
-         record < program->row_begin[rank + 1]);
-  uint64_t step = 0, cell = program->row_begin[rank];
-  for (;; step++) {
-    const uint64_t next = cell + weft_cell_records(&program->actions[cell]);
-    if (record < next) {
-      return (struct weft_place){.rank = rank, .step = step, .action = &program->actions[record]};
-    }
-    cell = next;
-  }
+  return (struct weft_place){.rank = rank,
+                             .step = weft_program_step_at(program, rank, record),
+                             .action = &program->actions[record]};
 }
 
 /* ---- The shape ----
