@@ -263,68 +263,43 @@ void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
 
 /* ---- Setting up ---- */
 
-static uint64_t made_size(const struct weft_machine *machine) {
-  return machine->has_queues ? weft_set_count(machine->messages, machine->placed.stage_count)
-                             : weft_placed_pair(&machine->placed, machine->placed.stage_count, 0);
-}
-
-static bool allocate(struct weft_machine *machine, const struct weft_comm_model *model) {
-  const struct weft_allocator *allocator = machine->allocator;
-  const struct weft_channel_model_info *info = weft_channel_model_info(model->channel);
+static bool allocate(struct weft_machine *machine, const struct weft_machine_options *options,
+                     const struct weft_channel_model_info *channel) {
+  struct weft_arena *arena = options->arena;
   /* Posted transfers wait for those of their own channel alone. */
-  const enum weft_channel_scope scope = info->asynchronous ? info->at_rank : info->messages;
-  if (!weft_agents_init(&machine->agents, allocator, &machine->placed, scope,
-                        machine->has_queues)) {
+  const enum weft_channel_scope scope =
+      channel->asynchronous ? channel->at_rank : channel->messages;
+  if (!weft_agents_init(&machine->agents, arena, &machine->placed, scope, machine->has_queues)) {
     return false;
   }
-  machine->states =
-      weft_array_allocate_zero(allocator, machine->agents.count, sizeof *machine->states);
-  machine->work =
-      weft_array_allocate(allocator, 2 * (size_t)machine->agents.count, sizeof *machine->work);
-  if (machine->states == NULL || machine->work == NULL) {
+  const size_t agents = machine->agents.count, stages = machine->placed.stage_count;
+  machine->states = weft_arena_allocate(arena, agents, sizeof *machine->states);
+  machine->work = weft_arena_allocate(arena, 2 * agents, sizeof *machine->work);
+  if (!machine->has_transfers) {
+    machine->made = weft_arena_allocate(arena, stages * machine->placed.microbatch_count, 1);
+    return weft_arena_status(arena, NULL) == WEFT_OK;
+  }
+  if (machine->has_queues) {
+    machine->made =
+        weft_arena_allocate(arena, weft_set_count(machine->messages, (uint32_t)stages), 1);
+  }
+  if (!weft_message_queue_init(&machine->queue, arena, &machine->placed, channel->messages)) {
     return false;
   }
-  if (!machine->has_transfers || machine->has_queues) {
-    machine->made = weft_array_allocate_zero(allocator, made_size(machine), 1);
-    if (machine->made == NULL || !machine->has_transfers) {
-      return machine->made != NULL;
-    }
-  }
-  if (!weft_message_queue_init(&machine->queue, allocator, &machine->placed,
-                               weft_channel_model_info(model->channel)->messages)) {
-    return false;
-  }
-  machine->sent =
-      weft_array_allocate_zero(allocator, machine->queue.channel_count, sizeof *machine->sent);
-  machine->taken =
-      weft_array_allocate_zero(allocator, machine->queue.channel_count, sizeof *machine->taken);
-  return machine->sent != NULL && machine->taken != NULL;
+  machine->sent = weft_arena_allocate(arena, machine->queue.channel_count, sizeof *machine->sent);
+  machine->taken = weft_arena_allocate(arena, machine->queue.channel_count, sizeof *machine->taken);
+  return weft_arena_status(arena, NULL) == WEFT_OK;
 }
 
 bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options) {
   const struct weft_channel_model_info *channel = weft_channel_model_info(options->model.channel);
   assert(options->placed->rank_of != NULL && channel != NULL);
   assert(!options->model.posted || options->model.capacity == WEFT_CAPACITY_UNLIMITED);
-  *machine = (struct weft_machine){.allocator = options->allocator,
-                                   .placed = *options->placed,
+  *machine = (struct weft_machine){.placed = *options->placed,
                                    .messages = options->messages,
                                    .has_transfers = options->has_transfers,
-                                   .capacity = options->model.capacity,
-                                   .queue = {.allocator = options->allocator},
-                                   .agents = {.allocator = options->allocator}};
+                                   .capacity = options->model.capacity};
   machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
   assert(!machine->has_queues || machine->messages != NULL);
-  return allocate(machine, &options->model);
-}
-
-void weft_machine_finish(struct weft_machine *machine) {
-  const struct weft_allocator *allocator = machine->allocator;
-  weft_array_free(allocator, machine->states, machine->agents.count, sizeof *machine->states);
-  weft_array_free(allocator, machine->work, 2 * (size_t)machine->agents.count,
-                  sizeof *machine->work);
-  weft_array_free(allocator, machine->made, made_size(machine), 1);
-  weft_array_free(allocator, machine->sent, machine->queue.channel_count, sizeof *machine->sent);
-  weft_array_free(allocator, machine->taken, machine->queue.channel_count, sizeof *machine->taken);
-  weft_message_queue_finish(&machine->queue);
-  weft_agents_finish(&machine->agents);
+  return allocate(machine, options, channel);
 }

@@ -3,8 +3,7 @@
  * timed_machine.h says when. Verify's liveness and the playground's stepper are uses of it.
  * docs/architecture.md lists what steps programs by itself, and why.
  *
- *     weft_machine_init(&machine, &options)   ...   weft_machine_run(&machine)   ...
- *     weft_machine_finish(&machine)
+ *     weft_machine_init(&machine, &options)   ...   weft_machine_run(&machine)
  *
  * Agents (machine_agents.h) are the ranks, or with an asynchronous model the compute of each rank and
  * the queues of its transfers. Every agent takes its actions in order, every channel has one sender
@@ -39,7 +38,7 @@ struct weft_agent_state {
 
 /* What is borrowed must outlive the machine. */
 struct weft_machine_options {
-  const struct weft_allocator *allocator;
+  struct weft_arena *arena; /* owns all that the machine needs */
   const struct weft_placed_program *placed; /* whose transfers are in range, on their stages' ranks,
                                                over edges that exist, and in pairs */
   const struct weft_message_table *messages; /* where transfers are asynchronous */
@@ -48,7 +47,6 @@ struct weft_machine_options {
 };
 
 struct weft_machine {
-  const struct weft_allocator *allocator;
   struct weft_placed_program placed;
   const struct weft_message_table *messages;
   bool has_transfers;
@@ -65,9 +63,8 @@ struct weft_machine {
   uint32_t work_count;
 };
 
-/* False when out of memory; the machine can be finished then, too. */
+/* False when out of memory. */
 bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options);
-void weft_machine_finish(struct weft_machine *machine);
 /* From the beginning, until every agent has finished or must wait. */
 void weft_machine_run(struct weft_machine *machine);
 /* The same in turns: one cell of every agent that can go on, in their order, again and again. */

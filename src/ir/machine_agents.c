@@ -109,61 +109,45 @@ static void list_cells(struct weft_agents *agents, const struct weft_placed_prog
   WEFT_TWICE(graph, placed->graph, list_cells_of(agents, placed, graph, count));
 }
 
-static bool allocate(struct weft_agents *agents, uint32_t p, struct edge_end **ends) {
-  const struct weft_allocator *allocator = agents->allocator;
-  const size_t edges = agents->edge_count, most = p + 2 * edges;
-  agents->of_sender = weft_array_allocate(allocator, edges, sizeof(uint32_t));
-  agents->of_receiver = weft_array_allocate(allocator, edges, sizeof(uint32_t));
-  agents->ranks = weft_array_allocate_zero(allocator, most, sizeof(uint32_t));
-  agents->first_queue = weft_array_allocate_zero(allocator, p + (size_t)1, sizeof(uint32_t));
-  agents->begin = weft_array_allocate_zero(allocator, most + 2, sizeof(uint64_t));
-  *ends = weft_array_allocate(allocator, 2 * edges, sizeof **ends);
-  return agents->of_sender != NULL && agents->of_receiver != NULL && agents->ranks != NULL &&
-         agents->first_queue != NULL && agents->begin != NULL && *ends != NULL;
+static bool allocate(struct weft_agents *agents, struct weft_arena *arena,
+                     struct edge_end **ends) {
+  const size_t p = agents->rank_count, edges = agents->edge_count, most = p + 2 * edges;
+  agents->of_sender = weft_arena_allocate(arena, edges, sizeof(uint32_t));
+  agents->of_receiver = weft_arena_allocate(arena, edges, sizeof(uint32_t));
+  agents->ranks = weft_arena_allocate(arena, most, sizeof(uint32_t));
+  agents->first_queue = weft_arena_allocate(arena, p + 1, sizeof(uint32_t));
+  agents->begin = weft_arena_allocate(arena, most + 2, sizeof(uint64_t));
+  *ends = weft_arena_allocate(arena, 2 * edges, sizeof **ends);
+  return weft_arena_status(arena, NULL) == WEFT_OK;
 }
 
-bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
+bool weft_agents_init(struct weft_agents *agents, struct weft_arena *arena,
                       const struct weft_placed_program *placed, enum weft_channel_scope scope,
                       bool has_queues) {
   const uint32_t p = placed->program->rank_count;
   struct edge_end *ends = NULL;
   assert(placed->rank_of != NULL && placed->program->action_count <= UINT32_MAX);
-  *agents = (struct weft_agents){.allocator = allocator,
-                                 .count = p,
+  *agents = (struct weft_agents){.count = p,
                                  .rank_count = p,
                                  .edge_count = weft_placed_edge_count(placed),
                                  .of_rows = placed->program->row_begin};
   if (!has_queues) {
     return true;
   }
-  bool enough = allocate(agents, p, &ends);
-  if (enough) {
-    memset(agents->of_sender, 0xff, agents->edge_count * sizeof(uint32_t)); /* WEFT_AGENT_NONE */
-    memset(agents->of_receiver, 0xff, agents->edge_count * sizeof(uint32_t));
-    number_queues(agents, placed, scope, ends);
-    list_cells(agents, placed, true);
-    agents->records =
-        weft_array_allocate(agents->allocator, agents->record_count, sizeof *agents->records);
-    enough = agents->records != NULL;
+  if (!allocate(agents, arena, &ends)) {
+    return false;
   }
-  for (uint32_t a = 2; enough && a < agents->count + 2u; a++) {
+  memset(agents->of_sender, 0xff, agents->edge_count * sizeof(uint32_t)); /* WEFT_AGENT_NONE */
+  memset(agents->of_receiver, 0xff, agents->edge_count * sizeof(uint32_t));
+  number_queues(agents, placed, scope, ends);
+  list_cells(agents, placed, true);
+  for (uint32_t a = 2; a < agents->count + 2u; a++) {
     agents->begin[a] += agents->begin[a - 1];
   }
-  if (enough) {
-    list_cells(agents, placed, false);
+  agents->records = weft_arena_allocate(arena, agents->record_count, sizeof *agents->records);
+  if (agents->records == NULL) {
+    return false;
   }
-  weft_array_free(agents->allocator, ends, 2 * (size_t)agents->edge_count, sizeof *ends);
-  return enough;
-}
-
-void weft_agents_finish(struct weft_agents *agents) {
-  const struct weft_allocator *allocator = agents->allocator;
-  const size_t edges = agents->edge_count, most = agents->rank_count + 2 * edges;
-  weft_array_free(allocator, agents->of_sender, edges, sizeof(uint32_t));
-  weft_array_free(allocator, agents->of_receiver, edges, sizeof(uint32_t));
-  weft_array_free(allocator, agents->ranks, most, sizeof(uint32_t));
-  weft_array_free(allocator, agents->first_queue, agents->rank_count + (size_t)1, sizeof(uint32_t));
-  weft_array_free(allocator, agents->begin, most + 2, sizeof(uint64_t));
-  weft_array_free(allocator, agents->records, agents->record_count, sizeof *agents->records);
-  *agents = (struct weft_agents){.allocator = allocator};
+  list_cells(agents, placed, false);
+  return true;
 }

@@ -16,7 +16,6 @@
 #define WEFT_AGENT_NONE UINT32_MAX
 
 struct weft_agents {
-  const struct weft_allocator *allocator;
   uint32_t count, rank_count;
   uint32_t edge_count;     /* weft_placed_edge_count() */
   const uint64_t *of_rows; /* [count + 1] without queues: the program's row_begin */
@@ -31,11 +30,10 @@ struct weft_agents {
 };
 
 /* `scope` says which transfers of a rank share a queue. Transfers that lead nowhere, or to another
- * stage of the rank, are of no agent. False when out of memory. */
-bool weft_agents_init(struct weft_agents *agents, const struct weft_allocator *allocator,
+ * stage of the rank, are of no agent. The arena owns them. False when out of memory. */
+bool weft_agents_init(struct weft_agents *agents, struct weft_arena *arena,
                       const struct weft_placed_program *placed, enum weft_channel_scope scope,
                       bool has_queues);
-void weft_agents_finish(struct weft_agents *agents);
 
 static inline uint64_t weft_agent_begin(const struct weft_agents *agents, uint32_t agent) {
   return agents->begin != NULL ? agents->begin[agent] : agents->of_rows[agent];

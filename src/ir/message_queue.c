@@ -22,9 +22,9 @@ static uint64_t edge_ranks(const struct weft_placed_program *placed, uint32_t nu
 }
 
 /* Edges between the same two ranks in the same direction share a number. */
-static bool number_pairs(struct weft_message_queue *queue,
+static bool number_pairs(struct weft_message_queue *queue, struct weft_arena *arena,
                          const struct weft_placed_program *placed) {
-  struct edge *edges = weft_array_allocate(queue->allocator, queue->edge_count, sizeof *edges);
+  struct edge *edges = weft_arena_allocate(arena, queue->edge_count, sizeof *edges);
   if (edges == NULL) {
     return false;
   }
@@ -39,15 +39,14 @@ static bool number_pairs(struct weft_message_queue *queue,
   }
   queue->channel_count = channel + 1;
   assert(queue->channel_count <= queue->edge_count || queue->edge_count == 0);
-  weft_array_free(queue->allocator, edges, queue->edge_count, sizeof *edges);
   return true;
 }
 
-static bool number_channels(struct weft_message_queue *queue,
+static bool number_channels(struct weft_message_queue *queue, struct weft_arena *arena,
                             const struct weft_placed_program *placed,
                             enum weft_channel_scope scope) {
   if (scope == WEFT_SCOPE_DIRECTED_PAIR) {
-    return number_pairs(queue, placed);
+    return number_pairs(queue, arena, placed);
   }
   assert(scope == WEFT_SCOPE_EDGE || scope == WEFT_SCOPE_SENDER);
   for (uint32_t e = 0; e < queue->edge_count; e++) {
@@ -61,11 +60,10 @@ static bool number_channels(struct weft_message_queue *queue,
 
 /* Counting sort of the SENDs by channel. `first` is used one place ahead, and
  * moves to the right place while the list is filled. */
-WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue,
+WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue, struct weft_arena *arena,
                                      const struct weft_graph *graph,
                                      const struct weft_program *program) {
-  queue->first =
-      weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u, sizeof *queue->first);
+  queue->first = weft_arena_allocate(arena, queue->channel_count + 2u, sizeof *queue->first);
   if (queue->first == NULL) {
     return false;
   }
@@ -75,8 +73,7 @@ WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue,
       queue->message_count++;
     }
   }
-  queue->messages =
-      weft_array_allocate(queue->allocator, queue->message_count, sizeof *queue->messages);
+  queue->messages = weft_arena_allocate(arena, queue->message_count, sizeof *queue->messages);
   if (queue->messages == NULL) {
     return false;
   }
@@ -92,29 +89,15 @@ WEFT_GRAPH_INLINE bool list_messages(struct weft_message_queue *queue,
   return true;
 }
 
-bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_allocator *allocator,
+bool weft_message_queue_init(struct weft_message_queue *queue, struct weft_arena *arena,
                              const struct weft_placed_program *placed,
                              enum weft_channel_scope scope) {
   assert(placed->rank_of != NULL);
-  *queue = (struct weft_message_queue){.allocator = allocator,
-                                       .edge_count = weft_placed_edge_count(placed)};
-  queue->channel_of =
-      weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
-  bool enough = queue->channel_of != NULL && number_channels(queue, placed, scope);
+  *queue = (struct weft_message_queue){.edge_count = weft_placed_edge_count(placed)};
+  queue->channel_of = weft_arena_allocate(arena, queue->edge_count, sizeof *queue->channel_of);
+  bool enough = queue->channel_of != NULL && number_channels(queue, arena, placed, scope);
   if (enough) {
-    WEFT_TWICE(graph, placed->graph, enough = list_messages(queue, graph, placed->program));
-  }
-  if (!enough) {
-    weft_message_queue_finish(queue);
+    WEFT_TWICE(graph, placed->graph, enough = list_messages(queue, arena, graph, placed->program));
   }
   return enough;
-}
-
-void weft_message_queue_finish(struct weft_message_queue *queue) {
-  weft_array_free(queue->allocator, queue->channel_of, queue->edge_count,
-                  sizeof *queue->channel_of);
-  weft_array_free(queue->allocator, queue->first, queue->channel_count + 2u, sizeof *queue->first);
-  weft_array_free(queue->allocator, queue->messages, queue->message_count, sizeof *queue->messages);
-  *queue = (struct weft_message_queue){.allocator = queue->allocator};
 }

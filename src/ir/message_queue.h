@@ -12,7 +12,6 @@
 #include "ir/placed_program.h"
 
 struct weft_message_queue {
-  const struct weft_allocator *allocator;
   uint32_t edge_count; /* weft_placed_edge_count() */
   uint32_t channel_count;
   uint64_t message_count;
@@ -22,11 +21,9 @@ struct weft_message_queue {
 };
 
 /* Of a program whose SENDs are in range and on their stage's rank; `scope` is that of a channel's
- * messages. False when out of memory. */
-bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_allocator *allocator,
+ * messages. The arena owns it. False when out of memory. */
+bool weft_message_queue_init(struct weft_message_queue *queue, struct weft_arena *arena,
                              const struct weft_placed_program *placed,
                              enum weft_channel_scope scope);
-void weft_message_queue_finish(struct weft_message_queue *queue);
 
 #endif

@@ -505,9 +505,8 @@ static enum weft_status open_queues(struct weft_timed_machine *machine,
                                     struct weft_error *error) {
   const uint64_t records = machine->placed.program->action_count;
   struct weft_arena *arena = &machine->arena;
-  if (!weft_agents_init(&machine->agents, machine->allocator, &machine->placed, model->at_rank,
-                        true)) {
-    return weft_fail_memory(error, records * sizeof(uint32_t));
+  if (!weft_agents_init(&machine->agents, arena, &machine->placed, model->at_rank, true)) {
+    return weft_arena_status(arena, error);
   }
   machine->queues = weft_arena_allocate(arena, machine->agents.count, sizeof *machine->queues);
   /* A look pushes at most the queues of the transfer it starts. */
@@ -534,7 +533,6 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
                                          .has_transfers = options->has_transfers,
                                          .keeps_waits = options->keeps_waits,
                                          .channel_count = weft_placed_edge_count(placed),
-                                         .agents = {.allocator = options->allocator},
                                          .arena = {.allocator = options->allocator}};
   struct weft_arena *arena = &machine->arena;
   size_t pairs, inputs;
@@ -562,5 +560,4 @@ void weft_timed_finish(struct weft_timed_machine *machine) {
                   sizeof *machine->inputs);
   weft_array_free(machine->allocator, machine->waits, machine->input_count, sizeof *machine->waits);
   weft_arena_finish(&machine->arena);
-  weft_agents_finish(&machine->agents);
 }

@@ -130,11 +130,7 @@ static uint32_t place_some(const struct weft_program *program, uint32_t rank, ui
 static void place_stages(const struct weft_program *program, uint32_t *rank_of) {
   enum { TURN_RECORDS = 64 };
   uint32_t missing = program->stage_count;
-  uint64_t longest = 0;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    const uint64_t size = program->row_begin[r + 1] - program->row_begin[r];
-    longest = size > longest ? size : longest;
-  }
+  const uint64_t longest = weft_program_longest_row(program);
   for (uint32_t s = 0; s < program->stage_count; s++) {
     rank_of[s] = WEFT_RANK_NONE;
   }
@@ -198,8 +194,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                .options = options,
                                .arena = {.allocator = allocator},
                                .machine = {.allocator = allocator,
-                                           .arena = {.allocator = allocator},
-                                           .agents = {.allocator = allocator}}};
+                                           .arena = {.allocator = allocator}}};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
   const bool has_transfers = program->level == WEFT_LEVEL_COMMS &&
                              weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV);

@@ -5,6 +5,7 @@
 
 #include <weft/support.h>
 
+#include "ir/program.h"
 #include "verify/liveness_waits.h"
 
 /* ---- A wait in words ---- */
@@ -44,7 +45,7 @@ static uint64_t step_of(const struct weft_liveness_run *run, uint32_t agent,
   for (uint64_t i = weft_machine_record_number(&run->machine, agent);
        i < program->row_begin[rank + 1]; i++) {
     if (weft_action_equal(program->actions[i], action)) {
-      return weft_place_of(program, rank, i).step;
+      return weft_program_step_at(program, rank, i);
     }
   }
   return 0;
@@ -124,16 +125,13 @@ static void report_cycle(struct weft_liveness_run *run, const uint32_t *agents, 
 
 /* Ranks that are stuck themselves, or whose queues are. */
 static bool count_stuck_ranks(const struct weft_liveness_run *run, uint32_t *stuck) {
-  const struct weft_allocator *allocator = run->context->allocator;
-  const uint32_t ranks = run->machine.agents.rank_count;
-  bool *seen = weft_array_allocate_zero(allocator, ranks, sizeof *seen);
+  bool *seen = weft_arena_allocate(run->arena, run->machine.agents.rank_count, sizeof *seen);
   *stuck = 0;
   for (uint32_t a = 0; seen != NULL && a < run->machine.agents.count; a++) {
     bool *rank = &seen[weft_agent_rank(&run->machine.agents, a)];
     *stuck += weft_machine_is_stuck(&run->machine, a) && !*rank;
     *rank = *rank || weft_machine_is_stuck(&run->machine, a);
   }
-  weft_array_free(allocator, seen, ranks, sizeof *seen);
   return seen != NULL;
 }
 
@@ -154,6 +152,5 @@ bool weft_report_deadlocks(struct weft_liveness_run *run) {
     const struct weft_wait_cycle *cycle = &found.cycles[k];
     report_cycle(run, &found.agents[cycle->begin], cycle->length, stuck);
   }
-  weft_wait_cycles_finish(&found);
   return true;
 }

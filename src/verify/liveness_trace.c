@@ -50,10 +50,10 @@ static void number_steps(const struct weft_program *program, uint32_t *step_of) 
 
 static bool run_trace(struct trace *trace, struct weft_arena *kept, struct weft_report *report) {
   struct weft_machine *machine = &trace->run.machine;
+  struct weft_arena *scratch = trace->run.arena;
   const uint64_t cells = trace->run.context->program->action_count;
-  WEFT_SCOPED_ARENA scratch = {.allocator = trace->run.context->allocator};
-  trace->step_of = weft_arena_allocate(&scratch, cells, sizeof *trace->step_of);
-  trace->awaited = weft_arena_allocate(&scratch, machine->agents.count, sizeof *trace->awaited);
+  trace->step_of = weft_arena_allocate(scratch, cells, sizeof *trace->step_of);
+  trace->awaited = weft_arena_allocate(scratch, machine->agents.count, sizeof *trace->awaited);
   trace->moves = weft_arena_allocate(kept, cells + machine->agents.count, sizeof *trace->moves);
   if (trace->step_of == NULL || trace->awaited == NULL || trace->moves == NULL) {
     return false;
@@ -80,18 +80,11 @@ static bool run_trace(struct trace *trace, struct weft_arena *kept, struct weft_
 enum weft_status weft_verify_trace(struct weft_verify_context *context,
                                    struct weft_report *report) {
   assert(context->owner != NULL && report != NULL);
-  const struct weft_placed_program placed = weft_placed(context);
-  struct trace trace = {.run = {.context = context}};
-  const bool enough = weft_machine_init(&trace.run.machine,
-                                        &(struct weft_machine_options){
-                                            .allocator = context->allocator,
-                                            .placed = &placed,
-                                            .messages = &context->messages,
-                                            .model = context->model,
-                                            .has_transfers = weft_has_transfers(context)}) &&
-                      run_trace(&trace, context->findings.arena, report);
-  weft_machine_finish(&trace.run.machine);
-  return enough ? WEFT_OK
-                : weft_fail_memory(context->error,
-                                   context->program->action_count * sizeof *trace.moves);
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  struct trace trace = {0};
+  return weft_liveness_open(&trace.run, context, &arena) &&
+                 run_trace(&trace, context->findings.arena, report)
+             ? WEFT_OK
+             : weft_fail_memory(context->error,
+                                context->program->action_count * sizeof *trace.moves);
 }

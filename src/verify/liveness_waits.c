@@ -218,7 +218,7 @@ static uint32_t measure_cycle(struct search *search, uint32_t start, uint32_t li
 
 /* Notes the cycle that from[] leads back along, and takes its agents out. */
 static void note_cycle(struct search *search, uint32_t member, uint32_t length) {
-  assert(length > 0 && search->found->count < search->found->agent_count);
+  assert(length > 0 && search->found->count < search->agents);
   struct weft_wait_cycles *found = search->found;
   struct weft_wait_cycle *cycle = &found->cycles[found->count];
   *cycle =
@@ -273,42 +273,32 @@ static int compare_cycles(const void *a, const void *b) {
 bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found) {
   assert(run->machine.states != NULL && found != NULL);
   const uint32_t agents = run->machine.agents.count;
-  struct weft_arena arena = {.allocator = run->context->allocator};
+  struct weft_arena *arena = run->arena;
+  *found = (struct weft_wait_cycles){
+      .cycles = weft_arena_allocate(arena, agents, sizeof *found->cycles),
+      .agents = weft_arena_allocate(arena, agents, sizeof *found->agents)};
   struct search search = {
       .agents = agents,
-      .begin = weft_arena_allocate(&arena, agents + (size_t)1, sizeof *search.begin),
-      .at = weft_arena_allocate(&arena, agents, sizeof *search.at),
-      .left = weft_arena_allocate(&arena, agents, sizeof *search.left),
-      .walked = weft_arena_allocate(&arena, agents, sizeof *search.walked),
-      .from = weft_arena_allocate(&arena, agents, sizeof *search.from),
-      .queue = weft_arena_allocate(&arena, agents, sizeof *search.queue),
+      .begin = weft_arena_allocate(arena, agents + (size_t)1, sizeof *search.begin),
+      .at = weft_arena_allocate(arena, agents, sizeof *search.at),
+      .left = weft_arena_allocate(arena, agents, sizeof *search.left),
+      .walked = weft_arena_allocate(arena, agents, sizeof *search.walked),
+      .from = weft_arena_allocate(arena, agents, sizeof *search.from),
+      .queue = weft_arena_allocate(arena, agents, sizeof *search.queue),
       .budget = BUDGET,
       .found = found};
-  *found = (struct weft_wait_cycles){.allocator = run->context->allocator, .agent_count = agents};
-  found->cycles = weft_array_allocate(found->allocator, agents, sizeof *found->cycles);
-  found->agents = weft_array_allocate(found->allocator, agents, sizeof *found->agents);
-  bool enough =
-      weft_arena_status(&arena, NULL) == WEFT_OK && found->cycles != NULL && found->agents != NULL;
-  if (enough) {
-    list_waits(run, &search, true);
-    search.targets = weft_arena_allocate(&arena, search.begin[agents], sizeof *search.targets);
-    enough = search.targets != NULL;
+  if (weft_arena_status(arena, NULL) != WEFT_OK) {
+    return false;
   }
-  if (enough) {
-    list_waits(run, &search, false);
-    take_cycles(&search);
-    if (found->count > 0) {
-      qsort(found->cycles, found->count, sizeof *found->cycles, compare_cycles);
-    }
-  } else {
-    weft_wait_cycles_finish(found);
+  list_waits(run, &search, true);
+  search.targets = weft_arena_allocate(arena, search.begin[agents], sizeof *search.targets);
+  if (search.targets == NULL) {
+    return false;
   }
-  weft_arena_finish(&arena);
-  return enough;
-}
-
-void weft_wait_cycles_finish(struct weft_wait_cycles *found) {
-  weft_array_free(found->allocator, found->cycles, found->agent_count, sizeof *found->cycles);
-  weft_array_free(found->allocator, found->agents, found->agent_count, sizeof *found->agents);
-  *found = (struct weft_wait_cycles){.allocator = found->allocator};
+  list_waits(run, &search, false);
+  take_cycles(&search);
+  if (found->count > 0) {
+    qsort(found->cycles, found->count, sizeof *found->cycles, compare_cycles);
+  }
+  return true;
 }

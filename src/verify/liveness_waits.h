@@ -8,8 +8,13 @@
 /* A run of the machine that has got stuck, or not. */
 struct weft_liveness_run {
   struct weft_verify_context *context;
+  struct weft_arena *arena; /* for what is needed as long as the run */
   struct weft_machine machine;
 };
+
+/* Of a context whose program the machine can step. False when out of memory. */
+bool weft_liveness_open(struct weft_liveness_run *run, struct weft_verify_context *context,
+                        struct weft_arena *arena);
 
 enum weft_wait_reason {
   WEFT_WAIT_NOT_RECEIVED, /* a SEND: its message has not been received */
@@ -49,16 +54,13 @@ struct weft_wait_cycle {
 };
 
 struct weft_wait_cycles {
-  const struct weft_allocator *allocator;
-  uint32_t agent_count;
   uint32_t count;
   struct weft_wait_cycle *cycles; /* [count] the shortest first, then by their lowest agent */
   uint32_t *agents;               /* of all cycles */
 };
 
-/* False when out of memory. */
+/* They are in the run's arena. False when out of memory. */
 bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found);
-void weft_wait_cycles_finish(struct weft_wait_cycles *found);
 
 /* A deadlock for each cycle of agents that are stuck. False when out of memory. */
 bool weft_report_deadlocks(struct weft_liveness_run *run);

@@ -67,10 +67,9 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
       .received = weft_arena_allocate(&arena, edges, sizeof *check.received),
       .reported = weft_arena_allocate(&arena, edges, sizeof *check.reported)};
   WEFT_TRY(weft_arena_status(&arena, context->error));
-  if (!weft_message_queue_init(&check.queue, context->allocator, &placed, WEFT_SCOPE_EDGE)) {
-    return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
+  if (!weft_message_queue_init(&check.queue, &arena, &placed, WEFT_SCOPE_EDGE)) {
+    return weft_arena_status(&arena, context->error);
   }
   WEFT_TWICE(graph, context->graph, check_rows(&check, graph));
-  weft_message_queue_finish(&check.queue);
   return WEFT_OK;
 }

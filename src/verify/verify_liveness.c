@@ -41,22 +41,30 @@ static uint32_t find_capacity(struct weft_machine *machine) {
   return machine->capacity;
 }
 
+bool weft_liveness_open(struct weft_liveness_run *run, struct weft_verify_context *context,
+                        struct weft_arena *arena) {
+  assert(context->owner != NULL && arena != NULL);
+  const struct weft_placed_program placed = weft_placed(context);
+  run->context = context;
+  run->arena = arena;
+  return weft_machine_init(
+      &run->machine, &(struct weft_machine_options){.arena = arena,
+                                                    .placed = &placed,
+                                                    .messages = &context->messages,
+                                                    .model = context->model,
+                                                    .has_transfers = weft_has_transfers(context)});
+}
+
 enum weft_status weft_verify_liveness(struct weft_verify_context *context,
                                       uint32_t *least_capacity) {
   assert(context->owner != NULL && least_capacity != NULL);
-  const struct weft_placed_program placed = weft_placed(context);
-  struct weft_liveness_run run = {.context = context};
-  bool enough = weft_machine_init(
-      &run.machine, &(struct weft_machine_options){.allocator = context->allocator,
-                                                   .placed = &placed,
-                                                   .messages = &context->messages,
-                                                   .model = context->model,
-                                                   .has_transfers = weft_has_transfers(context)});
-  if (enough) {
-    weft_machine_run(&run.machine);
-    enough = weft_report_deadlocks(&run);
-    *least_capacity = find_capacity(&run.machine);
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  struct weft_liveness_run run;
+  if (!weft_liveness_open(&run, context, &arena)) {
+    return weft_arena_status(&arena, context->error);
   }
-  weft_machine_finish(&run.machine);
+  weft_machine_run(&run.machine);
+  const bool enough = weft_report_deadlocks(&run);
+  *least_capacity = find_capacity(&run.machine);
   return enough ? WEFT_OK : weft_fail_memory(context->error, context->program->action_count);
 }
