@@ -10,12 +10,9 @@
 #include "ir/action.h"
 #include "sim/idle_gap.h"
 
-#define NO_EVENT UINT64_MAX
-
 struct path {
   const struct weft_simulation *simulation;
   struct weft_links *links;
-  uint32_t *event_of; /* [record], UINT32_MAX for bubbles */
 };
 
 static bool is_work(const struct path *path, uint64_t event) {
@@ -26,10 +23,10 @@ static bool is_work(const struct path *path, uint64_t event) {
 
 static uint64_t last_event(const struct path *path) {
   const struct weft_simulation *simulation = path->simulation;
-  uint64_t last = NO_EVENT;
+  uint64_t last = WEFT_EVENT_NONE;
   for (uint64_t e = 0; e < simulation->event_count; e++) {
     if (is_work(path, e) &&
-        (last == NO_EVENT || simulation->events[e].end > simulation->events[last].end)) {
+        (last == WEFT_EVENT_NONE || simulation->events[e].end > simulation->events[last].end)) {
       last = e;
     }
   }
@@ -47,9 +44,9 @@ static uint64_t before_on_rank(const struct path *path, uint64_t event) {
         (other->begin == at->begin && other->end > at->begin)) { /* a part of the same overlap */
       continue;
     }
-    return other->end == at->begin ? e : NO_EVENT;
+    return other->end == at->begin ? e : WEFT_EVENT_NONE;
   }
-  return NO_EVENT;
+  return WEFT_EVENT_NONE;
 }
 
 /* What a record needs that is there last. A table's transfer time lies between the
@@ -57,27 +54,16 @@ static uint64_t before_on_rank(const struct path *path, uint64_t event) {
 static uint64_t latest_need(const struct path *path, uint64_t event) {
   const struct weft_simulation *simulation = path->simulation;
   const uint32_t record = simulation->events[event].record;
-  const uint32_t parts = weft_cell_parts(&simulation->program->actions[record]);
-  uint64_t latest = NO_EVENT;
-  int64_t latest_at = INT64_MIN;
-  for (uint32_t k = 0; k <= parts; k++) {
-    uint64_t needs[WEFT_NEEDS_MAX + 1];
-    unsigned count = weft_links_needs(path->links, record + k, needs);
+  const struct weft_action *cell = &simulation->program->actions[record];
+  struct weft_awaited latest = {.event = WEFT_EVENT_NONE};
+  for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
+    weft_await_needs(simulation, path->links, record + k, &latest);
     const uint32_t peer = weft_links_peer(path->links, record + k);
-    if (weft_op_in(simulation->program->actions[record + k].op, WEFT_OPS_RECV) &&
-        peer != WEFT_MATCH_NONE) {
-      needs[count++] = peer;
-    }
-    for (unsigned j = 0; j < count; j++) {
-      const uint32_t e = path->event_of[needs[j]];
-      const int64_t at = e != UINT32_MAX ? weft_arrival_of(simulation, e, record + k) : 0;
-      if (e != UINT32_MAX && (latest == NO_EVENT || at > latest_at)) {
-        latest = e;
-        latest_at = at;
-      }
+    if (weft_op_in(cell[k].op, WEFT_OPS_RECV) && peer != WEFT_MATCH_NONE) {
+      weft_await(simulation, peer, record + k, &latest);
     }
   }
-  return latest;
+  return latest.event;
 }
 
 /* Of a part: its overlap, which waits for what any of its parts needs. */
@@ -100,13 +86,13 @@ static uint64_t cell_of(const struct path *path, uint64_t event) {
 static uint64_t before(const struct path *path, uint64_t event) {
   const uint64_t cell = cell_of(path, event);
   const uint64_t on_rank = before_on_rank(path, cell);
-  return on_rank != NO_EVENT ? on_rank : latest_need(path, cell);
+  return on_rank != WEFT_EVENT_NONE ? on_rank : latest_need(path, cell);
 }
 
 /* A SEND and its RECV are one transfer: the path shows its RECV once. */
 static uint64_t skip_send(const struct path *path, uint64_t event) {
   const struct weft_simulation *simulation = path->simulation;
-  while (event != NO_EVENT &&
+  while (event != WEFT_EVENT_NONE &&
          weft_op_in(simulation->program->actions[simulation->events[event].record].op,
                     WEFT_OPS_SEND)) {
     event = latest_need(path, event);
@@ -116,7 +102,7 @@ static uint64_t skip_send(const struct path *path, uint64_t event) {
 
 static uint64_t follow(const struct path *path, uint64_t *events, uint64_t room) {
   uint64_t count = 0;
-  for (uint64_t e = skip_send(path, last_event(path)); e != NO_EVENT;
+  for (uint64_t e = skip_send(path, last_event(path)); e != WEFT_EVENT_NONE;
        e = skip_send(path, before(path, e))) {
     if (count < room) {
       events[count] = e;
@@ -142,23 +128,11 @@ enum weft_status weft_critical_path(const struct weft_allocator *allocator,
   if (room > 0) {
     WEFT_NEED(events, error);
   }
-  const struct weft_program *program = simulation->program;
   struct path path = {.simulation = simulation};
   WEFT_TRY(weft_sim_require_events(simulation, error));
-  path.event_of = weft_array_allocate(allocator, program->action_count, sizeof *path.event_of);
-  if (path.event_of == NULL) {
-    return weft_fail_memory(error, program->action_count * sizeof *path.event_of);
-  }
-  enum weft_status status = weft_links_create(allocator, program, &path.links, error);
-  if (status == WEFT_OK) {
-    memset(path.event_of, 0xff, program->action_count * sizeof *path.event_of);
-    for (uint64_t e = 0; e < simulation->event_count; e++) {
-      assert(simulation->events[e].record < program->action_count);
-      path.event_of[simulation->events[e].record] = (uint32_t)e;
-    }
-    *count = follow(&path, events, room);
-  }
+  WEFT_TRY(weft_links_create(allocator, simulation->program, &path.links, error));
+  assert(simulation->event_begin[simulation->program->rank_count] == simulation->event_count);
+  *count = follow(&path, events, room);
   weft_links_destroy(path.links);
-  weft_array_free(allocator, path.event_of, program->action_count, sizeof *path.event_of);
-  return status;
+  return WEFT_OK;
 }

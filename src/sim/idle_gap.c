@@ -42,36 +42,33 @@ int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event
                                     made.microbatch];
 }
 
-/* What ended a gap, so far. */
-struct awaited {
-  uint64_t event; /* WEFT_EVENT_NONE: nothing */
-  int64_t at;
-};
-
 /* Takes an event that had to end first, if none before it was there later. */
-static void offer(struct awaited *latest, uint64_t event, int64_t at) {
+static void offer(struct weft_awaited *latest, uint64_t event, int64_t at) {
   if (latest->event == WEFT_EVENT_NONE || at > latest->at) {
-    *latest = (struct awaited){event, at};
+    *latest = (struct weft_awaited){event, at};
   }
 }
 
-/* What the action's input came from last. Its own F or I, on the same rank,
- * cannot keep a free rank waiting. */
-static void offer_inputs(const struct weft_simulation *simulation, const struct weft_links *links,
-                         uint64_t record, struct awaited *latest) {
+void weft_await(const struct weft_simulation *simulation, uint64_t need, uint64_t record,
+                struct weft_awaited *latest) {
+  const uint64_t event = weft_event_of(simulation, need);
+  if (event != WEFT_EVENT_NONE) {
+    offer(latest, event, weft_arrival_of(simulation, event, record));
+  }
+}
+
+void weft_await_needs(const struct weft_simulation *simulation, const struct weft_links *links,
+                      uint64_t record, struct weft_awaited *latest) {
   uint64_t needs[WEFT_NEEDS_MAX];
   const unsigned count = weft_links_needs(links, record, needs);
   for (unsigned i = 0; i < count; i++) {
-    const uint64_t event = weft_event_of(simulation, needs[i]);
-    if (event != WEFT_EVENT_NONE) {
-      offer(latest, event, weft_arrival_of(simulation, event, record));
-    }
+    weft_await(simulation, needs[i], record, latest);
   }
 }
 
 /* The UNSHARD of the stage that precedes the action in its row. */
 static void offer_unshard(const struct weft_simulation *simulation, uint64_t event, uint16_t stage,
-                          struct awaited *latest) {
+                          struct weft_awaited *latest) {
   const uint64_t row_begin = simulation->event_begin[simulation->events[event].rank];
   for (uint64_t i = event; i > row_begin; i--) {
     const struct weft_action action =
@@ -136,11 +133,11 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
     gap.cause = WEFT_IDLE_START;
     return gap;
   }
-  struct awaited latest = {.event = WEFT_EVENT_NONE, .at = INT64_MIN};
+  struct weft_awaited latest = {.event = WEFT_EVENT_NONE, .at = INT64_MIN};
   const unsigned parts = weft_cell_parts(action);
   const unsigned first_part = parts > 0 ? 1 : 0;
   for (unsigned i = first_part; i <= parts; i++) {
-    offer_inputs(simulation, links, here->record + i, &latest);
+    weft_await_needs(simulation, links, here->record + i, &latest);
   }
   /* A walk along the row, so only where the inputs do not explain it. */
   for (unsigned i = first_part; i <= parts && latest.at != here->begin; i++) {

@@ -44,7 +44,7 @@ struct measured {
   int64_t *unsharded_at; /* [stage] */
   struct weft_memory_model memory;
   uint32_t *rank_of;                  /* [stage] */
-  struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
+  struct weft_memory_change *changes; /* as of sim_run.h; NULL: only activations count */
   struct weft_rank_record *ranks;     /* [rank_count] */
   struct buffer_time *buffers;        /* [buffers_max] */
   int64_t *times;                     /* [2 x buffers_max] */
@@ -255,47 +255,22 @@ static int64_t latest_unshard(const struct measured *measured, const struct weft
   return latest;
 }
 
-/* The direction of the data that explains a gap. An action that needs none
- * and still began late (the rank had other things to do) counts with its own. */
-static enum weft_idle_cause direction_of(const struct measured *measured,
-                                         const struct weft_action *cell,
-                                         const struct weft_event *input) {
-  const struct weft_action action =
-      input != NULL ? measured->program->actions[input->record] : cell[weft_cell_parts(cell) > 0];
-  return action.op == WEFT_OP_F || action.op == WEFT_OP_RECV_F ? WEFT_IDLE_FORWARD
-                                                               : WEFT_IDLE_GRADIENT;
-}
-
+/* The input explains a gap by its direction. An action that needs none and still began late (the rank
+ * had other things to do) counts with its own. */
 static void blame_gap(const struct measured *measured, struct weft_rank_record *rank,
                       const struct weft_action *cell, const struct weft_event *event) {
-  const int64_t gap = event->begin - rank->clock;
-  const bool starts = !rank->has_computed;
-  rank->has_computed = true;
-  if (!rank->has_begun) {
-    rank->has_begun = true;
-    rank->first_begin = rank->clock = event->begin;
-    return; /* the start counts from the first begin of all ranks */
+  const struct weft_action *actions = measured->program->actions;
+  const struct weft_event *input =
+      event->begin > rank->clock ? latest_input(measured, cell, event->record) : NULL;
+  const int64_t gap =
+      weft_rank_record_begin(rank, rank->clock, event->begin,
+                             input != NULL ? &input->end : NULL, latest_unshard(measured, cell));
+  const uint32_t op = input != NULL ? actions[input->record].op : cell[weft_cell_parts(cell) > 0].op;
+  if (gap > 0) {
+    const bool received = input != NULL && weft_op_in(op, WEFT_OPS_RECV);
+    weft_rank_record_blame(rank, gap, received ? held_up(measured, input) : 0,
+                           op == WEFT_OP_F || op == WEFT_OP_RECV_F);
   }
-  if (gap <= 0) {
-    return;
-  }
-  const struct weft_event *input = latest_input(measured, cell, event->record);
-  const int64_t unsharded = latest_unshard(measured, cell);
-  if (unsharded > rank->clock && (input == NULL || unsharded > input->end)) {
-    rank->idle[WEFT_IDLE_UNSHARD] += gap;
-    return;
-  }
-  if (starts) {
-    rank->idle[WEFT_IDLE_START] += gap;
-    return;
-  }
-  int64_t channel = 0;
-  if (input != NULL && weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV)) {
-    channel = held_up(measured, input);
-    channel = channel < gap ? channel : gap;
-  }
-  rank->idle[WEFT_IDLE_CHANNEL] += channel;
-  rank->idle[direction_of(measured, cell, input)] += gap - channel;
 }
 
 /* ---- Rows ---- */
@@ -414,12 +389,6 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
                                  struct weft_error *error) {
   const struct weft_program *program = measured->program;
   const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
-  const uint64_t *begin = measured->simulation->event_begin;
-  uint64_t longest = 0;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    const uint64_t size = begin[r + 1] - begin[r];
-    longest = size > longest ? size : longest;
-  }
   measured->buffers_max = count_inputs(program);
   const size_t records = (size_t)program->action_count, stages = program->stage_count;
   measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
@@ -433,7 +402,9 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->buffers = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->buffers);
   measured->times = weft_arena_allocate(arena, 2 * measured->buffers_max, sizeof *measured->times);
   if (weft_memory_exceeds_activations(measured->costs)) {
-    measured->changes = weft_arena_allocate(arena, (size_t)longest + 1, sizeof *measured->changes);
+    /* One more than needed: NULL means that nothing but activations counts. */
+    measured->changes = weft_arena_allocate(arena, weft_memory_changes_max(program) + 1,
+                                            sizeof *measured->changes);
   }
   return weft_arena_status(arena, error);
 }

@@ -113,6 +113,39 @@ struct weft_rank_record {
       has_computed; /* what its first compute waited for belongs to the start, but for parameters */
 };
 
+/* Compute begins, where the rank has had nothing to do since `clock`. Its last input was there at
+ * *input_at, NULL if it needs none, and its parameters at `unsharded`. Returns how much of that time
+ * the input explains; for the rest it has found the cause. */
+WEFT_GRAPH_INLINE int64_t weft_rank_record_begin(struct weft_rank_record *record, int64_t clock,
+                                                 int64_t begin, const int64_t *input_at,
+                                                 int64_t unsharded) {
+  const int64_t gap = begin - clock;
+  const bool starts = !record->has_computed;
+  record->has_computed = true;
+  if (!record->has_begun) {
+    record->has_begun = true;
+    record->first_begin = begin;
+    return 0; /* the start counts from the first begin of all ranks */
+  }
+  if (gap <= 0) {
+    return 0;
+  }
+  if (unsharded > clock && (input_at == NULL || unsharded > *input_at)) {
+    record->idle[WEFT_IDLE_UNSHARD] += gap;
+    return 0;
+  }
+  record->idle[WEFT_IDLE_START] += starts ? gap : 0;
+  return starts ? 0 : gap;
+}
+
+/* A gap that an input explains: for `queued` of it, the message waited for its channel. */
+WEFT_GRAPH_INLINE void weft_rank_record_blame(struct weft_rank_record *record, int64_t gap,
+                                              int64_t queued, bool forward) {
+  const int64_t channel = queued < gap ? queued : gap;
+  record->idle[WEFT_IDLE_CHANNEL] += channel;
+  record->idle[forward ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
+}
+
 /* Memory that is in use from the beginning. `rank_of` is [stage]; `changes` has room for
  * weft_memory_changes_max(), or is NULL: only activations count. */
 void weft_rank_records_init(struct weft_rank_record *records, const struct weft_program *program,

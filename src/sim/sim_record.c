@@ -87,36 +87,16 @@ ROW_INLINE void remember_buffers(const struct weft_sim_recorder *recorder, struc
 
 /* ---- Causes ---- */
 
-/* The rank was idle from its clock to `begin`, because of an input or of
- * parameters that came late. */
 ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
                                const int64_t *input, int64_t unsharded, int64_t begin) {
-  struct weft_rank_record *record = &row->record;
-  const int64_t gap = begin - row->clock;
-  const bool starts = !record->has_computed;
-  record->has_computed = true;
-  if (!record->has_begun) {
-    record->has_begun = true;
-    record->first_begin = begin;
-    return; /* the start counts from the first begin of all ranks */
-  }
-  if (gap <= 0) {
-    return;
-  }
-  if (input == NULL || unsharded > *input) {
-    record->idle[WEFT_IDLE_UNSHARD] += gap;
-    return;
-  }
-  if (starts) {
-    record->idle[WEFT_IDLE_START] += gap;
-    return;
-  }
   const struct weft_timed_machine *machine = &run->machine;
-  const int64_t wait = machine->waits != NULL ? machine->waits[input - machine->inputs] : 0;
-  const int64_t channel = wait < gap ? wait : gap;
-  record->idle[WEFT_IDLE_CHANNEL] += channel;
-  record->idle[weft_timed_is_forward(machine, input) ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] +=
-      gap - channel;
+  const int64_t gap =
+      weft_rank_record_begin(&row->record, row->clock, begin, input, unsharded);
+  if (gap > 0 && input != NULL) {
+    weft_rank_record_blame(&row->record, gap,
+                           machine->waits != NULL ? machine->waits[input - machine->inputs] : 0,
+                           weft_timed_is_forward(machine, input));
+  }
 }
 
 /* ---- Events ---- */
