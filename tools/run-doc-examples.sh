@@ -2,7 +2,8 @@
 # Writes a document to standard output with what its examples really print:
 #
 #     WEFT=build/weft tools/run-doc-examples.sh FILE
-#     tools/run-doc-examples.sh --apply FILE    only makes its change, in this folder (see below)
+#     tools/run-doc-examples.sh --apply FILE         only makes its change, in this folder (see below)
+#     tools/run-doc-examples.sh --build TREE FILE... only builds TREE, with the changes of all of them
 #
 # An example is a fenced block marked `console`. "$ " begins a command, "> "
 # continues it, the lines that follow are its output. All examples of a document
@@ -14,16 +15,23 @@
 # A document that shows how to change Weft has its examples run by a Weft so
 # changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied, unless
 # somebody has followed the document and the sources are so changed already.
-# WEFT_CHANGED_TREE is a folder where such a tree stays, so that the next document
-# only has to compile what differs.
+# WEFT_CHANGED_TREE is a folder where --build has made that Weft.
 set -euo pipefail
 
-only_apply=false
-if [[ $1 == --apply ]]; then
-  only_apply=true
+what=write
+case $1 in
+  --apply | --build)
+    what=${1#--}
+    shift
+    ;;
+esac
+if [[ $what == build ]]; then
+  mkdir -p "$1"
+  tree=$(realpath "$1")
   shift
 fi
-document=$(realpath "$1")
+mapfile -t documents < <(realpath "$@")
+document=${documents[0]}
 sources=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 
 scratch=$(mktemp -d)
@@ -53,46 +61,46 @@ change_sources() {
   done
 }
 
-# What the last document changed is as it was: with a new time, so that it is compiled again.
-restore_tree() {
-  local file
-  while IFS= read -r file; do
-    if [[ -e $sources/$file ]]; then
-      cp "$sources/$file" "$file"
-    else
-      rm -f "$file"
-    fi
-  done <changed
-}
-
+# In $tree.
 build_changed() {
-  local tree=${WEFT_CHANGED_TREE:-$scratch/tree}
-  if [[ ! -e $tree/changed ]]; then
-    mkdir -p "$tree"
-    cp -R "$sources"/{src,include,trainer,bench,cmake,CMakeLists.txt} "$tree"
-    : >"$tree/changed"
-  fi
+  cp -R "$sources"/{src,include,trainer,bench,cmake,CMakeLists.txt} "$tree"
   cd "$tree" || return
-  restore_tree
-  { sed -n 's/^```c //p' "$document"; blocks diff | sed -n 's|^+++ b/||p'; } >changed
-  change_sources &&
-    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=None -DWEFT_TESTS=OFF \
-      -DWEFT_TRAINER=OFF -DWEFT_MPI=OFF &&
-    cmake --build build --target weft_command &&
-    ln -s "$tree/build/weft" "$scratch/bin/weft"
+  for document in "${documents[@]}"; do
+    rm -f "$scratch"/*.patch
+    change_sources || { echo "$document: the change that it shows does not fit the sources any more" && return 1; }
+  done
+  cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=None -DWEFT_TESTS=OFF -DWEFT_TRAINER=OFF \
+    -DWEFT_MPI=OFF && cmake --build build --target weft_command
 }
 
-if $only_apply; then
-  change_sources
-  exit
-fi
+build_quietly() {
+  if ! (build_changed) >"$scratch/log" 2>&1; then
+    cat "$scratch/log" >&2
+    exit 1
+  fi
+}
+
+case $what in
+  apply)
+    change_sources
+    exit
+    ;;
+  build)
+    build_quietly
+    exit
+    ;;
+esac
 weft=$(realpath -e "${WEFT:-build/weft}")
-if ! grep -q '^```diff$' "$document"; then
-  ln -s "$weft" "$scratch/bin/weft"
-elif ! (build_changed) >"$scratch/log" 2>&1; then
-  cat "$scratch/log" >&2
-  exit 1
+if grep -q '^```diff$' "$document"; then
+  tree=${WEFT_CHANGED_TREE:-}
+  if [[ -z $tree ]]; then
+    tree=$scratch/tree
+    mkdir "$tree"
+    build_quietly
+  fi
+  weft=$tree/build/weft
 fi
+ln -s "$weft" "$scratch/bin/weft"
 
 # The document in pieces: text lines, commands as written and as run, and what is
 # said to come out.

@@ -29,7 +29,6 @@ not_run=(
   "export PATH=\$HOME/weft/bin:\$PATH PKG_CONFIG_PATH=\$HOME/weft/lib/pkgconfig"
   "cc example.c \$(pkg-config --cflags --libs weft)"
   'python3 examples/pytorch_costs.py --layers 2,1,1,1 -o measured.json'
-  'python3 examples/pytorch_costs.py --layers 2,1,1,1 --steps 20 --table alike.csv'
   'mpirun -n 4 weft run zbv.csv'
   'mpirun -n 4 weft train --dp 2 --shard full --data notes.txt --checkpoint model'
   'weft train notes.txt --skips -p 4 --steps 20 --profile costs.json --json | tail -n 1 | jq .graph >graph.json'
@@ -93,6 +92,24 @@ lines_in() {
   "$apply" --apply "$page"
   [ "$(grep -c 'weft_generator_\(lifo\|mine\)' src/gen/registry.c)" -eq 2 ]
   [ "$(grep -c weft_pass_split_b src/lower/passes.h)" -eq 1 ]
+}
+
+# changed_by PAGE: the sources that somebody who follows it edits or writes.
+changed_by() {
+  sed -nE 's#^```c (src/.*)$#\1#p; s#^\+\+\+ b/((src|include)/.*)$#\1#p' "$1" | sort -u
+}
+
+# That they compile, and do what the pages say, is what the first test here shows.
+@test "an op takes at most 10 source files, a send model 5, a transport its folder and one line" {
+  run changed_by docs/adding-an-op.md
+  [ "${#lines[@]}" -gt 1 ] && [ "${#lines[@]}" -le 10 ]
+  # In the table of the page, too.
+  [ "$(awk -F'|' '/^\| `/ { print $2 }' docs/adding-an-op.md | grep -oE '`(src|include)/[^`]*`' | wc -l)" -le 10 ]
+  run changed_by docs/adding-a-send-model.md
+  [ "${#lines[@]}" -ge 1 ] && [ "${#lines[@]}" -le 5 ]
+  run changed_by docs/adding-a-transport.md
+  [ "$(grep -vc '^src/comm/delayed/' <<<"$output")" -eq 1 ]
+  [ "$(lines_in diff docs/adding-a-transport.md | grep -c '^+[^+]')" -eq 1 ]
 }
 
 @test "without a command nothing is rewritten" {
