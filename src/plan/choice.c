@@ -13,10 +13,10 @@
 
 #include <weft/support.h>
 
-#include "plan/graph/graph_problem.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 /* Share of the work that goes into choosing among the best few candidates. */
 #define CHOOSING 0.5
@@ -269,7 +269,7 @@ static enum weft_status bound_all(struct choosing *choosing, struct weft_error *
   uint32_t kept = 0;
   for (uint32_t n = 0; n < choosing->count; n++) {
     const struct weft_search_request request = request_of(choosing, &choosing->list[n]);
-    status = graph != NULL ? weft_graph_check(&request, one_rank, &own) : WEFT_OK;
+    status = graph != NULL ? weft_problem_check(&request, one_rank, &own) : WEFT_OK;
     status = status == WEFT_OK ? bound(choosing, &choosing->list[n], &own) : status;
     if (status == WEFT_OK) {
       choosing->list[kept++] = choosing->list[n]; /* sort() mends what moves */

@@ -14,23 +14,23 @@
  *
  * The serial order (serial_order.c) holds no more than the largest of these. So the least limit is
  * the least over all numbers of stages of the first kind. A whole backward holds nothing for W; a
- * split one is as good where it is the only choice (problem.c). */
+ * split one is as good where it is the only choice (chain.c). */
 #include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>
 
-#include "plan/graph/graph_problem.h"
 #include "plan/layout/layout.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
-static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
-                                                 uint32_t local_stage) {
+static const struct weft_chain_stage *stage_at(const struct weft_chain *problem, uint32_t rank,
+                                               uint32_t local_stage) {
   return &problem->stages[problem->stage_of[rank * problem->stages_per_rank + local_stage]];
 }
 
 /* With `held` of the rank's stages in H. */
-static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, uint32_t held) {
+static int64_t peak_of(const struct weft_chain *problem, uint32_t rank, uint32_t held) {
   const int64_t m = problem->microbatch_count;
   const uint32_t v = problem->stages_per_rank;
   int64_t all = 0, gradients = 0, peak = 0;
@@ -52,8 +52,7 @@ static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, uint32
   return peak;
 }
 
-int64_t weft_problem_serial_peak(const struct weft_problem *problem, uint32_t rank,
-                                 uint32_t stages) {
+int64_t weft_chain_serial_peak(const struct weft_chain *problem, uint32_t rank, uint32_t stages) {
   assert(rank < problem->rank_count && stages <= problem->stage_count);
   uint32_t held = 0;
   while (held < problem->stages_per_rank &&
@@ -63,7 +62,7 @@ int64_t weft_problem_serial_peak(const struct weft_problem *problem, uint32_t ra
   return peak_of(problem, rank, held);
 }
 
-static bool has_gradients(const struct weft_problem *problem) {
+static bool has_gradients(const struct weft_chain *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     if (problem->stages[s].gradients > 0) {
       return true;
@@ -73,10 +72,10 @@ static bool has_gradients(const struct weft_problem *problem) {
 }
 
 /* How much a serial order exceeds the limits, at most; *rank: where. */
-static int64_t excess_of(const struct weft_problem *problem, uint32_t stages, uint32_t *rank) {
+static int64_t excess_of(const struct weft_chain *problem, uint32_t stages, uint32_t *rank) {
   int64_t most = INT64_MIN;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t own = weft_problem_serial_peak(problem, r, stages) - problem->limit[r];
+    const int64_t own = weft_chain_serial_peak(problem, r, stages) - problem->limit[r];
     if (own > most) {
       most = own;
       *rank = r;
@@ -85,7 +84,7 @@ static int64_t excess_of(const struct weft_problem *problem, uint32_t stages, ui
   return most;
 }
 
-uint32_t weft_problem_serial_stages(const struct weft_problem *problem, uint32_t *rank) {
+uint32_t weft_chain_serial_stages(const struct weft_chain *problem, uint32_t *rank) {
   assert(problem != NULL && rank != NULL);
   uint32_t best = 0;
   int64_t least = excess_of(problem, 0, rank);
@@ -102,7 +101,7 @@ uint32_t weft_problem_serial_stages(const struct weft_problem *problem, uint32_t
   return best;
 }
 
-int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank) {
+int64_t weft_chain_least_of(const struct weft_chain *problem, uint32_t rank) {
   assert(rank < problem->rank_count);
   int64_t least = peak_of(problem, rank, 0);
   for (uint32_t held = 1; held <= problem->stages_per_rank; held++) {
@@ -113,14 +112,14 @@ int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank)
 
 /* ---- Of a request ---- */
 
-static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
+static double least_of(const struct weft_chain *problem, const struct weft_costs *costs) {
   uint32_t rank;
   double least = 0;
-  const uint32_t stages = weft_problem_serial_stages(problem, &rank);
+  const uint32_t stages = weft_chain_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    least = fmax(
-        least, weft_problem_kept(problem, costs, r) +
-                   (double)weft_problem_serial_peak(problem, r, stages) / problem->sizes_per_unit);
+    least = fmax(least,
+                 weft_chain_kept(problem, costs, r) +
+                     (double)weft_chain_serial_peak(problem, r, stages) / problem->sizes_per_unit);
   }
   return least;
 }
@@ -131,12 +130,12 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
     struct weft_search_request own = *request;
-    struct weft_problem problem;
+    struct weft_chain problem;
     own.whole_backward = layout->whole_backward;
-    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own,
-                               error));
+    WEFT_TRY(
+        weft_chain_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own, error));
     *least = fmin(*least, least_of(&problem, layout->costs));
-    weft_problem_finish(&problem);
+    weft_chain_finish(&problem);
   }
   return WEFT_OK;
 }

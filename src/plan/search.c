@@ -10,12 +10,12 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "plan/graph/graph_problem.h"
+#include "plan/construct/chain_incumbent.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
-#include "plan/incumbent.h"
 #include "plan/layout/layout.h"
 #include "plan/plan_check.h"
+#include "plan/problem/problem.h"
 
 const char *weft_objective_name(enum weft_objective objective) {
   return objective == WEFT_OBJECTIVE_SPAN ? "span" : "makespan";
@@ -33,8 +33,8 @@ struct weft_search_request weft_search_request_default(void) {
 struct attempt {
   struct weft_plan_layout *layout;
   bool dropped; /* others are more promising */
-  struct weft_problem problem;
-  struct weft_incumbent incumbent;
+  struct weft_chain problem;
+  struct weft_chain_incumbent incumbent;
 };
 
 static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_layout *layout,
@@ -46,19 +46,19 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_l
   own.whole_backward = layout->whole_backward;
   attempt->layout = layout;
   WEFT_TRY(
-      weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
+      weft_chain_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
   attempt->problem.control = control;
   const enum weft_status status =
-      weft_incumbent_init(&attempt->incumbent, &attempt->problem, error);
+      weft_chain_incumbent_init(&attempt->incumbent, &attempt->problem, error);
   if (status != WEFT_OK) {
-    weft_problem_finish(&attempt->problem);
+    weft_chain_finish(&attempt->problem);
   }
   return status;
 }
 
 static void attempt_finish(struct attempt *attempt) {
-  weft_incumbent_finish(&attempt->incumbent);
-  weft_problem_finish(&attempt->problem);
+  weft_chain_incumbent_finish(&attempt->incumbent);
+  weft_chain_finish(&attempt->problem);
 }
 
 /* ---- All layouts ---- */
@@ -102,9 +102,8 @@ static double open_bound_of(const struct search *search) {
 }
 
 static double answer_seconds(const struct search *search, const struct attempt *attempt) {
-  return attempt == NULL
-             ? 0
-             : search->answer_seconds * (double)weft_problem_op_count(&attempt->problem);
+  return attempt == NULL ? 0
+                         : search->answer_seconds * (double)weft_chain_op_count(&attempt->problem);
 }
 
 static void choose(struct search *search) {
@@ -173,8 +172,7 @@ enum { SEEDS = 1000 };
 enum { OP_WORK = 30 };
 
 static uint32_t first_rung(const struct search *search) {
-  const double least =
-      (double)OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
+  const double least = (double)OP_WORK * (double)weft_chain_op_count(&search->attempts[0].problem);
   uint32_t rung = 0;
   while (rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(rung) < least) {
     rung++;
@@ -194,7 +192,7 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
                   SEEDS,
       .work = (uint64_t)(1e9 * effort)};
   if (task.work == 0 || attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
-      weft_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_chain_incumbent_is_optimal(&attempt->incumbent) ||
       weft_search_control_is_cancelled(&search->control)) {
     return WEFT_OK;
   }
@@ -296,14 +294,14 @@ static enum weft_status climb_all(struct search *search, struct weft_error *erro
 /* Names the least limit over all layouts, and what makes it necessary in the first of them. */
 static enum weft_status explain_memory(const struct search *search, struct weft_error *error) {
   const struct attempt *attempt = &search->attempts[0];
-  const struct weft_problem *problem = &attempt->problem;
+  const struct weft_chain *problem = &attempt->problem;
   uint32_t rank = 0;
   struct weft_memory_need need;
   WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &need, error));
-  const uint32_t stages = weft_problem_serial_stages(problem, &rank);
-  const double kept = weft_problem_kept(problem, attempt->layout->costs, rank);
+  const uint32_t stages = weft_chain_serial_stages(problem, &rank);
+  const double kept = weft_chain_kept(problem, attempt->layout->costs, rank);
   const double held =
-      (double)weft_problem_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
+      (double)weft_chain_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
   if (kept > 0) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
                      "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
@@ -319,24 +317,24 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
 }
 
 static double peak_of(const struct attempt *attempt) {
-  const struct weft_problem *problem = &attempt->problem;
+  const struct weft_chain *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const uint8_t *sequence = weft_order_sequence(problem, &attempt->incumbent.best, r);
+    const uint8_t *sequence = weft_chain_order_sequence(problem, &attempt->incumbent.best, r);
     const double counted =
-        (double)weft_sequence_peak(problem, r, sequence) / problem->sizes_per_unit;
-    peak = fmax(peak, counted + weft_problem_kept(problem, attempt->layout->costs, r));
+        (double)weft_chain_order_peak(problem, r, sequence) / problem->sizes_per_unit;
+    peak = fmax(peak, counted + weft_chain_kept(problem, attempt->layout->costs, r));
   }
   return peak;
 }
 
 static enum weft_status make_table(const struct attempt *attempt, struct weft_program **out,
                                    struct weft_error *error) {
-  const struct weft_problem *problem = &attempt->problem;
+  const struct weft_chain *problem = &attempt->problem;
   return attempt->incumbent.name != NULL
              ? weft_generate(problem->allocator, attempt->incumbent.name, &attempt->layout->shape,
                              out, error)
-             : weft_order_table(problem, &attempt->incumbent.best, out, error);
+             : weft_chain_order_table(problem, &attempt->incumbent.best, out, error);
 }
 
 static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
@@ -350,7 +348,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
   }
   const double ticks = best->problem.ticks_per_unit;
   const int64_t value =
-      weft_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
+      weft_chain_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
   assert(value == best->incumbent.value && value >= best->incumbent.bound);
   (void)value;
   *answer = (struct weft_search_answer){
@@ -364,7 +362,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .all_reduce = best->layout->all_reduce,
       .bound = bound_of(best),
       .open_bound = open_bound_of(search),
-      .optimal = weft_incumbent_is_optimal(&best->incumbent),
+      .optimal = weft_chain_incumbent_is_optimal(&best->incumbent),
       .stopped = search->control.was_cut,
       .evaluated = best->incumbent.evaluated,
       .moves = best->incumbent.moves,
@@ -439,7 +437,7 @@ static enum weft_status answer_small(const struct search *search, struct attempt
 /* How long an answer takes is measured, because machines differ, and other programs run: the
  * shortest of some times, which says most about the next one. */
 static void time_answer(struct search *search, const struct attempt *attempt) {
-  const size_t ops = weft_problem_op_count(&attempt->problem);
+  const size_t ops = weft_chain_op_count(&attempt->problem);
   if (search->request->time_limit <= 0 || search->is_answer_timed || ops < TIMED_OPS) {
     return;
   }
@@ -458,8 +456,7 @@ static void time_answer(struct search *search, const struct attempt *attempt) {
     shortest = fmin(shortest, seconds);
   }
   if (shortest < INFINITY) {
-    search->answer_seconds =
-        ANSWER_MARGIN * shortest / (double)weft_problem_op_count(&small.problem);
+    search->answer_seconds = ANSWER_MARGIN * shortest / (double)weft_chain_op_count(&small.problem);
   }
   attempt_finish(&small);
 }

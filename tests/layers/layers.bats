@@ -39,7 +39,7 @@ public_headers() {
   esac
 }
 
-# All headers below src, as sources include them: plan/problem.h, render/svg/svg_document.h.
+# All headers below src, as sources include them: plan/problem/problem.h, render/svg/svg_document.h.
 internal_headers() { (cd "$WEFT_SOURCE_DIR/src" && find . -name '*.h' ! -path './comm/mpi/driver/*' | sed 's|^./||' | sort); }
 
 allowed() { [[ " $(may_use "$1") " == *" $2 "* ]]; }

@@ -55,11 +55,11 @@ void planner_cases_destroy(struct planner_cases *cases) {
   free(cases->list);
 }
 
-void planner_case_problem(const struct planner_case *one, struct weft_problem *problem) {
+void planner_case_problem(const struct planner_case *one, struct weft_chain *problem) {
   struct weft_search_request request = weft_search_request_default();
   const struct weft_shape shape = {
       .ranks = one->ranks, .stages_per_rank = 1, .microbatches = one->microbatches};
   request.memory_limit = one->memory;
   request.objective = WEFT_OBJECTIVE_SPAN;
-  assert_int_equal(weft_problem_init(problem, NULL, &shape, one->costs, &request, NULL), WEFT_OK);
+  assert_int_equal(weft_chain_init(problem, NULL, &shape, one->costs, &request, NULL), WEFT_OK);
 }

@@ -38,7 +38,7 @@ struct layer {
 enum { BUCKETS = 1 << 14 };
 
 struct enumeration {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   uint32_t stages, ranks, count;
   enum weft_plan_backward backward;
   int64_t time[STAGES][ACTS];
@@ -57,7 +57,7 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t memory_of(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
-    const struct weft_problem_stage *stage = &all->problem->stages[s];
+    const struct weft_chain_stage *stage = &all->problem->stages[s];
     if (stage->rank == rank) {
       const uint8_t *done = at->done[s];
       sum += (done[ACT_F] - done[ACT_BACK]) * stage->held;
@@ -95,7 +95,7 @@ static int64_t input_of(const struct enumeration *all, const struct prefix *at, 
 
 static void send(const struct enumeration *all, struct prefix *at, uint32_t from, uint32_t to,
                  unsigned path, uint8_t n, int64_t end) {
-  const struct weft_problem *problem = all->problem;
+  const struct weft_chain *problem = all->problem;
   const bool crosses = problem->stages[from].rank != problem->stages[to].rank;
   if (crosses) {
     end = later(end, at->channel[from][path]) + problem->occupancy;
@@ -175,7 +175,7 @@ static int64_t left_of(const struct enumeration *all, const struct prefix *at, u
 }
 
 static int64_t hop_of(const struct enumeration *all, uint32_t s) {
-  const struct weft_problem *problem = all->problem;
+  const struct weft_chain *problem = all->problem;
   return problem->stages[s].rank == problem->stages[s + 1].rank
              ? 0
              : problem->latency + problem->occupancy;
@@ -369,10 +369,10 @@ static int64_t pass(struct enumeration *all, size_t width) {
 }
 
 static void set_times(struct enumeration *all, enum weft_objective objective) {
-  const struct weft_problem *problem = all->problem;
+  const struct weft_chain *problem = all->problem;
   int64_t first = 0; /* a rank's first op is F of its first stage, and nothing delays it */
   for (uint32_t s = 0; s < all->stages; s++) {
-    const struct weft_problem_stage *stage = &problem->stages[s];
+    const struct weft_chain_stage *stage = &problem->stages[s];
     all->time[s][ACT_F] = stage->time[WEFT_KIND_F];
     const int64_t i = stage->time[WEFT_KIND_I], w = stage->time[WEFT_KIND_W];
     const int64_t b = stage->time[WEFT_KIND_B];
@@ -392,7 +392,7 @@ static void set_times(struct enumeration *all, enum weft_objective objective) {
   }
 }
 
-int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective objective,
+int64_t exhaustive_best(const struct weft_chain *problem, enum weft_objective objective,
                         size_t most) {
   assert_true(problem->stage_count <= STAGES && problem->microbatch_count <= MICROBATCHES);
   struct enumeration all = {.problem = problem,

@@ -13,7 +13,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "plan/graph/graph_problem.h"
+#include "plan/problem/problem.h"
 #include "support_graph_exhaustive.h"
 
 static bool chance(struct weft_random *random, uint32_t percent) {

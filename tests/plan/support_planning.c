@@ -49,8 +49,8 @@ static void draw_costs(struct weft_costs *costs, struct weft_random *random) {
 
 static void make_problem(struct planning *planning) {
   struct weft_error error;
-  if (weft_problem_init(&planning->problem, NULL, &planning->shape, planning->costs,
-                        &planning->request, &error) != WEFT_OK) {
+  if (weft_chain_init(&planning->problem, NULL, &planning->shape, planning->costs,
+                      &planning->request, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
 }
@@ -74,7 +74,7 @@ void planning_init(struct planning *planning, struct weft_random *random,
 
 void planning_limit(struct planning *planning, double limit) {
   planning->request.memory_limit = limit;
-  weft_problem_finish(&planning->problem);
+  weft_chain_finish(&planning->problem);
   make_problem(planning);
 }
 
@@ -86,32 +86,32 @@ double planning_least(const struct planning *planning) {
 }
 
 void planning_finish(struct planning *planning) {
-  weft_problem_finish(&planning->problem);
+  weft_chain_finish(&planning->problem);
   weft_costs_destroy(planning->costs);
 }
 
 /* ---- Random orders ---- */
 
 struct draft {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   uint32_t *done; /* [stage * WEFT_KINDS + kind] */
   int64_t *held;  /* [rank] */
   uint32_t *size; /* [rank] ops so far */
 };
 
-static int64_t change_of(const struct weft_problem_stage *stage, unsigned kind) {
+static int64_t change_of(const struct weft_chain_stage *stage, unsigned kind) {
   const int64_t changes[WEFT_KINDS] = {stage->held, stage->held_after - stage->held,
                                        -stage->held_after, -stage->held, 0};
   return changes[kind];
 }
 
 static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool eager) {
-  const struct weft_problem *problem = draft->problem;
+  const struct weft_chain *problem = draft->problem;
   const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
   const unsigned back = whole ? WEFT_KIND_B : WEFT_KIND_I;
   const uint32_t *done = draft->done + (size_t)s * WEFT_KINDS;
   const uint32_t n = done[kind];
-  const struct weft_problem_stage *stage = &problem->stages[s];
+  const struct weft_chain_stage *stage = &problem->stages[s];
   if (n == problem->microbatch_count) {
     return false;
   }
@@ -129,17 +129,17 @@ static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool ea
          (s + 1 == problem->stage_count || draft->done[(size_t)(s + 1) * WEFT_KINDS + back] > n);
 }
 
-static bool go_on(struct draft *draft, struct weft_random *random, struct weft_order *order,
+static bool go_on(struct draft *draft, struct weft_random *random, struct weft_chain_order *order,
                   bool eager) {
-  const struct weft_problem *problem = draft->problem;
+  const struct weft_chain *problem = draft->problem;
   const uint32_t count = problem->stage_count * WEFT_KINDS;
   const uint32_t from = weft_random_below(random, count);
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t at = (from + k) % count;
     const uint32_t s = at / WEFT_KINDS, kind = at % WEFT_KINDS;
     if (may_go(draft, s, kind, eager)) {
-      const struct weft_problem_stage *stage = &problem->stages[s];
-      weft_order_sequence(problem, order, stage->rank)[draft->size[stage->rank]++] =
+      const struct weft_chain_stage *stage = &problem->stages[s];
+      weft_chain_order_sequence(problem, order, stage->rank)[draft->size[stage->rank]++] =
           (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
       draft->held[stage->rank] += change_of(stage, kind);
       draft->done[at]++;
@@ -150,8 +150,8 @@ static bool go_on(struct draft *draft, struct weft_random *random, struct weft_o
 }
 
 void planning_random_order(const struct planning *planning, struct weft_random *random,
-                           struct weft_order *order) {
-  const struct weft_problem *problem = &planning->problem;
+                           struct weft_chain_order *order) {
+  const struct weft_chain *problem = &planning->problem;
   /* With a limit, several microbatches at once may block each other. */
   const bool eager = problem->limit[0] == problem->limit_max;
   struct draft draft = {.problem = problem};

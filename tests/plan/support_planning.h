@@ -5,13 +5,13 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 struct planning {
   struct weft_shape shape;
   struct weft_costs *costs; /* one entry per stage */
   struct weft_search_request request;
-  struct weft_problem problem;
+  struct weft_chain problem;
 };
 
 /* From `least` on, with so many choices of ranks, stages per rank and microbatches; half of
@@ -33,6 +33,6 @@ void planning_finish(struct planning *planning);
 /* A random order that can finish: the actions that can go next, in random order. With a
  * limit it is kept, as long as one microbatch fits. */
 void planning_random_order(const struct planning *planning, struct weft_random *random,
-                           struct weft_order *order);
+                           struct weft_chain_order *order);
 
 #endif

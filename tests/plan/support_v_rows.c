@@ -39,12 +39,12 @@ void v_case_init(struct v_case *planned, const struct v_row *row, double limit) 
   request->costs = planned->costs;
   request->memory_limit = limit;
   request->objective = WEFT_OBJECTIVE_SPAN;
-  assert_int_equal(
-      weft_problem_init(&planned->problem, NULL, &shape, planned->costs, request, NULL), WEFT_OK);
+  assert_int_equal(weft_chain_init(&planned->problem, NULL, &shape, planned->costs, request, NULL),
+                   WEFT_OK);
 }
 
 void v_case_finish(struct v_case *planned) {
-  weft_problem_finish(&planned->problem);
+  weft_chain_finish(&planned->problem);
   weft_costs_destroy(planned->costs);
 }
 

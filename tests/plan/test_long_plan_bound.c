@@ -31,11 +31,11 @@ static struct weft_shape draw_shape(struct weft_random *random) {
   return shape;
 }
 
-static void expect_bounds(const struct weft_problem *problem, uint64_t seed) {
+static void expect_bounds(const struct weft_chain *problem, uint64_t seed) {
   for (unsigned objective = 0; objective < 2; objective++) {
     const int64_t best = exhaustive_best(problem, objective, MOST);
-    const int64_t bound = weft_problem_bound(problem, objective);
-    const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
+    const int64_t bound = weft_chain_bound(problem, objective);
+    const int64_t sharp = weft_chain_sharpen(problem, objective, bound, best + best / 4, STATES);
     if (best <= 0 || bound > best || sharp > best || sharp < bound) {
       fail_msg("seed %d, objective %u: best %ld, bound %ld, sharpened %ld", (int)seed, objective,
                (long)best, (long)bound, (long)sharp);
@@ -51,7 +51,7 @@ static void no_order_beats_a_bound(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     for (uint32_t r = 0; r < shape.ranks; r++) {
-      const double least = (double)weft_problem_least_of(&planning.problem, r);
+      const double least = (double)weft_chain_least_of(&planning.problem, r);
       const double more = 1 + weft_random_below(&random, 24) / 8.0;
       if (weft_random_below(&random, 4) > 0) {
         planning.problem.limit[r] = (int64_t)(least * more);

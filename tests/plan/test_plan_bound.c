@@ -27,19 +27,19 @@ enum { MOST = 300000, WORK = 4000000, SHARPENED = 2 /* a seed */ };
 /* ---- All sequences ---- */
 
 struct sequences {
-  const struct weft_problem *problem;
-  struct weft_evaluation evaluation;
-  struct weft_order order;
+  const struct weft_chain *problem;
+  struct weft_chain_times evaluation;
+  struct weft_chain_order order;
   int64_t best[2]; /* by objective */
 };
 
 static void try_rank(struct sequences *sequences, uint32_t rank);
 
 static void try_op(struct sequences *sequences, uint32_t rank, uint32_t n) {
-  const struct weft_problem *problem = sequences->problem;
-  uint8_t *sequence = weft_order_sequence(problem, &sequences->order, rank);
+  const struct weft_chain *problem = sequences->problem;
+  uint8_t *sequence = weft_chain_order_sequence(problem, &sequences->order, rank);
   if (n == problem->length) {
-    const int64_t peak = weft_sequence_peak(problem, rank, sequence);
+    const int64_t peak = weft_chain_order_peak(problem, rank, sequence);
     if (peak >= 0 && peak <= problem->limit[rank]) {
       try_rank(sequences, rank + 1);
     }
@@ -69,8 +69,8 @@ static void try_rank(struct sequences *sequences, uint32_t rank) {
     try_op(sequences, rank, 0);
     return;
   }
-  if (weft_evaluate(&sequences->evaluation, &sequences->order, WEFT_NEVER - 1) < WEFT_NEVER) {
-    const struct weft_evaluation *now = &sequences->evaluation;
+  if (weft_chain_evaluate(&sequences->evaluation, &sequences->order, WEFT_NEVER - 1) < WEFT_NEVER) {
+    const struct weft_chain_times *now = &sequences->evaluation;
     int64_t *best = sequences->best;
     best[WEFT_OBJECTIVE_SPAN] =
         now->span < best[WEFT_OBJECTIVE_SPAN] ? now->span : best[WEFT_OBJECTIVE_SPAN];
@@ -80,15 +80,15 @@ static void try_rank(struct sequences *sequences, uint32_t rank) {
   }
 }
 
-static void expect_best_of_all_words(const struct weft_problem *problem) {
+static void expect_best_of_all_words(const struct weft_chain *problem) {
   struct sequences sequences = {.problem = problem, .best = {INT64_MAX, INT64_MAX}};
   sequences.order.ops = calloc(problem->rank_count, problem->length);
-  assert_int_equal(weft_evaluation_init(&sequences.evaluation, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_chain_times_init(&sequences.evaluation, problem, NULL), WEFT_OK);
   try_rank(&sequences, 0);
   for (unsigned objective = 0; objective < 2; objective++) {
     assert_int_equal(exhaustive_best(problem, objective, MOST), sequences.best[objective]);
   }
-  weft_evaluation_finish(&sequences.evaluation);
+  weft_chain_times_finish(&sequences.evaluation);
   free(sequences.order.ops);
 }
 
@@ -148,12 +148,11 @@ static void no_order_beats_a_bound(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
-    const struct weft_problem *problem = &planning.problem;
+    const struct weft_chain *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
-      const int64_t bound = weft_problem_bound(problem, objective);
-      const int64_t sharp =
-          weft_problem_sharpen(problem, objective, bound, best + best / 4, STATES);
+      const int64_t bound = weft_chain_bound(problem, objective);
+      const int64_t sharp = weft_chain_sharpen(problem, objective, bound, best + best / 4, STATES);
       assert_true(best > 0);
       assert_in_range(bound, 1, best);
       assert_in_range(sharp, bound, best);
@@ -161,7 +160,7 @@ static void no_order_beats_a_bound(void **state) {
       closed += bound == best;
       exact += sharp == best;
       if (sharp == best) {
-        assert_int_equal(weft_problem_sharpen(problem, objective, bound, best, STATES), best);
+        assert_int_equal(weft_chain_sharpen(problem, objective, bound, best, STATES), best);
       }
     }
     planning_finish(&planning);
@@ -177,9 +176,9 @@ static void orders_exist_from_the_least_memory_on(void **state) {
     const struct weft_shape shape = draw_shape(&random);
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
-    struct weft_problem *problem = &planning.problem;
+    struct weft_chain *problem = &planning.problem;
     for (uint32_t r = 0; r < shape.ranks; r++) {
-      problem->limit[r] = weft_problem_least_of(problem, r);
+      problem->limit[r] = weft_chain_least_of(problem, r);
     }
     assert_true(exhaustive_best(problem, WEFT_OBJECTIVE_SPAN, MOST) > 0);
     problem->limit[weft_random_below(&random, shape.ranks)]--;
@@ -207,19 +206,18 @@ static void gradients_raise_bounds(void **state) {
     }
     planning_limit(&planning, INFINITY);
     planning_limit(&planning, planning_least(&planning) + weft_random_below(&random, 4));
-    struct weft_problem *problem = &planning.problem;
+    struct weft_chain *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
-      const int64_t bound = weft_problem_bound(problem, objective);
+      const int64_t bound = weft_chain_bound(problem, objective);
       assert_in_range(bound, 1, best);
-      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, STATES), bound,
-                      best);
-      struct weft_problem_stage before[4];
+      assert_in_range(weft_chain_sharpen(problem, objective, bound, best + 1, STATES), bound, best);
+      struct weft_chain_stage before[4];
       memcpy(before, problem->stages, sizeof before);
       for (uint32_t s = 0; s < 4; s++) {
         problem->stages[s].gradients = 0;
       }
-      raised += weft_problem_bound(problem, objective) < bound;
+      raised += weft_chain_bound(problem, objective) < bound;
       memcpy(problem->stages, before, sizeof before);
     }
     planning_finish(&planning);
@@ -235,13 +233,13 @@ static void problems_without_orders_have_bounds(void **state) {
     const struct weft_shape shape = draw_shape(&random);
     struct planning planning;
     planning_init(&planning, &random, &shape, seed % 4 == 0);
-    struct weft_problem *problem = &planning.problem;
+    struct weft_chain *problem = &planning.problem;
     for (uint32_t r = 0; r < shape.ranks; r++) {
       problem->limit[r] = (int64_t)weft_random_below(&random, 3) - 1;
     }
-    const int64_t bound = weft_problem_bound(problem, WEFT_OBJECTIVE_SPAN);
+    const int64_t bound = weft_chain_bound(problem, WEFT_OBJECTIVE_SPAN);
     assert_true(bound > 0);
-    assert_true(weft_problem_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, STATES) >=
+    assert_true(weft_chain_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, STATES) >=
                 bound);
     planning_finish(&planning);
   }
@@ -258,17 +256,17 @@ static void bounds_do_with_little_memory(void **state) {
   planning_init(&planning, &random, &shape, false);
   draw_limit(&planning, &random);
   test_memory_init(&memory);
-  struct weft_problem problem = planning.problem;
-  const int64_t bound = weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN);
+  struct weft_chain problem = planning.problem;
+  const int64_t bound = weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN);
   const int64_t best = exhaustive_best(&problem, WEFT_OBJECTIVE_SPAN, MOST);
   assert_true(bound < best);
   problem.allocator = &memory.allocator;
   int64_t sharp = bound;
   for (memory.fail_at = 1; sharp < best; memory.fail_at++) {
     memory.calls = 0;
-    assert_in_range(weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN), 0, bound);
+    assert_in_range(weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN), 0, bound);
     memory.calls = 0;
-    sharp = weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, STATES);
+    sharp = weft_chain_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, STATES);
     assert_in_range(sharp, bound, best);
     assert_int_equal(memory.blocks, 0);
   }
@@ -326,15 +324,15 @@ static void cases_lie_between_the_bounds(void **state) {
   unsigned larger = 0;
   for (size_t n = 0; n < cases.count; n++) {
     const struct planner_case *one = &cases.list[n];
-    struct weft_problem problem;
+    struct weft_chain problem;
     planner_case_problem(one, &problem);
     const double bound =
-        (double)weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN) / problem.ticks_per_unit;
+        (double)weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN) / problem.ticks_per_unit;
     assert_true(fabs(published_bound(one) / one->bound_span - 1) < 1e-8);
     assert_true(bound > one->bound_span * (1 - 1e-8));
     assert_true(bound < one->peer_span * (1 + 1e-8));
     larger += bound > one->bound_span * (1 + 1e-8);
-    weft_problem_finish(&problem);
+    weft_chain_finish(&problem);
   }
   assert_int_equal(cases.count, 150);
   assert_in_range(larger, 13, cases.count);
@@ -350,14 +348,14 @@ static void some_cases_are_proved_optimal(void **state) {
     const struct planner_case *one = &cases.list[ids[n]];
     assert_int_equal(one->id, ids[n]);
     assert_true(one->bound_span < one->peer_span * 0.999);
-    struct weft_problem problem;
+    struct weft_chain problem;
     planner_case_problem(one, &problem);
-    const int64_t bound = weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN);
+    const int64_t bound = weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN);
     const int64_t sharp =
-        weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound,
-                             (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
+        weft_chain_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound,
+                           (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
     assert_true(fabs((double)sharp / problem.ticks_per_unit / one->peer_span - 1) < 1e-6);
-    weft_problem_finish(&problem);
+    weft_chain_finish(&problem);
   }
   planner_cases_destroy(&cases);
 }

@@ -88,15 +88,15 @@ enum { TOO_LARGE = -2 };
 static double best_order(const struct model *model, const struct weft_search_request *request,
                          const struct weft_shape *shape, const uint32_t *first) {
   struct weft_costs *costs;
-  struct weft_problem problem;
+  struct weft_chain problem;
   assert_int_equal(weft_partition_costs(NULL, request, shape, first, &costs, NULL), WEFT_OK);
   costs->hop = model->costs->hop;
-  assert_int_equal(weft_problem_init(&problem, NULL, shape, costs, request, NULL), WEFT_OK);
+  assert_int_equal(weft_chain_init(&problem, NULL, shape, costs, request, NULL), WEFT_OK);
   const int64_t best = exhaustive_best(&problem, request->objective, MOST);
   const double value = best == EXHAUSTIVE_NONE        ? INFINITY
                        : best == EXHAUSTIVE_TOO_LARGE ? (double)TOO_LARGE
                                                       : (double)best / problem.ticks_per_unit;
-  weft_problem_finish(&problem);
+  weft_chain_finish(&problem);
   weft_costs_destroy(costs);
   return value;
 }

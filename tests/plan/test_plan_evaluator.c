@@ -11,8 +11,8 @@
 
 #include <weft/weft.h>
 
-#include "plan/chain_orders.h"
 #include "plan/improve/evaluator.h"
+#include "plan/problem/chain_orders.h"
 #include "support_planning.h"
 
 enum { ROUNDS = 300, MOVES = 60 };
@@ -22,38 +22,38 @@ static const int64_t far_away = INT64_MAX / 2;
 /* A random order in an evaluator. */
 struct trial {
   struct planning planning;
-  struct weft_graph_problem problem;
+  struct weft_problem problem;
   struct weft_arena arena;
-  struct weft_graph_clock clock;
-  struct weft_graph_order room;
+  struct weft_plan_clock clock;
+  struct weft_order room;
   uint32_t *done; /* scratch */
   struct weft_evaluator evaluator;
 };
 
-static size_t flag_count(const struct weft_graph_problem *problem) {
+static size_t flag_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * problem->microbatch_count;
 }
 
 /* The problem of `planning`, and the random order of a chain as one of it. */
 static void trial_begin(struct trial *trial, struct weft_random *random) {
-  const struct weft_problem *chain = &trial->planning.problem;
-  struct weft_order order = {.ops = malloc(weft_problem_op_count(chain))};
-  struct weft_evaluation evaluation;
-  assert_int_equal(weft_chain_problem_init(&trial->problem, chain, NULL), WEFT_OK);
+  const struct weft_chain *chain = &trial->planning.problem;
+  struct weft_chain_order order = {.ops = malloc(weft_chain_op_count(chain))};
+  struct weft_chain_times evaluation;
+  assert_int_equal(weft_problem_init_of_chain(&trial->problem, chain, NULL), WEFT_OK);
   trial->arena = (struct weft_arena){0};
-  assert_int_equal(weft_graph_clock_init(&trial->clock, &trial->problem, &trial->arena, NULL),
+  assert_int_equal(weft_plan_clock_init(&trial->clock, &trial->problem, &trial->arena, NULL),
                    WEFT_OK);
-  trial->room.ops = malloc(weft_graph_op_count(&trial->problem) * sizeof *trial->room.ops);
+  trial->room.ops = malloc(weft_problem_op_count(&trial->problem) * sizeof *trial->room.ops);
   trial->room.whole = malloc(flag_count(&trial->problem));
-  trial->done = malloc(trial->problem.stage_count * WEFT_GRAPH_KINDS * sizeof *trial->done);
+  trial->done = malloc(trial->problem.stage_count * WEFT_ORDER_KINDS * sizeof *trial->done);
   assert_int_equal(weft_evaluator_init(&trial->evaluator, &trial->problem, NULL), WEFT_OK);
   planning_random_order(&trial->planning, random, &order);
   weft_chain_order_write(chain, &order, NULL, &trial->problem, &trial->room);
   assert_true(weft_evaluator_set(&trial->evaluator, &trial->room));
-  assert_int_equal(weft_evaluation_init(&evaluation, chain, NULL), WEFT_OK);
-  assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == trial->evaluator.value);
+  assert_int_equal(weft_chain_times_init(&evaluation, chain, NULL), WEFT_OK);
+  assert_true(weft_chain_evaluate(&evaluation, &order, WEFT_NEVER) == trial->evaluator.value);
   assert_true(evaluation.span_sum == trial->evaluator.span_sum);
-  weft_evaluation_finish(&evaluation);
+  weft_chain_times_finish(&evaluation);
   free(order.ops);
 }
 
@@ -63,16 +63,16 @@ static void trial_end(struct trial *trial) {
   free(trial->room.whole);
   free(trial->room.ops);
   weft_arena_finish(&trial->arena);
-  weft_graph_problem_finish(&trial->problem);
+  weft_problem_finish(&trial->problem);
   planning_finish(&trial->planning);
 }
 
 /* Times, microbatches and memory equal those of a full evaluation. */
 static void expect_consistent(struct trial *trial) {
   const struct weft_evaluator *evaluator = &trial->evaluator;
-  const size_t ops = weft_graph_op_count(&trial->problem);
+  const size_t ops = weft_problem_op_count(&trial->problem);
   struct weft_evaluator fresh;
-  assert_true(weft_graph_evaluate(&trial->problem, &trial->clock, &evaluator->order) ==
+  assert_true(weft_order_evaluate(&trial->problem, &trial->clock, &evaluator->order) ==
               evaluator->value);
   assert_int_equal(weft_evaluator_init(&fresh, &trial->problem, NULL), WEFT_OK);
   assert_true(weft_evaluator_set(&fresh, &evaluator->order));
@@ -83,7 +83,7 @@ static void expect_consistent(struct trial *trial) {
   weft_evaluator_finish(&fresh);
 }
 
-static bool draw_move(const struct weft_graph_problem *problem, struct weft_random *random,
+static bool draw_move(const struct weft_problem *problem, struct weft_random *random,
                       struct weft_move *move) {
   const uint32_t rank = weft_random_below(random, problem->rank_count);
   const uint32_t size = problem->begin[rank + 1] - problem->begin[rank];
@@ -97,11 +97,11 @@ static bool draw_move(const struct weft_graph_problem *problem, struct weft_rand
 static void make_move(struct trial *trial, const struct weft_move *move) {
   const struct weft_evaluator *evaluator = &trial->evaluator;
   uint32_t *ops = trial->room.ops;
-  memcpy(ops, evaluator->order.ops, weft_graph_op_count(&trial->problem) * sizeof *ops);
+  memcpy(ops, evaluator->order.ops, weft_problem_op_count(&trial->problem) * sizeof *ops);
   memcpy(trial->room.whole, evaluator->order.whole, flag_count(&trial->problem));
   const uint32_t op = ops[move->from];
   if (move->from == move->to) {
-    uint8_t *whole = &trial->room.whole[op / WEFT_GRAPH_KINDS * trial->problem.microbatch_count +
+    uint8_t *whole = &trial->room.whole[op / WEFT_ORDER_KINDS * trial->problem.microbatch_count +
                                         evaluator->index[move->from]];
     *whole = !*whole;
     return;
@@ -122,10 +122,10 @@ static void try_moves(struct trial *trial, struct weft_random *random) {
       continue;
     }
     make_move(trial, &move);
-    const int64_t value = weft_graph_fits(&trial->problem, &trial->room, trial->done)
-                              ? weft_graph_evaluate(&trial->problem, &trial->clock, &trial->room)
-                              : WEFT_GRAPH_NEVER;
-    const bool possible = value != WEFT_GRAPH_NEVER;
+    const int64_t value = weft_order_fits(&trial->problem, &trial->room, trial->done)
+                              ? weft_order_evaluate(&trial->problem, &trial->clock, &trial->room)
+                              : WEFT_NEVER;
+    const bool possible = value != WEFT_NEVER;
     assert_int_equal(weft_evaluator_try(evaluator, &move, far_away), possible);
     if (possible) {
       assert_true(evaluator->value == value);
@@ -167,7 +167,7 @@ static void expect_tails(const struct weft_evaluator *evaluator) {
   for (uint32_t n = 0; n < count; n++) {
     assert_true(evaluator->end[places[n]] + evaluator->tail[places[n]] == evaluator->value);
   }
-  for (size_t n = 0; n < weft_graph_op_count(evaluator->problem); n++) {
+  for (size_t n = 0; n < weft_problem_op_count(evaluator->problem); n++) {
     assert_true(evaluator->end[n] + evaluator->tail[n] <= evaluator->value);
   }
 }
@@ -194,11 +194,11 @@ static void tails_end_at_the_value(void **state) {
 
 /* ---- Rules ---- */
 
-static void draw_rules(const struct weft_graph_problem *problem, struct weft_random *random,
-                       struct weft_graph_rule *rules) {
+static void draw_rules(const struct weft_problem *problem, struct weft_random *random,
+                       struct weft_list_rule *rules) {
   const uint32_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    rules[s] = (struct weft_graph_rule){
+    rules[s] = (struct weft_list_rule){
         .warmup = 1 + weft_random_below(random, m),
         .cap = 1 + weft_random_below(random, m),
         .eager = weft_random_below(random, 3),
@@ -216,23 +216,23 @@ static void draw_rules(const struct weft_graph_problem *problem, struct weft_ran
 /* For any rules, the schedule is an order within the memory that takes as long as reported, and no
  * cutoff of that time or more abandons it. Returns whether there is one. */
 static bool expect_list(struct trial *trial, struct weft_random *random) {
-  const struct weft_graph_problem *problem = &trial->problem;
-  struct weft_graph_rule rules[12];
-  struct weft_graph_scheduler scheduler;
+  const struct weft_problem *problem = &trial->problem;
+  struct weft_list_rule rules[12];
+  struct weft_rule_scheduler scheduler;
   uint64_t work = 0;
   assert_true(problem->stage_count <= WEFT_ARRAY_LENGTH(rules));
-  assert_int_equal(weft_graph_scheduler_init(&scheduler, problem, &trial->arena, NULL), WEFT_OK);
+  assert_int_equal(weft_rule_scheduler_init(&scheduler, problem, &trial->arena, NULL), WEFT_OK);
   draw_rules(problem, random, rules);
   const int64_t value =
-      weft_graph_schedule(problem, &scheduler, rules, far_away, &trial->room, &work);
-  if (value == WEFT_GRAPH_NEVER) {
+      weft_rule_schedule(problem, &scheduler, rules, far_away, &trial->room, &work);
+  if (value == WEFT_NEVER) {
     return false;
   }
-  assert_true(weft_graph_evaluate(problem, &trial->clock, &trial->room) == value);
-  assert_true(weft_graph_fits(problem, &trial->room, trial->done));
-  assert_true(weft_graph_schedule(problem, &scheduler, rules, value, &trial->room, &work) == value);
-  assert_true(weft_graph_schedule(problem, &scheduler, rules, value - 1, &trial->room, &work) ==
-              WEFT_GRAPH_NEVER);
+  assert_true(weft_order_evaluate(problem, &trial->clock, &trial->room) == value);
+  assert_true(weft_order_fits(problem, &trial->room, trial->done));
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value, &trial->room, &work) == value);
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value - 1, &trial->room, &work) ==
+              WEFT_NEVER);
   return true;
 }
 

@@ -11,8 +11,8 @@
 
 #include <weft/weft.h>
 
+#include "plan/construct/chain_incumbent.h"
 #include "plan/construct/list_scheduler.h"
-#include "plan/incumbent.h"
 #include "support_planning.h"
 #include "support_v_rows.h"
 
@@ -46,40 +46,42 @@ static void draw_limit(struct planning *planning, struct weft_random *random) {
                                             (double)weft_random_below(random, 101) / 100));
 }
 
-static void expect_within_memory(const struct weft_problem *problem,
-                                 const struct weft_order *order) {
+static void expect_within_memory(const struct weft_chain *problem,
+                                 const struct weft_chain_order *order) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t peak = weft_sequence_peak(problem, r, weft_order_sequence(problem, order, r));
+    const int64_t peak =
+        weft_chain_order_peak(problem, r, weft_chain_order_sequence(problem, order, r));
     assert_true(peak >= 0 && peak <= problem->limit[r]);
   }
 }
 
 /* ---- Every feasible limit has an order ---- */
 
-typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
+typedef enum weft_status constructor(struct weft_chain_incumbent *incumbent,
+                                     struct weft_error *error);
 
-static int64_t construct(const struct weft_problem *problem, constructor *make) {
-  struct weft_incumbent incumbent;
-  assert_int_equal(weft_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
+static int64_t construct(const struct weft_chain *problem, constructor *make) {
+  struct weft_chain_incumbent incumbent;
+  assert_int_equal(weft_chain_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
   assert_int_equal(make(&incumbent, NULL), WEFT_OK);
   const int64_t value = incumbent.value;
   if (value < WEFT_NEVER) {
     assert_true(value >= incumbent.bound);
-    assert_true(weft_evaluate(&incumbent.evaluation, &incumbent.best, WEFT_NEVER) == value);
+    assert_true(weft_chain_evaluate(&incumbent.evaluation, &incumbent.best, WEFT_NEVER) == value);
     expect_within_memory(problem, &incumbent.best);
   }
-  weft_incumbent_finish(&incumbent);
+  weft_chain_incumbent_finish(&incumbent);
   return value;
 }
 
-static enum weft_status construct_periodic(struct weft_incumbent *incumbent,
+static enum weft_status construct_periodic(struct weft_chain_incumbent *incumbent,
                                            struct weft_error *error) {
   (void)error;
   (void)weft_construct_periodic(incumbent, 7000000, 0);
   return WEFT_OK;
 }
 
-static enum weft_status construct_scaled(struct weft_incumbent *incumbent,
+static enum weft_status construct_scaled(struct weft_chain_incumbent *incumbent,
                                          struct weft_error *error) {
   (void)error;
   (void)weft_construct_scaled(incumbent, 60000000, 0);
@@ -104,7 +106,7 @@ static void whatever_fits_has_an_order(void **state) {
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     let_some_grow(&planning, &random);
     draw_limit(&planning, &random);
-    const struct weft_problem *problem = &planning.problem;
+    const struct weft_chain *problem = &planning.problem;
     const int64_t plain = construct(problem, weft_construct_serial);
     const int64_t blocks = construct(problem, weft_construct_v_blocks);
     const int64_t greedy = construct(problem, weft_construct_chain_greedy);
@@ -122,7 +124,7 @@ static void whatever_fits_has_an_order(void **state) {
 
 /* Random targets, which may overtake freely: only memory and dependencies restrict the order. */
 static void draw_targets(struct weft_list_scheduler *list, struct weft_random *random) {
-  const struct weft_problem *problem = list->problem;
+  const struct weft_chain *problem = list->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
       int64_t *row = weft_target_row(list, s, kind);
@@ -134,7 +136,7 @@ static void draw_targets(struct weft_list_scheduler *list, struct weft_random *r
 }
 
 static void expect_list(struct weft_list_scheduler *list, struct weft_random *random,
-                        struct weft_order *order, bool must_end) {
+                        struct weft_chain_order *order, bool must_end) {
   const struct weft_target_rule rule = {
       .lead = must_end ? INT64_MAX : (int64_t)weft_random_below(random, 30),
       .fill = weft_random_below(random, 5) / 4.0};
@@ -144,7 +146,7 @@ static void expect_list(struct weft_list_scheduler *list, struct weft_random *ra
     return;
   }
   expect_within_memory(list->problem, order);
-  assert_true(weft_evaluate(list->times, order, WEFT_NEVER) <= value);
+  assert_true(weft_chain_evaluate(list->times, order, WEFT_NEVER) <= value);
   assert_true(weft_list_scheduler_run(list, &rule, value, order) == value);
   assert_true(weft_list_scheduler_run(list, &rule, value - 1, order) == WEFT_NEVER);
 }
@@ -157,19 +159,19 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
-    struct weft_evaluation evaluation;
+    struct weft_chain_times evaluation;
     struct weft_list_scheduler list;
-    assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
+    assert_int_equal(weft_chain_times_init(&evaluation, &planning.problem, NULL), WEFT_OK);
     assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &evaluation, NULL),
                      WEFT_OK);
-    struct weft_order order = {.ops = malloc((size_t)shape.ranks * planning.problem.length)};
+    struct weft_chain_order order = {.ops = malloc((size_t)shape.ranks * planning.problem.length)};
     for (int k = 0; k < 4; k++) {
       draw_targets(&list, &random);
       expect_list(&list, &random, &order, k % 2 == 0);
     }
     free(order.ops);
     weft_list_scheduler_finish(&list);
-    weft_evaluation_finish(&evaluation);
+    weft_chain_times_finish(&evaluation);
     planning_finish(&planning);
   }
 }
@@ -179,12 +181,12 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
 /* Constructors alone; test_long_plan_v.c has the whole search. */
 static double constructed_bubble(const struct v_row *row, double limit) {
   struct v_case planned;
-  struct weft_incumbent incumbent;
+  struct weft_chain_incumbent incumbent;
   v_case_init(&planned, row, limit);
-  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_chain_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
   assert_int_equal(weft_construct_v_blocks(&incumbent, NULL), WEFT_OK);
   const double bubble = v_case_bubble(&planned, incumbent.value);
-  weft_incumbent_finish(&incumbent);
+  weft_chain_incumbent_finish(&incumbent);
   v_case_finish(&planned);
   return bubble;
 }
@@ -210,7 +212,7 @@ static void more_memory_is_not_worse(void **state) {
 
 struct heavy_head {
   struct weft_costs *costs;
-  struct weft_problem problem;
+  struct weft_chain problem;
   double bound;
 };
 
@@ -234,9 +236,9 @@ static void heavy_head_init_shape(struct heavy_head *head, struct weft_shape sha
   request.microbatches = shape.microbatches;
   request.costs = head->costs;
   request.memory_limit = limit;
-  assert_int_equal(weft_problem_init(&head->problem, NULL, &shape, head->costs, &request, NULL),
+  assert_int_equal(weft_chain_init(&head->problem, NULL, &shape, head->costs, &request, NULL),
                    WEFT_OK);
-  head->bound = (double)weft_problem_bound(&head->problem, WEFT_OBJECTIVE_MAKESPAN);
+  head->bound = (double)weft_chain_bound(&head->problem, WEFT_OBJECTIVE_MAKESPAN);
 }
 
 /* A loop of 32 ranks. */
@@ -247,7 +249,7 @@ static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, doub
 }
 
 static void heavy_head_finish(struct heavy_head *head) {
-  weft_problem_finish(&head->problem);
+  weft_chain_finish(&head->problem);
   weft_costs_destroy(head->costs);
 }
 
@@ -279,8 +281,8 @@ static void a_list_ends_when_the_search_does(void **state) {
   struct weft_search_control control;
   const struct weft_target_rule rule = {.lead = INT64_MAX};
   struct weft_list_scheduler list;
-  struct weft_incumbent incumbent;
-  assert_int_equal(weft_incumbent_init(&incumbent, &head.problem, NULL), WEFT_OK);
+  struct weft_chain_incumbent incumbent;
+  assert_int_equal(weft_chain_incumbent_init(&incumbent, &head.problem, NULL), WEFT_OK);
   assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.evaluation, NULL),
                    WEFT_OK);
   const int64_t value = weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft);
@@ -292,7 +294,7 @@ static void a_list_ends_when_the_search_does(void **state) {
   list.is_patient = true;
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == value);
   weft_list_scheduler_finish(&list);
-  weft_incumbent_finish(&incumbent);
+  weft_chain_incumbent_finish(&incumbent);
   heavy_head_finish(&head);
 }
 

@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "plan/bounds/bound.h"
+#include "plan/bounds/chain_bound.h"
 
 #define UNREACHED INT64_MAX
 #define HOPELESS INT64_MIN
@@ -44,7 +44,7 @@ uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t ra
 }
 
 static bool make_profiles(struct weft_state_table *table, uint64_t most) {
-  const struct weft_problem *problem = table->problem;
+  const struct weft_chain *problem = table->problem;
   table->profiles =
       weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->profiles);
   if (table->profiles == NULL) {
@@ -63,7 +63,7 @@ static bool make_profiles(struct weft_state_table *table, uint64_t most) {
   return true;
 }
 
-bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
+bool weft_state_table_init(struct weft_state_table *table, const struct weft_chain *problem,
                            enum weft_line_detail detail, uint64_t most) {
   assert(problem->stages_per_rank <= WEFT_LOCAL_STAGES_MAX);
   const uint32_t v = problem->stages_per_rank;
@@ -129,7 +129,7 @@ static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
 }
 
 static void set_times(struct weft_state_table *table, uint32_t rank) {
-  const struct weft_problem *problem = table->problem;
+  const struct weft_chain *problem = table->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
   const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
   const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of an op */

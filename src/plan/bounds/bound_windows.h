@@ -2,8 +2,8 @@
 #ifndef PLAN_BOUND_WINDOWS_H
 #define PLAN_BOUND_WINDOWS_H
 
-#include "plan/bounds/bound.h"
 #include "plan/bounds/bound_table.h"
+#include "plan/bounds/chain_bound.h"
 
 enum { WEFT_DIRECTION_FORWARD, WEFT_DIRECTION_BACKWARD, WEFT_DIRECTIONS }; /* F; I or B */
 
@@ -15,7 +15,7 @@ struct weft_stage_windows {
 };
 
 struct weft_windows {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   const struct weft_paths *paths;
   struct weft_arena arena;
   struct weft_state_table table;

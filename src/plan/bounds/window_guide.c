@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work) {
+bool weft_guide_init(struct weft_guide *guide, const struct weft_chain *problem, uint64_t work) {
   assert(guide != NULL && problem != NULL);
   *guide = (struct weft_guide){.problem = problem};
   if (!weft_paths_init(&guide->paths, problem) ||

@@ -6,7 +6,7 @@
 #include "plan/bounds/bound_windows.h"
 
 struct weft_guide {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   struct weft_paths paths;
   struct weft_windows windows;
   struct weft_state_table_kept *kept; /* [rank] */
@@ -20,7 +20,7 @@ enum weft_guide_result {
 
 /* For about `work` states of tables; windows.work_left may be set again. False when out of memory,
  * or when the tables are too large for the work; weft_guide_finish() in any case. */
-bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work);
+bool weft_guide_init(struct weft_guide *guide, const struct weft_chain *problem, uint64_t work);
 void weft_guide_finish(struct weft_guide *guide);
 
 /* Narrows the windows for a target. */

@@ -8,14 +8,14 @@
 
 #include <weft/support.h>
 
-static size_t target_count(const struct weft_problem *problem) {
+static size_t target_count(const struct weft_chain *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS * problem->microbatch_count;
 }
 
 static void set_facts(struct weft_list_scheduler *scheduler) {
-  const struct weft_problem *problem = scheduler->problem;
+  const struct weft_chain *problem = scheduler->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_problem_stage *stage = &problem->stages[s];
+    const struct weft_chain_stage *stage = &problem->stages[s];
     const int64_t *time = stage->time;
     const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
     const int64_t back = whole ? time[WEFT_KIND_B] : time[WEFT_KIND_I] + time[WEFT_KIND_W];
@@ -27,19 +27,20 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
     }
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    scheduler->limit[r] = weft_problem_limit_at_end(problem, r) - scheduler->growth[r];
+    scheduler->limit[r] = weft_chain_limit_at_end(problem, r) - scheduler->growth[r];
   }
 }
 
-static size_t op_row(const struct weft_problem *problem, uint32_t stage,
+static size_t op_row(const struct weft_chain *problem, uint32_t stage,
                      enum weft_plan_op_kind kind) {
-  const struct weft_problem_stage *at = &problem->stages[stage];
+  const struct weft_chain_stage *at = &problem->stages[stage];
   return ((size_t)at->rank * problem->stages_per_rank + at->local_stage) * WEFT_KINDS + kind;
 }
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
-                                          const struct weft_problem *problem,
-                                          struct weft_evaluation *times, struct weft_error *error) {
+                                          const struct weft_chain *problem,
+                                          struct weft_chain_times *times,
+                                          struct weft_error *error) {
   assert(scheduler != NULL && times != NULL && times->problem == problem);
   const size_t ranks = problem->rank_count;
   *scheduler = (struct weft_list_scheduler){
@@ -128,8 +129,8 @@ static uint32_t take_first(struct weft_list_scheduler *scheduler) {
 }
 
 static void start(struct weft_list_scheduler *scheduler) {
-  const struct weft_problem *problem = scheduler->problem;
-  struct weft_evaluation *times = scheduler->times;
+  const struct weft_chain *problem = scheduler->problem;
+  struct weft_chain_times *times = scheduler->times;
   memset(times->arrived, 0, 2 * (size_t)problem->stage_count * sizeof *times->arrived);
   memset(times->taken, 0, (size_t)problem->stage_count * WEFT_KINDS * sizeof *times->taken);
   scheduler->heap_size = 0;
@@ -152,7 +153,7 @@ enum { NO_OP = UINT32_MAX };
 
 /* The decision of a rank: what it knows, and the candidates found so far. */
 struct decision {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   const struct weft_op_link *links; /* of its ops */
   const uint32_t *taken;
   const int64_t *targets;
@@ -173,7 +174,7 @@ struct decision {
 
 static struct decision begin_decision(const struct weft_list_scheduler *scheduler, uint32_t rank,
                                       int64_t now) {
-  const struct weft_problem *problem = scheduler->problem;
+  const struct weft_chain *problem = scheduler->problem;
   const size_t row = (size_t)rank * problem->stages_per_rank * WEFT_KINDS;
   return (struct decision){.problem = problem,
                            .links = scheduler->times->links + row,
@@ -195,8 +196,8 @@ static struct decision begin_decision(const struct weft_list_scheduler *schedule
                            .next = INT64_MAX};
 }
 
-static const struct weft_problem_stage *stage_at(const struct decision *decision,
-                                                 uint32_t local_stage) {
+static const struct weft_chain_stage *stage_at(const struct decision *decision,
+                                               uint32_t local_stage) {
   return &decision->problem->stages[decision->stages[local_stage]];
 }
 
@@ -220,7 +221,7 @@ static int64_t input_time(const struct decision *decision, uint32_t op) {
 
 static int64_t returning(struct decision *decision) {
   if (decision->returning < 0) {
-    const enum weft_plan_op_kind back = weft_problem_backward(decision->problem);
+    const enum weft_plan_op_kind back = weft_chain_backward(decision->problem);
     decision->returning = 0;
     for (uint32_t k = 0; k < decision->problem->stages_per_rank; k++) {
       decision->returning += (int64_t)(decision->turned - decision->taken[k * WEFT_KINDS + back]) *
@@ -245,7 +246,7 @@ static int64_t reserve_after(const struct decision *decision, uint32_t local_sta
 /* Whether a forward fits into the memory, if necessary after all pending W. */
 static bool has_room(struct decision *decision, uint32_t local_stage) {
   const uint32_t *taken = decision->taken + (size_t)local_stage * WEFT_KINDS;
-  if (taken[WEFT_KIND_F] - taken[weft_problem_backward(decision->problem)] >=
+  if (taken[WEFT_KIND_F] - taken[weft_chain_backward(decision->problem)] >=
       decision->in_flight[decision->stages[local_stage]]) {
     return false;
   }
@@ -287,7 +288,7 @@ static void consider(struct decision *decision, uint32_t op) {
 }
 
 static void look(struct decision *decision) {
-  const enum weft_plan_op_kind back = weft_problem_backward(decision->problem);
+  const enum weft_plan_op_kind back = weft_chain_backward(decision->problem);
   for (uint32_t k = 0; k < decision->problem->stages_per_rank; k++) {
     consider(decision, k * WEFT_KINDS + WEFT_KIND_F);
     consider(decision, k * WEFT_KINDS + back);
@@ -319,11 +320,11 @@ static uint32_t decide(struct decision *decision, const struct weft_target_rule 
 /* ---- The run ---- */
 
 static void change_memory(struct weft_list_scheduler *scheduler, uint32_t rank, uint32_t op) {
-  const struct weft_problem *problem = scheduler->problem;
-  const struct weft_problem_stage *stage =
+  const struct weft_chain *problem = scheduler->problem;
+  const struct weft_chain_stage *stage =
       &problem->stages[problem->stage_of[rank * problem->stages_per_rank + op / WEFT_KINDS]];
   const enum weft_plan_op_kind kind = op % WEFT_KINDS;
-  scheduler->held[rank] += weft_problem_change(stage, kind);
+  scheduler->held[rank] += weft_chain_change(stage, kind);
   assert(scheduler->held[rank] >= 0);
   if (kind == WEFT_KIND_I) {
     scheduler->held_for_w[rank] += stage->held_after;
@@ -333,13 +334,13 @@ static void change_memory(struct weft_list_scheduler *scheduler, uint32_t rank, 
 }
 
 static void run_op(struct weft_list_scheduler *scheduler, uint32_t rank, uint32_t op, int64_t now,
-                   struct weft_order *order) {
-  const struct weft_problem *problem = scheduler->problem;
-  struct weft_evaluation *times = scheduler->times;
+                   struct weft_chain_order *order) {
+  const struct weft_chain *problem = scheduler->problem;
+  struct weft_chain_times *times = scheduler->times;
   const size_t row = (size_t)rank * problem->stages_per_rank * WEFT_KINDS + op;
   const struct weft_op_link *link = &times->links[row];
   const uint32_t microbatch = times->taken[row]++;
-  weft_order_sequence(problem, order, rank)[times->position[rank]++] = (uint8_t)op;
+  weft_chain_order_sequence(problem, order, rank)[times->position[rank]++] = (uint8_t)op;
   change_memory(scheduler, rank, op);
   times->first[rank] = times->first[rank] < 0 ? now : times->first[rank];
   times->clock[rank] = now + link->time;
@@ -365,7 +366,7 @@ enum { POLL_INTERVAL = 1 << 14 };
 
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
-                                struct weft_order *order) {
+                                struct weft_chain_order *order) {
   assert(rule != NULL && rule->fill >= 0 && rule->fill <= 1 && order != NULL);
   start(scheduler);
   for (uint64_t n = 1; scheduler->heap_size > 0; n++) {
@@ -389,5 +390,5 @@ int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
       wake(scheduler, rank, next);
     }
   }
-  return weft_evaluation_summarise(scheduler->times);
+  return weft_chain_times_summarise(scheduler->times);
 }

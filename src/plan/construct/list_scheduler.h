@@ -11,7 +11,7 @@
 #ifndef PLAN_LIST_SCHEDULER_H
 #define PLAN_LIST_SCHEDULER_H
 
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 struct weft_target_rule {
   int64_t lead; /* how much smaller the target of an action that has not arrived may be than that
@@ -21,8 +21,8 @@ struct weft_target_rule {
 
 /* Scratch memory of the scheduler; one per thread. */
 struct weft_list_scheduler {
-  const struct weft_problem *problem;
-  struct weft_evaluation *times; /* borrowed: receives the times of a run */
+  const struct weft_chain *problem;
+  struct weft_chain_times *times; /* borrowed: receives the times of a run */
   struct weft_arena arena;
   int64_t *targets;       /* [(rank * v * WEFT_KINDS + op) * m + microbatch], set by the caller */
   uint32_t *in_flight;    /* [stage] most microbatches between F and I; set by the caller, at
@@ -43,13 +43,13 @@ struct weft_list_scheduler {
 };
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
-                                          const struct weft_problem *problem,
-                                          struct weft_evaluation *times, struct weft_error *error);
+                                          const struct weft_chain *problem,
+                                          struct weft_chain_times *times, struct weft_error *error);
 void weft_list_scheduler_finish(struct weft_list_scheduler *scheduler);
 
 static inline int64_t *weft_target_row(const struct weft_list_scheduler *scheduler, uint32_t stage,
                                        enum weft_plan_op_kind kind) {
-  const struct weft_problem_stage *at = &scheduler->problem->stages[stage];
+  const struct weft_chain_stage *at = &scheduler->problem->stages[stage];
   const size_t slot = (size_t)at->rank * scheduler->problem->stages_per_rank + at->local_stage;
   return scheduler->targets + (slot * WEFT_KINDS + kind) * scheduler->problem->microbatch_count;
 }
@@ -62,6 +62,6 @@ static inline int64_t *weft_target_row(const struct weft_list_scheduler *schedul
  * search is cancelled and the run is not patient. */
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
-                                struct weft_order *order);
+                                struct weft_chain_order *order);
 
 #endif

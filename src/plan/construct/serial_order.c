@@ -4,9 +4,9 @@
  * memory meanwhile. If any order fits into a limit, one of these does (least_memory.c). */
 #include <assert.h>
 
-#include "plan/incumbent.h"
+#include "plan/construct/chain_incumbent.h"
 
-static uint32_t add_backward(const struct weft_problem *problem, uint32_t local_stage,
+static uint32_t add_backward(const struct weft_chain *problem, uint32_t local_stage,
                              uint8_t *sequence, uint32_t n) {
   const uint8_t first = (uint8_t)(local_stage * WEFT_KINDS);
   if (problem->backward == WEFT_BACKWARD_SPLIT) {
@@ -22,7 +22,7 @@ static uint32_t add_backward(const struct weft_problem *problem, uint32_t local_
 }
 
 /* `held` of the rank's stages run all forwards first. */
-static void write_sequence(const struct weft_problem *problem, uint32_t held, uint8_t *sequence) {
+static void write_sequence(const struct weft_chain *problem, uint32_t held, uint8_t *sequence) {
   const uint32_t stages = problem->stages_per_rank, m = problem->microbatch_count;
   uint32_t n = 0;
   for (uint32_t k = 0; k < m; k++) {
@@ -41,20 +41,21 @@ static void write_sequence(const struct weft_problem *problem, uint32_t held, ui
   assert(n == problem->length);
 }
 
-enum weft_status weft_construct_serial(struct weft_incumbent *incumbent, struct weft_error *error) {
+enum weft_status weft_construct_serial(struct weft_chain_incumbent *incumbent,
+                                       struct weft_error *error) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  const struct weft_problem *problem = incumbent->problem;
+  const struct weft_chain *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;
   uint32_t rank;
   (void)error;
-  const uint32_t stages = weft_problem_serial_stages(problem, &rank);
+  const uint32_t stages = weft_chain_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     uint32_t held = 0;
     while (held < v && problem->stage_of[r * v + held] < stages) {
       held++;
     }
-    write_sequence(problem, held, weft_order_sequence(problem, &incumbent->draft, r));
+    write_sequence(problem, held, weft_chain_order_sequence(problem, &incumbent->draft, r));
   }
-  (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
+  (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
   return WEFT_OK;
 }

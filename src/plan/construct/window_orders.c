@@ -7,7 +7,7 @@
 #include <weft/support.h>
 
 #include "plan/bounds/bound_windows.h"
-#include "plan/incumbent.h"
+#include "plan/construct/chain_incumbent.h"
 
 struct rule {
   uint8_t priority[WEFT_KIND_B + 1]; /* smaller goes first */
@@ -36,7 +36,7 @@ struct candidate {
 };
 
 struct builder {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   struct weft_arena arena;
   struct weft_windows windows;
   struct weft_state_table_kept *kept; /* [rank] */
@@ -54,7 +54,7 @@ struct builder {
 enum { OP_STATES = 6 };
 
 static bool allocate(struct builder *builder) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   const size_t ranks = problem->rank_count, stages = problem->stage_count;
   struct weft_arena *arena = &builder->arena;
   if (!WEFT_ALLOCATE(arena, builder->kept, ranks) || !WEFT_ALLOCATE(arena, builder->at, ranks) ||
@@ -89,7 +89,7 @@ static unsigned direction_of(enum weft_plan_op_kind kind) {
 
 static int64_t *arrival_at(const struct builder *builder, uint32_t stage, unsigned direction,
                            uint32_t k) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   return &builder->arrivals[((size_t)direction * problem->stage_count + stage) *
                                 problem->microbatch_count +
                             k];
@@ -98,7 +98,7 @@ static int64_t *arrival_at(const struct builder *builder, uint32_t stage, unsign
 /* Arrival of the input of the next op of a kind; -1 when it is unknown, or there is none left. */
 static int64_t input_of(const struct builder *builder, uint32_t stage,
                         enum weft_plan_op_kind kind) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   const uint32_t *done = builder->done + (size_t)stage * WEFT_KINDS;
   const uint32_t k = done[kind];
   if (kind == WEFT_KIND_F) {
@@ -121,15 +121,15 @@ static int64_t input_of(const struct builder *builder, uint32_t stage,
 
 static struct candidate look_at(const struct builder *builder, uint32_t s,
                                 enum weft_plan_op_kind kind) {
-  const struct weft_problem *problem = builder->problem;
-  const struct weft_problem_stage *stage = &problem->stages[s];
+  const struct weft_chain *problem = builder->problem;
+  const struct weft_chain_stage *stage = &problem->stages[s];
   const uint32_t rank = stage->rank;
   const struct weft_state_table *table = &builder->windows.table;
   struct candidate one = {.stage = s, .kind = kind, .to = builder->at[rank]};
   const int64_t input = input_of(builder, s, kind);
   const uint32_t k = builder->done[(size_t)s * WEFT_KINDS + kind];
-  const int64_t held = builder->held[rank] + weft_problem_gradients(stage, kind, k);
-  if (input < 0 || held + weft_max(0, weft_problem_change(stage, kind)) > problem->limit[rank] ||
+  const int64_t held = builder->held[rank] + weft_chain_gradients(stage, kind, k);
+  if (input < 0 || held + weft_max(0, weft_chain_change(stage, kind)) > problem->limit[rank] ||
       !weft_state_table_follow(table, rank, stage->local_stage, kind, &one.to)) {
     return one;
   }
@@ -158,7 +158,7 @@ static bool goes_before(const struct builder *builder, const struct candidate *a
 
 /* Chooses the next op of a rank: of those in time if there are any, else of all. */
 static void choose(const struct builder *builder, uint32_t rank) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   const uint32_t v = problem->stages_per_rank;
   struct candidate list[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS];
   uint32_t count = 0;
@@ -194,7 +194,7 @@ static void choose(const struct builder *builder, uint32_t rank) {
 
 static void send(const struct builder *builder, uint32_t from, uint32_t to, unsigned direction,
                  uint32_t k, int64_t end) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   int64_t *arrival = arrival_at(builder, to, direction, k);
   if (problem->stages[from].rank != problem->stages[to].rank) {
     const int64_t free_at = k > 0 ? arrival[-1] - problem->latency : 0;
@@ -204,17 +204,17 @@ static void send(const struct builder *builder, uint32_t from, uint32_t to, unsi
 }
 
 /* Appends the next op of a rank; the receiver of its output decides again. */
-static void append(struct builder *builder, uint32_t rank, struct weft_order *order) {
-  const struct weft_problem *problem = builder->problem;
+static void append(struct builder *builder, uint32_t rank, struct weft_chain_order *order) {
+  const struct weft_chain *problem = builder->problem;
   const struct candidate one = builder->next[rank];
-  const struct weft_problem_stage *stage = &problem->stages[one.stage];
+  const struct weft_chain_stage *stage = &problem->stages[one.stage];
   const uint32_t k = builder->done[(size_t)one.stage * WEFT_KINDS + one.kind]++;
   const int64_t end = one.start + stage->time[one.kind];
-  weft_order_sequence(problem, order, rank)[builder->length[rank]++] =
+  weft_chain_order_sequence(problem, order, rank)[builder->length[rank]++] =
       (uint8_t)(stage->local_stage * WEFT_KINDS + one.kind);
   builder->clock[rank] = end;
-  builder->held[rank] += weft_problem_gradients(stage, one.kind, k);
-  builder->held[rank] += weft_problem_change(stage, one.kind);
+  builder->held[rank] += weft_chain_gradients(stage, one.kind, k);
+  builder->held[rank] += weft_chain_change(stage, one.kind);
   builder->at[rank] = one.to;
   uint32_t to = one.stage;
   if (one.kind == WEFT_KIND_F && one.stage + 1 < problem->stage_count) {
@@ -232,7 +232,7 @@ static void append(struct builder *builder, uint32_t rank, struct weft_order *or
 }
 
 static void start(struct builder *builder) {
-  const struct weft_problem *problem = builder->problem;
+  const struct weft_chain *problem = builder->problem;
   for (uint32_t n = 0; n < problem->stage_count * WEFT_KINDS; n++) {
     builder->done[n] = 0;
   }
@@ -247,10 +247,10 @@ static void start(struct builder *builder) {
 }
 
 /* False on a deadlock. */
-static bool build(struct builder *builder, struct weft_order *order) {
-  const struct weft_problem *problem = builder->problem;
+static bool build(struct builder *builder, struct weft_chain_order *order) {
+  const struct weft_chain *problem = builder->problem;
   start(builder);
-  for (size_t left = weft_problem_op_count(problem); left > 0; left--) {
+  for (size_t left = weft_chain_op_count(problem); left > 0; left--) {
     uint32_t rank = 0;
     for (uint32_t r = 1; r < problem->rank_count; r++) {
       rank = builder->next[r].start < builder->next[rank].start ? r : rank;
@@ -265,9 +265,9 @@ static bool build(struct builder *builder, struct weft_order *order) {
 
 /* ---- Targets ---- */
 
-static void build_all(struct builder *builder, struct weft_incumbent *incumbent) {
-  const struct weft_problem *problem = incumbent->problem;
-  const uint64_t ops = weft_problem_op_count(problem);
+static void build_all(struct builder *builder, struct weft_chain_incumbent *incumbent) {
+  const struct weft_chain *problem = incumbent->problem;
+  const uint64_t ops = weft_chain_op_count(problem);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     (void)weft_windows_fill(&builder->windows, r);
     builder->built += builder->windows.table.visited;
@@ -276,16 +276,17 @@ static void build_all(struct builder *builder, struct weft_incumbent *incumbent)
     }
     weft_state_table_keep(&builder->kept[r], &builder->windows.table, r);
   }
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_done(incumbent); n++) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_chain_incumbent_is_done(incumbent);
+       n++) {
     builder->rule = &rules[n];
     builder->built += ops * problem->stages_per_rank * OP_STATES;
     if (build(builder, &incumbent->draft)) {
-      (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
+      (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
     }
   }
 }
 
-static void try_targets(struct builder *builder, struct weft_incumbent *incumbent) {
+static void try_targets(struct builder *builder, struct weft_chain_incumbent *incumbent) {
   const int64_t bound = incumbent->bound;
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(excesses); n++) {
     const int64_t target = bound + (int64_t)((double)bound * (double)excesses[n] * 1e-4);
@@ -303,17 +304,17 @@ static void try_targets(struct builder *builder, struct weft_incumbent *incumben
 }
 
 /* Returns the states visited. */
-static uint64_t sharpen(struct weft_incumbent *incumbent, uint64_t work) {
-  if (weft_incumbent_is_done(incumbent)) {
+static uint64_t sharpen(struct weft_chain_incumbent *incumbent, uint64_t work) {
+  if (weft_chain_incumbent_is_done(incumbent)) {
     return 0;
   }
   const int64_t value = incumbent->value == WEFT_NEVER ? 2 * incumbent->bound : incumbent->value;
-  incumbent->bound = weft_problem_sharpen(incumbent->problem, incumbent->problem->objective,
-                                          incumbent->bound, value, &work);
+  incumbent->bound = weft_chain_sharpen(incumbent->problem, incumbent->problem->objective,
+                                        incumbent->bound, value, &work);
   return work;
 }
 
-enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work,
+enum weft_status weft_construct_windows(struct weft_chain_incumbent *incumbent, uint64_t *work,
                                         struct weft_error *error) {
   struct weft_paths paths;
   assert(incumbent != NULL && work != NULL);

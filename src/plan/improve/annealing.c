@@ -33,9 +33,9 @@ struct anneal {
 };
 
 /* A cycle of ranks that wait for each other goes over messages, so through forwards and backwards. */
-static bool has_ops_without_time(const struct weft_graph_problem *problem) {
+static bool has_ops_without_time(const struct weft_problem *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     if (stage->f == 0 || (stage->trains && ((problem->may_split && stage->i == 0) ||
                                             (problem->may_join && stage->b == 0)))) {
       return true;
@@ -46,8 +46,8 @@ static bool has_ops_without_time(const struct weft_graph_problem *problem) {
 
 enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_error *error) {
   assert(worker->incumbent.problem != NULL);
-  const struct weft_graph_problem *problem = worker->incumbent.problem;
-  if (worker->has_evaluator || weft_graph_op_count(problem) > EVALUATOR_OPS_MAX) {
+  const struct weft_problem *problem = worker->incumbent.problem;
+  if (worker->has_evaluator || weft_problem_op_count(problem) > EVALUATOR_OPS_MAX) {
     return WEFT_OK;
   }
   worker->critical =
@@ -62,17 +62,17 @@ enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_err
 /* False: there is no move from there. */
 static bool draw_move(struct weft_worker *worker, bool hill_climbing, struct weft_move *move) {
   static const uint32_t reaches[] = {1, 1, 4, 4, 12, WEFT_MOVE_MAX - 1};
-  const struct weft_graph_problem *problem = worker->incumbent.problem;
+  const struct weft_problem *problem = worker->incumbent.problem;
   const struct weft_evaluator *evaluator = &worker->evaluator;
   struct weft_random *random = &worker->random;
   const bool critical = hill_climbing || weft_random_below(random, 4) > 0;
   const uint32_t at = critical ? worker->critical[weft_random_below(random, worker->critical_count)]
-                               : weft_random_below(random, weft_graph_op_count(problem));
+                               : weft_random_below(random, weft_problem_op_count(problem));
   if (evaluator->mixes && weft_random_below(random, FLIP_INTERVAL) == 0) {
     *move = (struct weft_move){at, at};
     return true;
   }
-  const uint32_t rank = problem->stages[evaluator->order.ops[at] / WEFT_GRAPH_KINDS].rank;
+  const uint32_t rank = problem->stages[evaluator->order.ops[at] / WEFT_ORDER_KINDS].rank;
   const uint32_t far = 1 + weft_random_below(random, reaches[weft_random_below(random, 6)]);
   const uint32_t how =
       weft_random_below(random, 4) | (hill_climbing ? 2 : 0); /* the critical op itself moves */
@@ -104,18 +104,18 @@ static void set_order(struct weft_worker *worker) {
 /* False when the order turns out to deadlock. */
 static bool keep_best(struct weft_worker *worker) {
   const struct weft_evaluator *evaluator = &worker->evaluator;
-  if (!weft_graph_incumbent_is_beaten(&worker->incumbent, evaluator->value, evaluator->span_sum)) {
+  if (!weft_incumbent_is_beaten(&worker->incumbent, evaluator->value, evaluator->span_sum)) {
     return true;
   }
   if (worker->may_miss_deadlocks) {
-    worker->work += weft_graph_op_count(evaluator->problem) * (uint64_t)OP_WORK;
-    if (weft_graph_evaluate(evaluator->problem, &worker->scheduler.clock, &evaluator->order) !=
+    worker->work += weft_problem_op_count(evaluator->problem) * (uint64_t)OP_WORK;
+    if (weft_order_evaluate(evaluator->problem, &worker->scheduler.clock, &evaluator->order) !=
         evaluator->value) {
       return false;
     }
   }
-  weft_graph_incumbent_offer(&worker->incumbent, &evaluator->order, evaluator->value,
-                             evaluator->span_sum);
+  weft_incumbent_offer(&worker->incumbent, &evaluator->order, evaluator->value,
+                       evaluator->span_sum);
   return true;
 }
 
@@ -158,7 +158,7 @@ static uint64_t thread_ns(void) {
 }
 
 void weft_anneal(struct weft_worker *worker, uint64_t work, double temperature) {
-  assert(temperature >= 0 && worker->incumbent.value != WEFT_GRAPH_NEVER);
+  assert(temperature >= 0 && worker->incumbent.value != WEFT_NEVER);
   if (!worker->has_evaluator || weft_worker_is_done(worker)) {
     return;
   }

@@ -12,17 +12,17 @@ enum { LOG_MAX = 1 << 20 };
 /* ---- Facts ---- */
 
 /* The messages of an op over a list of edges; returns the end of what it wrote. */
-static struct weft_op_message *link_all(const struct weft_graph_problem *problem, uint32_t op,
+static struct weft_op_message *link_all(const struct weft_problem *problem, uint32_t op,
                                         const struct weft_edge_list *list,
                                         struct weft_op_message *link) {
-  const uint32_t s = op / WEFT_GRAPH_KINDS, kind = op % WEFT_GRAPH_KINDS;
+  const uint32_t s = op / WEFT_ORDER_KINDS, kind = op % WEFT_ORDER_KINDS;
   for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
     const struct weft_edge *edge = &problem->graph->edges[list->edges[n]];
     const uint32_t other = edge->from == s ? edge->to : edge->from;
     const uint32_t channel = 2 * list->edges[n] + kind;
     const bool crosses = problem->crosses[channel];
     *link++ = (struct weft_op_message){.channel = channel,
-                                       .op = other * (uint32_t)WEFT_GRAPH_KINDS + kind,
+                                       .op = other * (uint32_t)WEFT_ORDER_KINDS + kind,
                                        .rank = problem->stages[other].rank,
                                        .crosses = crosses,
                                        .latency = crosses ? problem->latency : 0,
@@ -31,23 +31,23 @@ static struct weft_op_message *link_all(const struct weft_graph_problem *problem
   return link;
 }
 
-static struct weft_op_message *describe(const struct weft_graph_problem *problem, uint32_t op,
+static struct weft_op_message *describe(const struct weft_problem *problem, uint32_t op,
                                         struct weft_op_facts *facts,
                                         struct weft_op_message *links) {
-  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
-  const struct weft_graph_stage *stage = &problem->stages[op / WEFT_GRAPH_KINDS];
+  const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
+  const struct weft_problem_stage *stage = &problem->stages[op / WEFT_ORDER_KINDS];
   const struct weft_graph *graph = problem->graph;
   *facts = (struct weft_op_facts){.rank = stage->rank, .inputs = links, .outputs = links};
-  facts->begin = kind == WEFT_GRAPH_F ? stage->held : 0;
-  facts->first = kind == WEFT_GRAPH_D ? stage->gradients : 0;
+  facts->begin = kind == WEFT_KIND_F ? stage->held : 0;
+  facts->first = kind == WEFT_KIND_I ? stage->gradients : 0;
   for (unsigned whole = 0; whole < 2; whole++) {
     int64_t after = 0;
-    (void)weft_graph_step_memory(stage, kind, 1, whole, &after);
+    (void)weft_problem_step_memory(stage, kind, 1, whole, &after);
     facts->change[whole] = after - facts->begin;
-    facts->time[whole] = weft_graph_duration(stage, kind, whole);
+    facts->time[whole] = weft_problem_duration(stage, kind, whole);
   }
-  if (kind != WEFT_GRAPH_W) {
-    const bool gradient = kind == WEFT_GRAPH_D;
+  if (kind != WEFT_KIND_W) {
+    const bool gradient = kind == WEFT_KIND_I;
     facts->outputs = link_all(problem, op, gradient ? &graph->gradient_in : &graph->in, links);
     facts->input_count = (uint32_t)(facts->outputs - links);
     links = link_all(problem, op, gradient ? &graph->gradient_out : &graph->out, facts->outputs);
@@ -57,10 +57,9 @@ static struct weft_op_message *describe(const struct weft_graph_problem *problem
 }
 
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                     const struct weft_graph_problem *problem,
-                                     struct weft_error *error) {
+                                     const struct weft_problem *problem, struct weft_error *error) {
   assert(evaluator != NULL && problem != NULL);
-  const size_t ops = weft_graph_op_count(problem), p = problem->rank_count;
+  const size_t ops = weft_problem_op_count(problem), p = problem->rank_count;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
   const size_t arrivals = 2 * (size_t)problem->graph->edge_count * m;
   *evaluator =
@@ -68,13 +67,13 @@ enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
   struct weft_arena *arena = &evaluator->arena;
   evaluator->log_room = 4 * (ops + arrivals) < LOG_MAX ? 4 * (ops + arrivals) : LOG_MAX;
   evaluator->mixes = problem->may_split && problem->may_join;
-  evaluator->facts = weft_arena_allocate(arena, n * WEFT_GRAPH_KINDS, sizeof *evaluator->facts);
+  evaluator->facts = weft_arena_allocate(arena, n * WEFT_ORDER_KINDS, sizeof *evaluator->facts);
   struct weft_op_message *links =
       weft_arena_allocate(arena, 4 * (size_t)problem->graph->edge_count, sizeof *links);
   evaluator->order.ops = weft_arena_allocate(arena, ops, sizeof(uint32_t));
   evaluator->order.whole = weft_arena_allocate(arena, n * m, 1);
   evaluator->index = weft_arena_allocate(arena, ops, sizeof(uint32_t));
-  evaluator->position = weft_arena_allocate(arena, n * WEFT_GRAPH_KINDS * m, sizeof(uint32_t));
+  evaluator->position = weft_arena_allocate(arena, n * WEFT_ORDER_KINDS * m, sizeof(uint32_t));
   evaluator->end = weft_arena_allocate(arena, ops, sizeof(int64_t));
   evaluator->tail = weft_arena_allocate(arena, ops, sizeof(int64_t));
   evaluator->held = weft_arena_allocate(arena, ops, sizeof(int64_t));
@@ -83,7 +82,7 @@ enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
   evaluator->last = weft_arena_allocate(arena, p, sizeof(uint32_t));
   evaluator->waiting = weft_arena_allocate(arena, p, sizeof(uint32_t));
   evaluator->log = weft_arena_allocate(arena, evaluator->log_room, sizeof *evaluator->log);
-  enum weft_status status = weft_graph_clock_init(&evaluator->clock, problem, arena, error);
+  enum weft_status status = weft_plan_clock_init(&evaluator->clock, problem, arena, error);
   if (status == WEFT_OK) {
     status = weft_arena_status(arena, error);
   }
@@ -92,7 +91,7 @@ enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
     return status;
   }
   memset(evaluator->pending, 0xff, p * sizeof *evaluator->pending);
-  for (uint32_t op = 0; op < n * WEFT_GRAPH_KINDS; op++) {
+  for (uint32_t op = 0; op < n * WEFT_ORDER_KINDS; op++) {
     links = describe(problem, op, &evaluator->facts[op], links);
   }
   return WEFT_OK;
@@ -113,7 +112,7 @@ static size_t key_of(const struct weft_evaluator *evaluator, uint32_t op, uint32
 }
 
 static bool is_whole(const struct weft_evaluator *evaluator, uint32_t op, uint32_t k) {
-  return evaluator->mixes ? evaluator->order.whole[key_of(evaluator, op / WEFT_GRAPH_KINDS, k)] != 0
+  return evaluator->mixes ? evaluator->order.whole[key_of(evaluator, op / WEFT_ORDER_KINDS, k)] != 0
                           : !evaluator->problem->may_split;
 }
 
@@ -220,7 +219,7 @@ static bool deliver(struct weft_evaluator *evaluator, const struct weft_op_facts
  * objective is certain, or by the tails very likely, to exceed the cutoff. */
 static bool advance(struct weft_evaluator *evaluator, uint32_t rank, uint32_t from, uint32_t last,
                     int64_t cutoff) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   int64_t now = from == problem->begin[rank] ? 0 : evaluator->end[from - 1];
   for (uint32_t n = from; n < problem->begin[rank + 1]; n++) {
     const uint32_t op = evaluator->order.ops[n], k = evaluator->index[n];
@@ -259,7 +258,7 @@ static int64_t first_start(const struct weft_evaluator *evaluator, uint32_t rank
 }
 
 static void summarise(struct weft_evaluator *evaluator) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     if (problem->begin[r] < problem->begin[r + 1]) {
@@ -288,7 +287,7 @@ static int64_t hold(const struct weft_evaluator *evaluator, uint32_t op, uint32_
 
 /* Recomputes the memory before the ops after `from` up to `to`; false where it exceeds the limit. */
 static bool hold_again(struct weft_evaluator *evaluator, uint32_t from, uint32_t to) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   const uint32_t rank = facts_of(evaluator, evaluator->order.ops[from])->rank;
   int64_t held = evaluator->held[from];
   bool fits = true;
@@ -304,7 +303,7 @@ static bool hold_again(struct weft_evaluator *evaluator, uint32_t from, uint32_t
 /* ---- A new order ---- */
 
 static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   int64_t now = 0, held = 0;
   for (uint32_t n = problem->begin[rank]; n < problem->begin[rank + 1]; n++) {
     const uint32_t op = evaluator->order.ops[n], k = evaluator->clock.done[op]++;
@@ -317,19 +316,19 @@ static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
   }
 }
 
-bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_graph_order *order) {
+bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_order *order) {
   assert(order->ops != NULL && evaluator->waiting_count == 0);
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
-  const int64_t value = weft_graph_evaluate(problem, &evaluator->clock, order);
-  if (value == WEFT_GRAPH_NEVER) {
+  const int64_t value = weft_order_evaluate(problem, &evaluator->clock, order);
+  if (value == WEFT_NEVER) {
     return false;
   }
-  memcpy(evaluator->order.ops, order->ops, weft_graph_op_count(problem) * sizeof *order->ops);
+  memcpy(evaluator->order.ops, order->ops, weft_problem_op_count(problem) * sizeof *order->ops);
   memcpy(evaluator->order.whole, order->whole, n * m);
   memcpy(evaluator->arrival, evaluator->clock.arrivals,
          2 * (size_t)problem->graph->edge_count * m * sizeof *evaluator->arrival);
-  memset(evaluator->clock.done, 0, n * WEFT_GRAPH_KINDS * sizeof *evaluator->clock.done);
+  memset(evaluator->clock.done, 0, n * WEFT_ORDER_KINDS * sizeof *evaluator->clock.done);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     number_ops(evaluator, r);
   }
@@ -375,7 +374,7 @@ static int64_t tail_behind(const struct weft_evaluator *evaluator, uint32_t rank
  * left. */
 bool weft_evaluator_refresh(struct weft_evaluator *evaluator) {
   assert(evaluator->waiting_count == 0);
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   bool moves = true, complete = false;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     evaluator->pending[r] = problem->begin[r + 1];
@@ -402,7 +401,7 @@ bool weft_evaluator_refresh(struct weft_evaluator *evaluator) {
     }
   }
   memset(evaluator->pending, 0xff, problem->rank_count * sizeof *evaluator->pending);
-  evaluator->computed += weft_graph_op_count(problem);
+  evaluator->computed += weft_problem_op_count(problem);
   return complete;
 }
 
@@ -411,10 +410,10 @@ bool weft_evaluator_refresh(struct weft_evaluator *evaluator) {
 /* Whether one op of a rank must stay before or behind another one. */
 static bool are_bound(const struct weft_evaluator *evaluator, const struct weft_op_facts *facts,
                       uint32_t a, uint32_t k, uint32_t b, uint32_t other) {
-  if (a / WEFT_GRAPH_KINDS == b / WEFT_GRAPH_KINDS) {
+  if (a / WEFT_ORDER_KINDS == b / WEFT_ORDER_KINDS) {
     return k == other;
   }
-  if (k != other || a % WEFT_GRAPH_KINDS != b % WEFT_GRAPH_KINDS) {
+  if (k != other || a % WEFT_ORDER_KINDS != b % WEFT_ORDER_KINDS) {
     return false;
   }
   const struct weft_op_facts *behind = facts_of(evaluator, b);
@@ -532,10 +531,10 @@ static void undo_times(struct weft_evaluator *evaluator) {
  * split ones are not mixed. */
 static bool find_backward(const struct weft_evaluator *evaluator, uint32_t at, uint32_t *backward,
                           uint32_t *weight) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   const uint32_t op = evaluator->order.ops[at], k = evaluator->index[at];
-  const uint32_t d = op / WEFT_GRAPH_KINDS * WEFT_GRAPH_KINDS + WEFT_GRAPH_D;
-  if (!problem->may_split || !problem->may_join || !problem->stages[op / WEFT_GRAPH_KINDS].trains) {
+  const uint32_t d = op / WEFT_ORDER_KINDS * WEFT_ORDER_KINDS + WEFT_KIND_I;
+  if (!problem->may_split || !problem->may_join || !problem->stages[op / WEFT_ORDER_KINDS].trains) {
     return false;
   }
   *backward = evaluator->position[key_of(evaluator, d, k)];
@@ -544,7 +543,7 @@ static bool find_backward(const struct weft_evaluator *evaluator, uint32_t at, u
 }
 
 static bool flip(struct weft_evaluator *evaluator, uint32_t backward, uint32_t weight) {
-  const uint32_t s = evaluator->order.ops[backward] / WEFT_GRAPH_KINDS;
+  const uint32_t s = evaluator->order.ops[backward] / WEFT_ORDER_KINDS;
   uint8_t *whole = &evaluator->order.whole[key_of(evaluator, s, evaluator->index[backward])];
   *whole = !*whole;
   return hold_again(evaluator, backward, weight);
@@ -569,7 +568,7 @@ void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_mov
  * turn. is_promising() has counted the work. */
 static bool advance_segment(struct weft_evaluator *evaluator, uint32_t rank, uint32_t low,
                             uint32_t high) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   int64_t now = low == problem->begin[rank] ? 0 : evaluator->end[low - 1];
   for (uint32_t n = low; n <= high; n++) {
     const uint32_t op = evaluator->order.ops[n], k = evaluator->index[n];
@@ -637,7 +636,7 @@ bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move
 /* ---- The critical path ---- */
 
 static uint32_t find_last(const struct weft_evaluator *evaluator) {
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   uint32_t best = NONE;
   int64_t latest = -1;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -658,7 +657,7 @@ static uint32_t find_last(const struct weft_evaluator *evaluator) {
 uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
                                  uint32_t room) {
   assert(positions != NULL && room > 0);
-  const struct weft_graph_problem *problem = evaluator->problem;
+  const struct weft_problem *problem = evaluator->problem;
   uint32_t count = 0, n = find_last(evaluator);
   while (n != NONE && count < room) {
     const uint32_t op = evaluator->order.ops[n], k = evaluator->index[n];

@@ -3,11 +3,11 @@
  * A move takes one op out of a rank's sequence and inserts it nearby, or it splits a whole backward or
  * joins a split one. Only its consequences are recomputed, until nothing changes; a log undoes a move
  * that is not accepted. A deadlock shows by times that grow beyond the cutoff, except in a cycle of
- * ops that take no time: weft_graph_evaluate() finds that. */
+ * ops that take no time: weft_order_evaluate() finds that. */
 #ifndef PLAN_EVALUATOR_H
 #define PLAN_EVALUATOR_H
 
-#include "plan/graph/graph_problem.h"
+#include "plan/problem/problem.h"
 
 /* A message of an op. */
 struct weft_op_message {
@@ -32,12 +32,12 @@ struct weft_op_facts {
 };
 
 struct weft_evaluator {
-  const struct weft_graph_problem *problem;
+  const struct weft_problem *problem;
   struct weft_arena arena;
   bool mixes;                  /* whole and split backwards */
-  struct weft_op_facts *facts; /* [stage * WEFT_GRAPH_KINDS + kind] */
-  struct weft_graph_clock clock;
-  struct weft_graph_order order;
+  struct weft_op_facts *facts; /* [stage * WEFT_ORDER_KINDS + kind] */
+  struct weft_plan_clock clock;
+  struct weft_order order;
   uint32_t *index;    /* [op of the order] microbatch */
   uint32_t *position; /* [op * m + microbatch] where it is in the order */
   int64_t *end;       /* [op of the order] */
@@ -60,12 +60,11 @@ struct weft_evaluator {
 
 /* WEFT_ERR_MEMORY. */
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
-                                     const struct weft_graph_problem *problem,
-                                     struct weft_error *error);
+                                     const struct weft_problem *problem, struct weft_error *error);
 void weft_evaluator_finish(struct weft_evaluator *evaluator);
 
 /* Copies an order; false, and not usable, when it deadlocks. */
-bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_graph_order *order);
+bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_order *order);
 
 /* Recomputes the tails, which only filter moves. False when the order deadlocks. */
 bool weft_evaluator_refresh(struct weft_evaluator *evaluator);

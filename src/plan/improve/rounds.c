@@ -5,10 +5,10 @@
 
 #include <weft/support.h>
 
-#include "plan/chain_orders.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker.h"
 #include "plan/improve/worker_threads.h"
+#include "plan/problem/chain_orders.h"
 
 /* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a
  * better bound, orders from its time windows, and beam searches guided by them, after it; and once
@@ -25,11 +25,11 @@ enum { SMALL = 1024 }; /* ops */
 
 static const struct shares shares_none; /* of a graph */
 
-static const struct shares *shares_of(const struct weft_incumbent *chain) {
-  return chain == NULL                                    ? &shares_none
-         : weft_problem_op_count(chain->problem) <= SMALL ? &shares_small
-         : chain->problem->stages_per_rank == 1           ? &shares_single
-                                                          : &shares_large;
+static const struct shares *shares_of(const struct weft_chain_incumbent *chain) {
+  return chain == NULL                                  ? &shares_none
+         : weft_chain_op_count(chain->problem) <= SMALL ? &shares_small
+         : chain->problem->stages_per_rank == 1         ? &shares_single
+                                                        : &shares_large;
 }
 
 /* ---- Rounds ---- */
@@ -94,10 +94,10 @@ struct round_list {
   size_t count;
 };
 
-static struct round_list rounds_of(const struct weft_graph_problem *problem,
-                                   const struct weft_incumbent *chain, uint64_t work) {
+static struct round_list rounds_of(const struct weft_problem *problem,
+                                   const struct weft_chain_incumbent *chain, uint64_t work) {
 #define ROUNDS(list) ((struct round_list){.rounds = (list), .count = WEFT_ARRAY_LENGTH(list)})
-  const uint64_t ops = weft_graph_op_count(problem);
+  const uint64_t ops = weft_problem_op_count(problem);
   if (chain == NULL) {
     return work / LITTLE_GRAPH_WORK < ops ? ROUNDS(rounds_large_graph) : ROUNDS(rounds_graph);
   }
@@ -112,8 +112,8 @@ static struct round_list rounds_of(const struct weft_graph_problem *problem,
 /* ---- Threads ---- */
 
 struct pool {
-  struct weft_graph_incumbent *incumbent;
-  struct weft_incumbent *chain; /* the same as a chain; NULL: it is none */
+  struct weft_incumbent *incumbent;
+  struct weft_chain_incumbent *chain; /* the same as a chain; NULL: it is none */
   struct weft_search_control *control;
   const struct weft_worker_task *task;
   struct weft_worker *workers;
@@ -128,7 +128,7 @@ struct pool {
 /* Large problems need a lower temperature, as their critical paths are longer. The best one is
  * not known, so workers differ. */
 static double temperature_of(const struct pool *pool, uint32_t number) {
-  const double ops = weft_graph_op_count(pool->incumbent->problem);
+  const double ops = weft_problem_op_count(pool->incumbent->problem);
   const double temperature = pool->round->temperature * (number % 2 == 0 ? 1.25 : 0.5);
   return pool->chain != NULL && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
                                                                 : temperature;
@@ -147,7 +147,7 @@ static void work(void *context, uint32_t number) {
 
 static void tick(void *context) {
   const struct pool *pool = context;
-  const struct weft_graph_incumbent *incumbent = pool->incumbent;
+  const struct weft_incumbent *incumbent = pool->incumbent;
   const double ticks = incumbent->problem->ticks_per_unit;
   const uint64_t before = pool->chain != NULL ? pool->chain->evaluated : 0;
   weft_search_control_report(pool->control, (double)incumbent->value / ticks,
@@ -159,7 +159,7 @@ static void tick(void *context) {
 
 /* What constructors of a chain have found. */
 static void take_from_chain(struct pool *pool) {
-  struct weft_graph_incumbent *incumbent = pool->incumbent;
+  struct weft_incumbent *incumbent = pool->incumbent;
   if (pool->chain != NULL) {
     weft_chain_take(incumbent, &pool->workers[0].draft, pool->chain);
     incumbent->bound = pool->chain->bound;
@@ -175,26 +175,26 @@ static void give_to_chain(struct pool *pool) {
 
 /* All workers continue from the best order of all. */
 static void share_best(struct pool *pool) {
-  struct weft_graph_incumbent *incumbent = pool->incumbent;
+  struct weft_incumbent *incumbent = pool->incumbent;
   take_from_chain(pool);
   for (uint32_t n = 0; n < pool->size; n++) {
-    struct weft_graph_incumbent *own = &pool->workers[n].incumbent;
+    struct weft_incumbent *own = &pool->workers[n].incumbent;
     incumbent->evaluated += own->evaluated;
     incumbent->moves += own->moves;
     incumbent->move_ns += own->move_ns;
     own->evaluated = own->moves = own->move_ns = 0;
-    weft_graph_incumbent_offer(incumbent, &own->best, own->value, own->span_sum);
+    weft_incumbent_offer(incumbent, &own->best, own->value, own->span_sum);
   }
   for (uint32_t n = 0; n < pool->size; n++) {
-    struct weft_graph_incumbent *own = &pool->workers[n].incumbent;
+    struct weft_incumbent *own = &pool->workers[n].incumbent;
     own->bound = incumbent->bound;
-    weft_graph_incumbent_offer(own, &incumbent->best, incumbent->value, incumbent->span_sum);
+    weft_incumbent_offer(own, &incumbent->best, incumbent->value, incumbent->span_sum);
   }
   give_to_chain(pool);
 }
 
 static bool is_over(const struct pool *pool) {
-  return weft_graph_incumbent_is_optimal(pool->incumbent) ||
+  return weft_incumbent_is_optimal(pool->incumbent) ||
          weft_search_control_is_cancelled(pool->control);
 }
 
@@ -218,7 +218,7 @@ static void end_step(struct pool *pool, double share, uint64_t done) {
 /* Orders of constructors that take much work; scaled ones need it. */
 static void construct(struct pool *pool) {
   const struct shares *shares = shares_of(pool->chain);
-  struct weft_incumbent *chain = pool->chain;
+  struct weft_chain_incumbent *chain = pool->chain;
   if (begin_step(pool, shares->beam)) {
     end_step(pool, shares->beam, weft_construct_beam(chain, work_of(pool, shares->beam)));
     take_from_chain(pool);
@@ -256,11 +256,11 @@ static enum weft_status use_windows(struct pool *pool, struct weft_error *error)
 
 static void sharpen(struct pool *pool) {
   const double share = shares_of(pool->chain)->sharpening;
-  struct weft_incumbent *chain = pool->chain;
+  struct weft_chain_incumbent *chain = pool->chain;
   if (begin_step(pool, share)) {
     uint64_t states = work_of(pool, share) / WEFT_STATE_WORK;
-    chain->bound = weft_problem_sharpen(chain->problem, chain->problem->objective, chain->bound,
-                                        chain->value, &states);
+    chain->bound = weft_chain_sharpen(chain->problem, chain->problem->objective, chain->bound,
+                                      chain->value, &states);
     pool->incumbent->bound = chain->bound;
     end_step(pool, share, states * WEFT_STATE_WORK);
   }
@@ -331,7 +331,7 @@ static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) 
 /* ---- The pool ---- */
 
 static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
-  const struct weft_graph_problem *problem = pool->incumbent->problem;
+  const struct weft_problem *problem = pool->incumbent->problem;
   const uint32_t wanted = pool->task->threads;
   enum weft_status status = WEFT_OK;
   pool->workers = weft_array_allocate_zero(problem->allocator, wanted, sizeof *pool->workers);
@@ -353,27 +353,26 @@ static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
   return status;
 }
 
-enum weft_status weft_improve(struct weft_graph_incumbent *incumbent,
-                              const struct weft_worker_task *task,
+enum weft_status weft_improve(struct weft_incumbent *incumbent, const struct weft_worker_task *task,
                               struct weft_search_control *control, struct weft_error *error) {
-  assert(incumbent->value != WEFT_GRAPH_NEVER && task->threads > 0);
+  assert(incumbent->value != WEFT_NEVER && task->threads > 0);
   struct pool pool = {.incumbent = incumbent, .control = control, .task = task};
   return run_pool(&pool, error);
 }
 
-enum weft_status weft_improve_chain(struct weft_incumbent *chain,
+enum weft_status weft_improve_chain(struct weft_chain_incumbent *chain,
                                     const struct weft_worker_task *task,
                                     struct weft_search_control *control, struct weft_error *error) {
   assert(chain->value != WEFT_NEVER && task->threads > 0);
-  struct weft_graph_problem problem;
-  struct weft_graph_incumbent incumbent;
-  WEFT_TRY(weft_chain_problem_init(&problem, chain->problem, error));
-  enum weft_status status = weft_graph_incumbent_init(&incumbent, &problem, chain->bound, error);
+  struct weft_problem problem;
+  struct weft_incumbent incumbent;
+  WEFT_TRY(weft_problem_init_of_chain(&problem, chain->problem, error));
+  enum weft_status status = weft_incumbent_init(&incumbent, &problem, chain->bound, error);
   if (status == WEFT_OK) {
     struct pool pool = {.incumbent = &incumbent, .chain = chain, .control = control, .task = task};
     status = run_pool(&pool, error);
-    weft_graph_incumbent_finish(&incumbent);
+    weft_incumbent_finish(&incumbent);
   }
-  weft_graph_problem_finish(&problem);
+  weft_problem_finish(&problem);
   return status;
 }

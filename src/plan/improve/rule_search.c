@@ -5,16 +5,14 @@
 
 #include "plan/improve/worker.h"
 
-#define NEVER WEFT_GRAPH_NEVER
-
-static bool mixes(const struct weft_graph_problem *problem) {
+static bool mixes(const struct weft_problem *problem) {
   return problem->may_split && problem->may_join;
 }
 
 /* ---- Limits of the parameters ---- */
 
-static uint32_t most_in_flight(const struct weft_graph_problem *problem, uint32_t s) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+static uint32_t most_in_flight(const struct weft_problem *problem, uint32_t s) {
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count;
   const int64_t fit = stage->held > 0 ? problem->limit[stage->rank] / stage->held : m;
   return (uint32_t)(fit < 1 ? 1 : fit < m ? fit : m);
@@ -24,10 +22,10 @@ static uint32_t within(uint32_t count, uint32_t most) {
   return count == UINT32_MAX || count < 1 ? 1 : count > most ? most : count;
 }
 
-static void clamp(const struct weft_graph_problem *problem, struct weft_graph_rule *rules) {
+static void clamp(const struct weft_problem *problem, struct weft_list_rule *rules) {
   const uint32_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    struct weft_graph_rule *rule = &rules[s];
+    struct weft_list_rule *rule = &rules[s];
     const uint32_t most = most_in_flight(problem, s);
     rule->cap = within(rule->cap, most);
     rule->warmup = within(rule->warmup, most);
@@ -38,34 +36,34 @@ static void clamp(const struct weft_graph_problem *problem, struct weft_graph_ru
 
 /* ---- Trying rules ---- */
 
-/* Schedules by the tried rules; the value, NEVER above the cutoff. */
+/* Schedules by the tried rules; the value, WEFT_NEVER above the cutoff. */
 static int64_t schedule(struct weft_worker *worker, int64_t cutoff) {
-  struct weft_graph_incumbent *incumbent = &worker->incumbent;
+  struct weft_incumbent *incumbent = &worker->incumbent;
   incumbent->evaluated++;
-  const int64_t value = weft_graph_schedule(incumbent->problem, &worker->scheduler, worker->tried,
-                                            cutoff, &worker->draft, &worker->work);
+  const int64_t value = weft_rule_schedule(incumbent->problem, &worker->scheduler, worker->tried,
+                                           cutoff, &worker->draft, &worker->work);
   if (value < incumbent->value) {
-    if (!weft_graph_fits(incumbent->problem, &worker->draft, worker->scheduler.clock.done)) {
-      return NEVER; /* the check of the answer must not be the first to notice */
+    if (!weft_order_fits(incumbent->problem, &worker->draft, worker->scheduler.clock.done)) {
+      return WEFT_NEVER; /* the check of the answer must not be the first to notice */
     }
     /* Without the sum of spans: any tie replaces it. */
-    weft_graph_incumbent_offer(incumbent, &worker->draft, value, NEVER);
+    weft_incumbent_offer(incumbent, &worker->draft, value, WEFT_NEVER);
   }
   return value;
 }
 
-static void copy(const struct weft_worker *worker, struct weft_graph_rule *to,
-                 const struct weft_graph_rule *from) {
+static void copy(const struct weft_worker *worker, struct weft_list_rule *to,
+                 const struct weft_list_rule *from) {
   memcpy(to, from, worker->incumbent.problem->stage_count * sizeof *to);
 }
 
 /* ---- Warm-ups of a chain with one stage on each rank ---- */
 
-static int64_t hop(const struct weft_graph_problem *problem, uint32_t channel) {
+static int64_t hop(const struct weft_problem *problem, uint32_t channel) {
   return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
 }
 
-static int64_t gradient_time(const struct weft_graph_problem *problem, uint32_t s) {
+static int64_t gradient_time(const struct weft_problem *problem, uint32_t s) {
   return problem->may_split ? problem->stages[s].i : problem->stages[s].b;
 }
 
@@ -73,8 +71,8 @@ static int64_t gradient_time(const struct weft_graph_problem *problem, uint32_t 
  * `idle` until then: a rank that would idle longer runs one forward more, which delays its gradient
  * for all stages before it. Goes from the last stage to the first; false when a rank's memory does
  * not suffice. */
-static bool cascade(const struct weft_graph_problem *problem, int64_t idle,
-                    struct weft_graph_rule *rules) {
+static bool cascade(const struct weft_problem *problem, int64_t idle,
+                    struct weft_list_rule *rules) {
   int64_t arrives = 0; /* of the first gradient, after the rank's first start */
   bool fits = true;
   for (uint32_t s = problem->stage_count; s-- > 0;) {
@@ -94,7 +92,7 @@ static bool cascade(const struct weft_graph_problem *problem, int64_t idle,
 }
 
 /* Warm-ups with the least idle time that the memory allows. */
-static void set_warmups(const struct weft_graph_problem *problem, struct weft_graph_rule *rules) {
+static void set_warmups(const struct weft_problem *problem, struct weft_list_rule *rules) {
   int64_t low = 0, high = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     high += problem->stages[s].f;
@@ -151,9 +149,9 @@ static uint32_t cap_count(const struct weft_worker *worker) {
   return worker->is_single ? WEFT_ARRAY_LENGTH(caps_single) : WEFT_ARRAY_LENGTH(caps_any);
 }
 
-static uint32_t cap_of(const struct weft_graph_problem *problem, uint32_t s, enum cap how,
+static uint32_t cap_of(const struct weft_problem *problem, uint32_t s, enum cap how,
                        uint32_t warmup) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const uint32_t most = most_in_flight(problem, s), height = problem->height[s];
   const bool echo = how == CAP_ECHO || how == CAP_ECHO_LESS || how == CAP_ECHO_MORE;
   const int64_t way = problem->round_trip[s] - (echo ? gradient_time(problem, s) : 0);
@@ -175,15 +173,14 @@ static uint32_t cap_of(const struct weft_graph_problem *problem, uint32_t s, enu
   }
 }
 
-static void set_mix(const struct weft_graph_problem *problem, unsigned how,
-                    struct weft_graph_rule *rule) {
+static void set_mix(const struct weft_problem *problem, unsigned how, struct weft_list_rule *rule) {
   const uint32_t m = problem->microbatch_count, ends = rule->warmup < m ? rule->warmup : m;
   rule->whole_from = how == MIX_SPLIT ? m : how == MIX_BOTH_ENDS ? ends : 0;
   rule->whole_to = how == MIX_SPLIT || how == MIX_WHOLE ? m : m - ends;
 }
 
 static void set_grid(struct weft_worker *worker, uint32_t n) {
-  const struct weft_graph_problem *problem = worker->incumbent.problem;
+  const struct weft_problem *problem = worker->incumbent.problem;
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
   const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
   const uint8_t *delay = delays[n % size / caps];
@@ -194,13 +191,13 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
     set_warmups(problem, worker->tried);
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     const uint32_t warmup = worker->is_single ? worker->tried[s].warmup : 1;
     const uint32_t cap = cap_of(problem, s, how, warmup);
-    worker->tried[s] = (struct weft_graph_rule){.warmup = how == CAP_CASCADE_MEMORY ? warmup : cap,
-                                                .cap = cap,
-                                                .w_overrun = stage->w * delay[0] / 2,
-                                                .f_delay = stage->f * delay[1] / 2};
+    worker->tried[s] = (struct weft_list_rule){.warmup = how == CAP_CASCADE_MEMORY ? warmup : cap,
+                                               .cap = cap,
+                                               .w_overrun = stage->w * delay[0] / 2,
+                                               .f_delay = stage->f * delay[1] / 2};
     set_mix(problem, mix, &worker->tried[s]);
   }
   clamp(problem, worker->tried);
@@ -216,7 +213,7 @@ static int64_t try_grid(struct weft_worker *worker, uint64_t work, uint32_t numb
                         uint32_t stride) {
   const uint64_t from = worker->work;
   const uint32_t size = grid_size(worker), first = number % size;
-  int64_t best = NEVER;
+  int64_t best = WEFT_NEVER;
   for (uint32_t n = first; n < size && !weft_worker_is_done(worker); n += stride) {
     if (n > first && worker->work - from >= work) {
       break;
@@ -238,11 +235,11 @@ static void step_by(uint32_t *count, uint32_t step) {
 }
 
 static void change_one(struct weft_worker *worker) {
-  const struct weft_graph_problem *problem = worker->incumbent.problem;
+  const struct weft_problem *problem = worker->incumbent.problem;
   struct weft_random *random = &worker->random;
   const uint32_t s = weft_random_below(random, problem->stage_count);
-  const struct weft_graph_stage *stage = &problem->stages[s];
-  struct weft_graph_rule *rule = &worker->tried[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
+  struct weft_list_rule *rule = &worker->tried[s];
   const uint32_t step = weft_random_below(random, 2) == 0 ? 1U : UINT32_MAX;
   switch (weft_random_below(random, mixes(problem) ? 7 : 5)) {
     case 6: step_by(&rule->whole_from, step); break;
@@ -260,15 +257,15 @@ static void change_one(struct weft_worker *worker) {
 
 /* All stages, or those up to a height, in the same way. */
 static void change_all(struct weft_worker *worker) {
-  const struct weft_graph_problem *problem = worker->incumbent.problem;
+  const struct weft_problem *problem = worker->incumbent.problem;
   struct weft_random *random = &worker->random;
   const uint32_t how = weft_random_below(random, 4);
   const uint32_t height = weft_random_below(random, problem->height_max + 1);
   const uint32_t step = weft_random_below(random, 2) == 0 ? 1U : UINT32_MAX;
   const double share = weft_random_share(random);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
-    struct weft_graph_rule *rule = &worker->tried[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    struct weft_list_rule *rule = &worker->tried[s];
     switch (how) {
       case 0: rule->cap += problem->height[s] <= height ? step : 0; break;
       case 1: rule->warmup += problem->height[s] <= height ? step : 0; break;
@@ -298,12 +295,12 @@ void weft_rule_search(struct weft_worker *worker, uint64_t work, uint64_t grid_w
     const double left = 1 - (double)(worker->work - from) / (double)work;
     const double u = weft_random_share(&worker->random);
     const int64_t worse = (int64_t)(0.004 * (double)worker->incumbent.bound * left * left * u * u);
-    const int64_t cutoff = value < NEVER ? value + worse : NEVER;
+    const int64_t cutoff = value < WEFT_NEVER ? value + worse : WEFT_NEVER;
     copy(worker, worker->tried, worker->rules);
     change(worker);
     const int64_t tried = schedule(worker, cutoff);
     worker->work += worker->incumbent.problem->stage_count; /* however soon it was abandoned */
-    if (tried < NEVER && tried <= cutoff) {
+    if (tried < WEFT_NEVER && tried <= cutoff) {
       value = tried;
       copy(worker, worker->rules, worker->tried);
     }

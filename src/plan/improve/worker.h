@@ -7,13 +7,13 @@
 #include "plan/improve/improve.h"
 
 struct weft_worker {
-  struct weft_graph_incumbent incumbent; /* of this thread */
+  struct weft_incumbent incumbent; /* of this thread */
   struct weft_search_control *control;
   struct weft_random random;
-  struct weft_graph_scheduler scheduler;
-  struct weft_graph_order draft;
-  struct weft_graph_rule *rules, *tried; /* [stage] */
-  bool is_single;                        /* a chain with one stage on each rank */
+  struct weft_rule_scheduler scheduler;
+  struct weft_order draft;
+  struct weft_list_rule *rules, *tried; /* [stage] */
+  bool is_single;                       /* a chain with one stage on each rank */
   struct weft_evaluator evaluator;
   bool has_evaluator;      /* false: no annealing */
   bool may_miss_deadlocks; /* some ops with messages take no time */
@@ -23,9 +23,8 @@ struct weft_worker {
 };
 
 /* Without an order. WEFT_ERR_MEMORY; weft_worker_finish() in any case. */
-enum weft_status weft_worker_init(struct weft_worker *worker,
-                                  const struct weft_graph_problem *problem, uint64_t seed,
-                                  int64_t bound, struct weft_search_control *control,
+enum weft_status weft_worker_init(struct weft_worker *worker, const struct weft_problem *problem,
+                                  uint64_t seed, int64_t bound, struct weft_search_control *control,
                                   struct weft_error *error);
 void weft_worker_finish(struct weft_worker *worker);
 
@@ -35,7 +34,7 @@ enum weft_status weft_worker_prepare(struct weft_worker *worker, struct weft_err
 
 /* Optimal, or cancelled. */
 static inline bool weft_worker_is_done(const struct weft_worker *worker) {
-  return weft_graph_incumbent_is_optimal(&worker->incumbent) ||
+  return weft_incumbent_is_optimal(&worker->incumbent) ||
          weft_search_control_is_cancelled(worker->control);
 }
 

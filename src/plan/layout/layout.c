@@ -9,7 +9,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 #define FACTOR_MAX 1e6 /* of a rank */
 

@@ -4,7 +4,7 @@
  * stage depends only on where its parts begin and end: its own costs, and the sums before and after
  * it, which are what a microbatch passes on its way. The bound of a partition is the largest of its
  * ranks, and dynamic programming over the ranks finds the partition that makes it smallest. The
- * terms are those of bounds/bound.c, where they are proved.
+ * terms are those of bounds/chain_bound.c, where they are proved.
  *
  * With several stages per rank only sums over all ranks are independent of the partition: of the
  * work, and of memory over time.
@@ -17,7 +17,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 #define SLACK 1e-9
 

@@ -8,7 +8,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 struct partition_search {
   const struct weft_allocator *allocator;
@@ -25,21 +25,21 @@ struct partition_search {
 static enum weft_status rate(const struct partition_search *search, const uint32_t *first,
                              double *score) {
   struct weft_costs *costs;
-  struct weft_problem problem;
+  struct weft_chain problem;
   WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first, &costs,
                                 search->error));
   costs->hop = search->request->costs->hop;
-  const enum weft_status status = weft_problem_init(&problem, search->allocator, search->shape,
-                                                    costs, search->request, search->error);
+  const enum weft_status status = weft_chain_init(&problem, search->allocator, search->shape, costs,
+                                                  search->request, search->error);
   if (status == WEFT_OK) {
     uint32_t rank;
-    const uint32_t stages = weft_problem_serial_stages(&problem, &rank);
-    const int64_t excess = weft_problem_serial_peak(&problem, rank, stages) - problem.limit[rank];
-    *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
-                        : (double)weft_problem_bound(&problem, problem.objective) /
-                                  problem.ticks_per_unit +
-                              weft_all_reduce_of(search->request, search->shape, costs);
-    weft_problem_finish(&problem);
+    const uint32_t stages = weft_chain_serial_stages(&problem, &rank);
+    const int64_t excess = weft_chain_serial_peak(&problem, rank, stages) - problem.limit[rank];
+    *score = excess > 0
+                 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
+                 : (double)weft_chain_bound(&problem, problem.objective) / problem.ticks_per_unit +
+                       weft_all_reduce_of(search->request, search->shape, costs);
+    weft_chain_finish(&problem);
   }
   weft_costs_destroy(costs);
   return status;

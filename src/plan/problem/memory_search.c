@@ -19,7 +19,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "plan/graph/graph_problem.h"
+#include "plan/problem/problem.h"
 
 enum { STATES_MAX = 1 << 18, STATE_BYTES_MAX = 1 << 26 };
 /* Stages looked at, in all and in one run: about a second for a placement, and a quarter of one. */
@@ -33,7 +33,7 @@ struct frame {
 };
 
 struct memory_search {
-  const struct weft_graph_problem *problem;
+  const struct weft_problem *problem;
   struct weft_arena arena;
   uint64_t looks; /* that are left */
   /* Of one run: */
@@ -82,8 +82,8 @@ static bool is_ready(const struct memory_search *search, uint32_t s, bool backwa
 /* What the next op of a stage adds to the memory of its rank: at most, while it runs; and for good. */
 static int64_t rise_of(const struct memory_search *search, uint32_t s, bool backward,
                        int64_t *change) {
-  const struct weft_graph_problem *problem = search->problem;
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem *problem = search->problem;
+  const struct weft_problem_stage *stage = &problem->stages[s];
   if (!backward) {
     *change = stage->trains ? stage->held : 0;
     return stage->held;
@@ -105,13 +105,13 @@ static bool fits(struct memory_search *search, uint32_t rank, int64_t rise) {
 static void advance(struct memory_search *search, uint32_t s, bool backward, int64_t change) {
   search->held[search->problem->stages[s].rank] += change;
   search->done[2 * s + backward]++;
-  search->ops[search->length++] = s * WEFT_GRAPH_KINDS + (backward ? WEFT_GRAPH_D : WEFT_GRAPH_F);
+  search->ops[search->length++] = s * WEFT_ORDER_KINDS + (backward ? WEFT_KIND_I : WEFT_KIND_F);
 }
 
 static void retreat(struct memory_search *search, uint32_t length) {
   while (search->length > length) {
-    const uint32_t op = search->ops[--search->length], s = op / WEFT_GRAPH_KINDS;
-    const bool backward = op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D;
+    const uint32_t op = search->ops[--search->length], s = op / WEFT_ORDER_KINDS;
+    const bool backward = op % WEFT_ORDER_KINDS == WEFT_KIND_I;
     int64_t change;
     search->done[2 * s + backward]--;
     (void)rise_of(search, s, backward, &change);
@@ -178,7 +178,7 @@ static uint32_t op_count(const struct memory_search *search) {
 }
 
 static void reset(struct memory_search *search) {
-  const struct weft_graph_problem *problem = search->problem;
+  const struct weft_problem *problem = search->problem;
   memset(search->done, 0, 2 * (size_t)problem->stage_count * sizeof *search->done);
   memset(search->table, 0, 2 * (size_t)search->states_max * sizeof *search->table);
   search->length = search->state_count = 0;
@@ -186,7 +186,7 @@ static void reset(struct memory_search *search) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     int64_t gradients = 0, most = 0;
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
-      const struct weft_graph_stage *stage = &problem->stages[problem->stage_of[k]];
+      const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[k]];
       const int64_t size = stage->held > stage->held_after ? stage->held : stage->held_after;
       gradients += stage->trains ? stage->gradients : 0;
       most += stage->trains ? search->m * size : size;
@@ -248,18 +248,18 @@ static enum outcome look(struct memory_search *search, uint32_t m, bool with_all
 
 /* ---- Orders ---- */
 
-static void put(const struct weft_graph_problem *problem, struct weft_graph_order *order,
-                uint32_t *at, uint32_t op) {
-  const uint32_t rank = problem->stages[op / WEFT_GRAPH_KINDS].rank;
+static void put(const struct weft_problem *problem, struct weft_order *order, uint32_t *at,
+                uint32_t op) {
+  const uint32_t rank = problem->stages[op / WEFT_ORDER_KINDS].rank;
   order->ops[at[rank]++] = op;
-  if (op % WEFT_GRAPH_KINDS == WEFT_GRAPH_D) {
+  if (op % WEFT_ORDER_KINDS == WEFT_KIND_I) {
     order->ops[at[rank]++] = op + 1; /* its W */
   }
 }
 
 /* What was found, for all microbatches: as it is, or one after the other. */
-static void write_order(struct memory_search *search, struct weft_graph_order *order) {
-  const struct weft_graph_problem *problem = search->problem;
+static void write_order(struct memory_search *search, struct weft_order *order) {
+  const struct weft_problem *problem = search->problem;
   uint32_t *at = search->table; /* it has done its service */
   memcpy(at, problem->begin, problem->rank_count * sizeof *at);
   for (uint32_t k = 0; k < problem->microbatch_count; k += search->m) {
@@ -270,7 +270,7 @@ static void write_order(struct memory_search *search, struct weft_graph_order *o
   memset(order->whole, problem->may_join, (size_t)problem->stage_count * problem->microbatch_count);
 }
 
-static bool has_gradients(const struct weft_graph_problem *problem) {
+static bool has_gradients(const struct weft_problem *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     if (problem->stages[s].trains && problem->stages[s].gradients > 0) {
       return true;
@@ -294,8 +294,7 @@ static enum outcome find(struct memory_search *search, int64_t excess) {
 }
 
 static enum weft_status search_init(struct memory_search *search,
-                                    const struct weft_graph_problem *problem,
-                                    struct weft_error *error) {
+                                    const struct weft_problem *problem, struct weft_error *error) {
   const uint32_t n = problem->stage_count, p = problem->rank_count;
   const size_t ops = 2 * (size_t)n * problem->microbatch_count;
   const size_t state = 2 * (size_t)n * sizeof(uint32_t);
@@ -320,9 +319,8 @@ static enum weft_status search_init(struct memory_search *search,
   return status;
 }
 
-enum weft_status weft_graph_fit(const struct weft_graph_problem *problem,
-                                struct weft_graph_order *order, bool *found,
-                                struct weft_error *error) {
+enum weft_status weft_problem_fit(const struct weft_problem *problem, struct weft_order *order,
+                                  bool *found, struct weft_error *error) {
   assert(order != NULL && found != NULL);
   struct memory_search search;
   WEFT_TRY(search_init(&search, problem, error));
@@ -336,11 +334,11 @@ enum weft_status weft_graph_fit(const struct weft_graph_problem *problem,
 
 /* A stage holds its activation until its backward, which comes after those of all stages that send
  * it gradients: so along any way of gradients, all stages of the rank hold theirs at once. */
-static int64_t least_of(const struct weft_graph_problem *problem, uint32_t rank, int64_t *scratch) {
+static int64_t least_of(const struct weft_problem *problem, uint32_t rank, int64_t *scratch) {
   const struct weft_graph *graph = problem->graph;
   int64_t least = 0;
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     int64_t behind = 0;
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const int64_t other = scratch[graph->edges[graph->gradient_in.edges[n]].to];
@@ -352,8 +350,8 @@ static int64_t least_of(const struct weft_graph_problem *problem, uint32_t rank,
   return least;
 }
 
-enum weft_status weft_graph_least(const struct weft_graph_problem *problem,
-                                  struct weft_graph_least *least, struct weft_error *error) {
+enum weft_status weft_problem_least(const struct weft_problem *problem,
+                                    struct weft_problem_least *least, struct weft_error *error) {
   assert(problem != NULL && least != NULL);
   struct memory_search search;
   int64_t excess = INT64_MIN;
@@ -367,7 +365,7 @@ enum weft_status weft_graph_least(const struct weft_graph_problem *problem,
     excess = search.next;
     outcome = find(&search, excess);
   }
-  *least = (struct weft_graph_least){.excess = excess, .is_exact = outcome == FOUND};
+  *least = (struct weft_problem_least){.excess = excess, .is_exact = outcome == FOUND};
   weft_arena_finish(&search.arena);
   return WEFT_OK;
 }

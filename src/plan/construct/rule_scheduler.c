@@ -8,9 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "plan/graph/graph_problem.h"
-
-#define NEVER WEFT_GRAPH_NEVER
+#include "plan/problem/problem.h"
 
 /* Nanoseconds of a typical core to schedule one op, where each rank has one stage and else, and for
  * each level of the tournament. */
@@ -31,9 +29,9 @@ static uint32_t leaf_count(uint32_t ranks) {
   return count;
 }
 
-enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *scheduler,
-                                           const struct weft_graph_problem *problem,
-                                           struct weft_arena *arena, struct weft_error *error) {
+enum weft_status weft_rule_scheduler_init(struct weft_rule_scheduler *scheduler,
+                                          const struct weft_problem *problem,
+                                          struct weft_arena *arena, struct weft_error *error) {
   assert(scheduler != NULL && problem != NULL && problem->rank_count > 0);
   const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
@@ -48,14 +46,14 @@ enum weft_status weft_graph_scheduler_init(struct weft_graph_scheduler *schedule
   scheduler->owed = weft_arena_allocate(arena, n, sizeof(int64_t));
   scheduler->idle = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->idle_max = weft_arena_allocate(arena, p, sizeof(int64_t));
-  return weft_graph_clock_init(&scheduler->clock, problem, arena, error);
+  return weft_plan_clock_init(&scheduler->clock, problem, arena, error);
 }
 
 struct builder {
-  const struct weft_graph_problem *problem;
-  struct weft_graph_scheduler *scheduler;
-  const struct weft_graph_rule *rules;
-  struct weft_graph_order *order;
+  const struct weft_problem *problem;
+  struct weft_rule_scheduler *scheduler;
+  const struct weft_list_rule *rules;
+  struct weft_order *order;
   bool whole;      /* all backwards are */
   uint32_t leaves; /* of the tournament */
 };
@@ -65,25 +63,25 @@ static bool is_whole(const struct builder *b, uint32_t s, uint32_t k) {
 }
 
 /* The room that a microbatch takes at a stage, at most. */
-static int64_t size_of(const struct builder *b, const struct weft_graph_stage *stage) {
+static int64_t size_of(const struct builder *b, const struct weft_problem_stage *stage) {
   return stage->held > stage->held_after || b->whole ? stage->held : stage->held_after;
 }
 
 static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
-  return &b->scheduler->clock.done[(size_t)stage * WEFT_GRAPH_KINDS];
+  return &b->scheduler->clock.done[(size_t)stage * WEFT_ORDER_KINDS];
 }
 
 /* ---- What has arrived ---- */
 
-STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
+STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind,
                        bool single) {
-  struct weft_graph_scheduler *scheduler = b->scheduler;
+  struct weft_rule_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
-  arrives[kind] = weft_graph_arrival(b->problem, &scheduler->clock, s, kind);
+  arrives[kind] = weft_plan_clock_arrival(b->problem, &scheduler->clock, s, kind);
   if (single) { /* ready and pending are not needed */
     return;
   }
-  if (arrives[WEFT_GRAPH_F] != NEVER || arrives[WEFT_GRAPH_D] != NEVER) {
+  if (arrives[WEFT_KIND_F] != WEFT_NEVER || arrives[WEFT_KIND_I] != WEFT_NEVER) {
     weft_bits_insert(&scheduler->ready, scheduler->place[s]);
   } else {
     weft_bits_remove(&scheduler->ready, scheduler->place[s]);
@@ -92,13 +90,13 @@ STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_graph_kind
 
 /* Tells the stages that wait for it of the k-th output of a stage. Ranks with news have to decide:
  * they go on the clock's stack; returns how many there are. */
-STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind kind, uint32_t k,
+STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind, uint32_t k,
                        bool single) {
   const struct weft_graph *graph = b->problem->graph;
-  const bool gradient = kind == WEFT_GRAPH_D;
+  const bool gradient = kind == WEFT_KIND_I;
   const struct weft_edge_list *list = gradient ? &graph->gradient_out : &graph->out;
   const struct weft_edge_list *in = gradient ? &graph->gradient_in : &graph->in;
-  struct weft_graph_clock *clock = &b->scheduler->clock;
+  struct weft_plan_clock *clock = &b->scheduler->clock;
   uint32_t count = 0;
   for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
     const struct weft_edge *edge = &graph->edges[list->edges[n]];
@@ -113,7 +111,7 @@ STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind
     } else {
       note_arrival(b, to, kind, single);
     }
-    if (*arrives != NEVER && !clock->is_waiting[rank]) {
+    if (*arrives != WEFT_NEVER && !clock->is_waiting[rank]) {
       clock->is_waiting[rank] = true;
       clock->work[count++] = rank;
     }
@@ -125,7 +123,7 @@ STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_graph_kind
 
 /* What a rank can do next. */
 struct view {
-  int64_t forward, backward; /* when its inputs are there; NEVER: not known, or not allowed */
+  int64_t forward, backward; /* when its inputs are there; WEFT_NEVER: not known, or not allowed */
   uint32_t forward_stage, backward_stage, weight_stage; /* UINT32_MAX: no W is pending */
   bool memory_short;                                    /* a forward is ready, but does not fit */
 };
@@ -133,14 +131,14 @@ struct view {
 /* Room that is kept for a stage without a microbatch between F and backward: for one, less what its
  * W hold, which can run at any time. */
 static inline int64_t reserve_of(const struct builder *b, uint32_t s) {
-  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  const struct weft_problem_stage *stage = &b->problem->stages[s];
   const uint32_t *done = done_of(b, s);
   const int64_t left = size_of(b, stage) - b->scheduler->owed[s];
-  return stage->trains && done[WEFT_GRAPH_F] == done[WEFT_GRAPH_D] && left > 0 ? left : 0;
+  return stage->trains && done[WEFT_KIND_F] == done[WEFT_KIND_I] && left > 0 ? left : 0;
 }
 
 STEP bool has_room(const struct builder *b, uint32_t s, bool single) {
-  const struct weft_graph_stage *stage = &b->problem->stages[s];
+  const struct weft_problem_stage *stage = &b->problem->stages[s];
   const int64_t others = single ? 0 : b->scheduler->reserve[stage->rank] - reserve_of(b, s);
   return !stage->trains || b->scheduler->held[stage->rank] + others + size_of(b, stage) <=
                                b->problem->limit[stage->rank];
@@ -148,23 +146,23 @@ STEP bool has_room(const struct builder *b, uint32_t s, bool single) {
 
 STEP void look_at(const struct builder *b, uint32_t s, int64_t now, bool single,
                   struct view *view) {
-  const struct weft_graph_problem *problem = b->problem;
-  const struct weft_graph_rule *rule = &b->rules[s];
+  const struct weft_problem *problem = b->problem;
+  const struct weft_list_rule *rule = &b->rules[s];
   const uint32_t *done = done_of(b, s);
-  int64_t arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_GRAPH_F];
-  if (arrives != NEVER) {
+  int64_t arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_KIND_F];
+  if (arrives != WEFT_NEVER) {
     const bool room = has_room(b, s, single);
-    const uint32_t most = done[WEFT_GRAPH_D] == 0 ? rule->warmup : rule->cap;
+    const uint32_t most = done[WEFT_KIND_I] == 0 ? rule->warmup : rule->cap;
     arrives = arrives > now ? arrives : now;
     view->memory_short = view->memory_short || (!room && arrives <= now);
-    if (room && (!problem->stages[s].trains || done[WEFT_GRAPH_F] - done[WEFT_GRAPH_D] < most) &&
+    if (room && (!problem->stages[s].trains || done[WEFT_KIND_F] - done[WEFT_KIND_I] < most) &&
         arrives < view->forward) {
       view->forward = arrives;
       view->forward_stage = s;
     }
   }
-  arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_GRAPH_D];
-  if (arrives != NEVER) {
+  arrives = b->scheduler->arrives[2 * (size_t)s + WEFT_KIND_I];
+  if (arrives != WEFT_NEVER) {
     arrives = arrives > now ? arrives : now;
     if (arrives < view->backward) {
       view->backward = arrives;
@@ -174,15 +172,15 @@ STEP void look_at(const struct builder *b, uint32_t s, int64_t now, bool single,
 }
 
 STEP struct view view_of(const struct builder *b, uint32_t rank, int64_t now, bool single) {
-  const struct weft_graph_problem *problem = b->problem;
+  const struct weft_problem *problem = b->problem;
   const uint32_t last = problem->stage_count - 1;
   const uint32_t first = problem->stage_count - problem->first_of[rank + 1];
   const uint32_t end = problem->stage_count - problem->first_of[rank];
-  struct view view = {.forward = NEVER, .backward = NEVER, .weight_stage = UINT32_MAX};
+  struct view view = {.forward = WEFT_NEVER, .backward = WEFT_NEVER, .weight_stage = UINT32_MAX};
   if (single) {
     const uint32_t s = problem->stage_of[problem->first_of[rank]], *done = done_of(b, s);
     look_at(b, s, now, true, &view);
-    view.weight_stage = done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] ? s : UINT32_MAX;
+    view.weight_stage = done[WEFT_KIND_W] < done[WEFT_KIND_I] ? s : UINT32_MAX;
     return view;
   }
   /* Later stages first: their backwards are nearer to the end. */
@@ -199,28 +197,28 @@ STEP struct view view_of(const struct builder *b, uint32_t rank, int64_t now, bo
 
 /* Whether an op that ends at `end` delays one that arrives at `arrives` by at most `delay`. */
 static bool is_in_time(int64_t end, int64_t arrives, int64_t delay) {
-  return arrives == NEVER || end <= arrives + delay;
+  return arrives == WEFT_NEVER || end <= arrives + delay;
 }
 
-static uint32_t op_of(uint32_t stage, enum weft_graph_kind kind) {
-  return stage * WEFT_GRAPH_KINDS + (uint32_t)kind;
+static uint32_t op_of(uint32_t stage, enum weft_plan_op_kind kind) {
+  return stage * WEFT_ORDER_KINDS + (uint32_t)kind;
 }
 
-/* The next op of a rank; returns its start, NEVER when it cannot start any yet. */
+/* The next op of a rank; returns its start, WEFT_NEVER when it cannot start any yet. */
 STEP int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op, bool single) {
-  const struct weft_graph_problem *problem = b->problem;
+  const struct weft_problem *problem = b->problem;
   const int64_t now = b->scheduler->clock.time[rank];
   const struct view view = view_of(b, rank, now, single);
   const bool forward_now = view.forward <= now;
   const uint32_t f = view.forward_stage, w = view.weight_stage;
   if (view.backward <= now) {
-    const bool first = forward_now && done_of(b, f)[WEFT_GRAPH_F] - done_of(b, f)[WEFT_GRAPH_D] <
-                                          b->rules[f].eager;
-    *op = first ? op_of(f, WEFT_GRAPH_F) : op_of(view.backward_stage, WEFT_GRAPH_D);
+    const bool first =
+        forward_now && done_of(b, f)[WEFT_KIND_F] - done_of(b, f)[WEFT_KIND_I] < b->rules[f].eager;
+    *op = first ? op_of(f, WEFT_KIND_F) : op_of(view.backward_stage, WEFT_KIND_I);
     return now;
   }
   if (forward_now && is_in_time(now + problem->stages[f].f, view.backward, b->rules[f].f_delay)) {
-    *op = op_of(f, WEFT_GRAPH_F);
+    *op = op_of(f, WEFT_KIND_F);
     return now;
   }
   const int64_t next = view.backward < view.forward ? view.backward : view.forward;
@@ -228,12 +226,12 @@ STEP int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op, bool s
     const int64_t end = now + problem->stages[w].w;
     if (is_in_time(end, next, b->rules[w].w_overrun) ||
         (view.memory_short && is_in_time(end, view.backward, b->rules[w].f_delay))) {
-      *op = op_of(w, WEFT_GRAPH_W);
+      *op = op_of(w, WEFT_KIND_W);
       return now;
     }
   }
-  if (next != NEVER) {
-    *op = next == view.backward ? op_of(view.backward_stage, WEFT_GRAPH_D) : op_of(f, WEFT_GRAPH_F);
+  if (next != WEFT_NEVER) {
+    *op = next == view.backward ? op_of(view.backward_stage, WEFT_KIND_I) : op_of(f, WEFT_KIND_F);
   }
   return next;
 }
@@ -246,7 +244,7 @@ static void play(const struct builder *b, uint32_t node) {
 }
 
 STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
-  struct weft_graph_scheduler *scheduler = b->scheduler;
+  struct weft_rule_scheduler *scheduler = b->scheduler;
   const int64_t when = decide(b, rank, &scheduler->next[rank], single);
   if (when == scheduler->when[rank]) {
     return;
@@ -268,11 +266,11 @@ STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
 
 /* From its F to its backward a microbatch takes as much as it may need after that; all gradients are
  * held from the start. */
-static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind, uint32_t k) {
-  const struct weft_graph_stage *stage = &b->problem->stages[s];
+static void hold(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind, uint32_t k) {
+  const struct weft_problem_stage *stage = &b->problem->stages[s];
   const int64_t size = size_of(b, stage), after = is_whole(b, s, k) ? 0 : stage->held_after;
-  const int64_t owed = kind == WEFT_GRAPH_F ? 0 : kind == WEFT_GRAPH_D ? after : -after;
-  const int64_t active = kind == WEFT_GRAPH_F ? size : kind == WEFT_GRAPH_D ? -size : 0;
+  const int64_t owed = kind == WEFT_KIND_F ? 0 : kind == WEFT_KIND_I ? after : -after;
+  const int64_t active = kind == WEFT_KIND_F ? size : kind == WEFT_KIND_I ? -size : 0;
   if (stage->trains) {
     b->scheduler->held[stage->rank] += active + owed;
     b->scheduler->owed[s] += owed;
@@ -281,30 +279,30 @@ static void hold(const struct builder *b, uint32_t s, enum weft_graph_kind kind,
 
 /* Does an op; returns how many ranks are on the clock's stack then. */
 STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start, bool single) {
-  const uint32_t s = op / WEFT_GRAPH_KINDS;
-  const enum weft_graph_kind kind = (enum weft_graph_kind)(op % WEFT_GRAPH_KINDS);
-  struct weft_graph_scheduler *scheduler = b->scheduler;
-  struct weft_graph_clock *clock = &scheduler->clock;
+  const uint32_t s = op / WEFT_ORDER_KINDS;
+  const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
+  struct weft_rule_scheduler *scheduler = b->scheduler;
+  struct weft_plan_clock *clock = &scheduler->clock;
   const uint32_t *done = done_of(b, s);
   const uint32_t k = done[kind];
   scheduler->reserve[rank] -= single ? 0 : reserve_of(b, s);
-  weft_graph_advance(b->problem, clock, op, is_whole(b, s, k), start);
+  weft_plan_clock_advance(b->problem, clock, op, is_whole(b, s, k), start);
   hold(b, s, kind, k);
   scheduler->reserve[rank] += single ? 0 : reserve_of(b, s);
   b->order->ops[clock->at[rank]++] = op;
-  if (kind == WEFT_GRAPH_W) {
-    if (!single && done[WEFT_GRAPH_W] == done[WEFT_GRAPH_D]) {
+  if (kind == WEFT_KIND_W) {
+    if (!single && done[WEFT_KIND_W] == done[WEFT_KIND_I]) {
       weft_bits_remove(&scheduler->pending, scheduler->place[s]);
     }
     return 0;
   }
   note_arrival(b, s, kind, single);
-  if (kind == WEFT_GRAPH_D) {
+  if (kind == WEFT_KIND_I) {
     if (!single) {
       weft_bits_insert(&scheduler->pending, scheduler->place[s]);
     }
-  } else if (b->problem->stages[s].trains && done[WEFT_GRAPH_D] == k) {
-    note_arrival(b, s, WEFT_GRAPH_D, single); /* it has waited for this F */
+  } else if (b->problem->stages[s].trains && done[WEFT_KIND_I] == k) {
+    note_arrival(b, s, WEFT_KIND_I, single); /* it has waited for this F */
   }
   return announce(b, s, kind, k, single);
 }
@@ -313,16 +311,16 @@ STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t s
 STEP void skip_weights(const struct builder *b, uint32_t rank, uint32_t s, int64_t start,
                        bool single) {
   const uint32_t *done = done_of(b, s);
-  while (done[WEFT_GRAPH_W] < done[WEFT_GRAPH_D] && is_whole(b, s, done[WEFT_GRAPH_W])) {
-    (void)put(b, rank, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_W, start, single);
+  while (done[WEFT_KIND_W] < done[WEFT_KIND_I] && is_whole(b, s, done[WEFT_KIND_W])) {
+    (void)put(b, rank, s * WEFT_ORDER_KINDS + WEFT_KIND_W, start, single);
   }
 }
 
 /* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
  * idled too long. */
 STEP bool act(const struct builder *b, uint32_t rank, bool single) {
-  const struct weft_graph_problem *problem = b->problem;
-  struct weft_graph_scheduler *scheduler = b->scheduler;
+  const struct weft_problem *problem = b->problem;
+  struct weft_rule_scheduler *scheduler = b->scheduler;
   const uint32_t op = scheduler->next[rank];
   const int64_t start = scheduler->when[rank];
   const bool is_first = scheduler->clock.first[rank] < 0;
@@ -333,9 +331,9 @@ STEP bool act(const struct builder *b, uint32_t rank, bool single) {
     return false;
   }
   uint32_t count = put(b, rank, op, start, single);
-  if (op % WEFT_GRAPH_KINDS != WEFT_GRAPH_F &&
-      b->rules[op / WEFT_GRAPH_KINDS].whole_from < b->rules[op / WEFT_GRAPH_KINDS].whole_to) {
-    skip_weights(b, rank, op / WEFT_GRAPH_KINDS, start, single);
+  if (op % WEFT_ORDER_KINDS != WEFT_KIND_F &&
+      b->rules[op / WEFT_ORDER_KINDS].whole_from < b->rules[op / WEFT_ORDER_KINDS].whole_to) {
+    skip_weights(b, rank, op / WEFT_ORDER_KINDS, start, single);
   }
   while (count > 0) {
     const uint32_t other = scheduler->clock.work[--count];
@@ -350,8 +348,8 @@ STEP bool act(const struct builder *b, uint32_t rank, bool single) {
 
 /* Time of all ops of a stage. */
 static int64_t work_of(const struct builder *b, uint32_t s) {
-  const struct weft_graph_stage *stage = &b->problem->stages[s];
-  const struct weft_graph_rule *rule = &b->rules[s];
+  const struct weft_problem_stage *stage = &b->problem->stages[s];
+  const struct weft_list_rule *rule = &b->rules[s];
   const int64_t m = b->problem->microbatch_count;
   const int64_t whole = rule->whole_to > rule->whole_from ? rule->whole_to - rule->whole_from : 0;
   return m * stage->f +
@@ -360,12 +358,12 @@ static int64_t work_of(const struct builder *b, uint32_t s) {
 
 /* False: one microbatch of every stage does not fit. */
 static bool start(const struct builder *b, int64_t cutoff, bool single) {
-  const struct weft_graph_problem *problem = b->problem;
-  struct weft_graph_scheduler *scheduler = b->scheduler;
-  weft_graph_clock_reset(problem, &scheduler->clock);
+  const struct weft_problem *problem = b->problem;
+  struct weft_rule_scheduler *scheduler = b->scheduler;
+  weft_plan_clock_reset(problem, &scheduler->clock);
   memset(b->order->whole, 0, (size_t)problem->stage_count * problem->microbatch_count);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_rule *rule = &b->rules[s];
+    const struct weft_list_rule *rule = &b->rules[s];
     if (rule->whole_to > rule->whole_from) {
       memset(b->order->whole + (size_t)s * problem->microbatch_count + rule->whole_from, 1,
              rule->whole_to - rule->whole_from);
@@ -375,7 +373,7 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
     int64_t work = 0, transient = 0;
     scheduler->held[r] = scheduler->reserve[r] = scheduler->idle[r] = 0;
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
-      const struct weft_graph_stage *stage = &problem->stages[problem->stage_of[k]];
+      const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[k]];
       const int64_t size = size_of(b, stage);
       scheduler->owed[problem->stage_of[k]] = 0;
       work += work_of(b, problem->stage_of[k]);
@@ -384,7 +382,7 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
       transient = !stage->trains && size > transient ? size : transient;
     }
     scheduler->reserve[r] += transient; /* frozen stages run one at a time */
-    scheduler->idle_max[r] = cutoff == NEVER ? NEVER : cutoff - work;
+    scheduler->idle_max[r] = cutoff == WEFT_NEVER ? WEFT_NEVER : cutoff - work;
     if (scheduler->held[r] + scheduler->reserve[r] > problem->limit[r]) {
       return false;
     }
@@ -394,16 +392,16 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
   for (uint32_t k = 0; k < problem->stage_count; k++) {
     const uint32_t s = problem->stage_of[k];
     scheduler->place[s] = problem->stage_count - 1 - k;
-    scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = NEVER;
-    note_arrival(b, s, WEFT_GRAPH_F, single);
+    scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = WEFT_NEVER;
+    note_arrival(b, s, WEFT_KIND_F, single);
     if (problem->stages[s].trains) {
-      note_arrival(b, s, WEFT_GRAPH_D, single);
+      note_arrival(b, s, WEFT_KIND_I, single);
     }
   }
   for (uint32_t r = 0; r < b->leaves; r++) {
     scheduler->soonest[b->leaves + r] = r;
     scheduler->when[r] =
-        r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : NEVER;
+        r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : WEFT_NEVER;
   }
   for (uint32_t node = b->leaves; node-- > 1;) {
     play(b, node);
@@ -412,7 +410,7 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
 }
 
 /* Exactly one on each rank. */
-static bool has_single_stages(const struct weft_graph_problem *problem) {
+static bool has_single_stages(const struct weft_problem *problem) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     if (problem->first_of[r + 1] != problem->first_of[r] + 1) {
       return false;
@@ -421,8 +419,7 @@ static bool has_single_stages(const struct weft_graph_problem *problem) {
   return true;
 }
 
-static bool are_all_whole(const struct weft_graph_problem *problem,
-                          const struct weft_graph_rule *rules) {
+static bool are_all_whole(const struct weft_problem *problem, const struct weft_list_rule *rules) {
   bool all = true;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     assert(rules[s].whole_from >= rules[s].whole_to || problem->may_join);
@@ -433,20 +430,20 @@ static bool are_all_whole(const struct weft_graph_problem *problem,
 
 /* Returns the number of steps. */
 STEP uint64_t run(const struct builder *b, bool single) {
-  const struct weft_graph_scheduler *scheduler = b->scheduler;
+  const struct weft_rule_scheduler *scheduler = b->scheduler;
   for (uint64_t n = 1;; n++) {
     const uint32_t soonest = scheduler->soonest[1];
-    if (scheduler->when[soonest] == NEVER || !act(b, soonest, single) ||
+    if (scheduler->when[soonest] == WEFT_NEVER || !act(b, soonest, single) ||
         (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(b->problem->control))) {
       return n;
     }
   }
 }
 
-int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
-                            struct weft_graph_scheduler *scheduler,
-                            const struct weft_graph_rule *rules, int64_t cutoff,
-                            struct weft_graph_order *order, uint64_t *work) {
+int64_t weft_rule_schedule(const struct weft_problem *problem,
+                           struct weft_rule_scheduler *scheduler,
+                           const struct weft_list_rule *rules, int64_t cutoff,
+                           struct weft_order *order, uint64_t *work) {
   const bool whole = are_all_whole(problem, rules);
   assert(whole || problem->may_split);
   const struct builder b = {problem, scheduler, rules,
@@ -454,56 +451,55 @@ int64_t weft_graph_schedule(const struct weft_graph_problem *problem,
   const uint64_t levels = (uint64_t)__builtin_ctz(b.leaves);
   const bool single = has_single_stages(problem);
   if (!start(&b, cutoff, single)) {
-    return NEVER;
+    return WEFT_NEVER;
   }
   const uint64_t op_work = (single ? SINGLE_OP_WORK : OP_WORK) + levels * LEVEL_WORK;
   *work += op_work * (single ? run(&b, true) : run(&b, false));
-  return weft_graph_clock_summarise(problem, &scheduler->clock);
+  return weft_plan_clock_summarise(problem, &scheduler->clock);
 }
 
-struct weft_graph_rule weft_graph_classic_rule(const struct weft_graph_problem *problem,
-                                               uint32_t stage) {
+struct weft_list_rule weft_list_rule_classic(const struct weft_problem *problem, uint32_t stage) {
   assert(stage < problem->stage_count);
   const uint32_t m = problem->microbatch_count, height = problem->height[stage];
   const uint32_t cap = height < m ? height + 1 : m;
-  return (struct weft_graph_rule){.warmup = cap,
-                                  .cap = cap,
-                                  .w_overrun = problem->stages[stage].w,
-                                  .f_delay = problem->stages[stage].f,
-                                  .whole_to = problem->may_split ? 0 : m};
+  return (struct weft_list_rule){.warmup = cap,
+                                 .cap = cap,
+                                 .w_overrun = problem->stages[stage].w,
+                                 .f_delay = problem->stages[stage].f,
+                                 .whole_to = problem->may_split ? 0 : m};
 }
 
 /* ---- One microbatch after the other ---- */
 
-static void append(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                   struct weft_graph_order *order, uint32_t op) {
-  const uint32_t rank = problem->stages[op / WEFT_GRAPH_KINDS].rank;
-  weft_graph_advance(problem, clock, op, !problem->may_split, clock->time[rank]);
+static void append(const struct weft_problem *problem, struct weft_plan_clock *clock,
+                   struct weft_order *order, uint32_t op) {
+  const uint32_t rank = problem->stages[op / WEFT_ORDER_KINDS].rank;
+  weft_plan_clock_advance(problem, clock, op, !problem->may_split, clock->time[rank]);
   order->ops[clock->at[rank]++] = op;
 }
 
 /* Of each a backward as soon as it can be: branches of the graph that share a rank then need not hold
  * their activations at the same time. */
-void weft_graph_serial(const struct weft_graph_problem *problem, struct weft_graph_clock *clock,
-                       struct weft_graph_order *order) {
+void weft_order_serial(const struct weft_problem *problem, struct weft_plan_clock *clock,
+                       struct weft_order *order) {
   assert(problem != NULL && clock != NULL && order->ops != NULL);
   const struct weft_graph *graph = problem->graph;
   const uint32_t n = problem->stage_count, m = problem->microbatch_count;
   uint32_t *missing = clock->scratch, *ready = clock->scratch + n; /* gradients; stages, a stack */
   memset(order->whole, !problem->may_split, (size_t)n * m);
-  weft_graph_clock_reset(problem, clock);
+  weft_plan_clock_reset(problem, clock);
   for (uint32_t k = 0; k < m; k++) {
     for (uint32_t s = 0; s < n; s++) {
       uint32_t count = 0;
       missing[s] = graph->gradient_in.begin[s + 1] - graph->gradient_in.begin[s];
-      append(problem, clock, order, s * WEFT_GRAPH_KINDS + WEFT_GRAPH_F);
+      append(problem, clock, order, s * WEFT_ORDER_KINDS + WEFT_KIND_F);
       if (problem->stages[s].trains && missing[s] == 0) {
         ready[count++] = s;
       }
       while (count > 0) {
         const uint32_t t = ready[--count];
-        append(problem, clock, order, t * WEFT_GRAPH_KINDS + WEFT_GRAPH_D);
-        append(problem, clock, order, t * WEFT_GRAPH_KINDS + WEFT_GRAPH_W);
+        append(problem, clock, order, t * WEFT_ORDER_KINDS + WEFT_KIND_I);
+        append(problem, clock, order, t * WEFT_ORDER_KINDS + WEFT_KIND_W);
         for (uint32_t e = graph->gradient_out.begin[t]; e < graph->gradient_out.begin[t + 1]; e++) {
           const uint32_t from = graph->edges[graph->gradient_out.edges[e]].from;
           if (--missing[from] == 0) {

@@ -1,5 +1,5 @@
 /* Converts a placement and its costs into the planner's integers. */
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -65,7 +65,7 @@ static enum weft_status check_shape(const struct weft_shape *shape,
 
 /* ---- Memory ---- */
 
-static double size_sum(const struct weft_problem *problem, const struct weft_costs *costs) {
+static double size_sum(const struct weft_chain *problem, const struct weft_costs *costs) {
   double sum = 1;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_stage_costs *stage = weft_costs_of(costs, s);
@@ -75,7 +75,7 @@ static double size_sum(const struct weft_problem *problem, const struct weft_cos
   return sum;
 }
 
-static const struct weft_stage_costs *costs_at(const struct weft_problem *problem,
+static const struct weft_stage_costs *costs_at(const struct weft_chain *problem,
                                                const struct weft_costs *costs, uint32_t rank,
                                                uint32_t local_stage) {
   return weft_costs_of(costs, problem->stage_of[rank * problem->stages_per_rank + local_stage]);
@@ -83,7 +83,7 @@ static const struct weft_stage_costs *costs_at(const struct weft_problem *proble
 
 /* With one stage per rank, the limit can be reduced by its gradients: when they come, everything
  * that was held before is still held. */
-static bool counts_gradients(const struct weft_problem *problem) {
+static bool counts_gradients(const struct weft_chain *problem) {
   return problem->stages_per_rank > 1;
 }
 
@@ -92,8 +92,8 @@ static double late_gradients(const struct weft_stage_costs *stage) {
   return fmax(0, stage->gradients - stage->gradients_sharded);
 }
 
-double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
-                         uint32_t rank) {
+double weft_chain_kept(const struct weft_chain *problem, const struct weft_costs *costs,
+                       uint32_t rank) {
   assert(rank < problem->rank_count);
   double size = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
@@ -104,7 +104,7 @@ double weft_problem_kept(const struct weft_problem *problem, const struct weft_c
   return size;
 }
 
-int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t rank) {
+int64_t weft_chain_limit_at_end(const struct weft_chain *problem, uint32_t rank) {
   assert(rank < problem->rank_count);
   int64_t limit = problem->limit[rank];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
@@ -113,18 +113,18 @@ int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t r
   return limit;
 }
 
-static void set_limits(struct weft_problem *problem, const struct weft_costs *costs,
+static void set_limits(struct weft_chain *problem, const struct weft_costs *costs,
                        double memory_limit) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     /* plan_check.c has the same tolerance. */
-    const double left = memory_limit * (1 + 1e-9) - weft_problem_kept(problem, costs, r);
+    const double left = memory_limit * (1 + 1e-9) - weft_chain_kept(problem, costs, r);
     const double size = left * problem->sizes_per_unit;
     problem->limit[r] =
         size >= (double)problem->limit_max ? problem->limit_max : (int64_t)floor(size);
   }
 }
 
-static void set_sizes(struct weft_problem *problem, const struct weft_costs *costs) {
+static void set_sizes(struct weft_chain *problem, const struct weft_costs *costs) {
   const double sum = size_sum(problem, costs);
   problem->sizes_per_unit = fmin(SIZES_PER_UNIT, (double)(INT64_MAX / 8) / sum);
   problem->limit_max = (int64_t)(sum * problem->sizes_per_unit);
@@ -140,7 +140,7 @@ static void set_sizes(struct weft_problem *problem, const struct weft_costs *cos
 /* ---- Times ---- */
 
 /* Takes the simulator's ticks, so that both compute with the same numbers. */
-static enum weft_status set_times(struct weft_problem *problem, const struct weft_costs *costs,
+static enum weft_status set_times(struct weft_chain *problem, const struct weft_costs *costs,
                                   struct weft_error *error) {
   const struct weft_program like = {
       .rank_count = problem->rank_count,
@@ -166,7 +166,7 @@ static enum weft_status set_times(struct weft_problem *problem, const struct wef
 
 /* ---- The problem ---- */
 
-static void place_stages(struct weft_problem *problem, const struct weft_shape *shape) {
+static void place_stages(struct weft_chain *problem, const struct weft_shape *shape) {
   for (uint32_t r = 0; r < shape->ranks; r++) {
     for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
       const uint32_t stage = weft_shape_stage_of(shape, r, k);
@@ -177,7 +177,7 @@ static void place_stages(struct weft_problem *problem, const struct weft_shape *
   }
 }
 
-static enum weft_status fill(struct weft_problem *problem, const struct weft_shape *shape,
+static enum weft_status fill(struct weft_chain *problem, const struct weft_shape *shape,
                              const struct weft_costs *costs, double memory_limit,
                              struct weft_error *error) {
   struct weft_arena *arena = &problem->arena;
@@ -193,44 +193,43 @@ static enum weft_status fill(struct weft_problem *problem, const struct weft_sha
   return WEFT_OK;
 }
 
-enum weft_status weft_problem_init(struct weft_problem *problem,
-                                   const struct weft_allocator *allocator,
-                                   const struct weft_shape *shape, const struct weft_costs *costs,
-                                   const struct weft_search_request *request,
-                                   struct weft_error *error) {
+enum weft_status weft_chain_init(struct weft_chain *problem, const struct weft_allocator *allocator,
+                                 const struct weft_shape *shape, const struct weft_costs *costs,
+                                 const struct weft_search_request *request,
+                                 struct weft_error *error) {
   assert(shape != NULL && costs != NULL && request != NULL);
   const enum weft_plan_backward backward =
       backward_of(costs, request->whole_backward, request->uniform_backward);
   WEFT_TRY(check_shape(shape, backward, error));
-  *problem = (struct weft_problem){.allocator = allocator,
-                                   .arena = {.allocator = allocator},
-                                   .rank_count = shape->ranks,
-                                   .stage_count = shape->ranks * shape->stages_per_rank,
-                                   .stages_per_rank = shape->stages_per_rank,
-                                   .microbatch_count = shape->microbatches,
-                                   .length = (uint32_t)op_count(shape, backward),
-                                   .backward = backward,
-                                   .objective = request->objective,
-                                   .placement = shape->placement};
+  *problem = (struct weft_chain){.allocator = allocator,
+                                 .arena = {.allocator = allocator},
+                                 .rank_count = shape->ranks,
+                                 .stage_count = shape->ranks * shape->stages_per_rank,
+                                 .stages_per_rank = shape->stages_per_rank,
+                                 .microbatch_count = shape->microbatches,
+                                 .length = (uint32_t)op_count(shape, backward),
+                                 .backward = backward,
+                                 .objective = request->objective,
+                                 .placement = shape->placement};
   const enum weft_status status = fill(problem, shape, costs, request->memory_limit, error);
   if (status != WEFT_OK) {
-    weft_problem_finish(problem);
+    weft_chain_finish(problem);
   }
   return status;
 }
 
-void weft_problem_finish(struct weft_problem *problem) { weft_arena_finish(&problem->arena); }
+void weft_chain_finish(struct weft_chain *problem) { weft_arena_finish(&problem->arena); }
 
-struct weft_problem weft_problem_restrict(const struct weft_problem *problem,
-                                          enum weft_plan_backward backward) {
+struct weft_chain weft_chain_restrict(const struct weft_chain *problem,
+                                      enum weft_plan_backward backward) {
   assert(problem->backward == WEFT_BACKWARD_MIXED);
-  struct weft_problem view = *problem;
+  struct weft_chain view = *problem;
   view.backward = backward;
   view.length = problem->length / 3 * (backward == WEFT_BACKWARD_WHOLE ? 2 : 3);
   return view;
 }
 
-int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next) {
+int64_t weft_chain_hop(const struct weft_chain *problem, uint32_t stage, uint32_t next) {
   assert(stage < problem->stage_count && next < problem->stage_count);
   return problem->stages[stage].rank == problem->stages[next].rank
              ? 0

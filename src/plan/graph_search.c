@@ -9,26 +9,26 @@
 
 #include <weft/gen.h>
 
-#include "plan/graph/graph_chain.h"
-#include "plan/graph/graph_placement.h"
-#include "plan/graph/graph_problem.h"
+#include "plan/construct/longest_chain.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
+#include "plan/layout/placements.h"
 #include "plan/plan_check.h"
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 /* One placement with its best order. Where backwards are all whole or all split, each placement is
  * tried with both. */
 struct attempt {
-  const struct weft_graph_placement *placement;
+  const struct weft_plan_placement *placement;
   bool whole_backward;
   struct weft_costs *costs; /* of the stages, as their ranks execute them; owned */
   double all_reduce;        /* part of the objective, in the unit of the costs */
-  struct weft_graph_problem problem;
-  struct weft_graph_incumbent incumbent;
-  struct weft_graph_chain chain;
+  struct weft_problem problem;
+  struct weft_incumbent incumbent;
+  struct weft_longest_chain chain;
   bool sought_chain;
   bool dropped; /* others are more promising */
 };
@@ -36,14 +36,14 @@ struct attempt {
 /* More than the tolerance of plan_check.c, and the rounding of a sum over all stages. */
 #define MEMORY_SLACK 1e-8
 
-enum { ATTEMPTS_MAX = 2 * WEFT_GRAPH_PLACEMENTS_MAX };
+enum { ATTEMPTS_MAX = 2 * WEFT_PLAN_PLACEMENTS_MAX };
 
 struct graph_search {
   const struct weft_allocator *allocator;
   const struct weft_search_request *request;
   struct weft_search_control control;
   struct weft_arena arena;
-  struct weft_graph_placement placements[WEFT_GRAPH_PLACEMENTS_MAX];
+  struct weft_plan_placement placements[WEFT_PLAN_PLACEMENTS_MAX];
   uint32_t placement_count;
   struct attempt attempts[ATTEMPTS_MAX];
   uint32_t attempt_count;
@@ -54,7 +54,7 @@ struct graph_search {
 };
 
 static double in_units(const struct attempt *attempt, int64_t ticks) {
-  return ticks == WEFT_GRAPH_NEVER
+  return ticks == WEFT_NEVER
              ? INFINITY
              : (double)ticks / attempt->problem.ticks_per_unit + attempt->all_reduce;
 }
@@ -109,26 +109,26 @@ static double all_reduce_of(const struct weft_search_request *request, const uin
 }
 
 static enum weft_status add_attempt(struct graph_search *search,
-                                    const struct weft_graph_placement *placement,
+                                    const struct weft_plan_placement *placement,
                                     bool whole_backward, struct weft_error *error) {
   assert(search->attempt_count < ATTEMPTS_MAX);
   struct attempt *attempt = &search->attempts[search->attempt_count];
-  struct weft_graph_problem *problem = &attempt->problem;
+  struct weft_problem *problem = &attempt->problem;
   struct weft_search_request own = *search->request;
   int64_t bound;
   double *sums = weft_arena_allocate(&search->arena, own.ranks, sizeof *sums);
   WEFT_TRY(weft_arena_status(&search->arena, error));
-  WEFT_TRY(weft_graph_check(search->request, placement->rank_of, error));
+  WEFT_TRY(weft_problem_check(search->request, placement->rank_of, error));
   WEFT_TRY(make_costs(search, placement->rank_of, &attempt->costs, error));
   search->attempt_count++;
   own.costs = attempt->costs;
   own.whole_backward = attempt->whole_backward = whole_backward;
-  WEFT_TRY(weft_graph_problem_init(problem, search->allocator, &own, placement->rank_of, error));
+  WEFT_TRY(weft_problem_init(problem, search->allocator, &own, placement->rank_of, error));
   problem->control = &search->control;
   attempt->placement = placement;
   attempt->all_reduce = all_reduce_of(search->request, placement->rank_of, sums);
-  WEFT_TRY(weft_graph_bound(problem, &bound, error));
-  return weft_graph_incumbent_init(&attempt->incumbent, problem, bound, error);
+  WEFT_TRY(weft_problem_bound(problem, &bound, error));
+  return weft_incumbent_init(&attempt->incumbent, problem, bound, error);
 }
 
 /* What no placement at all can beat: all stages on one rank, which is as fast as the fastest, so that
@@ -136,7 +136,7 @@ static enum weft_status add_attempt(struct graph_search *search,
 static enum weft_status find_bound_of(struct graph_search *search, bool whole_backward,
                                       struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  struct weft_graph_problem problem;
+  struct weft_problem problem;
   struct weft_search_request own = *request;
   own.whole_backward = whole_backward;
   struct weft_costs *costs = NULL;
@@ -154,13 +154,12 @@ static enum weft_status find_bound_of(struct graph_search *search, bool whole_ba
   WEFT_TRY(make_costs(&like, rank_of, &costs, error));
   own.costs = costs;
   own.memory_limit = INFINITY;
-  enum weft_status status =
-      weft_graph_problem_init(&problem, search->allocator, &own, rank_of, error);
+  enum weft_status status = weft_problem_init(&problem, search->allocator, &own, rank_of, error);
   if (status == WEFT_OK) {
     int64_t bound;
-    status = weft_graph_open_bound(&problem, request->ranks, speeds * fastest, &bound, error);
+    status = weft_problem_open_bound(&problem, request->ranks, speeds * fastest, &bound, error);
     search->open = status == WEFT_OK ? (double)bound / problem.ticks_per_unit : 0;
-    weft_graph_problem_finish(&problem);
+    weft_problem_finish(&problem);
   }
   weft_costs_destroy(costs);
   for (uint32_t s = 0; s < n && request->replicas > 1; s++) {
@@ -222,8 +221,8 @@ static enum weft_status add_placement(struct graph_search *search, uint32_t n,
 }
 
 static enum weft_status add_attempts(struct graph_search *search, struct weft_error *error) {
-  WEFT_TRY(weft_graph_placements(search->request, &search->arena, search->placements,
-                                 &search->placement_count, error));
+  WEFT_TRY(weft_plan_placements(search->request, &search->arena, search->placements,
+                                &search->placement_count, error));
   for (uint32_t n = 0; n < search->placement_count; n++) {
     WEFT_TRY(add_placement(search, n, error));
   }
@@ -241,9 +240,9 @@ static void choose_best(struct graph_search *search) {
 
 static void search_finish(struct graph_search *search) {
   for (uint32_t n = 0; n < search->attempt_count; n++) {
-    weft_graph_incumbent_finish(&search->attempts[n].incumbent);
-    weft_graph_chain_finish(&search->attempts[n].chain);
-    weft_graph_problem_finish(&search->attempts[n].problem);
+    weft_incumbent_finish(&search->attempts[n].incumbent);
+    weft_longest_chain_finish(&search->attempts[n].chain);
+    weft_problem_finish(&search->attempts[n].problem);
     weft_costs_destroy(search->attempts[n].costs);
   }
   weft_arena_finish(&search->arena);
@@ -253,61 +252,60 @@ static void search_finish(struct graph_search *search) {
 
 /* Scratch for an order of any placement: they have the same ops. */
 struct trial {
-  struct weft_graph_scheduler scheduler;
-  struct weft_graph_clock clock; /* the scheduler's */
-  struct weft_graph_order order;
-  struct weft_graph_rule *rules; /* [stage] */
+  struct weft_rule_scheduler scheduler;
+  struct weft_plan_clock clock; /* the scheduler's */
+  struct weft_order order;
+  struct weft_list_rule *rules; /* [stage] */
 };
 
-static enum weft_status make_trial(const struct weft_graph_problem *problem,
-                                   struct weft_arena *arena, struct trial *trial,
-                                   struct weft_error *error) {
+static enum weft_status make_trial(const struct weft_problem *problem, struct weft_arena *arena,
+                                   struct trial *trial, struct weft_error *error) {
   const size_t flags = (size_t)problem->stage_count * problem->microbatch_count;
-  trial->order.ops = weft_arena_allocate(arena, weft_graph_op_count(problem), sizeof(uint32_t));
+  trial->order.ops = weft_arena_allocate(arena, weft_problem_op_count(problem), sizeof(uint32_t));
   trial->order.whole = weft_arena_allocate(arena, flags, 1);
   trial->rules = weft_arena_allocate(arena, problem->stage_count, sizeof *trial->rules);
-  WEFT_TRY(weft_graph_scheduler_init(&trial->scheduler, problem, arena, error));
+  WEFT_TRY(weft_rule_scheduler_init(&trial->scheduler, problem, arena, error));
   trial->clock = trial->scheduler.clock;
   return weft_arena_status(arena, error);
 }
 
 static void consider(struct attempt *attempt, struct trial *trial) {
   attempt->incumbent.evaluated++;
-  if (weft_graph_fits(&attempt->problem, &trial->order, trial->clock.done)) {
-    const int64_t value = weft_graph_evaluate(&attempt->problem, &trial->clock, &trial->order);
-    weft_graph_incumbent_offer(&attempt->incumbent, &trial->order, value, WEFT_GRAPH_NEVER);
+  if (weft_order_fits(&attempt->problem, &trial->order, trial->clock.done)) {
+    const int64_t value = weft_order_evaluate(&attempt->problem, &trial->clock, &trial->order);
+    weft_incumbent_offer(&attempt->incumbent, &trial->order, value, WEFT_NEVER);
   }
 }
 
 /* As 1F1B, with W where a rank would be idle. False: it does not fit, and there is no order. */
 static bool schedule(const struct attempt *attempt, struct trial *trial) {
-  const struct weft_graph_problem *problem = &attempt->problem;
+  const struct weft_problem *problem = &attempt->problem;
   uint64_t work = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    trial->rules[s] = weft_graph_classic_rule(problem, s);
+    trial->rules[s] = weft_list_rule_classic(problem, s);
   }
-  return weft_graph_schedule(problem, &trial->scheduler, trial->rules, WEFT_GRAPH_NEVER,
-                             &trial->order, &work) != WEFT_GRAPH_NEVER;
+  return weft_rule_schedule(problem, &trial->scheduler, trial->rules, WEFT_NEVER, &trial->order,
+                            &work) != WEFT_NEVER;
 }
 
 /* An order that fits, if one is found: of one microbatch after the other some always does, unless
  * gradients come late, or branches share a rank. */
 static enum weft_status begin(struct attempt *attempt, struct trial *trial,
                               struct weft_error *error) {
-  const struct weft_graph_incumbent *incumbent = &attempt->incumbent;
+  const struct weft_incumbent *incumbent = &attempt->incumbent;
   if (schedule(attempt, trial)) {
     consider(attempt, trial);
   }
-  if (incumbent->value == WEFT_GRAPH_NEVER) {
-    weft_graph_serial(&attempt->problem, &trial->clock, &trial->order);
+  if (incumbent->value == WEFT_NEVER) {
+    weft_order_serial(&attempt->problem, &trial->clock, &trial->order);
     consider(attempt, trial);
   }
-  if (incumbent->value == WEFT_GRAPH_NEVER) {
+  if (incumbent->value == WEFT_NEVER) {
     bool found;
-    WEFT_TRY(weft_graph_fit(&attempt->problem, &trial->order, &found, error));
+    WEFT_TRY(weft_problem_fit(&attempt->problem, &trial->order, &found, error));
     if (found) {
       consider(attempt, trial);
-      assert(incumbent->value != WEFT_GRAPH_NEVER);
+      assert(incumbent->value != WEFT_NEVER);
     }
   }
   return WEFT_OK;
@@ -321,7 +319,7 @@ static enum weft_status begin(struct attempt *attempt, struct trial *trial,
 enum { PLACE_WORK = 4000, PLACE_OP_WORK = 2, PLACE_BOUND_WORK = 4 };
 
 static enum weft_status bound_on(const struct graph_search *search,
-                                 const struct weft_graph_placement *placement, double *bound,
+                                 const struct weft_plan_placement *placement, double *bound,
                                  struct weft_error *error) {
   struct graph_search own = {.allocator = search->allocator,
                              .request = search->request,
@@ -349,9 +347,9 @@ static bool change(uint32_t *rank_of, uint32_t stage, uint32_t way, uint32_t ran
  * memory is short, and take less time than orders. */
 static enum weft_status place_locally(struct graph_search *search, uint32_t *rank_of,
                                       struct weft_error *error) {
-  const struct weft_graph_problem *problem = &search->best->problem;
+  const struct weft_problem *problem = &search->best->problem;
   const uint32_t n = problem->stage_count, p = problem->rank_count;
-  const double cost = (double)PLACE_WORK + (double)PLACE_OP_WORK * weft_graph_op_count(problem) +
+  const double cost = (double)PLACE_WORK + (double)PLACE_OP_WORK * weft_problem_op_count(problem) +
                       (double)PLACE_BOUND_WORK * n * (n + problem->graph->edge_count);
   uint32_t *next = weft_arena_allocate(&search->arena, n, sizeof *next);
   double least = bound_of(search->best), left = PLACING_WORK;
@@ -370,7 +368,7 @@ static enum weft_status place_locally(struct graph_search *search, uint32_t *ran
       if (left < 0 || least <= search->open || weft_search_control_poll(&search->control)) {
         return WEFT_OK;
       }
-      WEFT_TRY(bound_on(search, &(struct weft_graph_placement){.rank_of = next}, &bound, error));
+      WEFT_TRY(bound_on(search, &(struct weft_plan_placement){.rank_of = next}, &bound, error));
       if (bound < least) {
         least = bound;
         memcpy(rank_of, next, n * sizeof *rank_of);
@@ -385,8 +383,8 @@ static enum weft_status place_locally(struct graph_search *search, uint32_t *ran
 /* One more attempt, unless that placement is there already. */
 static enum weft_status add_local(struct graph_search *search, struct trial *trial,
                                   struct weft_error *error) {
-  assert(search->placement_count < WEFT_GRAPH_PLACEMENTS_MAX);
-  struct weft_graph_placement *local = &search->placements[search->placement_count];
+  assert(search->placement_count < WEFT_PLAN_PLACEMENTS_MAX);
+  struct weft_plan_placement *local = &search->placements[search->placement_count];
   const size_t size = search->request->graph->stage_count * sizeof *local->rank_of;
   WEFT_TRY(place_locally(search, local->rank_of, error));
   for (uint32_t n = 0; n < search->placement_count; n++) {
@@ -426,11 +424,11 @@ static enum weft_status find_chain(const struct graph_search *search, struct att
     return WEFT_OK;
   }
   attempt->sought_chain = true;
-  return weft_graph_chain_init(&attempt->chain, &attempt->problem, error);
+  return weft_longest_chain_init(&attempt->chain, &attempt->problem, error);
 }
 
 /* Share of a task for the chain: for its bound, and for its orders if they are the graph's. */
-static double chain_share(const struct weft_graph_chain *chain) {
+static double chain_share(const struct weft_longest_chain *chain) {
   return !chain->exists ? 0 : chain->has_all ? 0.6 : 0.3;
 }
 
@@ -438,16 +436,16 @@ static double chain_share(const struct weft_graph_chain *chain) {
 static enum weft_status improve_chain(struct graph_search *search, struct attempt *attempt,
                                       const struct weft_worker_task *task,
                                       struct weft_error *error) {
-  struct weft_graph_chain *chain = &attempt->chain;
+  struct weft_longest_chain *chain = &attempt->chain;
   if (task->work == 0 || search->control.budget < 0 ||
-      weft_graph_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_incumbent_is_optimal(&attempt->incumbent) ||
       weft_search_control_is_cancelled(&search->control)) {
     return WEFT_OK;
   }
   WEFT_TRY(
-      weft_graph_chain_improve(chain, attempt->incumbent.value, task, &search->control, error));
+      weft_longest_chain_improve(chain, attempt->incumbent.value, task, &search->control, error));
   attempt->incumbent.bound = weft_max(attempt->incumbent.bound, chain->incumbent.bound);
-  if (weft_graph_chain_order(chain, &attempt->problem, &search->trial->order)) {
+  if (weft_longest_chain_order(chain, &attempt->problem, &search->trial->order)) {
     consider(attempt, search->trial);
   }
   return WEFT_OK;
@@ -462,8 +460,8 @@ static enum weft_status improve(struct graph_search *search, struct attempt *att
   struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
                                   .seed = request->seed + (uint64_t)above * SEEDS,
                                   .work = (uint64_t)(1e9 * effort)};
-  if (attempt->incumbent.value == WEFT_GRAPH_NEVER || search->control.budget < 0 ||
-      weft_graph_incumbent_is_optimal(&attempt->incumbent) ||
+  if (attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
+      weft_incumbent_is_optimal(&attempt->incumbent) ||
       weft_search_control_is_cancelled(&search->control)) {
     return WEFT_OK;
   }
@@ -538,7 +536,7 @@ static enum weft_status climb(struct graph_search *search, struct weft_error *er
   struct attempt *list[ATTEMPTS_MAX];
   double left =
       request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_RUNGS * request->effort;
-  const double least = (double)OP_WORK * weft_graph_op_count(&search->attempts[0].problem);
+  const double least = (double)OP_WORK * weft_problem_op_count(&search->attempts[0].problem);
   while (search->rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(search->rung) < least) {
     search->rung++;
   }
@@ -560,29 +558,29 @@ static enum weft_status find_need(struct graph_search *search, const struct atte
                                   struct weft_error *error) {
   /* With a limit of 0 for all memory, what exceeds it is what is needed. */
   struct weft_search_request starved = *search->request;
-  struct weft_graph_problem problem;
-  struct weft_graph_least least;
+  struct weft_problem problem;
+  struct weft_problem_least least;
   starved.costs = attempt->costs;
   starved.whole_backward = attempt->whole_backward;
   starved.memory_limit = 0;
-  WEFT_TRY(weft_graph_problem_init(&problem, search->allocator, &starved,
-                                   attempt->placement->rank_of, error));
+  WEFT_TRY(
+      weft_problem_init(&problem, search->allocator, &starved, attempt->placement->rank_of, error));
   problem.control = &search->control; /* then the least is not known */
-  const enum weft_status status = weft_graph_least(&problem, &least, error);
+  const enum weft_status status = weft_problem_least(&problem, &least, error);
   if (status < 0) {
-    weft_graph_problem_finish(&problem);
+    weft_problem_finish(&problem);
     return status;
   }
   int64_t enough = least.excess;
-  weft_graph_serial(&problem, &trial->clock, &trial->order);
+  weft_order_serial(&problem, &trial->clock, &trial->order);
   for (uint32_t r = 0; r < problem.rank_count && !least.is_exact; r++) {
     const int64_t own =
-        weft_graph_peak(&problem, &trial->order, r, trial->clock.done) - problem.limit[r];
+        weft_order_peak(&problem, &trial->order, r, trial->clock.done) - problem.limit[r];
     enough = own > enough ? own : enough;
   }
   *need = (struct weft_memory_need){(double)least.excess / problem.sizes_per_unit,
                                     (double)enough / problem.sizes_per_unit};
-  weft_graph_problem_finish(&problem);
+  weft_problem_finish(&problem);
   return WEFT_OK;
 }
 
@@ -629,10 +627,10 @@ static enum weft_status explain_memory(struct graph_search *search, struct trial
 
 static double peak_of(const struct attempt *attempt, uint32_t *done) {
   const struct weft_costs *costs = attempt->costs;
-  const struct weft_graph_problem *problem = &attempt->problem;
+  const struct weft_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own = (double)weft_graph_peak(problem, &attempt->incumbent.best, r, done) /
+    double own = (double)weft_order_peak(problem, &attempt->incumbent.best, r, done) /
                  problem->sizes_per_unit;
     for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
       const struct weft_stage_costs *stage = weft_costs_of(costs, problem->stage_of[k]);
@@ -652,7 +650,7 @@ static enum weft_status fill_answer(struct graph_search *search, struct weft_sea
     return weft_fail_memory(error, n * sizeof *answer->stage_ranks);
   }
   memcpy(answer->stage_ranks, best->placement->rank_of, n * sizeof *answer->stage_ranks);
-  WEFT_TRY(weft_graph_order_table(&best->problem, &best->incumbent.best, &answer->table, error));
+  WEFT_TRY(weft_order_table(&best->problem, &best->incumbent.best, &answer->table, error));
   const int64_t begin = weft_clock_ns();
   const enum weft_status status = weft_plan_check(answer, search->request->memory_limit, error);
   answer->check_ns = (double)(weft_clock_ns() - begin);
@@ -668,7 +666,7 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
   if (answer == NULL) {
     return weft_fail_memory(error, sizeof *answer);
   }
-  const int64_t value = weft_graph_evaluate(&best->problem, &trial->clock, &best->incumbent.best);
+  const int64_t value = weft_order_evaluate(&best->problem, &trial->clock, &best->incumbent.best);
   assert(value == best->incumbent.value && value >= best->incumbent.bound);
   (void)value;
   const uint32_t n = best->problem.stage_count, p = best->problem.rank_count;

@@ -1,6 +1,6 @@
 /* Lower bounds for graphs, from facts that hold for every order. The text assumes a split backward; a
  * whole one is an I that takes the time of B, and a W of no time and no memory. As for chains
- * (bounds/bound.c), whose proofs these are where a rank has one stage.
+ * (bounds/chain_bound.c), whose proofs these are where a rank has one stage.
  *
  * way      the longest way of a microbatch through forwards, losses and backwards.
  * trip     the part of it from the start of F of a stage to the end of its I.
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/graph/graph_problem.h"
+#include "plan/problem/problem.h"
 
 /* Times in ticks, [stage]. */
 struct ways {
@@ -27,28 +27,27 @@ struct ways {
   int64_t *start;         /* scratch */
 };
 
-static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t sooner(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t hop(const struct weft_graph_problem *problem, uint32_t channel) {
+static int64_t hop(const struct weft_problem *problem, uint32_t channel) {
   return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
 }
 
 /* The least time until gradients are there, and until all of a backward is done. */
-static int64_t least_gradient(const struct weft_graph_problem *problem,
-                              const struct weft_graph_stage *stage) {
-  return !problem->may_split ? stage->b : problem->may_join ? sooner(stage->i, stage->b) : stage->i;
+static int64_t least_gradient(const struct weft_problem *problem,
+                              const struct weft_problem_stage *stage) {
+  return !problem->may_split ? stage->b
+         : problem->may_join ? weft_min(stage->i, stage->b)
+                             : stage->i;
 }
 
-static int64_t least_backward(const struct weft_graph_problem *problem,
-                              const struct weft_graph_stage *stage) {
+static int64_t least_backward(const struct weft_problem *problem,
+                              const struct weft_problem_stage *stage) {
   const int64_t split = stage->i + stage->w;
-  return !problem->may_split ? stage->b : problem->may_join ? sooner(split, stage->b) : split;
+  return !problem->may_split ? stage->b : problem->may_join ? weft_min(split, stage->b) : split;
 }
 
 /* The longest ways from the start of F of stage `from`, or from the beginning (WEFT_EDGE_NONE), to
  * the starts of forwards (into `forward`) and backwards (into `backward`); -1: there is none. */
-static void measure(const struct weft_graph_problem *problem, uint32_t from, int64_t *forward,
+static void measure(const struct weft_problem *problem, uint32_t from, int64_t *forward,
                     int64_t *backward) {
   const struct weft_graph *graph = problem->graph;
   const uint32_t first = from == WEFT_EDGE_NONE ? 0 : from;
@@ -58,56 +57,56 @@ static void measure(const struct weft_graph_problem *problem, uint32_t from, int
       const uint32_t e = graph->in.edges[n], other = graph->edges[e].from;
       if (other >= first && forward[other] >= 0) {
         forward[s] =
-            later(forward[s], forward[other] + problem->stages[other].f + hop(problem, 2 * e));
+            weft_max(forward[s], forward[other] + problem->stages[other].f + hop(problem, 2 * e));
       }
     }
   }
   for (uint32_t s = problem->stage_count; s-- > first;) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     backward[s] = forward[s] >= 0 && stage->trains ? forward[s] + stage->f : -1;
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_in.edges[n], other = graph->edges[e].to;
       if (backward[other] >= 0) {
-        backward[s] =
-            later(backward[s], backward[other] + least_gradient(problem, &problem->stages[other]) +
-                                   hop(problem, 2 * e + 1));
+        backward[s] = weft_max(backward[s], backward[other] +
+                                                least_gradient(problem, &problem->stages[other]) +
+                                                hop(problem, 2 * e + 1));
       }
     }
   }
 }
 
-static void measure_ends(const struct weft_graph_problem *problem, struct ways *ways) {
+static void measure_ends(const struct weft_problem *problem, struct ways *ways) {
   const struct weft_graph *graph = problem->graph;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     ways->from_backward[s] = stage->trains ? least_backward(problem, stage) : 0;
     for (uint32_t n = graph->gradient_out.begin[s]; n < graph->gradient_out.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_out.edges[n];
-      ways->from_backward[s] =
-          later(ways->from_backward[s], least_gradient(problem, stage) + hop(problem, 2 * e + 1) +
+      ways->from_backward[s] = weft_max(ways->from_backward[s],
+                                        least_gradient(problem, stage) + hop(problem, 2 * e + 1) +
                                             ways->from_backward[graph->edges[e].from]);
     }
   }
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     ways->from_forward[s] = stage->f + ways->from_backward[s];
     for (uint32_t n = graph->out.begin[s]; n < graph->out.begin[s + 1]; n++) {
       const uint32_t e = graph->out.edges[n];
       ways->from_forward[s] =
-          later(ways->from_forward[s],
-                stage->f + hop(problem, 2 * e) + ways->from_forward[graph->edges[e].to]);
+          weft_max(ways->from_forward[s],
+                   stage->f + hop(problem, 2 * e) + ways->from_forward[graph->edges[e].to]);
     }
   }
 }
 
 /* Takes stages x edges; for the largest graphs what F and backward take must do. */
-static void measure_round_trips(const struct weft_graph_problem *problem, struct ways *ways) {
+static void measure_round_trips(const struct weft_problem *problem, struct ways *ways) {
   enum { STEPS_MAX = 1 << 26 };
   const bool small =
       (uint64_t)problem->stage_count * (problem->graph->edge_count + problem->stage_count) <
       STEPS_MAX;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     int64_t way = stage->f;
     if (small && stage->trains) {
       measure(problem, s, ways->start, ways->round_trip + problem->stage_count);
@@ -119,58 +118,57 @@ static void measure_round_trips(const struct weft_graph_problem *problem, struct
 
 /* ---- One stage ---- */
 
-static bool spans(const struct weft_graph_problem *problem) {
+static bool spans(const struct weft_problem *problem) {
   return problem->objective == WEFT_OBJECTIVE_SPAN;
 }
 
 /* Time before the first op of a stage, in a makespan. */
-static int64_t opening(const struct weft_graph_problem *problem, const struct ways *ways,
-                       uint32_t s) {
+static int64_t opening(const struct weft_problem *problem, const struct ways *ways, uint32_t s) {
   return spans(problem) ? 0 : ways->to_forward[s];
 }
 
 /* What follows the start of a forward: in a makespan all, in a span its own backward. */
-static int64_t after_forward(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t after_forward(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t s) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   return !spans(problem)  ? ways->from_forward[s]
          : !stage->trains ? stage->f
                           : ways->round_trip[s] - least_gradient(problem, stage) +
                                 least_backward(problem, stage);
 }
 
-static int64_t after_backward(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t after_backward(const struct weft_problem *problem, const struct ways *ways,
                               uint32_t s) {
   return spans(problem) ? least_backward(problem, &problem->stages[s]) : ways->from_backward[s];
 }
 
-static int64_t least_weight(const struct weft_graph_problem *problem,
-                            const struct weft_graph_stage *stage) {
+static int64_t least_weight(const struct weft_problem *problem,
+                            const struct weft_problem_stage *stage) {
   return !problem->may_split ? 0
-         : problem->may_join ? sooner(stage->w, stage->b - least_gradient(problem, stage))
+         : problem->may_join ? weft_min(stage->w, stage->b - least_gradient(problem, stage))
                              : stage->w;
 }
 
-static int64_t least_after(const struct weft_graph_problem *problem,
-                           const struct weft_graph_stage *stage) {
+static int64_t least_after(const struct weft_problem *problem,
+                           const struct weft_problem_stage *stage) {
   return !problem->may_split ? 0
-         : problem->may_join ? sooner(stage->held, stage->held_after)
+         : problem->may_join ? weft_min(stage->held, stage->held_after)
                              : stage->held_after;
 }
 
 /* Microbatches of a stage that its rank can hold. */
-static int64_t most_held(const struct weft_graph_problem *problem, uint32_t s) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+static int64_t most_held(const struct weft_problem *problem, uint32_t s) {
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, limit = problem->limit[stage->rank];
-  return stage->held == 0 ? m : later(1, sooner(m, limit / stage->held));
+  return stage->held == 0 ? m : weft_max(1, weft_min(m, limit / stage->held));
 }
 
 /* With room for K microbatches, F of microbatch n + K starts after the backward of n has ended: the
  * trips of every K-th come one after the other, plus the F of those before the first, or the
  * backwards of those after the last. And all microbatches pass in single file. */
-static int64_t bound_of_stage(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t bound_of_stage(const struct weft_problem *problem, const struct ways *ways,
                               uint32_t s) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, begin = opening(problem, ways, s);
   const int64_t forward = after_forward(problem, ways, s);
   if (!stage->trains) {
@@ -180,16 +178,16 @@ static int64_t bound_of_stage(const struct weft_graph_problem *problem, const st
   const int64_t backward = trip - gradient + after_backward(problem, ways, s);
   const int64_t room = most_held(problem, s), rounds = (m - 1) / room + 1;
   const int64_t rest = m - 1 - (rounds - 1) * room;
-  int64_t bound = begin + later(forward + (m - 1) * stage->f, backward + (m - 1) * gradient);
-  bound = later(bound, begin + (rounds - 1) * trip +
-                           later(forward + rest * stage->f, backward + rest * gradient));
+  int64_t bound = begin + weft_max(forward + (m - 1) * stage->f, backward + (m - 1) * gradient);
+  bound = weft_max(bound, begin + (rounds - 1) * trip +
+                              weft_max(forward + rest * stage->f, backward + rest * gradient));
   if (!spans(problem)) { /* the backward may have to wait for more than its own forward's way */
-    bound = later(bound, ways->to_backward[s] + (m - 1) * gradient + ways->from_backward[s]);
+    bound = weft_max(bound, ways->to_backward[s] + (m - 1) * gradient + ways->from_backward[s]);
   }
   return bound;
 }
 
-static int64_t bound_of_edge(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t bound_of_edge(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t e) {
   const struct weft_edge *edge = &problem->graph->edges[e];
   const int64_t others = problem->microbatch_count - (int64_t)1;
@@ -200,10 +198,10 @@ static int64_t bound_of_edge(const struct weft_graph_problem *problem, const str
                   others * problem->occupancy[2 * e] + hop(problem, 2 * e) +
                   ways->from_forward[edge->to];
   if (edge->gradient) {
-    bound = later(bound, ways->to_backward[edge->to] +
-                             least_gradient(problem, &problem->stages[edge->to]) +
-                             others * problem->occupancy[2 * e + 1] + hop(problem, 2 * e + 1) +
-                             ways->from_backward[edge->from]);
+    bound = weft_max(bound, ways->to_backward[edge->to] +
+                                least_gradient(problem, &problem->stages[edge->to]) +
+                                others * problem->occupancy[2 * e + 1] + hop(problem, 2 * e + 1) +
+                                ways->from_backward[edge->from]);
   }
   return bound;
 }
@@ -218,33 +216,33 @@ static int64_t bound_of_edge(const struct weft_graph_problem *problem, const str
  * is part of neither, so it is added.
  * x = m: no I ends before, and y = 0. The first I ends a trip after the start, then m-1 I follow, and
  * all W. */
-static int64_t through_state(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t through_state(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t s, int64_t x, int64_t y) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, trip = ways->round_trip[s];
   const int64_t f = stage->f, i = least_gradient(problem, stage), w = least_weight(problem, stage);
   const int64_t closing = after_backward(problem, ways, s) - i;
   const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
   const int64_t after =
-      later(after_forward(problem, ways, s), f + x * i + later(closing, (x + y) * w));
+      weft_max(after_forward(problem, ways, s), f + x * i + weft_max(closing, (x + y) * w));
   if (x < m) {
-    const int64_t most = sooner(most_held(problem, s), m - 1);
-    return later(0, trip - i - most * f) + before + after;
+    const int64_t most = weft_min(most_held(problem, s), m - 1);
+    return weft_max(0, trip - i - most * f) + before + after;
   }
-  return later(before + after, trip + (m - 1) * i + later(closing, m * w));
+  return weft_max(before + after, trip + (m - 1) * i + weft_max(closing, m * w));
 }
 
 /* The minimum over the states that fit: x whole and y partial activations within the limit. A larger
  * y never takes longer. */
-static int64_t through_stage(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t through_stage(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t s) {
-  const struct weft_graph_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, size = least_after(problem, stage);
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x <= most_held(problem, s); x++) {
     const int64_t room = problem->limit[stage->rank] - x * stage->held;
-    const int64_t y = room < 0 ? 0 : size == 0 ? m - x : sooner(m - x, room / size);
-    least = sooner(least, through_state(problem, ways, s, x, y));
+    const int64_t y = room < 0 ? 0 : size == 0 ? m - x : weft_min(m - x, room / size);
+    least = weft_min(least, through_state(problem, ways, s, x, y));
   }
   return opening(problem, ways, s) + least;
 }
@@ -294,9 +292,9 @@ struct load {
   double held;                         /* all activations together */
 };
 
-static void describe(const struct weft_graph_problem *problem, const struct ways *ways,
-                     uint32_t rank, struct load *load) {
-  const int64_t m = problem->microbatch_count, limit = later(0, problem->limit[rank]);
+static void describe(const struct weft_problem *problem, const struct ways *ways, uint32_t rank,
+                     struct load *load) {
+  const int64_t m = problem->microbatch_count, limit = weft_max(0, problem->limit[rank]);
   struct item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
   uint32_t count = 0;
   int64_t all_forwards = 0, all_left = 0, all_weights = 0, last_frozen = INT64_MAX;
@@ -306,12 +304,12 @@ static void describe(const struct weft_graph_problem *problem, const struct ways
                         .last_backward = INT64_MAX};
   for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
     const uint32_t s = problem->stage_of[k];
-    const struct weft_graph_stage *stage = &problem->stages[s];
-    load->head = sooner(load->head, opening(problem, ways, s));
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    load->head = weft_min(load->head, opening(problem, ways, s));
     load->work += m * stage->f;
     if (!stage->trains) {
       load->frozen += m * stage->f;
-      last_frozen = sooner(last_frozen, after_forward(problem, ways, s) - stage->f);
+      last_frozen = weft_min(last_frozen, after_forward(problem, ways, s) - stage->f);
       continue;
     }
     const int64_t back = least_backward(problem, stage), w = least_weight(problem, stage);
@@ -320,9 +318,9 @@ static void describe(const struct weft_graph_problem *problem, const struct ways
     all_forwards += m * stage->f;
     all_left += m * back;
     all_weights += m * w;
-    load->last_forward = sooner(load->last_forward, after_forward(problem, ways, s) - stage->f);
-    load->last_backward = sooner(load->last_backward, after_backward(problem, ways, s) - back);
-    load->first_backward = sooner(
+    load->last_forward = weft_min(load->last_forward, after_forward(problem, ways, s) - stage->f);
+    load->last_backward = weft_min(load->last_backward, after_backward(problem, ways, s) - back);
+    load->first_backward = weft_min(
         load->first_backward, spans(problem) ? ways->round_trip[s] - least_gradient(problem, stage)
                                              : ways->to_backward[s]);
     if (count < ITEMS_MAX) {
@@ -334,9 +332,9 @@ static void describe(const struct weft_graph_problem *problem, const struct ways
     count++;
   }
   if (count <= ITEMS_MAX) {
-    all_forwards = sooner(all_forwards, most_value(forwards, count, m, limit));
-    all_left = sooner(all_left, most_value(left, 2 * count, m, limit));
-    all_weights = sooner(all_weights, most_value(weights, count, m, limit));
+    all_forwards = weft_min(all_forwards, most_value(forwards, count, m, limit));
+    all_left = weft_min(all_left, most_value(left, 2 * count, m, limit));
+    all_weights = weft_min(all_weights, most_value(weights, count, m, limit));
   }
   load->last_forward = count == 0 ? last_frozen : load->last_forward;
   load->forwards = all_forwards + load->frozen;
@@ -349,7 +347,7 @@ static void describe(const struct weft_graph_problem *problem, const struct ways
  * memory; all else but frozen forwards was before. If not all activations fit together, some
  * backward was before that, and so was the idle time. When its last backward starts, only W are left,
  * which are in the memory, too. */
-static int64_t through_rank(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t through_rank(const struct weft_problem *problem, const struct ways *ways,
                             uint32_t rank) {
   struct load load;
   describe(problem, ways, rank, &load);
@@ -359,12 +357,12 @@ static int64_t through_rank(const struct weft_graph_problem *problem, const stru
   if (load.first_backward == INT64_MAX) { /* only frozen stages */
     return load.head + load.work + load.last_forward;
   }
-  const int64_t head = load.head + later(0, load.first_backward - load.head - load.forwards);
+  const int64_t head = load.head + weft_max(0, load.first_backward - load.head - load.forwards);
   const bool apart = load.held > (double)problem->limit[rank] * (1 + 1e-9);
   const int64_t done = load.work - load.frozen;
   const int64_t last_forward = (apart ? head : load.head) + done - load.left + load.last_forward;
   const int64_t last_backward = head + done - load.weights + load.last_backward;
-  return later(head + load.work, later(last_forward, last_backward));
+  return weft_max(head + load.work, weft_max(last_forward, last_backward));
 }
 
 /* ---- Memory over time ---- */
@@ -372,14 +370,14 @@ static int64_t through_rank(const struct weft_graph_problem *problem, const stru
 /* Each microbatch occupies memory for a trip at each stage, and for W. The sum over time is at most
  * the limit times the duration. Activations that await a backward are multiples of a size that
  * divides all of them, and so is what they take of the limit. */
-static int64_t bound_of_memory(const struct weft_graph_problem *problem, const struct ways *ways,
+static int64_t bound_of_memory(const struct weft_problem *problem, const struct ways *ways,
                                uint32_t rank) {
   double sum = 0, after = 0;
   int64_t divisor = 0;
   const int64_t limit = problem->limit[rank];
   for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
     const uint32_t s = problem->stage_of[k];
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     if (stage->trains) {
       sum += (double)stage->held * (double)ways->round_trip[s];
       after += (double)least_after(problem, stage) * (double)least_weight(problem, stage);
@@ -402,7 +400,7 @@ static int64_t bound_of_memory(const struct weft_graph_problem *problem, const s
 
 /* ---- First backwards ---- */
 
-static bool has_one_stage(const struct weft_graph_problem *problem, uint32_t rank) {
+static bool has_one_stage(const struct weft_problem *problem, uint32_t rank) {
   return problem->first_of[rank + 1] - problem->first_of[rank] == 1;
 }
 
@@ -410,16 +408,16 @@ static bool has_one_stage(const struct weft_graph_problem *problem, uint32_t ran
  * them, so that the first gradient arrives within D after the last; that gradient then waits for the
  * n-th F to end, and reaches the stages before that much later (bounds/bound_cascade.c). Ranks with
  * several stages are taken to wait for nothing else. */
-static bool is_refuted(const struct weft_graph_problem *problem, const struct ways *ways,
-                       int64_t target, int64_t *ends) {
+static bool is_refuted(const struct weft_problem *problem, const struct ways *ways, int64_t target,
+                       int64_t *ends) {
   const struct weft_graph *graph = problem->graph;
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     int64_t starts = stage->f; /* the first backward, after the start of the first F */
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_in.edges[n];
-      starts = later(starts, stage->f + hop(problem, 2 * e) + ends[graph->edges[e].to] +
-                                 hop(problem, 2 * e + 1));
+      starts = weft_max(starts, stage->f + hop(problem, 2 * e) + ends[graph->edges[e].to] +
+                                    hop(problem, 2 * e + 1));
     }
     if (stage->trains && has_one_stage(problem, stage->rank)) {
       const int64_t idle = target - opening(problem, ways, s) -
@@ -431,22 +429,23 @@ static bool is_refuted(const struct weft_graph_problem *problem, const struct wa
       if (idle < 0 || 1 + more > most_held(problem, s)) {
         return true;
       }
-      starts = later(starts, (1 + more) * stage->f);
+      starts = weft_max(starts, (1 + more) * stage->f);
     }
     ends[s] = starts + least_gradient(problem, stage);
   }
   return false;
 }
 
-static int64_t bound_of_first_backwards(const struct weft_graph_problem *problem,
-                                        const struct ways *ways, int64_t bound, int64_t *scratch) {
+static int64_t bound_of_first_backwards(const struct weft_problem *problem, const struct ways *ways,
+                                        int64_t bound, int64_t *scratch) {
   if (!is_refuted(problem, ways, bound, scratch)) {
     return bound;
   }
   int64_t low = bound, high = bound; /* low is refuted */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
-    high = later(high, ways->to_forward[s] + ways->round_trip[s] +
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    high =
+        weft_max(high, ways->to_forward[s] + ways->round_trip[s] +
                            problem->microbatch_count * (stage->f + least_backward(problem, stage)));
   }
   if (is_refuted(problem, ways, high, scratch)) {
@@ -465,7 +464,7 @@ static int64_t bound_of_first_backwards(const struct weft_graph_problem *problem
 
 /* ---- The bound ---- */
 
-static enum weft_status ways_init(struct ways *ways, struct weft_graph_problem *problem,
+static enum weft_status ways_init(struct ways *ways, struct weft_problem *problem,
                                   struct weft_arena *arena, struct weft_error *error) {
   const uint32_t n = problem->stage_count;
   *ways = (struct ways){weft_arena_allocate(arena, n, sizeof(int64_t)),
@@ -482,19 +481,19 @@ static enum weft_status ways_init(struct ways *ways, struct weft_graph_problem *
   return WEFT_OK;
 }
 
-static int64_t bound_of_stages(const struct weft_graph_problem *problem, const struct ways *ways) {
+static int64_t bound_of_stages(const struct weft_problem *problem, const struct ways *ways) {
   int64_t bound = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    bound = later(bound, bound_of_stage(problem, ways, s));
+    bound = weft_max(bound, bound_of_stage(problem, ways, s));
   }
   for (uint32_t e = 0; e < problem->graph->edge_count; e++) {
-    bound = later(bound, bound_of_edge(problem, ways, e));
+    bound = weft_max(bound, bound_of_edge(problem, ways, e));
   }
   return bound;
 }
 
-enum weft_status weft_graph_bound(struct weft_graph_problem *problem, int64_t *bound,
-                                  struct weft_error *error) {
+enum weft_status weft_problem_bound(struct weft_problem *problem, int64_t *bound,
+                                    struct weft_error *error) {
   assert(problem->stage_count > 0);
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct ways ways;
@@ -502,10 +501,10 @@ enum weft_status weft_graph_bound(struct weft_graph_problem *problem, int64_t *b
   int64_t most = bound_of_stages(problem, &ways);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const uint32_t only = problem->stage_of[problem->first_of[r] % problem->stage_count];
-    most = later(most, through_rank(problem, &ways, r));
-    most = later(most, bound_of_memory(problem, &ways, r));
+    most = weft_max(most, through_rank(problem, &ways, r));
+    most = weft_max(most, bound_of_memory(problem, &ways, r));
     if (has_one_stage(problem, r) && problem->stages[only].trains) {
-      most = later(most, through_stage(problem, &ways, only));
+      most = weft_max(most, through_stage(problem, &ways, only));
     }
   }
   *bound = bound_of_first_backwards(problem, &ways, most, ways.start);
@@ -518,8 +517,8 @@ static int compare(const void *a, const void *b) {
 }
 
 /* Of the k * ranks + 1 stages with the most work, k + 1 are on one rank. */
-enum weft_status weft_graph_open_bound(struct weft_graph_problem *problem, uint32_t ranks,
-                                       double speeds, int64_t *bound, struct weft_error *error) {
+enum weft_status weft_problem_open_bound(struct weft_problem *problem, uint32_t ranks,
+                                         double speeds, int64_t *bound, struct weft_error *error) {
   assert(ranks > 0 && speeds > 0);
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct ways ways;
@@ -529,7 +528,7 @@ enum weft_status weft_graph_open_bound(struct weft_graph_problem *problem, uint3
   WEFT_TRY(ways_init(&ways, problem, &arena, error));
   int64_t most = bound_of_stages(problem, &ways);
   for (uint32_t s = 0; s < n; s++) {
-    const struct weft_graph_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     work[s] = problem->microbatch_count *
               (stage->f + (stage->trains ? least_backward(problem, stage) : 0));
     sum += (double)work[s];
@@ -540,8 +539,8 @@ enum weft_status weft_graph_open_bound(struct weft_graph_problem *problem, uint3
     for (uint64_t j = 0; j <= k; j++) {
       together += work[last - j];
     }
-    most = later(most, together);
+    most = weft_max(most, together);
   }
-  *bound = later(most, (int64_t)(sum / speeds * (1 - 1e-12)));
+  *bound = weft_max(most, (int64_t)(sum / speeds * (1 - 1e-12)));
   return WEFT_OK;
 }

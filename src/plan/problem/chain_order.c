@@ -1,5 +1,5 @@
 /* Orders: their memory, and conversion to and from tables. */
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static const enum weft_op op_of[] = {
 
 /* A walk along the sequence of a rank. */
 struct walk {
-  const struct weft_problem *problem;
+  const struct weft_chain *problem;
   const uint8_t *sequence;
   uint32_t counts[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS]; /* occurrences of each op so far */
   /* [local stage] position of the oldest backward that has not been followed by its W or NO_W */
@@ -23,12 +23,12 @@ struct walk {
 };
 
 /* The op whose occurrences number this one. */
-static uint32_t counted_as(const struct weft_problem *problem, uint8_t op) {
+static uint32_t counted_as(const struct weft_chain *problem, uint8_t op) {
   const enum weft_plan_op_kind kind = op % WEFT_KINDS;
-  return op - (uint32_t)kind + weft_problem_counted_as(problem, kind);
+  return op - (uint32_t)kind + weft_chain_counted_as(problem, kind);
 }
 
-static bool is_allowed(const struct weft_problem *problem, enum weft_plan_op_kind kind) {
+static bool is_allowed(const struct weft_chain *problem, enum weft_plan_op_kind kind) {
   switch (problem->backward) {
     case WEFT_BACKWARD_SPLIT: return kind <= WEFT_KIND_W;
     case WEFT_BACKWARD_WHOLE: return kind == WEFT_KIND_F || kind == WEFT_KIND_B;
@@ -44,7 +44,7 @@ static bool may_follow(const struct walk *walk, uint8_t op) {
     return false;
   }
   const uint32_t before = kind == WEFT_KIND_F ? walk->problem->microbatch_count
-                                              : walk->counts[first + weft_problem_needed_by(kind)];
+                                              : walk->counts[first + weft_chain_needed_by(kind)];
   return walk->counts[counted_as(walk->problem, op)] < before;
 }
 
@@ -65,8 +65,8 @@ static bool matches_backward(struct walk *walk, uint8_t op) {
 
 /* ---- Memory ---- */
 
-int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
-                           const uint8_t *sequence) {
+int64_t weft_chain_order_peak(const struct weft_chain *problem, uint32_t rank,
+                              const uint8_t *sequence) {
   assert(rank < problem->rank_count && sequence != NULL);
   struct walk walk = {.problem = problem, .sequence = sequence};
   int64_t held = 0, peak = 0;
@@ -76,11 +76,11 @@ int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
       return -1;
     }
     const uint32_t microbatch = walk.counts[counted_as(problem, op)]++;
-    const struct weft_problem_stage *stage =
+    const struct weft_chain_stage *stage =
         &problem->stages[problem->stage_of[rank * problem->stages_per_rank + op / WEFT_KINDS]];
-    held += weft_problem_gradients(stage, op % WEFT_KINDS, microbatch);
+    held += weft_chain_gradients(stage, op % WEFT_KINDS, microbatch);
     peak = held > peak ? held : peak;
-    held += weft_problem_change(stage, op % WEFT_KINDS);
+    held += weft_chain_change(stage, op % WEFT_KINDS);
     peak = held > peak ? held : peak;
   }
   return peak;
@@ -89,8 +89,8 @@ int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
 /* ---- Tables ---- */
 
 /* Returns the number of actions. */
-static uint32_t write_row(const struct weft_problem *problem, uint32_t rank,
-                          const uint8_t *sequence, struct weft_action *row) {
+static uint32_t write_row(const struct weft_chain *problem, uint32_t rank, const uint8_t *sequence,
+                          struct weft_action *row) {
   struct walk walk = {.problem = problem};
   uint32_t size = 0;
   for (uint32_t n = 0; n < problem->length; n++) {
@@ -106,11 +106,11 @@ static uint32_t write_row(const struct weft_problem *problem, uint32_t rank,
   return size;
 }
 
-enum weft_status weft_order_table(const struct weft_problem *problem,
-                                  const struct weft_order *order, struct weft_program **out,
-                                  struct weft_error *error) {
+enum weft_status weft_chain_order_table(const struct weft_chain *problem,
+                                        const struct weft_chain_order *order,
+                                        struct weft_program **out, struct weft_error *error) {
   assert(order->ops != NULL && out != NULL);
-  const size_t count = weft_problem_op_count(problem);
+  const size_t count = weft_chain_op_count(problem);
   struct weft_action *actions = weft_array_allocate(problem->allocator, count, sizeof *actions);
   uint64_t *sizes = weft_array_allocate(problem->allocator, problem->rank_count, sizeof *sizes);
   enum weft_status status;
@@ -119,7 +119,7 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
   } else {
     struct weft_action *row = actions;
     for (uint32_t r = 0; r < problem->rank_count; r++) {
-      sizes[r] = write_row(problem, r, weft_order_sequence(problem, order, r), row);
+      sizes[r] = write_row(problem, r, weft_chain_order_sequence(problem, order, r), row);
       row += sizes[r];
     }
     status =
@@ -197,7 +197,7 @@ static enum weft_plan_op_kind kind_of(enum weft_op op) {
 
 /* Appends the ops of an action to a sequence; false when it has none. */
 static bool read_action(struct writer *writer, uint32_t rank, const struct weft_action *action) {
-  const struct weft_problem *problem = writer->walk.problem;
+  const struct weft_chain *problem = writer->walk.problem;
   const enum weft_plan_op_kind kind = kind_of(action->op);
   if (kind == WEFT_KINDS || action->stage >= problem->stage_count ||
       problem->stages[action->stage].rank != rank) {
@@ -207,16 +207,15 @@ static bool read_action(struct writer *writer, uint32_t rank, const struct weft_
   const uint32_t *counts = writer->walk.counts + local_stage * (size_t)WEFT_KINDS;
   const bool splits = kind == WEFT_KIND_B && problem->backward == WEFT_BACKWARD_SPLIT;
   const enum weft_plan_op_kind counted =
-      splits ? WEFT_KIND_I : weft_problem_counted_as(problem, kind);
+      splits ? WEFT_KIND_I : weft_chain_counted_as(problem, kind);
   return action->microbatch == counts[counted] && convert(writer, local_stage, kind) &&
          (!splits || counts[WEFT_KIND_W] == action->microbatch + 1);
 }
 
 static bool is_ignored(enum weft_op op) { return op == WEFT_OP_IDLE || op == WEFT_OP_REDUCE_GRAD; }
 
-static enum weft_status read_row(const struct weft_problem *problem,
-                                 const struct weft_program *table, uint32_t rank, uint8_t *sequence,
-                                 struct weft_error *error) {
+static enum weft_status read_row(const struct weft_chain *problem, const struct weft_program *table,
+                                 uint32_t rank, uint8_t *sequence, struct weft_error *error) {
   struct writer writer = {.walk = {.problem = problem}};
   writer.sequence = sequence;
   for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
@@ -234,9 +233,9 @@ static enum weft_status read_row(const struct weft_problem *problem,
                          writer.size, problem->length);
 }
 
-enum weft_status weft_order_read(const struct weft_problem *problem,
-                                 const struct weft_program *table, struct weft_order *order,
-                                 struct weft_error *error) {
+enum weft_status weft_chain_order_read(const struct weft_chain *problem,
+                                       const struct weft_program *table,
+                                       struct weft_chain_order *order, struct weft_error *error) {
   assert(problem != NULL && table != NULL && order != NULL && order->ops != NULL);
   if (table->rank_count != problem->rank_count || table->stage_count != problem->stage_count ||
       table->microbatch_count != problem->microbatch_count) {
@@ -244,17 +243,18 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
   }
   enum weft_status status = WEFT_OK;
   for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
-    status = read_row(problem, table, r, weft_order_sequence(problem, order, r), error);
+    status = read_row(problem, table, r, weft_chain_order_sequence(problem, order, r), error);
   }
   return status;
 }
 
-void weft_order_convert(const struct weft_problem *from, const struct weft_order *order,
-                        const struct weft_problem *to, struct weft_order *out) {
+void weft_chain_order_convert(const struct weft_chain *from, const struct weft_chain_order *order,
+                              const struct weft_chain *to, struct weft_chain_order *out) {
   assert(to->backward == WEFT_BACKWARD_MIXED && from->stage_count == to->stage_count);
   for (uint32_t r = 0; r < from->rank_count; r++) {
-    const uint8_t *sequence = weft_order_sequence(from, order, r);
-    struct writer writer = {.walk = {.problem = to}, .sequence = weft_order_sequence(to, out, r)};
+    const uint8_t *sequence = weft_chain_order_sequence(from, order, r);
+    struct writer writer = {.walk = {.problem = to},
+                            .sequence = weft_chain_order_sequence(to, out, r)};
     for (uint32_t n = 0; n < from->length; n++) {
       (void)convert(&writer, sequence[n] / WEFT_KINDS, sequence[n] % WEFT_KINDS);
     }
@@ -262,11 +262,11 @@ void weft_order_convert(const struct weft_problem *from, const struct weft_order
   }
 }
 
-void weft_order_renumber(const struct weft_problem *problem, struct weft_order *order) {
+void weft_chain_order_renumber(const struct weft_chain *problem, struct weft_chain_order *order) {
   assert(problem->backward == WEFT_BACKWARD_MIXED && order->ops != NULL);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     /* What is written never exceeds what is read: NO_W are written late. */
-    uint8_t *sequence = weft_order_sequence(problem, order, r);
+    uint8_t *sequence = weft_chain_order_sequence(problem, order, r);
     struct writer writer = {.walk = {.problem = problem}, .sequence = sequence};
     for (uint32_t n = 0; n < problem->length; n++) {
       const uint8_t op = sequence[n];

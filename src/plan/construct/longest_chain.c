@@ -4,13 +4,13 @@
  * other stages, all messages over other edges, and what messages take more than the smallest one.
  * Nothing starts later for it, no rank holds more, and what is left is an order of the chain. They
  * do not hold for the span: a rank that may start sooner can have a longer one. */
-#include "plan/graph/graph_chain.h"
+#include "plan/construct/longest_chain.h"
 
 #include <assert.h>
 
 #include <weft/spec.h>
 
-#include "plan/chain_orders.h"
+#include "plan/problem/chain_orders.h"
 
 struct path {
   const uint32_t *stages; /* [length] */
@@ -24,19 +24,19 @@ struct search {
   uint32_t *edge;   /* the last one of it, or WEFT_EDGE_NONE */
 };
 
-static int64_t time_at(const struct weft_graph_problem *problem, uint32_t stage) {
-  const struct weft_graph_stage *at = &problem->stages[stage];
+static int64_t time_at(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
   return at->f + (problem->may_split ? at->i : at->b);
 }
 
-static int64_t time_over(const struct weft_graph_problem *problem, uint32_t edge) {
+static int64_t time_over(const struct weft_problem *problem, uint32_t edge) {
   return problem->crosses[2 * edge] ? 2 * problem->latency + problem->occupancy[2 * edge] +
                                           problem->occupancy[2 * edge + 1]
                                     : 0;
 }
 
 /* The longest path over edges with gradients. */
-static uint32_t find_path(const struct weft_graph_problem *problem, const struct search *search,
+static uint32_t find_path(const struct weft_problem *problem, const struct search *search,
                           uint32_t *stages, uint32_t *edges) {
   const struct weft_graph *graph = problem->graph;
   uint32_t end = WEFT_EDGE_NONE;
@@ -76,7 +76,7 @@ static uint32_t find_path(const struct weft_graph_problem *problem, const struct
 
 /* Whether the path meets its ranks as a chain on this placement does. Rank r of the chain is that of
  * stage r of the path; as many ranks as the path meets are then all different. */
-static bool is_placed(const struct weft_graph_problem *problem, const struct path *path,
+static bool is_placed(const struct weft_problem *problem, const struct path *path,
                       const struct weft_shape *shape) {
   for (uint32_t r = 0; r < shape->ranks; r++) {
     for (uint32_t k = 1; k < shape->stages_per_rank; k++) {
@@ -91,8 +91,8 @@ static bool is_placed(const struct weft_graph_problem *problem, const struct pat
 
 /* The shape of the chain; false: its placement is none of the planner's for chains. `is_met` is
  * scratch for [rank]. */
-static bool find_shape(const struct weft_graph_problem *problem, const struct path *path,
-                       bool *is_met, struct weft_shape *shape) {
+static bool find_shape(const struct weft_problem *problem, const struct path *path, bool *is_met,
+                       struct weft_shape *shape) {
   static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
   uint32_t ranks = 0;
   for (uint32_t k = 0; k < path->length; k++) {
@@ -116,11 +116,11 @@ static bool find_shape(const struct weft_graph_problem *problem, const struct pa
   return false;
 }
 
-static void set_stages(const struct weft_graph_problem *problem, const struct path *path,
-                       const struct weft_shape *shape, struct weft_problem *chain) {
+static void set_stages(const struct weft_problem *problem, const struct path *path,
+                       const struct weft_shape *shape, struct weft_chain *chain) {
   chain->limit_max = 1;
   for (uint32_t n = 0; n < path->length; n++) {
-    const struct weft_graph_stage *from = &problem->stages[path->stages[n]];
+    const struct weft_problem_stage *from = &problem->stages[path->stages[n]];
     chain->limit_max +=
         problem->microbatch_count * (from->held + from->held_after) + from->gradients;
   }
@@ -128,19 +128,19 @@ static void set_stages(const struct weft_graph_problem *problem, const struct pa
     chain->limit[r] = problem->limit[problem->stages[path->stages[r]].rank];
     for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
       const uint32_t n = weft_shape_stage_of(shape, r, k);
-      const struct weft_graph_stage *from = &problem->stages[path->stages[n]];
+      const struct weft_problem_stage *from = &problem->stages[path->stages[n]];
       chain->stage_of[r * shape->stages_per_rank + k] = n;
-      chain->stages[n] = (struct weft_problem_stage){.time = {[WEFT_KIND_F] = from->f,
-                                                              [WEFT_KIND_I] = from->i,
-                                                              [WEFT_KIND_W] = from->w,
-                                                              [WEFT_KIND_B] = from->b},
-                                                     .held = from->held,
-                                                     .held_after = from->held_after,
-                                                     .gradients = from->gradients,
-                                                     .rank = r,
-                                                     .local_stage = k};
+      chain->stages[n] = (struct weft_chain_stage){.time = {[WEFT_KIND_F] = from->f,
+                                                            [WEFT_KIND_I] = from->i,
+                                                            [WEFT_KIND_W] = from->w,
+                                                            [WEFT_KIND_B] = from->b},
+                                                   .held = from->held,
+                                                   .held_after = from->held_after,
+                                                   .gradients = from->gradients,
+                                                   .rank = r,
+                                                   .local_stage = k};
     }
-    if (shape->stages_per_rank == 1) { /* as problem.c does: then they need not be counted */
+    if (shape->stages_per_rank == 1) { /* as chain.c does: then they need not be counted */
       chain->limit[r] -= chain->stages[r].gradients;
       chain->stages[r].gradients = 0;
     }
@@ -148,7 +148,7 @@ static void set_stages(const struct weft_graph_problem *problem, const struct pa
   }
 }
 
-static int64_t least_occupancy(const struct weft_graph_problem *problem, const struct path *path) {
+static int64_t least_occupancy(const struct weft_problem *problem, const struct path *path) {
   int64_t least = INT64_MAX;
   for (uint32_t k = 0; k + 1 < path->length; k++) {
     const int64_t *both = &problem->occupancy[2 * path->edges[k]];
@@ -160,8 +160,8 @@ static int64_t least_occupancy(const struct weft_graph_problem *problem, const s
 }
 
 /* False: the chain has no placement of the planner for chains, or memory is out. */
-static bool make_problem(const struct weft_graph_problem *problem, const struct path *path,
-                         bool *is_met, struct weft_problem *chain) {
+static bool make_problem(const struct weft_problem *problem, const struct path *path, bool *is_met,
+                         struct weft_chain *chain) {
   struct weft_shape shape;
   if (!find_shape(problem, path, is_met, &shape)) {
     return false;
@@ -169,22 +169,22 @@ static bool make_problem(const struct weft_graph_problem *problem, const struct 
   const enum weft_plan_backward backward = !problem->may_split ? WEFT_BACKWARD_WHOLE
                                            : problem->may_join ? WEFT_BACKWARD_MIXED
                                                                : WEFT_BACKWARD_SPLIT;
-  *chain = (struct weft_problem){.allocator = problem->allocator,
-                                 .control = problem->control,
-                                 .arena = chain->arena,
-                                 .rank_count = shape.ranks,
-                                 .stage_count = path->length,
-                                 .stages_per_rank = shape.stages_per_rank,
-                                 .microbatch_count = problem->microbatch_count,
-                                 .length = shape.stages_per_rank * problem->microbatch_count *
-                                           (backward == WEFT_BACKWARD_WHOLE ? 2 : 3),
-                                 .backward = backward,
-                                 .objective = problem->objective,
-                                 .placement = shape.placement,
-                                 .latency = problem->latency,
-                                 .occupancy = least_occupancy(problem, path),
-                                 .ticks_per_unit = problem->ticks_per_unit,
-                                 .sizes_per_unit = problem->sizes_per_unit};
+  *chain = (struct weft_chain){.allocator = problem->allocator,
+                               .control = problem->control,
+                               .arena = chain->arena,
+                               .rank_count = shape.ranks,
+                               .stage_count = path->length,
+                               .stages_per_rank = shape.stages_per_rank,
+                               .microbatch_count = problem->microbatch_count,
+                               .length = shape.stages_per_rank * problem->microbatch_count *
+                                         (backward == WEFT_BACKWARD_WHOLE ? 2 : 3),
+                               .backward = backward,
+                               .objective = problem->objective,
+                               .placement = shape.placement,
+                               .latency = problem->latency,
+                               .occupancy = least_occupancy(problem, path),
+                               .ticks_per_unit = problem->ticks_per_unit,
+                               .sizes_per_unit = problem->sizes_per_unit};
   if (!WEFT_ALLOCATE(&chain->arena, chain->limit, shape.ranks) ||
       !WEFT_ALLOCATE(&chain->arena, chain->stages, path->length) ||
       !WEFT_ALLOCATE(&chain->arena, chain->stage_of, path->length)) {
@@ -194,11 +194,11 @@ static bool make_problem(const struct weft_graph_problem *problem, const struct 
   return true;
 }
 
-enum weft_status weft_graph_chain_init(struct weft_graph_chain *chain,
-                                       const struct weft_graph_problem *problem,
-                                       struct weft_error *error) {
+enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
+                                         const struct weft_problem *problem,
+                                         struct weft_error *error) {
   assert(problem->stage_count > 0 && problem->objective == WEFT_OBJECTIVE_MAKESPAN);
-  *chain = (struct weft_graph_chain){.problem = {.arena = {.allocator = problem->allocator}}};
+  *chain = (struct weft_longest_chain){.problem = {.arena = {.allocator = problem->allocator}}};
   struct weft_arena *arena = &chain->problem.arena;
   const uint32_t n = problem->stage_count;
   struct search search;
@@ -214,32 +214,32 @@ enum weft_status weft_graph_chain_init(struct weft_graph_chain *chain,
   }
   WEFT_TRY(weft_arena_status(arena, error));
   if (is_made) {
-    WEFT_TRY(weft_incumbent_init(&chain->incumbent, &chain->problem, error));
+    WEFT_TRY(weft_chain_incumbent_init(&chain->incumbent, &chain->problem, error));
     chain->exists = true;
   }
   return WEFT_OK;
 }
 
-void weft_graph_chain_finish(struct weft_graph_chain *chain) {
+void weft_longest_chain_finish(struct weft_longest_chain *chain) {
   if (chain->exists) {
-    weft_incumbent_finish(&chain->incumbent);
+    weft_chain_incumbent_finish(&chain->incumbent);
   }
-  weft_problem_finish(&chain->problem);
+  weft_chain_finish(&chain->problem);
 }
 
 /* ---- Planning it ---- */
 
-enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_t value,
-                                          const struct weft_worker_task *task,
-                                          struct weft_search_control *control,
-                                          struct weft_error *error) {
+enum weft_status weft_longest_chain_improve(struct weft_longest_chain *chain, int64_t value,
+                                            const struct weft_worker_task *task,
+                                            struct weft_search_control *control,
+                                            struct weft_error *error) {
   assert(chain->exists && chain->incumbent.bound <= value);
-  struct weft_incumbent *incumbent = &chain->incumbent;
+  struct weft_chain_incumbent *incumbent = &chain->incumbent;
   if (!chain->has_all) {
     if (weft_search_control_spend(control, (double)task->work)) {
       uint64_t states = task->work / WEFT_STATE_WORK;
-      incumbent->bound = weft_problem_sharpen(&chain->problem, chain->problem.objective,
-                                              incumbent->bound, value, &states);
+      incumbent->bound = weft_chain_sharpen(&chain->problem, chain->problem.objective,
+                                            incumbent->bound, value, &states);
     }
     return WEFT_OK;
   }
@@ -255,9 +255,8 @@ enum weft_status weft_graph_chain_improve(struct weft_graph_chain *chain, int64_
   return status;
 }
 
-bool weft_graph_chain_order(const struct weft_graph_chain *chain,
-                            const struct weft_graph_problem *problem,
-                            struct weft_graph_order *order) {
+bool weft_longest_chain_order(const struct weft_longest_chain *chain,
+                              const struct weft_problem *problem, struct weft_order *order) {
   assert(problem != NULL && order->ops != NULL);
   if (!chain->exists || !chain->has_all || chain->incumbent.value == WEFT_NEVER) {
     return false;

@@ -5,17 +5,17 @@
 
 #include <weft/support.h>
 
-#include "plan/problem.h"
+#include "plan/problem/chain.h"
 
-static size_t op_rows(const struct weft_problem *problem) {
+static size_t op_rows(const struct weft_chain *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS;
 }
 
 /* ---- Links: what ops wait for ---- */
 
-static void connect(struct weft_evaluation *evaluation, struct weft_op_link *from,
+static void connect(struct weft_chain_times *evaluation, struct weft_op_link *from,
                     struct weft_op_link *to, uint32_t from_stage, uint32_t to_stage, uint32_t row) {
-  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_chain *problem = evaluation->problem;
   int64_t *arrivals = evaluation->arrivals + (size_t)row * problem->microbatch_count;
   uint32_t *arrived = evaluation->arrived + row;
   from->makes = arrivals;
@@ -28,17 +28,17 @@ static void connect(struct weft_evaluation *evaluation, struct weft_op_link *fro
   from->occupancy = from->crosses ? problem->occupancy : 0;
 }
 
-static struct weft_op_link *link_of(struct weft_evaluation *evaluation, uint32_t stage,
+static struct weft_op_link *link_of(struct weft_chain_times *evaluation, uint32_t stage,
                                     enum weft_plan_op_kind kind) {
-  const struct weft_problem *problem = evaluation->problem;
-  const struct weft_problem_stage *at = &problem->stages[stage];
+  const struct weft_chain *problem = evaluation->problem;
+  const struct weft_chain_stage *at = &problem->stages[stage];
   return &evaluation
               ->links[((size_t)at->rank * problem->stages_per_rank + at->local_stage) * WEFT_KINDS +
                       kind];
 }
 
 /* The sender and the receiver of gradients may each be I or B. */
-static void connect_backward(struct weft_evaluation *evaluation, uint32_t from, uint32_t to,
+static void connect_backward(struct weft_chain_times *evaluation, uint32_t from, uint32_t to,
                              uint32_t row) {
   connect(evaluation, link_of(evaluation, from, WEFT_KIND_I), link_of(evaluation, to, WEFT_KIND_I),
           from, to, row);
@@ -46,14 +46,14 @@ static void connect_backward(struct weft_evaluation *evaluation, uint32_t from, 
           from, to, row);
 }
 
-static void connect_all(struct weft_evaluation *evaluation) {
-  const struct weft_problem *problem = evaluation->problem;
+static void connect_all(struct weft_chain_times *evaluation) {
+  const struct weft_chain *problem = evaluation->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const uint32_t first = problem->stages[s].local_stage * WEFT_KINDS;
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
       struct weft_op_link *link = link_of(evaluation, s, kind);
       link->time = problem->stages[s].time[kind];
-      link->counted_as = (uint8_t)(first + weft_problem_counted_as(problem, kind));
+      link->counted_as = (uint8_t)(first + weft_chain_counted_as(problem, kind));
     }
     if (s + 1 < problem->stage_count) {
       connect(evaluation, link_of(evaluation, s, WEFT_KIND_F),
@@ -63,14 +63,13 @@ static void connect_all(struct weft_evaluation *evaluation) {
   }
 }
 
-enum weft_status weft_evaluation_init(struct weft_evaluation *evaluation,
-                                      const struct weft_problem *problem,
-                                      struct weft_error *error) {
+enum weft_status weft_chain_times_init(struct weft_chain_times *evaluation,
+                                       const struct weft_chain *problem, struct weft_error *error) {
   assert(evaluation != NULL && problem != NULL && problem->stages != NULL);
   const size_t ranks = problem->rank_count;
   const size_t arrivals = 2 * (size_t)problem->stage_count * problem->microbatch_count;
   *evaluation =
-      (struct weft_evaluation){.problem = problem, .arena = {.allocator = problem->allocator}};
+      (struct weft_chain_times){.problem = problem, .arena = {.allocator = problem->allocator}};
   struct weft_arena *arena = &evaluation->arena;
   if (!WEFT_ALLOCATE(arena, evaluation->links, op_rows(problem)) ||
       !WEFT_ALLOCATE(arena, evaluation->arrivals, arrivals) ||
@@ -81,28 +80,28 @@ enum weft_status weft_evaluation_init(struct weft_evaluation *evaluation,
       !WEFT_ALLOCATE(arena, evaluation->is_ready, ranks) ||
       !WEFT_ALLOCATE(arena, evaluation->clock, ranks) ||
       !WEFT_ALLOCATE(arena, evaluation->first, ranks)) {
-    weft_evaluation_finish(evaluation);
+    weft_chain_times_finish(evaluation);
     return weft_fail_memory(error, arrivals * sizeof(int64_t));
   }
   connect_all(evaluation);
   return WEFT_OK;
 }
 
-void weft_evaluation_finish(struct weft_evaluation *evaluation) {
+void weft_chain_times_finish(struct weft_chain_times *evaluation) {
   weft_arena_finish(&evaluation->arena);
 }
 
 /* ---- The longest path ---- */
 
-static void wake(struct weft_evaluation *evaluation, uint32_t *ready_count, uint32_t rank) {
+static void wake(struct weft_chain_times *evaluation, uint32_t *ready_count, uint32_t rank) {
   if (!evaluation->is_ready[rank]) {
     evaluation->is_ready[rank] = true;
     evaluation->ready[(*ready_count)++] = rank;
   }
 }
 
-static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
-  const struct weft_problem *problem = evaluation->problem;
+static void start(struct weft_chain_times *evaluation, uint32_t *ready_count) {
+  const struct weft_chain *problem = evaluation->problem;
   memset(evaluation->arrived, 0, 2 * (size_t)problem->stage_count * sizeof *evaluation->arrived);
   memset(evaluation->taken, 0, op_rows(problem) * sizeof *evaluation->taken);
   for (uint32_t r = problem->rank_count; r-- > 0;) {
@@ -114,13 +113,13 @@ static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
 }
 
 /* Advances a rank as far as its inputs are known. */
-static void advance(struct weft_evaluation *evaluation, const struct weft_order *order,
+static void advance(struct weft_chain_times *evaluation, const struct weft_chain_order *order,
                     uint32_t rank, uint32_t *ready_count) {
-  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_chain *problem = evaluation->problem;
   const size_t row = (size_t)rank * problem->stages_per_rank * WEFT_KINDS;
   const struct weft_op_link *links = evaluation->links + row;
   uint32_t *taken = evaluation->taken + row;
-  const uint8_t *sequence = weft_order_sequence(problem, order, rank);
+  const uint8_t *sequence = weft_chain_order_sequence(problem, order, rank);
   uint32_t n = evaluation->position[rank];
   int64_t now = evaluation->clock[rank];
   for (; n < problem->length; n++) {
@@ -149,9 +148,9 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
   evaluation->clock[rank] = now;
 }
 
-int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation) {
+int64_t weft_chain_times_summarise(struct weft_chain_times *evaluation) {
   assert(evaluation->position != NULL);
-  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_chain *problem = evaluation->problem;
   int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     if (evaluation->position[r] < problem->length) {
@@ -169,8 +168,8 @@ int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation) {
   return problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
 }
 
-int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_order *order,
-                      int64_t cutoff) {
+int64_t weft_chain_evaluate(struct weft_chain_times *evaluation,
+                            const struct weft_chain_order *order, int64_t cutoff) {
   assert(evaluation->links != NULL && order != NULL && order->ops != NULL);
   const bool spans = evaluation->problem->objective == WEFT_OBJECTIVE_SPAN;
   uint32_t ready_count = 0;
@@ -185,5 +184,5 @@ int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_orde
       return WEFT_NEVER;
     }
   }
-  return weft_evaluation_summarise(evaluation);
+  return weft_chain_times_summarise(evaluation);
 }
