@@ -172,8 +172,11 @@ function checkFiles() {
 // Without the report that `weft plan` prints first.
 const recipe = (output) => output.slice(output.search(/^For /m));
 
+// The table is one of its own: PyTorch refuses the REDUCE_GRADs of some that are exported.
 async function showRunWith() {
-  const words = (target) => [...genWords(), '--for', target, '-o', 'table.csv'];
+  const words = (target) => [...genWords(), '--for', target, '-o', 'pytorch.csv'];
+  const save = byId('save-for-pytorch');
+  save.hidden = true;
   for (const target of ['pytorch', 'torchtitan']) {
     const box = byId(`for-${target}`);
     box.textContent = '';
@@ -182,6 +185,9 @@ async function showRunWith() {
     const result = answer && answer.result;
     end();
     box.textContent = result ? (result.status === 0 ? recipe(result.output) : result.messages).trim() : '';
+    if (!result || result.status !== 0) continue;
+    save.onclick = () => saveFile('pytorch.csv', result.files['pytorch.csv'], 'text/csv');
+    save.hidden = false;
   }
 }
 

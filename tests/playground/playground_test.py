@@ -420,7 +420,7 @@ class Scenarios:
         return self.page.run("""
             const made = new Promise((done) => { URL.createObjectURL = (blob) => { done(blob); return 'about:blank'; }; });
             HTMLAnchorElement.prototype.click = () => {};
-            Array.from(document.querySelectorAll('#exports button')).find((button) => button.textContent === arguments[0]).click();
+            Array.from(document.querySelectorAll('#share button')).find((button) => button.textContent === arguments[0]).click();
             const blob = await made;
             return Array.from(new Uint8Array(await blob.arrayBuffer()));""", name)
 
@@ -429,7 +429,17 @@ class Scenarios:
         self.settled("ZBH1 -p 3 -m 5 --f 0.7 --hop 0.25 --memory 3 --slow 1=2")
         sim = self.page.run("return weftPlayground.explored().sim")
         self.export_as_the_commands_do(sim)
+        self.export_for_pytorch()
         self.expect_quiet()
+
+    def export_for_pytorch(self):
+        """The table that the recipe loads is one that PyTorch takes."""
+        self.set({"settings": "1F1B -p 2 -m 1"})
+        self.settled("1F1B -p 2 -m 1")
+        self.push("share-button")
+        self.wait("document.getElementById('for-pytorch').textContent.includes('_load_csv(\"pytorch.csv\"')")
+        self.assertEqual(bytes(self.exported("Table for PyTorch and torchtitan (CSV)")), b"0F0,0B0\n1F0,1B0\n")
+        self.page.run("document.getElementById('share').close()")
 
     def export_as_the_commands_do(self, sim):
         """The dialog's files are those that its commands write, and what is on the screen."""
