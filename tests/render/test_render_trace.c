@@ -426,6 +426,7 @@ static void test_escaping(void **state) {
   const json_t *other = json_object_get(trace->root, "otherData");
   expect_text(other, "name", "a\"b\\c\\x0ad\\x01\\x7f\\xff</script><!--\xe2\x82\xac.csv");
   expect_text(other, "unit", "\"},\\x0a\\xc3");
+  expect_text(other, "note", "times are of a stage");
   trace_free(trace);
   weft_text_finish(&text);
 

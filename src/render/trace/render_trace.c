@@ -366,11 +366,14 @@ static void add_ranks(struct trace *trace) {
 /* ---- The document ---- */
 
 static void add_document(struct trace *trace) {
+  char room[WEFT_NOTE_SIZE];
   weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
   weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
   weft_add_json_string(trace->text, trace->name);
   weft_text_add(trace->text, ",\"unit\":");
   weft_add_json_string(trace->text, trace->costs->unit);
+  weft_text_add(trace->text, ",\"note\":");
+  weft_add_json_string(trace->text, weft_picture_note(trace->picture, room));
   weft_text_addf(trace->text, ",\"makespan\":%.12g,\"bubble_ratio\":%.12g},\"traceEvents\":[",
                  trace->simulation->makespan, trace->simulation->bubble_ratio);
   add_ranks(trace);
