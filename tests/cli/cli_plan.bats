@@ -271,6 +271,7 @@ holds() {
          and .points[0].memory == 1
          and all(.points[]; .makespan >= .bound and .memory <= (.memory_limit // 1e9) and .v == 1)' p.json >/dev/null
   has '</svg>' p.svg
+  [ "$(grep -o '<text[^>]* fill="[^"]*"' p.svg | grep -o '#.*' | sort -u)" = '#767676"' ] # 4.54 to 1 on white
   weft plan -p 4 -m 8 --costs costs.json --pareto --memory 3 --effort 0.2 --threads 1 -o p.html
   succeeds
   [[ $output == *"memory    makespan"*"no schedule fits into less than 1;"* ]]
