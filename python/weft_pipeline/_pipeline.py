@@ -305,6 +305,7 @@ class Pipeline(Immutable):
         for stage in self._stages:
             if stage is not None:
                 stage.kept.clear()
+                stage.left.clear()
         with same_device(self._runs.torch, self._places):
             self._world.clear()
 

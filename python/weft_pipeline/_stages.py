@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
 import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Callable, Optional
 
+from ._attributes import Left, left_by, reads_of
 from ._draws import Draws
 from ._errors import Error, UsageError
 from ._library import c
@@ -78,6 +81,7 @@ class Stage:
         self.targets: Any = None  # likewise, for a loss
         self.outputs: dict[int, Any] = {}  # of a loss, by microbatch, where wanted
         self.kept: dict[int, Any] = {}
+        self.left: dict[int, list[Left]] = {}  # by forwards of microbatches that are looked at
         self.calls: dict[int, Any] = {}
         # Autograd's W after I goes through the stage once more. PyTorch's pipelining avoids that
         # by a walk through the graph, which is worth it where the stage computes for longer.
@@ -124,6 +128,7 @@ class Stage:
         self.is_loss = is_loss
         self.has_backward = is_loss or any(needs for _, needs in gives)
         self.kept.clear()
+        self.left.clear()
         self.outputs.clear()
         self.calls.clear()
         self.known.clear()
@@ -262,6 +267,7 @@ class Stage:
         if training:
             if seen is not None:
                 self._check_leaves(xs, parts)
+                self.left[where.slot] = left_by(self.runs.torch, self.modules)
             self.kept[where.slot] = (xs, y, seen)
         elif seen:
             del xs, y, parts
@@ -431,11 +437,9 @@ class Stage:
         """Compute all gradients."""
         xs, y, seen = self.kept.pop(where.slot)
         roots, grads = self._roots(where, y)
-        before = None if seen is None else self._state()
-        if roots:
-            self.runs.backward(roots, grads, False, False, (), True, True)
-        if before is not None:
-            self._check_state(*before)
+        with self._looked_at(seen, self.left.pop(where.slot, ())):
+            if roots:
+                self.runs.backward(roots, grads, False, False, (), True, True)
         if self.owes:
             self._pass_on(where, [x.grad for x in xs if x.requires_grad])
         if seen:
@@ -449,18 +453,16 @@ class Stage:
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])
         before = None if seen is None else [(w, w.grad, _version(w.grad)) for w in self.trained]
-        state = None if seen is None else self._state()
-        if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
-            where, ends[0], roots[0], grads, seen
-        ):
-            self.kept[slot] = (grads, roots, seen)
-            if ends:
-                found = (None,) * len(ends)
-                if roots:
-                    found = self.runs.backward(roots, grads, True, False, ends, True, False)
-                self._pass_on(where, [_sum(x, part) for x, part in zip(ends, found)])
-        if state is not None:
-            self._check_state(*state)
+        with self._looked_at(seen, self.left.get(slot, ()), grads):
+            if not (self.walks and len(roots) == len(ends) == len(xs) == 1) or not self._walk(
+                where, ends[0], roots[0], grads, seen
+            ):
+                self.kept[slot] = (grads, roots, seen)
+                if ends:
+                    found = (None,) * len(ends)
+                    if roots:
+                        found = self.runs.backward(roots, grads, True, False, ends, True, False)
+                    self._pass_on(where, [_sum(x, part) for x, part in zip(ends, found)])
         for w, old, version in before or ():
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
@@ -510,17 +512,16 @@ class Stage:
     def backward_weight(self, where: Any) -> None:
         """Compute the gradients of the weights."""
         grads, roots, seen = self.kept.pop(where.slot)
-        before = None if seen is None else self._state()
-        if roots is None:  # what I left of the graph
-            for begin in grads:
-                begin.backward(self.runs)
-        elif self.trained and roots:
-            self.runs.backward(roots, grads, False, False, self.trained, True, True)
-        if before is not None:
-            self._check_state(*before)
+        gone_on = [grad for begin in grads for grad in begin.grads or ()] if roots is None else ()
+        with self._looked_at(seen, self.left.pop(where.slot, ()), gone_on):
+            if roots is None:  # what I left of the graph
+                for begin in grads:
+                    begin.backward(self.runs)
+            elif self.trained and roots:
+                self.runs.backward(roots, grads, False, False, self.trained, True, True)
         if seen:
             begin = None
-            del grads, roots
+            del grads, roots, gone_on
             self._check_inputs(seen)
 
     def _check_learns(self, loss: Any) -> None:
@@ -533,6 +534,36 @@ class Stage:
             "return the loss itself, not loss.detach() or a new tensor; weights that are to learn "
             "have requires_grad",
         )
+
+    @contextlib.contextmanager
+    def _looked_at(
+        self, seen: Optional[list[_Seen]], left: Iterable[Left], grads: Sequence[Any] = ()
+    ) -> Iterator[None]:
+        """Look at a backward of a microbatch that is looked at: what it changes and reads.
+
+        `grads` are those where it begins, if it is split: hooks come by them twice.
+        """
+        if seen is None:
+            yield
+            return
+        before, versions = self._state(), [_version(grad) for grad in grads]
+        with reads_of(self.runs.torch, left) as names:
+            yield
+        self._check_state(*before)
+        if [_version(grad) for grad in grads] != versions:
+            raise UsageError(
+                f"stage {self.index} ({type(self.module).__name__}): a hook or a backward function "
+                f"changes the gradient that it takes, and a split backward calls it twice",
+                "return another tensor (grad * 2, not grad.mul_(2)), as PyTorch asks, or take a "
+                "schedule with whole backwards (1F1B)",
+            )
+        if names:
+            raise UsageError(
+                f"stage {self.index} ({type(self.module).__name__}): a backward reads its "
+                f"attribute {names[0]}, and forwards of later microbatches have changed that",
+                "give it to checkpoint() as an argument, not as an attribute; a hook of gradients "
+                "takes it from variables that are made in each forward",
+            )
 
     def _state(self) -> tuple[list[Shared], list[tuple[int, Any]]]:
         """What a backward leaves as it is: weights, and buffers."""

@@ -838,6 +838,115 @@ def test_buffers_that_change_in_a_backward(schedule):
         assert "checkpoint" in error.hint
 
 
+def by_hook(grad):
+    grad.mul_(2)
+
+
+def inside(self, x):
+    y = self.linear(x)
+    if y.requires_grad:
+        y.register_hook(by_hook)
+    return torch.tanh(y)
+
+
+def at_the_end(self, x):
+    y = self.linear(torch.tanh(x))
+    if y.requires_grad:
+        y.register_hook(by_hook)
+    return y
+
+
+@BOTH
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+@pytest.mark.parametrize("function", [inside, at_the_end])
+def test_gradients_that_a_hook_changes(schedule, width, function):
+    """A split backward has them twice, so what is changed in place may be changed twice."""
+    modules = [*layers(1, width), Apply(function, width), *layers(1, width)]
+    if schedule == "1F1B" or (function is inside and width == WIDTH):  # it is made anew
+        compare(modules, schedule, width=width, exact=False)
+        return
+    error = refused(modules, schedule, "stage 1 (Apply)", "gradient that it", data=batch(width))
+    assert "1F1B" in error.hint
+
+
+# ---- What forwards leave for backwards ----
+
+
+def counts(self, x):
+    self.count = getattr(self, "count", 0) + 1
+
+
+def masks(self, x):
+    self.mask = (x.detach() > 0).to(x.dtype)
+
+
+def adds(self, x):
+    self.forwards += 1
+
+
+def again(change, read):
+    """A module whose forward changes an attribute, and whose checkpoint() may read it."""
+
+    def function(self, x):
+        change(self, x)
+        return checkpoint(lambda h: torch.tanh(self.linear(h) * read(self)), x, use_reentrant=False)
+
+    module = Apply(function)
+    module.register_buffer("forwards", torch.zeros(()))
+    return module
+
+
+def with_input_for_a_hook():
+    module = nn.Sequential(nn.Tanh(), *layers(1))
+    module[1].register_forward_hook(lambda part, xs, _: setattr(part, "taken", xs[0].detach()))
+    module[1].register_full_backward_hook(lambda part, grads, _: (grads[0] * part.taken,))
+    return module
+
+
+READ_LATER = {
+    "count": lambda: again(counts, lambda self: self.count),
+    "mask": lambda: again(masks, lambda self: self.mask),
+    "forwards": lambda: again(adds, lambda self: self.forwards),
+    "1.taken": with_input_for_a_hook,
+}
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBH1", "GPipe"])
+@pytest.mark.parametrize("name", READ_LATER)
+def test_attributes_that_a_backward_reads(schedule, name):
+    modules = [*layers(1), READ_LATER[name](), *layers(1)]
+    kinds = [type(part) for part in modules[1].modules()]
+    error = refused(modules, schedule, "stage 1", f"attribute {name}, and forwards")
+    assert "argument" in error.hint
+    assert [type(part) for part in modules[1].modules()] == kinds
+
+
+def keeps(self, x):
+    self.table = torch.arange(x.shape[1]).cos()  # another one with the same numbers
+    self.size, self.name, self.pair = x.shape[0] + 1000, f"{x.shape}", (self.table, "cos")
+    self.shape, self.place = x.shape, x.device
+
+
+def writes(self, x):
+    def inner(h):
+        self.last = self.linear(h)
+        return torch.tanh(self.last)
+
+    return checkpoint(inner, x, use_reentrant=False)
+
+
+@BOTH
+def test_attributes_that_a_backward_does_not_read(schedule):
+    for module in (
+        again(counts, lambda self: 1),
+        again(adds, lambda self: 1),
+        again(keeps, lambda self: self.pair[0] * self.size * (self.name == f"{self.shape}")),
+        again(keeps, lambda self: torch.ones(self.shape[1], device=self.place) * self.table),
+        Apply(writes),
+    ):
+        compare([*layers(1), module, *layers(1)], schedule)
+
+
 class Kind(torch.Tensor):
     pass
 
