@@ -60,8 +60,7 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   const struct weft_program *in = run->in;
   struct weft_arena *arena = &run->arena;
   size_t pairs, messages;
-  WEFT_TRY(weft_pairs_count(in, &pairs, error));
-  WEFT_TRY(weft_messages_count(in, &messages, error));
+  WEFT_TRY(weft_pairs_count(in, &pairs, &messages, error));
   run->messages = weft_arena_allocate(arena, messages, sizeof *run->messages);
   run->done = weft_arena_allocate(arena, pairs, sizeof *run->done);
   run->rank_of = weft_arena_allocate(arena, in->stage_count, sizeof *run->rank_of);
@@ -106,9 +105,8 @@ static uint8_t *message_on(const struct dry_run *run, uint32_t channel, uint32_t
 }
 
 /* That a SEND or RECV carries; NULL: its stages have no edge. */
-WEFT_GRAPH_INLINE uint8_t *message_of(const struct dry_run *run, const struct weft_graph *graph,
-                                      struct weft_action transfer) {
-  const uint32_t channel = weft_channel_in(graph, run->in->stage_count, transfer);
+static uint8_t *message_of(const struct dry_run *run, struct weft_action transfer) {
+  const uint32_t channel = weft_channel_of(run->in, transfer);
   return channel != WEFT_EDGE_NONE ? message_on(run, channel, transfer.microbatch) : NULL;
 }
 
@@ -129,53 +127,50 @@ static inline uint32_t makers_of(struct weft_action action) {
 }
 
 /* Number k of its inputs. */
-WEFT_GRAPH_INLINE bool input_is_ready(const struct dry_run *run, const struct weft_graph *graph,
-                                      struct weft_action action, uint32_t k, uint32_t producer) {
-  const uint32_t channel = weft_action_input_channel(graph, action, k);
+static bool input_is_ready(const struct dry_run *run, struct weft_action action, uint32_t k,
+                           uint32_t producer) {
+  const uint32_t channel = weft_action_input_channel(run->in->graph, action, k);
   return (*message_on(run, channel, action.microbatch) & RECEIVED) != 0 ||
          (is_near(run, action.stage, producer) &&
           is_done(run, producer, action.microbatch, makers_of(action)));
 }
 
 /* The first of its inputs that is not ready: the stage that makes it. False: all are. */
-WEFT_GRAPH_INLINE bool find_unready_input(const struct dry_run *run, const struct weft_graph *graph,
-                                          struct weft_action action, uint32_t *producer) {
-  const uint32_t count = weft_action_input_count(graph, action, run->in->stage_count);
+static bool find_unready_input(const struct dry_run *run, struct weft_action action,
+                               uint32_t *producer) {
+  const uint32_t count = weft_action_input_count(run->in->graph, action, run->in->stage_count);
   for (uint32_t k = 0; k < count; k++) {
-    *producer = weft_action_input_at(graph, action, k);
-    if (!input_is_ready(run, graph, action, k, *producer)) {
+    *producer = weft_action_input_at(run->in->graph, action, k);
+    if (!input_is_ready(run, action, k, *producer)) {
       return true;
     }
   }
   return false;
 }
 
-WEFT_GRAPH_INLINE bool action_is_ready(const struct dry_run *run, const struct weft_graph *graph,
-                                       struct weft_action action) {
+static bool action_is_ready(const struct dry_run *run, struct weft_action action) {
   uint32_t producer;
   const uint8_t *message;
   switch (action.op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
-    case WEFT_OP_I: return !find_unready_input(run, graph, action, &producer);
+    case WEFT_OP_I: return !find_unready_input(run, action, &producer);
     case WEFT_OP_SEND_F:
       return is_done(run, action.stage, action.microbatch, WEFT_OP_BIT(WEFT_OP_F));
     case WEFT_OP_SEND_B: return is_done(run, action.stage, action.microbatch, WEFT_OPS_GRADIENT);
     case WEFT_OP_RECV_F:
     case WEFT_OP_RECV_B:
-      message = message_of(run, graph, action);
+      message = message_of(run, action);
       return message != NULL && (*message & SENT) != 0;
     default: return true;
   }
 }
 
 /* The first record of a cell that is not ready, or NULL. */
-WEFT_GRAPH_INLINE const struct weft_action *find_unready(const struct dry_run *run,
-                                                         const struct weft_graph *graph,
-                                                         const struct weft_action *cell,
-                                                         uint32_t records) {
+static const struct weft_action *find_unready(const struct dry_run *run,
+                                              const struct weft_action *cell, uint32_t records) {
   for (uint32_t i = 0; i < records; i++) {
-    if (!action_is_ready(run, graph, cell[i])) {
+    if (!action_is_ready(run, cell[i])) {
       return &cell[i];
     }
   }
@@ -184,15 +179,14 @@ WEFT_GRAPH_INLINE const struct weft_action *find_unready(const struct dry_run *r
 
 /* PyTorch looks an action up on the rank of its stage, so one that is on
  * another rank makes nothing ready. */
-WEFT_GRAPH_INLINE void mark_done(const struct dry_run *run, const struct weft_graph *graph,
-                                 uint32_t rank, struct weft_action action) {
+static void mark_done(const struct dry_run *run, uint32_t rank, struct weft_action action) {
   if (run->rank_of[action.stage] != rank) {
     return;
   }
   if (weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     *done_of(run, action.stage, action.microbatch) |= (uint8_t)WEFT_OP_BIT(action.op);
   } else if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-    uint8_t *message = message_of(run, graph, action);
+    uint8_t *message = message_of(run, action);
     if (message != NULL) {
       *message |= weft_op_in(action.op, WEFT_OPS_SEND) ? SENT : RECEIVED;
     }
@@ -234,12 +228,12 @@ static bool can_sleep(const struct dry_run *run, uint32_t rank, struct weft_acti
   return run->rank_of[unready.stage] == rank;
 }
 
-WEFT_GRAPH_INLINE void run_cell(struct dry_run *run, const struct weft_graph *graph,
-                                const struct sweep *sweep, uint32_t rank, uint32_t records) {
+static void run_cell(struct dry_run *run, const struct sweep *sweep, uint32_t rank,
+                     uint32_t records) {
   const uint64_t record = run->next[rank];
   const struct weft_action *cell = &run->in->actions[record];
   for (uint32_t i = 0; i < records; i++) {
-    mark_done(run, graph, rank, cell[i]);
+    mark_done(run, rank, cell[i]);
     if (weft_op_in(cell[i].op, WEFT_OPS_SEND)) {
       wake_receiver(run, sweep, rank, cell[i]);
     }
@@ -249,13 +243,12 @@ WEFT_GRAPH_INLINE void run_cell(struct dry_run *run, const struct weft_graph *gr
   run->next[rank] = skip_bubbles(run->in, record + records, run->in->row_begin[rank + 1]);
 }
 
-WEFT_GRAPH_INLINE void ask(struct dry_run *run, const struct weft_graph *graph, struct sweep *sweep,
-                           uint32_t rank) {
+static void ask(struct dry_run *run, struct sweep *sweep, uint32_t rank) {
   const struct weft_action *cell = &run->in->actions[run->next[rank]];
   const uint32_t records = weft_cell_records(cell);
-  const struct weft_action *unready = find_unready(run, graph, cell, records);
+  const struct weft_action *unready = find_unready(run, cell, records);
   if (unready == NULL) {
-    run_cell(run, graph, sweep, rank, records);
+    run_cell(run, sweep, rank, records);
     sweep->progress++;
     if (has_actions_left(run, rank)) {
       weft_bits_insert(&run->later, rank);
@@ -271,17 +264,12 @@ WEFT_GRAPH_INLINE void ask(struct dry_run *run, const struct weft_graph *graph, 
   }
 }
 
-WEFT_GRAPH_INLINE void run_sweep_in(struct dry_run *run, const struct weft_graph *graph,
-                                    struct sweep *sweep) {
-  for (uint32_t rank = weft_bits_next(sweep->set, 0); rank != WEFT_BITS_NONE;
-       rank = weft_bits_next(sweep->set, rank + 1)) {
-    weft_bits_remove(sweep->set, rank);
-    ask(run, graph, sweep, rank);
-  }
-}
-
 static uint32_t run_sweep(struct dry_run *run, struct sweep sweep) {
-  WEFT_TWICE(graph, run->in->graph, run_sweep_in(run, graph, &sweep));
+  for (uint32_t rank = weft_bits_next(sweep.set, 0); rank != WEFT_BITS_NONE;
+       rank = weft_bits_next(sweep.set, rank + 1)) {
+    weft_bits_remove(sweep.set, rank);
+    ask(run, &sweep, rank);
+  }
   return sweep.progress;
 }
 
@@ -333,8 +321,7 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
     wanted->op = action.op == WEFT_OP_SEND_F ? WEFT_OP_F : WEFT_OP_B;
     return true;
   }
-  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
-      !find_unready_input(run, run->in->graph, action, &producer)) {
+  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || !find_unready_input(run, action, &producer)) {
     return weft_action_partner(action, run->in->stage_count, wanted);
   }
   if (is_near(run, action.stage, producer)) {
@@ -349,8 +336,7 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
 /* "rank 0, step 3: 0RECV_B1 waits for 1SEND_B1 (rank 1, step 9)" */
 static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer, size_t size) {
   const struct weft_action *cell = &run->in->actions[run->next[rank]];
-  const struct weft_action *unready =
-      find_unready(run, run->in->graph, cell, weft_cell_records(cell));
+  const struct weft_action *unready = find_unready(run, cell, weft_cell_records(cell));
   struct weft_action wanted;
   char cell_text[40];
   char wanted_text[80] = "a stage that does not exist";

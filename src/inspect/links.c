@@ -1,17 +1,18 @@
 /* Links: what each action waits for, for listings and pictures. The rules are those of
  * ir/action.h; here they become record numbers. */
 #include <assert.h>
+#include <string.h>
 
 #include <weft/inspect.h>
 #include <weft/spec.h>
 #include <weft/support.h>
 
-#include "inspect/match.h"
-#include "ir/action.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 
 _Static_assert(WEFT_NEEDS_MAX == WEFT_SKIP_MAX + 2, "an input per edge, and the stage's own F");
+/* Indices into program->actions fit, NONE apart. */
+_Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");
 
 /* First record of each kind for a (stage, microbatch), or WEFT_MATCH_NONE. */
 struct producers {
@@ -19,14 +20,19 @@ struct producers {
   uint32_t gradient;   /* B or I */
 };
 
+/* Likewise for a (channel, microbatch). */
+struct message {
+  uint32_t sent, received;
+};
+
 struct weft_links {
   const struct weft_program *program;
   struct weft_arena arena;     /* owns all of it, this struct too */
-  uint32_t *matches;           /* [record] */
+  uint32_t *matches;           /* [record] at the other end */
   uint32_t *rank_of;           /* [stage] */
   uint32_t *last_backward;     /* [stage] record of the last B or W */
   struct producers *producers; /* [stage][microbatch] */
-  uint32_t *received;          /* [channel][microbatch] first RECV, or WEFT_MATCH_NONE */
+  struct message *messages;    /* [channel][microbatch] */
 };
 
 static struct producers *producers_of(const struct weft_links *links, uint32_t stage,
@@ -34,58 +40,88 @@ static struct producers *producers_of(const struct weft_links *links, uint32_t s
   return &links->producers[(uint64_t)stage * links->program->microbatch_count + microbatch];
 }
 
-static void note_first(uint32_t *first, uint64_t record) {
+static void record_first(uint32_t *first, uint64_t record) {
   *first = *first == WEFT_MATCH_NONE ? (uint32_t)record : *first;
 }
 
-WEFT_GRAPH_INLINE void note_producers(const struct weft_links *links,
-                                      const struct weft_graph *graph) {
+static void record_transfer(struct weft_links *links, struct weft_action action, uint64_t record) {
   const struct weft_program *program = links->program;
-  const struct weft_action *actions = program->actions;
-  const uint64_t count = program->action_count;
-  const size_t microbatches = program->microbatch_count;
-  struct producers *producers = links->producers;
-  uint32_t *last_backward = links->last_backward, *received = links->received;
-  for (uint64_t i = 0; i < count; i++) {
-    const struct weft_action action = actions[i];
-    const size_t pair = action.stage * microbatches + action.microbatch;
-    uint32_t channel;
-    switch (action.op) {
-      case WEFT_OP_F: note_first(&producers[pair].activation, i); break;
-      case WEFT_OP_B:
-        note_first(&producers[pair].gradient, i);
-        last_backward[action.stage] = (uint32_t)i;
-        break;
-      case WEFT_OP_I: note_first(&producers[pair].gradient, i); break;
-      case WEFT_OP_W: last_backward[action.stage] = (uint32_t)i; break;
-      case WEFT_OP_RECV_F:
-      case WEFT_OP_RECV_B:
-        channel = weft_channel_of_recv(graph, program->stage_count, action);
-        if (channel != WEFT_EDGE_NONE) {
-          note_first(&received[channel * microbatches + action.microbatch], i);
-        }
-        break;
-      default: break;
+  const uint32_t channel = weft_channel_of(program, action);
+  if (channel != WEFT_EDGE_NONE) {
+    struct message *message =
+        &links->messages[(size_t)channel * program->microbatch_count + action.microbatch];
+    record_first(weft_op_in(action.op, WEFT_OPS_SEND) ? &message->sent : &message->received,
+                 record);
+  }
+}
+
+static void read_records(struct weft_links *links) {
+  const struct weft_program *program = links->program;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      record_transfer(links, action, i);
+    } else if (action.op == WEFT_OP_F) {
+      record_first(&producers_of(links, action.stage, action.microbatch)->activation, i);
+    } else if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
+      record_first(&producers_of(links, action.stage, action.microbatch)->gradient, i);
+    }
+    if (action.op == WEFT_OP_B || action.op == WEFT_OP_W) {
+      links->last_backward[action.stage] = (uint32_t)i;
     }
   }
 }
 
-static enum weft_status allocate(struct weft_links *links, struct weft_error *error) {
+/* The first SEND of a message and its first RECV; what comes again has no other end. */
+static void match_transfers(struct weft_links *links, size_t message_count) {
+  for (size_t k = 0; k < message_count; k++) {
+    const struct message *message = &links->messages[k];
+    if (message->sent != WEFT_MATCH_NONE && message->received != WEFT_MATCH_NONE) {
+      links->matches[message->sent] = message->received;
+      links->matches[message->received] = message->sent;
+    }
+  }
+}
+
+/* The first of either stage; where there is one stage only, it has no other. */
+static void match_ties(struct weft_links *links) {
   const struct weft_program *program = links->program;
+  uint32_t first = WEFT_MATCH_NONE, last = WEFT_MATCH_NONE;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (action.op == WEFT_OP_TIE_GRAD && action.stage == 0) {
+      record_first(&first, i);
+    } else if (action.op == WEFT_OP_TIE_GRAD && action.stage + 1u == program->stage_count) {
+      record_first(&last, i);
+    }
+  }
+  if (first != WEFT_MATCH_NONE && last != WEFT_MATCH_NONE) {
+    links->matches[first] = last;
+    links->matches[last] = first;
+  }
+}
+
+static enum weft_status fill_links(struct weft_links *links, struct weft_error *error) {
+  const struct weft_program *program = links->program;
+  const size_t records = (size_t)program->action_count, stages = program->stage_count;
+  struct weft_arena *arena = &links->arena;
   size_t pairs, messages;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
-  WEFT_TRY(weft_messages_count(program, &messages, error));
-  links->matches =
-      weft_arena_allocate(&links->arena, program->action_count, sizeof *links->matches);
-  links->rank_of = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
-  links->last_backward = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
-  links->producers = weft_arena_allocate(&links->arena, pairs, sizeof *links->producers);
-  links->received = weft_arena_allocate(&links->arena, messages, sizeof *links->received);
-  WEFT_TRY(weft_arena_status(&links->arena, error));
-  memset(links->last_backward, 0xff, program->stage_count * sizeof(uint32_t));
-  memset(links->producers, 0xff, pairs * sizeof *links->producers); /* WEFT_MATCH_NONE */
-  memset(links->received, 0xff, messages * sizeof *links->received);
-  return weft_program_match(program, links->matches, error);
+  WEFT_TRY(weft_pairs_count(program, &pairs, &messages, error));
+  links->matches = weft_arena_allocate(arena, records, sizeof *links->matches);
+  links->rank_of = weft_arena_allocate(arena, stages, sizeof *links->rank_of);
+  links->last_backward = weft_arena_allocate(arena, stages, sizeof *links->last_backward);
+  links->producers = weft_arena_allocate(arena, pairs, sizeof *links->producers);
+  links->messages = weft_arena_allocate(arena, messages, sizeof *links->messages);
+  WEFT_TRY(weft_arena_status(arena, error));
+  memset(links->matches, 0xff, records * sizeof *links->matches); /* WEFT_MATCH_NONE */
+  memset(links->last_backward, 0xff, stages * sizeof *links->last_backward);
+  memset(links->producers, 0xff, pairs * sizeof *links->producers);
+  memset(links->messages, 0xff, messages * sizeof *links->messages);
+  (void)weft_placement_infer(program, links->rank_of);
+  read_records(links);
+  match_transfers(links, messages);
+  match_ties(links);
+  return WEFT_OK;
 }
 
 enum weft_status weft_links_create(const struct weft_allocator *allocator,
@@ -100,13 +136,11 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
   }
   links->program = program;
   links->arena.allocator = allocator;
-  const enum weft_status status = allocate(links, error);
+  const enum weft_status status = fill_links(links, error);
   if (status < 0) {
     weft_links_destroy(links);
     return status;
   }
-  (void)weft_placement_infer(program, links->rank_of);
-  WEFT_TWICE(graph, program->graph, note_producers(links, graph));
   *out = links;
   return WEFT_OK;
 }
@@ -137,15 +171,15 @@ static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
 }
 
 /* What the RECV of each input brings, else what the stage at the other end makes. */
-WEFT_GRAPH_INLINE unsigned add_inputs_of(const struct weft_links *links,
-                                         const struct weft_graph *graph, struct weft_action action,
-                                         uint64_t *needs, unsigned count) {
+static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
+                           uint64_t *needs, unsigned count) {
   const struct weft_program *program = links->program;
-  const uint32_t inputs = weft_action_input_count(graph, action, program->stage_count);
+  const uint32_t inputs = weft_action_input_count(program->graph, action, program->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
-    const uint32_t stage = weft_action_input_at(graph, action, k);
-    const uint64_t channel = weft_action_input_channel(graph, action, k);
-    uint32_t need = links->received[channel * program->microbatch_count + action.microbatch];
+    const uint32_t stage = weft_action_input_at(program->graph, action, k);
+    const uint64_t channel = weft_action_input_channel(program->graph, action, k);
+    uint32_t need =
+        links->messages[channel * program->microbatch_count + action.microbatch].received;
     if (need == WEFT_MATCH_NONE && stage < program->stage_count) {
       const struct producers *other = producers_of(links, stage, action.microbatch);
       need = action.op == WEFT_OP_F ? other->activation : other->gradient;
@@ -153,12 +187,6 @@ WEFT_GRAPH_INLINE unsigned add_inputs_of(const struct weft_links *links,
     count = add_need(need, needs, count);
   }
   return count;
-}
-
-static unsigned add_inputs(const struct weft_links *links, struct weft_action action,
-                           uint64_t *needs, unsigned count) {
-  WEFT_TWICE(graph, links->program->graph,
-             return add_inputs_of(links, graph, action, needs, count));
 }
 
 unsigned weft_links_needs(const struct weft_links *links, uint64_t record,

@@ -233,20 +233,6 @@ static inline uint32_t weft_channel_count(const struct weft_graph *graph, uint32
   return 2 * (graph != NULL ? graph->edge_count : stage_count);
 }
 
-/* Of a SEND; WEFT_EDGE_NONE where its stages have no edge, or it carries no gradient. */
-static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
-                                            struct weft_action send) {
-  const bool forward = send.op == WEFT_OP_SEND_F;
-  if (graph == NULL) {
-    return send.skip > 0 ? WEFT_EDGE_NONE : 2u * send.stage + !forward;
-  }
-  const uint32_t other = weft_transfer_other(send);
-  const uint32_t edge = forward ? weft_graph_find(graph, send.stage, other)
-                                : weft_graph_find(graph, other, send.stage);
-  const bool exists = edge != WEFT_EDGE_NONE && (forward || graph->edges[edge].gradient);
-  return exists ? 2u * edge + !forward : WEFT_EDGE_NONE;
-}
-
 /* Of a SEND or RECV of a graph (graph.c); see weft_channel_of(). */
 uint32_t weft_graph_channel_of(const struct weft_graph *graph, struct weft_action transfer);
 
@@ -269,15 +255,11 @@ static inline uint32_t weft_channel_of(const struct weft_program *program,
   return weft_channel_in(program->graph, program->stage_count, transfer);
 }
 
-/* The same of a RECV alone. */
-static inline uint32_t weft_channel_of_recv(const struct weft_graph *graph, uint32_t stage_count,
-                                            struct weft_action recv) {
-  if (graph != NULL) {
-    return weft_graph_channel_of(graph, recv);
-  }
-  const bool gradient = recv.op == WEFT_OP_RECV_B;
-  const uint32_t from = gradient ? recv.stage + 1u : recv.stage - 1u;
-  return from < stage_count && recv.skip == 0 ? 2 * from + gradient : WEFT_EDGE_NONE;
+/* Of a SEND over an edge that exists. */
+static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
+                                            struct weft_action send) {
+  return graph != NULL ? weft_graph_channel_of(graph, send)
+                       : 2u * send.stage + (send.op == WEFT_OP_SEND_B);
 }
 
 /* That brings input number k of an action, < weft_action_input_count(). */

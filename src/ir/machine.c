@@ -124,9 +124,10 @@ static void wake_queues(struct weft_machine *machine, uint32_t rank) {
 }
 
 /* Compute that stands before its RECV does not wait for it: that is a finding of another check. */
-WEFT_GRAPH_INLINE void note_early(struct weft_machine *machine, const struct weft_graph *graph) {
+static void record_early(struct weft_machine *machine) {
   enum { BEHIND = 2 }; /* a shift: the RECV is behind us */
   const struct weft_program *program = machine->placed.program;
+  const struct weft_graph *graph = program->graph;
   uint8_t bit, *received;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
@@ -184,18 +185,17 @@ WEFT_GRAPH_INLINE void run_agents(struct weft_machine *machine, const struct wef
 }
 
 static void run_on(struct weft_machine *machine) {
-  WEFT_TWICE(graph, machine->placed.graph, run_agents(machine, graph));
+  WEFT_TWICE(graph, machine->placed.program->graph, run_agents(machine, graph));
 }
 
 static void start(struct weft_machine *machine) {
   assert(machine->states != NULL && machine->work_count == 0);
   for (uint32_t a = 0; a < machine->agents.count; a++) {
-    machine->states[a] =
-        (struct weft_agent_state){.at = weft_agent_begin(&machine->agents, a),
-                                  .end = weft_agent_begin(&machine->agents, a + 1)};
+    machine->states[a] = (struct weft_agent_state){.at = machine->agents.begin[a],
+                                                   .end = machine->agents.begin[a + 1]};
   }
   if (machine->has_queues) {
-    WEFT_TWICE(graph, machine->placed.graph, note_early(machine, graph));
+    record_early(machine);
   }
   for (uint32_t a = machine->agents.count; a-- > 0;) {
     wake(machine, a);
@@ -220,7 +220,7 @@ static void take_turn(struct weft_machine *machine, uint32_t agent,
   }
   const struct weft_action *cell = weft_machine_next(machine, agent);
   const uint64_t record = weft_machine_record_number(machine, agent);
-  if (!try_cell(machine, machine->placed.graph, agent, cell)) {
+  if (!try_cell(machine, machine->placed.program->graph, agent, cell)) {
     watch->waits(watch->context, agent);
     return;
   }
@@ -273,15 +273,16 @@ static bool allocate(struct weft_machine *machine, const struct weft_machine_opt
     return false;
   }
   const size_t agents = machine->agents.count, stages = machine->placed.stage_count;
+  const uint32_t microbatches = machine->placed.microbatch_count;
   machine->states = weft_arena_allocate(arena, agents, sizeof *machine->states);
   machine->work = weft_arena_allocate(arena, 2 * agents, sizeof *machine->work);
   if (!machine->has_transfers) {
-    machine->made = weft_arena_allocate(arena, stages * machine->placed.microbatch_count, 1);
+    machine->made = weft_arena_allocate(arena, stages * microbatches, 1);
     return weft_arena_status(arena, NULL) == WEFT_OK;
   }
   if (machine->has_queues) {
-    machine->made =
-        weft_arena_allocate(arena, weft_set_count(machine->messages, (uint32_t)stages), 1);
+    machine->made = weft_arena_allocate(
+        arena, weft_set_count(machine->placed.program->graph, (uint32_t)stages, microbatches), 1);
   }
   if (!weft_message_queue_init(&machine->queue, arena, &machine->placed, channel->messages)) {
     return false;
@@ -296,10 +297,8 @@ bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_o
   assert(options->placed->rank_of != NULL && channel != NULL);
   assert(!options->model.posted || options->model.capacity == WEFT_CAPACITY_UNLIMITED);
   *machine = (struct weft_machine){.placed = *options->placed,
-                                   .messages = options->messages,
                                    .has_transfers = options->has_transfers,
                                    .capacity = options->model.capacity};
   machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
-  assert(!machine->has_queues || machine->messages != NULL);
   return allocate(machine, options, channel);
 }

@@ -25,8 +25,7 @@
 #include <assert.h>
 
 #include "ir/machine_agents.h"
-#include "ir/message_queue.h"
-#include "ir/message_table.h"
+#include "ir/pairs.h"
 
 struct weft_agent_state {
   uint64_t at; /* see weft_agent_record() */
@@ -38,17 +37,15 @@ struct weft_agent_state {
 
 /* What is borrowed must outlive the machine. */
 struct weft_machine_options {
-  struct weft_arena *arena; /* owns all that the machine needs */
+  struct weft_arena *arena;                 /* owns all that the machine needs */
   const struct weft_placed_program *placed; /* whose transfers are in range, on their stages' ranks,
                                                over edges that exist, and in pairs */
-  const struct weft_message_table *messages; /* where transfers are asynchronous */
   struct weft_comm_model model;
   bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
 };
 
 struct weft_machine {
   struct weft_placed_program placed;
-  const struct weft_message_table *messages;
   bool has_transfers;
   bool has_queues;   /* transfers are agents of their own */
   uint32_t capacity; /* of a channel */
@@ -100,7 +97,7 @@ static inline const struct weft_action *weft_machine_next(const struct weft_mach
 WEFT_GRAPH_INLINE uint32_t weft_machine_channel(const struct weft_machine *machine,
                                                 const struct weft_graph *graph,
                                                 struct weft_action send) {
-  return machine->queue.channel_of[weft_edge_of_send(graph, send)];
+  return machine->queue.channel_of[weft_channel_of_send(graph, send)];
 }
 
 /* The oldest message of a channel, or NULL. */
@@ -120,7 +117,7 @@ WEFT_GRAPH_INLINE uint32_t weft_machine_receiver(const struct weft_machine *mach
                                                  struct weft_action send) {
   struct weft_action recv;
   if (machine->has_queues) {
-    return machine->agents.of_receiver[weft_edge_of_send(graph, send)];
+    return machine->agents.of_receiver[weft_channel_of_send(graph, send)];
   }
   return weft_action_partner(send, machine->placed.stage_count, &recv)
              ? machine->placed.rank_of[recv.stage]
@@ -130,7 +127,7 @@ WEFT_GRAPH_INLINE uint32_t weft_machine_receiver(const struct weft_machine *mach
 WEFT_GRAPH_INLINE uint32_t weft_machine_sender(const struct weft_machine *machine,
                                                const struct weft_graph *graph,
                                                struct weft_action send) {
-  return machine->has_queues ? machine->agents.of_sender[weft_edge_of_send(graph, send)]
+  return machine->has_queues ? machine->agents.of_sender[weft_channel_of_send(graph, send)]
                              : machine->placed.rank_of[send.stage];
 }
 
@@ -154,8 +151,7 @@ WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *mach
                                                  const struct weft_graph *graph,
                                                  struct weft_action recv, uint8_t *bit) {
   const struct weft_placed_program *placed = &machine->placed;
-  const uint64_t set =
-      weft_set_of(machine->messages, graph, placed->stage_count, placed->microbatch_count, recv);
+  const uint64_t set = weft_set_of(graph, placed->stage_count, placed->microbatch_count, recv);
   *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
   return set != WEFT_SET_NONE ? &machine->made[set] : NULL;
 }

@@ -184,10 +184,10 @@ WEFT_GRAPH_INLINE void publish(struct weft_timed_machine *machine, uint32_t rank
     return;
   }
   const uint32_t count =
-      weft_action_output_count(machine->placed.graph, action, machine->placed.stage_count);
+      weft_action_output_count(machine->placed.program->graph, action, machine->placed.stage_count);
   for (uint32_t k = 0; k < count; k++) {
     struct weft_timed_channel *channel =
-        &machine->channels[weft_action_output_channel(machine->placed.graph, action, k)];
+        &machine->channels[weft_action_output_channel(machine->placed.program->graph, action, k)];
     put(machine, rank, channel, &channel->inputs[action.microbatch], end);
   }
 }
@@ -388,8 +388,7 @@ static void reset(struct weft_timed_machine *machine, const int64_t *starts) {
   for (uint32_t a = program->rank_count; machine->queues != NULL && a < machine->agents.count;
        a++) {
     machine->queues[a] =
-        (struct weft_timed_queue){.head = weft_agent_begin(&machine->agents, a),
-                                  .end = weft_agent_begin(&machine->agents, a + 1)};
+        (struct weft_timed_queue){machine->agents.begin[a], machine->agents.begin[a + 1], 0};
   }
   for (uint64_t i = 0; machine->issued != NULL && i < program->action_count; i++) {
     machine->issued[i] = WEFT_TIME_UNKNOWN;
@@ -454,7 +453,7 @@ static void open_channels(struct weft_timed_machine *machine) {
   for (uint32_t k = 0; k < machine->channel_count; k++) {
     struct weft_timed_channel *channel = &machine->channels[k];
     uint32_t from, to;
-    weft_channel_ends(machine->placed.graph, k, &from, &to);
+    weft_channel_ends(machine->placed.program->graph, k, &from, &to);
     *channel = (struct weft_timed_channel){
         .inputs = &machine->inputs[(size_t)k * machine->placed.microbatch_count],
         .from = owner_of(machine, from),
@@ -469,7 +468,7 @@ static void open_channels(struct weft_timed_machine *machine) {
  * alone: the other end is no neighbour. */
 static bool link_work(const struct weft_timed_machine *machine, struct weft_timed_work *work,
                       struct weft_action action) {
-  const struct weft_graph *graph = machine->placed.graph;
+  const struct weft_graph *graph = machine->placed.program->graph;
   const uint32_t n = machine->placed.stage_count;
   if (weft_action_input_count(graph, action, n) > 0) {
     work->in = &machine->channels[weft_action_input_channel(graph, action, 0)];
@@ -536,8 +535,7 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
                                          .arena = {.allocator = options->allocator}};
   struct weft_arena *arena = &machine->arena;
   size_t pairs, inputs;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
-  WEFT_TRY(weft_messages_count(program, &inputs, error));
+  WEFT_TRY(weft_pairs_count(program, &pairs, &inputs, error));
   machine->channels = weft_arena_allocate(arena, machine->channel_count, sizeof *machine->channels);
   machine->unsharded_at =
       weft_arena_allocate(arena, weft_timed_awaited_count(placed), sizeof *machine->unsharded_at);

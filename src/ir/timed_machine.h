@@ -209,15 +209,16 @@ static inline struct weft_timed_channel *weft_timed_channel_of(
  * that of the machine, given as a constant where it shall cost nothing. */
 WEFT_GRAPH_INLINE uint32_t weft_timed_input_count(const struct weft_timed_machine *machine,
                                                   struct weft_action action, bool single) {
-  return single
-             ? weft_timed_work_of(machine, action)->inputs != NULL
-             : weft_action_input_count(machine->placed.graph, action, machine->placed.stage_count);
+  return single ? weft_timed_work_of(machine, action)->inputs != NULL
+                : weft_action_input_count(machine->placed.program->graph, action,
+                                          machine->placed.stage_count);
 }
 
 WEFT_GRAPH_INLINE const struct weft_timed_channel *weft_timed_channel_in(
     const struct weft_timed_machine *machine, struct weft_action action, uint32_t k, bool single) {
   return single ? weft_timed_work_of(machine, action)->in
-                : &machine->channels[weft_action_input_channel(machine->placed.graph, action, k)];
+                : &machine->channels[weft_action_input_channel(machine->placed.program->graph,
+                                                               action, k)];
 }
 
 WEFT_GRAPH_INLINE const int64_t *weft_timed_input(const struct weft_timed_machine *machine,

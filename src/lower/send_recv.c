@@ -390,7 +390,6 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
     rank_of[s] = pass->stages[s].rank;
   }
   const struct weft_placed_program placed = {.program = program,
-                                             .graph = pass->graph,
                                              .stage_count = pass->stage_count,
                                              .microbatch_count = pass->microbatch_count,
                                              .rank_of = rank_of};
@@ -544,7 +543,7 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
   assert(weft_program_is_sound(program));
   const uint32_t n = program->stage_count, p = program->rank_count;
   size_t pairs;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error)); /* guards the bit maps */
+  WEFT_TRY(weft_pairs_count(program, &pairs, NULL, error)); /* guards the bit maps */
   const uint64_t stage_words = (program->microbatch_count + 63u) / 64u;
   WEFT_SCOPED_ARENA arena = {.allocator = input->allocator};
   struct transfer_pass pass = {

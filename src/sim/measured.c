@@ -177,7 +177,7 @@ static void index_events(struct measured *measured) {
     if (!weft_op_in(action.op, WEFT_OPS_SEND)) {
       continue;
     }
-    const uint32_t channel = weft_channel_of_send(graph, action);
+    const uint32_t channel = weft_channel_of(program, action);
     if (channel != WEFT_EDGE_NONE) {
       measured->previous[record] = measured->last_send[channel];
       measured->last_send[channel] = (uint32_t)i;
@@ -263,9 +263,10 @@ static void blame_gap(const struct measured *measured, struct weft_rank_record *
   const struct weft_event *input =
       event->begin > rank->clock ? latest_input(measured, cell, event->record) : NULL;
   const int64_t gap =
-      weft_rank_record_begin(rank, rank->clock, event->begin,
-                             input != NULL ? &input->end : NULL, latest_unshard(measured, cell));
-  const uint32_t op = input != NULL ? actions[input->record].op : cell[weft_cell_parts(cell) > 0].op;
+      weft_rank_record_begin(rank, rank->clock, event->begin, input != NULL ? &input->end : NULL,
+                             latest_unshard(measured, cell));
+  const uint32_t op =
+      input != NULL ? actions[input->record].op : cell[weft_cell_parts(cell) > 0].op;
   if (gap > 0) {
     const bool received = input != NULL && weft_op_in(op, WEFT_OPS_RECV);
     weft_rank_record_blame(rank, gap, received ? held_up(measured, input) : 0,
@@ -403,8 +404,8 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->times = weft_arena_allocate(arena, 2 * measured->buffers_max, sizeof *measured->times);
   if (weft_memory_exceeds_activations(measured->costs)) {
     /* One more than needed: NULL means that nothing but activations counts. */
-    measured->changes = weft_arena_allocate(arena, weft_memory_changes_max(program) + 1,
-                                            sizeof *measured->changes);
+    measured->changes =
+        weft_arena_allocate(arena, weft_memory_changes_max(program) + 1, sizeof *measured->changes);
   }
   return weft_arena_status(arena, error);
 }

@@ -90,8 +90,7 @@ ROW_INLINE void remember_buffers(const struct weft_sim_recorder *recorder, struc
 ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
                                const int64_t *input, int64_t unsharded, int64_t begin) {
   const struct weft_timed_machine *machine = &run->machine;
-  const int64_t gap =
-      weft_rank_record_begin(&row->record, row->clock, begin, input, unsharded);
+  const int64_t gap = weft_rank_record_begin(&row->record, row->clock, begin, input, unsharded);
   if (gap > 0 && input != NULL) {
     weft_rank_record_blame(&row->record, gap,
                            machine->waits != NULL ? machine->waits[input - machine->inputs] : 0,
@@ -292,7 +291,7 @@ static size_t count_messages(const struct weft_timed_machine *machine, bool of_o
 /* Only the messages of a graph are kept account of. */
 static bool has_sizes(const struct weft_timed_machine *machine) {
   bool found = false;
-  for (uint32_t k = 0; k < machine->channel_count && machine->placed.graph != NULL; k++) {
+  for (uint32_t k = 0; k < machine->channel_count && machine->placed.program->graph != NULL; k++) {
     found = found || machine->channels[k].bytes > 0;
   }
   return found;

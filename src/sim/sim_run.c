@@ -161,7 +161,6 @@ static enum weft_status open_machine(struct weft_sim_run *run, bool has_transfer
   WEFT_TRY(weft_arena_status(&run->arena, error));
   place_stages(program, run->rank_of);
   const struct weft_placed_program placed = {.program = program,
-                                             .graph = program->graph,
                                              .stage_count = program->stage_count,
                                              .microbatch_count = program->microbatch_count,
                                              .rank_of = run->rank_of};
@@ -190,11 +189,11 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                    const struct weft_sim_options *options, bool keeps_waits,
                                    struct weft_error *error) {
   assert(program != NULL && costs != NULL && options != NULL);
-  *run = (struct weft_sim_run){.program = program,
-                               .options = options,
-                               .arena = {.allocator = allocator},
-                               .machine = {.allocator = allocator,
-                                           .arena = {.allocator = allocator}}};
+  *run =
+      (struct weft_sim_run){.program = program,
+                            .options = options,
+                            .arena = {.allocator = allocator},
+                            .machine = {.allocator = allocator, .arena = {.allocator = allocator}}};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
   const bool has_transfers = program->level == WEFT_LEVEL_COMMS &&
                              weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV);

@@ -158,8 +158,8 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
       context->microbatch_count = most > 0 ? (uint32_t)most : 1;
     }
   }
-  return weft_pairs_check(context->stage_count, context->microbatch_count,
-                          context->program->action_count, context->error);
+  return weft_pairs_check(context->program, context->stage_count, context->microbatch_count, true,
+                          context->error);
 }
 
 /* The rank that computes most of each stage, by vote in one walk. */
@@ -244,8 +244,8 @@ static enum weft_status check_rows(struct weft_verify_context *context,
                                    struct weft_report *report) {
   WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
   context->owner = weft_arena_allocate(&arena, context->stage_count, sizeof *context->owner);
-  context->exists =
-      weft_arena_allocate(&arena, weft_set_count(&context->messages, context->stage_count), 1);
+  context->exists = weft_arena_allocate(
+      &arena, weft_set_count(context->graph, context->stage_count, context->microbatch_count), 1);
   WEFT_TRY(weft_arena_status(&arena, context->error));
   WEFT_TRY(find_owners(context));
   return run_checks(context, report);
@@ -269,10 +269,7 @@ static enum weft_status check_shape_and_rows(struct weft_verify_context *context
                       "there is no F, B, I or W at all: nothing is computed");
     return WEFT_OK;
   }
-  WEFT_TRY(weft_message_table_init(&context->messages, context->allocator, context->program,
-                                   context->microbatch_count, context->error));
   status = check_rows(context, report);
-  weft_message_table_finish(&context->messages);
   report->stage_count = context->stage_count;
   report->microbatch_count = context->microbatch_count;
   return status;

@@ -6,7 +6,6 @@
 
 #include <weft/support.h>
 
-#include "ir/message_queue.h"
 #include "verify/verify_context.h"
 
 struct channel_check {
@@ -23,7 +22,7 @@ WEFT_GRAPH_INLINE void check_receive(struct channel_check *check, const struct w
   if (!weft_action_partner(at->action, check->context->stage_count, &send)) {
     return;
   }
-  const uint32_t edge = weft_edge_of_send(graph, send);
+  const uint32_t edge = check->queue.channel_of[weft_channel_of_send(graph, send)];
   const uint32_t position = check->received[edge]++;
   assert(check->queue.first[edge] + position < check->queue.first[edge + 1]);
   const struct weft_action sent =

@@ -4,8 +4,8 @@
 
 #include <weft/spec.h>
 
-#include "ir/message_table.h"
-#include "ir/placed_program.h"
+#include "ir/machine_agents.h"
+#include "ir/pairs.h"
 #include "verify/findings.h"
 
 struct weft_verify_context {
@@ -21,8 +21,7 @@ struct weft_verify_context {
   uint32_t stage_count;      /* n; n × m never exceeds the number of actions by much */
   uint32_t microbatch_count; /* m */
   uint32_t *owner;           /* [n] the rank that computes most of the stage, or WEFT_RANK_NONE */
-  struct weft_message_table messages;
-  uint8_t *exists; /* [weft_set_count()] first [n][m]; see weft_pair_bit() */
+  uint8_t *exists;           /* [weft_set_count()] first [n][m]; see weft_pair_bit() */
 };
 
 /* An action while a row is walked. */
@@ -72,8 +71,7 @@ static inline bool weft_has_backward(const struct weft_verify_context *context) 
 /* The number of an action's set in `exists`. */
 WEFT_GRAPH_INLINE uint64_t weft_own_set(const struct weft_verify_context *context,
                                         const struct weft_graph *graph, struct weft_action action) {
-  return weft_set_of(&context->messages, graph, context->stage_count, context->microbatch_count,
-                     action);
+  return weft_set_of(graph, context->stage_count, context->microbatch_count, action);
 }
 
 /* Whether an action F ... RECV_B occurs. */
@@ -86,7 +84,6 @@ WEFT_GRAPH_INLINE bool weft_action_exists(const struct weft_verify_context *cont
 
 static inline struct weft_placed_program weft_placed(const struct weft_verify_context *context) {
   return (struct weft_placed_program){.program = context->program,
-                                      .graph = context->graph,
                                       .stage_count = context->stage_count,
                                       .microbatch_count = context->microbatch_count,
                                       .rank_of = context->owner};

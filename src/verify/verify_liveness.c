@@ -15,10 +15,11 @@ static uint32_t next_capacity(const struct weft_machine *machine) {
   for (uint32_t a = 0; a < machine->agents.count; a++) {
     const struct weft_agent_state *state = &machine->states[a];
     if (weft_machine_is_stuck(machine, a) && state->offered) {
-      const uint32_t needed = state->message -
-                              machine->taken[weft_machine_channel(machine, machine->placed.graph,
-                                                                  *weft_machine_next(machine, a))] +
-                              1;
+      const uint32_t needed =
+          state->message -
+          machine->taken[weft_machine_channel(machine, machine->placed.program->graph,
+                                              *weft_machine_next(machine, a))] +
+          1;
       least = needed < least ? needed : least;
     }
   }
@@ -50,7 +51,6 @@ bool weft_liveness_open(struct weft_liveness_run *run, struct weft_verify_contex
   return weft_machine_init(
       &run->machine, &(struct weft_machine_options){.arena = arena,
                                                     .placed = &placed,
-                                                    .messages = &context->messages,
                                                     .model = context->model,
                                                     .has_transfers = weft_has_transfers(context)});
 }

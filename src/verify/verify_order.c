@@ -161,7 +161,8 @@ WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct w
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   assert(context->owner != NULL);
   WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
-  const uint64_t sets = weft_set_count(&context->messages, context->stage_count);
+  const uint64_t sets =
+      weft_set_count(context->graph, context->stage_count, context->microbatch_count);
   const struct order_check check = {.context = context,
                                     .done = weft_arena_allocate(&arena, sets, 1)};
   WEFT_TRY(weft_arena_status(&arena, context->error));

@@ -12,17 +12,21 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "inspect/match.h"
 #include "support_csv.h"
 #include "support_memory.h"
 
 static uint32_t *matches_of(const struct weft_program *program) {
   uint32_t *matches = calloc(program->action_count + 1, sizeof *matches);
+  struct weft_links *links;
   struct weft_error error;
   assert_non_null(matches);
-  if (weft_program_match(program, matches, &error) != WEFT_OK) {
+  if (weft_links_create(NULL, program, &links, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    matches[i] = weft_links_peer(links, i);
+  }
+  weft_links_destroy(links);
   return matches;
 }
 
@@ -166,9 +170,9 @@ static void test_random_programs(void **state) {
 static void test_sparse_programs_are_refused(void **state) {
   (void)state;
   struct weft_program *program = csv_program("0SEND_F16777215,65535RECV_B0\n");
-  uint32_t matches[2];
+  struct weft_links *links;
   struct weft_error error;
-  assert_int_equal(weft_program_match(program, matches, &error), WEFT_ERR_INVALID);
+  assert_int_equal(weft_links_create(NULL, program, &links, &error), WEFT_ERR_INVALID);
   assert_non_null(strstr(error.message, "too sparse"));
   assert_non_null(strstr(error.message, "65536 stages"));
   weft_program_destroy(program);
@@ -180,16 +184,17 @@ static void test_failing_allocation(void **state) {
   struct test_memory memory;
   struct weft_program *program = NULL;
   struct weft_error error;
-  uint32_t matches[4];
+  struct weft_links *links;
   test_memory_init(&memory);
   assert_int_equal(weft_program_parse(&memory.allocator, csv, strlen(csv), "csv", &program, &error),
                    WEFT_OK);
   const size_t blocks = memory.blocks;
   memory.fail_at = memory.calls + 1;
-  assert_int_equal(weft_program_match(program, matches, &error), WEFT_ERR_MEMORY);
+  assert_int_equal(weft_links_create(&memory.allocator, program, &links, &error), WEFT_ERR_MEMORY);
   assert_int_equal(error.status, WEFT_ERR_MEMORY);
   memory.fail_at = 0;
-  assert_int_equal(weft_program_match(program, matches, &error), WEFT_OK);
+  assert_int_equal(weft_links_create(&memory.allocator, program, &links, &error), WEFT_OK);
+  weft_links_destroy(links);
   assert_int_equal(memory.blocks, blocks);
   weft_program_destroy(program);
   assert_int_equal(memory.blocks, 0);

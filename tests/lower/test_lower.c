@@ -13,8 +13,6 @@
 
 #include <weft/support.h>
 
-#include "inspect/match.h"
-
 static struct weft_program *parse(const char *csv) {
   struct weft_program *program = NULL;
   struct weft_error error;
@@ -373,9 +371,9 @@ static void pairs_of_ranks_agree_on_order(void **state) {
   for (unsigned k = 0; k < 5; k++) {
     struct weft_program *table = generate(names[k], 4, 2, 11);
     struct weft_program *program = lower(table, NULL);
-    uint32_t *matches = malloc(program->action_count * sizeof *matches);
+    struct weft_links *links;
     struct weft_error error;
-    assert_int_equal(weft_program_match(program, matches, &error), WEFT_OK);
+    assert_int_equal(weft_links_create(NULL, program, &links, &error), WEFT_OK);
     for (uint32_t from = 0; from < 4; from++) {
       uint32_t last[4] = {0};
       for (uint64_t i = program->row_begin[from]; i < program->row_begin[from + 1]; i++) {
@@ -383,16 +381,14 @@ static void pairs_of_ranks_agree_on_order(void **state) {
         if (op != WEFT_OP_SEND_F && op != WEFT_OP_SEND_B) {
           continue;
         }
-        uint32_t to = 0;
-        assert_true(matches[i] != WEFT_MATCH_NONE);
-        while (matches[i] >= program->row_begin[to + 1]) {
-          to++;
-        }
-        assert_true(matches[i] + 1u > last[to]);
-        last[to] = matches[i] + 1u;
+        const uint32_t match = weft_links_peer(links, i);
+        assert_true(match != WEFT_MATCH_NONE);
+        const uint32_t to = weft_program_rank_at(program, match);
+        assert_true(match + 1u > last[to]);
+        last[to] = match + 1u;
       }
     }
-    free(matches);
+    weft_links_destroy(links);
     weft_program_destroy(program);
     weft_program_destroy(table);
   }

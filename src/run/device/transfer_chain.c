@@ -42,7 +42,6 @@ enum weft_status weft_transfer_chain_check(const struct weft_allocator *allocato
                                            struct weft_error *error) {
   assert(program != NULL && rank_of != NULL && slowdown != NULL);
   const struct weft_placed_program placed = {.program = program,
-                                             .graph = program->graph,
                                              .stage_count = program->stage_count,
                                              .microbatch_count = program->microbatch_count,
                                              .rank_of = rank_of};

@@ -380,7 +380,7 @@ static bool allocate(struct weft_row *row, bool with_times) {
 static enum weft_status fill(const struct weft_allocator *allocator, struct weft_row *row,
                              uint32_t forward_ahead, bool with_times, struct weft_error *error) {
   size_t pairs;
-  WEFT_TRY(weft_pairs_count(row->program, &pairs, error));
+  WEFT_TRY(weft_pairs_count(row->program, &pairs, NULL, error));
   WEFT_TRY(find_ranks(row, error));
   if (!allocate(row, with_times)) {
     return weft_fail_memory(error, row->held_bytes);
