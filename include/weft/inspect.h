@@ -22,7 +22,7 @@ struct weft_grid_options {
   uint64_t step_first, step_count; /* 0, 0: all */
   const uint32_t *ranks;           /* columns to show; NULL: all */
   uint32_t rank_count;
-  const struct weft_place *marks; /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
+  const struct weft_location *marks; /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
   size_t mark_count;
 };
 /* NULL options: the full grid without marks, byte-identical with PyTorch's. */

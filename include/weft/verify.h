@@ -24,9 +24,9 @@ enum weft_rule {
 /* "order.receive", "deadlock", ...; static storage. */
 WEFT_API const char *weft_rule_id(enum weft_rule rule);
 
-/* A place in a program. step counts cells from 0; an overlap part has the step
+/* A cell or record of a program. step counts cells from 0; an overlap part has the step
  * of its overlap. */
-struct weft_place {
+struct weft_location {
   uint32_t rank;
   uint64_t step;
   const struct weft_action *action; /* into the verified program; NULL: the row */
@@ -34,11 +34,11 @@ struct weft_place {
 
 struct weft_finding {
   enum weft_rule rule;
-  struct weft_place place;
+  struct weft_location location;
   const char *message; /* a sentence to act on */
   /* For a deadlock: each member waits for the next, the last for the first. No other finding has
    * a member of a shorter cycle. */
-  const struct weft_place *cycle;
+  const struct weft_location *cycle;
   const char *const
       *cycle_waits;    /* what each member waits for: "rank 1 to do 1RECV_F1 (step 4): ..." */
   size_t cycle_length; /* 0 for other rules */
@@ -46,7 +46,7 @@ struct weft_finding {
 
 /* One action that is done when ranks take turns, and what it waited for last; or that never is. */
 struct weft_turn {
-  struct weft_place place;
+  struct weft_location location;
   uint32_t after_rank; /* that had to do `after` first; WEFT_RANK_NONE: it waited for nothing */
   struct weft_action after; /* of that rank */
 };

@@ -178,7 +178,7 @@ def _grid(program: Program, places: Iterable[tuple[int, int]]) -> str:
     options.step_first = max(first - 3, 0)
     options.step_count = last - options.step_first + 4
     columns = (ctypes.c_uint32 * len(ranks))(*ranks)
-    cells = (c.weft_place * len(marks))()
+    cells = (c.weft_location * len(marks))()
     for cell, (rank, step) in zip(cells, marks):
         # The cell counts, not which action it is; NULL would mark the whole row.
         cell.rank, cell.step, cell.action = rank, step, program._c.actions
@@ -273,11 +273,11 @@ def _finding(finding: Any, program: Program, least: int) -> Finding:
         )
         for k in range(finding.cycle_length)
     )
-    action = action_at(finding.place.action)
+    action = action_at(finding.location.action)
     return Finding(
         rule,
-        finding.place.rank,
-        finding.place.step,
+        finding.location.rank,
+        finding.location.step,
         None if action is None else str(action),
         finding.message.decode("utf-8", "replace"),
         _hint(rule, bool(cycle) and program.has_communication, least),

@@ -110,7 +110,7 @@ static enum weft_status choose_marks(struct grid *grid, const struct weft_grid_o
   grid->head_marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->head_marked);
   WEFT_TRY(weft_arena_status(&grid->arena, error));
   for (size_t i = 0; i < options->mark_count; i++) {
-    const struct weft_place place = options->marks[i];
+    const struct weft_location place = options->marks[i];
     if (place.rank >= rank_count) {
       continue; /* what is said about a rank that is not there has no cell */
     }

@@ -53,7 +53,7 @@ static uint64_t step_of(const struct weft_liveness_run *run, uint32_t agent,
 
 /* A member of a cycle, and why it waits for the next one. */
 static bool describe_member(const struct weft_liveness_run *run, uint32_t agent, uint32_t next,
-                            struct weft_place *place, const char **wait_text) {
+                            struct weft_location *location, const char **wait_text) {
   struct weft_wait_cursor cursor = {0};
   struct weft_wait wait = {0};
   char action[32], reason[160], text[256];
@@ -64,8 +64,8 @@ static bool describe_member(const struct weft_liveness_run *run, uint32_t agent,
                             weft_agent_rank(&run->machine.agents, wait.agent),
                             weft_action_format(&wait.action, action, sizeof action),
                             step_of(run, wait.agent, wait.action), reason);
-  *place = weft_place_of(run->context->program, weft_agent_rank(&run->machine.agents, agent),
-                         weft_machine_record_number(&run->machine, agent));
+  *location = weft_location_of(run->context->program, weft_agent_rank(&run->machine.agents, agent),
+                               weft_machine_record_number(&run->machine, agent));
   *wait_text = weft_arena_copy_text(run->context->findings.arena, text, (size_t)size);
   return *wait_text != NULL;
 }
@@ -99,7 +99,7 @@ static void report_cycle(struct weft_liveness_run *run, const uint32_t *agents, 
     findings->count[WEFT_RULE_DEADLOCK]++;
     return;
   }
-  struct weft_place *cycle = weft_arena_allocate(findings->arena, length, sizeof *cycle);
+  struct weft_location *cycle = weft_arena_allocate(findings->arena, length, sizeof *cycle);
   const char **waits = weft_arena_allocate(findings->arena, length, sizeof *waits);
   bool described = cycle != NULL && waits != NULL;
   for (uint32_t k = 0; described && k < length; k++) {

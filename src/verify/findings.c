@@ -62,8 +62,8 @@ static const char *keep_message(struct weft_findings *findings, const char *mess
   return copy;
 }
 
-void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
-                       const char *format, ...) {
+void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
+                       struct weft_location location, const char *format, ...) {
   assert((unsigned)rule < WEFT_RULE_COUNT);
   if (++findings->count[rule] > findings->max || findings->failed ||
       (findings->list_count == findings->list_capacity && !grow(findings))) {
@@ -83,7 +83,7 @@ void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, stru
     return;
   }
   findings->list[findings->list_count++] =
-      (struct weft_finding){.rule = rule, .place = place, .message = copy};
+      (struct weft_finding){.rule = rule, .location = location, .message = copy};
 }
 
 struct weft_finding *weft_findings_last(struct weft_findings *findings) {
@@ -107,14 +107,14 @@ static int compare(const void *a, const void *b) {
   if (x->rule != y->rule) {
     return x->rule < y->rule ? -1 : 1;
   }
-  if (x->place.rank != y->place.rank) {
-    return x->place.rank < y->place.rank ? -1 : 1;
+  if (x->location.rank != y->location.rank) {
+    return x->location.rank < y->location.rank ? -1 : 1;
   }
-  if (x->place.step != y->place.step) {
-    return x->place.step < y->place.step ? -1 : 1;
+  if (x->location.step != y->location.step) {
+    return x->location.step < y->location.step ? -1 : 1;
   }
-  if (x->place.action != y->place.action) { /* parts of an overlap */
-    return x->place.action < y->place.action ? -1 : 1;
+  if (x->location.action != y->location.action) { /* parts of an overlap */
+    return x->location.action < y->location.action ? -1 : 1;
   }
   return strcmp(x->message, y->message);
 }

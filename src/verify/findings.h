@@ -19,8 +19,8 @@ struct weft_findings {
 
 /* Adds a finding; counted but not kept beyond the maximum of its rule. The
  * message is formatted only when kept. It calls a stage "stage 3"; a name is added here. */
-void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
-                       const char *format, ...) WEFT_PRINTF(4, 5);
+void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
+                       struct weft_location location, const char *format, ...) WEFT_PRINTF(4, 5);
 
 /* The finding just added if it was kept, to attach a cycle to; else NULL. */
 struct weft_finding *weft_findings_last(struct weft_findings *findings);

@@ -13,17 +13,18 @@ struct trace {
   struct weft_turn *awaited; /* [agent] its `after` */
 };
 
-static struct weft_place place_of(const struct trace *trace, uint32_t agent, uint64_t record) {
-  return (struct weft_place){.rank = weft_agent_rank(&trace->run.machine.agents, agent),
-                             .step = trace->step_of[record],
-                             .action = weft_machine_record(&trace->run.machine, record)};
+static struct weft_location location_of(const struct trace *trace, uint32_t agent,
+                                        uint64_t record) {
+  return (struct weft_location){.rank = weft_agent_rank(&trace->run.machine.agents, agent),
+                                .step = trace->step_of[record],
+                                .action = weft_machine_record(&trace->run.machine, record)};
 }
 
 static void moved(void *context, uint32_t agent, uint64_t record) {
   struct trace *trace = context;
   struct weft_turn *move = &trace->moves[trace->count++];
   *move = trace->awaited[agent];
-  move->place = place_of(trace, agent, record);
+  move->location = location_of(trace, agent, record);
   trace->awaited[agent].after_rank = WEFT_RANK_NONE;
 }
 

@@ -15,11 +15,11 @@ struct weft_verify_options weft_verify_options_default(void) {
                                       .findings_max = 100};
 }
 
-struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank,
-                                uint64_t record) {
-  return (struct weft_place){.rank = rank,
-                             .step = weft_program_step_at(program, rank, record),
-                             .action = &program->actions[record]};
+struct weft_location weft_location_of(const struct weft_program *program, uint32_t rank,
+                                      uint64_t record) {
+  return (struct weft_location){.rank = rank,
+                                .step = weft_program_step_at(program, rank, record),
+                                .action = &program->actions[record]};
 }
 
 /* ---- The shape ----
@@ -41,8 +41,11 @@ static uint64_t count_up_to(const uint32_t *counts, uint64_t size, uint32_t limi
 /* The smallest value that more than half of the non-zero entries do not exceed, by
  * halving the range: no copy to sort. */
 static uint32_t median(const uint32_t *counts, uint64_t size) {
-  const uint64_t half = count_up_to(counts, size, UINT32_MAX) / 2 + 1;
-  uint32_t low = 0, high = UINT32_MAX;
+  uint32_t low = 0, high = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    high = counts[i] > high ? counts[i] : high;
+  }
+  const uint64_t half = count_up_to(counts, size, high) / 2 + 1;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
     if (count_up_to(counts, size, middle) >= half) {
@@ -54,32 +57,11 @@ static uint32_t median(const uint32_t *counts, uint64_t size) {
   return low;
 }
 
-/* The value that more than half of the non-zero entries have (Boyer and Moore's
- * vote), which a right table settles in two walks; else the median. */
-static uint32_t typical(const uint32_t *counts, uint64_t size) {
-  uint32_t candidate = 0;
-  uint64_t lead = 0, votes = 0, voters = 0;
-  for (uint64_t i = 0; i < size; i++) {
-    if (counts[i] == 0) {
-      continue;
-    }
-    if (lead == 0) {
-      candidate = counts[i];
-    }
-    lead = counts[i] == candidate ? lead + 1 : lead - 1;
-  }
-  for (uint64_t i = 0; i < size; i++) {
-    voters += counts[i] != 0;
-    votes += counts[i] == candidate;
-  }
-  return 2 * votes > voters ? candidate : median(counts, size);
-}
-
 /* 1 + the largest number that occurs more than half as often as is typical, or
  * just half as often if there are enough other numbers to fill up to it: one of
  * a microbatch's two actions may be missing. At least 1. */
 static uint32_t credible_count(const uint32_t *counts, uint64_t size) {
-  const uint32_t usual = typical(counts, size);
+  const uint32_t usual = median(counts, size);
   uint64_t different = 0;
   for (uint64_t i = 0; i < size; i++) {
     different += counts[i] > 0;
@@ -265,7 +247,7 @@ static enum weft_status check_shape_and_rows(struct weft_verify_context *context
   weft_arena_finish(&arena);
   WEFT_TRY(status);
   if (counts.actions == 0) {
-    weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_place){0},
+    weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_location){0},
                       "there is no F, B, I or W at all: nothing is computed");
     return WEFT_OK;
   }

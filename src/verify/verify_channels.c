@@ -11,48 +11,35 @@
 struct channel_check {
   struct weft_verify_context *context;
   struct weft_message_queue queue;
-  uint32_t *received; /* [edge] */
-  bool *reported;     /* [edge] one finding each */
+  uint32_t *received; /* [channel] */
+  bool *reported;     /* [channel] one finding each */
 };
 
-WEFT_GRAPH_INLINE void check_receive(struct channel_check *check, const struct weft_graph *graph,
-                                     const struct weft_visit *at) {
-  const struct weft_program *program = check->context->program;
+WEFT_GRAPH_INLINE void check_receive(void *of, const struct weft_graph *graph,
+                                     const struct weft_location *at) {
+  struct channel_check *check = of;
   struct weft_action send;
-  if (!weft_action_partner(at->action, check->context->stage_count, &send)) {
+  if (!weft_op_in(at->action->op, WEFT_OPS_RECV) ||
+      !weft_action_partner(*at->action, check->context->stage_count, &send)) {
     return;
   }
-  const uint32_t edge = check->queue.channel_of[weft_channel_of_send(graph, send)];
-  const uint32_t position = check->received[edge]++;
-  assert(check->queue.first[edge] + position < check->queue.first[edge + 1]);
+  const uint32_t channel = check->queue.channel_of[weft_channel_of_send(graph, send)];
+  const uint32_t position = check->received[channel]++;
+  assert(check->queue.first[channel] + position < check->queue.first[channel + 1]);
   const struct weft_action sent =
-      program->actions[check->queue.messages[check->queue.first[edge] + position]];
-  if (sent.microbatch == send.microbatch || check->reported[edge]) {
+      check->context->program
+          ->actions[check->queue.messages[check->queue.first[channel] + position]];
+  if (sent.microbatch == send.microbatch || check->reported[channel]) {
     return;
   }
-  check->reported[edge] = true;
+  check->reported[channel] = true;
   char expected[32], found[32];
   weft_findings_add(
-      &check->context->findings, WEFT_RULE_CHANNEL_ORDER, at->place,
+      &check->context->findings, WEFT_RULE_CHANNEL_ORDER, *at,
       "is receive number %" PRIu32 " on its boundary and expects %s, but rank %" PRIu32
       " sends %s there; put both sides in the same order",
       position, weft_action_format(&send, expected, sizeof expected),
       check->context->owner[send.stage], weft_action_format(&sent, found, sizeof found));
-}
-
-WEFT_GRAPH_INLINE void check_rows(struct channel_check *check, const struct weft_graph *graph) {
-  const struct weft_program *program = check->context->program;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    struct weft_visit at = {.place = {.rank = r}};
-    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; at.place.step++) {
-      at.place.action = &program->actions[i];
-      at.action = program->actions[i];
-      if (weft_op_in(at.action.op, WEFT_OPS_RECV)) {
-        check_receive(check, graph, &at);
-      }
-      i += weft_cell_records(&program->actions[i]);
-    }
-  }
 }
 
 /* Runs on paired programs only, so every receive has a send to look at. */
@@ -69,6 +56,7 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   if (!weft_message_queue_init(&check.queue, &arena, &placed, WEFT_SCOPE_EDGE)) {
     return weft_arena_status(&arena, context->error);
   }
-  WEFT_TWICE(graph, context->graph, check_rows(&check, graph));
+  WEFT_TWICE(graph, context->graph,
+             weft_visit_rows(context->program, graph, true, check_receive, &check));
   return WEFT_OK;
 }

@@ -24,15 +24,10 @@ struct weft_verify_context {
   uint8_t *exists;           /* [weft_set_count()] first [n][m]; see weft_pair_bit() */
 };
 
-/* An action while a row is walked. */
-struct weft_visit {
-  struct weft_place place;
-  struct weft_action action;
-};
-
-/* F ... RECV_B have numbers 1 ... 8: a byte per (stage, microbatch) holds the
- * set of those that occur. */
-static inline uint8_t weft_pair_bit(uint32_t op) { return (uint8_t)(1u << (op - WEFT_OP_F)); }
+/* F ... RECV_B have numbers 1 ... 8: a byte per (stage, microbatch) holds the set of those that
+ * occur. The bits of a set of ops, and of one. */
+static inline uint8_t weft_pair_bits(uint32_t ops) { return (uint8_t)(ops >> WEFT_OP_F); }
+static inline uint8_t weft_pair_bit(uint32_t op) { return weft_pair_bits(WEFT_OP_BIT(op)); }
 
 #define WEFT_OPS_PAIRED (WEFT_OPS_COMPUTE | WEFT_OPS_SEND | WEFT_OPS_RECV)
 
@@ -89,8 +84,32 @@ static inline struct weft_placed_program weft_placed(const struct weft_verify_co
                                       .rank_of = context->owner};
 }
 
-/* Place of a record: walks the row, so only for what is reported. */
-struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank, uint64_t record);
+/* ---- Rows ---- */
+
+typedef void weft_location_visitor(void *context, const struct weft_graph *graph,
+                                   const struct weft_location *at);
+
+/* Calls the function with all records of all rows in turn; with `cells` not with the parts of an
+ * overlap. */
+WEFT_GRAPH_INLINE void weft_visit_rows(const struct weft_program *program,
+                                       const struct weft_graph *graph, bool cells,
+                                       weft_location_visitor *visit, void *context) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    struct weft_location at = {.rank = r};
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; at.step++) {
+      const uint64_t end = i + weft_cell_records(&program->actions[i]);
+      for (uint64_t k = i; k < (cells ? i + 1 : end); k++) {
+        at.action = &program->actions[k];
+        visit(context, graph, &at);
+      }
+      i = end;
+    }
+  }
+}
+
+/* Of a record: counts the cells of the row, so only for what is reported. */
+struct weft_location weft_location_of(const struct weft_program *program, uint32_t rank,
+                                      uint64_t record);
 
 /* The parts, in the order in which they run. Each adds findings; the status
  * is for running out of memory alone. */

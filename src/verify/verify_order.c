@@ -31,31 +31,30 @@ static inline bool comes_later_here(const struct order_check *check, enum weft_o
 }
 
 WEFT_GRAPH_INLINE void check_own_stage(const struct order_check *check,
-                                       const struct weft_visit *at) {
-  const struct weft_action action = at->action;
+                                       const struct weft_location *at) {
+  const struct weft_action action = *at->action;
   struct weft_findings *findings = &check->context->findings;
   if (weft_op_in(action.op, WEFT_OPS_BACKWARD) && comes_later_here(check, WEFT_OP_F, action)) {
-    weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, at->place,
+    weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, *at,
                       "precedes %uF%" PRIu32 ", whose activations it needs", action.stage,
                       action.microbatch);
   }
   if (action.op == WEFT_OP_W && comes_later_here(check, WEFT_OP_I, action)) {
-    weft_findings_add(findings, WEFT_RULE_ORDER_WEIGHT, at->place,
+    weft_findings_add(findings, WEFT_RULE_ORDER_WEIGHT, *at,
                       "precedes %uI%" PRIu32 "; the input gradient comes first", action.stage,
                       action.microbatch);
   }
 }
 
 /* Input from a stage of the same rank. */
-static void check_neighbour(const struct order_check *check, const struct weft_visit *at,
+static void check_neighbour(const struct order_check *check, const struct weft_location *at,
                             uint32_t producer) {
-  const uint32_t mb = at->action.microbatch;
-  const bool forward = at->action.op == WEFT_OP_F;
+  const uint32_t mb = at->action->microbatch;
+  const bool forward = at->action->op == WEFT_OP_F;
   const uint64_t pair = weft_pair_index(check->context, producer, mb);
-  const uint8_t makes = forward ? weft_pair_bit(WEFT_OP_F)
-                                : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
+  const uint8_t makes = weft_pair_bits(forward ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT);
   if ((check->context->exists[pair] & makes) != 0 && (check->done[pair] & makes) == 0) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_NEIGHBOUR, at->place,
+    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_NEIGHBOUR, *at,
                       "precedes the %s of stage %" PRIu32 ", microbatch %" PRIu32
                       " on the same rank, which makes its input",
                       forward ? "F" : "B or I", producer, mb);
@@ -64,9 +63,9 @@ static void check_neighbour(const struct order_check *check, const struct weft_v
 
 /* Input from another rank, in a program with communication. */
 WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
-                                     const struct weft_graph *graph, const struct weft_visit *at,
+                                     const struct weft_graph *graph, const struct weft_location *at,
                                      uint32_t producer) {
-  const struct weft_action action = at->action;
+  const struct weft_action action = *at->action;
   const bool forward = action.op == WEFT_OP_F;
   const struct weft_action recv = weft_action_transfer_in(
       graph, forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, action.stage, producer, action.microbatch);
@@ -75,12 +74,12 @@ WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
   struct weft_verify_context *context = check->context;
   if (comes_later(check, graph, recv)) {
     char text[32];
-    weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, at->place,
+    weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, *at,
                       "precedes %s, which receives its input",
                       weft_action_format(&recv, text, sizeof text));
   } else if (!weft_action_exists(context, graph, recv) &&
              !weft_action_exists(context, graph, send)) {
-    weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
+    weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, *at,
                       "its input comes from stage %" PRIu32 " on rank %" PRIu32
                       ", and no SEND and RECV transfer it; take out those that are there and let "
                       "lowering place all",
@@ -88,22 +87,21 @@ WEFT_GRAPH_INLINE void check_receive(const struct order_check *check,
   }
 }
 
-static void check_send(const struct order_check *check, const struct weft_visit *at) {
-  const struct weft_action action = at->action;
+static void check_send(const struct order_check *check, const struct weft_location *at) {
+  const struct weft_action action = *at->action;
   const uint64_t pair = weft_pair_index(check->context, action.stage, action.microbatch);
-  const uint8_t makes = action.op == WEFT_OP_SEND_F
-                            ? weft_pair_bit(WEFT_OP_F)
-                            : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
+  const bool forward = action.op == WEFT_OP_SEND_F;
+  const uint8_t makes = weft_pair_bits(forward ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT);
   if ((check->done[pair] & makes) == 0) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_SEND, at->place,
+    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_SEND, *at,
                       "precedes the %s of its stage and microbatch, which makes the data",
-                      action.op == WEFT_OP_SEND_F ? "F" : "B or I");
+                      forward ? "F" : "B or I");
   }
 }
 
 WEFT_GRAPH_INLINE void check_action(const struct order_check *check, const struct weft_graph *graph,
-                                    const struct weft_visit *at) {
-  const struct weft_action action = at->action;
+                                    const struct weft_location *at) {
+  const struct weft_action action = *at->action;
   const struct weft_verify_context *context = check->context;
   if (weft_op_in(action.op, WEFT_OPS_SEND)) {
     check_send(check, at);
@@ -116,7 +114,7 @@ WEFT_GRAPH_INLINE void check_action(const struct order_check *check, const struc
   const uint32_t inputs = weft_action_input_count(graph, action, context->stage_count);
   for (uint32_t k = 0; k < inputs; k++) {
     const uint32_t producer = weft_action_input_at(graph, action, k);
-    if (context->owner[producer] == at->place.rank) {
+    if (context->owner[producer] == at->rank) {
       check_neighbour(check, at, producer);
     } else if (weft_has_transfers(context) && context->owner[producer] != WEFT_RANK_NONE) {
       check_receive(check, graph, at, producer);
@@ -127,34 +125,32 @@ WEFT_GRAPH_INLINE void check_action(const struct order_check *check, const struc
 /* Only actions on their stage's rank are judged: the others have
  * been reported, and say nothing about order. */
 static inline bool is_judged(const struct weft_verify_context *context,
-                             const struct weft_visit *at) {
-  return weft_op_in(at->action.op, WEFT_OPS_PAIRED) && weft_in_range(context, at->action) &&
-         context->owner[at->action.stage] == at->place.rank;
+                             const struct weft_location *at) {
+  return weft_op_in(at->action->op, WEFT_OPS_PAIRED) && weft_in_range(context, *at->action) &&
+         context->owner[at->action->stage] == at->rank;
 }
 
 WEFT_GRAPH_INLINE void check_row(const struct order_check *check, const struct weft_graph *graph,
                                  uint32_t rank) {
   const struct weft_program *program = check->context->program;
-  struct weft_visit at = {.place = {.rank = rank}};
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.place.step++) {
-    const uint32_t records = weft_cell_records(&program->actions[i]);
-    for (uint32_t k = 0; k < records; k++) {
-      at.place.action = &program->actions[i + k];
-      at.action = program->actions[i + k];
+  struct weft_location at = {.rank = rank};
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.step++) {
+    const uint64_t begin = i, end = i + weft_cell_records(&program->actions[i]);
+    for (; i < end; i++) {
+      at.action = &program->actions[i];
       if (is_judged(check->context, &at)) {
         check_action(check, graph, &at);
       }
     }
-    for (uint32_t k = 0; k < records; k++) {
-      at.action = program->actions[i + k];
+    for (i = begin; i < end; i++) {
+      at.action = &program->actions[i];
       if (is_judged(check->context, &at)) {
-        const uint64_t set = weft_own_set(check->context, graph, at.action);
+        const uint64_t set = weft_own_set(check->context, graph, *at.action);
         if (set != WEFT_SET_NONE) {
-          check->done[set] |= weft_pair_bit(at.action.op);
+          check->done[set] |= weft_pair_bit(at.action->op);
         }
       }
     }
-    i += records;
   }
 }
 

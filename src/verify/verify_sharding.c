@@ -28,46 +28,46 @@ struct shard_check {
 /* May follow a TIE_GRAD. */
 #define OPS_BEHIND_TIE (WEFT_OPS_SHARD & ~WEFT_OP_BIT(WEFT_OP_UNSHARD))
 
-static void check_compute(const struct shard_check *check, const struct weft_visit *at,
+static void check_compute(const struct shard_check *check, const struct weft_location *at,
                           struct shard_state *stage) {
   if (check->is_sharded && !stage->unsharded) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_COMPUTE, at->place,
+    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_COMPUTE, *at,
                       "computes on stage %u, which is sharded here; put %uUNSHARD before it",
-                      at->action.stage, at->action.stage);
+                      at->action->stage, at->action->stage);
   }
-  stage->backwards += at->action.op == WEFT_OP_B || at->action.op == WEFT_OP_W;
+  stage->backwards += at->action->op == WEFT_OP_B || at->action->op == WEFT_OP_W;
 }
 
-static void check_unshard(const struct shard_check *check, const struct weft_visit *at,
+static void check_unshard(const struct shard_check *check, const struct weft_location *at,
                           struct shard_state *stage) {
   if (stage->unsharded) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_UNSHARD, at->place,
-                      "stage %u is unsharded already", at->action.stage);
+    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_UNSHARD, *at,
+                      "stage %u is unsharded already", at->action->stage);
   }
   stage->unsharded = true;
 }
 
-static void check_reshard(const struct shard_check *check, const struct weft_visit *at,
+static void check_reshard(const struct shard_check *check, const struct weft_location *at,
                           struct shard_state *stage) {
   if (!stage->unsharded) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_RESHARD, at->place,
-                      "stage %u is not unsharded, so there is nothing to drop", at->action.stage);
+    weft_findings_add(&check->context->findings, WEFT_RULE_SHARD_RESHARD, *at,
+                      "stage %u is not unsharded, so there is nothing to drop", at->action->stage);
   }
   stage->unsharded = false;
 }
 
 /* A stage of a graph that no gradient comes to has none to reduce or to sum. */
-static bool check_frozen(const struct shard_check *check, const struct weft_visit *at) {
-  if (weft_graph_has_backward(check->context->graph, at->action.stage)) {
+static bool check_frozen(const struct shard_check *check, const struct weft_location *at) {
+  if (weft_graph_has_backward(check->context->graph, at->action->stage)) {
     return false;
   }
-  weft_findings_add(&check->context->findings, WEFT_RULE_COVERAGE_FROZEN, at->place,
+  weft_findings_add(&check->context->findings, WEFT_RULE_COVERAGE_FROZEN, *at,
                     "stage %u is frozen: none of its edges brings it a gradient; take this out",
-                    at->action.stage);
+                    at->action->stage);
   return true;
 }
 
-static void check_reduce(const struct shard_check *check, const struct weft_visit *at,
+static void check_reduce(const struct shard_check *check, const struct weft_location *at,
                          struct shard_state *stage) {
   const uint32_t all = check->context->microbatch_count;
   if (check_frozen(check, at)) {
@@ -75,61 +75,61 @@ static void check_reduce(const struct shard_check *check, const struct weft_visi
     return;
   }
   if (stage->reduced) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_DUPLICATE, at->place,
-                      "the gradients of stage %u are reduced already", at->action.stage);
+    weft_findings_add(&check->context->findings, WEFT_RULE_DUPLICATE, *at,
+                      "the gradients of stage %u are reduced already", at->action->stage);
   } else if (stage->backwards < all) {
-    weft_findings_add(&check->context->findings, WEFT_RULE_REDUCE_EARLY, at->place,
+    weft_findings_add(&check->context->findings, WEFT_RULE_REDUCE_EARLY, *at,
                       "only %" PRIu32 " of %" PRIu32
                       " backwards of stage %u are done; the rest would not be reduced",
-                      stage->backwards, all, at->action.stage);
+                      stage->backwards, all, at->action->stage);
   }
   stage->reduced = true;
 }
 
-static void check_tie(const struct shard_check *check, const struct weft_visit *at,
+static void check_tie(const struct shard_check *check, const struct weft_location *at,
                       struct shard_state *stage) {
   struct weft_findings *findings = &check->context->findings;
   const uint32_t all = check->context->microbatch_count, last = check->context->stage_count - 1;
   if (check_frozen(check, at)) {
     return;
   }
-  if (at->action.stage != 0 && at->action.stage != last) {
-    weft_findings_add(findings, WEFT_RULE_TIE_STAGE, at->place,
+  if (at->action->stage != 0 && at->action->stage != last) {
+    weft_findings_add(findings, WEFT_RULE_TIE_STAGE, *at,
                       "stage %u shares no weights: only the first stage, 0, and the last, %" PRIu32
                       ", do",
-                      at->action.stage, last);
+                      at->action->stage, last);
   } else if (stage->tied) {
-    weft_findings_add(findings, WEFT_RULE_DUPLICATE, at->place,
-                      "the gradients of stage %u are tied already", at->action.stage);
+    weft_findings_add(findings, WEFT_RULE_DUPLICATE, *at,
+                      "the gradients of stage %u are tied already", at->action->stage);
   } else if (stage->reduced) {
-    weft_findings_add(findings, WEFT_RULE_TIE_REDUCED, at->place,
+    weft_findings_add(findings, WEFT_RULE_TIE_REDUCED, *at,
                       "the gradients of stage %u are reduced already, without those of the stage "
                       "that shares its weights",
-                      at->action.stage);
+                      at->action->stage);
   }
   if (stage->backwards < all) {
-    weft_findings_add(findings, WEFT_RULE_TIE_EARLY, at->place,
+    weft_findings_add(findings, WEFT_RULE_TIE_EARLY, *at,
                       "only %" PRIu32 " of %" PRIu32
                       " backwards of stage %u are done; the rest would not be in the sum",
-                      stage->backwards, all, at->action.stage);
+                      stage->backwards, all, at->action->stage);
   }
   stage->tied = true;
 }
 
 /* A TIE_GRAD waits for another rank, and collectives run one after the other:
  * whatever needs a result of this rank must not be behind it. Once per row. */
-static void check_behind_tie(const struct shard_check *check, const struct weft_visit *at,
+static void check_behind_tie(const struct shard_check *check, const struct weft_location *at,
                              struct weft_action tie) {
   char text[32];
-  weft_findings_add(&check->context->findings, WEFT_RULE_TIE_BLOCKS, at->place,
+  weft_findings_add(&check->context->findings, WEFT_RULE_TIE_BLOCKS, *at,
                     "follows %s, which waits for another rank; only RESHARD, REDUCE_GRAD "
                     "and TIE_GRAD may",
                     weft_action_format(&tie, text, sizeof text));
 }
 
-static void check_action(const struct shard_check *check, const struct weft_visit *at) {
-  struct shard_state *stage = &check->stages[at->action.stage];
-  switch (at->action.op) {
+static void check_action(const struct shard_check *check, const struct weft_location *at) {
+  struct shard_state *stage = &check->stages[at->action->stage];
+  switch (at->action->op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
     case WEFT_OP_I:
@@ -145,38 +145,35 @@ static void check_action(const struct shard_check *check, const struct weft_visi
 static void check_row(const struct shard_check *check, uint32_t rank) {
   const struct weft_verify_context *context = check->context;
   const struct weft_program *program = context->program;
-  struct weft_visit at = {.place = {.rank = rank}};
+  struct weft_location at = {.rank = rank};
   struct weft_action tie = weft_action_idle();
   bool blocks = false;
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.place.step++) {
-    const uint32_t records = weft_cell_records(&program->actions[i]);
-    for (uint32_t k = 0; k < records; k++) {
-      at.place.action = &program->actions[i + k];
-      at.action = program->actions[i + k];
-      if (weft_in_range(context, at.action) && context->owner[at.action.stage] == rank) {
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.step++) {
+    const struct weft_action *cell = &program->actions[i];
+    for (at.action = cell; at.action < cell + weft_cell_records(cell); at.action++) {
+      if (weft_in_range(context, *at.action) && context->owner[at.action->stage] == rank) {
         check_action(check, &at);
       }
     }
-    at.action = program->actions[i];
-    at.place.action = &program->actions[i];
-    if (at.action.op == WEFT_OP_TIE_GRAD) {
-      tie = at.action;
+    at.action = cell;
+    if (cell->op == WEFT_OP_TIE_GRAD) {
+      tie = *cell;
     } else if (tie.op != WEFT_OP_IDLE && !blocks &&
-               !weft_op_in(at.action.op, OPS_BEHIND_TIE | WEFT_OP_BIT(WEFT_OP_IDLE))) {
+               !weft_op_in(cell->op, OPS_BEHIND_TIE | WEFT_OP_BIT(WEFT_OP_IDLE))) {
       check_behind_tie(check, &at, tie);
       blocks = true;
     }
-    i += records;
+    i += weft_cell_records(cell);
   }
 }
 
 /* Counting the row's cells is a walk: only for what is kept. */
-static struct weft_place row_end(const struct weft_verify_context *context, enum weft_rule rule,
-                                 uint32_t stage) {
+static struct weft_location row_end(const struct weft_verify_context *context, enum weft_rule rule,
+                                    uint32_t stage) {
   const uint32_t rank = context->owner[stage];
   const bool kept = context->findings.count[rule] < context->findings.max;
-  return (struct weft_place){.rank = rank,
-                             .step = kept ? weft_program_row_steps(context->program, rank) : 0};
+  return (struct weft_location){.rank = rank,
+                                .step = kept ? weft_program_row_steps(context->program, rank) : 0};
 }
 
 static void check_tie_missing(const struct shard_check *check) {

@@ -47,8 +47,8 @@ static void assert_right(const char *name, const struct weft_program *program,
   if (!report->ok) {
     fail_msg("%s, %u ranks, %u stages, %u microbatches: rank %u step %llu: %s", name,
              program->rank_count, program->stage_count, program->microbatch_count,
-             report->findings[0].place.rank, (unsigned long long)report->findings[0].place.step,
-             report->findings[0].message);
+             report->findings[0].location.rank,
+             (unsigned long long)report->findings[0].location.step, report->findings[0].message);
   }
   assert_true(report->liveness_checked);
   assert_int_equal(report->stage_count, program->stage_count);

@@ -139,7 +139,7 @@ static void test_marks(void **state) {
   (void)state;
   struct weft_program *program = csv_program("0F0,0SEND_F0,0F1\n,1F0,1B0\n2F0\n");
   const struct weft_action *any = program->actions;
-  const struct weft_place marks[] = {
+  const struct weft_location marks[] = {
       {.rank = 1, .step = 2, .action = any}, {.rank = 0, .step = 1, .action = any},
       {.rank = 0, .step = 2, .action = any}, {.rank = 0, .step = 1, .action = any},
       {.rank = 1, .step = 0, .action = any}, /* a bubble */
@@ -172,7 +172,7 @@ static void test_marks(void **state) {
 /* A mark without an action is about the whole rank. */
 static void test_mark_of_a_rank(void **state) {
   (void)state;
-  const struct weft_place mark = {.rank = 1, .step = 0};
+  const struct weft_location mark = {.rank = 1, .step = 0};
   expect_grid("0F0\n1F0\n", &(struct weft_grid_options){.marks = &mark, .mark_count = 1},
               "        Rank 0 >Rank 1<\n"
               "Step 0: 0F0    1F0     \n");
@@ -237,7 +237,7 @@ static void test_every_failing_allocation(void **state) {
   (void)state;
   char *csv = csv_read_file("tests/golden/DualPipeV_p4_v2_m8.comms.csv");
   struct weft_action any = {.op = WEFT_OP_F};
-  const struct weft_place mark = {.rank = 1, .step = 2, .action = &any};
+  const struct weft_location mark = {.rank = 1, .step = 2, .action = &any};
   const struct weft_grid_options options = {.marks = &mark, .mark_count = 1};
   enum weft_status status = WEFT_ERR_MEMORY;
   uint64_t fail_at = 0;

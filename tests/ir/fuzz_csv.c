@@ -38,16 +38,16 @@ static void round_trip(const struct weft_program *program) {
 
 /* Every finding is complete, and points into the program. */
 static void check_finding(const struct weft_program *program, const struct weft_finding *finding) {
-  const struct weft_action *action = finding->place.action;
+  const struct weft_action *action = finding->location.action;
   fuzz_require(finding->rule < WEFT_RULE_COUNT, "a finding of no known rule");
   fuzz_require(finding->message != NULL && finding->message[0] != '\0',
                "a finding without a message");
-  fuzz_require(finding->place.rank < program->rank_count || program->rank_count == 0,
+  fuzz_require(finding->location.rank < program->rank_count || program->rank_count == 0,
                "a finding on no rank");
-  fuzz_require(
-      action == NULL || (action >= program->actions + program->row_begin[finding->place.rank] &&
-                         action < program->actions + program->row_begin[finding->place.rank + 1]),
-      "a finding outside of its row");
+  fuzz_require(action == NULL ||
+                   (action >= program->actions + program->row_begin[finding->location.rank] &&
+                    action < program->actions + program->row_begin[finding->location.rank + 1]),
+               "a finding outside of its row");
   fuzz_require((finding->rule == WEFT_RULE_DEADLOCK) == (finding->cycle_length > 0),
                "a cycle without a deadlock, or the reverse");
 }

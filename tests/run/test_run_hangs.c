@@ -219,8 +219,8 @@ static void complain(const char *name, const struct weft_program *program,
  * each waiting for the next. */
 static const char *compare_cycle(const struct weft_hang *hang, const struct weft_finding *found) {
   for (size_t k = 0; k < found->cycle_length; k++) {
-    const struct weft_place *member = &found->cycle[k];
-    const struct weft_place *next = &found->cycle[(k + 1) % found->cycle_length];
+    const struct weft_location *member = &found->cycle[k];
+    const struct weft_location *next = &found->cycle[(k + 1) % found->cycle_length];
     const struct weft_hang_rank *rank = &hang->ranks[member->rank];
     if (memcmp(&rank->state.action, member->action, sizeof rank->state.action) != 0 ||
         rank->state.cell != member->step) {

@@ -29,7 +29,7 @@ const struct mutant_kind *mutant_kind_at(size_t index) {
 }
 
 bool mutant_matches(const struct expected *expected, const struct weft_finding *finding) {
-  const struct weft_place *place = &finding->place;
+  const struct weft_location *place = &finding->location;
   const struct weft_action *action = place->action;
   if (finding->rule != expected->rule || finding->message == NULL || finding->message[0] == '\0') {
     return false;

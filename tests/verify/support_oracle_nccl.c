@@ -454,15 +454,15 @@ static bool needs(const struct oracle_nccl *nccl, const struct oracle_nccl_run *
   return false;
 }
 
-static uint32_t cell_at(const struct oracle *oracle, const struct weft_place *place) {
+static uint32_t cell_at(const struct oracle *oracle, const struct weft_location *place) {
   return oracle->cell_begin[place->rank] + (uint32_t)place->step;
 }
 
 static const char *replay_member(const struct oracle_nccl *nccl, const struct oracle_nccl_run *run,
                                  const struct weft_finding *finding, size_t member) {
   const struct oracle *oracle = nccl->oracle;
-  const struct weft_place *place = &finding->cycle[member];
-  const struct weft_place *next = &finding->cycle[(member + 1) % finding->cycle_length];
+  const struct weft_location *place = &finding->cycle[member];
+  const struct weft_location *next = &finding->cycle[(member + 1) % finding->cycle_length];
   const uint32_t cell = cell_at(oracle, place), other = cell_at(oracle, next);
   if (run->done[cell]) {
     return "a member of the cycle is done";
@@ -491,7 +491,7 @@ const char *oracle_nccl_replay(const struct oracle_nccl *nccl, const struct orac
   for (size_t member = 0; member < finding->cycle_length; member++) {
     const char *complaint = replay_member(nccl, run, finding, member);
     for (size_t other = 0; complaint == NULL && other < member; other++) {
-      const struct weft_place *a = &finding->cycle[member], *b = &finding->cycle[other];
+      const struct weft_location *a = &finding->cycle[member], *b = &finding->cycle[other];
       complaint =
           a->rank == b->rank && a->step == b->step ? "an action is in the cycle twice" : NULL;
     }

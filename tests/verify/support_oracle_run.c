@@ -242,8 +242,8 @@ static bool in_cell(const struct weft_program *program, uint32_t rank, uint32_t 
 static const char *replay_member(const struct weft_program *program, const struct oracle *oracle,
                                  const struct oracle_run *run, const struct weft_finding *finding,
                                  size_t member) {
-  const struct weft_place *place = &finding->cycle[member];
-  const struct weft_place *next = &finding->cycle[(member + 1) % finding->cycle_length];
+  const struct weft_location *place = &finding->cycle[member];
+  const struct weft_location *next = &finding->cycle[(member + 1) % finding->cycle_length];
   if (place->rank >= oracle->rank_count || place->step != run->cell[place->rank]) {
     return "a member of the cycle is not where its rank is stuck";
   }
@@ -283,8 +283,8 @@ const char *oracle_replay(const struct weft_program *program, const struct oracl
     if (complaint != NULL) {
       return complaint;
     }
-    placed = placed || (finding->place.rank == finding->cycle[member].rank &&
-                        finding->place.step == finding->cycle[member].step);
+    placed = placed || (finding->location.rank == finding->cycle[member].rank &&
+                        finding->location.step == finding->cycle[member].step);
   }
   return placed ? NULL : "the finding's place is not in its cycle";
 }

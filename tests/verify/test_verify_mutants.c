@@ -176,9 +176,9 @@ static void complain(const struct subject *subject, const char *kind, const char
   for (size_t k = 0; k < report->finding_count && k < 12; k++) {
     const struct weft_finding *finding = &report->findings[k];
     fprintf(stderr, "  %s at rank %" PRIu32 " step %" PRIu64 " %s: %s\n",
-            weft_rule_id(finding->rule), finding->place.rank, finding->place.step,
-            finding->place.action != NULL
-                ? weft_action_format(finding->place.action, buffer, sizeof buffer)
+            weft_rule_id(finding->rule), finding->location.rank, finding->location.step,
+            finding->location.action != NULL
+                ? weft_action_format(finding->location.action, buffer, sizeof buffer)
                 : "-",
             finding->message);
   }
@@ -284,7 +284,7 @@ struct tally {
 /* A finding at the cell, or at the row as a whole when the cell is its end. */
 static bool finding_at(const struct weft_report *report, struct oracle_place place) {
   for (size_t k = 0; k < report->finding_count; k++) {
-    const struct weft_place *found = &report->findings[k].place;
+    const struct weft_location *found = &report->findings[k].location;
     if (found->rank == place.rank && (found->step == place.cell || found->action == NULL)) {
       return true;
     }

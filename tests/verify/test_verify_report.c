@@ -104,7 +104,7 @@ static struct weft_report *verify(const struct weft_program *program, uint32_t m
 
 /* --- The report by itself ------------------------------------------------------------- */
 
-static void check_place(const struct weft_program *program, const struct weft_place *place) {
+static void check_place(const struct weft_program *program, const struct weft_location *place) {
   assert_in_range(place->rank, 0, program->rank_count - 1);
   const uint64_t steps = weft_program_row_steps(program, place->rank);
   assert_true(place->step <= steps);
@@ -124,17 +124,17 @@ static int compare(const struct weft_finding *a, const struct weft_finding *b) {
   if (a->rule != b->rule) {
     return a->rule < b->rule ? -1 : 1;
   }
-  if (a->place.rank != b->place.rank) {
-    return a->place.rank < b->place.rank ? -1 : 1;
+  if (a->location.rank != b->location.rank) {
+    return a->location.rank < b->location.rank ? -1 : 1;
   }
-  return a->place.step < b->place.step ? -1 : a->place.step > b->place.step;
+  return a->location.step < b->location.step ? -1 : a->location.step > b->location.step;
 }
 
 static void check_finding(const struct weft_program *program, const struct weft_finding *finding) {
   assert_in_range(finding->rule, 0, WEFT_RULE_COUNT - 1);
   assert_non_null(finding->message);
   assert_true(strlen(finding->message) > 10);
-  check_place(program, &finding->place);
+  check_place(program, &finding->location);
   assert_int_equal(finding->rule == WEFT_RULE_DEADLOCK, finding->cycle_length > 0);
   for (size_t k = 0; k < finding->cycle_length; k++) {
     check_place(program, &finding->cycle[k]);
@@ -165,9 +165,9 @@ static void check_trace(const struct weft_program *program, const struct weft_re
   for (uint64_t k = 0; k < report->move_count + report->wait_count; k++) {
     const struct weft_turn *turn =
         k < report->move_count ? &report->moves[k] : &report->waits[k - report->move_count];
-    check_place(program, &turn->place);
-    assert_false(done[turn->place.action - program->actions]);
-    done[turn->place.action - program->actions] = true;
+    check_place(program, &turn->location);
+    assert_false(done[turn->location.action - program->actions]);
+    done[turn->location.action - program->actions] = true;
     assert_true(k < report->move_count || turn->after_rank != WEFT_RANK_NONE);
   }
   free(done);

@@ -343,7 +343,7 @@ int weft_cli_fail_finding(const struct weft_cli *cli, const char *name,
                    weft_cli_plural(more));
   }
   weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s",
-                 weft_cli_quoted(name).text, finding->place.rank, finding->place.step,
+                 weft_cli_quoted(name).text, finding->location.rank, finding->location.step,
                  finding->message, weft_rule_id(finding->rule), rest);
   return WEFT_CLI_FOUND_BAD;
 }

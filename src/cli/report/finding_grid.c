@@ -7,7 +7,7 @@ enum { COLUMNS_MAX = 12, ROWS_MAX = 28, MARGIN = 3, WINDOWS_MAX = 4 };
 
 struct excerpt {
   const struct weft_program *program;
-  const struct weft_place *marks;
+  const struct weft_location *marks;
   size_t mark_count;
   uint32_t ranks[COLUMNS_MAX]; /* ascending */
   uint32_t rank_count;
@@ -87,9 +87,10 @@ enum weft_status weft_cli_finding_grid_add(struct weft_text *text,
   assert(text != NULL && program != NULL);
   const bool cycle = finding->cycle_length > 0;
   struct excerpt excerpt = {.program = program,
-                            .marks = cycle ? finding->cycle : &finding->place,
+                            .marks = cycle ? finding->cycle : &finding->location,
                             .mark_count = cycle ? finding->cycle_length : 1};
-  if (!cycle && (finding->place.action == NULL || finding->place.rank >= program->rank_count)) {
+  if (!cycle &&
+      (finding->location.action == NULL || finding->location.rank >= program->rank_count)) {
     return WEFT_OK;
   }
   choose_ranks(&excerpt);

@@ -5,17 +5,17 @@
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
-static void add_json_place(struct weft_json *json, const struct weft_place *place) {
-  weft_json_number(json, "rank", place->rank);
-  weft_json_optional(json, "step", place->action != NULL, place->step);
-  weft_json_action(json, "action", place->action);
+static void add_json_location(struct weft_json *json, const struct weft_location *location) {
+  weft_json_number(json, "rank", location->rank);
+  weft_json_optional(json, "step", location->action != NULL, location->step);
+  weft_json_action(json, "action", location->action);
 }
 
 static void add_json_cycle(struct weft_json *json, const struct weft_finding *finding) {
   weft_json_open(json, "cycle", '[');
   for (size_t i = 0; i < finding->cycle_length; i++) {
     weft_json_open(json, NULL, '{');
-    add_json_place(json, &finding->cycle[i]);
+    add_json_location(json, &finding->cycle[i]);
     weft_json_string(json, "waits_for", weft_cli_wait_words(finding->cycle_waits[i]));
     weft_json_close(json, '}');
   }
@@ -30,7 +30,7 @@ static void add_json_findings(struct weft_json *json, const struct weft_report *
     weft_json_open(json, NULL, '{');
     weft_json_string(json, "rule", weft_rule_id(finding->rule));
     weft_json_string(json, "message", finding->message);
-    add_json_place(json, &finding->place);
+    add_json_location(json, &finding->location);
     if (finding->cycle_length > 0) {
       add_json_cycle(json, finding);
       deadlock = deadlock == NULL ? finding : deadlock;
@@ -52,7 +52,7 @@ static void add_json_moves(struct weft_json *json, const char *key, const struct
   for (uint64_t k = 0; k < count; k++) {
     const struct weft_turn *move = &moves[k];
     weft_json_open(json, NULL, '{');
-    add_json_place(json, &move->place);
+    add_json_location(json, &move->location);
     if (move->after_rank != WEFT_RANK_NONE) {
       weft_json_open(json, "after", '{');
       weft_json_number(json, "rank", move->after_rank);

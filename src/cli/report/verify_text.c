@@ -62,23 +62,23 @@ static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *
   }
 }
 
-static void add_place(struct weft_text *text, const struct weft_place *place) {
-  weft_text_addf(text, "rank %" PRIu32, place->rank);
-  if (place->action != NULL) {
-    weft_text_addf(text, " step %" PRIu64 " ", place->step);
-    weft_action_print(place->action, text);
+static void add_location(struct weft_text *text, const struct weft_location *location) {
+  weft_text_addf(text, "rank %" PRIu32, location->rank);
+  if (location->action != NULL) {
+    weft_text_addf(text, " step %" PRIu64 " ", location->step);
+    weft_action_print(location->action, text);
   }
 }
 
 static void add_finding(struct weft_text *text, const struct weft_cli_verify_result *result,
                         const struct weft_finding *finding) {
-  add_place(text, &finding->place);
+  add_location(text, &finding->location);
   weft_text_addf(text, ": %s [", finding->message);
   add_coloured(text, result, "31", weft_rule_id(finding->rule));
   weft_text_add(text, "]\n");
   for (size_t i = 0; i < finding->cycle_length; i++) {
     weft_text_add(text, "    ");
-    add_place(text, &finding->cycle[i]);
+    add_location(text, &finding->cycle[i]);
     weft_text_addf(text, " waits for %s\n", weft_cli_wait_words(finding->cycle_waits[i]));
   }
 }
