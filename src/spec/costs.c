@@ -16,58 +16,46 @@
 
 #define HINT_RANGE "times and sizes are numbers from 0 to 1e12; choose another unit for larger ones"
 
-const struct weft_cost_field *weft_stage_cost_fields(void) {
-  static const struct weft_cost_field fields[] = {
-      {"f", offsetof(struct weft_stage_costs, f), false},
-      {"i", offsetof(struct weft_stage_costs, i), false},
-      {"w", offsetof(struct weft_stage_costs, w), false},
-      {"b", offsetof(struct weft_stage_costs, b), false},
-      {"overlap_f_b", offsetof(struct weft_stage_costs, overlap_f_b), true},
-      {"activation", offsetof(struct weft_stage_costs, activation), false},
-      {"activation_after_i", offsetof(struct weft_stage_costs, activation_after_i), false},
-      {"unshard", offsetof(struct weft_stage_costs, unshard), false},
-      {"reduce_grad", offsetof(struct weft_stage_costs, reduce_grad), false},
-      {"parameters", offsetof(struct weft_stage_costs, parameters), false},
-      {"gradients", offsetof(struct weft_stage_costs, gradients), false},
-      {"parameters_sharded", offsetof(struct weft_stage_costs, parameters_sharded), false},
-      {"gradients_sharded", offsetof(struct weft_stage_costs, gradients_sharded), false},
-      {NULL, 0, false},
-  };
-  return fields;
-}
+const struct weft_cost_field weft_stage_cost_fields[] = {
+    {"f", offsetof(struct weft_stage_costs, f), false},
+    {"i", offsetof(struct weft_stage_costs, i), false},
+    {"w", offsetof(struct weft_stage_costs, w), false},
+    {"b", offsetof(struct weft_stage_costs, b), false},
+    {"overlap_f_b", offsetof(struct weft_stage_costs, overlap_f_b), true},
+    {"activation", offsetof(struct weft_stage_costs, activation), false},
+    {"activation_after_i", offsetof(struct weft_stage_costs, activation_after_i), false},
+    {"unshard", offsetof(struct weft_stage_costs, unshard), false},
+    {"reduce_grad", offsetof(struct weft_stage_costs, reduce_grad), false},
+    {"parameters", offsetof(struct weft_stage_costs, parameters), false},
+    {"gradients", offsetof(struct weft_stage_costs, gradients), false},
+    {"parameters_sharded", offsetof(struct weft_stage_costs, parameters_sharded), false},
+    {"gradients_sharded", offsetof(struct weft_stage_costs, gradients_sharded), false},
+    {NULL, 0, false},
+};
 
-const struct weft_cost_field *weft_hop_cost_fields(void) {
-  static const struct weft_cost_field fields[] = {
-      {"latency", offsetof(struct weft_hop_costs, latency), false},
-      {"bytes", offsetof(struct weft_hop_costs, bytes), false},
-      {"bytes_per_unit", offsetof(struct weft_hop_costs, bytes_per_unit), false},
-      {NULL, 0, false},
-  };
-  return fields;
-}
+const struct weft_cost_field weft_hop_cost_fields[] = {
+    {"latency", offsetof(struct weft_hop_costs, latency), false},
+    {"bytes", offsetof(struct weft_hop_costs, bytes), false},
+    {"bytes_per_unit", offsetof(struct weft_hop_costs, bytes_per_unit), false},
+    {NULL, 0, false},
+};
 
-const struct weft_cost_field *weft_all_reduce_cost_fields(void) {
-  static const struct weft_cost_field fields[] = {
-      {"latency", offsetof(struct weft_all_reduce_costs, latency), false},
-      {"size_per_unit", offsetof(struct weft_all_reduce_costs, size_per_unit), false},
-      {NULL, 0, false},
-  };
-  return fields;
-}
+const struct weft_cost_field weft_all_reduce_cost_fields[] = {
+    {"latency", offsetof(struct weft_all_reduce_costs, latency), false},
+    {"size_per_unit", offsetof(struct weft_all_reduce_costs, size_per_unit), false},
+    {NULL, 0, false},
+};
 
-const struct weft_cost_field *weft_part_cost_fields(void) {
-  static const struct weft_cost_field fields[] = {
-      {"f", offsetof(struct weft_part_costs, f), false},
-      {"i", offsetof(struct weft_part_costs, i), false},
-      {"w", offsetof(struct weft_part_costs, w), false},
-      {"activation", offsetof(struct weft_part_costs, activation), true},
-      {"activation_after_i", offsetof(struct weft_part_costs, activation_after_i), true},
-      {"parameters", offsetof(struct weft_part_costs, parameters), true},
-      {"gradients", offsetof(struct weft_part_costs, gradients), true},
-      {NULL, 0, false},
-  };
-  return fields;
-}
+const struct weft_cost_field weft_part_cost_fields[] = {
+    {"f", offsetof(struct weft_part_costs, f), false},
+    {"i", offsetof(struct weft_part_costs, i), false},
+    {"w", offsetof(struct weft_part_costs, w), false},
+    {"activation", offsetof(struct weft_part_costs, activation), true},
+    {"activation_after_i", offsetof(struct weft_part_costs, activation_after_i), true},
+    {"parameters", offsetof(struct weft_part_costs, parameters), true},
+    {"gradients", offsetof(struct weft_part_costs, gradients), true},
+    {NULL, 0, false},
+};
 
 struct weft_stage_costs weft_stage_costs_default(void) {
   return (struct weft_stage_costs){
@@ -104,8 +92,7 @@ double weft_costs_unit_ns(const struct weft_costs *costs) {
 struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs, double by) {
   struct weft_stage_costs divided = *costs;
   assert(by > 0);
-  for (const struct weft_cost_field *field = weft_stage_cost_fields(); field->name != NULL;
-       field++) {
+  for (const struct weft_cost_field *field = weft_stage_cost_fields; field->name != NULL; field++) {
     double *number = weft_cost_at(&divided, field);
     *number = *number > 0 ? *number / by : *number;
   }
@@ -264,7 +251,7 @@ static const struct weft_cost_field *find_bad(const struct weft_cost_field *fiel
 }
 
 static enum weft_status check_hop(const struct weft_hop_costs *hop, struct weft_error *error) {
-  const struct weft_cost_field *bad = find_bad(weft_hop_cost_fields(), hop);
+  const struct weft_cost_field *bad = find_bad(weft_hop_cost_fields, hop);
   if (bad != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
                      "hop.%s is %g: expected a number from 0 to %g", bad->name,
@@ -300,12 +287,12 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
                      costs->stage_count, stage_count, stage_count == 1 ? "" : "s", stage_count);
   }
   for (uint32_t s = 0; s < costs->stage_count; s++) {
-    WEFT_TRY(check_entry("stages", s, weft_stage_cost_fields(), &costs->stages[s], error));
+    WEFT_TRY(check_entry("stages", s, weft_stage_cost_fields, &costs->stages[s], error));
   }
   for (uint32_t p = 0; p < costs->part_count; p++) {
-    WEFT_TRY(check_entry("parts", p, weft_part_cost_fields(), &costs->parts[p], error));
+    WEFT_TRY(check_entry("parts", p, weft_part_cost_fields, &costs->parts[p], error));
   }
-  const struct weft_cost_field *bad = find_bad(weft_all_reduce_cost_fields(), &costs->all_reduce);
+  const struct weft_cost_field *bad = find_bad(weft_all_reduce_cost_fields, &costs->all_reduce);
   if (bad != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
                      "all_reduce.%s is %g: expected a number from 0 to %g", bad->name,

@@ -20,10 +20,10 @@ static inline double weft_cost_of(const void *costs, const struct weft_cost_fiel
 }
 
 /* Ended by a field without a name. */
-const struct weft_cost_field *weft_stage_cost_fields(void);
-const struct weft_cost_field *weft_hop_cost_fields(void);
-const struct weft_cost_field *weft_all_reduce_cost_fields(void);
-const struct weft_cost_field *weft_part_cost_fields(void);
+extern const struct weft_cost_field weft_stage_cost_fields[];
+extern const struct weft_cost_field weft_hop_cost_fields[];
+extern const struct weft_cost_field weft_all_reduce_cost_fields[];
+extern const struct weft_cost_field weft_part_cost_fields[];
 
 /* F = I = W = 1, B = 2, activation 1. */
 struct weft_stage_costs weft_stage_costs_default(void);

@@ -2,6 +2,7 @@
  * json_document finds the line, column and name of a field that is wrong. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,21 +45,6 @@ static const struct weft_cost_field *find_field(const struct weft_cost_field *fi
   return NULL;
 }
 
-static enum weft_status unknown_field(const struct weft_json_document *reader,
-                                      const struct weft_cost_field *fields) {
-  struct weft_json_place place = weft_json_document_here(reader);
-  char known[192] = "";
-  size_t used = 0;
-  for (; fields->name != NULL; fields++) {
-    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "",
-                             fields->name);
-  }
-  weft_json_point(&place, reader->text, place.key);
-  return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT,
-                                 "take it out; docs/prediction.md has the format",
-                                 "unknown field; expected %s", known);
-}
-
 /* The members of an object, all of them numbers. */
 static enum weft_status read_numbers(struct weft_json_document *reader, json_t *object,
                                      const struct weft_cost_field *fields, void *numbers) {
@@ -67,12 +53,11 @@ static enum weft_status read_numbers(struct weft_json_document *reader, json_t *
   if (!json_is_object(object)) {
     return weft_json_document_unexpected(reader, HINT_EXAMPLE, "an object with numbers");
   }
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
-  *ordinal = 0;
+  uint64_t *ordinal = weft_json_document_enter(reader);
   json_object_foreach(object, key, value) {
     const struct weft_cost_field *field = find_field(fields, key);
     if (field == NULL) {
-      return unknown_field(reader, fields);
+      return weft_json_document_unknown(reader, fields, sizeof *fields);
     }
     enum weft_status status = read_number(reader, value, weft_cost_at(numbers, field));
     if (status < 0) {
@@ -80,7 +65,7 @@ static enum weft_status read_numbers(struct weft_json_document *reader, json_t *
     }
     ++*ordinal;
   }
-  reader->path.depth--;
+  weft_json_document_leave(reader);
   return WEFT_OK;
 }
 
@@ -90,7 +75,7 @@ static enum weft_status read_stage(struct weft_json_document *reader, json_t *en
                                    struct weft_stage_costs *stage) {
   *stage = weft_stage_costs_default();
   stage->b = stage->activation_after_i = -1; /* left out */
-  WEFT_TRY(read_numbers(reader, entry, weft_stage_cost_fields(), stage));
+  WEFT_TRY(read_numbers(reader, entry, weft_stage_cost_fields, stage));
   if (stage->activation_after_i < 0) {
     stage->activation_after_i = stage->activation;
   }
@@ -106,58 +91,44 @@ static enum weft_status read_stage(struct weft_json_document *reader, json_t *en
   return WEFT_OK;
 }
 
-static enum weft_status check_entries(const struct weft_json_document *reader, const json_t *list,
-                                      const char *expected, const char *hint) {
-  if (!json_is_array(list)) {
-    return weft_json_document_unexpected(reader, HINT_EXAMPLE, expected);
-  }
-  const size_t count = json_array_size(list);
-  if (count > 0 && count <= WEFT_STAGES_MAX) {
-    return WEFT_OK;
-  }
-  const struct weft_json_place place = weft_json_document_here(reader);
-  return count == 0 ? weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                                              "expected at least one entry, found an empty list")
-                    : weft_json_document_fail(reader, &place, WEFT_ERR_LIMIT, hint,
-                                              "%zu entries; the limit is %" PRIu32, count,
-                                              WEFT_STAGES_MAX);
-}
-
-static enum weft_status read_stages(struct weft_json_document *reader, const json_t *list,
-                                    const struct weft_costs *costs) {
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
-  for (*ordinal = 0; *ordinal < costs->stage_count; ++*ordinal) {
+static enum weft_status read_stages(void *reader, json_t *list, void *into) {
+  const struct weft_costs *costs = into;
+  WEFT_TRY(weft_json_document_check_list(reader, list,
+                                         "a list with one object for all stages or one for each",
+                                         WEFT_STAGES_MAX, "one entry serves all stages"));
+  uint64_t *ordinal = weft_json_document_enter(reader);
+  for (; *ordinal < costs->stage_count; ++*ordinal) {
     WEFT_TRY(read_stage(reader, json_array_get(list, (size_t)*ordinal), &costs->stages[*ordinal]));
   }
-  reader->path.depth--;
-  return WEFT_OK;
-}
-
-/* ---- Parts ---- */
-
-static enum weft_status read_parts(struct weft_json_document *reader, const json_t *list,
-                                   struct weft_costs *costs) {
-  WEFT_TRY(check_entries(reader, list, "a list with one object for each part of the model",
-                         "parts can be left out"));
-  WEFT_TRY(weft_costs_add_parts(costs, (uint32_t)json_array_size(list), reader->error));
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
-  for (*ordinal = 0; *ordinal < costs->part_count; ++*ordinal) {
-    struct weft_part_costs *part = &costs->parts[*ordinal];
-    WEFT_TRY(read_numbers(reader, json_array_get(list, (size_t)*ordinal), weft_part_cost_fields(),
-                          part));
-    if (part->activation_after_i < 0) {
-      part->activation_after_i = part->activation;
-    }
-  }
-  reader->path.depth--;
+  weft_json_document_leave(reader);
   return WEFT_OK;
 }
 
 /* ---- The other members ---- */
 
-static enum weft_status read_hop(struct weft_json_document *reader, json_t *object,
-                                 struct weft_hop_costs *hop) {
-  WEFT_TRY(read_numbers(reader, object, weft_hop_cost_fields(), hop));
+static enum weft_status read_parts(void *of, json_t *list, void *into) {
+  struct weft_json_document *reader = of;
+  struct weft_costs *costs = into;
+  WEFT_TRY(weft_json_document_check_list(reader, list,
+                                         "a list with one object for each part of the model",
+                                         WEFT_STAGES_MAX, "parts can be left out"));
+  WEFT_TRY(weft_costs_add_parts(costs, (uint32_t)json_array_size(list), reader->error));
+  uint64_t *ordinal = weft_json_document_enter(reader);
+  for (; *ordinal < costs->part_count; ++*ordinal) {
+    struct weft_part_costs *part = &costs->parts[*ordinal];
+    WEFT_TRY(
+        read_numbers(reader, json_array_get(list, (size_t)*ordinal), weft_part_cost_fields, part));
+    if (part->activation_after_i < 0) {
+      part->activation_after_i = part->activation;
+    }
+  }
+  weft_json_document_leave(reader);
+  return WEFT_OK;
+}
+
+static enum weft_status read_hop(void *reader, json_t *object, void *into) {
+  struct weft_hop_costs *hop = into;
+  WEFT_TRY(read_numbers(reader, object, weft_hop_cost_fields, hop));
   if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
     const struct weft_json_place place = weft_json_document_here(reader);
     return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
@@ -165,6 +136,10 @@ static enum weft_status read_hop(struct weft_json_document *reader, json_t *obje
                                    weft_hop_transfer(hop), WEFT_COST_MAX);
   }
   return WEFT_OK;
+}
+
+static enum weft_status read_all_reduce(void *reader, json_t *object, void *into) {
+  return read_numbers(reader, object, weft_all_reduce_cost_fields, into);
 }
 
 /* Shown on terminals and in pictures; jansson has seen that it is UTF-8. */
@@ -176,8 +151,8 @@ static bool is_printable(const char *text) {
   return length > 0;
 }
 
-static enum weft_status read_unit(const struct weft_json_document *reader, const json_t *value,
-                                  struct weft_costs *costs) {
+static enum weft_status read_unit(void *reader, json_t *value, void *into) {
+  struct weft_costs *costs = into;
   const char *unit = json_string_value(value);
   if (unit == NULL || strlen(unit) >= sizeof costs->unit || !is_printable(unit)) {
     return weft_json_document_unexpected(reader, "for example \"unit\": \"ms\"",
@@ -187,7 +162,8 @@ static enum weft_status read_unit(const struct weft_json_document *reader, const
   return WEFT_OK;
 }
 
-static enum weft_status read_schema(const struct weft_json_document *reader, const json_t *value) {
+static enum weft_status read_schema(void *reader, json_t *value, void *into) {
+  (void)into;
   const char *schema = json_string_value(value);
   return schema != NULL && strcmp(schema, SCHEMA) == 0
              ? WEFT_OK
@@ -195,18 +171,17 @@ static enum weft_status read_schema(const struct weft_json_document *reader, con
                                              "\"" SCHEMA "\"");
 }
 
-static enum weft_status read_microbatch_size(const struct weft_json_document *reader,
-                                             const json_t *value, struct weft_costs *costs) {
+static enum weft_status read_microbatch_size(void *reader, json_t *value, void *into) {
   if (!json_is_real(value) || !weft_microbatch_size_is_sane(json_real_value(value))) {
     return weft_json_document_unexpected(reader, "the samples of a microbatch, for example 4",
                                          "a whole number of samples");
   }
-  costs->microbatch_size = json_real_value(value);
+  *(double *)into = json_real_value(value);
   return WEFT_OK;
 }
 
-static enum weft_status read_of(const struct weft_json_document *reader, const json_t *value,
-                                struct weft_costs *costs) {
+static enum weft_status read_of(void *reader, json_t *value, void *into) {
+  struct weft_costs *costs = into;
   const char *of = json_string_value(value);
   const bool is_rank = of != NULL && strcmp(of, "rank") == 0;
   if (!is_rank && (of == NULL || strcmp(of, "stage") != 0)) {
@@ -221,18 +196,19 @@ static enum weft_status read_of(const struct weft_json_document *reader, const j
   return WEFT_OK;
 }
 
-static enum weft_status read_rank_factors(struct weft_json_document *reader, const json_t *list,
-                                          struct weft_costs *costs) {
-  WEFT_TRY(check_entries(reader, list, "a list with one number for each rank",
-                         "rank_factors can be left out"));
+static enum weft_status read_rank_factors(void *of, json_t *list, void *into) {
+  struct weft_json_document *reader = of;
+  struct weft_costs *costs = into;
+  WEFT_TRY(weft_json_document_check_list(reader, list, "a list with one number for each rank",
+                                         WEFT_STAGES_MAX, "rank_factors can be left out"));
   const size_t count = json_array_size(list);
   costs->rank_factors = weft_array_allocate(costs->allocator, count, sizeof(double));
   if (costs->rank_factors == NULL) {
     return weft_fail_memory(reader->error, count * sizeof(double));
   }
   costs->rank_count = (uint32_t)count;
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
-  for (*ordinal = 0; *ordinal < count; ++*ordinal) {
+  uint64_t *ordinal = weft_json_document_enter(reader);
+  for (; *ordinal < count; ++*ordinal) {
     const json_t *value = json_array_get(list, (size_t)*ordinal);
     if (!json_is_real(value) || !weft_rank_factor_is_sane(json_real_value(value))) {
       return weft_json_document_unexpected(reader, "1 is as fast as the other costs say",
@@ -240,80 +216,26 @@ static enum weft_status read_rank_factors(struct weft_json_document *reader, con
     }
     costs->rank_factors[*ordinal] = json_real_value(value);
   }
-  reader->path.depth--;
-  return WEFT_OK;
-}
-
-static enum weft_status read_member(struct weft_json_document *reader, const char *key,
-                                    json_t *value, struct weft_costs *costs) {
-  static const struct weft_cost_field members[] = {{"schema", 0, false},
-                                                   {"unit", 0, false},
-                                                   {"stages", 0, false},
-                                                   {"of", 0, false},
-                                                   {"hop", 0, false},
-                                                   {"all_reduce", 0, false},
-                                                   {"microbatch_size", 0, false},
-                                                   {"rank_factors", 0, false},
-                                                   {"parts", 0, false},
-                                                   {NULL, 0, false}};
-  if (strcmp(key, "schema") == 0) {
-    return read_schema(reader, value);
-  }
-  if (strcmp(key, "unit") == 0) {
-    return read_unit(reader, value, costs);
-  }
-  if (strcmp(key, "stages") == 0) {
-    return read_stages(reader, value, costs);
-  }
-  if (strcmp(key, "of") == 0) {
-    return read_of(reader, value, costs);
-  }
-  if (strcmp(key, "hop") == 0) {
-    return read_hop(reader, value, &costs->hop);
-  }
-  if (strcmp(key, "all_reduce") == 0) {
-    return read_numbers(reader, value, weft_all_reduce_cost_fields(), &costs->all_reduce);
-  }
-  if (strcmp(key, "microbatch_size") == 0) {
-    return read_microbatch_size(reader, value, costs);
-  }
-  if (strcmp(key, "rank_factors") == 0) {
-    return read_rank_factors(reader, value, costs);
-  }
-  if (strcmp(key, "parts") == 0) {
-    return read_parts(reader, value, costs);
-  }
-  return unknown_field(reader, members);
-}
-
-static enum weft_status read_members(struct weft_json_document *reader, json_t *document,
-                                     struct weft_costs *costs) {
-  const char *key;
-  json_t *value;
-  reader->path = (struct weft_json_path){.depth = 1};
-  json_object_foreach(document, key, value) {
-    WEFT_TRY(read_member(reader, key, value, costs));
-    reader->path.ordinals[0]++;
-  }
+  weft_json_document_leave(reader);
   return WEFT_OK;
 }
 
 /* ---- The document ---- */
 
-/* Leaves the path at the member `stages`. */
-static void go_to_stages(struct weft_json_document *reader, json_t *document) {
-  const char *key;
-  json_t *value;
-  reader->path = (struct weft_json_path){.depth = 1};
-  json_object_foreach(document, key, value) {
-    if (strcmp(key, "stages") == 0) {
-      return;
-    }
-    reader->path.ordinals[0]++;
-  }
-}
-
-static enum weft_status check_document(struct weft_json_document *reader, json_t *document) {
+static enum weft_status read_document(struct weft_json_document *reader,
+                                      const struct weft_allocator *allocator, json_t *document,
+                                      struct weft_costs **out) {
+  static const struct weft_json_member members[] = {
+      {"schema", read_schema, 0},
+      {"unit", read_unit, 0},
+      {"stages", read_stages, 0},
+      {"of", read_of, 0},
+      {"hop", read_hop, offsetof(struct weft_costs, hop)},
+      {"all_reduce", read_all_reduce, offsetof(struct weft_costs, all_reduce)},
+      {"microbatch_size", read_microbatch_size, offsetof(struct weft_costs, microbatch_size)},
+      {"rank_factors", read_rank_factors, 0},
+      {"parts", read_parts, 0},
+      {NULL, NULL, 0}};
   if (!json_is_object(document)) {
     return weft_json_document_unexpected(reader, HINT_EXAMPLE, "an object");
   }
@@ -321,21 +243,11 @@ static enum weft_status check_document(struct weft_json_document *reader, json_t
                                       "\"schema\": \"" SCHEMA "\""));
   WEFT_TRY(
       weft_json_document_require(reader, document, HINT_EXAMPLE, "stages", "a list of objects"));
-  go_to_stages(reader, document);
-  return check_entries(reader, json_object_get(document, "stages"),
-                       "a list with one object for all stages or one for each",
-                       "one entry serves all stages");
-}
-
-static enum weft_status read_document(struct weft_json_document *reader,
-                                      const struct weft_allocator *allocator, json_t *document,
-                                      struct weft_costs **out) {
   struct weft_costs *costs;
-  WEFT_TRY(check_document(reader, document));
-  WEFT_TRY(weft_costs_create(allocator,
-                             (uint32_t)json_array_size(json_object_get(document, "stages")), &costs,
-                             reader->error));
-  const enum weft_status status = read_members(reader, document, costs);
+  const size_t stages = json_array_size(json_object_get(document, "stages"));
+  const bool is_count = stages > 0 && stages <= WEFT_STAGES_MAX; /* else read_stages() fails */
+  WEFT_TRY(weft_costs_create(allocator, is_count ? (uint32_t)stages : 1, &costs, reader->error));
+  const enum weft_status status = weft_json_document_read(reader, document, members, costs);
   if (status < 0) {
     weft_costs_destroy(costs);
     return status;
@@ -355,15 +267,18 @@ enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const 
   }
   char numbers[64];
   (void)snprintf(numbers, sizeof numbers, "a number from 0 to %g", WEFT_COST_MAX);
-  struct weft_json_document reader = {.text = text,
-                                      .size = size,
-                                      .name = name != NULL ? name : "costs",
-                                      .what = "costs",
-                                      .hint = "is this a costs file?",
-                                      .syntax_hint = HINT_SYNTAX,
-                                      .numbers = numbers,
-                                      .numbers_hint = HINT_RANGE,
-                                      .error = error};
+  struct weft_json_document reader = {
+      .text = text,
+      .size = size,
+      .name = name != NULL ? name : "costs",
+      .what = "costs",
+      .hint = "is this a costs file?",
+      .example = HINT_EXAMPLE,
+      .unknown_hint = "take it out; docs/prediction.md has the format",
+      .syntax_hint = HINT_SYNTAX,
+      .numbers = numbers,
+      .numbers_hint = HINT_RANGE,
+      .error = error};
   /* Whole numbers as reals, so that 10^30 is a number like others, and refused by name. */
   json_t *document;
   WEFT_TRY(weft_json_document_load(&reader, TEXT_BYTES_MAX, COMMAS_MAX, JSON_DECODE_INT_AS_REAL,
@@ -394,11 +309,11 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
   weft_json_string(json, "schema", "weft-costs/1");
   weft_json_string(json, "unit", costs->unit);
   weft_json_open(json, "hop", '{');
-  add_numbers(json, weft_hop_cost_fields(), &costs->hop, NULL);
+  add_numbers(json, weft_hop_cost_fields, &costs->hop, NULL);
   weft_json_close(json, '}');
   if (costs->all_reduce.latency > 0 || costs->all_reduce.size_per_unit > 0) {
     weft_json_open(json, "all_reduce", '{');
-    add_numbers(json, weft_all_reduce_cost_fields(), &costs->all_reduce, NULL);
+    add_numbers(json, weft_all_reduce_cost_fields, &costs->all_reduce, NULL);
     weft_json_close(json, '}');
   }
   if (costs->microbatch_size > 1) {
@@ -417,7 +332,7 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
   weft_json_open(json, "stages", '[');
   for (uint32_t s = 0; s < costs->stage_count; s++) {
     weft_json_open(json, NULL, '{');
-    add_numbers(json, weft_stage_cost_fields(), &costs->stages[s], &stage_defaults);
+    add_numbers(json, weft_stage_cost_fields, &costs->stages[s], &stage_defaults);
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');
@@ -425,7 +340,7 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
     weft_json_open(json, "parts", '[');
     for (uint32_t p = 0; p < costs->part_count; p++) {
       weft_json_open(json, NULL, '{');
-      add_numbers(json, weft_part_cost_fields(), &costs->parts[p], NULL);
+      add_numbers(json, weft_part_cost_fields, &costs->parts[p], NULL);
       weft_json_close(json, '}');
     }
     weft_json_close(json, ']');

@@ -1,6 +1,7 @@
 /* The graph file: JSON to struct weft_graph, strictly. Stages are named by number or by name. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,23 +45,6 @@ static enum weft_status require(const struct graph_reader *reader, const json_t 
   return weft_json_document_require(&reader->document, object, HINT_EXAMPLE, key, expected);
 }
 
-/* The ordinal of the level that begins here. */
-static uint64_t *enter(struct graph_reader *reader) {
-  uint64_t *ordinal = &reader->document.path.ordinals[reader->document.path.depth++];
-  *ordinal = 0;
-  return ordinal;
-}
-
-static void leave(struct graph_reader *reader) { reader->document.path.depth--; }
-
-static enum weft_status unknown_field(const struct graph_reader *reader, const char *known) {
-  struct weft_json_place place = weft_json_document_here(&reader->document);
-  weft_json_point(&place, reader->document.text, place.key);
-  return weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT,
-                                 "take it out; docs/graphs.md has the format",
-                                 "unknown field; expected %s", known);
-}
-
 /* A whole number from 0 on. */
 static bool is_number(const json_t *value, uint32_t most) {
   const double number = json_real_value(value);
@@ -68,19 +52,6 @@ static bool is_number(const json_t *value, uint32_t most) {
 }
 
 /* ---- Stages ---- */
-
-static enum weft_status check_length(const struct graph_reader *reader, size_t count,
-                                     uint32_t limit) {
-  if (count > 0 && count <= limit) {
-    return WEFT_OK;
-  }
-  const struct weft_json_place place = weft_json_document_here(&reader->document);
-  return count == 0
-             ? weft_json_document_fail(&reader->document, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                                       "expected at least one entry, found an empty list")
-             : weft_json_document_fail(&reader->document, &place, WEFT_ERR_LIMIT, HINT_EXAMPLE,
-                                       "%zu entries; the limit is %" PRIu32, count, limit);
-}
 
 static enum weft_status read_name(struct graph_reader *reader, const json_t *value,
                                   uint32_t stage) {
@@ -101,21 +72,21 @@ static const struct weft_stage_name *find_name(const struct graph_reader *reader
 }
 
 /* A list of names, or a number of stages without names. */
-static enum weft_status read_stages(struct graph_reader *reader, const json_t *value) {
+static enum weft_status read_stages(void *of, json_t *value, void *into) {
+  struct graph_reader *reader = of;
+  (void)into;
   if (is_number(value, WEFT_STAGES_MAX) && json_real_value(value) > 0) {
     reader->stage_count = (uint32_t)json_real_value(value);
     return WEFT_OK;
   }
-  if (!json_is_array(value)) {
-    return unexpected(reader, HINT_EXAMPLE,
-                      "a list of names, or the number of stages from 1 to 65536");
-  }
-  WEFT_TRY(check_length(reader, json_array_size(value), WEFT_STAGES_MAX));
+  WEFT_TRY(weft_json_document_check_list(&reader->document, value,
+                                         "a list of names, or the number of stages from 1 to 65536",
+                                         WEFT_STAGES_MAX, HINT_EXAMPLE));
   reader->stage_count = (uint32_t)json_array_size(value);
   reader->names = weft_arena_allocate(&reader->arena, reader->stage_count, sizeof *reader->names);
   reader->sorted = weft_arena_allocate(&reader->arena, reader->stage_count, sizeof *reader->sorted);
   WEFT_TRY(weft_arena_status(&reader->arena, reader->document.error));
-  uint64_t *ordinal = enter(reader);
+  uint64_t *ordinal = weft_json_document_enter(&reader->document);
   for (; *ordinal < reader->stage_count; ++*ordinal) {
     WEFT_TRY(read_name(reader, json_array_get(value, (size_t)*ordinal), (uint32_t)*ordinal));
   }
@@ -129,14 +100,15 @@ static enum weft_status read_stages(struct graph_reader *reader, const json_t *v
         &reader->document, &place, WEFT_ERR_FORMAT, "give every stage a name of its own",
         "stage %" PRIu32 " has this name already", find_name(reader, reader->names[again])->stage);
   }
-  leave(reader);
+  weft_json_document_leave(&reader->document);
   return WEFT_OK;
 }
 
 /* ---- Edges ---- */
 
-static enum weft_status read_stage(const struct graph_reader *reader, const json_t *value,
-                                   uint16_t *stage) {
+static enum weft_status read_stage(void *of, json_t *value, void *into) {
+  const struct graph_reader *reader = of;
+  uint16_t *stage = into;
   const char *text = json_string_value(value);
   const struct weft_stage_name *name = text != NULL ? find_name(reader, text) : NULL;
   if (is_number(value, reader->stage_count - 1)) {
@@ -150,81 +122,62 @@ static enum weft_status read_stage(const struct graph_reader *reader, const json
   return WEFT_OK;
 }
 
-static enum weft_status read_bytes(const struct graph_reader *reader, const json_t *value,
-                                   double *bytes) {
+static enum weft_status read_bytes(void *reader, json_t *value, void *into) {
   const double size = json_real_value(value);
   if (!json_is_real(value) || size < 0 || size > WEFT_EDGE_BYTES_MAX) {
     return unexpected(reader, HINT_BYTES, "a size from 0 to 1e12");
   }
-  *bytes = size;
+  *(double *)into = size;
   return WEFT_OK;
 }
 
-static enum weft_status read_edge_field(const struct graph_reader *reader, const char *key,
-                                        const json_t *value, struct weft_edge *edge) {
-  if (strcmp(key, "from") == 0) {
-    return read_stage(reader, value, &edge->from);
+static enum weft_status read_gradient(void *reader, json_t *value, void *into) {
+  if (!json_is_boolean(value)) {
+    return unexpected(reader, HINT_EXAMPLE, "true or false");
   }
-  if (strcmp(key, "to") == 0) {
-    return read_stage(reader, value, &edge->to);
-  }
-  if (strcmp(key, "bytes") == 0) {
-    return read_bytes(reader, value, &edge->bytes);
-  }
-  if (strcmp(key, "gradient_bytes") == 0) {
-    return read_bytes(reader, value, &edge->gradient_bytes);
-  }
-  if (strcmp(key, "gradient") == 0) {
-    if (!json_is_boolean(value)) {
-      return unexpected(reader, HINT_EXAMPLE, "true or false");
-    }
-    edge->gradient = json_is_true(value);
-    return WEFT_OK;
-  }
-  return unknown_field(reader, "from, to, gradient, bytes, gradient_bytes");
+  *(bool *)into = json_is_true(value);
+  return WEFT_OK;
 }
 
 static enum weft_status read_edge(struct graph_reader *reader, json_t *object,
                                   struct weft_edge *edge) {
-  const char *key;
-  json_t *value;
+  static const struct weft_json_member members[] = {
+      {"from", read_stage, offsetof(struct weft_edge, from)},
+      {"to", read_stage, offsetof(struct weft_edge, to)},
+      {"gradient", read_gradient, offsetof(struct weft_edge, gradient)},
+      {"bytes", read_bytes, offsetof(struct weft_edge, bytes)},
+      {"gradient_bytes", read_bytes, offsetof(struct weft_edge, gradient_bytes)},
+      {NULL, NULL, 0}};
   if (!json_is_object(object)) {
     return unexpected(reader, HINT_EXAMPLE, "an object with 'from' and 'to'");
   }
   WEFT_TRY(require(reader, object, "from", "the stage that the edge comes from"));
   WEFT_TRY(require(reader, object, "to", "the stage that it goes to"));
   *edge = weft_edge_make(0, 0);
-  uint64_t *ordinal = enter(reader);
-  json_object_foreach(object, key, value) {
-    const enum weft_status status = read_edge_field(reader, key, value, edge);
-    if (status < 0) {
-      return status;
-    }
-    ++*ordinal;
-  }
-  leave(reader);
+  WEFT_TRY(weft_json_document_read(reader, object, members, edge));
   if (edge->gradient_bytes < 0) {
     edge->gradient_bytes = edge->bytes;
   }
   return WEFT_OK;
 }
 
-static enum weft_status read_edges(struct graph_reader *reader, const json_t *list) {
-  if (!json_is_array(list)) {
-    return unexpected(reader, HINT_EXAMPLE, "a list of edges");
-  }
+static enum weft_status read_edges(void *of, json_t *list, void *into) {
+  struct graph_reader *reader = of;
   const size_t count = json_array_size(list);
-  if (count > WEFT_EDGES_MAX) {
-    return check_length(reader, count, WEFT_EDGES_MAX);
+  (void)into;
+  reader->edges_at = reader->document.path.ordinals[0];
+  if (!json_is_array(list) || count > 0) { /* there may be none */
+    WEFT_TRY(weft_json_document_check_list(&reader->document, list, "a list of edges",
+                                           WEFT_EDGES_MAX, HINT_EXAMPLE));
   }
   reader->edge_count = (uint32_t)count;
   reader->edges = weft_arena_allocate(&reader->arena, count, sizeof *reader->edges);
   WEFT_TRY(weft_arena_status(&reader->arena, reader->document.error));
-  uint64_t *ordinal = enter(reader);
+  uint64_t *ordinal = weft_json_document_enter(&reader->document);
   for (; *ordinal < count; ++*ordinal) {
     WEFT_TRY(read_edge(reader, json_array_get(list, (size_t)*ordinal), &reader->edges[*ordinal]));
   }
-  leave(reader);
+  weft_json_document_leave(&reader->document);
   return WEFT_OK;
 }
 
@@ -245,44 +198,25 @@ static enum weft_status check_document(struct graph_reader *reader, json_t *root
   return require(reader, root, "edges", "a list of edges");
 }
 
-/* Edges name stages, so these are read first, wherever they are. */
-static enum weft_status read_fields(struct graph_reader *reader, json_t *root, bool edges) {
-  const char *key;
-  json_t *value;
-  uint64_t *ordinal = enter(reader);
-  json_object_foreach(root, key, value) {
-    enum weft_status status = WEFT_OK;
-    if (strcmp(key, "stages") == 0) {
-      status = edges ? WEFT_OK : read_stages(reader, value);
-    } else if (strcmp(key, "edges") == 0) {
-      reader->edges_at = *ordinal;
-      status = edges ? read_edges(reader, value) : WEFT_OK;
-    } else if (strcmp(key, "schema") != 0) {
-      status = unknown_field(reader, "schema, stages, edges");
-    }
-    if (status < 0) {
-      return status;
-    }
-    ++*ordinal;
-  }
-  leave(reader);
-  return WEFT_OK;
-}
-
 static enum weft_status read_root(struct graph_reader *reader, json_t *root,
                                   const struct weft_allocator *allocator, struct weft_graph **out) {
+  /* Edges name stages, so these are read first, wherever they are. */
+  static const struct weft_json_member first[] = {
+      {"schema", NULL, 0}, {"stages", read_stages, 0}, {"edges", NULL, 0}, {NULL, NULL, 0}};
+  static const struct weft_json_member second[] = {
+      {"schema", NULL, 0}, {"stages", NULL, 0}, {"edges", read_edges, 0}, {NULL, NULL, 0}};
   struct weft_error why;
   WEFT_TRY(check_document(reader, root));
-  WEFT_TRY(read_fields(reader, root, false));
-  WEFT_TRY(read_fields(reader, root, true));
+  WEFT_TRY(weft_json_document_read(reader, root, first, NULL));
+  WEFT_TRY(weft_json_document_read(reader, root, second, NULL));
   uint32_t edge;
   const enum weft_status status =
       weft_graph_make(allocator, reader->stage_count, reader->edges, reader->edge_count,
                       (const char *const *)reader->names, out, &edge, &why);
   if (status < 0) {
-    *enter(reader) = reader->edges_at;
+    *weft_json_document_enter(&reader->document) = reader->edges_at;
     if (edge != WEFT_EDGE_NONE) {
-      *enter(reader) = edge;
+      *weft_json_document_enter(&reader->document) = edge;
     }
     const struct weft_json_place place = weft_json_document_here(&reader->document);
     (void)weft_json_document_fail(&reader->document, &place, status, why.hint, "%s", why.message);
@@ -303,6 +237,7 @@ enum weft_status weft_graph_parse(const struct weft_allocator *allocator, const 
                    .name = name != NULL ? name : "input",
                    .what = "graph",
                    .hint = HINT_EXAMPLE,
+                   .unknown_hint = "take it out; docs/graphs.md has the format",
                    .syntax_hint = "JSON has no comments, and no comma after the last element",
                    .error = error},
       .arena = {.allocator = allocator}};

@@ -148,7 +148,7 @@ static void name_field(const struct scan *scan, char *field, size_t size) {
   weft_mark_cut(field, size, used);
 }
 
-void weft_json_point(struct weft_json_place *place, const char *text, size_t offset) {
+static void point_at(struct weft_json_place *place, const char *text, size_t offset) {
   assert(place != NULL && text != NULL);
   place->line = 1;
   size_t line_begin = 0;
@@ -169,23 +169,23 @@ static struct weft_json_place place_of(const struct scan *scan, bool found) {
     place.key = level->key_begin > 0 ? level->key_begin - 1 : scan->begin;
   }
   name_field(scan, place.field, sizeof place.field);
-  weft_json_point(&place, scan->text, place.begin);
+  point_at(&place, scan->text, place.begin);
   return place;
 }
 
-struct weft_json_place weft_json_find(const char *text, size_t size,
-                                      const struct weft_json_path *path) {
-  assert(path != NULL && (text != NULL || size == 0));
-  struct scan scan = {.text = text, .size = size};
+struct weft_json_place weft_json_document_here(const struct weft_json_document *document) {
+  assert(document->text != NULL || document->size == 0);
+  struct scan scan = {.text = document->text, .size = document->size};
   do {
-    if (next(&scan) && is_at(&scan, path)) {
+    if (next(&scan) && is_at(&scan, &document->path)) {
       return place_of(&scan, true);
     }
-  } while (scan.begin < size);
+  } while (scan.begin < document->size);
   return place_of(&scan, false);
 }
 
-struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset) {
+/* The last token that begins before `offset`, or the first one, and the field that it belongs to. */
+static struct weft_json_place place_at(const char *text, size_t size, size_t offset) {
   assert(offset <= size);
   struct scan scan = {.text = text, .size = size};
   struct scan last = scan;
@@ -216,10 +216,6 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
     document->error->column = place->column;
   }
   return status;
-}
-
-struct weft_json_place weft_json_document_here(const struct weft_json_document *document) {
-  return weft_json_find(document->text, document->size, &document->path);
 }
 
 /* The token at a place, as the file has it. */
@@ -256,6 +252,80 @@ enum weft_status weft_json_document_require(const struct weft_json_document *doc
                                  "%s is missing: expected %s", key, expected);
 }
 
+/* ---- Lists and objects ---- */
+
+uint64_t *weft_json_document_enter(struct weft_json_document *document) {
+  assert(document->path.depth < WEFT_JSON_DEPTH_MAX);
+  uint64_t *ordinal = &document->path.ordinals[document->path.depth++];
+  *ordinal = 0;
+  return ordinal;
+}
+
+void weft_json_document_leave(struct weft_json_document *document) {
+  assert(document->path.depth > 0);
+  document->path.depth--;
+}
+
+enum weft_status weft_json_document_check_list(const struct weft_json_document *document,
+                                               const json_t *list, const char *expected,
+                                               uint32_t limit, const char *limit_hint) {
+  if (!json_is_array(list)) {
+    return weft_json_document_unexpected(document, document->example, expected);
+  }
+  const size_t count = json_array_size(list);
+  if (count > 0 && count <= limit) {
+    return WEFT_OK;
+  }
+  const struct weft_json_place place = weft_json_document_here(document);
+  return count == 0 ? weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->example,
+                                              "expected at least one entry, found an empty list")
+                    : weft_json_document_fail(document, &place, WEFT_ERR_LIMIT, limit_hint,
+                                              "%zu entries; the limit is %" PRIu32, count, limit);
+}
+
+enum weft_status weft_json_document_unknown(const struct weft_json_document *document,
+                                            const void *table, size_t size) {
+  struct weft_json_place place = weft_json_document_here(document);
+  char known[192] = "";
+  size_t used = 0;
+  for (const char *entry = table; used < sizeof known; entry += size) {
+    const char *name = *(const char *const *)(const void *)entry;
+    if (name == NULL) {
+      break;
+    }
+    used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", name);
+  }
+  point_at(&place, document->text, place.key);
+  return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->unknown_hint,
+                                 "unknown field; expected %s", known);
+}
+
+enum weft_status weft_json_document_read(void *reader, json_t *object,
+                                         const struct weft_json_member *members, void *into) {
+  struct weft_json_document *document = reader; /* its first member */
+  uint64_t *ordinal = weft_json_document_enter(document);
+  const char *key;
+  json_t *value;
+  json_object_foreach(object, key, value) {
+    const struct weft_json_member *member = members;
+    while (member->name != NULL && strcmp(member->name, key) != 0) {
+      member++;
+    }
+    if (member->name == NULL) {
+      return weft_json_document_unknown(document, members, sizeof *members);
+    }
+    if (member->read != NULL) {
+      const enum weft_status status = member->read(reader, value, (char *)into + member->offset);
+      if (status < 0) {
+        return status;
+      }
+    }
+    ++*ordinal;
+  }
+  weft_json_document_leave(document);
+  return WEFT_OK;
+}
+
 /* ---- The text ---- */
 
 static enum weft_status check_limits(const struct weft_json_document *document, size_t bytes_max,
@@ -288,9 +358,9 @@ static enum weft_status fail_syntax(const struct weft_json_document *document,
   const bool at_end = code == json_error_premature_end_of_input;
   const size_t position = wrong->position > 0 && !at_end ? (size_t)wrong->position : 0;
   struct weft_json_place place =
-      weft_json_at(document->text, document->size, at_end ? document->size : position);
+      place_at(document->text, document->size, at_end ? document->size : position);
   if (at_end) {
-    weft_json_point(&place, document->text, document->size);
+    point_at(&place, document->text, document->size);
   }
   if (code == json_error_numeric_overflow && document->numbers != NULL) {
     return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->numbers_hint,

@@ -29,23 +29,14 @@ struct weft_json_place {
   bool found;      /* false: the text ended before it, all else is of the text's end */
 };
 
-/* Where the value of a path is. */
-struct weft_json_place weft_json_find(const char *text, size_t size,
-                                      const struct weft_json_path *path);
-
-/* The last token that begins before `offset`, or the first one, and the field that
- * it belongs to. */
-struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset);
-
-/* Sets line and column to those of `offset`. */
-void weft_json_point(struct weft_json_place *place, const char *text, size_t offset);
-
 struct weft_json_document {
   const char *text;
   size_t size;
   const char *name;                   /* of the file */
   const char *what;                   /* "costs", for messages about limits */
   const char *hint;                   /* where no other fits */
+  const char *example;                /* for a list that is none, or empty; NULL: `hint` */
+  const char *unknown_hint;           /* for a member that nobody knows; NULL: `hint` */
   const char *syntax_hint;            /* for what is not JSON; NULL: `hint` */
   const char *numbers, *numbers_hint; /* expected where a number is too large; NULL: not JSON */
   struct weft_json_path path;         /* to the value being read */
@@ -74,5 +65,34 @@ enum weft_status weft_json_document_unexpected(const struct weft_json_document *
 enum weft_status weft_json_document_require(const struct weft_json_document *document,
                                             const json_t *object, const char *hint, const char *key,
                                             const char *expected);
+
+/* ---- Lists and objects ---- */
+
+/* Goes into the value being read. Returns the ordinal of what is read of it, which begins at 0. */
+uint64_t *weft_json_document_enter(struct weft_json_document *document);
+void weft_json_document_leave(struct weft_json_document *document);
+
+/* Fails where a list is none ("expected ..."), is empty, or is longer than the limit. */
+enum weft_status weft_json_document_check_list(const struct weft_json_document *document,
+                                               const json_t *list, const char *expected,
+                                               uint32_t limit, const char *limit_hint);
+
+/* A member of an object, and what reads it. */
+struct weft_json_member {
+  const char *name;
+  /* NULL: nothing does. `reader` begins with the document; `into` is at the offset of its object. */
+  enum weft_status (*read)(void *reader, json_t *value, void *into);
+  size_t offset;
+};
+
+/* Reads the members of an object. The table ends with one without a name; a member that is not in it
+ * is a failure. */
+enum weft_status weft_json_document_read(void *reader, json_t *object,
+                                         const struct weft_json_member *members, void *into);
+
+/* "unknown field; expected f, i, w" where the value being read has a key that is not in a table,
+ * whose entries have `size` bytes and begin with their names; one without a name ends it. */
+enum weft_status weft_json_document_unknown(const struct weft_json_document *document,
+                                            const void *table, size_t size);
 
 #endif

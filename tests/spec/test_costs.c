@@ -141,8 +141,7 @@ static void test_wrong_parts(void **state) {
 static void test_every_field_is_in_the_tables(void **state) {
   (void)state;
   size_t count = 0;
-  for (const struct weft_cost_field *field = weft_stage_cost_fields(); field->name != NULL;
-       field++) {
+  for (const struct weft_cost_field *field = weft_stage_cost_fields; field->name != NULL; field++) {
     char text[128];
     (void)snprintf(text, sizeof text, STAGE("\"%s\": 77"), field->name);
     struct weft_costs *costs = parsed(text);
@@ -161,7 +160,7 @@ static void test_every_field_is_in_the_tables(void **state) {
 static void test_printed_costs_are_read_back(void **state) {
   (void)state;
   size_t count = 0;
-  for (; weft_stage_cost_fields()[count].name != NULL; count++) {
+  for (; weft_stage_cost_fields[count].name != NULL; count++) {
   }
   for (size_t k = 0; k <= count; k++) {
     struct weft_text text = {.allocator = NULL};
@@ -198,11 +197,11 @@ static void test_printed_costs_are_read_back(void **state) {
 static void test_divided_costs(void **state) {
   (void)state;
   struct weft_stage_costs costs = weft_stage_costs_default();
-  for (size_t k = 0; weft_stage_cost_fields()[k].name != NULL; k++) {
+  for (size_t k = 0; weft_stage_cost_fields[k].name != NULL; k++) {
     ((double *)&costs)[k] = 4;
   }
   struct weft_stage_costs divided = weft_stage_costs_divide(&costs, 2);
-  for (size_t k = 0; weft_stage_cost_fields()[k].name != NULL; k++) {
+  for (size_t k = 0; weft_stage_cost_fields[k].name != NULL; k++) {
     assert_true(((double *)&divided)[k] == 2);
   }
   costs.overlap_f_b = -1; /* not known: it stays so */

@@ -11,7 +11,7 @@ static struct weft_stage_costs total_of(const struct weft_search_request *reques
   const struct weft_costs *costs = request->costs;
   const uint32_t v = request->stages_per_rank > 0 ? request->stages_per_rank : 1;
   const double times = costs->stage_count == 1 ? (double)request->ranks * v : 1;
-  const struct weft_cost_field *fields = weft_stage_cost_fields();
+  const struct weft_cost_field *fields = weft_stage_cost_fields;
   struct weft_stage_costs total = {.f = 0};
   for (; fields->name != NULL; fields++) {
     for (uint32_t s = 0; s < costs->stage_count; s++) {
