@@ -5,28 +5,20 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
-#include "ir/action.h"
 #include "ir/program.h"
+#include "ir/program_builder.h"
 
-static enum weft_status copy(const struct weft_allocator *allocator,
-                             const struct weft_program *program, struct weft_program **out,
-                             struct weft_error *error) {
-  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
-  uint64_t *row_sizes = weft_arena_allocate(&arena, program->rank_count, sizeof *row_sizes);
-  WEFT_TRY(weft_arena_status(&arena, error));
+static enum weft_status copy_program(const struct weft_allocator *allocator,
+                                     const struct weft_program *program, struct weft_program **out,
+                                     struct weft_error *error) {
+  struct weft_program_builder rows;
+  weft_program_builder_init(&rows, allocator, program->action_count, program->rank_count);
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    row_sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
+    const uint64_t begin = program->row_begin[r];
+    weft_program_builder_copy(&rows, &program->actions[begin], program->row_begin[r + 1] - begin);
+    weft_program_builder_end_row(&rows);
   }
-  struct weft_program *made;
-  WEFT_TRY(weft_program_create(allocator, program->rank_count, row_sizes, program->actions, &made,
-                               error));
-  const enum weft_status status = weft_program_set_graph(made, program->graph, error);
-  if (status < 0) {
-    weft_program_destroy(made);
-    return status;
-  }
-  *out = made;
-  return WEFT_OK;
+  return weft_program_builder_finish_like(&rows, program, program->level, out, error);
 }
 
 enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,
@@ -57,5 +49,5 @@ enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, boo
   if (program->level == WEFT_LEVEL_COMPUTE) {
     return weft_lower(source->allocator, program, source->lower, out, error);
   }
-  return copy(source->allocator, program, out, error);
+  return copy_program(source->allocator, program, out, error);
 }

@@ -68,6 +68,10 @@ double weft_bubble_full_backward(const struct weft_shape *shape,
  * its memory. */
 double weft_peak_of_1f1b(const struct weft_shape *shape);
 
+/* Of an `info`: the fewest, the most (UINT32_MAX: any), and how many where nobody says. */
+#define WEFT_STAGES_PER_RANK(least, most, usual) \
+  .stages_per_rank_min = (least), .stages_per_rank_max = (most), .stages_per_rank_default = (usual)
+
 static inline uint32_t weft_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 #endif

@@ -71,15 +71,7 @@ static enum weft_status build(const struct weft_allocator *allocator,
     put_row(&rows, graph, table, heights != NULL ? table->rank_count - 1 - heights[r] : r,
             heights != NULL ? r : WEFT_STAGES_MAX);
   }
-  struct weft_program *made;
-  WEFT_TRY(weft_program_builder_finish(&rows, &made, error));
-  const enum weft_status status = weft_program_set_graph(made, graph, error);
-  if (status < 0) {
-    weft_program_destroy(made);
-    return status;
-  }
-  *out = made;
-  return WEFT_OK;
+  return weft_program_builder_finish(&rows, graph, out, error);
 }
 
 static enum weft_status check_stages(const struct weft_schedule_info *info,

@@ -1,8 +1,48 @@
-/* Looped BFS (breadth-first, arXiv 2211.05953): every local stage takes all
- * microbatches before the next stage begins. */
+/* Breadth first: every local stage takes all microbatches before the next one begins. GPipe (arXiv
+ * 1811.06965) has one stage per rank, Looped BFS (arXiv 2211.05953) several. */
 #include "gen/generator.h"
 
 #include <assert.h>
+
+static double peak(const struct weft_shape *shape) { return shape->microbatches; }
+
+/* ---- GPipe ---- */
+
+static double gpipe_cells(const struct weft_shape *shape) {
+  return (double)shape->ranks * (2.0 * shape->microbatches + 1.0);
+}
+
+/* The recipe's bubbles are left out of the written table, and REDUCE_GRAD ends
+ * each row: so PyTorch writes it. */
+static void put_gpipe_row(const struct weft_shape *shape, uint32_t rank,
+                          struct weft_program_builder *row) {
+  assert(rank < shape->ranks);
+  for (uint32_t mb = 0; mb < shape->microbatches; mb++) {
+    weft_program_builder_put(row, WEFT_OP_F, rank, mb);
+  }
+  for (uint32_t mb = 0; mb < shape->microbatches; mb++) {
+    weft_program_builder_put(row, WEFT_OP_B, rank, mb);
+  }
+  weft_program_builder_put(row, WEFT_OP_REDUCE_GRAD, rank, 0);
+}
+
+const struct weft_generator weft_generator_gpipe = {
+    .info = {.name = "GPipe",
+             .summary = "all forwards, then all backwards",
+             .paper = "1811.06965",
+             .placement = WEFT_PLACEMENT_LOOP,
+             WEFT_STAGES_PER_RANK(1, 1, 1),
+             .trains = true,
+             .in_pytorch = true,
+             .bubble = "(p-1)(F+B)",
+             .peak_activation = "m",
+             .limits = "",
+             .bubble_of = weft_bubble_full_backward,
+             .peak_of = peak},
+    .cells = gpipe_cells,
+    .row = put_gpipe_row};
+
+/* ---- Looped BFS ---- */
 
 static double cells(const struct weft_shape *shape) {
   const double p = shape->ranks;
@@ -27,16 +67,12 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   }
 }
 
-static double peak(const struct weft_shape *shape) { return shape->microbatches; }
-
 const struct weft_generator weft_generator_looped_bfs = {
     .info = {.name = "LoopedBFS",
              .summary = "breadth first: each local stage takes all microbatches in turn",
              .paper = "2211.05953",
              .placement = WEFT_PLACEMENT_LOOP,
-             .stages_per_rank_min = 1,
-             .stages_per_rank_max = UINT32_MAX,
-             .stages_per_rank_default = 2,
+             WEFT_STAGES_PER_RANK(1, UINT32_MAX, 2),
              .trains = true,
              .in_pytorch = true,
              .bubble = "(p-1 + (v-1)max(0, p-m))(F+B)",

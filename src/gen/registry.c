@@ -267,7 +267,7 @@ static enum weft_status generate_rows(const struct weft_allocator *allocator,
     weft_program_builder_end_row(&builder);
   }
   struct weft_program *table;
-  WEFT_TRY(weft_program_builder_finish(&builder, &table, error));
+  WEFT_TRY(weft_program_builder_finish(&builder, NULL, &table, error));
   assert(weft_program_is_sound(table) && table->rank_count == shape->ranks);
   if (generator->finish == NULL) {
     *out = table;

@@ -540,20 +540,11 @@ enum weft_status weft_program_parse(const struct weft_allocator *allocator, cons
   /* A cell takes about six bytes; the builder grows or shrinks from there. */
   weft_program_builder_init(&reader.builder, allocator, size / 6 + 1, 16);
   enum weft_status status = read_rows(&reader);
-  struct weft_program *program = NULL;
   if (status < 0) {
     weft_program_builder_abandon(&reader.builder);
   } else {
-    status = weft_program_builder_finish(&reader.builder, &program, error);
-  }
-  if (status == WEFT_OK) {
-    status = weft_program_set_graph(program, reader.graph, error);
+    status = weft_program_builder_finish(&reader.builder, reader.graph, out, error);
   }
   weft_graph_destroy(reader.graph);
-  if (status < 0) {
-    weft_program_destroy(program);
-    return status;
-  }
-  *out = program;
-  return WEFT_OK;
+  return status;
 }

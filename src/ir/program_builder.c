@@ -165,10 +165,18 @@ static enum weft_status finish(struct weft_program_builder *builder, struct weft
 }
 
 enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
+                                             const struct weft_graph *graph,
                                              struct weft_program **out, struct weft_error *error) {
+  struct weft_program *program;
   assert(out != NULL);
-  WEFT_TRY(finish(builder, out, error));
-  weft_program_seal(*out);
+  WEFT_TRY(finish(builder, &program, error));
+  weft_program_seal(program);
+  const enum weft_status status = weft_program_set_graph(program, graph, error);
+  if (status < 0) {
+    weft_program_destroy(program);
+    return status;
+  }
+  *out = program;
   return WEFT_OK;
 }
 

@@ -46,8 +46,10 @@ void weft_program_builder_copy(struct weft_program_builder *builder,
 void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t cells);
 void weft_program_builder_end_row(struct weft_program_builder *builder);
 
-/* The program, or the first failure. Either way the builder is used up. */
+/* The program, with the graph of its stages (NULL: a chain), or the first failure. Either way the
+ * builder is used up. */
 enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
+                                             const struct weft_graph *graph,
                                              struct weft_program **out, struct weft_error *error);
 /* The same for a pass that knows what weft_program_seal() would find out by a
  * walk: counts of `like`, and the level. */

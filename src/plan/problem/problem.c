@@ -349,13 +349,5 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
     weft_program_builder_end_row(&rows);
   }
   weft_array_free(problem->allocator, done, counters, sizeof *done);
-  struct weft_program *table;
-  WEFT_TRY(weft_program_builder_finish(&rows, &table, error));
-  const enum weft_status status = weft_program_set_graph(table, problem->graph, error);
-  if (status < 0) {
-    weft_program_destroy(table);
-    return status;
-  }
-  *out = table;
-  return WEFT_OK;
+  return weft_program_builder_finish(&rows, problem->graph, out, error);
 }
