@@ -8,7 +8,6 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "run/hang/hang.h"
 #include "run/pipeline.h"
 
 struct weft_pipeline_options weft_pipeline_options_default(void) {

@@ -54,7 +54,7 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
 
 @test "explain-hang refuses what is no dump, and names the place" {
   weft explain-hang "$dumps/broken_1.json"
-  fails 65 'broken_1.json:1:' 'ranks[0]: says is missing'
+  fails 65 'broken_1.json:1:' 'not a dump: Object item not found: diagnosis'
   hints
   weft explain-hang "$dumps/broken_4.json"
   fails 65 'not JSON'

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "run/hang/hang.h"
+
 static struct rank_states *rank_states_of(struct weft_transport *transport) {
   return (struct rank_states *)(void *)transport; /* its first member */
 }
@@ -43,6 +45,13 @@ void rank_states_init(struct rank_states *states, uint32_t rank_count, const cha
 }
 
 void rank_states_finish(struct rank_states *states) { free(states->items); }
+
+void rank_states_diagnose(struct weft_transport *transport, const struct weft_program *program,
+                          uint32_t first_rank, enum weft_send_model comm, uint32_t reporter,
+                          struct weft_failure *failure) {
+  const struct weft_hang hang = weft_hang_of(transport);
+  (void)weft_hang_diagnose(&hang, program, first_rank, comm, reporter, failure);
+}
 
 uint64_t packed_action(const char *text) {
   struct weft_program *program = NULL;

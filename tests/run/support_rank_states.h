@@ -18,6 +18,11 @@ struct rank_states {
 void rank_states_init(struct rank_states *states, uint32_t rank_count, const char *name);
 void rank_states_finish(struct rank_states *states);
 
+/* What weft_hang_diagnose() says of a transport's ranks as they are. */
+void rank_states_diagnose(struct weft_transport *transport, const struct weft_program *program,
+                          uint32_t first_rank, enum weft_send_model comm, uint32_t reporter,
+                          struct weft_failure *failure);
+
 /* The bits of an action written as text: "2RECV_F5"; "": none. */
 uint64_t packed_action(const char *text);
 

@@ -43,7 +43,7 @@ static void test_while_written(void **state) {
   for (uint32_t k = 0; k < 50000; k++) {
     struct weft_failure failure = {.rank = 77};
     struct weft_text text = {.allocator = NULL};
-    weft_hang_diagnose_now(&states.transport, NULL, 0, WEFT_COMM_POSTED, k % 16, &failure);
+    rank_states_diagnose(&states.transport, NULL, 0, WEFT_COMM_POSTED, k % 16, &failure);
     assert_true(failure.rank < 16);
     assert_true(failure.error.message[0] != '\0' && failure.error.hint[0] != '\0');
     assert_null(strstr(failure.error.message, "(through 42949"));

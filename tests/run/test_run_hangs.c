@@ -20,6 +20,7 @@
 #include "support_memory.h"
 #include "support_mutants.h"
 #include "support_random_program.h"
+#include "support_rank_states.h"
 
 #define CORPUS "tests/corpus/hangs"
 
@@ -45,7 +46,7 @@ struct run {
   bool has_stopped;                 /* nothing would ever happen again */
   bool has_failure;
   struct weft_failure failure;
-  struct weft_hang hang; /* when it has stopped */
+  struct rank_states states; /* when it has stopped */
 };
 
 /* As a rank's main function would. */
@@ -163,8 +164,11 @@ static void run_start(struct run *run, const struct weft_program *program,
   struct weft_transport *transport = weft_comm_endpoint(run->world, 0);
   run->has_failure = transport->ops->get_failure(transport, &run->failure);
   if (run->has_stopped) {
-    assert_int_equal(weft_hang_take(&run->memory.allocator, transport, &run->hang, &error),
-                     WEFT_OK);
+    rank_states_init(&run->states, p, "loopback");
+    run->states.now = transport->ops->now(transport);
+    for (uint32_t r = 0; r < p; r++) {
+      run->states.items[r] = *transport->ops->rank_status(transport, r);
+    }
   }
   check_agreement(run);
   for (uint32_t r = 0; r < p; r++) {
@@ -176,7 +180,7 @@ static void run_start(struct run *run, const struct weft_program *program,
 
 static void run_finish(struct run *run) {
   if (run->has_stopped) {
-    weft_hang_finish(&run->hang);
+    rank_states_finish(&run->states);
   }
   assert_int_equal(run->memory.blocks, 0);
   free(run->pipelines);
@@ -218,20 +222,22 @@ static void complain(const char *name, const struct weft_program *program,
 /* The verifier's cycle is in the snapshot: the same ranks at the same actions,
  * each waiting for the next. */
 static const char *compare_cycle(const struct weft_hang *hang, const struct weft_finding *found) {
+  struct weft_rank_state state;
   for (size_t k = 0; k < found->cycle_length; k++) {
     const struct weft_location *member = &found->cycle[k];
     const struct weft_location *next = &found->cycle[(k + 1) % found->cycle_length];
-    const struct weft_hang_rank *rank = &hang->ranks[member->rank];
-    if (memcmp(&rank->state.action, member->action, sizeof rank->state.action) != 0 ||
-        rank->state.cell != member->step) {
+    weft_hang_read(hang, member->rank, &state);
+    if (memcmp(&state.action, member->action, sizeof state.action) != 0 ||
+        state.cell != member->step) {
       return "a rank of the verifier's cycle is elsewhere";
     }
-    if (rank->state.peer != next->rank) {
+    if (state.peer != next->rank) {
       return "a rank of the verifier's cycle waits for another one";
     }
   }
-  const struct weft_wait_graph_end end =
-      weft_hang_diagnose(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
+  struct weft_failure failure;
+  const struct weft_waits_end end =
+      weft_hang_diagnose(hang, NULL, 0, WEFT_COMM_POSTED, found->cycle[0].rank, &failure);
   return end.cycle_length != found->cycle_length ? "the report's cycle has another length" : NULL;
 }
 
@@ -244,10 +250,11 @@ struct naming {
 
 static void look_for_name(void *context, uint32_t rank) {
   struct naming *naming = context;
-  const struct weft_hang_rank *seen = &naming->hang->ranks[rank];
+  struct weft_rank_state state;
   char action[64], words[128];
+  weft_hang_read(naming->hang, rank, &state);
   (void)snprintf(words, sizeof words, "rank %" PRIu32 " waits in %s for rank %" PRIu32, rank,
-                 weft_action_format(&seen->state.action, action, sizeof action), seen->state.peer);
+                 weft_action_format(&state.action, action, sizeof action), state.peer);
   if (strstr(naming->message, words) != NULL) {
     naming->named++;
   } else {
@@ -259,8 +266,9 @@ static void look_for_name(void *context, uint32_t rank) {
  * their actions: all of them, or the first three of many. */
 static const char *compare_alarm(const struct weft_hang *hang, const struct weft_failure *failure,
                                  const struct weft_finding *found) {
-  const struct weft_wait_graph_end end =
-      weft_hang_diagnose(hang, failure->rank, &(struct weft_failure){.rank = 0});
+  struct weft_failure own;
+  const struct weft_waits_end end =
+      weft_hang_diagnose(hang, NULL, 0, WEFT_COMM_POSTED, failure->rank, &own);
   struct naming naming = {
       .hang = hang, .message = failure->error.message, .length = end.cycle_length};
   if (failure->error.status != WEFT_ERR_STALLED) {
@@ -269,7 +277,7 @@ static const char *compare_alarm(const struct weft_hang *hang, const struct weft
   if (end.cycle_length == 0 || end.culprit != failure->rank) {
     return "the alarm blames a rank that is in no cycle";
   }
-  weft_wait_graph_cycle(hang, &end, look_for_name, &naming);
+  weft_waits_cycle(hang, &end, look_for_name, &naming);
   const bool is_enough = end.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
   if (!is_enough || strstr(failure->error.message, "a cycle") == NULL) {
     return "the alarm does not name the cycle";
@@ -294,7 +302,8 @@ static void check_deadlock(const char *name, const struct weft_program *program,
   if (!stopped.has_stopped) {
     complain(name, program, comm, "the verifier finds a deadlock, and it ends", found->message);
   }
-  const char *what = compare_cycle(&stopped.hang, found);
+  const struct weft_hang hang = weft_hang_of(&stopped.states.transport);
+  const char *what = compare_cycle(&hang, found);
   if (what != NULL) {
     complain(name, program, comm, what, found->message);
   }
@@ -302,7 +311,7 @@ static void check_deadlock(const char *name, const struct weft_program *program,
   if (!alarmed.has_failure) {
     complain(name, program, comm, "no alarm", found->message);
   }
-  what = compare_alarm(&stopped.hang, &alarmed.failure, found);
+  what = compare_alarm(&hang, &alarmed.failure, found);
   if (what != NULL && strcmp(what, "another cycle") != 0) {
     complain(name, program, comm, what, alarmed.failure.error.message);
   }

@@ -421,18 +421,18 @@ static void behind_in_a_collective(void **state) {
                    r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
     states.items[r].cell = 3;
   }
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 0);
   assert_string_equal(failure.error.message, "rank 0 waits for its 0REDUCE_GRAD since 1.0 s");
   rank_state_set(&states, 4, WEFT_PHASE_COMPUTE, "0F0", UINT32_MAX, "", 2000000000);
   states.items[4].cell = 0;
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 4);
   assert_string_equal(
       failure.error.message,
       "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 4, which is in 0F0 since "
       "2.0 s");
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
   rank_states_finish(&states);
   weft_program_destroy(program);
@@ -451,11 +451,11 @@ static void stopped_in_a_collective(void **state) {
   rank_state_set(&states, 1, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 2000000000);
   states.items[1].flags = WEFT_RANK_ON_DEVICE | WEFT_RANK_HAS_GPU;
   rank_state_set(&states, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "1UNSHARD", 3000000000);
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1);
   states.items[3].flags = WEFT_RANK_STOPPED | WEFT_RANK_HAS_GPU;
   states.items[3].gpu = 5;
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 3);
   assert_string_equal(
       failure.error.message,
@@ -482,21 +482,21 @@ static void stopped_after_all_have_come(void **state) {
   }
   rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "0B0", UINT32_MAX, "0REDUCE_GRAD", 2000000000);
   states.items[2].flags = WEFT_RANK_STOPPED;
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 2);
   assert_string_equal(
       failure.error.message,
       "rank 0 has waited 1.0 s in its 0REDUCE_GRAD for rank 2, which is stopped, by "
       "a signal or a debugger, in 0REDUCE_GRAD since 2.0 s");
   assert_string_equal(failure.error.hint, "SIGCONT resumes rank 2's process");
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
   for (uint32_t r = 2; r < 4; r++) { /* in the same replica */
     rank_state_set(&states, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
                    r == 2 ? "0TIE_GRAD" : "1TIE_GRAD", 1000000000);
     states.items[r].cell = 3;
   }
-  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 3, &failure);
+  rank_states_diagnose(&states.transport, program, 0, WEFT_COMM_POSTED, 3, &failure);
   assert_int_equal(failure.rank, 2);
   rank_states_finish(&states);
   weft_program_destroy(program);
@@ -514,7 +514,7 @@ static void all_wait(struct rank_states *states, uint32_t count) {
 static void diagnose(struct rank_states *states, const struct weft_program *program,
                      uint32_t reporter, uint32_t culprit, const char *message) {
   struct weft_failure failure;
-  weft_hang_diagnose_now(&states->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
+  rank_states_diagnose(&states->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
   assert_string_equal(failure.error.message, message);
   assert_int_equal(failure.rank, culprit);
 }
@@ -613,14 +613,13 @@ static void done_in_a_replica(void **state) {
     rank_state_set(&states, first + 1, WEFT_PHASE_RECEIVE, "1F0", first, "0SEND_F0", 1000);
     rank_state_set(&states, first, WEFT_PHASE_COMPUTE, "0F1", UINT32_MAX, "", 1000);
     states.items[first].cell = 2;
-    weft_hang_diagnose_now(&states.transport, program, first, WEFT_COMM_POSTED, first + 1,
-                           &failure);
+    rank_states_diagnose(&states.transport, program, first, WEFT_COMM_POSTED, first + 1, &failure);
     (void)snprintf(expected, sizeof expected, "for rank %u (0SEND_F0), which has done that", first);
     assert_non_null(strstr(failure.error.message, expected));
     assert_int_equal(failure.rank, first + 1);
     states.items[first].cell = 0; /* before that it has not */
-    weft_hang_diagnose_now(&states.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
-                           &failure);
+    rank_states_diagnose(&states.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
+                         &failure);
     assert_int_equal(failure.rank, first);
     rank_states_finish(&states);
   }

@@ -36,8 +36,9 @@ static void show_phase(struct weft_executor *executor, enum weft_rank_phase phas
 static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {
   struct weft_failure failure;
   weft_hang_refresh(executor->transport);
-  weft_hang_diagnose_now(executor->transport, executor->row->program, executor->options->first_rank,
-                         executor->options->comm, executor->transport->rank, &failure);
+  const struct weft_hang hang = weft_hang_of(executor->transport);
+  (void)weft_hang_diagnose(&hang, executor->row->program, executor->options->first_rank,
+                           executor->options->comm, executor->transport->rank, &failure);
   executor->transport->ops->fail(executor->transport, &failure);
   if (error != NULL) {
     *error = failure.error;

@@ -1,15 +1,23 @@
-/* The snapshot. Status is read field by field while its rank may be writing it, so two
- * moments may be mixed; that is good enough, because a rank that hangs writes nothing. */
+/* Reads the status of ranks, and says it in words; see hang.h. */
 #include "run/hang/hang.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <weft/support.h>
 
+#include "ir/action.h"
 #include "run/rank_status.h"
 
 enum { REFRESH_NS = 500 * 1000 * 1000, REFRESH_LATE_NS = 100 * 1000 * 1000 };
+
+void weft_rank_status_stop(const struct weft_rank_status *status) {
+  while ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
+    (void)pause();
+  }
+}
 
 void weft_rank_state_read(const struct weft_rank_status *status, struct weft_rank_state *state) {
   const uint32_t phase = WEFT_STATUS_LOAD(status->phase);
@@ -29,26 +37,6 @@ void weft_rank_state_read(const struct weft_rank_status *status, struct weft_ran
       .gpu = WEFT_STATUS_LOAD(status->gpu)};
 }
 
-void weft_rank_status_stop(const struct weft_rank_status *status) {
-  while ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
-    (void)pause();
-  }
-}
-
-/* Copies the ring, oldest first. */
-static void take_recent(const struct weft_rank_status *status, struct weft_hang_rank *rank) {
-  const uint64_t count = WEFT_STATUS_LOAD(status->recent_count);
-  const uint32_t kept = count < WEFT_STATUS_RECENT ? (uint32_t)count : WEFT_STATUS_RECENT;
-  for (uint32_t k = 0; k < kept; k++) {
-    const struct weft_recent_action *entry =
-        &status->recent[(count - kept + k) % WEFT_STATUS_RECENT];
-    rank->recent[k] = (struct weft_recent_action){.action = WEFT_STATUS_LOAD(entry->action),
-                                                  .begin = WEFT_STATUS_LOAD(entry->begin),
-                                                  .end = WEFT_STATUS_LOAD(entry->end)};
-  }
-  rank->recent_count = kept;
-}
-
 void weft_hang_refresh(struct weft_transport *transport) {
   const struct weft_transport_ops *ops = transport->ops;
   if (ops->refresh_status != NULL) {
@@ -59,35 +47,80 @@ void weft_hang_refresh(struct weft_transport *transport) {
   }
 }
 
-enum weft_status weft_hang_take(const struct weft_allocator *allocator,
-                                struct weft_transport *transport, struct weft_hang *hang,
-                                struct weft_error *error) {
+struct weft_hang weft_hang_of(struct weft_transport *transport) {
   assert(transport->rank_count > 0);
-  const struct weft_transport_ops *ops = transport->ops;
-  const uint32_t p = transport->rank_count;
-  assert(p > 0);
-  struct weft_hang_rank *ranks = weft_array_allocate(allocator, p, sizeof *ranks);
-  if (ranks == NULL) {
-    return weft_fail_memory(error, p * sizeof *ranks);
-  }
-  *hang = (struct weft_hang){
-      .allocator = allocator, .nanoseconds = !ops->virtual_time, .rank_count = p, .ranks = ranks};
-  for (uint32_t r = 0; r < p; r++) {
-    const struct weft_rank_status *status = ops->rank_status(transport, r);
-    weft_rank_state_read(status, &ranks[r].state);
-    take_recent(status, &ranks[r]);
-  }
-  hang->has_failure = ops->get_failure(transport, &hang->failure);
-  if (hang->has_failure && hang->failure.rank < p && hang->failure.error.status == WEFT_ERR_PEER) {
-    /* It is gone, and its status is of before. */
-    enum weft_rank_phase *phase = &ranks[hang->failure.rank].state.phase;
-    *phase = *phase == WEFT_PHASE_DONE || *phase == WEFT_PHASE_IDLE ? WEFT_PHASE_FAILED : *phase;
-  }
-  hang->now = ops->now(transport); /* after the status, so that no wait is negative */
-  return WEFT_OK;
+  struct weft_hang hang = {.transport = transport, .now = transport->ops->now(transport)};
+  hang.has_failure = transport->ops->get_failure(transport, &hang.failure);
+  return hang;
 }
 
-void weft_hang_finish(struct weft_hang *hang) {
-  weft_array_free(hang->allocator, hang->ranks, hang->rank_count, sizeof *hang->ranks);
-  *hang = (struct weft_hang){.allocator = hang->allocator};
+void weft_hang_read(const struct weft_hang *hang, uint32_t rank, struct weft_rank_state *state) {
+  assert(rank < hang->transport->rank_count);
+  weft_rank_state_read(hang->transport->ops->rank_status(hang->transport, rank), state);
+  if (hang->has_failure && hang->failure.rank == rank &&
+      hang->failure.error.status == WEFT_ERR_PEER && /* its status is of before */
+      (state->phase == WEFT_PHASE_DONE || state->phase == WEFT_PHASE_IDLE)) {
+    state->phase = WEFT_PHASE_FAILED;
+  }
+}
+
+/* ---- Words ---- */
+
+char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]) {
+  if (action.op >= WEFT_OP_COUNT) {
+    (void)snprintf(buffer, WEFT_HANG_WORD, "?");
+  } else if (action.op == WEFT_OP_OVERLAP_F_B) {
+    (void)snprintf(buffer, WEFT_HANG_WORD, "%s", weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
+  } else {
+    if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV) ||
+        weft_transfer_other(action) >= WEFT_STAGES_MAX) {
+      action.parts = 0; /* no sub-actions follow it in memory, and there is no such stage */
+    }
+    (void)weft_action_format(&action, buffer, WEFT_HANG_WORD);
+  }
+  return buffer;
+}
+
+char *weft_hang_location(const struct weft_rank_state *state, char buffer[WEFT_HANG_WORD]) {
+  assert(state != NULL);
+  char action[WEFT_HANG_WORD];
+  const bool in_transfer = weft_op_in(state->action.op, WEFT_OPS_SEND | WEFT_OPS_RECV);
+  buffer[0] = '\0';
+  if (state->phase == WEFT_PHASE_HANDSHAKE) {
+    (void)snprintf(buffer, WEFT_HANG_WORD, " in the handshake");
+  } else if (state->action.op != WEFT_OP_IDLE) {
+    (void)snprintf(buffer, WEFT_HANG_WORD, " %s %.32s", in_transfer ? "in" : "before",
+                   weft_hang_action(state->action, action));
+  }
+  return buffer;
+}
+
+char *weft_hang_wait(const struct weft_rank_state *state, uint32_t rank, uint32_t peer,
+                     char buffer[WEFT_HANG_WAIT]) {
+  char location[WEFT_HANG_WORD], whom[WEFT_HANG_WORD] = "", wanted[WEFT_HANG_WORD];
+  if (peer == rank) {
+    (void)snprintf(whom, sizeof whom, " for itself");
+  } else if (peer != UINT32_MAX) {
+    (void)snprintf(whom, sizeof whom, " for rank %" PRIu32, peer);
+  }
+  const bool wants = state->wants.op != WEFT_OP_IDLE;
+  (void)snprintf(buffer, WEFT_HANG_WAIT, "waits%s%s%s%s%s", weft_hang_location(state, location),
+                 whom, wants ? " (" : "", wants ? weft_hang_action(state->wants, wanted) : "",
+                 wants ? ")" : "");
+  return buffer;
+}
+
+uint64_t weft_hang_elapsed(const struct weft_hang *hang, int64_t since) {
+  return since < hang->now ? (uint64_t)hang->now - (uint64_t)since : 0;
+}
+
+char *weft_hang_time(const struct weft_hang *hang, int64_t since, char buffer[WEFT_HANG_WORD]) {
+  const uint64_t elapsed = weft_hang_elapsed(hang, since);
+  if (hang->transport->ops->virtual_time) {
+    (void)snprintf(buffer, WEFT_HANG_WORD, "%" PRIu64 " tick%s", elapsed, elapsed == 1 ? "" : "s");
+  } else {
+    const uint64_t tenths = elapsed / 100000000 + (elapsed % 100000000 >= 50000000);
+    (void)snprintf(buffer, WEFT_HANG_WORD, "%" PRIu64 ".%" PRIu64 " s", tenths / 10, tenths % 10);
+  }
+  return buffer;
 }
