@@ -251,7 +251,7 @@ static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error 
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
   WEFT_TRY(weft_executor_init(&pipeline->executor, pipeline->allocator, transport,
                               &pipeline->options, row, error));
-  return weft_stage_feeds_init(&pipeline->feeds, pipeline->allocator, &pipeline->executor, error);
+  return weft_batch_ends_init(&pipeline->ends, pipeline->allocator, &pipeline->executor, error);
 }
 
 /* Beyond 73 years is never: times and their doubles can be added up. */
@@ -299,7 +299,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   weft_executor_await_devices(&pipeline->executor, 2 * limit);
   weft_process_recording_destroy(pipeline->process_recording);
   weft_rank_recording_destroy(pipeline->rank_recording);
-  weft_stage_feeds_finish(&pipeline->feeds); /* before the device's */
+  weft_batch_ends_finish(&pipeline->ends); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
   weft_array_free(allocator, pipeline->ranks, pipeline->transport->rank_count, sizeof(void *));
@@ -408,7 +408,7 @@ enum weft_status weft_pipeline_set_source(
 static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
                               struct weft_row *row, struct weft_error *error) {
   struct weft_executor *executor = &pipeline->executor;
-  WEFT_TRY(weft_stage_feeds_begin(&pipeline->feeds, batch, row, error));
+  WEFT_TRY(weft_batch_ends_begin(&pipeline->ends, batch, row, error));
   pipeline->want_losses = batch->want_losses;
   pipeline->want_outputs = batch->want_outputs;
   pipeline->last_row = row;
@@ -497,9 +497,9 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
 
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   assert(pipeline->last_row != NULL);
-  if (weft_stage_feeds_end(&pipeline->feeds, pipeline->want_losses, pipeline->want_outputs,
-                           pipeline->last_row->program->microbatch_count, &pipeline->result,
-                           error) < 0) {
+  if (weft_batch_ends_end(&pipeline->ends, pipeline->want_losses, pipeline->want_outputs,
+                          pipeline->last_row->program->microbatch_count, &pipeline->result,
+                          error) < 0) {
     return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
   }
   pipeline->state = WEFT_PIPELINE_READY;

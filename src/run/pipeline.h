@@ -4,7 +4,7 @@
 
 #include <weft/run.h>
 
-#include "run/batch/stage_feed.h"
+#include "run/batch/batch_ends.h"
 #include "run/executor/executor.h"
 #include "run/handshake.h"
 
@@ -29,7 +29,7 @@ struct weft_pipeline {
 
   uint64_t step;
   struct weft_row *last_row;
-  struct weft_stage_feeds feeds; /* what stages get of a batch, and the results */
+  struct weft_batch_ends ends; /* what stages get of a batch, and the results */
   bool want_losses, want_outputs;
   struct weft_step_result result;
 

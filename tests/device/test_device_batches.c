@@ -8,9 +8,8 @@
 
 #include <cmocka.h>
 
-#include "run/batch/batch_merge.h"
-#include "run/batch/batch_split.h"
-#include "run/batch/batch_upload.h"
+#include "run/batch/batch_in.h"
+#include "run/batch/batch_out.h"
 #include "support_linear_model.h"
 #include "support_pipelines.h"
 #include "support_protected_device.h"
@@ -29,7 +28,7 @@ static void test_split(void **state) {
   (void)state;
   struct weft_device *device = protected_device();
   const struct weft_chunk chunk = {.kind = WEFT_CHUNK_SPLIT, .dim = 1};
-  struct weft_batch_split on_host = {.allocator = NULL}, on_device = {.allocator = NULL};
+  struct weft_batch_in on_host = {.allocator = NULL}, on_device = {.allocator = NULL};
   struct weft_error error;
   float data[ROWS * COLUMNS];
   for (int k = 0; k < ROWS * COLUMNS; k++) {
@@ -37,14 +36,14 @@ static void test_split(void **state) {
   }
   struct weft_tensor tensor = {
       .data = data, .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {ROWS, COLUMNS}}};
-  assert_int_equal(weft_batch_split_make(&on_host, &tensor, 1, &chunk, PARTS, "input", &error),
+  assert_int_equal(weft_batch_in_split(&on_host, &tensor, 1, &chunk, PARTS, "input", &error),
                    WEFT_OK);
   tensor.device = device;
   tensor.data = weft_device_allocate(device, NULL, sizeof data);
   copy_to_device(tensor.data, data, sizeof data);
   for (int step = 0; step < 2; step++) {
     const uint64_t allocations = protected_device_allocations();
-    assert_int_equal(weft_batch_split_make(&on_device, &tensor, 1, &chunk, PARTS, "input", &error),
+    assert_int_equal(weft_batch_in_split(&on_device, &tensor, 1, &chunk, PARTS, "input", &error),
                      WEFT_OK);
     assert_true(step == 0 || protected_device_allocations() == allocations);
   }
@@ -57,8 +56,8 @@ static void test_split(void **state) {
     assert_memory_equal(&found->shape, &expected->shape, sizeof found->shape);
     assert_memory_equal(test_tensor_view(found), expected->data, bytes);
   }
-  weft_batch_split_finish(&on_host);
-  weft_batch_split_finish(&on_device);
+  weft_batch_in_finish(&on_host);
+  weft_batch_in_finish(&on_device);
   weft_device_free(device, NULL, tensor.data, sizeof data);
   assert_int_equal(protected_device_blocks(), 0);
 }
@@ -96,9 +95,7 @@ static void test_upload(void **state) {
   struct weft_device counting = {.ops = &ops};
   (void)state;
   for (uint32_t columns = COLUMNS; columns <= 16; columns += 16 - COLUMNS) {
-    struct weft_batch_split split = {.allocator = NULL};
-    struct weft_batch_upload upload = {.room = 0};
-    const struct weft_tensors *items;
+    struct weft_batch_in split = {.allocator = NULL};
     struct weft_error error;
     float data[2 * PARTS * 16];
     for (int k = 0; k < 2 * PARTS * 16; k++) {
@@ -106,18 +103,16 @@ static void test_upload(void **state) {
     }
     const struct weft_tensor tensor = {
         .data = data, .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {2 * PARTS, columns}}};
-    assert_int_equal(weft_batch_split_make(&split, &tensor, 1, NULL, PARTS, "input", &error),
+    assert_int_equal(weft_batch_in_split(&split, &tensor, 1, NULL, PARTS, "input", &error),
                      WEFT_OK);
     copies = 0;
-    assert_int_equal(weft_batch_upload_run(&upload, NULL, &split, &counting, NULL, &items, &error),
-                     WEFT_OK);
+    assert_int_equal(weft_batch_in_upload(&split, &counting, NULL, &error), WEFT_OK);
     assert_int_equal(copies, columns == 16 ? 1 : PARTS);
     for (uint32_t m = 0; m < PARTS; m++) {
-      assert_memory_equal(test_device_view(protected_device(), items[m].items[0].data),
-                          split.items[m].items[0].data, 2 * columns * sizeof *data);
+      assert_memory_equal(test_device_view(protected_device(), split.items[m].items[0].data),
+                          split.made.items[m].items[0].data, 2 * columns * sizeof *data);
     }
-    weft_batch_upload_finish(&upload, NULL);
-    weft_batch_split_finish(&split);
+    weft_batch_in_finish(&split);
   }
 }
 
@@ -125,7 +120,7 @@ static void test_upload(void **state) {
 static void test_merge(void **state) {
   (void)state;
   struct weft_device *device = protected_device();
-  struct weft_batch_merge merge = {.allocator = NULL};
+  struct weft_batch_out merge = {.allocator = NULL};
   struct weft_error error;
   struct weft_tensors merged;
   const struct weft_merge sum = {.kind = WEFT_MERGE_SUM};
@@ -136,20 +131,20 @@ static void test_merge(void **state) {
   struct weft_tensors tensors = {
       .count = 1, .items = {{.device = device, .shape = boundary.tensors[0].largest}}};
   tensors.items[0].data = weft_device_allocate(device, NULL, sizeof data);
-  assert_int_equal(weft_batch_merge_begin(&merge, &boundary, PARTS, &error), WEFT_OK);
+  assert_int_equal(weft_batch_out_begin(&merge, &boundary, PARTS, &error), WEFT_OK);
   for (uint32_t m = 0; m < PARTS; m++) {
     for (int k = 0; k < COLUMNS; k++) {
       data[k] = (float)(k + 10 * (int)m);
     }
     copy_to_device(tensors.items[0].data, data, sizeof data);
-    assert_int_equal(weft_batch_merge_keep(&merge, m, &tensors, NULL, &error), WEFT_OK);
+    assert_int_equal(weft_batch_out_keep(&merge, m, &tensors, NULL, &error), WEFT_OK);
   }
-  assert_int_equal(weft_batch_merge_run(&merge, &sum, &merged, &error), WEFT_OK);
+  assert_int_equal(weft_batch_out_merge(&merge, &sum, &merged, &error), WEFT_OK);
   assert_true(weft_device_is_host(merged.items[0].device));
   for (int k = 0; k < COLUMNS; k++) {
     assert_true(((const float *)merged.items[0].data)[k] == (float)(3 * k + 30));
   }
-  weft_batch_merge_finish(&merge);
+  weft_batch_out_finish(&merge);
   weft_device_free(device, NULL, tensors.items[0].data, sizeof data);
 }
 

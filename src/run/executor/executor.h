@@ -18,7 +18,7 @@
 #include <weft/spec.h>
 
 #include "ir/action.h"
-#include "run/batch/batch_merge.h"
+#include "run/batch/batch_out.h"
 #include "run/executor/buffer_pool.h"
 #include "run/executor/row.h"
 #include "run/rank_status.h"
@@ -79,7 +79,7 @@ struct weft_executor_stage {
   const struct weft_tensors *inputs;  /* of a source */
   const struct weft_tensors *targets; /* of a loss, like the next two; NULL: none */
   double *losses;
-  struct weft_batch_merge *outputs; /* NULL: not wanted */
+  struct weft_batch_out *outputs; /* NULL: not wanted */
 };
 
 /* A compute action in progress: the cell's own, or a sub-action of an OVERLAP_F_B. */

@@ -374,8 +374,8 @@ TWICE enum weft_status keep_output(struct weft_sub_action *sub, bool pair,
   const struct weft_executor_stage *stage = sub->stage;
   struct weft_buffer **made = &sub->held->ports[first_out(stage, pair)].activation;
   if (stage->outputs != NULL) {
-    WEFT_TRY(weft_batch_merge_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
-                                   sub->call.stream, error));
+    WEFT_TRY(weft_batch_out_keep(stage->outputs, sub->action->microbatch, &(*made)->tensors,
+                                 sub->call.stream, error));
   }
   weft_buffer_pool_give(stage->ports[first_out(stage, pair)].activations, *made);
   *made = NULL;

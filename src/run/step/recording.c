@@ -87,10 +87,10 @@ struct weft_recording_key weft_recording_key_of(const struct weft_pipeline *pipe
   memset(&key, 0, sizeof key); /* compared as bytes */
   key.pipeline = pipeline;
   key.row = pipeline->last_row;
-  key.losses = pipeline->feeds.losses;
+  key.losses = pipeline->ends.losses;
   key.saved = executor->saved;
-  for (uint32_t k = 0; k < pipeline->feeds.count; k++) {
-    const struct weft_executor_stage *stage = pipeline->feeds.items[k].stage;
+  for (uint32_t k = 0; k < pipeline->ends.count; k++) {
+    const struct weft_executor_stage *stage = pipeline->ends.items[k].stage;
     key.batch = hash_tensors(stage->is_source ? stage->inputs : NULL, count, key.batch);
     key.batch = hash_tensors(stage->is_loss ? stage->targets : NULL, count, key.batch);
   }

@@ -286,7 +286,7 @@ static enum weft_status launch(const struct weft_process_recording *recording, v
   const int64_t now = weft_clock_ns();
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
-    if (((const struct weft_pipeline *)items[r])->feeds.count > 0) {
+    if (((const struct weft_pipeline *)items[r])->ends.count > 0) {
       const struct weft_device_work *work = executor->device;
       WEFT_TRY(ops->event_record(recording->device, work->fork, work->stream, error));
       WEFT_TRY(ops->event_wait(recording->device, work->fork, recording->origin, error));

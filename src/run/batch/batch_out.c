@@ -1,6 +1,6 @@
-/* See batch_merge.h. A merge first checks and measures all tensors, then reserves memory,
+/* See batch_out.h. A merge first checks and measures all tensors, then reserves memory,
  * then makes the tensors one by one. */
-#include "run/batch/batch_merge.h"
+#include "run/batch/batch_out.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -8,79 +8,36 @@
 
 #include <weft/support.h>
 
+#include "device/kernel.h"
 #include "run/shape_text.h"
 
-void weft_batch_merge_finish(struct weft_batch_merge *outputs) {
-  weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
-  weft_staging_finish(&outputs->kept, outputs->allocator);
-  weft_staging_finish(&outputs->merged, outputs->allocator);
-  *outputs = (struct weft_batch_merge){.allocator = outputs->allocator, .pinned = outputs->pinned};
+void weft_batch_out_finish(struct weft_batch_out *out) {
+  weft_batch_memory_finish(&out->kept, out->allocator);
+  weft_batch_memory_finish(&out->merged, out->allocator);
+  *out = (struct weft_batch_out){.allocator = out->allocator, .pinned = out->pinned};
 }
 
 /* ---- Keeping ---- */
 
-static enum weft_status measure_slot(const struct weft_boundary *boundary, uint64_t *slot_bytes,
-                                     struct weft_error *error) {
-  char label[WEFT_TENSOR_LABEL_MAX];
-  char text[WEFT_SHAPE_TEXT_MAX];
-  uint64_t total = 0;
-  if (boundary->tensor_count > WEFT_TENSORS_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "pack some of them into one",
-                     "%" PRIu32 " output tensors, at most %d are possible", boundary->tensor_count,
-                     WEFT_TENSORS_MAX);
-  }
+enum weft_status weft_batch_out_begin(struct weft_batch_out *out,
+                                      const struct weft_boundary *boundary,
+                                      uint32_t microbatch_count, struct weft_error *error) {
+  assert(microbatch_count > 0 && boundary->tensor_count <= WEFT_TENSORS_MAX);
+  uint64_t slot_bytes = 0, bytes;
+  bool fits = true;
+  out->microbatch_count = out->kept_count = 0;
   for (uint32_t t = 0; t < boundary->tensor_count; t++) {
-    const struct weft_boundary_tensor *tensor = &boundary->tensors[t];
-    uint64_t bytes;
-    if (!weft_shape_bytes(&tensor->largest, &bytes) || !weft_staging_add(&total, bytes)) {
-      return weft_fail(error, WEFT_ERR_USAGE, "look at the shapes of its boundary",
-                       "%s has a largest shape that cannot be: dtype %u, %u dimensions, %s",
-                       weft_tensor_label(label, "output", t, tensor->name), tensor->largest.dtype,
-                       tensor->largest.dim_count, weft_shape_text(text, &tensor->largest));
-    }
+    fits = fits && weft_batch_memory_add(&slot_bytes,
+                                         weft_batch_shape_bytes(&boundary->tensors[t].largest));
   }
-  *slot_bytes = total;
-  return WEFT_OK;
-}
-
-static enum weft_status reserve_slots(struct weft_batch_merge *outputs, uint32_t count,
-                                      struct weft_error *error) {
-  if (count <= outputs->slot_room) {
-    return WEFT_OK;
-  }
-  weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
-  outputs->slot_room = 0;
-  outputs->slots = weft_array_allocate_zero(outputs->allocator, count, sizeof *outputs->slots);
-  if (outputs->slots == NULL) {
-    return weft_fail_memory(error, (size_t)count * sizeof *outputs->slots);
-  }
-  outputs->slot_room = count;
-  return WEFT_OK;
-}
-
-enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
-                                        const struct weft_boundary *boundary,
-                                        uint32_t microbatch_count, struct weft_error *error) {
-  uint64_t slot_bytes = 0;
-  uint64_t bytes;
-  outputs->microbatch_count = 0;
-  outputs->kept_count = 0;
-  if (microbatch_count == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch",
-                     "outputs of 0 microbatches are wanted");
-  }
-  WEFT_TRY(measure_slot(boundary, &slot_bytes, error));
-  if (!weft_multiply(slot_bytes, microbatch_count, &bytes)) {
+  if (!fits || !weft_multiply(slot_bytes, microbatch_count, &bytes)) {
     return weft_fail_memory(error, SIZE_MAX);
   }
-  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, outputs->pinned, bytes, error));
-  WEFT_TRY(reserve_slots(outputs, microbatch_count, error));
-  for (uint32_t m = 0; m < microbatch_count; m++) {
-    outputs->slots[m].kept = false;
-  }
-  outputs->boundary = boundary;
-  outputs->slot_bytes = slot_bytes;
-  outputs->microbatch_count = microbatch_count;
+  WEFT_TRY(weft_batch_memory_reserve(&out->kept, out->allocator, microbatch_count, out->pinned,
+                                     bytes, error));
+  out->boundary = boundary;
+  out->slot_bytes = slot_bytes;
+  out->microbatch_count = microbatch_count;
   return WEFT_OK;
 }
 
@@ -101,12 +58,6 @@ static enum weft_status check_kept(const struct weft_boundary *boundary, uint32_
   char label[WEFT_TENSOR_LABEL_MAX];
   char found[WEFT_SHAPE_TEXT_MAX];
   char largest[WEFT_SHAPE_TEXT_MAX];
-  if (tensors->count != boundary->tensor_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a stage must leave outputs->count as it is",
-                     "microbatch %" PRIu32 " has %" PRIu32
-                     " output tensors, its boundary has %" PRIu32,
-                     microbatch, tensors->count, boundary->tensor_count);
-  }
   for (uint32_t t = 0; t < tensors->count; t++) {
     const struct weft_tensor_shape *shape = &tensors->items[t].shape;
     if (!fits(shape, &boundary->tensors[t].largest)) {
@@ -121,39 +72,28 @@ static enum weft_status check_kept(const struct weft_boundary *boundary, uint32_
   return WEFT_OK;
 }
 
-/* Bytes of a shape that fits a measured one. */
-static uint64_t bytes_of(const struct weft_tensor_shape *shape) {
-  uint64_t bytes = 0;
-  const bool measured = weft_shape_bytes(shape, &bytes);
-  assert(measured);
-  (void)measured;
-  return bytes;
-}
-
-enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_t microbatch,
-                                       const struct weft_tensors *tensors,
-                                       struct weft_stream *stream, struct weft_error *error) {
-  assert(microbatch < outputs->microbatch_count && !outputs->slots[microbatch].kept);
-  WEFT_TRY(check_kept(outputs->boundary, microbatch, tensors, error));
-  struct weft_output_slot *slot = &outputs->slots[microbatch];
-  uint64_t at = outputs->slot_bytes * microbatch;
-  slot->tensors.count = tensors->count;
+enum weft_status weft_batch_out_keep(struct weft_batch_out *out, uint32_t microbatch,
+                                     const struct weft_tensors *tensors, struct weft_stream *stream,
+                                     struct weft_error *error) {
+  assert(microbatch < out->microbatch_count && tensors->count == out->boundary->tensor_count);
+  WEFT_TRY(check_kept(out->boundary, microbatch, tensors, error));
+  struct weft_tensors *item = &out->kept.items[microbatch];
+  uint64_t at = out->slot_bytes * microbatch;
+  item->count = tensors->count;
   for (uint32_t t = 0; t < tensors->count; t++) {
-    const uint64_t bytes = bytes_of(&tensors->items[t].shape);
-    slot->tensors.items[t] = (struct weft_tensor){.name = outputs->boundary->tensors[t].name,
-                                                  .data = outputs->kept.data + at,
-                                                  .shape = tensors->items[t].shape};
-    const struct weft_copy copy = {.to = outputs->kept.data + at,
-                                   .to_device = outputs->pinned,
+    const struct weft_boundary_tensor *of = &out->boundary->tensors[t];
+    item->items[t] = (struct weft_tensor){
+        .name = of->name, .data = out->kept.data + at, .shape = tensors->items[t].shape};
+    const struct weft_copy copy = {.to = out->kept.data + at,
+                                   .to_device = out->pinned,
                                    .from = tensors->items[t].data,
                                    .from_device = tensors->items[t].device,
-                                   .row_bytes = bytes,
+                                   .row_bytes = weft_batch_shape_bytes(&tensors->items[t].shape),
                                    .rows = 1};
     WEFT_TRY(weft_copy(&copy, stream, error));
-    (void)weft_staging_add(&at, bytes_of(&outputs->boundary->tensors[t].largest));
+    (void)weft_batch_memory_add(&at, weft_batch_shape_bytes(&of->largest));
   }
-  slot->kept = true;
-  outputs->kept_count++;
+  out->kept_count++;
   return WEFT_OK;
 }
 
@@ -161,21 +101,21 @@ enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_
 
 /* One tensor to be merged. */
 struct job {
-  const struct weft_batch_merge *outputs;
+  const struct weft_batch_out *out;
   uint32_t number; /* of the tensor */
   struct weft_merge merge;
   char label[WEFT_TENSOR_LABEL_MAX];
 };
 
 static const struct weft_tensor *part_of(const struct job *job, uint32_t microbatch) {
-  return &job->outputs->slots[microbatch].tensors.items[job->number];
+  return &job->out->kept.items[microbatch].items[job->number];
 }
 
 /* All parts must have the shape of the first, except in dimension `except`. */
 static enum weft_status check_equal(const struct job *job, uint32_t except, const char *hint,
                                     struct weft_error *error) {
   const struct weft_tensor_shape *first = &part_of(job, 0)->shape;
-  for (uint32_t m = 1; m < job->outputs->microbatch_count; m++) {
+  for (uint32_t m = 1; m < job->out->microbatch_count; m++) {
     const struct weft_tensor_shape *shape = &part_of(job, m)->shape;
     for (uint32_t k = 0; k < first->dim_count; k++) {
       if (k != except && shape->dims[k] != first->dims[k]) {
@@ -208,7 +148,7 @@ static enum weft_status shape_concatenated(const struct job *job, struct weft_te
                      job->label, weft_shape_text(text, shape), shape->dim_count, dim);
   }
   WEFT_TRY(check_equal(job, dim, "only the dimension of concatenation may differ", error));
-  for (uint32_t m = 1; m < job->outputs->microbatch_count; m++) {
+  for (uint32_t m = 1; m < job->out->microbatch_count; m++) {
     if (!weft_add(shape->dims[dim], part_of(job, m)->shape.dims[dim], &shape->dims[dim])) {
       return weft_fail_memory(error, SIZE_MAX);
     }
@@ -249,14 +189,14 @@ static void concatenate(const struct job *job, const struct weft_tensor *merged)
   uint64_t outer = 1;
   uint64_t inner = weft_dtype_size((enum weft_dtype)shape->dtype);
   uint64_t at = 0; /* in a row of the result */
-  if (bytes_of(shape) == 0) {
+  if (weft_batch_shape_bytes(shape) == 0) {
     return; /* the products below might overflow */
   }
   for (uint32_t k = 0; k < shape->dim_count; k++) {
     outer *= k < dim ? shape->dims[k] : 1;
     inner *= k > dim ? shape->dims[k] : 1;
   }
-  for (uint32_t m = 0; m < job->outputs->microbatch_count; m++) {
+  for (uint32_t m = 0; m < job->out->microbatch_count; m++) {
     const struct weft_tensor *part = part_of(job, m);
     const uint64_t piece = part->shape.dims[dim] * inner;
     for (uint64_t k = 0; k < outer; k++) {
@@ -264,18 +204,6 @@ static void concatenate(const struct job *job, const struct weft_tensor *merged)
              (const unsigned char *)part->data + k * piece, (size_t)piece);
     }
     at += piece;
-  }
-}
-
-static void add_f32(float *sum, const float *part, uint64_t count) {
-  for (uint64_t k = 0; k < count; k++) {
-    sum[k] += part[k];
-  }
-}
-
-static void add_f64(double *sum, const double *part, uint64_t count) {
-  for (uint64_t k = 0; k < count; k++) {
-    sum[k] += part[k];
   }
 }
 
@@ -291,72 +219,71 @@ static void divide_f64(double *sum, uint32_t by, uint64_t count) {
   }
 }
 
-static void add_up(const struct job *job, const struct weft_tensor *merged) {
+static enum weft_status add_up(const struct job *job, const struct weft_tensor *merged,
+                               struct weft_error *error) {
   const bool is_f32 = merged->shape.dtype == WEFT_F32;
-  const uint32_t parts = job->outputs->microbatch_count;
-  const uint64_t bytes = bytes_of(&merged->shape);
-  const uint64_t count = bytes / weft_dtype_size((enum weft_dtype)merged->shape.dtype);
+  const uint32_t parts = job->out->microbatch_count;
+  const uint64_t bytes = weft_batch_shape_bytes(&merged->shape);
+  uint64_t count = bytes / weft_dtype_size((enum weft_dtype)merged->shape.dtype);
   memcpy(merged->data, part_of(job, 0)->data, (size_t)bytes);
-  for (uint32_t m = 1; m < parts; m++) {
-    if (is_f32) {
-      add_f32(merged->data, part_of(job, m)->data, count);
-    } else {
-      add_f64(merged->data, part_of(job, m)->data, count);
-    }
+  for (uint32_t m = 1; m < parts && count > 0; m++) {
+    void *const parameters[] = {(void *)&merged->data, (void *)&part_of(job, m)->data, &count};
+    WEFT_TRY(weft_kernel_launch(NULL, is_f32 ? WEFT_KERNEL_ADD : WEFT_KERNEL_ADD_F64, count,
+                                parameters, NULL, error));
   }
   if (job->merge.kind == WEFT_MERGE_MEAN && is_f32) {
     divide_f32(merged->data, parts, count);
   } else if (job->merge.kind == WEFT_MERGE_MEAN) {
     divide_f64(merged->data, parts, count);
   }
+  return WEFT_OK;
 }
 
-static struct job job_of(const struct weft_batch_merge *outputs, const struct weft_merge *merges,
+static struct job job_of(const struct weft_batch_out *out, const struct weft_merge *merges,
                          uint32_t number) {
-  struct job job = {.outputs = outputs, .number = number};
+  struct job job = {.out = out, .number = number};
   if (merges != NULL) {
     job.merge = merges[number];
   }
-  weft_tensor_label(job.label, "output", number, outputs->boundary->tensors[number].name);
+  weft_tensor_label(job.label, "output", number, out->boundary->tensors[number].name);
   return job;
 }
 
 /* Shapes of the result, and its bytes in all. */
-static enum weft_status measure_merged(const struct weft_batch_merge *outputs,
+static enum weft_status measure_merged(const struct weft_batch_out *out,
                                        const struct weft_merge *merges, struct weft_tensors *merged,
                                        uint64_t *total, struct weft_error *error) {
   for (uint32_t t = 0; t < merged->count; t++) {
-    const struct job job = job_of(outputs, merges, t);
+    const struct job job = job_of(out, merges, t);
     struct weft_tensor *tensor = &merged->items[t];
     uint64_t bytes;
-    tensor->name = outputs->boundary->tensors[t].name;
+    tensor->name = out->boundary->tensors[t].name;
     WEFT_TRY(shape_merged(&job, &tensor->shape, error));
-    if (!weft_shape_bytes(&tensor->shape, &bytes) || !weft_staging_add(total, bytes)) {
+    if (!weft_shape_bytes(&tensor->shape, &bytes) || !weft_batch_memory_add(total, bytes)) {
       return weft_fail_memory(error, SIZE_MAX);
     }
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_batch_merge_run(struct weft_batch_merge *outputs,
-                                      const struct weft_merge *merges, struct weft_tensors *merged,
-                                      struct weft_error *error) {
-  assert(outputs->microbatch_count > 0 && outputs->kept_count == outputs->microbatch_count);
-  struct weft_tensors result = {.count = outputs->boundary->tensor_count};
+enum weft_status weft_batch_out_merge(struct weft_batch_out *out, const struct weft_merge *merges,
+                                      struct weft_tensors *merged, struct weft_error *error) {
+  assert(out->microbatch_count > 0 && out->kept_count == out->microbatch_count);
+  struct weft_tensors result = {.count = out->boundary->tensor_count};
   uint64_t at = 0;
-  WEFT_TRY(measure_merged(outputs, merges, &result, &at, error));
-  WEFT_TRY(weft_staging_reserve(&outputs->merged, outputs->allocator, NULL, at, error));
+  WEFT_TRY(measure_merged(out, merges, &result, &at, error));
+  WEFT_TRY(weft_batch_memory_reserve(&out->merged, out->allocator, 0, NULL, at, error));
   at = 0;
   for (uint32_t t = 0; t < result.count; t++) {
-    const struct job job = job_of(outputs, merges, t);
+    const struct job job = job_of(out, merges, t);
     struct weft_tensor *tensor = &result.items[t];
-    tensor->data = outputs->merged.data + at;
+    tensor->data = out->merged.data + at;
     if (job.merge.kind == WEFT_MERGE_CONCATENATE) {
       concatenate(&job, tensor);
     } else {
-      add_up(&job, tensor);
+      WEFT_TRY(add_up(&job, tensor, error));
     }
-    (void)weft_staging_add(&at, bytes_of(&tensor->shape));
+    (void)weft_batch_memory_add(&at, weft_batch_shape_bytes(&tensor->shape));
   }
   *merged = result;
   return WEFT_OK;

@@ -1,8 +1,8 @@
-/* Splits a batch, as torch.tensor_split does; see batch_split.h. A row-major tensor, split
+/* Splits a batch, as torch.tensor_split does; see batch_in.h. A row-major tensor, split
  * along dimension d, is `outer` blocks of `length` x `inner` bytes; a chunk is a piece of
  * each block, so it is contiguous when `outer` is 1. Everything is checked and measured
  * first, then memory is reserved, then data is copied. */
-#include "run/batch/batch_split.h"
+#include "run/batch/batch_in.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -36,28 +36,24 @@ static bool is_copied(const struct cut *cut) {
   return !cut->whole && cut->outer > 1 && cut->parts > 1;
 }
 
-void weft_batch_split_finish(struct weft_batch_split *mb) {
-  weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
+void weft_batch_in_finish(struct weft_batch_in *in) {
+  weft_batch_memory_finish(&in->made, in->allocator);
+  weft_batch_memory_finish(&in->uploaded, in->allocator);
   for (uint32_t t = 0; t < WEFT_TENSORS_MAX; t++) {
-    weft_staging_finish(&mb->staging[t], mb->allocator);
+    weft_batch_memory_finish(&in->chunks[t], in->allocator);
   }
-  *mb = (struct weft_batch_split){.allocator = mb->allocator};
+  *in = (struct weft_batch_in){.allocator = in->allocator};
 }
 
 /* ---- Checks ---- */
 
-static enum weft_status check_counts(uint32_t tensor_count, uint32_t microbatch_count,
-                                     const char *what, struct weft_error *error) {
-  if (microbatch_count == 0) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch",
-                     "%s tensors for 0 microbatches", what);
-  }
-  if (tensor_count > WEFT_TENSORS_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "pack some of them into one",
-                     "%" PRIu32 " %s tensors, at most %d are possible", tensor_count, what,
-                     WEFT_TENSORS_MAX);
-  }
-  return WEFT_OK;
+static enum weft_status check_count(uint32_t tensor_count, const char *what,
+                                    struct weft_error *error) {
+  return tensor_count > WEFT_TENSORS_MAX
+             ? weft_fail(error, WEFT_ERR_USAGE, "pack some of them into one",
+                         "%" PRIu32 " %s tensors, at most %d are possible", tensor_count, what,
+                         WEFT_TENSORS_MAX)
+             : WEFT_OK;
 }
 
 /* `label` names the tensor. */
@@ -141,8 +137,8 @@ static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct 
   return WEFT_OK;
 }
 
-/* Bytes of staging for all chunks of a tensor, each aligned; chunks have two sizes. */
-static bool add_staging(const struct cut *cut, uint64_t *total) {
+/* Bytes of the copies of all chunks of a tensor, each aligned; chunks have two sizes. */
+static bool add_copies(const struct cut *cut, uint64_t *total) {
   assert(cut->parts > 0);
   const uint64_t sizes[2] = {(cut->length / cut->parts + 1) * cut->inner,
                              cut->length / cut->parts * cut->inner};
@@ -151,7 +147,7 @@ static bool add_staging(const struct cut *cut, uint64_t *total) {
     uint64_t bytes = 0;
     uint64_t one = 0;
     if (counts[k] > 0 &&
-        (!weft_multiply(sizes[k], cut->outer, &bytes) || !weft_staging_add(&one, bytes) ||
+        (!weft_multiply(sizes[k], cut->outer, &bytes) || !weft_batch_memory_add(&one, bytes) ||
          !weft_multiply(one, counts[k], &bytes) || !weft_add(*total, bytes, total))) {
       return false;
     }
@@ -159,40 +155,26 @@ static bool add_staging(const struct cut *cut, uint64_t *total) {
   return true;
 }
 
-static enum weft_status reserve(struct weft_batch_split *mb, const struct weft_tensor *tensors,
-                                const struct cut *cuts, uint32_t tensor_count, uint32_t parts,
-                                struct weft_error *error) {
-  for (uint32_t t = 0; t < tensor_count; t++) {
-    uint64_t bytes = 0;
-    if (!add_staging(&cuts[t], &bytes)) {
-      return weft_fail_memory(error, SIZE_MAX);
-    }
-    if (bytes > 0) {
-      WEFT_TRY(
-          weft_staging_reserve(&mb->staging[t], mb->allocator, tensors[t].device, bytes, error));
-    }
+static enum weft_status reserve_copies(struct weft_batch_in *in, uint32_t number,
+                                       const struct weft_tensor *tensor, const struct cut *cut,
+                                       struct weft_error *error) {
+  uint64_t bytes = 0;
+  if (!add_copies(cut, &bytes)) {
+    return weft_fail_memory(error, SIZE_MAX);
   }
-  if (parts <= mb->made_room) {
-    return WEFT_OK;
-  }
-  weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
-  mb->made_room = 0;
-  mb->made = weft_array_allocate_zero(mb->allocator, parts, sizeof *mb->made);
-  if (mb->made == NULL) {
-    return weft_fail_memory(error, (size_t)parts * sizeof *mb->made);
-  }
-  mb->made_room = parts;
-  return WEFT_OK;
+  return bytes == 0 ? WEFT_OK
+                    : weft_batch_memory_reserve(&in->chunks[number], in->allocator, 0,
+                                                tensor->device, bytes, error);
 }
 
-/* One tensor of all microbatches: views of the caller's memory, or copies in `staging`. */
-static enum weft_status split(struct weft_batch_split *mb, uint32_t number,
-                              const struct weft_tensor *tensor, const struct cut *cut,
-                              struct weft_error *error) {
+/* One tensor of all microbatches: views of the caller's memory, or copies. */
+static enum weft_status split_tensor(struct weft_batch_in *in, uint32_t number,
+                                     const struct weft_tensor *tensor, const struct cut *cut,
+                                     struct weft_error *error) {
   unsigned char *data = tensor->data;
-  uint64_t used = 0; /* of the staging */
+  uint64_t used = 0; /* of the copies */
   for (uint32_t part = 0; part < cut->parts; part++) {
-    struct weft_tensor *item = &mb->made[part].items[number];
+    struct weft_tensor *item = &in->made.items[part].items[number];
     *item = *tensor;
     if (cut->whole) {
       continue;
@@ -207,7 +189,7 @@ static enum weft_status split(struct weft_batch_split *mb, uint32_t number,
       continue;
     }
     const uint64_t piece = chunk_length(cut, part) * cut->inner;
-    const struct weft_copy copy = {.to = mb->staging[number].data + used,
+    const struct weft_copy copy = {.to = in->chunks[number].data + used,
                                    .to_device = tensor->device,
                                    .from = first,
                                    .from_device = tensor->device,
@@ -217,34 +199,37 @@ static enum weft_status split(struct weft_batch_split *mb, uint32_t number,
                                    .from_stride = cut->length * cut->inner};
     WEFT_TRY(weft_copy(&copy, NULL, error));
     item->data = copy.to;
-    (void)weft_staging_add(&used, cut->outer * piece);
+    (void)weft_batch_memory_add(&used, cut->outer * piece);
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_batch_split_make(struct weft_batch_split *mb,
-                                       const struct weft_tensor *tensors, uint32_t tensor_count,
-                                       const struct weft_chunk *chunks, uint32_t microbatch_count,
-                                       const char *what, struct weft_error *error) {
-  assert(tensors != NULL || tensor_count == 0);
+enum weft_status weft_batch_in_split(struct weft_batch_in *in, const struct weft_tensor *tensors,
+                                     uint32_t tensor_count, const struct weft_chunk *chunks,
+                                     uint32_t microbatch_count, const char *what,
+                                     struct weft_error *error) {
+  assert((tensors != NULL || tensor_count == 0) && microbatch_count > 0);
   struct cut cuts[WEFT_TENSORS_MAX];
   char label[WEFT_TENSOR_LABEL_MAX];
-  mb->items = NULL;
-  mb->count = 0;
-  WEFT_TRY(check_counts(tensor_count, microbatch_count, what, error));
+  in->items = NULL;
+  in->count = 0;
+  WEFT_TRY(check_count(tensor_count, what, error));
   for (uint32_t t = 0; t < tensor_count; t++) {
     WEFT_TRY(plan_cut(&tensors[t], chunks != NULL ? &chunks[t] : NULL, microbatch_count,
                       weft_tensor_label(label, what, t, tensors[t].name), &cuts[t], error));
   }
-  WEFT_TRY(reserve(mb, tensors, cuts, tensor_count, microbatch_count, error));
+  for (uint32_t t = 0; t < tensor_count; t++) {
+    WEFT_TRY(reserve_copies(in, t, &tensors[t], &cuts[t], error));
+  }
+  WEFT_TRY(weft_batch_memory_reserve(&in->made, in->allocator, microbatch_count, NULL, 0, error));
   for (uint32_t part = 0; part < microbatch_count; part++) {
-    mb->made[part].count = tensor_count;
+    in->made.items[part].count = tensor_count;
   }
   for (uint32_t t = 0; t < tensor_count; t++) {
-    WEFT_TRY(split(mb, t, &tensors[t], &cuts[t], error));
+    WEFT_TRY(split_tensor(in, t, &tensors[t], &cuts[t], error));
   }
-  mb->items = mb->made;
-  mb->count = microbatch_count;
+  in->items = in->made.items;
+  in->count = microbatch_count;
   return WEFT_OK;
 }
 
@@ -276,17 +261,71 @@ static enum weft_status check_alike(const struct weft_tensors *items, uint32_t p
   return WEFT_OK;
 }
 
-enum weft_status weft_batch_split_borrow(struct weft_batch_split *mb,
-                                         const struct weft_tensors *items,
-                                         uint32_t microbatch_count, const char *what,
-                                         struct weft_error *error) {
-  mb->items = NULL;
-  mb->count = 0;
-  WEFT_TRY(check_counts(microbatch_count > 0 ? items[0].count : 0, microbatch_count, what, error));
+enum weft_status weft_batch_in_borrow(struct weft_batch_in *in, const struct weft_tensors *items,
+                                      uint32_t microbatch_count, const char *what,
+                                      struct weft_error *error) {
+  assert(items != NULL && microbatch_count > 0);
+  in->items = NULL;
+  in->count = 0;
+  WEFT_TRY(check_count(items[0].count, what, error));
   for (uint32_t part = 0; part < microbatch_count; part++) {
     WEFT_TRY(check_alike(items, part, what, error));
   }
-  mb->items = items;
-  mb->count = microbatch_count;
+  in->items = items;
+  in->count = microbatch_count;
+  return WEFT_OK;
+}
+
+/* ---- To a device ---- */
+
+static bool follows(const struct weft_copy *next, const struct weft_copy *before) {
+  return next->from_device == before->from_device &&
+         next->from == (const unsigned char *)before->from + before->row_bytes &&
+         next->to == (unsigned char *)before->to + before->row_bytes;
+}
+
+/* Microbatches that are one after the other at both ends, as those of a whole tensor are, are one
+ * copy: a call takes the host some microseconds. */
+static enum weft_status copy_items(const struct weft_batch_in *in, struct weft_stream *stream,
+                                   struct weft_error *error) {
+  struct weft_copy copy = {.rows = 0};
+  uint64_t at = 0;
+  for (uint32_t m = 0; m < in->count; m++) {
+    in->uploaded.items[m] = in->items[m];
+    for (uint32_t t = 0; t < in->items[m].count; t++) {
+      const struct weft_tensor *from = &in->items[m].items[t];
+      struct weft_tensor *to = &in->uploaded.items[m].items[t];
+      to->data = in->uploaded.data + at;
+      to->device = in->uploaded.device;
+      const struct weft_copy next = {.to = to->data,
+                                     .to_device = to->device,
+                                     .from = from->data,
+                                     .from_device = from->device,
+                                     .row_bytes = weft_batch_shape_bytes(&from->shape),
+                                     .rows = 1};
+      (void)weft_batch_memory_add(&at, next.row_bytes);
+      if (copy.rows > 0 && follows(&next, &copy)) {
+        copy.row_bytes += next.row_bytes;
+        continue;
+      }
+      WEFT_TRY(weft_copy(&copy, stream, error));
+      copy = next;
+    }
+  }
+  return weft_copy(&copy, stream, error);
+}
+
+enum weft_status weft_batch_in_upload(struct weft_batch_in *in, struct weft_device *device,
+                                      struct weft_stream *stream, struct weft_error *error) {
+  uint64_t bytes = 0;
+  for (uint32_t m = 0; m < in->count; m++) {
+    for (uint32_t t = 0; t < in->items[m].count; t++) {
+      (void)weft_batch_memory_add(&bytes, weft_batch_shape_bytes(&in->items[m].items[t].shape));
+    }
+  }
+  WEFT_TRY(
+      weft_batch_memory_reserve(&in->uploaded, in->allocator, in->count, device, bytes, error));
+  WEFT_TRY(copy_items(in, stream, error));
+  in->items = in->uploaded.items;
   return WEFT_OK;
 }
