@@ -113,31 +113,31 @@ static void add_json(struct weft_text *text, const struct dump *dump) {
 
 /* Outputs are written only on success. */
 static enum weft_status explain(void (*add)(struct weft_text *text, const struct dump *dump),
-                                const char *text, size_t size, const char *name,
-                                struct weft_text *out, struct weft_error *error) {
-  WEFT_NEED(out, error);
+                                const char *dump, size_t size, const char *name,
+                                struct weft_text *text, struct weft_error *error) {
+  WEFT_NEED(text, error);
   if (size > 0) {
-    WEFT_NEED(text, error);
+    WEFT_NEED(dump, error);
   }
-  const struct weft_json_document document = {.text = text,
+  const struct weft_json_document document = {.text = dump,
                                               .size = size,
                                               .name = name != NULL ? name : "dump",
                                               .what = "a dump",
                                               .hint = "a dump is what weft_hang_dump() writes",
                                               .error = error};
-  WEFT_SCOPED_TEXT words = {.allocator = out->allocator};
-  struct dump dump;
+  WEFT_SCOPED_TEXT words = {.allocator = text->allocator};
+  struct dump read;
   json_t *json;
   WEFT_TRY(weft_json_document_load(&document, TEXT_BYTES_MAX, COMMAS_MAX, 0, &json));
-  const enum weft_status status = read_dump(&document, json, &dump);
+  const enum weft_status status = read_dump(&document, json, &read);
   if (status == WEFT_OK) {
-    add(&words, &dump);
+    add(&words, &read);
   }
   json_decref(json);
   WEFT_TRY(status);
   WEFT_TRY(weft_text_status(&words, error));
-  weft_text_append(out, words.data, words.size);
-  return weft_text_status(out, error);
+  weft_text_append(text, words.data, words.size);
+  return weft_text_status(text, error);
 }
 
 enum weft_status weft_hang_explain(const char *dump, size_t size, const char *name,
