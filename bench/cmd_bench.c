@@ -98,7 +98,7 @@ int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_argument
 }
 
 static int fail_name(const struct weft_cli *cli, const char *name) {
-  char quoted[80], hint[80];
+  char hint[80];
   struct weft_cli_suggestion suggestion;
   weft_cli_suggestion_init(&suggestion, name, strlen(name));
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks); i++) {
@@ -110,7 +110,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
                         suggestion.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
                         "unknown benchmark '%s': expected plan, plan-search, sim, run, "
                         "train, mpi, gpu or gpu-blocks",
-                        weft_cli_quote(quoted, sizeof quoted, name));
+                        weft_cli_quoted(name).text);
 }
 
 /* The model is for training on GPUs; blocks have a width, too. */

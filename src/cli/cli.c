@@ -43,17 +43,17 @@ static int print_version(const struct weft_cli *cli, const struct weft_cli_progr
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name) {
   assert(cli != NULL && program != NULL);
-  char quoted[80], hint[640];
-  weft_cli_quote(quoted, sizeof quoted, name);
+  char hint[640];
+  const struct weft_cli_quoted quoted = weft_cli_quoted(name);
   if (program->elsewhere != NULL && weft_cli_command_find(name) != NULL) {
-    weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted);
+    weft_cli_print(cli, program->elsewhere, "this installation has no '%s'", quoted.text);
     return WEFT_CLI_UNAVAILABLE;
   }
   if (weft_cli_program_runs(program, "show") && access(name, F_OK) == 0) {
     const struct weft_cli_shell_word word = weft_cli_shell_word(name);
     (void)snprintf(hint, sizeof hint, "'%s show %s' draws a table, '%s verify %s' checks it",
                    program->name, word.text, program->name, word.text);
-    return weft_cli_usage(cli, hint, "'%s' is a file: expected a command before it", quoted);
+    return weft_cli_usage(cli, hint, "'%s' is a file: expected a command before it", quoted.text);
   }
   struct weft_cli_suggestion suggestion;
   weft_cli_suggestion_init(&suggestion, name, strlen(name));
@@ -68,7 +68,7 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
   } else {
     (void)snprintf(hint, sizeof hint, "'%s --help' lists the commands", program->name);
   }
-  return weft_cli_usage(cli, hint, "unknown command '%s': expected one like %s or %s", quoted,
+  return weft_cli_usage(cli, hint, "unknown command '%s': expected one like %s or %s", quoted.text,
                         program->handlers[0].command,
                         program->handlers[program->handler_count > 1].command);
 }
@@ -132,11 +132,10 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *usage,
     return show_help(cli, usage, program, argc - 2, argv + 2);
   }
   if (first[0] == '-') {
-    char quoted[80];
     (void)snprintf(hint, sizeof hint,
                    "'%s --help' lists the commands; options come after the command", program->name);
     return weft_cli_usage(usage, hint, "found '%s', expected a command first",
-                          weft_cli_quote(quoted, sizeof quoted, first));
+                          weft_cli_quoted(first).text);
   }
   const struct weft_cli_handler *handler = find_handler(program, first);
   return handler != NULL ? run_handler(cli, usage, handler, argc - 2, argv + 2)

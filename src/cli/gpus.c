@@ -51,11 +51,10 @@ int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_argumen
   }
   if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
     const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
-    char quoted[256];
     if (!weft_cli_read_numbers(text, INT32_MAX, gpus, GPUS_MAX, &options.gpu_count)) {
       return weft_cli_usage(cli, "--gpus 0,1,3",
                             "--gpus %s is not a list of numbers with commas between them",
-                            weft_cli_quote(quoted, sizeof quoted, text));
+                            weft_cli_quoted(text).text);
     }
     options.gpus = gpus;
   }

@@ -15,6 +15,8 @@
 #include <weft/support.h>
 #include <weft/verify.h>
 
+#include "cli/io/error_message.h"
+
 /* Returns an exit status other than WEFT_CLI_OK to the caller. */
 #define WEFT_CLI_TRY(call)           \
   do {                               \
@@ -22,6 +24,17 @@
     if (weft_cli_try != 0) {         \
       return weft_cli_try;           \
     }                                \
+  } while (0)
+
+/* Calls a function of the library, which gets &error, and returns to the caller when it fails, after
+ * reporting it as weft_cli_fail() does:
+ *
+ *     WEFT_CLI_CALL(cli, name, weft_simulate(..., &simulation, &error));
+ */
+#define WEFT_CLI_CALL(cli, file, call)                            \
+  do {                                                            \
+    struct weft_error error;                                      \
+    WEFT_CLI_TRY(weft_cli_result((cli), (file), (call), &error)); \
   } while (0)
 
 WEFT_SCOPED_TYPE(weft_costs)

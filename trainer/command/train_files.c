@@ -76,10 +76,11 @@ static void name_it(const struct weft_train_setup *setup, char *name, size_t siz
   if (options->replicas > 1) {
     (void)snprintf(times, sizeof times, "%" PRIu32 " x ", options->replicas);
   }
+  const char *schedule = options->tunes ? "auto" : options->schedule;
   (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %s%" PRIu32 " rank%s",
                  options->training.config.blocks,
-                 weft_cli_quote(quoted, sizeof quoted, options->tunes ? "auto" : options->schedule),
-                 times, options->ranks, options->ranks == 1 ? "" : "s");
+                 weft_escape(quoted, sizeof quoted, schedule, strlen(schedule)), times,
+                 options->ranks, options->ranks == 1 ? "" : "s");
 }
 
 /* ---- Measured costs ---- */

@@ -48,18 +48,17 @@ static int contradict(const struct weft_train_setup *setup, enum weft_cli_option
                       uint64_t has) {
   const struct weft_cli_arguments *arguments = setup->arguments;
   const char *name = weft_cli_option_at(option)->name;
-  char quoted[256], hint[128];
+  char hint[128];
   if (!arguments->given[option] || arguments->numbers[option] == has) {
     return WEFT_CLI_OK;
   }
   (void)snprintf(hint, sizeof hint, "leave out --%s, or train without --resume", name);
-  return weft_cli_usage(
-      setup->cli, hint,
-      "--%s %" PRIu64
-      " is not what the checkpoint in '%s' was trained with: "
-      "that is %" PRIu64,
-      name, arguments->numbers[option],
-      weft_cli_quote(quoted, sizeof quoted, arguments->texts[WEFT_CLI_OPTION_RESUME]), has);
+  return weft_cli_usage(setup->cli, hint,
+                        "--%s %" PRIu64
+                        " is not what the checkpoint in '%s' was trained with: "
+                        "that is %" PRIu64,
+                        name, arguments->numbers[option],
+                        weft_cli_quoted(arguments->texts[WEFT_CLI_OPTION_RESUME]).text, has);
 }
 
 static int check_shape(const struct weft_train_setup *setup,
@@ -239,14 +238,15 @@ static int check_folder(struct weft_train_setup *setup) {
   const struct weft_gpt_training *training = weft_gpt_checkpoint_training(there);
   int status = WEFT_CLI_OK;
   if (!is_same(training, &setup->options.training)) {
-    char quoted[256], hint[400];
-    weft_cli_quote(quoted, sizeof quoted, dir);
+    char hint[400];
+    const struct weft_cli_quoted quoted = weft_cli_quoted(dir);
     (void)snprintf(hint, sizeof hint,
-                   "--resume %s continues that training; otherwise give another folder", quoted);
+                   "--resume %s continues that training; otherwise give another folder",
+                   quoted.text);
     status = weft_cli_usage(setup->cli, hint,
                             "in '%s' there is a checkpoint of another training, after step %" PRIu64
                             " of %" PRIu64,
-                            quoted, training->step, training->total_steps);
+                            quoted.text, training->step, training->total_steps);
   }
   weft_gpt_checkpoint_close(there);
   return status;

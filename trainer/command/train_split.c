@@ -50,25 +50,24 @@ static int split_by_counts(struct weft_train_setup *setup, const char *text) {
   const struct weft_gpt_config *config = &setup->options.training.config;
   uint32_t *blocks = weft_arena_allocate(&setup->arena, setup->stage_count, sizeof *blocks);
   uint32_t count;
-  char quoted[80];
   struct weft_error error;
   if (blocks == NULL) {
     return weft_cli_fail_memory(setup->cli);
   }
   setup->split_by = WEFT_TRAIN_SPLIT_GIVEN;
-  weft_cli_quote(quoted, sizeof quoted, text);
+  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
   if (!read_counts(text, blocks, setup->stage_count, &count)) {
     return weft_cli_usage(setup->cli, "for example: --split 2,4, or --split costs.json",
                           "--split '%s' is not a list of numbers: expected the blocks of each of "
                           "%" PRIu32
                           " stages, with commas between them, or 'even', or a file of "
                           "measured costs",
-                          quoted, setup->stage_count);
+                          quoted.text, setup->stage_count);
   }
   if (count != setup->stage_count) {
     return weft_cli_usage(setup->cli, "the schedule and -p determine the number of stages",
                           "--split '%s' has %" PRIu32 " number%s, and there %s %" PRIu32 " stage%s",
-                          quoted, count, weft_cli_plural(count),
+                          quoted.text, count, weft_cli_plural(count),
                           setup->stage_count == 1 ? "is" : "are", setup->stage_count,
                           weft_cli_plural(setup->stage_count));
   }
@@ -85,12 +84,12 @@ static int check_parts(const struct weft_train_setup *setup, const char *path,
                        const struct weft_costs *costs) {
   const uint32_t layers = setup->options.training.config.blocks;
   const uint32_t expected = weft_gpt_layer_count(&setup->options.training.config);
-  char quoted[256];
-  weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path));
+  const struct weft_cli_quoted quoted = weft_cli_quoted(weft_cli_input_name(path));
   if (costs->part_count == 0) {
     weft_cli_print(
         setup->cli, HINT_PROFILE,
-        "'%s' has no times of the model's parts: expected a list 'parts' beside 'stages'", quoted);
+        "'%s' has no times of the model's parts: expected a list 'parts' beside 'stages'",
+        quoted.text);
     return WEFT_CLI_MALFORMED;
   }
   return costs->part_count == expected
@@ -100,9 +99,9 @@ static int check_parts(const struct weft_train_setup *setup, const char *path,
                               " part%s, and the embedding, %" PRIu32
                               " block%s and the head%s are "
                               "%" PRIu32,
-                              quoted, costs->part_count, weft_cli_plural(costs->part_count), layers,
-                              weft_cli_plural(layers), weft_cli_plural(expected - layers - 1),
-                              expected);
+                              quoted.text, costs->part_count, weft_cli_plural(costs->part_count),
+                              layers, weft_cli_plural(layers),
+                              weft_cli_plural(expected - layers - 1), expected);
 }
 
 static int split_by_costs(struct weft_train_setup *setup, const char *path) {

@@ -43,9 +43,7 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
 
 static int make_costs(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_costs **out) {
-  struct weft_error error;
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, NULL, weft_costs_create(cli->allocator, 1, out, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_costs_create(cli->allocator, 1, out, &error));
   struct weft_costs *costs = *out;
   struct weft_stage_costs *stage = &costs->stages[0];
   stage->f = weft_cli_real(arguments, WEFT_CLI_OPTION_F, stage->f);
@@ -54,7 +52,8 @@ static int make_costs(const struct weft_cli *cli, const struct weft_cli_argument
   stage->b = weft_cli_real(arguments, WEFT_CLI_OPTION_B, stage->i + stage->w);
   costs->hop.latency = weft_cli_real(arguments, WEFT_CLI_OPTION_HOP, 0);
   /* i + w may be over the limit */
-  return weft_cli_result(cli, NULL, weft_costs_check(costs, 1, &error), &error);
+  WEFT_CLI_CALL(cli, NULL, weft_costs_check(costs, 1, &error));
+  return WEFT_CLI_OK;
 }
 
 const char *weft_cli_costs_given(const struct weft_cli_arguments *arguments) {
@@ -69,11 +68,10 @@ const char *weft_cli_costs_given(const struct weft_cli_arguments *arguments) {
 /* ---- Stragglers ---- */
 
 static int bad_straggler(const struct weft_cli *cli, const char *text) {
-  char quoted[80];
   return weft_cli_usage(cli, "for example: --slow 3=1.25",
                         "--slow '%s' is not RANK=FACTOR: expected the number of a rank and how "
                         "many times as long it takes",
-                        weft_cli_quote(quoted, sizeof quoted, text));
+                        weft_cli_quoted(text).text);
 }
 
 static int read_straggler(const struct weft_cli *cli, const char *text,
@@ -200,13 +198,11 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
 
 static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name) {
-  struct weft_error error;
   costs->program = program;
   if (costs->options.channel == WEFT_CHANNEL_EDGE || program->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, name, weft_lower_transfers(cli->allocator, program, &costs->lowered, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_lower_transfers(cli->allocator, program, &costs->lowered, &error));
   costs->program = costs->lowered;
   return WEFT_CLI_OK;
 }
@@ -214,10 +210,8 @@ static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
 int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name) {
   assert(cli != NULL && program != NULL);
-  struct weft_error error;
   release_fit(costs);
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, costs->file, weft_costs_check(costs->costs, program->stage_count, &error), &error));
+  WEFT_CLI_CALL(cli, costs->file, weft_costs_check(costs->costs, program->stage_count, &error));
   WEFT_CLI_TRY(weft_cli_costs_fit_ranks(cli, costs, program->rank_count));
   return fit_program(cli, costs, program, name);
 }

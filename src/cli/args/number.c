@@ -61,12 +61,11 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
     *number = value;
     return WEFT_CLI_OK;
   }
-  char quoted[80];
-  weft_cli_quote(quoted, sizeof quoted, text);
+  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
   return weft_cli_usage(cli,
                         "numbers are written in decimal digits, without sign, unit or exponent",
                         "%s '%s' %s: expected a whole number from %" PRIu64 " to %" PRIu64, name,
-                        quoted, fault, minimum, limit);
+                        quoted.text, fault, minimum, limit);
 }
 
 bool weft_cli_read_numbers(const char *text, uint32_t most, uint32_t *numbers, uint32_t room,
@@ -168,11 +167,11 @@ int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char 
     *number = value;
     return WEFT_CLI_OK;
   }
-  char quoted[80];
-  weft_cli_quote(quoted, sizeof quoted, text);
-  return weft_cli_usage(
-      cli,
-      exponents ? "numbers are written like 2, 0.25, 3e-4 or 1/3"
-                : "numbers are written like 2, 0.25 or 1/3, without unit or exponent",
-      "%s '%s' %s: expected a number from %.15g to %.15g", name, quoted, fault, minimum, maximum);
+  const struct weft_cli_quoted quoted = weft_cli_quoted(text);
+  return weft_cli_usage(cli,
+                        exponents
+                            ? "numbers are written like 2, 0.25, 3e-4 or 1/3"
+                            : "numbers are written like 2, 0.25 or 1/3, without unit or exponent",
+                        "%s '%s' %s: expected a number from %.15g to %.15g", name, quoted.text,
+                        fault, minimum, maximum);
 }

@@ -78,7 +78,7 @@ static int bad_choice(const struct parser *parser, const struct weft_cli_option 
     const bool numbered = size > 2 && item[size - 2] == ':'; /* slots:K: "slots" is compared */
     weft_cli_suggestion_offer(&suggestion, item, numbered ? size - 2 : size);
   }
-  char quoted[80], hint[128];
+  char hint[128];
   (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?",
                  suggestion.best != NULL ? (int)strcspn(suggestion.best, "|") : 0,
                  suggestion.best != NULL ? suggestion.best : "");
@@ -86,7 +86,7 @@ static int bad_choice(const struct parser *parser, const struct weft_cli_option 
   return weft_cli_usage(parser->cli,
                         suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
                         "--%s '%s' is not known: expected one of %s", option->name,
-                        weft_cli_quote(quoted, sizeof quoted, text), option->choices);
+                        weft_cli_quoted(text).text, option->choices);
 }
 
 /* A communication model. Where the name is right, the number behind its colon is not. */
@@ -238,11 +238,11 @@ static const char *former_option(const struct weft_cli_command *command, const c
 static int unknown_option(const struct parser *parser, const char *word, const char *name,
                           size_t size) {
   const struct weft_cli_command *command = parser->arguments->command;
-  char quoted[80], hint[128], help[80];
-  weft_cli_quote(quoted, sizeof quoted, word);
+  char hint[128], help[80];
+  const struct weft_cli_quoted quoted = weft_cli_quoted(word);
   const char *former = former_option(command, name, size);
   if (former != NULL) {
-    return weft_cli_usage(parser->cli, former, "unknown option '%s' of 'weft %s'", quoted,
+    return weft_cli_usage(parser->cli, former, "unknown option '%s' of 'weft %s'", quoted.text,
                           command->name);
   }
   struct weft_cli_suggestion suggestion;
@@ -255,14 +255,14 @@ static int unknown_option(const struct parser *parser, const char *word, const c
     add_owners(&owners, name, size);
   }
   if (owners.size > 0 && !owners.failed) {
-    return weft_cli_usage(parser->cli, owners.data, "unknown option '%s' of 'weft %s'", quoted,
+    return weft_cli_usage(parser->cli, owners.data, "unknown option '%s' of 'weft %s'", quoted.text,
                           command->name);
   }
   (void)snprintf(hint, sizeof hint, "did you mean '--%s'?",
                  suggestion.best != NULL ? suggestion.best : "");
   return weft_cli_usage(parser->cli,
                         suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
-                        "unknown option '%s' of 'weft %s'", quoted, command->name);
+                        "unknown option '%s' of 'weft %s'", quoted.text, command->name);
 }
 
 static int read_long(struct parser *parser, const char *word) {
@@ -279,10 +279,10 @@ static int read_long(struct parser *parser, const char *word) {
     return take_value(parser, option, spelled, equals != NULL ? equals + 1 : NULL);
   }
   if (equals != NULL) {
-    char quoted[80], help[80];
+    char help[80];
     return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
                           "%s takes no value, found '%s'", spelled,
-                          weft_cli_quote(quoted, sizeof quoted, equals + 1));
+                          weft_cli_quoted(equals + 1).text);
   }
   parser->arguments->given[option->id] = true;
   return WEFT_CLI_OK;
@@ -321,15 +321,14 @@ static int read_operand(const struct parser *parser, const char *word) {
     return add_to_list(parser, command->operands, word);
   }
   if (arguments->operand_count == command->operands_max) {
-    char quoted[80], help[80];
+    char help[80];
     const bool is_file = command->operands_max == 0 && access(word, F_OK) == 0;
-    return weft_cli_usage(parser->cli,
-                          is_file
-                              ? "'weft sim', 'weft show' and 'weft verify' take a table or program"
-                              : help_hint(parser, help, sizeof help),
-                          "one argument too many for 'weft %s': '%s'; expected %s", command->name,
-                          weft_cli_quote(quoted, sizeof quoted, word),
-                          command->operands_max > 0 ? command->operands : "options only");
+    return weft_cli_usage(
+        parser->cli,
+        is_file ? "'weft sim', 'weft show' and 'weft verify' take a table or program"
+                : help_hint(parser, help, sizeof help),
+        "one argument too many for 'weft %s': '%s'; expected %s", command->name,
+        weft_cli_quoted(word).text, command->operands_max > 0 ? command->operands : "options only");
   }
   arguments->operands[arguments->operand_count++] = word;
   return WEFT_CLI_OK;

@@ -83,18 +83,16 @@ static int compare(struct compare_run *run) {
   const struct weft_cli *cli = run->cli;
   WEFT_SCOPED(weft_comparison) comparison = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  struct weft_error error;
   struct weft_shape shape;
   WEFT_CLI_TRY(read_files(run));
   if (run->arguments->operand_count == 0) {
     WEFT_CLI_TRY(weft_cli_read_graph(cli, run->arguments, &run->graph));
   }
   struct weft_compare_request request = request_of(run);
-  WEFT_CLI_TRY(weft_cli_result(cli, NULL, weft_compare_shape(&request, &shape, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_compare_shape(&request, &shape, &error));
   WEFT_CLI_TRY(weft_cli_costs_fit_ranks(cli, &run->costs, shape.ranks));
   request.rank_factors = run->costs.options.rank_factors;
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, NULL, weft_compare(cli->allocator, &request, &comparison, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_compare(cli->allocator, &request, &comparison, &error));
   (run->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_compare_json : weft_cli_compare_text)(
       &text, &request, comparison);
   return weft_cli_write_output(cli, run->arguments, &text,

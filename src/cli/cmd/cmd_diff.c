@@ -206,14 +206,12 @@ int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_argument
   WEFT_SCOPED(weft_program) b = NULL;
   WEFT_SCOPED(weft_diff) diff = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  struct weft_error error;
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &a));
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 1, &b));
   const uint64_t most =
       weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_DIFFERENCES, DIFFERENCES_MAX);
-  WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[1]),
-                               weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error),
-                               &error));
+  WEFT_CLI_CALL(cli, weft_cli_input_name(arguments->operands[1]),
+                weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error));
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     add_json(&text, a, b, diff, most);
   } else {

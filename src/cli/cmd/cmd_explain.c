@@ -19,7 +19,6 @@ int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_SCOPED(weft_program) program = NULL;
   WEFT_SCOPED(weft_links) links = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  struct weft_error error;
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
   if (rank >= program->rank_count) {
     return weft_cli_usage(cli, "ranks count from 0",
@@ -30,8 +29,7 @@ int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_argum
     weft_cli_print(cli, NULL,
                    "note: a compute-only table, listed as it is; 'weft lower' adds channels");
   }
-  WEFT_CLI_TRY(weft_cli_result(cli, name,
-                               weft_links_create(cli->allocator, program, &links, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_links_create(cli->allocator, program, &links, &error));
   const struct weft_cli_explain_report report = {
       .program = program,
       .links = links,

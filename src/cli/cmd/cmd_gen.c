@@ -13,6 +13,13 @@
 #include "cli/report/target_report.h"
 #include "cli/scoped.h"
 
+static int find_schedule(const struct weft_cli *cli, const char *name,
+                         const struct weft_schedule_info **info) {
+  struct weft_error error;
+  *info = weft_schedule_find(name, &error);
+  return *info != NULL ? WEFT_CLI_OK : weft_cli_fail_schedule(cli, &error);
+}
+
 /* ---- The list ---- */
 
 enum { COLUMN_COUNT = 7 };
@@ -189,9 +196,7 @@ static int write_for_target(const struct weft_cli *cli, const struct weft_cli_ar
       .file = in_file ? path : "table.csv"};
   WEFT_SCOPED_TEXT needs = {.allocator = cli->allocator};
   WEFT_SCOPED(weft_target) target = NULL;
-  struct weft_error error;
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, NULL, weft_target(cli->allocator, &request, &target, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_target(cli->allocator, &request, &target, &error));
   weft_cli_target_text(&needs, request.kind, target);
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, target->table));
   return weft_cli_write_descriptor(cli, in_file ? cli->output : cli->messages,
@@ -201,12 +206,9 @@ static int write_for_target(const struct weft_cli *cli, const struct weft_cli_ar
 static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) table = NULL;
   WEFT_SCOPED(weft_graph) graph = NULL;
-  struct weft_error error;
   const char *name = arguments->operands[0];
-  const struct weft_schedule_info *info = weft_schedule_find(name, &error);
-  if (info == NULL) {
-    return weft_cli_fail_schedule(cli, &error);
-  }
+  const struct weft_schedule_info *info = NULL;
+  WEFT_CLI_TRY(find_schedule(cli, name, &info));
   WEFT_CLI_TRY(check_given(cli, arguments, info));
   WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
   /* The parser keeps numbers within 32 bits. */
@@ -217,8 +219,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
       .placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 1 ? WEFT_PLACEMENT_V
                                                                       : WEFT_PLACEMENT_LOOP,
       .graph = graph};
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error));
   return arguments->given[WEFT_CLI_OPTION_FOR] ? write_for_target(cli, arguments, table)
                                                : weft_cli_write_program(cli, arguments, table);
 }
@@ -228,10 +229,8 @@ int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
     const struct weft_schedule_info *only = NULL;
-    struct weft_error error = {0};
-    if (arguments->operand_count > 0 &&
-        (only = weft_schedule_find(arguments->operands[0], &error)) == NULL) {
-      return weft_cli_fail_schedule(cli, &error);
+    if (arguments->operand_count > 0) {
+      WEFT_CLI_TRY(find_schedule(cli, arguments->operands[0], &only));
     }
     (arguments->given[WEFT_CLI_OPTION_JSON] ? add_list_json : add_list)(&text, only);
     return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);

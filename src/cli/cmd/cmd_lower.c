@@ -35,9 +35,7 @@ static int warn_of_findings(const struct weft_cli *cli, const char *path,
                             const struct weft_program *table) {
   const char *name = weft_cli_input_name(path);
   WEFT_SCOPED(weft_report) report = NULL;
-  struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_result(cli, name, weft_verify(cli->allocator, table, NULL, &report, &error),
-                               &error));
+  WEFT_CLI_CALL(cli, name, weft_verify(cli->allocator, table, NULL, &report, &error));
   const uint64_t count = report->finding_count + report->findings_left_out;
   if (!report->ok) {
     weft_cli_print(cli, NULL,
@@ -55,11 +53,9 @@ int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_SCOPED(weft_program) table = NULL;
   WEFT_SCOPED(weft_program) program = NULL;
   struct weft_lower_options options;
-  struct weft_error error;
   WEFT_CLI_TRY(read_options(cli, arguments, &options));
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &table));
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_lower(cli->allocator, table, &options, &program, &error));
   WEFT_CLI_TRY(warn_of_findings(cli, arguments->operands[0], table));
   weft_cli_print_note(cli, NULL, table);
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));

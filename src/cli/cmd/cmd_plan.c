@@ -137,7 +137,6 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
   const char *names[PARTS_NAMED_MAX];
   WEFT_SCOPED_TEXT copy = {.allocator = cli->allocator};
   WEFT_SCOPED(weft_target) target = NULL;
-  struct weft_error error;
   if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
     return compose(cli, arguments, plan);
   }
@@ -152,8 +151,7 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
     WEFT_CLI_TRY(split_names(cli, copy.data, names, &request.part_count));
     request.part_names = names;
   }
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, NULL, weft_target(cli->allocator, &request, &target, &error), &error));
+  WEFT_CLI_CALL(cli, NULL, weft_target(cli->allocator, &request, &target, &error));
   plan->target = target;
   return compose(cli, arguments, plan);
 }
@@ -196,11 +194,9 @@ static int write_answer(const struct weft_cli *cli, const struct weft_cli_argume
                      .simulation = answer->simulation,
                      .limited = isfinite(request->memory_limit),
                      .memory_limit = request->memory_limit}};
-  struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_result(cli, NULL,
-                               weft_period(cli->allocator, answer->table, answer->costs, NULL,
-                                           &plan.prediction.period, &error),
-                               &error));
+  WEFT_CLI_CALL(cli, NULL,
+                weft_period(cli->allocator, answer->table, answer->costs, NULL,
+                            &plan.prediction.period, &error));
   WEFT_CLI_TRY(write_report(cli, arguments, &plan));
   return conclude(cli, answer->stopped);
 }

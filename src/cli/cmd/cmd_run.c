@@ -61,27 +61,23 @@ static int say_findings(const struct run *run, const struct weft_report *report,
 /* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */
 static int verify(const struct run *run, const struct weft_program *program) {
   WEFT_SCOPED(weft_report) report = NULL;
-  struct weft_error error;
   if (run->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
     return WEFT_CLI_OK;
   }
-  WEFT_CLI_TRY(weft_cli_result(run->cli, run->name,
-                               weft_verify(run->cli->allocator, program, NULL, &report, &error),
-                               &error));
+  WEFT_CLI_CALL(run->cli, run->name,
+                weft_verify(run->cli->allocator, program, NULL, &report, &error));
   return report->ok ? WEFT_CLI_OK : say_findings(run, report, program == run->lowered);
 }
 
 static int lower(struct run *run) {
   struct weft_lower_options options = weft_lower_options_default();
-  struct weft_error error;
   run->program = run->given;
   if (run->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
   options.by_time = run->transport->gpus_only; /* recordings of ranks have one transfer at a time */
-  WEFT_CLI_TRY(weft_cli_result(
-      run->cli, run->name,
-      weft_lower(run->cli->allocator, run->given, &options, &run->lowered, &error), &error));
+  WEFT_CLI_CALL(run->cli, run->name,
+                weft_lower(run->cli->allocator, run->given, &options, &run->lowered, &error));
   run->program = run->lowered;
   return verify(run, run->lowered);
 }

@@ -22,10 +22,9 @@ enum { COLUMNS_MIN = 20, COLUMNS_MAX = 10000 };
 static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) program = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  struct weft_error error;
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
-  WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[0]),
-                               weft_grid_print(program, NULL, &text, &error), &error));
+  WEFT_CLI_CALL(cli, weft_cli_input_name(arguments->operands[0]),
+                weft_grid_print(program, NULL, &text, &error));
   weft_cli_print_note(cli, NULL, program);
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
@@ -133,7 +132,6 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   WEFT_SCOPED_BY(weft_cli_timelines_finish) struct weft_cli_timelines timelines = {.count = 0};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_render_options options = weft_render_options_default();
-  struct weft_error error;
   WEFT_CLI_TRY(weft_cli_timelines_read(cli, arguments, &timelines));
   const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
   if (nameless && (kind == WEFT_CLI_NO_PICTURE || kind == WEFT_CLI_SVG)) {
@@ -155,9 +153,9 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   options.dark = arguments->given[WEFT_CLI_OPTION_DARK];
   options.colour_by =
       arguments->choices[WEFT_CLI_OPTION_COLOUR_BY] == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
-  WEFT_CLI_TRY(weft_cli_result(
+  WEFT_CLI_CALL(
       cli, NULL,
-      weft_cli_render(kind, timelines.pictures, timelines.count, &options, &text, &error), &error));
+      weft_cli_render(kind, timelines.pictures, timelines.count, &options, &text, &error));
   return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 

@@ -55,11 +55,9 @@ static int run_jitter(const struct weft_cli *cli, const struct weft_cli_costs *c
   }
   struct weft_sim_options options = costs->options;
   for (uint64_t k = 0; k < runs; k++, options.seed++) {
-    struct weft_error error;
-    WEFT_CLI_TRY(weft_cli_result(cli, name,
-                                 weft_makespan(cli->allocator, costs->program, costs->costs,
-                                               &options, &makespans[k], &error),
-                                 &error));
+    WEFT_CLI_CALL(cli, name,
+                  weft_makespan(cli->allocator, costs->program, costs->costs, &options,
+                                &makespans[k], &error));
   }
   summarise(makespans, runs, jitter);
   jitter->share = options.jitter;
@@ -75,15 +73,12 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
   WEFT_SCOPED(weft_program) input = NULL;
   WEFT_SCOPED(weft_program) lowered = NULL;
   WEFT_SCOPED(weft_program) steps = NULL;
-  struct weft_error error;
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &input));
   if (input->level == WEFT_LEVEL_COMPUTE) {
-    WEFT_CLI_TRY(weft_cli_result(
-        cli, name, weft_lower_transfers(cli->allocator, input, &lowered, &error), &error));
+    WEFT_CLI_CALL(cli, name, weft_lower_transfers(cli->allocator, input, &lowered, &error));
   }
   const struct weft_program *program = lowered != NULL ? lowered : input;
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, name, weft_dry_run(cli->allocator, program, &steps, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_dry_run(cli->allocator, program, &steps, &error));
   return weft_cli_write_program(cli, arguments, steps);
 }
 
@@ -117,15 +112,14 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 
 static int find_path(const struct weft_cli *cli, struct weft_arena *arena,
                      struct weft_cli_sim_report *report) {
-  struct weft_error error;
   const uint64_t most = report->simulation->event_count;
   report->has_path = true;
   report->path = weft_arena_allocate(arena, most, sizeof report->path[0]);
-  WEFT_CLI_TRY(weft_cli_result(cli, report->name, weft_arena_status(arena, &error), &error));
-  return weft_cli_result(cli, report->name,
-                         weft_critical_path(cli->allocator, report->simulation, report->path, most,
-                                            &report->path_count, &error),
-                         &error);
+  WEFT_CLI_CALL(cli, report->name, weft_arena_status(arena, &error));
+  WEFT_CLI_CALL(cli, report->name,
+                weft_critical_path(cli->allocator, report->simulation, report->path, most,
+                                   &report->path_count, &error));
+  return WEFT_CLI_OK;
 }
 
 /* Prints which rank needs the most, and returns the status for it. */
@@ -171,24 +165,21 @@ static int complete(const struct weft_cli *cli, const struct weft_cli_arguments 
 static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_costs *costs, const char *name) {
   WEFT_SCOPED(weft_simulation) simulation = NULL;
-  struct weft_error error;
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
   steady.no_events = !arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH];
-  WEFT_CLI_TRY(weft_cli_result(
+  WEFT_CLI_CALL(
       cli, name,
-      weft_simulate(cli->allocator, costs->program, costs->costs, &steady, &simulation, &error),
-      &error));
+      weft_simulate(cli->allocator, costs->program, costs->costs, &steady, &simulation, &error));
   struct weft_cli_sim_report report = {
       .name = name,
       .costs = costs->costs,
       .simulation = simulation,
       .limited = arguments->given[WEFT_CLI_OPTION_MEMORY],
       .memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0)};
-  WEFT_CLI_TRY(weft_cli_result(
+  WEFT_CLI_CALL(
       cli, name,
-      weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error),
-      &error));
+      weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error));
   return complete(cli, arguments, costs, &report);
 }
 

@@ -47,15 +47,13 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   WEFT_SCOPED(weft_report) report = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_verify_options options;
-  struct weft_error error;
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
     weft_cli_list_models(&text, arguments->given[WEFT_CLI_OPTION_JSON]);
     return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   WEFT_CLI_TRY(read_options(cli, arguments, &options));
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &program));
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_verify(cli->allocator, program, &options, &report, &error));
   const struct weft_cli_verify_result result = {.program = program,
                                                 .options = &options,
                                                 .report = report,
@@ -64,7 +62,7 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     weft_cli_verify_json(&text, &result);
   } else {
-    WEFT_CLI_TRY(weft_cli_result(cli, name, weft_cli_verify_text(&text, &result, &error), &error));
+    WEFT_CLI_CALL(cli, name, weft_cli_verify_text(&text, &result, &error));
   }
   return weft_cli_write_output(cli, arguments, &text,
                                report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "cli/io/code_quotes.h"
 #include "cli/io/text_columns.h"
 
@@ -143,35 +145,9 @@ static void send_message(const struct weft_cli *cli, struct message *message) {
   }
 }
 
-/* Cuts at a whole character, so that the rest is still UTF-8. */
-static size_t cut_size(const char *data, size_t size, size_t room) {
-  if (size <= room) {
-    return size;
-  }
-  size_t cut = room - 3;
-  while (cut > 0 && ((unsigned char)data[cut] & 0xc0) == 0x80) {
-    cut--;
-  }
-  return cut;
-}
-
-char *weft_cli_quote(char *buffer, size_t size, const char *text) {
-  struct message message;
-  begin_message(&message, NULL);
-  message.text.size = 0;
-  /* Escaping makes a byte into at most four; more than that can never show. */
-  const size_t length = strlen(text);
-  weft_text_add_escaped(&message.text, text, length < 1024 ? length : 1024);
-  const size_t kept = cut_size(message.text.data, message.text.size, size - 1);
-  const bool cut = kept < message.text.size;
-  memcpy(buffer, message.text.data, kept);
-  memcpy(buffer + kept, cut ? "..." : "", cut ? 4 : 1);
-  return buffer;
-}
-
 struct weft_cli_quoted weft_cli_quoted(const char *text) {
   struct weft_cli_quoted quoted;
-  (void)weft_cli_quote(quoted.text, sizeof quoted.text, text);
+  (void)weft_escape(quoted.text, sizeof quoted.text, text, strlen(text));
   return quoted;
 }
 
@@ -291,8 +267,7 @@ static const char *usual_hint(enum weft_status status) {
 
 static void add_error(struct message *message, const char *file, const struct weft_error *error) {
   if (file != NULL) {
-    char quoted[512];
-    weft_text_addf(&message->text, "%s: ", weft_cli_quote(quoted, sizeof quoted, file));
+    weft_text_addf(&message->text, "%s: ", weft_cli_quoted(file).text);
   }
   weft_text_add(&message->text, error->message);
 }

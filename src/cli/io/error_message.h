@@ -8,9 +8,7 @@
 /* Writes to a descriptor until all is written; 0, or the errno of the failure. */
 int weft_cli_write_all(int fd, const char *data, size_t size);
 
-/* Outside text with control bytes escaped, truncated to `size` bytes; returns buffer. */
-char *weft_cli_quote(char *buffer, size_t size, const char *text);
-/* The same as a value, for one use. */
+/* Outside text with control bytes escaped, truncated. */
 struct weft_cli_quoted {
   char text[256];
 };

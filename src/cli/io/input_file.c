@@ -93,26 +93,23 @@ static bool grow(struct buffer *buffer, size_t capacity) {
 /* EX_NOINPUT covers a file that is not there and one that may not be read. */
 static int fail_open(const struct weft_cli *cli, const char *path, const struct kind *kind,
                      int code) {
-  char quoted[512];
   const bool no_file = code == ENOENT || code == ENOTDIR || code == EACCES || code == EPERM ||
                        code == ELOOP || code == ENAMETOOLONG || code == EISDIR;
   weft_cli_print(cli, kind->hint, "cannot open '%s': %s; expected a file with %s",
-                 weft_cli_quote(quoted, sizeof quoted, path), strerror(code), kind->content);
+                 weft_cli_quoted(path).text, strerror(code), kind->content);
   return no_file ? WEFT_CLI_NO_INPUT : WEFT_CLI_IO;
 }
 
 static int fail_read(const struct weft_cli *cli, const char *path, int code) {
-  char quoted[512];
   weft_cli_print(cli, "copy it to a file that can be read, and try again", "cannot read '%s': %s",
-                 weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
+                 weft_cli_quoted(weft_cli_input_name(path)).text, strerror(code));
   return WEFT_CLI_IO;
 }
 
 static int fail_size(const struct weft_cli *cli, const char *path, const struct kind *kind) {
-  char quoted[512];
   weft_cli_print(cli, kind->size_hint,
                  "'%s' has more than %" PRIu64 " bytes, the limit of an input",
-                 weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), kind->bytes_max);
+                 weft_cli_quoted(weft_cli_input_name(path)).text, kind->bytes_max);
   return WEFT_CLI_MALFORMED;
 }
 
@@ -353,11 +350,9 @@ int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *
   assert(cli != NULL && program != NULL);
   struct weft_verify_options options = weft_verify_options_default();
   WEFT_SCOPED(weft_report) report = NULL;
-  struct weft_error error;
   options.model.capacity = WEFT_CAPACITY_UNLIMITED;
   options.findings_max = 1;
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
+  WEFT_CLI_CALL(cli, name, weft_verify(cli->allocator, program, &options, &report, &error));
   return report->ok
              ? WEFT_CLI_OK
              : weft_cli_fail_finding(

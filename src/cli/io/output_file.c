@@ -63,9 +63,8 @@ static const char *hint_for(int code) {
 }
 
 static int fail_write(const struct weft_cli *cli, const char *what, const char *name, int code) {
-  char quoted[512];
-  weft_cli_quote(quoted, sizeof quoted, name);
-  weft_cli_print(cli, hint_for(code), "cannot %s '%s': %s", what, quoted, strerror(code));
+  const struct weft_cli_quoted quoted = weft_cli_quoted(name);
+  weft_cli_print(cli, hint_for(code), "cannot %s '%s': %s", what, quoted.text, strerror(code));
   return WEFT_CLI_IO;
 }
 

@@ -23,7 +23,6 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
   assert(cli != NULL && timeline != NULL);
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   const struct weft_render_options options = weft_render_options_default();
-  struct weft_error error;
   char names[2][160];
   (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
                  timeline->transport);
@@ -36,11 +35,9 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                                            .simulation = timeline->predicted,
                                            .costs = timeline->costs,
                                            .note = timeline->source}};
-  WEFT_CLI_TRY(
-      weft_cli_result(cli, NULL,
-                      weft_cli_render(weft_cli_picture_of(path), pictures,
-                                      timeline->predicted != NULL ? 2 : 1, &options, &text, &error),
-                      &error));
+  WEFT_CLI_CALL(cli, NULL,
+                weft_cli_render(weft_cli_picture_of(path), pictures,
+                                timeline->predicted != NULL ? 2 : 1, &options, &text, &error));
   return weft_cli_write_file(cli, path, &text);
 }
 
@@ -50,13 +47,11 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
   WEFT_SCOPED(weft_simulation) measured = NULL;
-  struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_result(
-      cli, report->name,
-      weft_simulation_measured(
-          cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
-          execution->event_begin[program->rank_count], report->per_unit, &measured, &error),
-      &error));
+  WEFT_CLI_CALL(cli, report->name,
+                weft_simulation_measured(cli->allocator, program, costs,
+                                         weft_cli_execution_events(execution, report->step),
+                                         execution->event_begin[program->rank_count],
+                                         report->per_unit, &measured, &error));
   char step[64], source[160];
   (void)snprintf(source, sizeof source, "from the costs that the run was given; %s",
                  weft_cli_scope_text(costs, program).text);
