@@ -39,6 +39,8 @@ struct weft_comm_info {
   bool own_sums;         /* options.sums has an effect */
   bool gpus;             /* the command's stages may be on GPUs with it, */
   bool gpus_only;        /* and must be */
+  const char *library;   /* "NCCL", loaded when it is needed; NULL: none */
+  const char *base; /* the transport that connects its ranks, also without the library; or NULL */
 };
 
 /* The k-th transport, from 0; NULL after the last. */
@@ -200,9 +202,10 @@ WEFT_API void weft_comm_wake(struct weft_comm *comm, uint32_t rank);
 
 /* ---- For diagnosis and benchmarks ---- */
 
-/* The NCCL that is installed: 22807 for 2.28.7. WEFT_ERR_UNAVAILABLE: none, or older than 2.26; the
- * hint says what to install. */
-WEFT_API enum weft_status weft_comm_nccl_version(int *version, struct weft_error *error);
+/* The version of a transport's library, 22807 for NCCL 2.28.7; 0: it has none. WEFT_ERR_UNAVAILABLE:
+ * the library is not installed, or too old; the hint says what to install. */
+WEFT_API enum weft_status weft_comm_library_version(const struct weft_comm_info *info, int *version,
+                                                    struct weft_error *error);
 
 /* Where this process's rank is, and what carries its messages. Strings are valid until close, and
  * "" where the transport has nothing to say. */

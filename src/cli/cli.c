@@ -172,9 +172,9 @@ static int run_as_rank(const struct weft_cli *cli, const struct weft_cli_program
   if (size <= 0) {
     return status;
   }
-  const struct weft_cli_refusal refusal = {.status = status, .text = text, .size = (size_t)size};
+  const struct weft_cli_reason reason = {.status = status, .text = text, .size = (size_t)size};
   if (is_of_job(argc, argv)) {
-    return weft_cli_job_refuse(cli, &refusal);
+    return weft_cli_job_report_reason(cli, &reason);
   }
   weft_cli_print_as(cli, "", text, (size_t)size);
   return status;

@@ -138,7 +138,7 @@ static void write_held(const struct weft_cli_job *job, const struct outcome *all
   weft_cli_print_as(&job->cli, same == p ? "" : same > 1 ? who : job->who, text, size);
 }
 
-static int compare(struct weft_cli_job *job, const struct outcome *all) {
+static int compare_outcomes(struct weft_cli_job *job, const struct outcome *all) {
   char text[HELD_MAX];
   const size_t size = read_held(job, text);
   stop_holding(job);
@@ -178,7 +178,7 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
     return weft_cli_fail_memory(&job->cli);
   }
   if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) == WEFT_OK) {
-    agreed = compare(job, all);
+    agreed = compare_outcomes(job, all);
   } else { /* the world has failed, and each rank may have said why in its own words */
     stop_holding(job);
     name_rank(job, &error);
@@ -223,11 +223,11 @@ void weft_cli_job_report_activity(const struct weft_cli_job *job) {
 
 /* ---- Beginning and end ---- */
 
-static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cli,
-                             const char *transport, const struct weft_comm_options *options,
-                             const char *refusal, int exit_status, struct weft_error *error) {
+static enum weft_status join_world(struct weft_cli_job *job, const struct weft_cli *cli,
+                                   const char *transport, const struct weft_comm_options *options,
+                                   const char *reason, int exit_status, struct weft_error *error) {
   *job = (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = -1, .input = -1};
-  weft_launch_startup_begin(refusal, exit_status);
+  weft_launch_startup_begin(reason, exit_status);
   const enum weft_status status =
       weft_comm_open(cli->allocator, transport, options, &job->comm, error);
   weft_launch_startup_end();
@@ -244,12 +244,14 @@ static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cl
 
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, const char *transport,
                        const struct weft_comm_options *options) {
+  const struct weft_comm_info *info = weft_comm_find(transport);
   struct weft_error error, missing;
   int version;
-  /* Without NCCL the ranks meet by MPI alone, for one report of all. */
-  const bool lacks =
-      strcmp(transport, "nccl") == 0 && weft_comm_nccl_version(&version, &missing) < 0;
-  if (join(job, cli, lacks ? "mpi" : transport, options, NULL, WEFT_CLI_PEER, &error) < 0) {
+  assert(info != NULL);
+  /* Without its library the ranks meet on what it is based on, for one report of all. */
+  const bool lacks = weft_comm_library_version(info, &version, &missing) < 0;
+  if (join_world(job, cli, lacks ? info->base : transport, options, NULL, WEFT_CLI_PEER, &error) <
+      0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   /* A rank with a wrong command line takes part in this and in nothing else. */
@@ -261,41 +263,41 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, con
   return status;
 }
 
-/* The refusal in the name of this rank, for the supervisor to write. */
-static void name_refusal(const struct weft_cli_refusal *refusal, char *out, size_t size) {
+/* The reason in the name of this rank, for the supervisor to write. */
+static void name_reason(const struct weft_cli_reason *reason, char *out, size_t size) {
   static const char name[] = "weft: ";
   const bool has_name =
-      refusal->size >= sizeof name - 1 && memcmp(refusal->text, name, sizeof name - 1) == 0;
+      reason->size >= sizeof name - 1 && memcmp(reason->text, name, sizeof name - 1) == 0;
   const size_t skipped = has_name ? sizeof name - 1 : 0;
   (void)snprintf(out, size, "%srank %" PRIu32 ": %.*s", name, weft_launch_info().rank,
-                 (int)(refusal->size - skipped), refusal->text + skipped);
+                 (int)(reason->size - skipped), reason->text + skipped);
 }
 
 /* Without a world rank 0 reports at once, and its exit makes the launcher end all. The others
  * report when that does not happen. */
-static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusal *refusal,
+static int report_alone(const struct weft_cli *cli, const struct weft_cli_reason *reason,
                         const char *named) {
   const struct timespec grace = {.tv_sec = ALONE_S};
   if (weft_launch_info().rank == 0) {
-    weft_cli_print_as(cli, "", refusal->text, refusal->size);
+    weft_cli_print_as(cli, "", reason->text, reason->size);
   } else {
     (void)nanosleep(&grace, NULL);
     (void)!write(cli->messages, named, strlen(named));
   }
-  return refusal->status;
+  return reason->status;
 }
 
-int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
+int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli_reason *reason) {
   const struct weft_comm_options options = weft_comm_options_default();
   struct weft_error error;
   struct weft_cli_job job;
   char named[4096];
-  name_refusal(refusal, named, sizeof named);
-  if (join(&job, cli, "mpi", &options, named, refusal->status, &error) < 0) {
-    return refuse_alone(cli, refusal, named);
+  name_reason(reason, named, sizeof named);
+  if (join_world(&job, cli, "mpi", &options, named, reason->status, &error) < 0) {
+    return report_alone(cli, reason, named);
   }
-  weft_cli_print_as(&job.cli, "", refusal->text, refusal->size);
-  return weft_cli_job_end(&job, weft_cli_job_agree(&job, refusal->status));
+  weft_cli_print_as(&job.cli, "", reason->text, reason->size);
+  return weft_cli_job_end(&job, weft_cli_job_agree(&job, reason->status));
 }
 
 int weft_cli_job_share_input(struct weft_cli_job *job) {

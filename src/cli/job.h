@@ -32,7 +32,7 @@ struct weft_cli_job {
 };
 
 /* What is wrong with a command line: whole messages, and the exit status. */
-struct weft_cli_refusal {
+struct weft_cli_reason {
   int status;
   const char *text;
   size_t size;
@@ -46,7 +46,7 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, con
 
 /* For a process whose command line is wrong. The others may have the same one, or wait for
  * this process: it joins them, and one rank reports. Returns the exit status. */
-int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal);
+int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli_reason *reason);
 
 /* Standard input, which launchers give to rank 0 only, for all ranks: job->cli.input is a
  * copy of it from here on. All ranks call it. */

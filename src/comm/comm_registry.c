@@ -30,6 +30,16 @@ const struct weft_comm_info *weft_comm_find(const char *name) {
   return kind != NULL ? &kind->info : NULL;
 }
 
+enum weft_status weft_comm_library_version(const struct weft_comm_info *info, int *version,
+                                           struct weft_error *error) {
+  WEFT_NEED(info, error);
+  WEFT_NEED(version, error);
+  const struct weft_comm_kind *kind = find_kind(info->name);
+  *version = 0;
+  return kind != NULL && kind->library_version != NULL ? kind->library_version(version, error)
+                                                       : WEFT_OK;
+}
+
 static enum weft_status fail_unknown(const char *name, struct weft_error *error) {
   char quoted[64], names[128] = "";
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {

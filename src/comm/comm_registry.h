@@ -29,6 +29,7 @@ struct weft_comm_kind {
   /* A process per rank only, else NULL. */
   void (*abandon)(struct weft_comm *comm, int exit_status);
   /* May be NULL. */
+  enum weft_status (*library_version)(int *version, struct weft_error *error);
   void (*facts)(const struct weft_comm *comm, struct weft_comm_facts *facts);
   enum weft_status (*pingpong)(struct weft_comm *comm, const struct weft_comm_pingpong *pingpong,
                                struct weft_error *error);

@@ -366,21 +366,20 @@ bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments) {
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments) {
   const bool launched = weft_launch_info().rank_count > 1, on_gpus = weft_cli_is_on_gpus(arguments);
   const struct weft_comm_info *info = NULL;
+  const struct weft_comm_info *at;
   struct weft_error error;
   int version;
   if (arguments->given[WEFT_CLI_OPTION_TRANSPORT]) {
-    info = weft_comm_find(arguments->texts[WEFT_CLI_OPTION_TRANSPORT]);
-  } else if (launched && on_gpus && weft_comm_nccl_version(&version, &error) == WEFT_OK) {
-    info = weft_comm_find("nccl");
+    return weft_comm_find(arguments->texts[WEFT_CLI_OPTION_TRANSPORT]);
   }
-  for (uint32_t k = 0; info == NULL; k++) {
-    info = weft_comm_transport(k);
-    assert(info != NULL);
-    info = info->virtual_time || info->process_per_rank != launched ||
-                   (on_gpus ? !info->gpus : info->gpus_only)
-               ? NULL
-               : info;
+  for (uint32_t k = 0; (at = weft_comm_transport(k)) != NULL; k++) { /* the best comes last */
+    if (!at->virtual_time && at->process_per_rank == launched &&
+        (on_gpus ? at->gpus : !at->gpus_only) &&
+        weft_comm_library_version(at, &version, &error) == WEFT_OK) {
+      info = at;
+    }
   }
+  assert(info != NULL);
   return info;
 }
 

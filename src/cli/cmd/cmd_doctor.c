@@ -17,16 +17,10 @@
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
 
-struct machine {
-  uint64_t processors;
-  uint64_t memory_bytes;
-};
-
 /* The result of checking one schedule; the message is empty when it works. */
 struct check {
   const struct weft_schedule_info *info;
   uint64_t actions;
-  enum weft_status status;
   char message[512];
 };
 
@@ -37,8 +31,8 @@ struct findings {
   struct check checks[CHECKS_MAX];
   size_t check_count;
   bool ok;
-  struct weft_cli_doctor_job *job; /* under a launcher; or NULL */
-  struct weft_cli_mpi_trial trials[WEFT_CLI_MPI_COUNT];
+  uint64_t processors, memory_bytes;
+  const struct weft_cli_mpi_findings *mpi;
 };
 
 static const char *blas(void) {
@@ -48,13 +42,21 @@ static const char *blas(void) {
              : "none; 'weft train' needs libopenblas-dev when it is built";
 }
 
-static void add_nccl(struct weft_text *text) {
-  struct weft_error error;
-  int version = 0;
-  if (weft_comm_nccl_version(&version, &error) == WEFT_OK) {
-    weft_text_addf(text, ", NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-  } else {
-    weft_text_addf(text, ", no NCCL (%s)", error.message);
+/* The libraries that transports load at run time. */
+static void add_libraries(struct weft_text *text) {
+  const struct weft_comm_info *info;
+  for (uint32_t k = 0; (info = weft_comm_transport(k)) != NULL; k++) {
+    struct weft_error error;
+    int version = 0;
+    if (info->library == NULL) {
+      continue;
+    }
+    if (weft_comm_library_version(info, &version, &error) == WEFT_OK) {
+      weft_text_addf(text, ", %s %d.%d.%d", info->library, version / 10000, version / 100 % 100,
+                     version % 100);
+    } else {
+      weft_text_addf(text, ", no %s (%s)", info->library, error.message);
+    }
   }
 }
 
@@ -74,7 +76,7 @@ static void add_cuda(struct weft_text *text) {
   } else {
     weft_text_add(text, "no NVRTC, which the built-in stages need");
   }
-  add_nccl(text);
+  add_libraries(text);
   if (weft_cuda_cache_check(&error) < 0) {
     weft_text_addf(text, "; %s", error.message);
   }
@@ -89,12 +91,9 @@ static void add_cuda(struct weft_text *text) {
   }
 }
 
-static uint64_t positive(long value) { return value > 0 ? (uint64_t)value : 0; }
-
-static struct machine look_at_machine(void) {
-  return (struct machine){
-      .processors = positive(sysconf(_SC_NPROCESSORS_ONLN)),
-      .memory_bytes = positive(sysconf(_SC_PHYS_PAGES)) * positive(sysconf(_SC_PAGESIZE))};
+static uint64_t system_number(int name) {
+  const long number = sysconf(name);
+  return number > 0 ? (uint64_t)number : 0;
 }
 
 /* ---- The self-check: generate, lower, verify ---- */
@@ -118,14 +117,6 @@ static enum weft_status lower_and_verify(const struct weft_cli *cli, struct chec
     (void)snprintf(check->message, sizeof check->message, "%s", report->findings[0].message);
   }
   return WEFT_OK;
-}
-
-static void run_check(const struct weft_cli *cli, struct check *check) {
-  struct weft_error error;
-  check->status = lower_and_verify(cli, check, &error);
-  if (check->status < 0) {
-    (void)snprintf(check->message, sizeof check->message, "%s", error.message);
-  }
 }
 
 /* ---- Output ---- */
@@ -154,12 +145,11 @@ static void add_checks(struct weft_text *text, const struct findings *findings) 
 }
 
 static void add_text(struct weft_text *text, const struct findings *findings) {
-  const struct machine machine = look_at_machine();
   weft_text_addf(text, "weft %s (headers %s), %s\n\nMachine\n", weft_version(), WEFT_VERSION,
                  compiler_name());
-  weft_text_addf(text, "  processors    %" PRIu64 "\n", machine.processors);
+  weft_text_addf(text, "  processors    %" PRIu64 "\n", findings->processors);
   weft_text_addf(text, "  memory        %.1f GiB\n",
-                 (double)machine.memory_bytes / (1024.0 * 1024.0 * 1024.0));
+                 (double)findings->memory_bytes / (1024.0 * 1024.0 * 1024.0));
   weft_text_addf(text, "  BLAS          %s\n  CUDA          ", blas());
   add_cuda(text);
   weft_text_add(text, "\n");
@@ -168,23 +158,10 @@ static void add_text(struct weft_text *text, const struct findings *findings) {
   weft_text_addf(text, "  microbatches  %" PRIu32 "\n  actions       %" PRIu64 " in a program\n",
                  WEFT_MICROBATCHES_MAX, WEFT_ACTIONS_MAX);
   weft_text_add(text, "\nMPI\n");
-  if (findings->job != NULL) {
-    weft_cli_doctor_job_add(text, findings->job);
-  } else {
-    weft_cli_mpi_add(text, findings->trials);
-  }
+  weft_cli_mpi_add(text, findings->mpi);
   add_checks(text, findings);
   weft_text_add(text,
                 findings->ok ? "\nAll works.\n" : "\nSomething does not work; see FAILED above.\n");
-}
-
-static void add_json_limits(struct weft_json *json) {
-  weft_json_open(json, "limits", '{');
-  weft_json_number(json, "ranks", WEFT_RANKS_MAX);
-  weft_json_number(json, "stages", WEFT_STAGES_MAX);
-  weft_json_number(json, "microbatches", WEFT_MICROBATCHES_MAX);
-  weft_json_number(json, "actions", WEFT_ACTIONS_MAX);
-  weft_json_close(json, '}');
 }
 
 static void add_json_checks(struct weft_json *json, const struct findings *findings) {
@@ -202,13 +179,12 @@ static void add_json_checks(struct weft_json *json, const struct findings *findi
 }
 
 static void add_json(struct weft_text *text, const struct findings *findings) {
-  const struct machine machine = look_at_machine();
   struct weft_json json = weft_json_begin(text, "weft-doctor/1");
   weft_json_boolean(&json, "ok", findings->ok);
   weft_json_string(&json, "version", weft_version());
   weft_json_string(&json, "compiler", compiler_name());
-  weft_json_number(&json, "processors", machine.processors);
-  weft_json_number(&json, "memory_bytes", machine.memory_bytes);
+  weft_json_number(&json, "processors", findings->processors);
+  weft_json_number(&json, "memory_bytes", findings->memory_bytes);
   weft_json_open(&json, "parts", '{');
   weft_json_string(&json, "BLAS", blas());
   WEFT_SCOPED_TEXT cuda = {.allocator = text->allocator};
@@ -216,86 +192,94 @@ static void add_json(struct weft_text *text, const struct findings *findings) {
   weft_json_string(&json, "CUDA", cuda.data != NULL ? cuda.data : "");
   weft_json_close(&json, '}');
   weft_json_open(&json, "mpi", '{');
-  if (findings->job != NULL) {
-    weft_cli_doctor_job_add_json(&json, findings->job);
-  } else {
-    weft_cli_mpi_add_json(&json, findings->trials);
-  }
+  weft_cli_mpi_add_json(&json, findings->mpi);
   weft_json_close(&json, '}');
-  add_json_limits(&json);
+  weft_json_open(&json, "limits", '{');
+  weft_json_number(&json, "ranks", WEFT_RANKS_MAX);
+  weft_json_number(&json, "stages", WEFT_STAGES_MAX);
+  weft_json_number(&json, "microbatches", WEFT_MICROBATCHES_MAX);
+  weft_json_number(&json, "actions", WEFT_ACTIONS_MAX);
+  weft_json_close(&json, '}');
   add_json_checks(&json, findings);
   weft_json_end(&json);
 }
 
 /* ---- The command ---- */
 
-static bool check_schedules(const struct weft_cli *cli, struct findings *findings) {
+static int check_schedules(const struct weft_cli *cli, struct findings *findings) {
   findings->check_count =
       weft_schedule_count() < CHECKS_MAX ? weft_schedule_count() : (size_t)CHECKS_MAX;
   for (size_t i = 0; i < findings->check_count; i++) {
     struct check *check = &findings->checks[i];
+    struct weft_error error;
     *check = (struct check){.info = weft_schedule_at(i)};
-    run_check(cli, check);
-    if (check->status == WEFT_ERR_MEMORY) {
-      return false;
+    const enum weft_status status = lower_and_verify(cli, check, &error);
+    if (status == WEFT_ERR_MEMORY) {
+      return weft_cli_fail_memory(cli);
+    }
+    if (status < 0) {
+      (void)snprintf(check->message, sizeof check->message, "%s", error.message);
     }
     findings->ok = findings->ok && check->message[0] == '\0';
   }
-  return true;
+  return WEFT_CLI_OK;
 }
 
-static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_doctor_job *job) {
-  struct findings findings = {.ok = true, .job = job};
-  if (job == NULL) {
-    weft_cli_mpi_try(cli, arguments->given[WEFT_CLI_OPTION_QUICK], findings.trials);
+static int report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                  const struct weft_cli_mpi_findings *mpi) {
+  struct findings findings = {
+      .ok = true,
+      .mpi = mpi,
+      .processors = system_number(_SC_NPROCESSORS_ONLN),
+      .memory_bytes = system_number(_SC_PHYS_PAGES) * system_number(_SC_PAGESIZE)};
+  for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
+    findings.ok = findings.ok && mpi->trials[k].message[0] == '\0';
   }
-  for (size_t k = 0; k < WEFT_CLI_MPI_COUNT && job == NULL; k++) {
-    findings.ok = findings.ok && findings.trials[k].message[0] == '\0';
-  }
-  if (!check_schedules(cli, &findings)) {
-    return weft_cli_fail_memory(cli);
-  }
+  WEFT_CLI_TRY(check_schedules(cli, &findings));
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_text)(&text, &findings);
   return weft_cli_write_output(cli, arguments, &text,
                                findings.ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }
 
-/* Rank 0 reports; a job that was started for a ping-pong prints a few lines. */
+/* Rank 0 reports. */
 static int report_job(const struct weft_cli_job *job, const struct weft_cli_arguments *arguments,
-                      struct weft_cli_doctor_job *found) {
+                      const struct weft_cli_mpi_findings *mpi) {
   if (job->transport->rank != 0) {
     return WEFT_CLI_OK;
   }
-  if (getenv(WEFT_CLI_PING_MARK) == NULL) {
-    return examine(&job->cli, arguments, found);
+  if (!weft_cli_mpi_is_trial()) {
+    return report(&job->cli, arguments, mpi);
   }
   WEFT_SCOPED_TEXT text = {.allocator = job->cli.allocator};
-  weft_cli_doctor_job_add_lines(&text, found);
+  weft_cli_mpi_add_lines(&text, mpi);
   return weft_cli_write_output(&job->cli, arguments, &text, WEFT_CLI_OK);
 }
 
 static int examine_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const struct weft_comm_options options = weft_comm_options_default();
-  struct weft_cli_doctor_job found;
+  struct weft_cli_mpi_findings mpi;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, "mpi", &options);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_job_agree(&job, WEFT_CLI_OK);
   }
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_doctor_job_look(&job, &found);
+    status = weft_cli_mpi_examine(&job, &mpi);
     if (status == WEFT_CLI_OK) {
-      status = report_job(&job, arguments, &found);
+      status = report_job(&job, arguments, &mpi);
     }
-    weft_cli_doctor_job_finish(&job, &found);
+    weft_cli_mpi_finish(&job, &mpi);
   }
   return weft_cli_job_end(&job, status);
 }
 
 int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
-  return cli->words != NULL && weft_launch_info().launcher != NULL ? examine_job(cli, arguments)
-                                                                   : examine(cli, arguments, NULL);
+  struct weft_cli_mpi_findings mpi = {.rank_count = 0};
+  if (cli->words != NULL && weft_launch_info().launcher != NULL) {
+    return examine_job(cli, arguments);
+  }
+  weft_cli_mpi_try(cli, arguments->given[WEFT_CLI_OPTION_QUICK], &mpi);
+  return report(cli, arguments, &mpi);
 }

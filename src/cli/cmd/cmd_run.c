@@ -59,7 +59,7 @@ static int say_findings(const struct run *run, const struct weft_report *report,
 }
 
 /* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */
-static int verify(const struct run *run, const struct weft_program *program) {
+static int verify_program(const struct run *run, const struct weft_program *program) {
   WEFT_SCOPED(weft_report) report = NULL;
   if (run->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
     return WEFT_CLI_OK;
@@ -69,7 +69,7 @@ static int verify(const struct run *run, const struct weft_program *program) {
   return report->ok ? WEFT_CLI_OK : say_findings(run, report, program == run->lowered);
 }
 
-static int lower(struct run *run) {
+static int lower_program(struct run *run) {
   struct weft_lower_options options = weft_lower_options_default();
   run->program = run->given;
   if (run->given->level != WEFT_LEVEL_COMPUTE) {
@@ -79,19 +79,19 @@ static int lower(struct run *run) {
   WEFT_CLI_CALL(run->cli, run->name,
                 weft_lower(run->cli->allocator, run->given, &options, &run->lowered, &error));
   run->program = run->lowered;
-  return verify(run, run->lowered);
+  return verify_program(run, run->lowered);
 }
 
 static int read_program(struct run *run) {
   const struct weft_cli *cli = run->cli;
   WEFT_CLI_TRY(weft_cli_read_operand(cli, run->arguments, 0, &run->given));
-  WEFT_CLI_TRY(verify(run, run->given));
+  WEFT_CLI_TRY(verify_program(run, run->given));
   if (run->given->microbatch_count == 0) {
     weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
                    "%s: there is nothing to run in it", weft_cli_quoted(run->name).text);
     return WEFT_CLI_FOUND_BAD;
   }
-  return lower(run);
+  return lower_program(run);
 }
 
 static int fit_job(struct run *run) {
@@ -110,7 +110,7 @@ static int fit_job(struct run *run) {
 }
 
 /* Without --unchecked it can be simulated: that is proven. */
-static int simulate(struct run *run) {
+static int simulate_program(struct run *run) {
   struct weft_error error;
   WEFT_CLI_TRY(weft_cli_costs_fit(run->cli, &run->costs, run->program, run->name));
   const enum weft_status result = weft_simulate(run->cli->allocator, run->program, run->costs.costs,
@@ -191,7 +191,7 @@ static int64_t real_limit(const struct run *run) {
   return weft_cli_stall_limit(run->arguments, usual);
 }
 
-static void set_up(const struct run *run, struct weft_cli_execution *execution) {
+static void set_up_execution(const struct run *run, struct weft_cli_execution *execution) {
   const struct weft_hop_costs *hop = &run->costs.costs->hop;
   const bool is_virtual = run->transport->virtual_time;
   execution->latency_ticks = to_ticks(run, hop->latency);
@@ -282,8 +282,8 @@ static void fill_report(const struct run *run, const struct weft_cli_execution *
 }
 
 /* Where -o is for a picture, the report goes to standard output. */
-static int draw(const struct run *run, const struct weft_cli_run_report *report,
-                const struct weft_text *text) {
+static int draw_picture(const struct run *run, const struct weft_cli_run_report *report,
+                        const struct weft_text *text) {
   struct weft_cli_arguments to_stdout = *run->arguments;
   to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
   if (text->failed) {
@@ -322,10 +322,10 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
       &text, &report);
   return kind == WEFT_CLI_NO_PICTURE
              ? weft_cli_write_output(run->cli, run->arguments, &text, WEFT_CLI_OK)
-             : draw(run, &report, &text);
+             : draw_picture(run, &report, &text);
 }
 
-static int execute(struct run *run) {
+static int execute_program(struct run *run) {
   struct weft_error error;
   struct weft_cli_execution execution = {
       .cli = run->cli,
@@ -338,7 +338,7 @@ static int execute(struct run *run) {
       .job = run->job,
       .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_NO_PICTURE,
       .says_progress = true};
-  set_up(run, &execution);
+  set_up_execution(run, &execution);
   weft_launch_signals_begin();
   const enum weft_status result = weft_cli_execute(&execution, &error);
   weft_launch_signals_end();
@@ -366,24 +366,24 @@ static int read_costs(struct run *run) {
 }
 
 /* What every rank does before the run starts. */
-static int prepare(struct run *run) {
+static int prepare_run(struct run *run) {
   WEFT_CLI_TRY(read_costs(run));
   WEFT_CLI_TRY(read_program(run));
   WEFT_CLI_TRY(fit_job(run));
   WEFT_CLI_TRY(
       weft_cli_open_gpus(run->cli, run->arguments, run->job, run->program->rank_count, &run->cuda));
-  WEFT_CLI_TRY(simulate(run));
+  WEFT_CLI_TRY(simulate_program(run));
   WEFT_CLI_TRY(make_stages(run));
   return make_channels(run);
 }
 
 static int run_ranks(struct run *run) {
-  int status = prepare(run);
+  int status = prepare_run(run);
   if (run->job != NULL) {
     status = weft_cli_job_agree(run->job, status);
   }
   if (status == WEFT_CLI_OK) {
-    status = execute(run);
+    status = execute_program(run);
   }
   if (run->is_stuck) {
     return status; /* a thread is still in a stage, and uses the rest too */

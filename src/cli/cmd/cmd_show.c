@@ -78,7 +78,7 @@ static const struct {
      "--all-ranks is for the timeline in the terminal; files have all ranks"},
 };
 
-static int refuse(const struct weft_cli *cli, const char *option, const char *hint) {
+static int fail_option(const struct weft_cli *cli, const char *option, const char *hint) {
   return weft_cli_usage(cli, hint, "--%s has no effect here", option);
 }
 
@@ -88,12 +88,13 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(restrictions); i++) {
     const bool fits = !grid && (restrictions[i].kinds & KIND_BIT(kind)) != 0;
     if (arguments->given[restrictions[i].option] && !fits) {
-      return refuse(cli, weft_cli_option_at(restrictions[i].option)->name, restrictions[i].hint);
+      return fail_option(cli, weft_cli_option_at(restrictions[i].option)->name,
+                         restrictions[i].hint);
     }
   }
   const char *time = weft_cli_costs_given(arguments);
   if (time != NULL && grid) {
-    return refuse(cli, time, "the grid has steps and no times; leave out --grid");
+    return fail_option(cli, time, "the grid has steps and no times; leave out --grid");
   }
   if (arguments->given[WEFT_CLI_OPTION_TITLE] &&
       (arguments->given[WEFT_CLI_OPTION_NO_TITLE] || arguments->operand_count > 1)) {

@@ -35,7 +35,7 @@ static bool is_dominated(const struct weft_cli_pareto_point *point,
   return by->memory <= point->memory * (1 + 1e-9) && by->value <= point->value * (1 + 1e-12);
 }
 
-static void keep(struct weft_cli_pareto *pareto, const struct weft_cli_pareto_point *point) {
+static void keep_point(struct weft_cli_pareto *pareto, const struct weft_cli_pareto_point *point) {
   uint32_t kept = 0, at = 0;
   for (uint32_t k = 0; k < pareto->count; k++) {
     if (is_dominated(point, &pareto->points[k])) {
@@ -86,11 +86,11 @@ static void note_trial(struct front *front, double limit, double value) {
   front->trial_count++;
 }
 
-static void take(struct front *front, const struct weft_search_answer *answer) {
+static void record_answer(struct front *front, const struct weft_search_answer *answer) {
   const struct weft_cli_pareto_point point = point_of(answer, front->request.memory_limit);
   front->pareto->evaluated += answer->evaluated;
   front->pareto->stopped = front->pareto->stopped || answer->stopped;
-  keep(front->pareto, &point);
+  keep_point(front->pareto, &point);
   note_trial(front, point.memory, point.value);
   if (isfinite(point.limit) && point.limit > point.memory) {
     note_trial(front, point.limit, point.value);
@@ -107,7 +107,7 @@ static void divide_time(struct front *front, const struct weft_search_request *w
 }
 
 /* A limit without a plan is not an error. */
-static int search(struct front *front, double limit) {
+static int search_limit(struct front *front, double limit) {
   struct weft_search_answer *answer;
   struct weft_error error;
   front->request.memory_limit = limit;
@@ -122,7 +122,7 @@ static int search(struct front *front, double limit) {
   if (found < 0) {
     return weft_cli_fail(front->cli, NULL, &error);
   }
-  take(front, answer);
+  record_answer(front, answer);
   weft_search_answer_destroy(answer);
   return WEFT_CLI_OK;
 }
@@ -162,15 +162,15 @@ static bool goes_on(const struct front *front) {
           (double)(weft_clock_ns() - front->begin_ns) * 1e-9 < front->pareto->request->time_limit);
 }
 
-static int look(struct front *front) {
+static int search_front(struct front *front) {
   const struct weft_search_request *whole = front->pareto->request;
   double limit = front->pareto->need.enough;
-  int status = search(front, whole->memory_limit);
+  int status = search_limit(front, whole->memory_limit);
   if (status == WEFT_CLI_OK && goes_on(front) && limit < front->trials[0].limit) {
-    status = search(front, limit);
+    status = search_limit(front, limit);
   }
   while (status == WEFT_CLI_OK && goes_on(front) && choose_limit(front, &limit)) {
-    status = search(front, limit);
+    status = search_limit(front, limit);
   }
   front->pareto->stopped = front->pareto->stopped || weft_launch_signal() != 0;
   return status;
@@ -189,5 +189,5 @@ int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_re
   progress->rounds = WEFT_CLI_PARETO_MAX;
   return weft_search_least_memory(cli->allocator, request, &pareto->need, &error) < 0
              ? weft_cli_fail(cli, NULL, &error)
-             : look(&front);
+             : search_front(&front);
 }

@@ -34,7 +34,7 @@ static int is_dump(const struct dirent *entry) {
 }
 
 /* Why a file is not read, in words that follow its name; NULL: it can be. */
-static const char *refuse(const struct stat *status) {
+static const char *reason_to_skip(const struct stat *status) {
   if (S_ISDIR(status->st_mode)) {
     return "is a folder";
   }
@@ -77,7 +77,7 @@ static int read_dump(struct dumps *dumps, const char *folder, const char *file) 
   }
   /* A named pipe without a writer would keep open() waiting. */
   const int fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  const char *why = fd < 0 || fstat(fd, &status) != 0 ? strerror(errno) : refuse(&status);
+  const char *why = fd < 0 || fstat(fd, &status) != 0 ? strerror(errno) : reason_to_skip(&status);
   if (why == NULL) {
     const size_t room = (size_t)status.st_size;
     void *data = weft_arena_allocate(arena, room + 1, 1);

@@ -74,13 +74,13 @@ const char *weft_cli_input_name(const char *path) {
   return weft_cli_is_standard_input(path) ? "standard input" : path;
 }
 
-static void release(struct buffer *buffer) {
+static void release_buffer(struct buffer *buffer) {
   weft_array_free(buffer->allocator, buffer->data, buffer->capacity, 1);
 }
 
-#define SCOPED_BUFFER WEFT_SCOPED_BY(release) struct buffer
+#define SCOPED_BUFFER WEFT_SCOPED_BY(release_buffer) struct buffer
 
-static bool grow(struct buffer *buffer, size_t capacity) {
+static bool grow_buffer(struct buffer *buffer, size_t capacity) {
   char *data = weft_array_resize(buffer->allocator, buffer->data, buffer->capacity, capacity, 1);
   if (data == NULL) {
     return false;
@@ -127,7 +127,7 @@ static int read_all(const struct weft_cli *cli, const char *path, int fd, struct
   for (;;) {
     const size_t twice = buffer->capacity * 2;
     if (buffer->size == buffer->capacity &&
-        !grow(buffer, twice > buffer->expected ? twice : buffer->expected)) {
+        !grow_buffer(buffer, twice > buffer->expected ? twice : buffer->expected)) {
       return weft_cli_fail_memory(cli);
     }
     const size_t room = buffer->capacity - buffer->size;
@@ -150,7 +150,8 @@ static int read_all(const struct weft_cli *cli, const char *path, int fd, struct
 }
 
 /* A regular file gets a buffer of its size once its beginning is plausible. */
-static int prepare(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
+static int make_buffer(const struct weft_cli *cli, const char *path, int fd,
+                       struct buffer *buffer) {
   struct stat status;
   size_t capacity = CHUNK_BYTES;
   if (fstat(fd, &status) == 0) {
@@ -165,7 +166,7 @@ static int prepare(const struct weft_cli *cli, const char *path, int fd, struct 
       capacity = buffer->expected < READ_BYTES_MAX ? buffer->expected : READ_BYTES_MAX;
     }
   }
-  return grow(buffer, capacity) ? WEFT_CLI_OK : weft_cli_fail_memory(cli);
+  return grow_buffer(buffer, capacity) ? WEFT_CLI_OK : weft_cli_fail_memory(cli);
 }
 
 static int open_input(const struct weft_cli *cli, const char *path, const struct kind *kind,
@@ -187,7 +188,7 @@ static int open_input(const struct weft_cli *cli, const char *path, const struct
 static int read_text(const struct weft_cli *cli, const char *path, struct buffer *buffer) {
   int fd;
   WEFT_CLI_TRY(open_input(cli, path, buffer->kind, &fd));
-  int status = prepare(cli, path, fd, buffer);
+  int status = make_buffer(cli, path, fd, buffer);
   if (status == WEFT_CLI_OK) {
     status = read_all(cli, path, fd, buffer);
   }
@@ -198,8 +199,8 @@ static int read_text(const struct weft_cli *cli, const char *path, struct buffer
 }
 
 /* WEFT_CLI_OK, or after printing the failure with its place in the text. */
-static int parsed(const struct weft_cli *cli, const char *name, const struct buffer *buffer,
-                  enum weft_status status, const struct weft_error *error) {
+static int check_parsed(const struct weft_cli *cli, const char *name, const struct buffer *buffer,
+                        enum weft_status status, const struct weft_error *error) {
   if (status >= 0) {
     return WEFT_CLI_OK;
   }
@@ -215,9 +216,9 @@ int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct w
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
   WEFT_CLI_TRY(read_text(cli, path, &buffer));
-  return parsed(cli, name, &buffer,
-                weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
-                &error);
+  return check_parsed(
+      cli, name, &buffer,
+      weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error), &error);
 }
 
 int weft_cli_read_graph(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -232,9 +233,9 @@ int weft_cli_read_graph(const struct weft_cli *cli, const struct weft_cli_argume
   }
   const char *name = weft_cli_input_name(path);
   WEFT_CLI_TRY(read_text(cli, path, &buffer));
-  return parsed(cli, name, &buffer,
-                weft_graph_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
-                &error);
+  return check_parsed(cli, name, &buffer,
+                      weft_graph_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
+                      &error);
 }
 
 /* ---- A program with the graph of --graph ---- */
@@ -294,9 +295,9 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
   WEFT_CLI_TRY(read_text(cli, path, &buffer));
-  return parsed(cli, name, &buffer,
-                weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
-                &error);
+  return check_parsed(cli, name, &buffer,
+                      weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
+                      &error);
 }
 
 #define HANG_HINT                                                                           \
@@ -326,7 +327,7 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
   if (status == WEFT_ERR_FORMAT) { /* the library's hint names a function */
     (void)snprintf(error.hint, sizeof error.hint, "%s", HANG_HINT);
   }
-  return parsed(cli, name, &buffer, status, &error);
+  return check_parsed(cli, name, &buffer, status, &error);
 }
 
 int weft_cli_fail_finding(const struct weft_cli *cli, const char *name,

@@ -2,6 +2,8 @@
 #include "cli/io/text_columns.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 size_t weft_cli_width(const char *data, size_t size) {
@@ -32,6 +34,27 @@ void weft_cli_trim(struct weft_text *text) {
 struct weft_cli_amount weft_cli_amount(double amount) {
   struct weft_cli_amount written;
   (void)weft_amount(written.text, sizeof written.text, amount);
+  return written;
+}
+
+struct weft_cli_amount weft_cli_amount_in(double amount, const char *unit) {
+  struct weft_cli_amount written = weft_cli_amount(amount);
+  const size_t size = strlen(written.text);
+  if (unit[0] != '\0') {
+    (void)snprintf(written.text + size, sizeof written.text - size, " %s", unit);
+  }
+  return written;
+}
+
+struct weft_cli_count weft_cli_count(uint64_t count, const char *noun) {
+  struct weft_cli_count written;
+  const size_t size = strlen(noun);
+  assert(size > 0 && size < 32);
+  const bool is_hissed = noun[size - 1] == 's' || noun[size - 1] == 'h';
+  (void)snprintf(written.text, sizeof written.text, "%" PRIu64 " %s%s", count, noun,
+                 count == 1  ? ""
+                 : is_hissed ? "es"
+                             : "s");
   return written;
 }
 

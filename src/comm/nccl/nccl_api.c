@@ -58,9 +58,8 @@ enum weft_status weft_nccl_api_load(const struct weft_nccl_api **out, struct wef
   return WEFT_OK;
 }
 
-enum weft_status weft_comm_nccl_version(int *version, struct weft_error *error) {
+enum weft_status weft_nccl_version(int *version, struct weft_error *error) {
   const struct weft_nccl_api *nccl;
-  WEFT_NEED(version, error);
   WEFT_TRY(weft_nccl_api_load(&nccl, error));
   *version = nccl->version;
   return WEFT_OK;

@@ -92,6 +92,8 @@ struct weft_nccl_api {
 /* libnccl, loaded once per process; it stays loaded. WEFT_ERR_UNAVAILABLE: there is none, or it
  * is older than 2.26; the hint says what to install. Any thread. */
 enum weft_status weft_nccl_api_load(const struct weft_nccl_api **out, struct weft_error *error);
+/* As weft_comm_library_version(). */
+enum weft_status weft_nccl_version(int *version, struct weft_error *error);
 
 /* A call has failed: WEFT_ERR_DEVICE, or WEFT_ERR_PEER where NCCL says that another rank is the
  * reason, with NCCL's own text. */
