@@ -23,17 +23,6 @@ WEFT_SCOPED_TYPE(weft_comparison)
 
 enum { NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
 
-static void add_head(struct weft_text *text, const struct weft_costs *costs,
-                     const struct weft_comparison *comparison) {
-  const struct weft_shape *shape = &comparison->shape;
-  weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s", shape->ranks,
-                 weft_cli_plural(shape->ranks), shape->microbatches,
-                 shape->microbatches == 1 ? "" : "es", costs->unit[0] != '\0' ? "; times in " : "");
-  weft_text_addf(text, "%s; ", costs->unit);
-  weft_cli_scope_add(text, costs, shape->ranks, comparison->graph);
-  weft_text_add(text, "\n\n");
-}
-
 /* The width of the names' column. */
 static int name_width(const struct weft_comparison *comparison) {
   size_t width = NAME_WIDTH_MIN;
@@ -87,7 +76,8 @@ static void add_text(struct weft_text *text, const struct weft_compare_request *
                      const struct weft_comparison *comparison) {
   const bool memory = has_memory(comparison);
   const int width = name_width(comparison);
-  add_head(text, request->costs, comparison);
+  weft_cli_heading_add(text, comparison->shape.ranks, comparison->shape.microbatches,
+                       request->costs, comparison->graph);
   weft_text_addf(text, "  %-*s %3s  %10s  %10s  %8s  %10s%s\n", width, "name", "v", "makespan",
                  "span", "bubble", "activation", memory ? "      memory" : "");
   for (uint32_t k = 0; k < comparison->entry_count; k++) {
@@ -142,8 +132,7 @@ static void add_json(struct weft_text *text, const struct weft_compare_request *
   struct weft_json json = weft_json_begin(text, "weft-compare/1");
   const struct weft_costs *costs = request->costs;
   weft_json_string(&json, "unit", costs->unit);
-  weft_json_string(&json, "costs_of",
-                   costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK ? "rank" : "stage");
+  weft_json_string(&json, "costs_of", weft_cli_scope_name(costs));
   weft_json_number(&json, "ranks", comparison->shape.ranks);
   weft_json_number(&json, "microbatches", comparison->shape.microbatches);
   weft_json_exact(&json, "memory_limit", request->memory_limit); /* null: none */

@@ -8,11 +8,8 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/cmd/choice_command.h"
 #include "cli/cmd/commands.h"
-#include "cli/cmd/pareto.h"
 #include "cli/cmd/plan_command.h"
-#include "cli/cmd/plan_progress.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"

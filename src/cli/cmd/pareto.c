@@ -2,7 +2,7 @@
  * possible limit; then the interval with the largest difference in time and memory is bisected
  * again and again. A plan is valid for every limit from its own memory on, so the front is
  * monotone by construction. */
-#include "cli/cmd/pareto.h"
+#include "cli/cmd/plan_command.h"
 
 #include <math.h>
 #include <string.h>

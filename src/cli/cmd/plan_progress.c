@@ -1,7 +1,7 @@
 /* The progress line of a search: best value so far, bound, gap, and share of the work. */
 #include <weft/launch.h>
 
-#include "cli/cmd/plan_progress.h"
+#include "cli/cmd/plan_command.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,8 +14,7 @@ static void add_value(struct weft_text *text, const char *unit,
     weft_text_add(text, "no schedule yet");
     return;
   }
-  weft_text_addf(text, "best %s%s%s", weft_cli_amount(at->value).text, unit[0] != '\0' ? " " : "",
-                 unit);
+  weft_text_addf(text, "best %s", weft_cli_amount_in(at->value, unit).text);
   if (at->bound > 0) {
     weft_text_addf(text, "  bound %s  gap %.2f %%", weft_cli_amount(at->bound).text,
                    100 * (at->value / at->bound - 1));

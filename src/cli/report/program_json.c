@@ -11,6 +11,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/io/text_columns.h"
 
 const char *weft_cli_level_name(enum weft_level level) {
   return level == WEFT_LEVEL_COMPUTE ? "compute" : "comms";
@@ -18,6 +19,15 @@ const char *weft_cli_level_name(enum weft_level level) {
 
 uint64_t weft_cli_cell_size(const struct weft_action *action) {
   return 1 + (uint64_t)(action->op == WEFT_OP_OVERLAP_F_B ? action->parts : 0);
+}
+
+struct weft_cli_size weft_cli_size(const struct weft_program *program) {
+  struct weft_cli_size size;
+  (void)snprintf(size.text, sizeof size.text, "%.30s, %.30s, %.30s",
+                 weft_cli_count(program->rank_count, "rank").text,
+                 weft_cli_count(program->stage_count, "stage").text,
+                 weft_cli_count(program->microbatch_count, "microbatch").text);
+  return size;
 }
 
 void weft_cli_note_text(struct weft_text *text, const struct weft_program *program) {

@@ -76,27 +76,22 @@ static double overhead_ns(const struct weft_cli_run_report *report) {
 
 static void add_makespan(struct weft_text *text, const char *label, double amount,
                          const char *unit) {
-  weft_text_addf(text, "%-10s makespan %s%s%s", label, weft_cli_amount(amount).text,
-                 unit[0] != '\0' ? " " : "", unit);
+  weft_text_addf(text, "%-10s makespan %s", label, weft_cli_amount_in(amount, unit).text);
 }
 
 static void add_head(struct weft_text *text, const struct weft_cli_run_report *report) {
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
   weft_text_add_escaped(text, report->name, strlen(report->name));
-  weft_text_addf(
-      text,
-      ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64 " actions\n",
-      program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
-      weft_cli_plural(program->stage_count), program->microbatch_count,
-      program->microbatch_count == 1 ? "" : "es", execution->event_begin[program->rank_count]);
-  weft_text_addf(text, "%-10s on %s, %s, %" PRIu32 " step%s%s\n", "ran", report->transport,
+  weft_text_addf(text, ": %s, %" PRIu64 " actions\n", weft_cli_size(program).text,
+                 execution->event_begin[program->rank_count]);
+  weft_text_addf(text, "%-10s on %s, %s, %s%s\n", "ran", report->transport,
                  report->is_virtual                     ? "in virtual time"
                  : report->is_null                      ? "stages that do nothing"
                  : strcmp(report->stage, "spin") == 0   ? "stages that compute"
                  : strcmp(report->stage, "device") == 0 ? "stages that keep the GPU busy"
                                                         : "stages that sleep",
-                 execution->step_count, weft_cli_plural(execution->step_count),
+                 weft_cli_count(execution->step_count, "step").text,
                  report->first_step > 0 ? "; the first is a warm-up and not counted" : "");
 }
 

@@ -17,8 +17,7 @@
 
 static void add_line(struct weft_text *text, const char *label, double amount, const char *unit,
                      const char *more) {
-  weft_text_addf(text, "%-17s %s%s%s%s\n", label, weft_cli_amount(amount).text,
-                 unit[0] != '\0' ? " " : "", unit, more);
+  weft_text_addf(text, "%-17s %s%s\n", label, weft_cli_amount_in(amount, unit).text, more);
 }
 
 /* The first of those with the largest peak. */
@@ -51,25 +50,29 @@ struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
   return scope;
 }
 
-void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, uint32_t rank_count,
-                        const struct weft_graph *graph) {
+void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t microbatches,
+                          const struct weft_costs *costs, const struct weft_graph *graph) {
   char sentence[96];
   const uint32_t stages = weft_graph_stage_count(graph);
-  if (costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && stages == 0) {
-    weft_text_add(text,
-                  "times are of a rank's share of the model: with v stages per rank\n"
-                  "each stage takes 1/v of its time and of its activations");
-    return;
-  }
-  weft_text_add(text, weft_costs_describe(costs, rank_count, stages > 0 ? stages : 1, sentence,
-                                          sizeof sentence));
+  const bool is_divided = costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK && stages == 0;
+  weft_text_addf(text, "%s, %s%s%s; %s\n\n", weft_cli_count(ranks, "rank").text,
+                 weft_cli_count(microbatches, "microbatch").text,
+                 costs->unit[0] != '\0' ? "; times in " : "", costs->unit,
+                 is_divided ? "times are of a rank's share of the model: with v stages per rank\n"
+                              "each stage takes 1/v of its time and of its activations"
+                            : weft_costs_describe(costs, ranks, stages > 0 ? stages : 1, sentence,
+                                                  sizeof sentence));
+}
+
+const char *weft_cli_scope_name(const struct weft_costs *costs) {
+  return costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK ? "rank" : "stage";
 }
 
 void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
                          const struct weft_program *program) {
-  const bool of_rank = costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK;
-  const bool divided = of_rank && program->stage_count > program->rank_count;
-  weft_json_string(json, "costs_of", of_rank ? "rank" : "stage");
+  const bool divided = costs->stage_count == 1 && costs->of == WEFT_COSTS_OF_RANK &&
+                       program->stage_count > program->rank_count;
+  weft_json_string(json, "costs_of", weft_cli_scope_name(costs));
   weft_json_exact(json, "stage_share",
                   divided ? (double)program->rank_count / program->stage_count : 1);
 }
@@ -93,10 +96,7 @@ void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim
 static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *report) {
   const struct weft_program *program = report->simulation->program;
   weft_text_add_escaped(text, report->name, strlen(report->name));
-  weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
-                 program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
-                 weft_cli_plural(program->stage_count), program->microbatch_count,
-                 program->microbatch_count == 1 ? "" : "es");
+  weft_text_addf(text, ": %s\n", weft_cli_size(program).text);
   weft_cli_sim_text_numbers(text, report);
   if (!weft_graph_is_chain(program->graph)) {
     weft_text_addf(text, "%-17s ", "graph");

@@ -43,15 +43,15 @@ struct weft_cli_scope {
 };
 struct weft_cli_scope weft_cli_scope_text(const struct weft_costs *costs,
                                           const struct weft_program *program);
-/* The same of schedules with different numbers of stages on `ranks` ranks, in one or two lines; NULL
- * graph: chains. */
-void weft_cli_scope_add(struct weft_text *text, const struct weft_costs *costs, uint32_t rank_count,
-                        const struct weft_graph *graph);
 void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
                          const struct weft_program *program);
 
-/* Runs the program `runs` times, with seeds from options->seed on. */
-int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs *costs,
-                        const char *name, uint64_t runs, struct weft_cli_jitter *jitter);
+/* "rank" or "stage". */
+const char *weft_cli_scope_name(const struct weft_costs *costs);
+
+/* The heading of a table of schedules: "4 ranks, 8 microbatches; times in ms; " and what the costs are
+ * of, where the numbers of stages differ, and an empty line; NULL graph: chains. */
+void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t microbatches,
+                          const struct weft_costs *costs, const struct weft_graph *graph);
 
 #endif

@@ -1,4 +1,5 @@
-/* The report of a plan as text: the schedule, its gap to the bound, and the prediction. */
+/* The report of a plan: the schedule, its gap to the bound, and the prediction; as text, and as
+ * "weft-plan/1" with the members of sim. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -19,33 +20,50 @@ double weft_cli_plan_gap(const struct weft_search_answer *answer) {
   return weft_cli_gap(weft_cli_plan_value(answer), answer->bound);
 }
 
+const char *weft_cli_answer_placement(const struct weft_search_answer *answer) {
+  return answer->placement_name != NULL ? answer->placement_name
+                                        : weft_placement_name(answer->placement);
+}
+
+void weft_cli_gap_add(struct weft_text *text, bool optimal, double gap) {
+  if (optimal) {
+    weft_text_add(text, "optimal");
+  } else {
+    weft_text_addf(text, "at most %.2f %% above optimal", 100 * gap);
+  }
+}
+
+void weft_cli_gap_add_cell(struct weft_text *text, bool optimal, double gap) {
+  if (optimal) {
+    weft_text_addf(text, "%8s", "optimal");
+  } else {
+    weft_text_addf(text, "%6.2f %%", 100 * gap);
+  }
+}
+
+/* ---- Text ---- */
+
 static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
   const struct weft_search_request *request = plan->request;
   const bool is_graph = answer->stage_ranks != NULL;
   const uint32_t v = is_graph ? answer->costs->stage_count : answer->stages_per_rank;
-  weft_text_addf(text, "%s: %" PRIu32 " rank%s, %" PRIu32 " stage%s%s", answer->schedule,
-                 request->ranks, weft_cli_plural(request->ranks), v, weft_cli_plural(v),
+  weft_text_addf(text, "%s: %s, %s%s", answer->schedule,
+                 weft_cli_count(request->ranks, "rank").text, weft_cli_count(v, "stage").text,
                  is_graph ? "" : " on each");
   if (v > 1 && !is_graph) {
     weft_text_addf(text, " (placement: %s)", weft_placement_name(answer->placement));
   }
-  weft_text_addf(text, ", %" PRIu32 " microbatch%s\n", request->microbatches,
-                 request->microbatches == 1 ? "" : "es");
+  weft_text_addf(text, ", %s\n", weft_cli_count(request->microbatches, "microbatch").text);
 }
 
 static void add_result(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
-  const char *unit = plan->prediction.costs->unit, *blank = unit[0] != '\0' ? " " : "";
-  weft_text_addf(text, "%-17s %s %s%s%s, bound %s%s%s: ", "result",
-                 weft_objective_name(answer->objective),
-                 weft_cli_amount(weft_cli_plan_value(answer)).text, blank, unit,
-                 weft_cli_amount(answer->bound).text, blank, unit);
-  if (answer->optimal) {
-    weft_text_add(text, "optimal");
-  } else {
-    weft_text_addf(text, "at most %.2f %% above optimal", 100 * weft_cli_plan_gap(answer));
-  }
+  const char *unit = plan->prediction.costs->unit;
+  weft_text_addf(text, "%-17s %s %s, bound %s: ", "result", weft_objective_name(answer->objective),
+                 weft_cli_amount_in(weft_cli_plan_value(answer), unit).text,
+                 weft_cli_amount_in(answer->bound, unit).text);
+  weft_cli_gap_add(text, answer->optimal, weft_cli_plan_gap(answer));
   weft_text_add(text, answer->stage_parts != NULL ? " for this placement and partition\n"
                                                   : " for this placement\n");
 }
@@ -88,9 +106,8 @@ static void add_stages(struct weft_text *text, const struct weft_search_answer *
 }
 
 static void add_search(struct weft_text *text, const struct weft_cli_plan *plan) {
-  weft_text_addf(text, "%-17s %" PRIu64 " order%s evaluated, seed %" PRIu64 "%s\n", "search",
-                 plan->answer->evaluated, weft_cli_plural(plan->answer->evaluated),
-                 plan->request->seed,
+  weft_text_addf(text, "%-17s %s evaluated, seed %" PRIu64 "%s\n", "search",
+                 weft_cli_count(plan->answer->evaluated, "order").text, plan->request->seed,
                  plan->answer->stopped ? "; stopped: more time may find a better one" : "");
 }
 
@@ -119,4 +136,55 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan)
     weft_text_add(text, "\n");
     weft_cli_target_text(text, plan->kind, plan->target);
   }
+}
+
+/* ---- JSON ---- */
+
+static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan) {
+  const struct weft_search_answer *answer = plan->answer;
+  weft_json_string(json, "schedule", answer->schedule);
+  weft_json_string(json, "placement", weft_cli_answer_placement(answer));
+  weft_json_number(json, "v", answer->stages_per_rank);
+  weft_json_string(json, "objective", weft_objective_name(answer->objective));
+  weft_json_exact(json, "bound", answer->bound);
+  weft_json_exact(json, "open_bound", answer->open_bound);
+  weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
+  weft_json_boolean(json, "optimal", answer->optimal);
+  weft_json_exact(json, "peak_memory", answer->peak_memory);
+  weft_json_number(json, "evaluated", answer->evaluated);
+  weft_json_boolean(json, "stopped", answer->stopped);
+}
+
+static void add_json_numbers(struct weft_json *json, const char *name, const uint32_t *numbers,
+                             uint32_t count) {
+  if (numbers == NULL) {
+    return;
+  }
+  weft_json_open(json, name, '[');
+  for (uint32_t s = 0; s < count; s++) {
+    weft_json_number(json, NULL, numbers[s]);
+  }
+  weft_json_close(json, ']');
+}
+
+void weft_cli_answer_add_stages(struct weft_json *json, const struct weft_search_answer *answer) {
+  add_json_numbers(json, "stage_parts", answer->stage_parts, answer->costs->stage_count);
+  add_json_numbers(json, "stage_ranks", answer->stage_ranks, answer->costs->stage_count);
+}
+
+void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan) {
+  struct weft_json json = weft_json_begin(text, "weft-plan/1");
+  add_answer(&json, plan);
+  weft_json_number(&json, "seed", plan->request->seed);
+  weft_cli_answer_add_stages(&json, plan->answer);
+  if (!plan->prediction.limited) {
+    weft_json_null(&json, "memory_limit");
+  }
+  weft_cli_sim_json_members(&json, &plan->prediction);
+  weft_json_string(&json, "costs_file", plan->costs_file);
+  weft_costs_print(plan->answer->costs, &json, "costs");
+  if (plan->target != NULL) {
+    weft_cli_target_json(&json, plan->kind, plan->target);
+  }
+  weft_json_end(&json);
 }

@@ -1,13 +1,14 @@
-/* The Pareto front as a table, and as a plot of characters. */
+/* The Pareto front as a table with a plot of characters, and as "weft-pareto/1". */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#include "cli/cmd/pareto.h"
-#include "cli/io/text_columns.h"
-#include "cli/report/sim_report.h"
+#include <weft/support.h>
 
-enum { PLOT_ROWS = 12, PLOT_COLUMNS_MAX = 72, LABEL_COLUMNS = 11 };
+#include "cli/cmd/plan_command.h"
+#include "cli/io/text_columns.h"
+
+enum { PLOT_ROWS = 12, PLOT_COLUMNS_MIN = 20, PLOT_COLUMNS_MAX = 72, LABEL_COLUMNS = 11 };
 
 /* ---- The table ---- */
 
@@ -15,11 +16,7 @@ static void add_point(struct weft_text *text, const struct weft_cli_pareto_point
   weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ", weft_cli_amount(point->memory).text,
                  weft_cli_amount(point->value).text, 100 * point->bubble_ratio,
                  weft_cli_amount(point->bound).text);
-  if (point->optimal) {
-    weft_text_addf(text, "%8s", "optimal");
-  } else {
-    weft_text_addf(text, "%6.2f %%", 100 * point->gap);
-  }
+  weft_cli_gap_add_cell(text, point->optimal, point->gap);
   weft_text_addf(text, "  %2" PRIu32 "  %-4s  %s\n", point->v,
                  point->v > 1 && point->placement != WEFT_PLACEMENT_INFERRED
                      ? weft_placement_name(point->placement)
@@ -29,13 +26,7 @@ static void add_point(struct weft_text *text, const struct weft_cli_pareto_point
 
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   const struct weft_search_request *request = pareto->request;
-  const char *unit = request->costs->unit;
-  weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s%s; ", request->ranks,
-                 weft_cli_plural(request->ranks), request->microbatches,
-                 request->microbatches == 1 ? "" : "es", unit[0] != '\0' ? "; times in " : "",
-                 unit);
-  weft_cli_scope_add(text, request->costs, request->ranks, request->graph);
-  weft_text_add(text, "\n\n");
+  weft_cli_heading_add(text, request->ranks, request->microbatches, request->costs, request->graph);
   weft_text_addf(text, "%10s  %10s  %8s  %10s  %8s  %2s  %-4s  %s\n", "memory",
                  weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
                  "schedule");
@@ -96,9 +87,9 @@ static void add_plot(struct weft_text *text, const struct weft_cli_pareto *paret
   const int room =
       columns > 0 && columns < 100000 ? (int)columns - LABEL_COLUMNS : PLOT_COLUMNS_MAX;
   const struct plot plot = {.pareto = pareto,
-                            .columns = room > PLOT_COLUMNS_MAX ? PLOT_COLUMNS_MAX
-                                       : room < 20             ? 20
-                                                               : room,
+                            .columns = room > PLOT_COLUMNS_MAX   ? PLOT_COLUMNS_MAX
+                                       : room < PLOT_COLUMNS_MIN ? PLOT_COLUMNS_MIN
+                                                                 : room,
                             .left = first->memory,
                             .right = last->memory,
                             .low = last->value,
@@ -133,7 +124,46 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
   if (need->enough > need->least) {
     weft_text_addf(text, ", and %s is enough", weft_cli_amount(need->enough).text);
   }
-  weft_text_addf(text, "; %" PRIu64 " order%s evaluated%s\n", pareto->evaluated,
-                 weft_cli_plural(pareto->evaluated),
+  weft_text_addf(text, "; %s evaluated%s\n", weft_cli_count(pareto->evaluated, "order").text,
                  pareto->stopped ? "; stopped: more time may find better ones" : "");
+}
+
+/* ---- JSON ---- */
+
+static void add_json_point(struct weft_json *json, const struct weft_cli_pareto_point *point) {
+  weft_json_open(json, NULL, '{');
+  weft_json_exact(json, "memory", point->memory);
+  weft_json_exact(json, "memory_limit", point->limit);
+  weft_json_exact(json, "makespan", point->makespan);
+  weft_json_exact(json, "span", point->span);
+  weft_json_exact(json, "bubble_ratio", point->bubble_ratio);
+  weft_json_exact(json, "bound", point->bound);
+  weft_json_exact(json, "gap", point->gap);
+  weft_json_boolean(json, "optimal", point->optimal);
+  weft_json_string(json, "schedule", point->schedule);
+  weft_json_string(json, "placement", weft_placement_name(point->placement));
+  weft_json_number(json, "v", point->v);
+  weft_json_close(json, '}');
+}
+
+void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto) {
+  struct weft_json json = weft_json_begin(text, "weft-pareto/1");
+  const struct weft_search_request *request = pareto->request;
+  const struct weft_costs *costs = request->costs;
+  weft_json_string(&json, "unit", costs->unit);
+  weft_json_string(&json, "costs_of", weft_cli_scope_name(costs));
+  weft_json_number(&json, "ranks", request->ranks);
+  weft_json_number(&json, "microbatches", request->microbatches);
+  weft_json_string(&json, "objective", weft_objective_name(request->objective));
+  weft_json_exact(&json, "least_memory", pareto->need.enough); /* an order needs no more */
+  weft_json_exact(&json, "memory_bound", pareto->need.least);
+  weft_json_number(&json, "seed", request->seed);
+  weft_json_number(&json, "evaluated", pareto->evaluated);
+  weft_json_boolean(&json, "stopped", pareto->stopped);
+  weft_json_open(&json, "points", '[');
+  for (uint32_t k = 0; k < pareto->count; k++) {
+    add_json_point(&json, &pareto->points[k]);
+  }
+  weft_json_close(&json, ']');
+  weft_json_end(&json);
 }

@@ -1,11 +1,13 @@
-/* The candidates of a choice as a table, and their times as bars of characters. */
+/* The candidates of a choice as a table with bars of characters, and as "weft-choice/1". */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/cmd/choice_command.h"
+#include <weft/support.h>
+
+#include "cli/cmd/plan_command.h"
 #include "cli/io/text_columns.h"
 
 enum { ROWS_MAX = 10, CUT_SIZE = 40, LABEL_COLUMNS = 24, BAR_MAX = 60 };
@@ -71,11 +73,7 @@ static void add_row(struct weft_text *text, const struct weft_choice_candidate *
   }
   weft_text_addf(text, "%10s  %10s  ", weft_cli_amount(candidate->value).text, bound.text);
   const double gap = weft_cli_gap(candidate->value, candidate->bound);
-  if (gap < 1e-8) {
-    weft_text_addf(text, "%8s", "optimal");
-  } else {
-    weft_text_addf(text, "%6.2f %%", 100 * gap);
-  }
+  weft_cli_gap_add_cell(text, gap < 1e-8, gap);
   weft_text_addf(text, "  %10s  %-21s  %s\n", weft_cli_amount(candidate->answer->peak_memory).text,
                  candidate->answer->schedule, cut_of(cut, sizeof cut, candidate->answer));
 }
@@ -84,10 +82,10 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;
   const char *unit = search->costs->unit;
-  weft_text_addf(
-      text, "%" PRIu32 " rank%s, a global batch of %" PRIu64 ", microbatches of %g%s%s\n\n",
-      search->ranks, weft_cli_plural(search->ranks), report->request->global_batch,
-      fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit);
+  weft_text_addf(text, "%s, a global batch of %" PRIu64 ", microbatches of %g%s%s\n\n",
+                 weft_cli_count(search->ranks, "rank").text, report->request->global_batch,
+                 fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "",
+                 unit);
   weft_text_addf(text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v",
                  "", "m", "step", "bound", "gap", "memory", "schedule",
                  search->graph != NULL ? "ranks of stages" : "parts of stages");
@@ -155,22 +153,15 @@ static void add_bars(struct weft_text *text, const struct weft_choice *choice, u
 static void add_result(struct weft_text *text, const struct weft_cli_choice *report) {
   const struct weft_choice *choice = report->choice;
   const struct weft_choice_candidate *best = &choice->candidates[0];
-  const char *unit = report->request->search.costs->unit, *blank = unit[0] != '\0' ? " " : "";
-  weft_text_addf(text,
-                 "\nbest: %" PRIu32 " rank%s x %" PRIu32 " replica%s, v %" PRIu32 ", %" PRIu32
-                 " microbatch%s: %s%s%s; the bound of all candidates is %s%s%s: ",
-                 best->ranks, weft_cli_plural(best->ranks), best->replicas,
-                 weft_cli_plural(best->replicas), best->stages_per_rank, best->microbatches,
-                 best->microbatches == 1 ? "" : "es", weft_cli_amount(best->value).text, blank,
-                 unit, weft_cli_amount(choice->bound).text, blank, unit);
-  if (choice->optimal) {
-    weft_text_add(text, "optimal\n");
-  } else {
-    weft_text_addf(text, "at most %.2f %% above optimal\n",
-                   100 * weft_cli_gap(best->value, choice->bound));
-  }
-  weft_text_addf(text, "%" PRIu64 " order%s evaluated, seed %" PRIu64 "%s\n", choice->evaluated,
-                 weft_cli_plural(choice->evaluated), report->request->search.seed,
+  const char *unit = report->request->search.costs->unit;
+  weft_text_addf(
+      text, "\nbest: %s x %s, v %" PRIu32 ", %s: %s; the bound of all candidates is %s: ",
+      weft_cli_count(best->ranks, "rank").text, weft_cli_count(best->replicas, "replica").text,
+      best->stages_per_rank, weft_cli_count(best->microbatches, "microbatch").text,
+      weft_cli_amount_in(best->value, unit).text, weft_cli_amount_in(choice->bound, unit).text);
+  weft_cli_gap_add(text, choice->optimal, weft_cli_gap(best->value, choice->bound));
+  weft_text_addf(text, "\n%s evaluated, seed %" PRIu64 "%s\n",
+                 weft_cli_count(choice->evaluated, "order").text, report->request->search.seed,
                  choice->stopped ? "; stopped: more time may find a better one" : "");
 }
 
@@ -179,4 +170,59 @@ void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *c
   add_table(text, choice);
   add_bars(text, choice->choice, columns);
   add_result(text, choice);
+}
+
+/* ---- JSON ---- */
+
+static void add_answer(struct weft_json *json, const struct weft_search_answer *answer) {
+  weft_json_exact(json, "makespan", answer->makespan);
+  weft_json_exact(json, "span", answer->span);
+  weft_json_exact(json, "all_reduce", answer->all_reduce);
+  weft_json_exact(json, "bubble_ratio", answer->simulation->bubble_ratio);
+  weft_json_exact(json, "peak_memory", answer->peak_memory);
+  weft_json_string(json, "schedule", answer->schedule);
+  weft_cli_answer_add_stages(json, answer);
+}
+
+static void add_candidate(struct weft_json *json, const struct weft_choice_candidate *candidate) {
+  weft_json_open(json, NULL, '{');
+  weft_json_number(json, "ranks", candidate->ranks);
+  weft_json_number(json, "replicas", candidate->replicas);
+  weft_json_number(json, "v", candidate->stages_per_rank);
+  weft_json_string(json, "placement",
+                   candidate->answer != NULL ? weft_cli_answer_placement(candidate->answer)
+                                             : weft_placement_name(candidate->placement));
+  weft_json_number(json, "microbatches", candidate->microbatches);
+  weft_json_exact(json, "step", candidate->value);
+  weft_json_exact(json, "bound", candidate->bound);
+  if (candidate->answer != NULL) {
+    weft_json_exact(json, "gap", weft_cli_gap(candidate->value, candidate->bound));
+    add_answer(json, candidate->answer);
+  }
+  weft_json_close(json, '}');
+}
+
+void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *report) {
+  struct weft_json json = weft_json_begin(text, "weft-choice/1");
+  const struct weft_choice *choice = report->choice;
+  const struct weft_search_request *search = &report->request->search;
+  weft_json_string(&json, "unit", search->costs->unit);
+  weft_json_number(&json, "ranks", search->ranks);
+  weft_json_number(&json, "global_batch", report->request->global_batch);
+  weft_json_exact(&json, "microbatch_size", fmax(1, search->costs->microbatch_size));
+  weft_json_exact(&json, "memory_limit", search->memory_limit);
+  weft_json_string(&json, "objective", weft_objective_name(search->objective));
+  weft_json_exact(&json, "bound", choice->bound);
+  weft_json_exact(&json, "gap", weft_cli_gap(choice->candidates[0].value, choice->bound));
+  weft_json_boolean(&json, "optimal", choice->optimal);
+  weft_json_boolean(&json, "stopped", choice->stopped);
+  weft_json_number(&json, "evaluated", choice->evaluated);
+  weft_json_number(&json, "seed", search->seed);
+  weft_json_open(&json, "candidates", '[');
+  for (uint32_t k = 0; k < choice->count; k++) {
+    add_candidate(&json, &choice->candidates[k]);
+  }
+  weft_json_close(&json, ']');
+  weft_costs_print(choice->candidates[0].answer->costs, &json, "costs");
+  weft_json_end(&json);
 }
