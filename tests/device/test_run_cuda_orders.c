@@ -14,6 +14,7 @@
 
 #include "fake_cuda.h"
 #include "support_cuda_seeds.h"
+#include "support_seeds.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define SEEDS 100
@@ -29,8 +30,7 @@
 enum { COMPUTED_EAGERLY = 10, COMPUTED_AS_GRAPHS = 15 };
 
 static void every_schedule_in_many_orders(void **state) {
-  const char *text = getenv("WEFT_TEST_SEEDS");
-  const uint32_t count = text != NULL ? (uint32_t)atoi(text) : SEEDS;
+  const uint32_t count = test_seeds(SEEDS);
   uint64_t seeds = 0;
   uint32_t schedules = 0;
   (void)state;

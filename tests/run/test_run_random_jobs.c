@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "support_seeds.h"
 #include "support_thread_job.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -73,8 +74,8 @@ static bool run_job(uint64_t seed) {
 
 static void no_job_hangs(void **state) {
   (void)state;
-  const char *chosen = getenv("WEFT_SEED"), *text = getenv("WEFT_TEST_SEEDS");
-  const uint32_t count = text != NULL ? (uint32_t)strtoul(text, NULL, 10) : JOBS;
+  const char *chosen = getenv("WEFT_SEED");
+  const uint32_t count = test_seeds(JOBS);
   uint32_t jobs = 0;
   (void)signal(SIGALRM, job_hangs);
   if (chosen != NULL) {
