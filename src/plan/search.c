@@ -449,7 +449,8 @@ static void time_answer(struct search *search, const struct attempt *attempt) {
   if (attempt_init(&small, &layout, search->allocator, search->request, NULL, NULL) != WEFT_OK) {
     return;
   }
-  enum weft_status status = weft_construct_serial(&small.incumbent, NULL);
+  enum weft_status status = WEFT_OK;
+  weft_construct_serial(&small.incumbent);
   for (unsigned n = 0; n < TIMES && status == WEFT_OK && value_of(&small) < INFINITY; n++) {
     double seconds = INFINITY;
     status = answer_small(search, &small, &seconds);

@@ -60,7 +60,6 @@ void weft_search_control_set_reserve(struct weft_search_control *control, double
 }
 
 void weft_search_control_note_order(struct weft_search_control *control) {
-  assert(control != NULL);
   if (control != NULL && control->first_order == 0) {
     control->first_order = seconds() - control->started;
   }

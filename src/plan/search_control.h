@@ -45,7 +45,7 @@ void weft_search_control_set_reserve(struct weft_search_control *control, double
 /* Whether the time limit leaves so many seconds. */
 bool weft_search_control_has_time(const struct weft_search_control *control, double needed);
 
-/* Notes when the first order was there. */
+/* Notes when the first order was there. NULL: nothing. */
 void weft_search_control_note_order(struct weft_search_control *control);
 
 /* Takes the work of a step from the budget. False: it does not fit, so the search ends here. A step

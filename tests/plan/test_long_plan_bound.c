@@ -31,11 +31,12 @@ static struct weft_shape draw_shape(struct weft_random *random) {
   return shape;
 }
 
-static void expect_bounds(const struct weft_chain *problem, uint64_t seed) {
+static void expect_bounds(struct weft_chain *problem, uint64_t seed) {
   for (unsigned objective = 0; objective < 2; objective++) {
     const int64_t best = exhaustive_best(problem, objective, MOST);
-    const int64_t bound = weft_chain_bound(problem, objective);
-    const int64_t sharp = weft_chain_sharpen(problem, objective, bound, best + best / 4, STATES);
+    problem->objective = objective;
+    const int64_t bound = weft_chain_bound(problem);
+    const int64_t sharp = weft_chain_sharpen(problem, bound, best + best / 4, STATES);
     if (best <= 0 || bound > best || sharp > best || sharp < bound) {
       fail_msg("seed %d, objective %u: best %ld, bound %ld, sharpened %ld", (int)seed, objective,
                (long)best, (long)bound, (long)sharp);

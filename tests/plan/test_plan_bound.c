@@ -148,11 +148,12 @@ static void no_order_beats_a_bound(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
-    const struct weft_chain *problem = &planning.problem;
+    struct weft_chain *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
-      const int64_t bound = weft_chain_bound(problem, objective);
-      const int64_t sharp = weft_chain_sharpen(problem, objective, bound, best + best / 4, STATES);
+      problem->objective = objective;
+      const int64_t bound = weft_chain_bound(problem);
+      const int64_t sharp = weft_chain_sharpen(problem, bound, best + best / 4, STATES);
       assert_true(best > 0);
       assert_in_range(bound, 1, best);
       assert_in_range(sharp, bound, best);
@@ -160,7 +161,7 @@ static void no_order_beats_a_bound(void **state) {
       closed += bound == best;
       exact += sharp == best;
       if (sharp == best) {
-        assert_int_equal(weft_chain_sharpen(problem, objective, bound, best, STATES), best);
+        assert_int_equal(weft_chain_sharpen(problem, bound, best, STATES), best);
       }
     }
     planning_finish(&planning);
@@ -209,15 +210,16 @@ static void gradients_raise_bounds(void **state) {
     struct weft_chain *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
-      const int64_t bound = weft_chain_bound(problem, objective);
+      problem->objective = objective;
+      const int64_t bound = weft_chain_bound(problem);
       assert_in_range(bound, 1, best);
-      assert_in_range(weft_chain_sharpen(problem, objective, bound, best + 1, STATES), bound, best);
+      assert_in_range(weft_chain_sharpen(problem, bound, best + 1, STATES), bound, best);
       struct weft_chain_stage before[4];
       memcpy(before, problem->stages, sizeof before);
       for (uint32_t s = 0; s < 4; s++) {
         problem->stages[s].gradients = 0;
       }
-      raised += weft_chain_bound(problem, objective) < bound;
+      raised += weft_chain_bound(problem) < bound;
       memcpy(problem->stages, before, sizeof before);
     }
     planning_finish(&planning);
@@ -237,10 +239,10 @@ static void problems_without_orders_have_bounds(void **state) {
     for (uint32_t r = 0; r < shape.ranks; r++) {
       problem->limit[r] = (int64_t)weft_random_below(&random, 3) - 1;
     }
-    const int64_t bound = weft_chain_bound(problem, WEFT_OBJECTIVE_SPAN);
+    problem->objective = WEFT_OBJECTIVE_SPAN;
+    const int64_t bound = weft_chain_bound(problem);
     assert_true(bound > 0);
-    assert_true(weft_chain_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, STATES) >=
-                bound);
+    assert_true(weft_chain_sharpen(problem, bound, 2 * bound, STATES) >= bound);
     planning_finish(&planning);
   }
 }
@@ -257,16 +259,17 @@ static void bounds_do_with_little_memory(void **state) {
   draw_limit(&planning, &random);
   test_memory_init(&memory);
   struct weft_chain problem = planning.problem;
-  const int64_t bound = weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN);
+  problem.objective = WEFT_OBJECTIVE_SPAN;
+  const int64_t bound = weft_chain_bound(&problem);
   const int64_t best = exhaustive_best(&problem, WEFT_OBJECTIVE_SPAN, MOST);
   assert_true(bound < best);
   problem.allocator = &memory.allocator;
   int64_t sharp = bound;
   for (memory.fail_at = 1; sharp < best; memory.fail_at++) {
     memory.calls = 0;
-    assert_in_range(weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN), 0, bound);
+    assert_in_range(weft_chain_bound(&problem), 0, bound);
     memory.calls = 0;
-    sharp = weft_chain_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, STATES);
+    sharp = weft_chain_sharpen(&problem, bound, best, STATES);
     assert_in_range(sharp, bound, best);
     assert_int_equal(memory.blocks, 0);
   }
@@ -326,8 +329,7 @@ static void cases_lie_between_the_bounds(void **state) {
     const struct planner_case *one = &cases.list[n];
     struct weft_chain problem;
     planner_case_problem(one, &problem);
-    const double bound =
-        (double)weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN) / problem.ticks_per_unit;
+    const double bound = (double)weft_chain_bound(&problem) / problem.ticks_per_unit;
     assert_true(fabs(published_bound(one) / one->bound_span - 1) < 1e-8);
     assert_true(bound > one->bound_span * (1 - 1e-8));
     assert_true(bound < one->peer_span * (1 + 1e-8));
@@ -350,10 +352,9 @@ static void some_cases_are_proved_optimal(void **state) {
     assert_true(one->bound_span < one->peer_span * 0.999);
     struct weft_chain problem;
     planner_case_problem(one, &problem);
-    const int64_t bound = weft_chain_bound(&problem, WEFT_OBJECTIVE_SPAN);
-    const int64_t sharp =
-        weft_chain_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound,
-                           (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
+    const int64_t bound = weft_chain_bound(&problem);
+    const int64_t sharp = weft_chain_sharpen(
+        &problem, bound, (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
     assert_true(fabs((double)sharp / problem.ticks_per_unit / one->peer_span - 1) < 1e-6);
     weft_chain_finish(&problem);
   }

@@ -24,13 +24,12 @@ static int64_t work_of(const struct weft_chain *problem, uint32_t stage) {
 }
 
 /* Stage and rank are the same here. */
-static bool is_refuted(const struct weft_paths *paths, enum weft_objective objective,
-                       int64_t target) {
+static bool is_refuted(const struct weft_paths *paths, int64_t target) {
   const struct weft_chain *problem = paths->problem;
   int64_t arrives = 0; /* of the first gradient, after the start of the rank's first F */
   for (uint32_t s = problem->stage_count; s-- > 0;) {
     const int64_t f = problem->stages[s].time[WEFT_KIND_F];
-    const int64_t opening = objective == WEFT_OBJECTIVE_MAKESPAN ? paths->forward[s] : 0;
+    const int64_t opening = problem->objective == WEFT_OBJECTIVE_MAKESPAN ? paths->forward[s] : 0;
     const int64_t idle = target - opening - work_of(problem, s);
     const int64_t short_of = arrives - f - idle; /* after the first F */
     const int64_t count = 1 + (short_of <= 0 ? 0 : f > 0 ? (short_of + f - 1) / f : INT32_MAX);
@@ -45,23 +44,22 @@ static bool is_refuted(const struct weft_paths *paths, enum weft_objective objec
   return false;
 }
 
-int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective objective,
-                           int64_t bound) {
+int64_t weft_bound_cascade(const struct weft_paths *paths, int64_t bound) {
   assert(paths->forward != NULL && bound >= 0);
   const struct weft_chain *problem = paths->problem;
-  if (problem->stages_per_rank != 1 || !is_refuted(paths, objective, bound)) {
+  if (problem->stages_per_rank != 1 || !is_refuted(paths, bound)) {
     return bound;
   }
   int64_t low = bound, high = bound; /* low is refuted */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     high = weft_max(high, weft_paths_trip(paths, s, s) + paths->forward[s] + work_of(problem, s));
   }
-  if (is_refuted(paths, objective, high)) { /* not even one microbatch fits */
+  if (is_refuted(paths, high)) { /* not even one microbatch fits */
     return bound;
   }
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    if (is_refuted(paths, objective, middle)) {
+    if (is_refuted(paths, middle)) {
       low = middle;
     } else {
       high = middle;

@@ -267,12 +267,11 @@ static bool narrow(struct weft_windows *windows, uint32_t rank) {
   return true;
 }
 
-static void open_windows(struct weft_windows *windows, enum weft_objective objective,
-                         int64_t target) {
+static void open_windows(struct weft_windows *windows, int64_t target) {
   const struct weft_chain *problem = windows->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t start = windows->paths->forward[r];
-    windows->end[r] = target + (objective == WEFT_OBJECTIVE_SPAN ? start : 0);
+    windows->end[r] = target + (problem->objective == WEFT_OBJECTIVE_SPAN ? start : 0);
     windows->changed[r] = true;
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -290,11 +289,10 @@ static void open_windows(struct weft_windows *windows, enum weft_objective objec
 }
 
 /* Sweeps the ranks in both directions as long as windows change. */
-bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
-                         int64_t target) {
+bool weft_windows_refute(struct weft_windows *windows, int64_t target) {
   assert(windows->stages != NULL);
   const uint32_t count = windows->problem->rank_count;
-  open_windows(windows, objective, target);
+  open_windows(windows, target);
   bool changed = true;
   while (changed) {
     changed = false;
@@ -319,11 +317,10 @@ bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objec
 #define CLOSE 0.005
 
 /* With half of the work that is left. */
-static bool refute_in_part(struct weft_windows *windows, enum weft_objective objective,
-                           int64_t target) {
+static bool refute_in_part(struct weft_windows *windows, int64_t target) {
   const uint64_t rest = windows->work_left / 2;
   windows->work_left -= rest;
-  const bool refuted = weft_windows_refute(windows, objective, target);
+  const bool refuted = weft_windows_refute(windows, target);
   windows->work_left += rest;
   return refuted;
 }
@@ -334,8 +331,7 @@ enum { WORK_MIN = 1000, FIRST_STEP = 8 };
  * percent. Smaller ones take less work, so it starts near the bound, with the bound itself: if
  * that is not refuted, nothing is. The value, which would be optimal, comes first when it is
  * close, and after two targets in a row that have been refuted. */
-static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective objective,
-                            int64_t bound, int64_t value) {
+static int64_t sharpen_with(struct weft_windows *windows, int64_t bound, int64_t value) {
   const int64_t enough = bound / 100000000;
   int64_t below = bound; /* nothing is smaller */
   int64_t above = value; /* not refuted from here on */
@@ -344,7 +340,7 @@ static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective ob
   while (windows->work_left > WORK_MIN) {
     const bool last = refuted >= 2 && above == value;
     target = last ? value - 1 : target;
-    if (refute_in_part(windows, objective, target)) {
+    if (refute_in_part(windows, target)) {
       below = target + 1;
       refuted++;
     } else {
@@ -360,8 +356,8 @@ static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective ob
 }
 
 /* Tables without W first, which are small and often prove as much. */
-int64_t weft_chain_sharpen(const struct weft_chain *problem, enum weft_objective objective,
-                           int64_t bound, int64_t value, uint64_t *work) {
+int64_t weft_chain_sharpen(const struct weft_chain *problem, int64_t bound, int64_t value,
+                           uint64_t *work) {
   static const enum weft_line_detail details[] = {WEFT_LINE_FLOW, WEFT_LINE_WEIGHTS};
   assert(problem != NULL && bound >= 0 && work != NULL);
   struct weft_paths paths;
@@ -373,7 +369,7 @@ int64_t weft_chain_sharpen(const struct weft_chain *problem, enum weft_objective
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(details) && bound < value; n++) {
     struct weft_windows windows;
     if (weft_windows_init(&windows, &paths, details[n], part)) {
-      bound = sharpen_with(&windows, objective, bound, value);
+      bound = sharpen_with(&windows, bound, value);
       *work += part - windows.work_left;
     }
     weft_windows_finish(&windows);

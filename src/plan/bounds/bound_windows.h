@@ -35,8 +35,7 @@ void weft_windows_finish(struct weft_windows *windows);
 
 /* True when no order has an objective of `target` or less. Else the windows are as narrow as
  * propagation makes them within the work. */
-bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
-                         int64_t target);
+bool weft_windows_refute(struct weft_windows *windows, int64_t target);
 
 /* Fills the table of a rank from its windows. False when it has no feasible path. */
 bool weft_windows_fill(struct weft_windows *windows, uint32_t rank);

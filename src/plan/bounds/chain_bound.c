@@ -372,15 +372,15 @@ static int64_t through(const struct view *view, int64_t closing, bool own) {
   return weft_max(weft_max(inner, least), own ? occupied(view) : 0);
 }
 
-static int64_t bound_of(const struct view *view, enum weft_objective objective) {
-  if (objective == WEFT_OBJECTIVE_MAKESPAN) {
+static int64_t bound_of(const struct view *view) {
+  if (view->paths->problem->objective == WEFT_OBJECTIVE_MAKESPAN) {
     return view->opening + through(view, view->closing, true);
   }
   const int64_t w = weft_paths_weight(view->paths->problem, view->first);
   return weft_max(through(view, w, true), through(view, view->around, false));
 }
 
-static int64_t bound_with(const struct weft_paths *paths, enum weft_objective objective) {
+static int64_t bound_with(const struct weft_paths *paths) {
   const struct weft_chain *problem = paths->problem;
   int64_t bound = 0;
   int64_t closing = 0; /* the latest end of a W before, less backward[] */
@@ -395,18 +395,18 @@ static int64_t bound_with(const struct weft_paths *paths, enum weft_objective ob
     view.opening = out;
     view.closing = back + closing;
     view.around = out + back + around;
-    bound = weft_max(bound, bound_of(&view, objective));
+    bound = weft_max(bound, bound_of(&view));
   }
   return bound;
 }
 
-int64_t weft_chain_bound(const struct weft_chain *problem, enum weft_objective objective) {
+int64_t weft_chain_bound(const struct weft_chain *problem) {
   assert(problem != NULL);
   struct weft_paths paths;
   if (!weft_paths_init(&paths, problem)) {
     return 0;
   }
-  const int64_t bound = weft_bound_cascade(&paths, objective, bound_with(&paths, objective));
+  const int64_t bound = weft_bound_cascade(&paths, bound_with(&paths));
   weft_paths_finish(&paths);
   return bound;
 }

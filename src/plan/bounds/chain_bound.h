@@ -26,7 +26,6 @@ int64_t weft_paths_after(const struct weft_chain *problem, uint32_t stage);
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);
 
 /* At least `bound`: considers what a rank can do before its first backward (bound_cascade.c). */
-int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective objective,
-                           int64_t bound);
+int64_t weft_bound_cascade(const struct weft_paths *paths, int64_t bound);
 
 #endif

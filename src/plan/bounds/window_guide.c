@@ -32,7 +32,7 @@ void weft_guide_finish(struct weft_guide *guide) {
 enum weft_guide_result weft_guide_aim(struct weft_guide *guide, int64_t target) {
   assert(guide->problem != NULL && guide->kept != NULL);
   struct weft_windows *windows = &guide->windows;
-  if (weft_windows_refute(windows, guide->problem->objective, target)) {
+  if (weft_windows_refute(windows, target)) {
     return WEFT_GUIDE_REFUTED;
   }
   for (uint32_t r = 0; r < guide->problem->rank_count && windows->work_left > 0; r++) {

@@ -26,8 +26,7 @@ enum weft_status weft_chain_incumbent_init(struct weft_chain_incumbent *incumben
                                            const struct weft_chain *problem,
                                            struct weft_error *error) {
   assert(problem != NULL);
-  return weft_chain_incumbent_init_bound(incumbent, problem,
-                                         weft_chain_bound(problem, problem->objective), error);
+  return weft_chain_incumbent_init_bound(incumbent, problem, weft_chain_bound(problem), error);
 }
 
 void weft_chain_incumbent_finish(struct weft_chain_incumbent *incumbent) {
@@ -68,12 +67,4 @@ int64_t weft_chain_incumbent_offer(struct weft_chain_incumbent *incumbent,
   }
   weft_chain_incumbent_replace(incumbent, order, value, span_sum, name);
   return value;
-}
-
-void weft_chain_incumbent_take(struct weft_chain_incumbent *incumbent,
-                               const struct weft_chain_incumbent *from) {
-  assert(incumbent->problem == from->problem);
-  if (weft_chain_incumbent_is_beaten(incumbent, from->value, from->span_sum)) {
-    weft_chain_incumbent_replace(incumbent, &from->best, from->value, from->span_sum, from->name);
-  }
 }

@@ -53,10 +53,6 @@ void weft_chain_incumbent_replace(struct weft_chain_incumbent *incumbent,
 int64_t weft_chain_incumbent_offer(struct weft_chain_incumbent *incumbent,
                                    const struct weft_chain_order *order, const char *name);
 
-/* Copies the best order of another incumbent of the same problem, if it is better. */
-void weft_chain_incumbent_take(struct weft_chain_incumbent *incumbent,
-                               const struct weft_chain_incumbent *from);
-
 static inline bool weft_chain_incumbent_is_optimal(const struct weft_chain_incumbent *incumbent) {
   return incumbent->value <= incumbent->bound;
 }
@@ -78,14 +74,12 @@ enum weft_status weft_construct_named(struct weft_chain_incumbent *incumbent,
                                       struct weft_error *error);
 
 /* One microbatch after the other: fits whenever any order does. */
-enum weft_status weft_construct_serial(struct weft_chain_incumbent *incumbent,
-                                       struct weft_error *error);
+void weft_construct_serial(struct weft_chain_incumbent *incumbent);
 
 /* As many microbatches in flight as the memory allows, by a plain recipe: 1F1B with one stage per
  * rank, else one group of microbatches after the other. Only for so many ops that any other order
  * takes long. */
-enum weft_status weft_construct_limited(struct weft_chain_incumbent *incumbent,
-                                        struct weft_error *error);
+void weft_construct_limited(struct weft_chain_incumbent *incumbent);
 
 /* V placement from building blocks, for any memory; nothing on other placements. */
 enum weft_status weft_construct_v_blocks(struct weft_chain_incumbent *incumbent,

@@ -40,8 +40,8 @@ enum weft_status weft_construct_first(struct weft_chain_incumbent *incumbent,
     WEFT_TRY(construct_unmixed(incumbent, WEFT_BACKWARD_SPLIT, error));
     return construct_unmixed(incumbent, WEFT_BACKWARD_WHOLE, error);
   }
-  WEFT_TRY(weft_construct_serial(incumbent, error));
-  WEFT_TRY(weft_construct_limited(incumbent, error));
+  weft_construct_serial(incumbent);
+  weft_construct_limited(incumbent);
   weft_search_control_note_order(incumbent->problem->control);
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
     if (!weft_chain_incumbent_is_done(incumbent)) {

@@ -101,16 +101,13 @@ static bool write_all_groups(const struct weft_chain *problem, struct weft_chain
   return most > 0;
 }
 
-enum weft_status weft_construct_limited(struct weft_chain_incumbent *incumbent,
-                                        struct weft_error *error) {
+void weft_construct_limited(struct weft_chain_incumbent *incumbent) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_chain *problem = incumbent->problem;
   const char *name = NULL;
-  (void)error;
   if (weft_chain_op_count(problem) >= OPS_MIN &&
       (problem->stages_per_rank == 1 ? write_all_1f1b(problem, &incumbent->draft, &name)
                                      : write_all_groups(problem, &incumbent->draft))) {
     (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, name);
   }
-  return WEFT_OK;
 }

@@ -374,7 +374,6 @@ int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
         weft_search_control_poll(scheduler->problem->control)) {
       return WEFT_NEVER;
     }
-    scheduler->decisions++;
     const int64_t now = scheduler->when[scheduler->heap[0]];
     const uint32_t rank = take_first(scheduler);
     struct decision decision = begin_decision(scheduler, rank, now);

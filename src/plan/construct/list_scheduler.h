@@ -38,8 +38,7 @@ struct weft_list_scheduler {
   uint32_t *heap_at;      /* [rank] index in the heap; UINT32_MAX: not in it */
   const uint32_t *turned; /* forwards started at the last stage */
   uint32_t heap_size;
-  uint64_t decisions; /* of all runs */
-  bool is_patient;    /* set by the caller: a run ends even if the search is cancelled */
+  bool is_patient; /* set by the caller: a run ends even if the search is cancelled */
 };
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,

@@ -238,8 +238,7 @@ enum weft_status weft_longest_chain_improve(struct weft_longest_chain *chain, in
   if (!chain->has_all) {
     if (weft_search_control_spend(control, (double)task->work)) {
       uint64_t states = task->work / WEFT_STATE_WORK;
-      incumbent->bound = weft_chain_sharpen(&chain->problem, chain->problem.objective,
-                                            incumbent->bound, value, &states);
+      incumbent->bound = weft_chain_sharpen(&chain->problem, incumbent->bound, value, &states);
     }
     return WEFT_OK;
   }

@@ -149,8 +149,8 @@ static void anneal_small(struct scaled *scaled, uint64_t work) {
 static bool search_small(struct scaled *scaled, uint64_t work) {
   struct weft_chain_incumbent *found = &scaled->found;
   struct weft_error error;
-  if (weft_construct_serial(found, &error) != WEFT_OK || found->value == WEFT_NEVER ||
-      weft_construct_chain_greedy(found, &error) != WEFT_OK) {
+  weft_construct_serial(found);
+  if (found->value == WEFT_NEVER || weft_construct_chain_greedy(found, &error) != WEFT_OK) {
     return false;
   }
   uint64_t done = weft_construct_beam(found, work / 4);

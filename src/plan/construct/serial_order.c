@@ -41,13 +41,11 @@ static void write_sequence(const struct weft_chain *problem, uint32_t held, uint
   assert(n == problem->length);
 }
 
-enum weft_status weft_construct_serial(struct weft_chain_incumbent *incumbent,
-                                       struct weft_error *error) {
+void weft_construct_serial(struct weft_chain_incumbent *incumbent) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_chain *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;
   uint32_t rank;
-  (void)error;
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     uint32_t held = 0;
@@ -57,5 +55,4 @@ enum weft_status weft_construct_serial(struct weft_chain_incumbent *incumbent,
     write_sequence(problem, held, weft_chain_order_sequence(problem, &incumbent->draft, r));
   }
   (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
-  return WEFT_OK;
 }

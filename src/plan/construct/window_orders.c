@@ -293,7 +293,7 @@ static void try_targets(struct builder *builder, struct weft_chain_incumbent *in
     if (target >= incumbent->value) {
       return;
     }
-    if (weft_windows_refute(&builder->windows, incumbent->problem->objective, target)) {
+    if (weft_windows_refute(&builder->windows, target)) {
       incumbent->bound = weft_max(incumbent->bound, target + 1);
     } else if (builder->windows.work_left == 0) {
       return;
@@ -309,8 +309,7 @@ static uint64_t sharpen(struct weft_chain_incumbent *incumbent, uint64_t work) {
     return 0;
   }
   const int64_t value = incumbent->value == WEFT_NEVER ? 2 * incumbent->bound : incumbent->value;
-  incumbent->bound = weft_chain_sharpen(incumbent->problem, incumbent->problem->objective,
-                                        incumbent->bound, value, &work);
+  incumbent->bound = weft_chain_sharpen(incumbent->problem, incumbent->bound, value, &work);
   return work;
 }
 

@@ -259,8 +259,7 @@ static void sharpen(struct pool *pool) {
   struct weft_chain_incumbent *chain = pool->chain;
   if (begin_step(pool, share)) {
     uint64_t states = work_of(pool, share) / WEFT_STATE_WORK;
-    chain->bound = weft_chain_sharpen(chain->problem, chain->problem->objective, chain->bound,
-                                      chain->value, &states);
+    chain->bound = weft_chain_sharpen(chain->problem, chain->bound, chain->value, &states);
     pool->incumbent->bound = chain->bound;
     end_step(pool, share, states * WEFT_STATE_WORK);
   }

@@ -35,10 +35,9 @@ static enum weft_status rate(const struct partition_search *search, const uint32
     uint32_t rank;
     const uint32_t stages = weft_chain_serial_stages(&problem, &rank);
     const int64_t excess = weft_chain_serial_peak(&problem, rank, stages) - problem.limit[rank];
-    *score = excess > 0
-                 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
-                 : (double)weft_chain_bound(&problem, problem.objective) / problem.ticks_per_unit +
-                       weft_all_reduce_of(search->request, search->shape, costs);
+    *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
+                        : (double)weft_chain_bound(&problem) / problem.ticks_per_unit +
+                              weft_all_reduce_of(search->request, search->shape, costs);
     weft_chain_finish(&problem);
   }
   weft_costs_destroy(costs);

@@ -222,13 +222,13 @@ int64_t weft_chain_times_summarise(struct weft_chain_times *evaluation);
 /* ---- Lower bounds: bounds/ ---- */
 
 /* No order within the memory limit has a smaller objective. */
-int64_t weft_chain_bound(const struct weft_chain *problem, enum weft_objective objective);
+int64_t weft_chain_bound(const struct weft_chain *problem);
 
 /* A larger bound where one can be proved: at least `bound`, at most `value`, the objective of a
  * known order; tries to prove `value` first. Visits about *work states at most, and sets it to as
  * many as it has visited. */
-int64_t weft_chain_sharpen(const struct weft_chain *problem, enum weft_objective objective,
-                           int64_t bound, int64_t value, uint64_t *work);
+int64_t weft_chain_sharpen(const struct weft_chain *problem, int64_t bound, int64_t value,
+                           uint64_t *work);
 
 /* Nanoseconds of a typical core per state that it visits. */
 enum { WEFT_STATE_WORK = 50 };
