@@ -216,7 +216,9 @@ int main(int argc, char **argv) {
   const bool is_job = weft_launch_info().launcher != NULL;
   struct weft_comm_options options = weft_comm_options_default();
   options.rank_count = is_job ? 0 : RANKS;
-  if (weft_comm_open(NULL, is_job ? "mpi" : "threads", &options, &comm, &error) == WEFT_OK)
-    weft_comm_run(comm, rank_main, &job, &error);
+  weft_launch_startup_begin(NULL, 0);
+  weft_comm_open(NULL, is_job ? "mpi" : "threads", &options, &comm, &error);
+  weft_launch_startup_end();
+  if (comm != NULL) weft_comm_run(comm, rank_main, &job, &error);
   return weft_launch_end(comm, &error);
 }

@@ -1,14 +1,17 @@
 /* Weft launch: supervision of a job of processes, for any MPI trainer.
  *
  * When a process of an MPI job dies, the launcher (mpirun, srun) ends all others within
- * milliseconds, and nobody can report why. With two calls a program gets a supervisor
- * process around each rank, one report per failed job, and exit status 75:
+ * milliseconds, and nobody can report why. With two calls, and two around the start of MPI, a
+ * program gets a supervisor process around each rank, one report per failed job, and exit status 75:
  *
  *     int main(void) {
  *       struct weft_error error = {.status = WEFT_OK};
  *       struct weft_comm *comm = NULL;
  *       weft_launch_begin("trainer");           // first: forks where a launcher started us
- *       ...                                     // open the world, train
+ *       weft_launch_startup_begin(NULL, 0);     // the start of MPI has a limit;
+ *       weft_comm_open(NULL, "mpi", NULL, &comm, &error);
+ *       weft_launch_startup_end();              // who exits from here on has died
+ *       ...                                     // train
  *       return weft_launch_end(comm, &error);   // last: reports, ends the job
  *     }
  *

@@ -127,6 +127,23 @@ END
   done
 }
 
+@test "a rank of the other examples that calls exit() is reported likewise" {
+  local name cflags libs
+  read -ra cflags < <(PKG_CONFIG_PATH=$pc pkg-config --cflags weft-run)
+  read -ra libs < <(PKG_CONFIG_PATH=$pc pkg-config --libs weft-run)
+  # The rank that says how the first step went.
+  printf '#include <stdlib.h>\nint printf(const char *text, ...) { exit(3); }\n' >exits.c
+  cc -shared -fPIC -fno-builtin exits.c -o exits.so
+  for name in replicas checkpoint; do
+    cc -std=c11 "${cflags[@]}" -o "$name" "$WEFT_SOURCE_DIR/examples/$name.c" "${libs[@]}"
+    for mpi in $mpis; do
+      status=0
+      launch "$mpi" env LD_PRELOAD="$PWD/exits.so" "./$name" 1 >out 2>err || status=$?
+      fails_once 75 "^$name: rank 2 \\(pid .*\\) exited with status 3, in the middle of the job\$"
+    done
+  done
+}
+
 @test "SIGTERM to one rank ends all, and is reported once" {
   for mpi in $mpis; do
     during terminate_a_rank
