@@ -31,9 +31,10 @@ foreach(header IN LISTS headers)
 endforeach()
 
 # A link that serves only as a check. Not under a sanitizer, whose own symbols
-# are left undefined, and not inside another project.
+# are left undefined, not inside another project, and not in a cross build, whose linker finds
+# libjansson below the shared libraries only where it is told.
 set(WEFT_CHECK_LAYERS OFF)
-if(PROJECT_IS_TOP_LEVEL AND NOT WEFT_SANITIZE)
+if(PROJECT_IS_TOP_LEVEL AND NOT WEFT_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   set(WEFT_CHECK_LAYERS ON)
 endif()
 

@@ -58,8 +58,23 @@ manual=(man/man1/weft.1 bash-completion/completions/weft zsh/site-functions/_wef
   [[ ${output//$'\n'/ } == *"$PWD/pc/libjansson.so,"*"cannot be linked for other:"*"PKG_CONFIG_LIBDIR"* ]]
 }
 
-@test "BUILD_TESTING=OFF leaves the tests out" {
+@test "jansson's header may be where only pkg-config says" {
+  mkdir pc
+  cp "$(pkg-config --variable=includedir jansson)"/jansson*.h pc
+  sed "s|^Cflags:.*|Cflags: -I$PWD/pc|" "$(pkg-config --variable=pcfiledir jansson)/jansson.pc" >pc/jansson.pc
+  PKG_CONFIG_LIBDIR=$PWD/pc cross -B "$PWD/b"
+  cmake --build b --target weft_spec weft_flight weft_run >/dev/null
+  ninja -C b -t deps >deps
+  has "$PWD/pc/jansson.h" deps
+  lacks ' /usr/include/jansson.h' deps
+}
+
+@test "BUILD_TESTING=OFF leaves the tests out, and so does a cross build that is not asked for them" {
   cross -DWEFT_TESTS=ON # as a folder has it that was configured before
+  ninja -C "$tree" -t targets all >targets.txt
+  has '^weft: ' targets.txt
+  lacks 'test_' targets.txt
+  cross -UBUILD_TESTING -UWEFT_TESTS
   ninja -C "$tree" -t targets all >targets.txt
   has '^weft: ' targets.txt
   lacks 'test_' targets.txt
@@ -67,7 +82,7 @@ manual=(man/man1/weft.1 bash-completion/completions/weft zsh/site-functions/_wef
 
 @test "a build without cmocka leaves the tests out, and says so" {
   mkdir root
-  cross -B "$PWD/b" -DBUILD_TESTING=ON -DCMAKE_FIND_ROOT_PATH="$PWD/root" -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY
+  cross -B "$PWD/b" -DBUILD_TESTING=ON -DWEFT_TESTS=ON -DCMAKE_FIND_ROOT_PATH="$PWD/root" -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY
   has 'no cmocka .libcmocka-dev.: built without the tests' configured
   ninja -C b -t targets all >targets.txt
   has '^weft: ' targets.txt
