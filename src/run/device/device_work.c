@@ -251,6 +251,37 @@ enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
   return work->device->ops->event_record(work->device, work->base, work->watch, error);
 }
 
+enum weft_status weft_device_order(struct weft_device *device, struct weft_device_event *event,
+                                   struct weft_stream *before, struct weft_stream *after,
+                                   struct weft_error *error) {
+  WEFT_TRY(device->ops->event_record(device, event, before, error));
+  return device->ops->event_wait(device, event, after, error);
+}
+
+struct weft_recorded_row weft_executor_end_record(struct weft_executor *executor, uint64_t before) {
+  assert(executor->actions_done >= before);
+  const struct weft_device_work *work = executor->device;
+  const struct weft_recorded_row recorded = {.cells = work->enqueued,
+                                             .waits = work->wait_count,
+                                             .transfers = work->copy_count,
+                                             .actions = executor->actions_done - before};
+  weft_executor_record(executor, NULL);
+  executor->actions_done = before;
+  return recorded;
+}
+
+void weft_executor_replay(struct weft_executor *executor, const struct weft_recorded_row *recorded,
+                          int64_t now, const uint64_t *begin_clock) {
+  struct weft_device_work *work = executor->device;
+  work->enqueued = recorded->cells;
+  work->wait_count = recorded->waits;
+  work->copy_count = recorded->transfers;
+  work->base_ns = now;
+  work->begin_clock = begin_clock;
+  work->finishing = work->replaying = true;
+  executor->at = executor->row->end;
+}
+
 /* Adds the rank and the action that is being enqueued. */
 static void name_action(const struct weft_executor *executor, struct weft_error *error) {
   const struct weft_row *row = executor->row;
@@ -339,14 +370,6 @@ enum weft_status weft_executor_order_after(struct weft_executor *executor,
       error);
 }
 
-/* The parts of an overlap run at the same time: the forward in the first stream, the others in
- * the second, which begins and ends with it. */
-static enum weft_status enqueue_fork(const struct weft_device_work *work,
-                                     struct weft_error *error) {
-  WEFT_TRY(work->device->ops->event_record(work->device, work->fork, work->stream, error));
-  return work->device->ops->event_wait(work->device, work->fork, work->second, error);
-}
-
 enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
                                           const struct weft_action *cell,
                                           struct weft_error *error) {
@@ -364,11 +387,15 @@ enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
   if (weft_cell_parts(cell) == 0 || weft_executor_recording_failed(executor)) {
     return WEFT_OK;
   }
+  /* The parts of an overlap run at the same time: the forward in the first stream, the others in
+   * the second, which begins and ends with it. */
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->call.stream = sub->action->op == WEFT_OP_F ? work->stream : work->second;
   }
-  return weft_executor_record_error(executor, enqueue_fork(work, error), error);
+  return weft_executor_record_error(
+      executor, weft_device_order(work->device, work->fork, work->stream, work->second, error),
+      error);
 }
 
 /* The cell's event. */
@@ -377,8 +404,7 @@ static enum weft_status enqueue_end(const struct weft_device_work *work, bool jo
   const struct weft_device_ops *ops = work->device->ops;
   struct weft_device_event *event = work->events[work->enqueued - 1];
   if (joins) {
-    WEFT_TRY(ops->event_record(work->device, work->join, work->second, error));
-    WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+    WEFT_TRY(weft_device_order(work->device, work->join, work->second, work->stream, error));
   }
   WEFT_TRY(ops->event_record(work->device, event, work->stream, error));
   if (work->recording == NULL) {
@@ -428,7 +454,7 @@ static uint32_t cells_done(const struct weft_device_work *work) {
   return done;
 }
 
-void weft_executor_look_at_device(struct weft_executor *executor) {
+void weft_executor_poll_device(struct weft_executor *executor) {
   assert(executor->device != NULL);
   struct weft_device_work *work = executor->device;
   const uint32_t done = cells_done(work);
@@ -640,14 +666,11 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
   if (!work->finishing) {
     WEFT_TRY(weft_executor_join_copies(executor, error));
     work->finishing = true;
-    if (work->recording != NULL) {
-      return WEFT_OK;
-    }
-    if (!work->held) { /* else something is still to come */
+    if (work->recording == NULL && !work->held) { /* else something is still to come */
       WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));
     }
   }
-  if (work->held) {
+  if (work->held || work->recording != NULL) {
     return WEFT_IN_PROGRESS;
   }
   const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
@@ -667,8 +690,7 @@ static enum weft_status record_end(const struct weft_device_work *work, struct w
   struct weft_stream *const others[] = {work->second, work->watch, work->incoming, work->outgoing};
   WEFT_TRY(ops->make_current(work->device, error));
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others) && others[k] != NULL; k++) {
-    WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
-    WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+    WEFT_TRY(weft_device_order(work->device, work->join, others[k], work->stream, error));
   }
   return ops->event_record(work->device, work->end, work->stream, error);
 }

@@ -258,6 +258,12 @@ struct weft_recording {
   struct weft_error error;
 };
 
+/* What the executor has counted in a row that was recorded. */
+struct weft_recorded_row {
+  uint32_t cells, waits, transfers;
+  uint64_t actions;
+};
+
 struct weft_device_work {
   struct weft_device *device;
   struct weft_stream *stream;   /* of everything that the stages enqueue, */
@@ -347,6 +353,15 @@ static inline void weft_executor_record(struct weft_executor *executor,
   executor->device->recording = recording;
   executor->call.recorded = recording != NULL;
 }
+/* The row has been recorded, and is still to be done: actions_done was `before`. */
+struct weft_recorded_row weft_executor_end_record(struct weft_executor *executor, uint64_t before);
+/* The recording runs, not the executor; `begin_clock` as in struct weft_device_work. */
+void weft_executor_replay(struct weft_executor *executor, const struct weft_recorded_row *recorded,
+                          int64_t now, const uint64_t *begin_clock);
+/* What comes in one stream comes after all that is in the other, by an event. */
+enum weft_status weft_device_order(struct weft_device *device, struct weft_device_event *event,
+                                   struct weft_stream *before, struct weft_stream *after,
+                                   struct weft_error *error);
 /* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
 enum weft_status weft_executor_record_error(const struct weft_executor *executor,
                                             enum weft_status status,
@@ -403,7 +418,7 @@ enum weft_status weft_executor_end_cell(struct weft_executor *executor,
 enum weft_status weft_executor_await_device(struct weft_executor *executor,
                                             struct weft_error *error);
 /* While a row is being enqueued: how far the device is, in case that it fails. */
-void weft_executor_look_at_device(struct weft_executor *executor);
+void weft_executor_poll_device(struct weft_executor *executor);
 /* The row runs on the device: as block(), while it does. */
 enum weft_status weft_executor_watch_device(struct weft_executor *executor,
                                             struct weft_error *error);

@@ -18,9 +18,8 @@
 /* A rank's part of it. */
 struct rank_recording {
   struct weft_recording_key key;
-  uint32_t cells, waits; /* of its row: compute cells, and what they wait for */
-  uint32_t clock;        /* the first item with the same GPU, and so with the same clock */
-  uint64_t actions;
+  struct weft_recorded_row row;
+  uint32_t clock; /* the first item with the same GPU, and so with the same clock */
 };
 
 struct weft_process_recording {
@@ -115,14 +114,13 @@ static enum weft_status fork_ranks(const struct weft_process_recording *recordin
 
 static enum weft_status join_ranks(const struct weft_process_recording *recording,
                                    void *const *items, struct weft_error *error) {
-  const struct weft_device_ops *ops = recording->device->ops;
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     const struct weft_device_work *work = work_of(items, r);
-    WEFT_TRY(ops->event_record(recording->device, work->join, work->watch, error));
-    WEFT_TRY(ops->event_wait(recording->device, work->join, recording->origin, error));
+    WEFT_TRY(
+        weft_device_order(recording->device, work->join, work->watch, recording->origin, error));
     if (work->trails) {
-      WEFT_TRY(ops->event_record(recording->device, work->end, work->stream, error));
-      WEFT_TRY(ops->event_wait(recording->device, work->end, recording->origin, error));
+      WEFT_TRY(
+          weft_device_order(recording->device, work->end, work->stream, recording->origin, error));
     }
   }
   return WEFT_OK;
@@ -134,20 +132,9 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
   while (left > 0) {
     left = 0;
     for (uint32_t r = 0; r < count; r++) {
-      struct weft_pipeline *pipeline = items[r];
-      if (!pipeline->executor.device->finishing) {
-        WEFT_TRY(weft_pipeline_poll(pipeline, error));
-        pipeline->executor.blamed_rank = pipeline->transport->rank;
-        const enum weft_status status = weft_executor_advance(&pipeline->executor, error);
-        if (status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) {
-          (void)weft_executor_fail_device(&pipeline->executor, error);
-        }
-        if (status < 0) {
-          pipeline->driven_status =
-              weft_pipeline_fail(pipeline, pipeline->executor.blamed_rank, error);
-          return pipeline->driven_status;
-        }
-        left += !pipeline->executor.device->finishing;
+      if (!work_of(items, r)->finishing) {
+        WEFT_TRY(weft_pipeline_advance(items[r], error));
+        left += !work_of(items, r)->finishing;
       }
     }
   }
@@ -157,14 +144,13 @@ static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct 
 /* ---- The end of a step ---- */
 
 /* The streams of all ranks meet in the first one's. */
-static enum weft_status meet(void *const *items, uint32_t count, struct weft_error *error) {
+static enum weft_status join_streams(void *const *items, uint32_t count, struct weft_error *error) {
   const struct weft_device_work *first = work_of(items, 0);
   const struct weft_device_ops *ops = first->device->ops;
   for (uint32_t r = 1; r < count; r++) {
     const struct weft_device_work *work = work_of(items, r);
     WEFT_TRY(ops->make_current(work->device, error));
-    WEFT_TRY(ops->event_record(work->device, work->end, work->stream, error));
-    WEFT_TRY(ops->event_wait(work->device, work->end, first->stream, error));
+    WEFT_TRY(weft_device_order(work->device, work->end, work->stream, first->stream, error));
   }
   WEFT_TRY(ops->make_current(first->device, error));
   WEFT_TRY(ops->event_record(first->device, first->end, first->stream, error));
@@ -178,7 +164,7 @@ static enum weft_status meet(void *const *items, uint32_t count, struct weft_err
 static enum weft_status finish_pass(void *const *items, uint32_t count, uint32_t pass, bool *again,
                                     struct weft_error *error) {
   *again = false;
-  WEFT_TRY(meet(items, count, error));
+  WEFT_TRY(join_streams(items, count, error));
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
     struct weft_device_work *work = work_of(items, r);
@@ -220,7 +206,7 @@ static enum weft_status record_rows(struct weft_process_recording *recording, vo
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
     weft_executor_record(executor, attempt);
-    recording->ranks[r].actions = executor->actions_done;
+    recording->ranks[r].row.actions = executor->actions_done;
   }
   find_clocks(recording, items);
   attempt->failed = fork_ranks(recording, items, &attempt->error) < 0;
@@ -231,12 +217,7 @@ static enum weft_status record_rows(struct weft_process_recording *recording, vo
       join_ranks(recording, items, &attempt->error) < 0;
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
-    const uint64_t before = recording->ranks[r].actions;
-    weft_executor_record(executor, NULL);
-    recording->ranks[r].cells = executor->device->enqueued;
-    recording->ranks[r].waits = executor->device->wait_count;
-    recording->ranks[r].actions = executor->actions_done - before;
-    executor->actions_done = before; /* they are still to be done */
+    recording->ranks[r].row = weft_executor_end_record(executor, recording->ranks[r].row.actions);
   }
   return status;
 }
@@ -285,25 +266,22 @@ static enum weft_status launch(const struct weft_process_recording *recording, v
   const struct weft_device_ops *ops = recording->device->ops;
   const int64_t now = weft_clock_ns();
   for (uint32_t r = 0; r < recording->rank_count; r++) {
-    const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
-    if (((const struct weft_pipeline *)items[r])->ends.count > 0) {
-      const struct weft_device_work *work = executor->device;
-      WEFT_TRY(ops->event_record(recording->device, work->fork, work->stream, error));
-      WEFT_TRY(ops->event_wait(recording->device, work->fork, recording->origin, error));
+    struct weft_pipeline *pipeline = items[r];
+    const struct weft_device_work *work = work_of(items, r);
+    if (pipeline->ends.count > 0) {
+      WEFT_TRY(
+          weft_device_order(recording->device, work->fork, work->stream, recording->origin, error));
     }
-    executor->device->replaying = true;
-    executor->device->enqueued = recording->ranks[r].cells;
-    executor->device->wait_count = recording->ranks[r].waits;
-    executor->device->base_ns = now;
-    executor->device->begin_clock = &work_of(items, recording->ranks[r].clock)->clocks[0];
+    weft_executor_replay(&pipeline->executor, &recording->ranks[r].row, now,
+                         work_of(items, recording->ranks[r].clock)->clocks);
   }
   WEFT_TRY(ops->replay(recording->device, recording->recorded, recording->origin, error));
   return ops->event_record(recording->device, recording->finish, recording->origin, error);
 }
 
-/* Between two looks at how far the ranks are, which take longer than to see that all are done: of
+/* Between two polls of how far the ranks are, which take longer than to see that all are done: of
  * a recording, and while rows are enqueued. */
-enum { WATCH_NS = 50 * 1000, LOOK_NS = 200 * 1000 };
+enum { WATCH_NS = 50 * 1000, POLL_NS = 200 * 1000 };
 
 static enum weft_status await_replay(struct weft_process_recording *recording, void *const *items,
                                      struct weft_error *error) {
@@ -333,7 +311,7 @@ static enum weft_status await_replay(struct weft_process_recording *recording, v
   }
   for (uint32_t r = 0; r < recording->rank_count; r++) {
     struct weft_pipeline *pipeline = items[r];
-    pipeline->executor.actions_done += recording->ranks[r].actions;
+    pipeline->executor.actions_done += recording->ranks[r].row.actions;
     pipeline->replayed_steps++;
     pipeline->driven_status = weft_pipeline_end_step(pipeline, pipeline->driven_error);
   }
@@ -376,15 +354,15 @@ static void finish_eagerly(void *const *items, uint32_t count) {
 
 /* Long rows are enqueued while the devices already work. A device that fails tells nothing any
  * more, so what it has done is asked for before, and seldom: asking takes as long as a record. */
-static void look_at_devices(void *const *items, uint32_t count, int64_t *look_at) {
+static void poll_devices(void *const *items, uint32_t count, int64_t *poll_at) {
   const int64_t now = weft_clock_ns();
-  if (now < *look_at) {
+  if (now < *poll_at) {
     return;
   }
-  *look_at = now + LOOK_NS;
+  *poll_at = now + POLL_NS;
   for (uint32_t r = 0; r < count; r++) {
     if (!work_of(items, r)->finishing) { /* else the rank does it by itself */
-      weft_executor_look_at_device(&((struct weft_pipeline *)items[r])->executor);
+      weft_executor_poll_device(&((struct weft_pipeline *)items[r])->executor);
     }
   }
 }
@@ -394,7 +372,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
   const bool waits_for_host = count < first->transport->rank_count;
   const bool finishes = has_finish(items, count);
   uint32_t left = count;
-  int64_t look_at = weft_clock_ns() + LOOK_NS;
+  int64_t poll_at = weft_clock_ns() + POLL_NS;
   for (uint32_t r = 0; r < count; r++) {
     struct weft_pipeline *pipeline = items[r];
     pipeline->driven_status =
@@ -418,7 +396,7 @@ static void drive_eagerly(void *const *items, uint32_t count) {
     if (finishes && left > 0) {
       finish_eagerly(items, count);
     }
-    look_at_devices(items, count, &look_at);
+    poll_devices(items, count, &poll_at);
     if (waits_for_host) {
       (void)sched_yield();
     }
@@ -473,31 +451,17 @@ static void write_times(void *const *items, uint32_t count,
                         const struct weft_executor *const *ranks) {
   bool done = true, replayed = true;
   for (uint32_t r = 0; r < count; r++) {
-    const struct weft_device_work *work = work_of(items, r);
     done = done && ((const struct weft_pipeline *)items[r])->driven_status == WEFT_OK;
-    replayed = replayed && work != NULL && work->replaying;
+    replayed = replayed && work_of(items, r)->replaying;
   }
   for (uint32_t r = 0; done && r < count; r++) {
-    struct weft_executor *executor = &((struct weft_pipeline *)items[r])->executor;
+    work_of(items, r)->has_unread_times = !replayed && work_of(items, r)->ends != NULL;
     if (replayed) {
-      weft_executor_read_clocks(executor);
-    } else if (executor->device != NULL) {
-      executor->device->has_unread_times = executor->device->ends != NULL;
+      weft_executor_read_clocks(&((struct weft_pipeline *)items[r])->executor);
     }
   }
   for (uint32_t r = 0; done && replayed && r < count; r++) {
     weft_executor_write_times(&((struct weft_pipeline *)items[r])->executor, ranks);
-  }
-}
-
-/* Ranks know each other during a step. */
-static void introduce(void *const *items, uint32_t count,
-                      const struct weft_executor *const *ranks) {
-  for (uint32_t r = 0; r < count; r++) {
-    struct weft_device_work *work = ((struct weft_pipeline *)items[r])->executor.device;
-    if (work != NULL) {
-      work->ranks = ranks;
-    }
   }
 }
 
@@ -546,12 +510,9 @@ static void drain_devices(void *const *items, uint32_t count) {
   }
   if (failed && first->process_recording != NULL) { /* rank 0's stream comes after the recording */
     const struct weft_process_recording *recording = first->process_recording;
-    const struct weft_device_ops *ops = recording->device->ops;
-    if (ops->make_current(recording->device, &error) == WEFT_OK &&
-        ops->event_record(recording->device, recording->finish, recording->origin, &error) ==
-            WEFT_OK) {
-      (void)ops->event_wait(recording->device, recording->finish, first->executor.device->stream,
-                            &error);
+    if (recording->device->ops->make_current(recording->device, &error) == WEFT_OK) {
+      (void)weft_device_order(recording->device, recording->finish, recording->origin,
+                              first->executor.device->stream, &error);
     }
   }
   for (uint32_t r = 0; failed && drained && r < count; r++) {
@@ -562,19 +523,22 @@ static void drain_devices(void *const *items, uint32_t count) {
   }
 }
 
-/* Ranks on the host keep their messages until the step has ended for the devices, too. */
-static void record_step(void *const *items, uint32_t count, bool begins) {
+/* During a step ranks know each other, and where some ranks are on the host (`mixed`), those keep
+ * their messages until the step has ended for the devices, too. */
+static void mark_ranks(void *const *items, uint32_t count, bool mixed, bool in_step,
+                       const struct weft_executor *const *ranks) {
   for (uint32_t r = 0; r < count; r++) {
     struct weft_rank_status *status = ((struct weft_pipeline *)items[r])->executor.status;
-    if (begins) {
+    work_of(items, r)->ranks = ranks;
+    if (mixed && in_step) {
       (void)__atomic_fetch_or(&status->flags, WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
-    } else {
+    } else if (mixed) {
       (void)__atomic_fetch_and(&status->flags, ~(uint64_t)WEFT_RANK_IN_STEP, __ATOMIC_ACQ_REL);
     }
   }
 }
 
-static void drive(void *const *items, uint32_t count) {
+static void drive_ranks(void *const *items, uint32_t count) {
   struct weft_pipeline *first = items[0];
   const uint32_t rank_count = first->transport->rank_count;
   if (first->ranks == NULL) { /* once */
@@ -585,19 +549,13 @@ static void drive(void *const *items, uint32_t count) {
     const struct weft_pipeline *pipeline = items[r];
     ranks[pipeline->transport->rank] = &pipeline->executor;
   }
-  introduce(items, count, ranks);
-  if (count < rank_count) {
-    record_step(items, count, true);
-  }
+  mark_ranks(items, count, count < rank_count, true, ranks);
   drive_step(items, count);
   if (ranks != NULL && !first->options.no_events) {
     write_times(items, count, ranks);
   }
   drain_devices(items, count);
-  if (count < rank_count) {
-    record_step(items, count, false);
-  }
-  introduce(items, count, NULL);
+  mark_ranks(items, count, count < rank_count, false, NULL);
 }
 
 enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
@@ -610,7 +568,7 @@ enum weft_status weft_pipeline_step_process(struct weft_pipeline *pipeline,
   WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
   const int64_t until = limit > 0 ? transport->ops->now(transport) + limit : WEFT_TIME_NEVER;
   const enum weft_status status =
-      transport->ops->step_barrier(transport, pipeline, drive, until, error);
+      transport->ops->step_barrier(transport, pipeline, drive_ranks, until, error);
   if (status < 0) {
     pipeline->state = WEFT_PIPELINE_FAILED;
     pipeline->failure = *error;

@@ -52,9 +52,7 @@ struct weft_rank_recording {
   struct weft_recording_key key;             /* of the last step */
   const struct weft_row *checked;            /* the row of the next: */
   enum weft_recording_reason checked_reason; /* what its chain of transfers says */
-  /* Of the row that was recorded: what the executor has counted. */
-  uint32_t cells, waits, transfers;
-  uint64_t actions;
+  struct weft_recorded_row row;
 
   enum { UNDECIDED, VOTING, RECORDED, DECIDED } state;
   struct weft_collective collective;
@@ -300,13 +298,11 @@ static enum weft_status fork_streams(const struct weft_executor *executor,
 
 static enum weft_status join_streams(const struct weft_device_work *work,
                                      struct weft_error *error) {
-  const struct weft_device_ops *ops = work->device->ops;
   struct weft_stream *others[3];
   list_streams(work, others);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
     if (others[k] != NULL) {
-      WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
-      WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+      WEFT_TRY(weft_device_order(work->device, work->join, others[k], work->stream, error));
     }
   }
   return WEFT_OK;
@@ -318,17 +314,9 @@ static enum weft_status advance_row(struct weft_pipeline *pipeline, struct weft_
   struct weft_transport *transport = pipeline->transport;
   struct weft_executor *executor = &pipeline->executor;
   while (!executor->device->finishing) {
-    WEFT_TRY(transport->ops->progress(transport, error));
+    WEFT_TRY(weft_pipeline_poll(pipeline, error));
     executor->blamed_rank = transport->rank;
-    if (weft_executor_is_interrupted(executor)) {
-      return weft_fail(error, WEFT_ERR_CANCELLED, "",
-                       "rank %" PRIu32 " was asked to stop in step %" PRIu64, transport->rank,
-                       pipeline->step);
-    }
-    const enum weft_status status = weft_executor_advance(executor, error);
-    if (status < 0) {
-      return status;
-    }
+    WEFT_TRY(weft_executor_advance(executor, error));
     if (!executor->device->finishing) {
       WEFT_TRY(transport->ops->wait(transport, executor->wake_at, error));
     }
@@ -351,12 +339,7 @@ static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_r
   attempt->failed = !captures || fork_streams(executor, &attempt->error) < 0;
   weft_executor_record(executor, attempt);
   const enum weft_status status = advance_row(pipeline, error);
-  weft_executor_record(executor, NULL);
-  recording->cells = work->enqueued;
-  recording->waits = work->wait_count;
-  recording->transfers = work->copy_count;
-  recording->actions = executor->actions_done - before;
-  executor->actions_done = before; /* they are still to be done */
+  recording->row = weft_executor_end_record(executor, before);
   attempt->failed = attempt->failed || status < 0 || join_streams(work, &attempt->error) < 0;
   if (captures && attempt->failed) {
     (void)ops->capture_end(recording->device, work->stream, NULL, &ignored);
@@ -391,15 +374,10 @@ static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error
   struct weft_executor *executor = &pipeline->executor;
   struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = recording->device->ops;
-  work->enqueued = recording->cells;
-  work->wait_count = recording->waits;
-  work->copy_count = recording->transfers;
-  work->begin_clock = &work->clocks[0];
-  work->finishing = work->replaying = true;
-  executor->at = executor->row->end;
   recording->state = DECIDED;
   WEFT_TRY(ops->make_current(recording->device, error));
-  work->base_ns = pipeline->transport->ops->now(pipeline->transport);
+  weft_executor_read_clock(executor);
+  weft_executor_replay(executor, &recording->row, executor->now, work->clocks);
   WEFT_TRY(ops->replay(recording->device, recording->recorded, work->stream, error));
   return ops->event_record(work->device, work->end, work->stream, error);
 }
@@ -462,7 +440,7 @@ enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
   }
   const enum weft_status status = weft_executor_await_device(&pipeline->executor, error);
   if (status == WEFT_OK) {
-    pipeline->executor.actions_done += recording->actions;
+    pipeline->executor.actions_done += recording->row.actions;
     pipeline->replayed_steps++;
   }
   return status;
