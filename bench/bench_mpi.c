@@ -205,6 +205,12 @@ static int measure_all(struct bench *bench) {
   return bench->results->message_count > 0 ? WEFT_CLI_OK : WEFT_CLI_UNAVAILABLE;
 }
 
+/* In the order of the option's choices, of which the first is the default. */
+static enum weft_comm_progress chosen_progress(const struct weft_cli_arguments *arguments) {
+  return arguments->choices[WEFT_CLI_OPTION_PROGRESS] == 0 ? WEFT_COMM_PROGRESS_CALLS
+                                                           : WEFT_COMM_PROGRESS_THREAD;
+}
+
 int weft_bench_cmd_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   struct bench bench = {.cli = cli};
@@ -217,7 +223,7 @@ int weft_bench_cmd_mpi(const struct weft_cli *cli, const struct weft_cli_argumen
   if (bench.results == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  bench.results->progress = weft_cli_chosen_progress(arguments);
+  bench.results->progress = chosen_progress(arguments);
   bench.results->rounds =
       weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, WEFT_BENCH_MPI_ROUNDS);
   (void)snprintf(bench.repeats, sizeof bench.repeats, "%" PRIu64, bench.results->rounds);
@@ -270,7 +276,7 @@ static int report(struct weft_cli_job *job, const struct weft_cli_arguments *arg
 
 int weft_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_comm_options options = weft_comm_options_default();
-  options.progress = weft_cli_chosen_progress(arguments);
+  options.progress = chosen_progress(arguments);
   struct results *results = weft_array_allocate_zero(cli->allocator, 1, sizeof *results);
   struct weft_comm_facts facts;
   struct weft_cli_job job;

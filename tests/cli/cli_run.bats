@@ -192,7 +192,7 @@ ends() {
 @test "run: what cannot be run, and wrong options" {
   "$WEFT" gen 1F1B -p 2 -m 2 >t.csv
   weft run t.csv --progress thread
-  fails 2 "--progress has no effect" "--transport mpi"
+  fails 2 "unknown option '--progress' of 'weft run'" "it is gone"
   weft run t.csv --transport thread
   fails 2 "expected one of loopback|threads|cuda|mpi" "did you mean 'threads'"
   weft run t.csv --stage sleeep

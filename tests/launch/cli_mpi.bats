@@ -69,7 +69,7 @@ reports_once() {
     on "$mpi" 2 run t.csv --stage null
     succeeds
     [ "$(grep -c '^ran  *on mpi, stages that do nothing' <<<"$output")" -eq 1 ]
-    on "$mpi" 2 run t.csv --progress thread --comm rendezvous --json -o report.json
+    on "$mpi" 2 run t.csv --comm rendezvous --json -o report.json
     succeeds
     [ "$output" = "" ]
     jq -e '.schema == "weft-run/1" and .comm == "rendezvous"' report.json

@@ -32,7 +32,7 @@ static bool read_counts(const char *text, uint32_t *blocks, uint32_t room, uint3
     }
     memcpy(digits, text, size);
     digits[size] = '\0';
-    if (weft_cli_read_number(digits, &number) != WEFT_CLI_DIGITS_OK || number > UINT32_MAX) {
+    if (weft_cli_read_number(digits, &number) != NULL || number > UINT32_MAX) {
       return false;
     }
     if (*count < room) {

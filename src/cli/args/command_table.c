@@ -54,35 +54,6 @@ ROW(page_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 
 ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
     "write a line of JSON per step, and one at the end");
 
-/* ---- The headings of commands with many options ---- */
-
-static const struct weft_cli_heading plan_headings[] = {
-    {"Pipeline", WEFT_CLI_OPTION_RANKS},
-    {"Costs", WEFT_CLI_OPTION_F},
-    {"Limits and choices", WEFT_CLI_OPTION_MEMORY},
-    {"Search", WEFT_CLI_OPTION_EFFORT},
-    {"Output", WEFT_CLI_OPTION_FOR},
-    {NULL, 0},
-};
-static const struct weft_cli_heading run_headings[] = {
-    {"Costs", WEFT_CLI_OPTION_F},
-    {"Devices", WEFT_CLI_OPTION_TRANSPORT},
-    {"Steps", WEFT_CLI_OPTION_STAGE},
-    {"Output", WEFT_CLI_OPTION_OUTPUT},
-    {NULL, 0},
-};
-static const struct weft_cli_heading train_headings[] = {
-    {"Data", WEFT_CLI_OPTION_DATA},
-    {"Model", WEFT_CLI_OPTION_MODEL},
-    {"Optimizer", WEFT_CLI_OPTION_STEPS},
-    {"Pipeline", WEFT_CLI_OPTION_RANKS},
-    {"Devices", WEFT_CLI_OPTION_TRANSPORT},
-    {"Hangs", WEFT_CLI_OPTION_STALL_LIMIT},
-    {"Checkpoints", WEFT_CLI_OPTION_CHECKPOINT},
-    {"Output", WEFT_CLI_OPTION_PROFILE},
-    {NULL, 0},
-};
-
 /* ---- Commands ---- */
 
 #define OPTION(NAME) &weft_cli_options[WEFT_CLI_OPTION_##NAME]
@@ -96,28 +67,26 @@ static const struct weft_cli_command commands[] = {
      "NAME",
      1,
      "schedule",
-     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(GRAPH),
-      OPTION(PLACEMENT), OPTION(LIST), OPTION(FOR), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(GRAPH),
+        OPTION(PLACEMENT), OPTION(LIST), OPTION(FOR), OUTPUT_JSON_HELP}}},
      "write the table of a named schedule",
      "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
      "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
      "neither -p nor -m.\n"
      "With --graph the stages form that graph, and -p may be left out. Schedules with one stage "
-     "per "
-     "rank run stages that are equally far from a loss at the same time; the others take stages in "
-     "the order of their numbers.\n"
+     "per rank run stages that are equally far from a loss at the same time; the others take "
+     "stages in the order of their numbers.\n"
      "'weft gen --list' lists all schedules, or NAME alone, with their bubble, their peak of "
-     "activations and the "
-     "paper they come from.",
+     "activations and the paper they come from.",
      "weft gen Interleaved1F1B -p 4 -v 2 -m 8"},
     {"lower",
      "[FILE]",
      1,
      "file",
-     {OPTION(MERGE_BW), OPTION(WINDOW), OPTION(NO_UNSHARD), OPTION(NO_REDUCE_GRAD),
-      OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(GRAPH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {OPTION(MERGE_BW), OPTION(WINDOW), OPTION(NO_UNSHARD), OPTION(NO_REDUCE_GRAD),
+        OPTION(TIE_GRAD), OPTION(NO_COMM), OPTION(GRAPH), OUTPUT_JSON_HELP}}},
      "turn a table into a program with communication",
      "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
      "UNSHARD and RESHARD, and REDUCE_GRAD. With --tie-grad also TIE_GRAD, which PyTorch does not "
@@ -127,9 +96,9 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(LIST), OPTION(STAGES),
-      OPTION(MAX_FINDINGS), OPTION(TRACE), OPTION(GRAPH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(LIST), OPTION(STAGES),
+        OPTION(MAX_FINDINGS), OPTION(TRACE), OPTION(GRAPH), OUTPUT_JSON_HELP}}},
      "prove that a table or program is right and cannot hang",
      "Checks that every stage executes every microbatch exactly once and in order, that sends and "
      "receives match, and that no rank can wait forever. Every finding names rank, step, action "
@@ -141,39 +110,38 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(CHANNEL), OPTION(STEPS), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER),
-      OPTION(RUNS), OPTION(SEED), OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Costs", {TIMES, OPTION(GRAPH), OPTION(SLOW)}},
+      {"Simulation", {OPTION(CHANNEL), OPTION(JITTER), OPTION(RUNS), OPTION(SEED), OPTION(STEPS)}},
+      {"Output", {OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP}}},
      "predict how long a schedule takes, where it idles, and its memory",
      "Simulates one training step: its makespan, the idle time of every rank and its causes, and "
      "peak memory. Times come from the options, the same for all stages, or from a costs file; "
      "numbers may be written as 0.25 or 1/3. With --memory the exit status is 1 when a rank needs "
      "more at any time: activations, and parameters and gradients where the costs have their "
-     "sizes. --channel pair and rank show the cost of transfers that share a queue; a compute-only "
-     "table gets SEND and RECV for that.\n"
-     "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank has "
-     "to wait. A compute-only table gets SEND and RECV first.",
+     "sizes. --channel pair and rank show the cost of transfers that share a queue; a "
+     "compute-only table gets SEND and RECV for that.\n"
+     "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank "
+     "has to wait. A compute-only table gets SEND and RECV first.",
      "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1"},
     {"compare",
      "[FILE...]",
      WEFT_CLI_OPERANDS_MAX,
      "file",
-     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
-      OPTION(GRAPH), OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
+        OPTION(GRAPH), OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP}}},
      "rank all schedules for a pipeline by their time",
      "Simulates every schedule that is possible for the given shape, best first, explains why the "
-     "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, and that of "
-     "the files, as far as the schedule allows. Memory is the peak of a rank: activations, and "
-     "parameters and gradients "
-     "where the costs have their sizes, which no table shards. Exit status 1: none fits into the "
-     "memory.\n"
+     "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, and that "
+     "of the files, as far as the schedule allows. Memory is the peak of a rank: activations, and "
+     "parameters and gradients where the costs have their sizes, which no table shards. Exit "
+     "status 1: none fits into the memory.\n"
      "FILEs, tables or programs, are ranked with the schedules of their shape: -p and -m are then "
      "those of the files, and all of them must have the same.\n"
-     "Schedules with different v cut the same model: costs given by options, or by a file with one "
-     "entry, are those of a rank's share of it, and with v stages per rank each stage takes 1/v of "
-     "its time and memory; the time of a transfer does not change. A file with one entry per stage "
-     "compares the schedules with that many stages.\n"
+     "Schedules with different v cut the same model: costs given by options, or by a file with "
+     "one entry, are those of a rank's share of it, and with v stages per rank each stage takes "
+     "1/v of its time and memory; the time of a transfer does not change. A file with one entry "
+     "per stage compares the schedules with that many stages.\n"
      "With --graph, or FILEs whose stages form a graph, which all have the same edges, the "
      "schedules are those of 'weft gen --graph'. -p may then be left out: as many ranks as stages.",
      "weft compare -p 4 -m 8 --memory 4"},
@@ -181,30 +149,15 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {&plan_ranks,
-      OPTION(STAGES_PER_RANK),
-      OPTION(MICROBATCHES),
-      OPTION(GLOBAL_BATCH),
-      OPTION(GRAPH),
-      OPTION(STAGE_RANKS),
-      TIMES,
-      OPTION(SLOW),
-      OPTION(MEMORY),
-      &plan_placement,
-      OPTION(NO_SPLIT),
-      OPTION(KEEP_PARTITION),
-      OPTION(OBJECTIVE),
-      OPTION(PARETO),
-      OPTION(EFFORT),
-      OPTION(TIME_LIMIT),
-      &plan_seed,
-      OPTION(THREADS),
-      &plan_for,
-      OPTION(PART_NAMES),
-      &plan_output,
-      OPTION(JSON),
-      OPTION(HELP)},
-     plan_headings,
+     {{"Pipeline",
+       {&plan_ranks, OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(GLOBAL_BATCH),
+        OPTION(GRAPH), OPTION(STAGE_RANKS)}},
+      {"Costs", {TIMES, OPTION(SLOW)}},
+      {"Limits and choices",
+       {OPTION(MEMORY), &plan_placement, OPTION(NO_SPLIT), OPTION(KEEP_PARTITION),
+        OPTION(OBJECTIVE), OPTION(PARETO)}},
+      {"Search", {OPTION(EFFORT), OPTION(TIME_LIMIT), &plan_seed, OPTION(THREADS)}},
+      {"Output", {&plan_for, OPTION(PART_NAMES), &plan_output, OPTION(JSON), OPTION(HELP)}}},
      "search for the best schedule for given costs and memory",
      "Searches for the order of actions that takes the least time within --memory, and reports a "
      "lower bound for its placement, so that you know how far from optimal it is at most. Every "
@@ -222,9 +175,9 @@ static const struct weft_cli_command commands[] = {
      "best plan so far (status 130, 143); a second one ends the command at once.\n"
      "With --pareto: the best plan for each memory limit, from the least that is possible to "
      "where more does not help.\n"
-     "With --global-batch: how to use all ranks. Chooses the ranks of a pipeline and its replicas, "
-     "v, the placement, the microbatches and the partition, and lists the best candidates. Costs "
-     "need parts, unless --graph has the stages.\n"
+     "With --global-batch: how to use all ranks. Chooses the ranks of a pipeline and its "
+     "replicas, v, the placement, the microbatches and the partition, and lists the best "
+     "candidates. Costs need parts, unless --graph has the stages.\n"
      "With --graph: an order for stages that form that graph. Up to nine placements are tried, or "
      "the one of --placement or --stage-ranks.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
@@ -232,39 +185,41 @@ static const struct weft_cli_command commands[] = {
      "[FILE] [FILE]",
      2,
      "file",
-     {OPTION(CHANNEL), TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(JITTER), OPTION(SEED),
-      OPTION(GRID), OPTION(WIDTH), OPTION(ALL_RANKS), OPTION(TITLE), OPTION(NO_TITLE),
-      OPTION(COLOUR_BY), OPTION(DARK), &show_output, OPTION(HELP)},
-     NULL,
+     {{"Costs", {TIMES, OPTION(GRAPH), OPTION(SLOW)}},
+      {"Simulation", {OPTION(CHANNEL), OPTION(JITTER), OPTION(SEED)}},
+      {"Picture",
+       {OPTION(GRID), OPTION(WIDTH), OPTION(ALL_RANKS), OPTION(TITLE), OPTION(NO_TITLE),
+        OPTION(COLOUR_BY), OPTION(DARK)}},
+      {"Output", {&show_output, OPTION(HELP)}}},
      "draw the timeline of a table or program",
      "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
      "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
-     "Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets SEND and "
-     "RECV first.\n"
+     "Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets SEND "
+     "and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg"},
     {"run",
      "[FILE]",
      1,
      "file",
-     {TIMES, OPTION(GRAPH), OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(DEVICE),
-      OPTION(GPUS), OPTION(PARTITIONS), OPTION(EAGER), OPTION(STAGE), &run_steps, OPTION(COMM),
-      OPTION(UNCHECKED), OPTION(STALL_LIMIT), OPTION(DUMP), &run_output, OPTION(JSON),
-      OPTION(HELP)},
-     run_headings,
+     {{"Costs", {TIMES, OPTION(GRAPH), OPTION(SLOW)}},
+      {"Devices",
+       {OPTION(TRANSPORT), OPTION(DEVICE), OPTION(GPUS), OPTION(PARTITIONS), OPTION(EAGER)}},
+      {"Steps",
+       {OPTION(STAGE), &run_steps, OPTION(COMM), OPTION(UNCHECKED), OPTION(STALL_LIMIT),
+        OPTION(DUMP)}},
+      {"Output", {&run_output, OPTION(JSON), OPTION(HELP)}}},
      "execute a table or program and compare it with its prediction",
      "Verifies it, then every rank executes its row, with stages that take the given time. A "
-     "compute-only table is lowered first. Reports the measured and the "
-     "simulated time of a step. Times are in the unit of the costs file (s, ms, us or ns; "
-     "otherwise ms). On "
-     "threads and mpi transfers take their real time, and --hop is for the prediction only; on "
-     "loopback all times are virtual, and equal to those of 'weft sim' where every SEND follows "
-     "what it sends.\n"
+     "compute-only table is lowered first. Reports the measured and the simulated time of a step. "
+     "Times are in the unit of the costs file (s, ms, us or ns; otherwise ms). On threads and mpi "
+     "transfers take their real time, and --hop is for the prediction only; on loopback all times "
+     "are virtual, and equal to those of 'weft sim' where every SEND follows what it sends.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft run FILE' for a program of four ranks. All "
      "ranks read FILE, rank 0 reads - for all, and rank 0 reports.\n"
-     "-o x.html draws the measured and the predicted timeline on one page, x.svg or x.json (Chrome "
-     "trace) the measured one; the report then goes to standard output. With --json, -o x.json is "
-     "the report.\n"
+     "-o x.html draws the measured and the predicted timeline on one page, x.svg or x.json "
+     "(Chrome trace) the measured one; the report then goes to standard output. With --json, -o "
+     "x.json is the report.\n"
      "When a rank waits longer than --stall-limit, all ranks end with one error that names the "
      "culprit (exit status 75), and the state of all ranks is written to --dump, for 'weft "
      "explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the command "
@@ -274,61 +229,30 @@ static const struct weft_cli_command commands[] = {
      "[FILE...]",
      WEFT_CLI_OPERANDS_LIST,
      "file",
-     {OPTION(DATA),
-      OPTION(SYNTHETIC),
-      OPTION(MODEL),
-      OPTION(LAYERS),
-      OPTION(DIM),
-      OPTION(HEADS),
-      OPTION(CONTEXT),
-      OPTION(VOCABULARY),
-      OPTION(TIED),
-      OPTION(SKIPS),
-      OPTION(PREDICT_TOKENS),
-      &train_steps,
-      OPTION(BATCH),
-      OPTION(LR),
-      OPTION(LR_MIN),
-      OPTION(WARMUP),
-      OPTION(WEIGHT_DECAY),
-      OPTION(CLIP),
-      OPTION(ON_DIVERGENCE),
-      OPTION(EVAL_EVERY),
-      &train_seed,
-      OPTION(RANKS),
-      OPTION(STAGES_PER_RANK),
-      OPTION(MICROBATCHES),
-      OPTION(SCHEDULE),
-      &train_memory,
-      OPTION(SPLIT),
-      &train_keep_partition,
-      OPTION(DP),
-      OPTION(SHARD),
-      OPTION(TRANSPORT),
-      OPTION(DEVICE),
-      OPTION(GPUS),
-      OPTION(EAGER),
-      OPTION(SUM_ORDER),
-      &train_stall_limit,
-      OPTION(DUMP),
-      OPTION(CHECKPOINT),
-      OPTION(CHECKPOINT_EVERY),
-      OPTION(CHECKPOINT_KEEP),
-      OPTION(RESUME),
-      OPTION(PROFILE),
-      OPTION(LOG),
-      &timeline,
-      &json_lines,
-      OPTION(HELP)},
-     train_headings,
+     {{"Data", {OPTION(DATA), OPTION(SYNTHETIC)}},
+      {"Model",
+       {OPTION(MODEL), OPTION(LAYERS), OPTION(DIM), OPTION(HEADS), OPTION(CONTEXT),
+        OPTION(VOCABULARY), OPTION(TIED), OPTION(SKIPS), OPTION(PREDICT_TOKENS)}},
+      {"Optimizer",
+       {&train_steps, OPTION(BATCH), OPTION(LR), OPTION(LR_MIN), OPTION(WARMUP),
+        OPTION(WEIGHT_DECAY), OPTION(CLIP), OPTION(ON_DIVERGENCE), OPTION(EVAL_EVERY),
+        &train_seed}},
+      {"Pipeline",
+       {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(SCHEDULE),
+        &train_memory, OPTION(SPLIT), &train_keep_partition, OPTION(DP), OPTION(SHARD)}},
+      {"Devices",
+       {OPTION(TRANSPORT), OPTION(DEVICE), OPTION(GPUS), OPTION(EAGER), OPTION(SUM_ORDER)}},
+      {"Hangs", {&train_stall_limit, OPTION(DUMP)}},
+      {"Checkpoints",
+       {OPTION(CHECKPOINT), OPTION(CHECKPOINT_EVERY), OPTION(CHECKPOINT_KEEP), OPTION(RESUME)}},
+      {"Output", {OPTION(PROFILE), OPTION(LOG), &timeline, &json_lines, OPTION(HELP)}}},
      "train the reference GPT on a pipeline",
-     "Trains a GPT on the bytes of text, or on files of tokens. Its blocks are divided into stages "
-     "on -p ranks (default "
-     "2), each in its own thread. A step has -m microbatches (default 8). Weights after a step are "
-     "the same bit for bit for every number of ranks, schedule, split, transport and --shard that "
-     "adds gradients in the same order; parameters_hash is their hash. Loss is in nats per token. "
-     "The bubble is the measured idle share of all ranks, reported with the one that is "
-     "simulated from measured times.\n"
+     "Trains a GPT on the bytes of text, or on files of tokens. Its blocks are divided into "
+     "stages on -p ranks (default 2), each in its own thread. A step has -m microbatches (default "
+     "8). Weights after a step are the same bit for bit for every number of ranks, schedule, "
+     "split, transport and --shard that adds gradients in the same order; parameters_hash is "
+     "their hash. Loss is in nats per token. The bubble is the measured idle share of all ranks, "
+     "reported with the one that is simulated from measured times.\n"
      "With --dp there are several such pipelines, each with its part of the batch and -m "
      "microbatches; gradients are added in the order of replicas.\n"
      "With --skips and --predict-tokens 2 the stages form a graph: a stage sends to every stage "
@@ -352,9 +276,9 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {&trained, OPTION(PROMPT), OPTION(TOKENS), OPTION(TEMPERATURE), OPTION(TOP_K), &sample_seed,
-      OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {&trained, OPTION(PROMPT), OPTION(TOKENS), OPTION(TEMPERATURE), OPTION(TOP_K), &sample_seed,
+        OUTPUT_JSON_HELP}}},
      "write text with a trained model",
      "Reads the newest checkpoint that 'weft train' has written into a folder, or that of one "
      "step, and continues the prompt. Bytes that are not text are escaped on a terminal, and "
@@ -365,8 +289,7 @@ static const struct weft_cli_command commands[] = {
      "[FILE]",
      1,
      "file",
-     {OPTION(RANK), OPTION(GRAPH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options", {OPTION(RANK), OPTION(GRAPH), OUTPUT_JSON_HELP}}},
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
      "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
@@ -376,13 +299,12 @@ static const struct weft_cli_command commands[] = {
      "[DUMP|FOLDER]",
      1,
      "file",
-     {OPTION(PROGRAM), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options", {OPTION(PROGRAM), OUTPUT_JSON_HELP}}},
      "explain which rank is stuck in a run that hangs",
      "Reads the dump that a stalled run has written, and explains what every rank does and waits "
-     "for, and which is the culprit: the rank that all others wait for, or the cycle of ranks that "
-     "wait for each other. Without DUMP it reads standard input if that is a file or a pipe, else "
-     "weft-hang.json in this folder.\n"
+     "for, and which is the culprit: the rank that all others wait for, or the cycle of ranks "
+     "that wait for each other. Without DUMP it reads standard input if that is a file or a pipe, "
+     "else weft-hang.json in this folder.\n"
      "For a PyTorch job, give the FOLDER with the dumps of its flight recorder, one file per rank "
      "with a number at the end of its name (nccl_trace_rank_0, rank1.pkl), and --program with the "
      "schedule that it runs. PyTorch writes them when TORCH_NCCL_TRACE_BUFFER_SIZE is set and a "
@@ -392,8 +314,7 @@ static const struct weft_cli_command commands[] = {
      "A B",
      2,
      "file",
-     {OPTION(MAX_DIFFERENCES), OPTION(GRAPH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options", {OPTION(MAX_DIFFERENCES), OPTION(GRAPH), OUTPUT_JSON_HELP}}},
      "show where two tables or programs differ",
      "Compares the files A and B rank by rank, and the edges between their stages. Exit status 0 "
      "means equal, 1 different.",
@@ -402,13 +323,14 @@ static const struct weft_cli_command commands[] = {
      "[NAME]",
      1,
      "plan|plan-search|sim|run|train|mpi|gpu|gpu-blocks",
-     {OPTION(RANKS), OPTION(MICROBATCHES), OPTION(LIST), OPTION(PROGRESS), OPTION(LARGE),
-      OPTION(ACTIONS), OPTION(REPEATS), OPTION(DEVICE), OPTION(MODEL), OPTION(LAYERS), OPTION(DIM),
-      OPTION(HEADS), OPTION(CONTEXT), OPTION(VOCABULARY), OPTION(BATCH), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options",
+       {OPTION(RANKS), OPTION(MICROBATCHES), OPTION(LIST), OPTION(PROGRESS), OPTION(LARGE),
+        OPTION(ACTIONS), OPTION(REPEATS), OPTION(DEVICE), OPTION(MODEL), OPTION(LAYERS),
+        OPTION(DIM), OPTION(HEADS), OPTION(CONTEXT), OPTION(VOCABULARY), OPTION(BATCH),
+        OUTPUT_JSON_HELP}}},
      "run the benchmarks",
-     "Every benchmark checks its answer before it measures. Without NAME: plan, sim and run; 'weft "
-     "bench --list' lists all.\n"
+     "Every benchmark checks its answer before it measures. Without NAME: plan, sim and run; "
+     "'weft bench --list' lists all.\n"
      "plan: time and memory of gen, lower and verify per action, and the start-up time of weft.\n"
      "plan-search: the time that the planner needs to match published schedules, and the time of "
      "one move of its search.\n"
@@ -418,15 +340,15 @@ static const struct weft_cli_command commands[] = {
      "measured against simulated time with stages that sleep. In virtual time every schedule must "
      "take exactly the simulated time. Takes half a minute.\n"
      "train: steps of a fixed model on one rank and on two, which must compute the same "
-     "parameters, compared with the same matrix products by sgemm and with the simulation. Takes a "
-     "minute.\n"
-     "train --device cuda: tokens per second on the first GPU of --model (default gpt2-124m) or of "
-     "--layers, --dim, --heads, --context and --vocabulary, with --batch sequences per step "
+     "parameters, compared with the same matrix products by sgemm and with the simulation. Takes "
+     "a minute.\n"
+     "train --device cuda: tokens per second on the first GPU of --model (default gpt2-124m) or "
+     "of --layers, --dim, --heads, --context and --vocabulary, with --batch sequences per step "
      "(default 32): in one microbatch, in many, on four ranks that share the GPU, and on four "
      "partitions with 1F1B and ZBVZeroBubble. A small model must have the host's losses but for "
      "0.2 %. Takes minutes.\n"
-     "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes, by "
-     "Weft and by bare MPI. 'mpirun -n 2 weft bench mpi' measures those of that job.\n"
+     "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes, by Weft "
+     "and by bare MPI. 'mpirun -n 2 weft bench mpi' measures those of that job.\n"
      "gpu: on the first GPU, host time per action and per step against bare calls of the driver, "
      "and steps of timed stages and of matrix products against their simulation. Losses and "
      "gradients of linear stages must have the host's bits. Takes a minute.\n"
@@ -438,8 +360,7 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {OPTION(QUICK), OUTPUT_JSON_HELP},
-     NULL,
+     {{"Options", {OPTION(QUICK), OUTPUT_JSON_HELP}}},
      "check this build and machine, and show what they have",
      "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
      "every schedule once. It starts two processes with every installed MPI, for at most ten "
@@ -451,8 +372,7 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {OPTION(PATH), &page_output, OPTION(JSON), OPTION(HELP)},
-     NULL,
+     {{"Options", {OPTION(PATH), &page_output, OPTION(JSON), OPTION(HELP)}}},
      "open Weft in the browser: lessons, exploring, checking",
      "Opens a page in which the whole planning half of Weft runs as WebAssembly: lessons about "
      "pipeline schedules, all schedules and their timelines while one types, and a check of "
@@ -464,8 +384,7 @@ static const struct weft_cli_command commands[] = {
      "[COMMAND]",
      1,
      "command",
-     {OPTION(MAN), OPTION(COMPLETION), OPTION(OUTPUT), OPTION(HELP)},
-     NULL,
+     {{"Options", {OPTION(MAN), OPTION(COMPLETION), OPTION(OUTPUT), OPTION(HELP)}}},
      "show help, or write the manual page or a shell's completions",
      "Without COMMAND: the list of commands.",
      "weft help --completion bash > /etc/bash_completion.d/weft"},
@@ -502,25 +421,31 @@ const struct weft_cli_command *weft_cli_command_find(const char *name) {
   return NULL;
 }
 
-const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
-                                                      enum weft_cli_option_id id) {
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    if ((*at)->id == id) {
-      return *at;
+const struct weft_cli_option *weft_cli_command_option_at(const struct weft_cli_command *command,
+                                                         unsigned index, const char **heading) {
+  assert(command != NULL);
+  for (const struct weft_cli_group *group = command->groups; group->heading != NULL; group++) {
+    unsigned count = 0;
+    while (group->options[count] != NULL) {
+      count++;
     }
+    if (index < count) {
+      if (heading != NULL) {
+        *heading = index == 0 ? group->heading : NULL;
+      }
+      return group->options[index];
+    }
+    index -= count;
   }
   return NULL;
 }
 
-const char *weft_cli_command_heading(const struct weft_cli_command *command,
-                                     enum weft_cli_option_id id) {
-  assert(command != NULL && command->options[0] != NULL);
-  if (command->headings == NULL) {
-    return id == command->options[0]->id ? "Options" : NULL;
-  }
-  for (const struct weft_cli_heading *at = command->headings; at->text != NULL; at++) {
-    if (at->first == id) {
-      return at->text;
+const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
+                                                      enum weft_cli_option_id id) {
+  const struct weft_cli_option *option;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    if (option->id == id) {
+      return option;
     }
   }
   return NULL;

@@ -7,16 +7,6 @@
 
 #include "cli/args/help.h"
 
-typedef void option_writer(struct weft_text *text, const struct weft_cli_command *command,
-                           const struct weft_cli_option *option);
-
-static void for_each_option(struct weft_text *text, const struct weft_cli_command *command,
-                            option_writer *add) {
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    add(text, command, *at);
-  }
-}
-
 /* "a b c" of "a|b|c". */
 static void add_choices(struct weft_text *text, const char *choices) {
   const char *item;
@@ -71,15 +61,6 @@ static void add_quoted(struct weft_text *text, const char *words) {
 
 /* ---- bash ---- */
 
-static void add_bash_word(struct weft_text *text, const struct weft_cli_command *command,
-                          const struct weft_cli_option *option) {
-  (void)command;
-  weft_text_addf(text, " --%s", option->name);
-  if (option->letter != '\0') {
-    weft_text_addf(text, " -%c", option->letter);
-  }
-}
-
 /* What may follow an option of one command, or of any ("*"). */
 static void add_bash_value(struct weft_text *text, const char *command,
                            const struct weft_cli_option *option) {
@@ -102,22 +83,36 @@ static void add_bash_value(struct weft_text *text, const char *command,
 
 /* A command's own row for an option comes before the general one. */
 static void add_bash_values(struct weft_text *text) {
+  const struct weft_cli_option *option;
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
     const struct weft_cli_command *command = weft_cli_command_at(i);
-    for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-      const struct weft_cli_option *general = weft_cli_option_at((*at)->id);
-      const bool takes_value = (*at)->value != NULL || general->value != NULL;
-      if (*at != general && takes_value) {
-        add_bash_value(text, command->name, *at);
+    for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+      const struct weft_cli_option *general = weft_cli_option_at(option->id);
+      if (option != general && (option->value != NULL || general->value != NULL)) {
+        add_bash_value(text, command->name, option);
       }
     }
   }
   for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
-    const struct weft_cli_option *option = weft_cli_option_at((enum weft_cli_option_id)id);
+    option = weft_cli_option_at((enum weft_cli_option_id)id);
     if (option->kind != WEFT_CLI_KIND_FLAG) {
       add_bash_value(text, "*", option);
     }
   }
+}
+
+static void add_bash_command(struct weft_text *text, const struct weft_cli_command *command) {
+  const struct weft_cli_option *option;
+  weft_text_addf(text, "    %s) options='", command->name);
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    weft_text_addf(text, " --%s", option->name);
+    if (option->letter != '\0') {
+      weft_text_addf(text, " -%c", option->letter);
+    }
+  }
+  weft_text_add(text, "' operands='");
+  add_operands(text, command);
+  weft_text_addf(text, "' files=%s ;;\n", takes_files(command) ? "yes" : "");
 }
 
 void weft_cli_completion_bash_add(struct weft_text *text) {
@@ -141,12 +136,7 @@ void weft_cli_completion_bash_add(struct weft_text *text) {
                 "  esac\n"
                 "  case ${COMP_WORDS[1]} in\n");
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
-    const struct weft_cli_command *command = weft_cli_command_at(i);
-    weft_text_addf(text, "    %s) options='", command->name);
-    for_each_option(text, command, add_bash_word);
-    weft_text_add(text, "' operands='");
-    add_operands(text, command);
-    weft_text_addf(text, "' files=%s ;;\n", takes_files(command) ? "yes" : "");
+    add_bash_command(text, weft_cli_command_at(i));
   }
   weft_text_add(text,
                 "  esac\n"
@@ -172,9 +162,10 @@ static void add_zsh_summary(struct weft_text *text, const char *words) {
   }
 }
 
-static void add_zsh_spec(struct weft_text *text, const char *spelled,
-                         const struct weft_cli_option *option) {
-  weft_text_addf(text, " \\\n        '%s[", spelled);
+/* `dashes`, `name` and `joint` ("=", "+" where a value follows) spell the option. */
+static void add_zsh_spec(struct weft_text *text, const char *dashes, const char *name,
+                         const char *joint, const struct weft_cli_option *option) {
+  weft_text_addf(text, " \\\n        '%s%s%s[", dashes, name, option->value != NULL ? joint : "");
   add_zsh_summary(text, option->summary);
   weft_text_add(text, "]");
   if (names_file(option)) {
@@ -196,24 +187,16 @@ static void add_zsh_spec(struct weft_text *text, const char *spelled,
   weft_text_add(text, "'");
 }
 
-static void add_zsh_option(struct weft_text *text, const struct weft_cli_command *command,
-                           const struct weft_cli_option *option) {
-  WEFT_SCOPED_TEXT spelled = {.allocator = text->allocator};
-  (void)command;
-  weft_text_addf(&spelled, "--%s%s", option->name, option->value != NULL ? "=" : "");
-  text->failed = text->failed || spelled.failed;
-  if (!text->failed) {
-    add_zsh_spec(text, spelled.data, option);
-  }
-  if (option->letter != '\0') {
-    const char letter[4] = {'-', option->letter, option->value != NULL ? '+' : '\0', '\0'};
-    add_zsh_spec(text, letter, option);
-  }
-}
-
 static void add_zsh_command(struct weft_text *text, const struct weft_cli_command *command) {
+  const struct weft_cli_option *option;
   weft_text_addf(text, "    %s)\n      _arguments", command->name);
-  for_each_option(text, command, add_zsh_option);
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    const char letter[2] = {option->letter, '\0'};
+    add_zsh_spec(text, "--", option->name, "=", option);
+    if (option->letter != '\0') {
+      add_zsh_spec(text, "-", letter, "+", option);
+    }
+  }
   if (takes_files(command)) {
     weft_text_add(text, " \\\n        '*:file:_files'");
   } else if (command->operands_max > 0) {
@@ -283,7 +266,10 @@ static void add_fish_command(struct weft_text *text, const struct weft_cli_comma
   weft_text_addf(text, "complete -c weft -n __fish_use_subcommand -f -a %s -d '", command->name);
   add_quoted(text, command->summary);
   weft_text_add(text, "'\n");
-  for_each_option(text, command, add_fish_option);
+  const struct weft_cli_option *option;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    add_fish_option(text, command, option);
+  }
   if (!takes_files(command) && command->operands_max > 0) {
     weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -f -a '",
                    command->name);

@@ -84,7 +84,7 @@ static int read_straggler(const struct weft_cli *cli, const char *text,
   }
   memcpy(rank, text, (size_t)(equals - text));
   rank[equals - text] = '\0';
-  if (weft_cli_read_number(rank, &number) != WEFT_CLI_DIGITS_OK || number >= WEFT_RANKS_MAX) {
+  if (weft_cli_read_number(rank, &number) != NULL || number >= WEFT_RANKS_MAX) {
     return bad_straggler(cli, text);
   }
   straggler->rank = (uint32_t)number;

@@ -66,12 +66,13 @@ static void add_command(struct weft_text *text, const struct weft_cli_command *c
   weft_text_addf(text, "Usage: weft %s [options]%s%s\n\n", command->name,
                  command->operands[0] != '\0' ? " " : "", command->operands);
   wrap(text, command->description, 0, 0);
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    const char *heading = weft_cli_command_heading(command, (*at)->id);
+  const struct weft_cli_option *option;
+  const char *heading;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, &heading)) != NULL; k++) {
     if (heading != NULL) {
       weft_text_addf(text, "\n%s:\n", heading);
     }
-    add_option(text, *at);
+    add_option(text, option);
   }
   if (strcmp(command->operand_kind, "file") == 0 &&
       command->operands_max <= WEFT_CLI_OPERANDS_MAX) {

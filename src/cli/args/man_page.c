@@ -45,12 +45,13 @@ static void add_command(struct weft_text *text, const struct weft_cli_command *c
                  command->operands);
   add_roff(text, command->description);
   weft_text_add(text, "\n");
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    const char *heading = weft_cli_command_heading(command, (*at)->id);
-    if (heading != NULL && command->headings != NULL) {
+  const struct weft_cli_option *option;
+  const char *heading;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, &heading)) != NULL; k++) {
+    if (heading != NULL && command->groups[1].heading != NULL) {
       weft_text_addf(text, ".PP\n\\fI%s\\fR\n", heading);
     }
-    add_option(text, *at);
+    add_option(text, option);
   }
   weft_text_add(text, ".PP\nExample:\n.PP\n.nf\n.RS\n");
   add_roff(text, command->example);

@@ -8,55 +8,34 @@
 
 static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
-enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number) {
-  if (text[0] == '\0') {
-    return WEFT_CLI_DIGITS_EMPTY;
-  }
-  if (text[0] == '-' && is_digit(text[1])) {
-    return WEFT_CLI_DIGITS_NEGATIVE;
-  }
-  if (!is_digit(text[0])) {
-    return WEFT_CLI_DIGITS_NONE;
-  }
+const char *weft_cli_read_number(const char *text, uint64_t *number) {
   uint64_t value = 0;
   bool overflow = false;
+  if (!is_digit(text[0])) {
+    return text[0] == '\0'                       ? "is empty"
+           : text[0] == '-' && is_digit(text[1]) ? "is negative"
+                                                 : "is not a whole number";
+  }
   for (; is_digit(*text); text++) {
     const uint64_t digit = (uint64_t)(*text - '0');
     overflow = overflow || value > (UINT64_MAX - digit) / 10;
     value = value * 10 + digit;
   }
-  if (*text != '\0') {
-    return WEFT_CLI_DIGITS_TRAILING;
-  }
-  if (overflow) {
-    return WEFT_CLI_DIGITS_TOO_LARGE;
+  if (*text != '\0' || overflow) {
+    return overflow && *text == '\0' ? "is over the limit" : "has something after its digits";
   }
   *number = value;
-  return WEFT_CLI_DIGITS_OK;
-}
-
-static const char *fault_of(enum weft_cli_digits digits, uint64_t value, uint64_t minimum,
-                            uint64_t maximum) {
-  switch (digits) {
-    case WEFT_CLI_DIGITS_EMPTY: return "is empty";
-    case WEFT_CLI_DIGITS_NEGATIVE: return "is negative";
-    case WEFT_CLI_DIGITS_NONE: return "is not a whole number";
-    case WEFT_CLI_DIGITS_TRAILING: return "has something after its digits";
-    case WEFT_CLI_DIGITS_TOO_LARGE: return "is over the limit";
-    case WEFT_CLI_DIGITS_OK: break;
-  }
-  if (value < minimum) {
-    return "is too small";
-  }
-  return value > maximum ? "is over the limit" : NULL;
+  return NULL;
 }
 
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number) {
   assert(cli != NULL);
   uint64_t value = 0;
-  const enum weft_cli_digits digits = weft_cli_read_number(text, &value);
-  const char *fault = fault_of(digits, value, minimum, maximum);
+  const char *fault = weft_cli_read_number(text, &value);
+  if (fault == NULL && (value < minimum || value > maximum)) {
+    fault = value < minimum ? "is too small" : "is over the limit";
+  }
   if (fault == NULL) {
     *number = value;
     return WEFT_CLI_OK;

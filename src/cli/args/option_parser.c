@@ -20,7 +20,8 @@ struct parser {
   struct weft_cli_arguments *arguments;
   char **words;
   int count;
-  int at; /* the word being read */
+  int at;        /* the word being read */
+  char help[80]; /* where the options of the command are listed */
 };
 
 uint64_t weft_cli_number(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
@@ -46,13 +47,6 @@ const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
 int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise) {
   const double ns = 1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, otherwise);
   return ns > 0 && ns < 1 ? 1 : (int64_t)ns;
-}
-
-/* "weft help gen": where the options of the command are listed. */
-static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
-  (void)snprintf(buffer, size, "'weft help %s' lists its options",
-                 parser->arguments->command->name);
-  return buffer;
 }
 
 /* ---- Values ---- */
@@ -82,9 +76,7 @@ static int bad_choice(const struct parser *parser, const struct weft_cli_option 
   (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?",
                  suggestion.best != NULL ? (int)strcspn(suggestion.best, "|") : 0,
                  suggestion.best != NULL ? suggestion.best : "");
-  char help[80];
-  return weft_cli_usage(parser->cli,
-                        suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
+  return weft_cli_usage(parser->cli, suggestion.best != NULL ? hint : parser->help,
                         "--%s '%s' is not known: expected one of %s", option->name,
                         weft_cli_quoted(text).text, option->choices);
 }
@@ -129,7 +121,7 @@ static int read_value(const struct parser *parser, const struct weft_cli_option 
                       const char *text) {
   struct weft_cli_arguments *arguments = parser->arguments;
   const enum weft_cli_option_id id = option->id;
-  char name[48], help[80];
+  char name[48];
   arguments->given[id] = true;
   arguments->texts[id] = text;
   if (option->letter != '\0') {
@@ -162,20 +154,19 @@ static int read_value(const struct parser *parser, const struct weft_cli_option 
     case WEFT_CLI_KIND_TEXT: break;
   }
   if (text[0] == '\0') {
-    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
-                          "%s has an empty value: expected %s", name, option->value);
+    return weft_cli_usage(parser->cli, parser->help, "%s has an empty value: expected %s", name,
+                          option->value);
   }
   return WEFT_CLI_OK;
 }
 
 /* The value of an option that needs one: `attached`, or the next word. */
-static int take_value(struct parser *parser, const struct weft_cli_option *option,
-                      const char *spelled, const char *attached) {
+static int read_next_value(struct parser *parser, const struct weft_cli_option *option,
+                           const char *spelled, const char *attached) {
   if (attached == NULL) {
     if (parser->at + 1 >= parser->count) {
-      char help[80];
-      return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
-                            "%s has no value: expected %s after it", spelled, option->value);
+      return weft_cli_usage(parser->cli, parser->help, "%s has no value: expected %s after it",
+                            spelled, option->value);
     }
     attached = parser->words[++parser->at];
   }
@@ -186,9 +177,21 @@ static int take_value(struct parser *parser, const struct weft_cli_option *optio
 
 static const struct weft_cli_option *find_long(const struct weft_cli_command *command,
                                                const char *name, size_t size) {
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    if (strlen((*at)->name) == size && memcmp((*at)->name, name, size) == 0) {
-      return *at;
+  const struct weft_cli_option *option;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    if (strlen(option->name) == size && memcmp(option->name, name, size) == 0) {
+      return option;
+    }
+  }
+  return NULL;
+}
+
+static const struct weft_cli_option *find_letter(const struct weft_cli_command *command,
+                                                 char letter) {
+  const struct weft_cli_option *option;
+  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
+    if (option->letter == letter) {
+      return option;
     }
   }
   return NULL;
@@ -215,6 +218,7 @@ static const char *former_option(const struct weft_cli_command *command, const c
     const char *command, *name, *hint;
   } former[] = {
       {"run", "no-graph", "it is called '--eager' now"},
+      {"run", "progress", "it is gone: ranks see to messages in their own calls"},
       {"train", "no-graph", "it is called '--eager' now"},
       {"train", "pp", "it is called '--ranks' now"},
       {"train", "placement", "it is gone: with -v 2 the first schedule is a V, else a loop"},
@@ -235,34 +239,30 @@ static const char *former_option(const struct weft_cli_command *command, const c
   return NULL;
 }
 
-static int unknown_option(const struct parser *parser, const char *word, const char *name,
-                          size_t size) {
+static int fail_unknown(const struct parser *parser, const char *word, const char *name,
+                        size_t size) {
   const struct weft_cli_command *command = parser->arguments->command;
-  char hint[128], help[80];
-  const struct weft_cli_quoted quoted = weft_cli_quoted(word);
-  const char *former = former_option(command, name, size);
-  if (former != NULL) {
-    return weft_cli_usage(parser->cli, former, "unknown option '%s' of 'weft %s'", quoted.text,
-                          command->name);
-  }
+  const struct weft_cli_option *option;
   struct weft_cli_suggestion suggestion;
-  weft_cli_suggestion_init(&suggestion, name, size);
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL && size > 1; at++) {
-    weft_cli_suggestion_offer(&suggestion, (*at)->name, strlen((*at)->name));
-  }
   WEFT_SCOPED_TEXT owners = {.allocator = parser->cli->allocator};
-  if (suggestion.best == NULL || suggestion.distance > 1) {
+  char guess[128];
+  const char *hint = former_option(command, name, size);
+  weft_cli_suggestion_init(&suggestion, name, size);
+  for (unsigned k = 0; size > 1 && (option = weft_cli_command_option_at(command, k, NULL)) != NULL;
+       k++) {
+    weft_cli_suggestion_offer(&suggestion, option->name, strlen(option->name));
+  }
+  if (hint == NULL && (suggestion.best == NULL || suggestion.distance > 1)) {
     add_owners(&owners, name, size);
+    hint = owners.size > 0 && !owners.failed ? owners.data : NULL;
   }
-  if (owners.size > 0 && !owners.failed) {
-    return weft_cli_usage(parser->cli, owners.data, "unknown option '%s' of 'weft %s'", quoted.text,
-                          command->name);
+  if (hint == NULL && suggestion.best != NULL) {
+    (void)snprintf(guess, sizeof guess, "did you mean '--%s'?", suggestion.best);
+    hint = guess;
   }
-  (void)snprintf(hint, sizeof hint, "did you mean '--%s'?",
-                 suggestion.best != NULL ? suggestion.best : "");
-  return weft_cli_usage(parser->cli,
-                        suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
-                        "unknown option '%s' of 'weft %s'", quoted.text, command->name);
+  return weft_cli_usage(parser->cli, hint != NULL ? hint : parser->help,
+                        "unknown option '%s' of 'weft %s'", weft_cli_quoted(word).text,
+                        command->name);
 }
 
 static int read_long(struct parser *parser, const char *word) {
@@ -271,31 +271,19 @@ static int read_long(struct parser *parser, const char *word) {
   const size_t size = equals != NULL ? (size_t)(equals - name) : strlen(name);
   const struct weft_cli_option *option = find_long(parser->arguments->command, name, size);
   if (option == NULL) {
-    return unknown_option(parser, word, name, size);
+    return fail_unknown(parser, word, name, size);
   }
   char spelled[48];
   (void)snprintf(spelled, sizeof spelled, "--%s", option->name);
   if (option->kind != WEFT_CLI_KIND_FLAG) {
-    return take_value(parser, option, spelled, equals != NULL ? equals + 1 : NULL);
+    return read_next_value(parser, option, spelled, equals != NULL ? equals + 1 : NULL);
   }
   if (equals != NULL) {
-    char help[80];
-    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
-                          "%s takes no value, found '%s'", spelled,
+    return weft_cli_usage(parser->cli, parser->help, "%s takes no value, found '%s'", spelled,
                           weft_cli_quoted(equals + 1).text);
   }
   parser->arguments->given[option->id] = true;
   return WEFT_CLI_OK;
-}
-
-static const struct weft_cli_option *find_letter(const struct weft_cli_command *command,
-                                                 char letter) {
-  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
-    if ((*at)->letter == letter) {
-      return *at;
-    }
-  }
-  return NULL;
 }
 
 static int read_letters(struct parser *parser, const char *word) {
@@ -303,11 +291,11 @@ static int read_letters(struct parser *parser, const char *word) {
     const struct weft_cli_option *option = find_letter(parser->arguments->command, *at);
     if (option == NULL) {
       /* "-json" is a --json with a dash missing, "-x" is a letter. */
-      return unknown_option(parser, word, word + 1, strlen(word + 1));
+      return fail_unknown(parser, word, word + 1, strlen(word + 1));
     }
     if (option->kind != WEFT_CLI_KIND_FLAG) {
       const char spelled[3] = {'-', *at, '\0'};
-      return take_value(parser, option, spelled, at[1] != '\0' ? at + 1 : NULL);
+      return read_next_value(parser, option, spelled, at[1] != '\0' ? at + 1 : NULL);
     }
     parser->arguments->given[option->id] = true;
   }
@@ -321,12 +309,11 @@ static int read_operand(const struct parser *parser, const char *word) {
     return add_to_list(parser, command->operands, word);
   }
   if (arguments->operand_count == command->operands_max) {
-    char help[80];
     const bool is_file = command->operands_max == 0 && access(word, F_OK) == 0;
     return weft_cli_usage(
         parser->cli,
         is_file ? "'weft sim', 'weft show' and 'weft verify' take a table or program"
-                : help_hint(parser, help, sizeof help),
+                : parser->help,
         "one argument too many for 'weft %s': '%s'; expected %s", command->name,
         weft_cli_quoted(word).text, command->operands_max > 0 ? command->operands : "options only");
   }
@@ -339,6 +326,8 @@ int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *co
   assert(cli != NULL && arguments != NULL);
   *arguments = (struct weft_cli_arguments){.command = command};
   struct parser parser = {.cli = cli, .arguments = arguments, .words = words, .count = count};
+  (void)snprintf(parser.help, sizeof parser.help, "'weft help %s' lists its options",
+                 command->name);
   bool operands_only = false;
   int status = WEFT_CLI_OK;
   for (; parser.at < count && status == WEFT_CLI_OK; parser.at++) {
@@ -356,7 +345,7 @@ int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *co
   return status;
 }
 
-/* ---- --transport and --progress ---- */
+/* ---- --transport ---- */
 
 /* In the order of the option's choices. */
 bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments) {
@@ -383,12 +372,6 @@ const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arg
   return info;
 }
 
-/* In the order of the option's choices, of which the first is the default. */
-enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments) {
-  return arguments->choices[WEFT_CLI_OPTION_PROGRESS] == 0 ? WEFT_COMM_PROGRESS_CALLS
-                                                           : WEFT_COMM_PROGRESS_THREAD;
-}
-
 int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                              const struct weft_comm_info *transport) {
   const bool on_gpus = weft_cli_is_on_gpus(arguments);
@@ -408,8 +391,5 @@ int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_a
     return weft_cli_usage(cli, "leave it out, or give --transport nccl",
                           "--sum-order has no effect: it is for the transport nccl");
   }
-  return arguments->given[WEFT_CLI_OPTION_PROGRESS] && !transport->progress_thread
-             ? weft_cli_usage(cli, "leave it out, or give --transport mpi",
-                              "--progress has no effect: it is for the transport mpi")
-             : WEFT_CLI_OK;
+  return WEFT_CLI_OK;
 }

@@ -30,16 +30,8 @@ int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *co
 uint64_t weft_cli_number(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
                          uint64_t otherwise);
 
-/* A whole decimal number, digits only. */
-enum weft_cli_digits {
-  WEFT_CLI_DIGITS_OK,
-  WEFT_CLI_DIGITS_EMPTY,
-  WEFT_CLI_DIGITS_NEGATIVE,
-  WEFT_CLI_DIGITS_NONE,     /* does not begin with a digit */
-  WEFT_CLI_DIGITS_TRAILING, /* something after the digits */
-  WEFT_CLI_DIGITS_TOO_LARGE /* more than 64 bits */
-};
-enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
+/* A whole decimal number, digits only; returns NULL, or what is wrong with it: "is negative". */
+const char *weft_cli_read_number(const char *text, uint64_t *number);
 
 /* Reads `text` as the number of an option called `name`; prints what is wrong with it and
  * returns WEFT_CLI_USAGE when it is not in minimum ... maximum. `limit` is the upper end that
@@ -71,13 +63,12 @@ int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char 
 /* --transport; by default threads, but where a launcher has started several processes, these are
  * the ranks. */
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments);
-enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments);
 
 /* --device cuda */
 bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments);
 
 /* WEFT_CLI_USAGE, having reported it, when --device and the transport do not go together, or when
- * --progress is given and has no effect. */
+ * an option that is for other transports or devices is given. */
 int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                              const struct weft_comm_info *transport);
 

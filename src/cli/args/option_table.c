@@ -39,7 +39,6 @@ static const char channel_model_texts[] = "what one channel carries (default edg
 
 #define ROW(ID, LETTER, NAME, KIND, ...) \
   {WEFT_CLI_OPTION_##ID, LETTER, NAME, WEFT_CLI_KIND_##KIND, __VA_ARGS__},
-#define FLAG(ID, NAME, SUMMARY) ROW(ID, '\0', NAME, FLAG, NULL, NULL, 0, 0, 0, SUMMARY)
 
 const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
 #include "cli/args/options.def"

@@ -12,13 +12,11 @@
 #include "cli/cli.h"
 
 #define ROW(ID, ...) WEFT_CLI_OPTION_##ID,
-#define FLAG(ID, ...) WEFT_CLI_OPTION_##ID,
 enum weft_cli_option_id {
 #include "cli/args/options.def"
   WEFT_CLI_OPTION_COUNT
 };
 #undef ROW
-#undef FLAG
 
 enum weft_cli_option_kind {
   WEFT_CLI_KIND_FLAG,
@@ -50,12 +48,10 @@ struct weft_cli_option {
   const char *summary;
 };
 
-enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 48 };
-
-/* In help, before the first option of a group. */
-struct weft_cli_heading {
-  const char *text; /* NULL ends a list */
-  enum weft_cli_option_id first;
+/* Options under a heading of help. */
+struct weft_cli_group {
+  const char *heading;                       /* NULL: the group behind the last one */
+  const struct weft_cli_option *options[20]; /* in the order of help; NULL ends it */
 };
 
 struct weft_cli_command {
@@ -64,9 +60,7 @@ struct weft_cli_command {
   unsigned operands_max;
   /* What completion offers: "file", "schedule", "command", the choices "a|b|c", or "". */
   const char *operand_kind;
-  /* That it takes, in the order of help; NULL ends it. */
-  const struct weft_cli_option *options[WEFT_CLI_COMMAND_OPTIONS_MAX];
-  const struct weft_cli_heading *headings; /* NULL: one for all */
+  struct weft_cli_group groups[10];
   const char *summary;
   const char *description; /* paragraphs separated by \n */
   const char *example;
@@ -88,9 +82,10 @@ const struct weft_cli_command *weft_cli_command_find(const char *name);
 const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
                                                       enum weft_cli_option_id id);
 
-/* The heading that stands before the option; NULL: none. */
-const char *weft_cli_command_heading(const struct weft_cli_command *command,
-                                     enum weft_cli_option_id id);
+/* Option number `index` in the order of help; NULL: there are no more. *heading is the heading before
+ * it, or NULL; `heading` may be NULL. */
+const struct weft_cli_option *weft_cli_command_option_at(const struct weft_cli_command *command,
+                                                         unsigned index, const char **heading);
 
 /* Steps through "a|b|c": the next item's size, and *at moved behind it; 0 at the end. */
 size_t weft_cli_choice_next(const char **at, const char **item);

@@ -401,8 +401,7 @@ static int run_ranks(struct run *run) {
 }
 
 static int run_as_rank(const struct run *given) {
-  struct weft_comm_options options = weft_comm_options_default();
-  options.progress = weft_cli_chosen_progress(given->arguments);
+  const struct weft_comm_options options = weft_comm_options_default();
   struct run run = *given;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, given->cli, given->transport->name, &options);
