@@ -32,11 +32,10 @@
 #include "lower/passes.h"
 
 /* A rank on its way through its row. */
-struct walker {
+struct row {
   const struct weft_action *next;
   const struct weft_action *end;
   struct weft_action *out;
-  int64_t free_at; /* by_time: when its latest cell ends */
 };
 
 /* Where a stage lives, how many results of each kind it makes, and the rank that takes them:
@@ -58,7 +57,7 @@ struct transfer_pass {
   struct stage *stages;      /* [stage] */
   uint64_t *activation_made; /* bit [stage][microbatch]: F taken */
   uint64_t *gradient_made;   /* bit [stage][microbatch]: B or I taken */
-  struct walker *walkers;    /* [rank] */
+  struct row *rows;          /* [rank] */
   uint64_t *row_sizes;       /* [rank] */
   struct weft_bits running;  /* ranks worth asking */
   uint64_t transfers;
@@ -158,25 +157,13 @@ WEFT_GRAPH_INLINE bool is_ready(const struct transfer_pass *pass, const struct w
   return true;
 }
 
-/* Of an overlap. No other cell of a table has parts: it has no transfers, so none skips stages. */
-WEFT_GRAPH_INLINE bool are_parts_ready(const struct transfer_pass *pass,
-                                       const struct weft_graph *graph,
-                                       const struct weft_action *cell) {
-  for (uint32_t k = 1; k <= cell->parts; k++) {
-    if (!is_ready(pass, graph, cell[k])) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /* Sends what an action made to a stage of another rank, and wakes that rank, which may have waited
  * for it. */
 WEFT_GRAPH_INLINE void send_to(struct transfer_pass *pass, const struct weft_graph *graph,
-                               struct walker *from, struct weft_action action, uint32_t consumer,
+                               struct row *from, struct weft_action action, uint32_t consumer,
                                uint32_t rank) {
   assert(rank < pass->input->program->rank_count && consumer < pass->stage_count);
-  struct walker *to = &pass->walkers[rank];
+  struct row *to = &pass->rows[rank];
   const bool forward = action.op == WEFT_OP_F;
   *from->out++ = weft_action_transfer_in(graph, forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
                                          action.stage, consumer, action.microbatch);
@@ -190,7 +177,7 @@ WEFT_GRAPH_INLINE void send_to(struct transfer_pass *pass, const struct weft_gra
 /* Marks what an action made, and sends it where it is needed on another rank: over all edges,
  * ascending. */
 WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_graph *graph,
-                               struct walker *from, struct weft_action action) {
+                               struct row *from, struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
@@ -212,44 +199,47 @@ WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_gra
 
 enum { PREFETCH_RECORDS = 32 };
 
+/* No other cell of a table has parts: it has no transfers, so none skips stages. */
 WEFT_GRAPH_INLINE bool take_overlap(struct transfer_pass *pass, const struct weft_graph *graph,
-                                    struct walker *walker) {
-  const struct weft_action *cell = walker->next;
-  if (!are_parts_ready(pass, graph, cell)) {
-    return false;
+                                    struct row *row) {
+  const struct weft_action *cell = row->next;
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    if (!is_ready(pass, graph, cell[k])) {
+      return false;
+    }
   }
-  walker->next = cell + weft_cell_records(cell);
+  row->next = cell + weft_cell_records(cell);
   for (uint32_t k = 0; k <= cell->parts; k++) {
-    *walker->out++ = cell[k];
+    *row->out++ = cell[k];
   }
   for (uint32_t k = 1; k <= cell->parts; k++) {
-    publish(pass, graph, walker, cell[k]);
+    publish(pass, graph, row, cell[k]);
   }
   return true;
 }
 
 /* Takes the rank's next cell if it is ready; false if the rank has to wait. */
 WEFT_GRAPH_INLINE bool take_cell(struct transfer_pass *pass, const struct weft_graph *graph,
-                                 struct walker *walker) {
-  const struct weft_action *cell = walker->next;
+                                 struct row *row) {
+  const struct weft_action *cell = row->next;
   /* Two streams per rank are more than the hardware follows by itself. */
   __builtin_prefetch(cell + PREFETCH_RECORDS);
-  __builtin_prefetch(walker->out + PREFETCH_RECORDS, 1);
+  __builtin_prefetch(row->out + PREFETCH_RECORDS, 1);
   if (cell->parts > 0) {
-    return take_overlap(pass, graph, walker);
+    return take_overlap(pass, graph, row);
   }
   if (!is_ready(pass, graph, *cell)) {
     return false;
   }
-  *walker->out++ = *cell;
-  walker->next = cell + 1;
-  publish(pass, graph, walker, *cell);
+  *row->out++ = *cell;
+  row->next = cell + 1;
+  publish(pass, graph, row, *cell);
   return true;
 }
 
-static void skip_cells(const struct transfer_pass *pass, struct walker *walker) {
-  while (walker->next < walker->end && weft_op_in(walker->next->op, pass->input->skip)) {
-    walker->next++;
+static void skip_cells(const struct transfer_pass *pass, struct row *row) {
+  while (row->next < row->end && weft_op_in(row->next->op, pass->input->skip)) {
+    row->next++;
   }
 }
 
@@ -261,10 +251,10 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
       return;
     }
     for (; rank != WEFT_BITS_NONE; rank = weft_bits_next(&pass->running, rank + 1)) {
-      struct walker *walker = &pass->walkers[rank];
-      const bool taken = take_cell(pass, graph, walker);
-      skip_cells(pass, walker);
-      if (!taken || walker->next == walker->end) {
+      struct row *row = &pass->rows[rank];
+      const bool taken = take_cell(pass, graph, row);
+      skip_cells(pass, row);
+      if (!taken || row->next == row->end) {
         weft_bits_remove(&pass->running, rank);
       }
     }
@@ -273,101 +263,80 @@ WEFT_GRAPH_INLINE void go_round(struct transfer_pass *pass, const struct weft_gr
 
 /* ---- By time ---- */
 
-/* A result that another rank may take. */
-struct result {
-  int64_t made_at;
-  uint64_t record; /* of the action that makes it */
+/* A cell begins, or an action has made what another one needs. */
+struct moment {
+  int64_t time;
+  bool begins;
+  uint32_t rank;
+  uint32_t record;
 };
 
-/* In order of time, then of ranks and rows. */
-static int compare_results(const void *a, const void *b) {
-  const struct result *x = a, *y = b;
-  return x->made_at != y->made_at ? (x->made_at > y->made_at) - (x->made_at < y->made_at)
-                                  : (x->record > y->record) - (x->record < y->record);
+/* In order of time, results before begins, then of ranks and rows. */
+static int compare_moments(const void *a, const void *b) {
+  const struct moment *x = a, *y = b;
+  if (x->time != y->time) {
+    return x->time < y->time ? -1 : 1;
+  }
+  return x->begins != y->begins ? (int)x->begins - (int)y->begins
+                                : (x->record > y->record) - (x->record < y->record);
 }
 
-/* When input number k of an action was made; messages take no time. */
-static int64_t input_made_at(const struct transfer_pass *pass,
-                             const struct weft_timed_machine *machine, struct weft_action action,
-                             uint32_t k) {
-  const uint32_t channel = weft_action_input_channel(pass->graph, action, k);
-  return machine->channels[channel].inputs[action.microbatch];
-}
-
-static int64_t begin_of(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
-                        const struct walker *walker) {
-  int64_t begin = walker->free_at;
-  for (uint32_t part = 0; part <= walker->next->parts; part++) {
-    const struct weft_action action = walker->next[part];
-    const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
+/* When a cell begins, on a rank that is free from `begin` on; messages take no time. */
+static int64_t find_begin(const struct transfer_pass *pass,
+                          const struct weft_timed_machine *machine, const struct weft_action *cell,
+                          int64_t begin) {
+  for (uint32_t part = 0; part <= cell->parts; part++) {
+    const uint32_t count = weft_action_input_count(pass->graph, cell[part], pass->stage_count);
     for (uint32_t k = 0; k < count; k++) {
-      const int64_t made_at = input_made_at(pass, machine, action, k);
+      const int64_t made_at = *weft_timed_input(machine, cell[part], k, false);
       begin = made_at > begin ? made_at : begin;
     }
   }
   return begin;
 }
 
-/* Places a rank's cells that begin before a time. */
-static void place_cells(const struct transfer_pass *pass, const struct weft_timed_machine *machine,
-                        struct walker *walker, int64_t before) {
-  int64_t begin;
-  while (walker->next < walker->end && (begin = begin_of(pass, machine, walker)) < before) {
-    const struct weft_action *cell = walker->next;
-    for (uint32_t k = 0; k <= cell->parts; k++) {
-      *walker->out++ = cell[k];
-    }
-    walker->free_at = begin + weft_cell_work(cell);
-    walker->next = cell + weft_cell_records(cell);
-    skip_cells(pass, walker);
-  }
-}
-
-static void place_consumers(const struct transfer_pass *pass,
-                            const struct weft_timed_machine *machine, struct weft_action action,
-                            int64_t before) {
-  const uint32_t count = weft_action_output_count(pass->graph, action, pass->stage_count);
-  for (uint32_t k = 0; k < count; k++) {
-    const uint32_t rank =
-        rank_to(pass, action.stage, weft_action_output_at(pass->graph, action, k));
-    if (rank != WEFT_RANK_NONE) {
-      place_cells(pass, machine, &pass->walkers[rank], before);
-    }
-  }
-}
-
-static void place_by_time(struct transfer_pass *pass, const struct weft_timed_machine *machine,
-                          const struct result *results, uint64_t count) {
-  const struct weft_program *program = pass->input->program;
-  for (uint64_t k = 0; k < count; k++) {
-    const struct weft_action action = program->actions[results[k].record];
-    struct walker *walker = &pass->walkers[pass->stages[action.stage].rank];
-    place_cells(pass, machine, walker, results[k].made_at);
-    place_consumers(pass, machine, action, results[k].made_at);
-    publish(pass, pass->graph, walker, action);
-  }
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    place_cells(pass, machine, &pass->walkers[r], INT64_MAX);
-  }
-}
-
-static uint64_t list_results(const struct transfer_pass *pass,
-                             const struct weft_timed_machine *machine, struct result *results) {
+static uint64_t list_moments(const struct transfer_pass *pass,
+                             const struct weft_timed_machine *machine, struct moment *moments) {
   const struct weft_program *program = pass->input->program;
   uint64_t count = 0;
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    const struct weft_action action = program->actions[i];
-    if (weft_action_output_count(pass->graph, action, pass->stage_count) > 0) {
-      const uint32_t channel = weft_action_output_channel(pass->graph, action, 0);
-      results[count++] = (struct result){
-          .made_at = machine->channels[channel].inputs[action.microbatch], .record = i};
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    int64_t time = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1];) {
+      const struct weft_action *cell = &program->actions[i];
+      if (!weft_op_in(cell->op, pass->input->skip)) {
+        time = find_begin(pass, machine, cell, time);
+        moments[count++] = (struct moment){time, true, r, (uint32_t)i};
+        time += weft_cell_work(cell);
+      }
+      for (const uint64_t end = i + weft_cell_records(cell); i < end; i++) {
+        if (weft_action_output_count(pass->graph, program->actions[i], pass->stage_count) > 0) {
+          moments[count++] = (struct moment){time, false, r, (uint32_t)i};
+        }
+      }
     }
   }
   return count;
 }
 
+static void place_by_time(struct transfer_pass *pass, const struct moment *moments,
+                          uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    const struct weft_action *cell = &pass->input->program->actions[moments[k].record];
+    struct row *row = &pass->rows[moments[k].rank];
+    if (!moments[k].begins) {
+      publish(pass, pass->graph, row, *cell);
+      continue;
+    }
+    row->next = cell + weft_cell_records(cell);
+    for (; cell < row->next; cell++) {
+      *row->out++ = *cell;
+    }
+    skip_cells(pass, row);
+  }
+}
+
 /* Of a table that cannot be executed: where its ranks are, and what they have made. */
-static void note_stuck(struct transfer_pass *pass, const struct weft_timed_machine *machine) {
+static void record_stuck(struct transfer_pass *pass, const struct weft_timed_machine *machine) {
   const struct weft_program *program = pass->input->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     for (uint64_t i = program->row_begin[r]; i < machine->ranks[r].at; i++) {
@@ -376,7 +345,7 @@ static void note_stuck(struct transfer_pass *pass, const struct weft_timed_machi
         *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
       }
     }
-    pass->walkers[r].next = program->actions + machine->ranks[r].at;
+    pass->rows[r].next = program->actions + machine->ranks[r].at;
   }
 }
 
@@ -384,7 +353,7 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
   const struct weft_program *program = pass->input->program;
   WEFT_SCOPED_ARENA arena = {.allocator = pass->input->allocator};
   uint32_t *rank_of = weft_arena_allocate(&arena, pass->stage_count, sizeof *rank_of);
-  struct result *results = weft_arena_allocate(&arena, program->action_count, sizeof *results);
+  struct moment *moments = weft_arena_allocate(&arena, 2 * program->action_count, sizeof *moments);
   WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t s = 0; s < pass->stage_count; s++) {
     rank_of[s] = pass->stages[s].rank;
@@ -402,11 +371,11 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
   if (status == WEFT_OK) {
     (void)weft_timed_run(&machine, NULL); /* it allocates nothing where no waits are kept */
     if (weft_timed_end(&machine) < 0) {
-      note_stuck(pass, &machine);
+      record_stuck(pass, &machine);
     } else {
-      const uint64_t count = list_results(pass, &machine, results);
-      qsort(results, count, sizeof *results, compare_results);
-      place_by_time(pass, &machine, results, count);
+      const uint64_t count = list_moments(pass, &machine, moments);
+      qsort(moments, count, sizeof *moments, compare_moments);
+      place_by_time(pass, moments, count);
     }
   }
   weft_timed_finish(&machine);
@@ -460,19 +429,19 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
   size_t used = 0;
   uint32_t stuck = 0;
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    const struct walker *walker = &pass->walkers[r];
-    if (walker->next == walker->end) {
+    const struct row *row = &pass->rows[r];
+    if (row->next == row->end) {
       continue;
     }
     if (stuck++ < NAMED_MAX) {
       char cell[64];
       const int added =
           snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 ": %s waits for", r,
-                   weft_action_format(walker->next, cell, sizeof cell));
+                   weft_action_format(row->next, cell, sizeof cell));
       used += added > 0 ? (size_t)added : 0;
       used = used < sizeof waits ? used : sizeof waits - 1;
-      for (uint32_t k = 0; k <= walker->next->parts; k++) {
-        add_waits(pass, walker->next[k], waits, sizeof waits, &used);
+      for (uint32_t k = 0; k <= row->next->parts; k++) {
+        add_waits(pass, row->next[k], waits, sizeof waits, &used);
       }
     }
   }
@@ -484,7 +453,7 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
 
 static bool is_stuck(const struct transfer_pass *pass) {
   for (uint32_t r = 0; r < pass->input->program->rank_count; r++) {
-    if (pass->walkers[r].next < pass->walkers[r].end) {
+    if (pass->rows[r].next < pass->rows[r].end) {
       return true;
     }
   }
@@ -493,15 +462,15 @@ static bool is_stuck(const struct transfer_pass *pass) {
 
 /* ---- Setting up ---- */
 
-static void start_walkers(struct transfer_pass *pass, struct weft_program *to) {
+static void start_rows(struct transfer_pass *pass, struct weft_program *to) {
   const struct weft_program *from = pass->input->program;
   for (uint32_t r = 0; r < from->rank_count; r++) {
-    struct walker *walker = &pass->walkers[r];
-    *walker = (struct walker){.next = from->actions + from->row_begin[r],
-                              .end = from->actions + from->row_begin[r + 1],
-                              .out = to->actions + to->row_begin[r]};
-    skip_cells(pass, walker);
-    if (walker->next < walker->end) {
+    struct row *row = &pass->rows[r];
+    *row = (struct row){.next = from->actions + from->row_begin[r],
+                        .end = from->actions + from->row_begin[r + 1],
+                        .out = to->actions + to->row_begin[r]};
+    skip_cells(pass, row);
+    if (row->next < row->end) {
       weft_bits_insert(&pass->running, r);
     }
   }
@@ -519,7 +488,7 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
   }
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
-  start_walkers(pass, lowered);
+  start_rows(pass, lowered);
   enum weft_status status = WEFT_OK;
   if (pass->input->by_time) {
     status = go_by_time(pass, error);
@@ -556,7 +525,7 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .stages = weft_arena_allocate(&arena, n, sizeof *pass.stages),
       .activation_made = weft_arena_allocate(&arena, n * stage_words, sizeof(uint64_t)),
       .gradient_made = weft_arena_allocate(&arena, n * stage_words, sizeof(uint64_t)),
-      .walkers = weft_arena_allocate(&arena, p, sizeof *pass.walkers),
+      .rows = weft_arena_allocate(&arena, p, sizeof *pass.rows),
       .row_sizes = weft_arena_allocate(&arena, p, sizeof *pass.row_sizes)};
   (void)weft_bits_init(&pass.running, &arena, p);
   WEFT_TRY(weft_arena_status(&arena, error));

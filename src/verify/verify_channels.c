@@ -56,7 +56,6 @@ enum weft_status weft_verify_channels(struct weft_verify_context *context) {
   if (!weft_message_queue_init(&check.queue, &arena, &placed, WEFT_SCOPE_EDGE)) {
     return weft_arena_status(&arena, context->error);
   }
-  WEFT_TWICE(graph, context->graph,
-             weft_visit_rows(context->program, graph, true, check_receive, &check));
+  weft_visit_rows(context->program, context->graph, true, check_receive, &check);
   return WEFT_OK;
 }
