@@ -39,8 +39,8 @@
 
 #include "ir/action.h"
 #include "render/html/timeline_page.h"
-#include "render/memory_columns.h"
 #include "render/palette.h"
+#include "render/timeline.h"
 #include "sim/idle_gap.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
@@ -109,6 +109,7 @@ struct page_picture {
   struct weft_arena arena;
   struct weft_links *links;
   uint32_t *event_of; /* [record]; WEFT_MATCH_NONE for bubbles */
+  bool has_edges;     /* its stages form a graph: the page gets its edges */
   int64_t earliest;   /* begin of all events, in ticks: measured times may be far from 0,
                          farther than a browser's numbers are exact */
   struct weft_rank_curve curve;
@@ -186,14 +187,13 @@ static void pack_event(struct packer *packer, const struct page_picture *page, u
   const struct weft_action action = page->picture->simulation->program->actions[event->record];
   uint32_t links[WEFT_NEEDS_MAX + 1];
   const unsigned count = links_of(page, event->record, links);
-  const bool graph = page->picture->simulation->program->graph != NULL;
   _Static_assert(WEFT_OP_COUNT <= 16, "an op has four bits");
   pack_byte(packer, (uint8_t)(action.op | (count < LINKS_MORE ? count : LINKS_MORE) << 4));
   if (count >= LINKS_MORE) {
     pack_number(packer, count - LINKS_MORE);
   }
   pack_number(packer, action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
-  if (graph && weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+  if (page->has_edges && weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
     pack_number(packer, action.skip);
   }
   pack_number(packer, action.microbatch);
@@ -202,7 +202,7 @@ static void pack_event(struct packer *packer, const struct page_picture *page, u
               event->end > event->begin ? (uint64_t)difference(event->end, event->begin) : 0);
   for (unsigned i = 0; i < count; i++) {
     pack_signed(packer, (int64_t)links[i] - (int64_t)number);
-    if (graph) {
+    if (page->has_edges) {
       pack_number(packer, travel_of(page->picture->simulation, links[i], event->record));
     }
   }
@@ -324,22 +324,20 @@ static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool
 }
 
 /* For each edge its ends, and 1 if it carries gradients; and the stages' names, if they have
- * some; "" for a stage without one. Nothing of a chain. */
+ * some; "" for a stage without one. */
 static void add_graph(struct weft_text *text, const struct weft_graph *graph) {
-  if (graph == NULL) {
-    return;
-  }
   weft_text_add(text, ",\"edges\":[");
-  for (uint32_t e = 0; e < graph->edge_count; e++) {
-    const struct weft_edge *edge = &graph->edges[e];
-    weft_text_addf(text, "%s[%u,%u,%d]", e > 0 ? "," : "", edge->from, edge->to, edge->gradient);
+  for (uint32_t e = 0; e < weft_graph_edge_count(graph, 0); e++) {
+    const struct weft_edge edge = weft_graph_edge(graph, e);
+    weft_text_addf(text, "%s[%u,%u,%d]", e > 0 ? "," : "", edge.from, edge.to, edge.gradient);
   }
   weft_text_add(text, "]");
-  for (uint32_t s = 0; graph->names != NULL && s < graph->stage_count; s++) {
+  for (uint32_t s = 0; weft_graph_has_names(graph) && s < graph->stage_count; s++) {
+    const char *name = weft_graph_name(graph, s);
     weft_text_add(text, s == 0 ? ",\"stageNames\":[" : ",");
-    weft_add_json_string(text, graph->names[s] != NULL ? graph->names[s] : "");
+    weft_add_json_string(text, name != NULL ? name : "");
   }
-  weft_text_add(text, graph->names != NULL ? "]" : "");
+  weft_text_add(text, weft_graph_has_names(graph) ? "]" : "");
 }
 
 static enum weft_status number_events(struct page_picture *page, struct weft_error *error) {
@@ -372,7 +370,9 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   }
   weft_text_add(text, ",\"unit\":");
   weft_add_json_string(text, picture->costs != NULL ? picture->costs->unit : "");
-  add_graph(text, program->graph);
+  if (page->has_edges) {
+    add_graph(text, program->graph);
+  }
   add_stage_colours(text, program->stage_count, false);
   add_stage_colours(text, program->stage_count, true);
   weft_text_add(text, ",\"data\":\"");
@@ -384,6 +384,7 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
 static enum weft_status add_picture(const struct weft_picture *picture, struct weft_text *text,
                                     struct weft_error *error) {
   struct page_picture page = {.picture = picture,
+                              .has_edges = picture->simulation->program->graph != NULL,
                               .arena = {.allocator = text->allocator},
                               .curve = {.allocator = text->allocator}};
   const enum weft_status status = add_picture_of(&page, text, error);

@@ -6,12 +6,8 @@
 #include <weft/support.h>
 
 #include "render/svg/svg_document.h"
-#include "sim/idle_gap.h"
 
 enum {
-  WIDTH_DEFAULT = 1200,
-  WIDTH_MIN = 200,
-  WIDTH_MAX = 100000,
   RIGHT = 84,          /* right of the rows: idle, peak */
   TOP = 60,            /* above the rows: title, facts */
   TITLE = 24,          /* of that, for the title */
@@ -45,36 +41,37 @@ bool weft_svg_is_transfer(enum weft_op op) {
   return kind == WEFT_KIND_RECV || kind == WEFT_KIND_SHARD;
 }
 
-static void note_event(struct weft_svg *svg, enum weft_op op, int64_t ticks) {
-  svg->seen[op] |= ticks > 0;
-  if (weft_svg_is_transfer(op) && ticks > svg->transfer_ticks_max) {
-    svg->transfer_ticks_max = ticks;
-  }
-}
-
 static int compare_ticks(const void *a, const void *b) {
   const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return (x > y) - (x < y);
 }
 
-/* How long compute actions take: what decides about numbers in cells. */
-static enum weft_status measure_cells(struct weft_svg *svg, struct weft_error *error) {
+/* Numbers the stages of each rank, and records which ops take time; and how long compute actions
+ * take: what decides about numbers in cells. */
+static enum weft_status scan_events(struct weft_svg *svg, struct weft_error *error) {
   const struct weft_simulation *simulation = svg->picture->simulation;
-  const uint64_t event_count = simulation->event_count;
+  const struct weft_program *program = simulation->program;
   WEFT_SCOPED_ARENA arena = {.allocator = svg->arena.allocator};
-  int64_t *ticks = weft_arena_allocate(&arena, event_count, sizeof *ticks);
-  if (ticks == NULL) {
-    return weft_fail_memory(error, event_count * sizeof *ticks);
-  }
+  int64_t *ticks = weft_arena_allocate(&arena, simulation->event_count, sizeof *ticks);
+  uint32_t *owner = weft_arena_allocate(&arena, program->stage_count, sizeof *owner);
+  uint32_t *next = weft_arena_allocate(&arena, program->rank_count, sizeof *next);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  svg->chunk_of = weft_arena_allocate(&svg->arena, program->stage_count, sizeof *svg->chunk_of);
+  WEFT_TRY(weft_arena_status(&svg->arena, error));
   size_t count = 0;
-  for (uint64_t i = 0; i < event_count; i++) {
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
     const struct weft_event *event = &simulation->events[i];
-    const struct weft_action *action = &simulation->program->actions[event->record];
-    if (action->op == WEFT_OP_OVERLAP_F_B && action->parts > svg->parts_max) {
+    const struct weft_action *action = &program->actions[event->record];
+    const int64_t taken = event->end - event->begin;
+    svg->seen[action->op] |= taken > 0;
+    if (weft_svg_is_transfer(action->op) && taken > svg->transfer_ticks_max) {
+      svg->transfer_ticks_max = taken;
+    } else if (action->op == WEFT_OP_OVERLAP_F_B && action->parts > svg->parts_max) {
       svg->parts_max = action->parts;
-    }
-    if (weft_op_info(action->op)->kind == WEFT_KIND_COMPUTE && event->end > event->begin) {
-      ticks[count++] = event->end - event->begin;
+    } else if (weft_op_info(action->op)->kind == WEFT_KIND_COMPUTE) {
+      owner[action->stage] = event->rank;
+      ticks[count] = taken;
+      count += taken > 0;
     }
   }
   if (count > 0) {
@@ -82,32 +79,11 @@ static enum weft_status measure_cells(struct weft_svg *svg, struct weft_error *e
     svg->cell_ticks_min = ticks[0];
     svg->cell_ticks_usual = ticks[count / 10];
   }
-  return WEFT_OK;
-}
-
-/* Numbers the stages of each rank, and notes which ops take time. */
-static enum weft_status look_through(struct weft_svg *svg, struct weft_error *error) {
-  const struct weft_simulation *simulation = svg->picture->simulation;
-  const struct weft_program *program = simulation->program;
-  uint32_t *owner = weft_arena_allocate(&svg->arena, program->stage_count, sizeof *owner);
-  uint32_t *next = weft_arena_allocate(&svg->arena, program->rank_count, sizeof *next);
-  svg->chunk_of = weft_arena_allocate(&svg->arena, program->stage_count, sizeof *svg->chunk_of);
-  if (owner == NULL || next == NULL || svg->chunk_of == NULL) {
-    return weft_fail_memory(error, program->stage_count * sizeof *owner);
-  }
-  for (uint64_t i = 0; i < simulation->event_count; i++) {
-    const struct weft_event *event = &simulation->events[i];
-    const struct weft_action action = program->actions[event->record];
-    note_event(svg, action.op, event->end - event->begin);
-    if (weft_op_info(action.op)->kind == WEFT_KIND_COMPUTE) {
-      owner[action.stage] = event->rank;
-    }
-  }
   svg->chunk_count = 1;
   for (uint32_t stage = 0; stage < program->stage_count; stage++) {
     svg->chunk_of[stage] = next[owner[stage]]++;
-    const uint32_t count = next[owner[stage]];
-    svg->chunk_count = count > svg->chunk_count ? count : svg->chunk_count;
+    const uint32_t stages = next[owner[stage]];
+    svg->chunk_count = stages > svg->chunk_count ? stages : svg->chunk_count;
   }
   return WEFT_OK;
 }
@@ -224,8 +200,7 @@ static enum weft_status add_rows(struct weft_svg *svg, struct weft_error *error)
 }
 
 static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
-  WEFT_TRY(look_through(svg, error));
-  WEFT_TRY(measure_cells(svg, error));
+  WEFT_TRY(scan_events(svg, error));
   lay_out(svg);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
   const double legend_top = weft_svg_row_top(svg, rank_count) + (double)AXIS;
@@ -243,37 +218,24 @@ static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
   return weft_text_status(svg->text, error);
 }
 
-static enum weft_status check_width(uint32_t width, struct weft_error *error) {
-  if (width < WIDTH_MIN || width > WIDTH_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "0 stands for 1200",
-                     "a picture of %" PRIu32 " pixels; expected %d to %d", width, WIDTH_MIN,
-                     WIDTH_MAX);
-  }
-  return WEFT_OK;
-}
-
 enum weft_status weft_render_svg(const struct weft_picture *picture,
                                  const struct weft_render_options *options, struct weft_text *text,
                                  struct weft_error *error) {
-  WEFT_NEED(picture, error);
+  static const struct weft_width_limits limits = {1200, 200, 100000, "a picture", "pixels"};
+  struct weft_render_options chosen;
   WEFT_NEED(text, error);
-  WEFT_NEED(picture->simulation, error);
-  const struct weft_render_options standard = weft_render_options_default();
-  options = options != NULL ? options : &standard;
-  const uint32_t width = options->width != 0 ? options->width : WIDTH_DEFAULT;
-  WEFT_TRY(check_width(width, error));
-  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
+  WEFT_TRY(weft_picture_begin(picture, options, &limits, &chosen, error));
   struct weft_svg svg = {.picture = picture,
-                         .palette = weft_palette_of(options->dark),
-                         .dark = options->dark,
-                         .bare = options->bare,
+                         .palette = weft_palette_of(chosen.dark),
+                         .dark = chosen.dark,
+                         .bare = chosen.bare,
                          .parts_max = 1,
-                         .colour_by = options->colour_by,
+                         .colour_by = chosen.colour_by,
                          .text = text,
                          .labels = {.allocator = text->allocator},
                          .arena = {.allocator = text->allocator},
                          .extent = weft_extent_of(picture->simulation),
-                         .width = width,
+                         .width = chosen.width,
                          .memory = {.allocator = text->allocator, .picture = picture}};
   const size_t size_before = text->size;
   const enum weft_status status = draw(&svg, error);

@@ -1,17 +1,15 @@
 /* The SVG picture, shared by the files that draw its parts:
  *
  *     title                                        svg_frame.c
- *     rank 0  [cells                         ]     svg_lane.c, svg_cluster.c
- *             [transfers                     ]     svg_lane.c
- *             [memory                        ]     svg_memory.c
+ *     rank 0  [cells                         ]     svg_lane.c
+ *             [transfers                     ]
+ *             [memory                        ]
  *     axis, legend                                 svg_frame.c, svg_legend.c
  *
  * Everything is in presentation attributes of plain elements, without style
  * sheets or scripts, so that any program that reads SVG shows the same. */
 #ifndef RENDER_SVG_DOCUMENT_H
 #define RENDER_SVG_DOCUMENT_H
-
-#include "render/memory_columns.h"
 
 #include <assert.h>
 

@@ -9,32 +9,6 @@
 #define SMALL_SIZE 11.0
 #define TICK_PIXELS 90.0
 
-static void add_time(struct weft_svg *svg, double time) {
-  const struct weft_costs *costs = svg->picture->costs;
-  weft_add_rounded(svg->text, time);
-  if (costs != NULL && costs->unit[0] != '\0') {
-    weft_text_add(svg->text, " ");
-    weft_svg_outside(svg->text, costs->unit, sizeof costs->unit);
-  }
-}
-
-static void add_count(struct weft_svg *svg, uint32_t count, const char *noun) {
-  const char *plural = count == 1 ? "" : noun[strlen(noun) - 1] == 'h' ? "es" : "s";
-  weft_text_addf(svg->text, "%" PRIu32 " %s%s", count, noun, plural);
-}
-
-/* As text of the document: without >. */
-static void add_graph(struct weft_svg *svg, const struct weft_graph *graph, bool names) {
-  struct weft_text words = {.allocator = svg->text->allocator};
-  (names ? weft_add_stage_names : weft_add_edges)(&words, graph);
-  if (words.failed) {
-    svg->text->failed = true;
-  } else {
-    weft_svg_outside(svg->text, words.data, words.size);
-  }
-  weft_text_finish(&words);
-}
-
 enum fact {
   FACT_MAKESPAN,
   FACT_BUBBLE,
@@ -48,32 +22,38 @@ enum fact {
   FACTS
 };
 
-static void add_fact(struct weft_svg *svg, enum fact fact) {
+static void add_count(struct weft_text *words, uint32_t count, const char *noun) {
+  const char *plural = count == 1 ? "" : noun[strlen(noun) - 1] == 'h' ? "es" : "s";
+  weft_text_addf(words, "%" PRIu32 " %s%s", count, noun, plural);
+}
+
+/* Nothing where there is nothing to say. */
+static void add_fact(const struct weft_svg *svg, enum fact fact, struct weft_text *words) {
   const struct weft_simulation *simulation = svg->picture->simulation;
   const struct weft_program *program = simulation->program;
-  const bool is_apart = fact <= FACT_RANKS || fact == FACT_NOTE;
-  weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : is_apart ? " · " : ", ");
+  char room[WEFT_NOTE_SIZE];
   switch (fact) {
     case FACT_MAKESPAN:
-      weft_text_add(svg->text, "makespan ");
-      add_time(svg, simulation->makespan);
+      weft_text_add(words, "makespan ");
+      weft_add_time(words, svg->picture, simulation->makespan);
       break;
     case FACT_BUBBLE:
-      weft_text_addf(svg->text, "bubble %.1f %%", 100 * simulation->bubble_ratio);
+      weft_text_addf(words, "bubble %.1f %%", 100 * simulation->bubble_ratio);
       break;
     case FACT_PEAK:
-      weft_text_add(svg->text, "peak memory ");
-      weft_add_rounded(svg->text, simulation->peak_activation);
+      if (svg->row.memory > 0) {
+        weft_text_add(words, "peak memory ");
+        weft_add_rounded(words, simulation->peak_activation);
+      }
       break;
-    case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
-    case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
-    case FACT_MICROBATCHES: add_count(svg, program->microbatch_count, "microbatch"); break;
-    case FACT_NOTE: {
-      char room[WEFT_NOTE_SIZE];
-      weft_svg_outside(svg->text, weft_picture_note(svg->picture, room), WEFT_NOTE_SIZE);
+    case FACT_RANKS: add_count(words, program->rank_count, "rank"); break;
+    case FACT_STAGES: add_count(words, program->stage_count, "stage"); break;
+    case FACT_MICROBATCHES: add_count(words, program->microbatch_count, "microbatch"); break;
+    case FACT_EDGES: weft_add_edges(words, program->graph); break;
+    case FACT_NAMES: weft_add_stage_names(words, program->graph); break;
+    default:
+      weft_add_line_text(words, weft_picture_note(svg->picture, room), WEFT_NOTE_SIZE);
       break;
-    }
-    default: add_graph(svg, program->graph, fact == FACT_NAMES); break;
   }
 }
 
@@ -81,17 +61,18 @@ static void add_fact(struct weft_svg *svg, enum fact fact) {
 static void add_facts(struct weft_svg *svg) {
   const size_t begin = svg->text->size;
   const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
-  const struct weft_graph *graph = svg->picture->simulation->program->graph;
-  const bool chain = weft_graph_is_chain(graph);
+  WEFT_SCOPED_TEXT words = {.allocator = svg->text->allocator};
   for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
+    const bool is_apart = fact <= FACT_RANKS || fact == FACT_NOTE;
     const size_t size_before = svg->text->size;
-    char room_for_note[WEFT_NOTE_SIZE];
-    if ((fact == FACT_NOTE && weft_picture_note(svg->picture, room_for_note)[0] == '\0') ||
-        (fact == FACT_PEAK && svg->row.memory == 0) || (fact == FACT_EDGES && chain) ||
-        (fact == FACT_NAMES && (chain || graph->names == NULL))) {
+    words.size = 0;
+    add_fact(svg, fact, &words);
+    svg->text->failed |= words.failed;
+    if (words.size == 0 || words.failed) {
       continue;
     }
-    add_fact(svg, fact);
+    weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : is_apart ? " · " : ", ");
+    weft_svg_outside(svg->text, words.data, words.size);
     if (fact > 0 && !svg->text->failed &&
         (double)weft_count_characters(svg->text->data + begin, svg->text->size - begin) > room) {
       svg->text->size = size_before;

@@ -1,20 +1,15 @@
 /* A timeline for a terminal: a line per rank, its memory under it, an axis, a
  * legend and a summary, none wider than asked for. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "render/memory_columns.h"
 #include "render/text/text_lane.h"
-#include "render/text/text_summary.h"
-#include "sim/idle_gap.h"
 
 enum {
-  WIDTH_DEFAULT = 80,
-  WIDTH_MIN = 20,
-  WIDTH_MAX = 10000,
   WIDTH_WORDS = 60, /* from here on there is room for words next to the lines */
   WIDTH_RIGHT = 30, /* and from here on for numbers */
   NUMBER_WIDTH = 8,
@@ -54,7 +49,7 @@ static bool has_memory(const struct layout *layout) {
   return layout->picture->costs != NULL && layout->picture->simulation->peak_activation > 0;
 }
 
-static enum weft_status prepare(struct layout *layout, struct weft_error *error) {
+static enum weft_status prepare_layout(struct layout *layout, struct weft_error *error) {
   const struct weft_simulation *simulation = layout->picture->simulation;
   const uint32_t rank_count = simulation->program->rank_count;
   const bool words = layout->width >= WIDTH_WORDS;
@@ -211,6 +206,119 @@ static void add_wrapped(struct weft_text *text, const char *words, size_t width)
   }
 }
 
+/* ---- The summary ---- */
+
+static const char *cause_words(enum weft_idle_cause cause) {
+  switch (cause) {
+    case WEFT_IDLE_START: return "before its first action";
+    case WEFT_IDLE_FORWARD: return "waiting for activations";
+    case WEFT_IDLE_GRADIENT: return "waiting for gradients";
+    case WEFT_IDLE_CHANNEL: return "waiting for a busy channel";
+    case WEFT_IDLE_UNSHARD: return "waiting for parameters";
+    default: return "after its last action";
+  }
+}
+
+static void add_peak(struct weft_text *text, const struct weft_simulation *simulation) {
+  uint32_t rank = 0;
+  for (uint32_t i = 0; i < simulation->program->rank_count; i++) {
+    if (simulation->ranks[i].peak_activation > simulation->ranks[rank].peak_activation) {
+      rank = i;
+    }
+  }
+  weft_text_add(text, ", peak memory ");
+  weft_add_rounded(text, simulation->peak_activation);
+  weft_text_addf(text, " on rank %" PRIu32 "\n", rank);
+}
+
+/* The cause with most of the idle time of the ranks first ... last-1. */
+static enum weft_idle_cause main_cause(const struct weft_simulation *simulation, uint32_t first,
+                                       uint32_t end, double *time) {
+  enum weft_idle_cause best = WEFT_IDLE_START;
+  *time = -1;
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    double sum = 0;
+    for (uint32_t rank = first; rank < end; rank++) {
+      sum += simulation->ranks[rank].idle_by_cause[cause];
+    }
+    if (sum > *time) {
+      *time = sum;
+      best = cause;
+    }
+  }
+  return best;
+}
+
+static void add_share(struct weft_text *text, double part, double total) {
+  weft_text_addf(text, " (%.1f %%)", total > 0 ? 100 * part / total : 0);
+}
+
+/* The rank with most idle time; *all when every rank has as much. */
+static uint32_t most_idle(const struct weft_simulation *simulation, bool *all) {
+  const uint32_t count = simulation->program->rank_count;
+  const double small = simulation->makespan * 1e-9;
+  uint32_t most = 0;
+  double least = simulation->ranks[0].idle;
+  for (uint32_t rank = 1; rank < count; rank++) {
+    const double idle = simulation->ranks[rank].idle;
+    most = idle > simulation->ranks[most].idle + small ? rank : most;
+    least = idle < least ? idle : least;
+  }
+  *all = count > 1 && simulation->ranks[most].idle - least <= small;
+  return most;
+}
+
+static void add_idle(struct weft_text *text, const struct weft_picture *picture) {
+  const struct weft_simulation *simulation = picture->simulation;
+  bool all;
+  const uint32_t rank = most_idle(simulation, &all);
+  const double idle = simulation->ranks[rank].idle;
+  if (!(idle > 0)) {
+    weft_text_add(text, "no rank is ever idle\n");
+    return;
+  }
+  if (all) {
+    weft_text_add(text, "every rank idles ");
+  } else {
+    weft_text_addf(text, "rank %" PRIu32 " idles most, ", rank);
+  }
+  weft_add_time(text, picture, idle);
+  add_share(text, idle, simulation->makespan);
+  double time;
+  const uint32_t end = all ? simulation->program->rank_count : rank + 1;
+  const enum weft_idle_cause cause = main_cause(simulation, all ? 0 : rank, end, &time);
+  const double total = all ? idle * simulation->program->rank_count : idle;
+  weft_text_addf(text, "%s %s\n", time < total * (1 - 1e-9) ? ", mostly" : ",", cause_words(cause));
+}
+
+/* Makespan, bubble and peak; then which rank idles most and why. Each a sentence, ended by a
+ * newline, not wrapped. */
+static void add_sentences(struct weft_text *text, const struct weft_picture *picture) {
+  const struct weft_simulation *simulation = picture->simulation;
+  weft_text_add(text, "makespan ");
+  weft_add_time(text, picture, simulation->makespan);
+  weft_text_addf(text, ", bubble %.1f %%", 100 * simulation->bubble_ratio);
+  if (simulation->peak_activation > 0) {
+    add_peak(text, simulation);
+  } else {
+    weft_text_add(text, "\n");
+  }
+  if (simulation->program->rank_count > 0) {
+    add_idle(text, picture);
+  }
+  char room[WEFT_NOTE_SIZE];
+  const char *note = weft_picture_note(picture, room);
+  if (note[0] != '\0') {
+    weft_add_line_text(text, note, WEFT_NOTE_SIZE);
+    weft_text_add(text, "\n");
+  }
+  for (unsigned k = 0; k < 2; k++) {
+    const size_t begin = text->size;
+    (k == 0 ? weft_add_edges : weft_add_stage_names)(text, simulation->program->graph);
+    weft_text_add(text, text->size > begin ? "\n" : "");
+  }
+}
+
 static void add_folding(const struct layout *layout, struct weft_text *words) {
   const uint32_t step = layout->step;
   const char *ending = step % 100 / 10 == 1 ? "th"
@@ -227,7 +335,7 @@ static void add_summary(const struct layout *layout, struct weft_text *text) {
   if (layout->step > 1) {
     add_folding(layout, &words);
   }
-  weft_text_summary_add(&words, layout->picture);
+  add_sentences(&words, layout->picture);
   text->failed |= words.failed;
   if (!words.failed) {
     add_wrapped(text, words.data, layout->width);
@@ -283,22 +391,13 @@ static void add_title(const struct layout *layout, struct weft_text *text) {
 
 static enum weft_status draw(struct layout *layout, struct weft_text *text,
                              struct weft_error *error) {
-  WEFT_TRY(prepare(layout, error));
+  WEFT_TRY(prepare_layout(layout, error));
   add_title(layout, text);
   WEFT_TRY(add_ranks(layout, text, error));
   add_axis(layout, text);
   add_legend(layout, text);
   add_summary(layout, text);
   return weft_text_status(text, error);
-}
-
-static enum weft_status check_width(uint32_t width, struct weft_error *error) {
-  if (width < WIDTH_MIN || width > WIDTH_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "0 stands for 80",
-                     "a timeline of %" PRIu32 " columns; expected %d to %d", width, WIDTH_MIN,
-                     WIDTH_MAX);
-  }
-  return WEFT_OK;
 }
 
 static uint32_t step_of(const struct weft_picture *picture) {
@@ -309,18 +408,15 @@ static uint32_t step_of(const struct weft_picture *picture) {
 enum weft_status weft_render_text(const struct weft_picture *picture,
                                   const struct weft_render_options *options, struct weft_text *text,
                                   struct weft_error *error) {
-  WEFT_NEED(picture, error);
+  static const struct weft_width_limits limits = {80, 20, 10000, "a timeline", "columns"};
+  struct weft_render_options chosen;
   WEFT_NEED(text, error);
-  WEFT_NEED(picture->simulation, error);
-  const struct weft_render_options standard = weft_render_options_default();
-  options = options != NULL ? options : &standard;
+  WEFT_TRY(weft_picture_begin(picture, options, &limits, &chosen, error));
   struct layout layout = {.picture = picture,
-                          .width = options->width != 0 ? options->width : WIDTH_DEFAULT,
-                          .colour = options->colour,
-                          .step = options->all_ranks ? 1 : step_of(picture),
+                          .width = chosen.width,
+                          .colour = chosen.colour,
+                          .step = chosen.all_ranks ? 1 : step_of(picture),
                           .memory = {.allocator = text->allocator}};
-  WEFT_TRY(check_width(layout.width, error));
-  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   const size_t size_before = text->size;
   const enum weft_status status = draw(&layout, text, error);
   if (status < 0 && text->data != NULL) {

@@ -13,13 +13,6 @@ enum { LABEL_SIZE = 32 };
 
 #define FULL (1 - 1e-6) /* of a column, but for rounding */
 
-/* A cell of the lane: an event, or an overlap with its parts. */
-struct cell {
-  enum weft_op op;
-  int64_t begin, end;
-  struct weft_action actions[2]; /* the second is of an overlap */
-};
-
 /* The ops with a letter. Where two have the same share of a column, compute comes
  * before collectives, and idle time last. */
 static void choose_shown(struct weft_text_lanes *lanes) {
@@ -35,18 +28,9 @@ static void choose_shown(struct weft_text_lanes *lanes) {
   }
 }
 
-/* The next cell that takes time. Parts of an overlap beyond two are within its
- * time, and not named. */
-static bool next_cell(struct weft_lane_walk *walk, struct cell *cell) {
-  struct weft_lane_item item;
-  while (weft_lane_next(walk, &item)) {
-    cell->op = item.parts > 1 ? WEFT_OP_OVERLAP_F_B : item.action.op;
-    cell->begin = item.begin;
-    cell->end = item.end;
-    cell->actions[0] = cell->actions[1] = item.action;
-    for (uint32_t part = item.part + 1; part < item.parts && weft_lane_next(walk, &item); part++) {
-      cell->actions[1] = part == 1 ? item.action : cell->actions[1];
-    }
+/* The next cell that takes time and has a letter. */
+static bool next_shown(struct weft_lane *lane, struct weft_lane_cell *cell) {
+  while (weft_lane_next(lane, cell)) {
     if (weft_op_info(cell->op)->letter != '\0' && cell->end > cell->begin) {
       return true;
     }
@@ -73,9 +57,9 @@ void weft_text_lanes_measure(struct weft_text_lanes *lanes) {
   const uint32_t microbatch_count = lanes->simulation->program->microbatch_count;
   const double ticks = (double)lanes->extent.end - (double)lanes->extent.begin;
   for (uint32_t rank = 0; rank < lanes->simulation->program->rank_count; rank++) {
-    struct weft_lane_walk walk = weft_lane_begin(lanes->simulation, rank);
-    struct cell cell;
-    while (next_cell(&walk, &cell)) {
+    struct weft_lane lane = weft_lane_begin(lanes->simulation, rank);
+    struct weft_lane_cell cell;
+    while (next_shown(&lane, &cell)) {
       widths[cell.op] += ((double)cell.end - (double)cell.begin) * lanes->column_count / ticks;
       counts[cell.op]++;
     }
@@ -95,7 +79,8 @@ void weft_text_lanes_measure(struct weft_text_lanes *lanes) {
 
 /* ---- Sharing out the time of a rank ---- */
 
-static void share_out(struct weft_text_lanes *lanes, const struct cell *cell, uint64_t number) {
+static void share_out(struct weft_text_lanes *lanes, const struct weft_lane_cell *cell,
+                      uint64_t number) {
   const double from = weft_extent_column(&lanes->extent, (double)cell->begin, lanes->column_count);
   const double to = weft_extent_column(&lanes->extent, (double)cell->end, lanes->column_count);
   for (uint32_t i = (uint32_t)from; i < to; i++) {
@@ -113,9 +98,9 @@ static void share_out(struct weft_text_lanes *lanes, const struct cell *cell, ui
 
 static void fill_columns(struct weft_text_lanes *lanes, uint32_t rank) {
   memset(lanes->columns, 0, lanes->column_count * sizeof *lanes->columns);
-  struct weft_lane_walk walk = weft_lane_begin(lanes->simulation, rank);
-  struct cell cell;
-  for (uint64_t number = 0; next_cell(&walk, &cell); number++) {
+  struct weft_lane lane = weft_lane_begin(lanes->simulation, rank);
+  struct weft_lane_cell cell;
+  for (uint64_t number = 0; next_shown(&lane, &cell); number++) {
     share_out(lanes, &cell, number);
   }
 }

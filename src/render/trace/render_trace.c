@@ -1,6 +1,6 @@
 /* Chrome trace: a simulation or a measured run as the JSON that Perfetto
- * and chrome://tracing open. A process is a rank; its tracks are in
- * trace_tracks.h.
+ * and chrome://tracing open. A process is a rank; it has a track for compute,
+ * and tracks for what it transfers.
  *
  * Times are written as microseconds with three decimals, from whole
  * nanoseconds: both viewers count in those, and begin + dur then meets the next
@@ -8,6 +8,7 @@
  *
  * Not written with weft_json: times have their own format, each event its line, and
  * a trace has millions of events, of which one call formats most. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -17,12 +18,142 @@
 
 #include "ir/action.h"
 #include "ir/program.h"
-#include "render/memory_columns.h"
-#include "render/trace/trace_tracks.h"
+#include "render/timeline.h"
 #include "sim/idle_gap.h"
 
 /* About 146 years; a sum of two times still fits. */
 #define NANOSECONDS_MAX (INT64_MAX / 2)
+
+/* ---- Tracks ----
+ *
+ * Complete events of one track must not overlap, but transfers do: several channels work at a
+ * time, and on one channel the latency of a message overlaps with the next. So every channel end
+ * has its own track, and further lanes where it needs them. Track 0 has the collectives; the ends
+ * of channels follow, four to a stage; in a graph four to an edge. */
+
+/* The number (tid) of the compute track; the others get theirs as they come. Not 0, which Perfetto
+ * takes for the thread whose tid is the pid. */
+enum { TID_COMPUTE = 1, TID_LANES = 2, TRACK_COLLECTIVES = 0 };
+#define LANE_NONE UINT32_MAX
+
+/* TID_LANES + the lane's index is its number in the trace. */
+struct lane {
+  int64_t end;     /* of the last event on it, in nanoseconds */
+  uint32_t track;  /* which track it is a lane of */
+  uint32_t number; /* among its lanes, from 0 */
+  uint32_t newest; /* the largest number when it was used last */
+  uint32_t next;   /* the lane used before all others of the track, in a ring */
+};
+
+struct tracks {
+  const struct weft_program *program;
+  uint32_t *last; /* [track]: the lane used last */
+  struct lane *lanes;
+  uint32_t lane_count;
+};
+
+static uint32_t track_of(const struct weft_program *program, struct weft_action action) {
+  if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    return TRACK_COLLECTIVES;
+  }
+  const uint32_t channel = weft_channel_of(program, action);
+  return channel != WEFT_EDGE_NONE ? 1u + 2 * channel + weft_op_in(action.op, WEFT_OPS_RECV)
+                                   : TRACK_COLLECTIVES; /* of a program that is wrong */
+}
+
+/* The ends of all channels. */
+static size_t count_tracks(const struct weft_program *program) {
+  return 1 + 2 * (size_t)weft_channel_count(program->graph, program->stage_count);
+}
+
+/* Every event could need a lane of its own. */
+static size_t most_lanes(const struct weft_simulation *simulation) {
+  uint64_t most = 0;
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    uint64_t count = 0;
+    for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
+      count += !weft_op_in(simulation->program->actions[simulation->events[i].record].op,
+                           WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
+    }
+    most = count > most ? count : most;
+  }
+  return (size_t)most;
+}
+
+/* Room for any rank of the simulation, in the arena. */
+static enum weft_status init_tracks(struct tracks *tracks, struct weft_arena *arena,
+                                    const struct weft_simulation *simulation,
+                                    struct weft_error *error) {
+  assert(simulation != NULL && simulation->program != NULL);
+  const size_t count = count_tracks(simulation->program);
+  tracks->program = simulation->program;
+  tracks->last = weft_arena_allocate(arena, count, sizeof *tracks->last);
+  tracks->lanes = weft_arena_allocate(arena, most_lanes(simulation), sizeof *tracks->lanes);
+  WEFT_TRY(weft_arena_status(arena, error));
+  memset(tracks->last, 0xff, count * sizeof *tracks->last); /* LANE_NONE */
+  return WEFT_OK;
+}
+
+/* Begins another rank. */
+static void reset_tracks(struct tracks *tracks) {
+  for (uint32_t i = 0; i < tracks->lane_count; i++) {
+    tracks->last[tracks->lanes[i].track] = LANE_NONE;
+  }
+  tracks->lane_count = 0;
+}
+
+/* A further lane of the track, into the ring behind the one used last. */
+static uint32_t add_lane(struct tracks *tracks, uint32_t track) {
+  const uint32_t last = tracks->last[track], lane = tracks->lane_count++;
+  tracks->lanes[lane] = (struct lane){.track = track, .next = lane};
+  if (last != LANE_NONE) {
+    tracks->lanes[lane].number = tracks->lanes[last].newest + 1;
+    tracks->lanes[lane].next = tracks->lanes[last].next;
+    tracks->lanes[last].next = lane;
+  }
+  tracks->lanes[lane].newest = tracks->lanes[lane].number;
+  return lane;
+}
+
+/* The tid on which a transfer or collective of this time goes; *lane_new is set when it is used for
+ * the first time, and wants a name. Transfers of one channel begin and end in order, so the lane that was used
+ * longest ago is the one that is free first: there is no need to try others. */
+static uint32_t place_on_track(struct tracks *tracks, struct weft_action action, int64_t begin,
+                               int64_t end, const struct lane **lane_new) {
+  assert(begin <= end);
+  const uint32_t track = track_of(tracks->program, action), last = tracks->last[track];
+  uint32_t lane = last != LANE_NONE ? tracks->lanes[last].next : LANE_NONE;
+  *lane_new = NULL;
+  if (lane == LANE_NONE || tracks->lanes[lane].end > begin) {
+    lane = add_lane(tracks, track);
+    *lane_new = &tracks->lanes[lane];
+  } else {
+    tracks->lanes[lane].newest = tracks->lanes[last].newest;
+  }
+  tracks->last[track] = lane;
+  tracks->lanes[lane].end = end;
+  return TID_LANES + lane;
+}
+
+/* "send activation 3 to 4", "collectives (2)": plain text without quotes. */
+static void add_lane_name(const struct tracks *tracks, const struct lane *lane,
+                          struct weft_text *text) {
+  assert(lane->track < count_tracks(tracks->program));
+  if (lane->track == TRACK_COLLECTIVES) {
+    weft_text_add(text, "collectives");
+  } else {
+    const uint32_t channel = (lane->track - 1) / 2;
+    uint32_t from, to;
+    weft_channel_ends(tracks->program->graph, channel, &from, &to);
+    weft_text_addf(text, "%s %s %" PRIu32 " to %" PRIu32, lane->track % 2 == 1 ? "send" : "receive",
+                   channel % 2 == 0 ? "activation" : "gradient", from, to);
+  }
+  if (lane->number > 0) {
+    weft_text_addf(text, " (%" PRIu32 ")", lane->number + 1);
+  }
+}
+
+/* ---- The trace ---- */
 
 struct trace {
   const struct weft_picture *picture;
@@ -32,7 +163,7 @@ struct trace {
   const char *name;
   struct weft_text *text;
   struct weft_links *links;
-  struct weft_tracks tracks;
+  struct tracks tracks;
   struct weft_rank_curve curve;
   double ns_per_unit;
   double ns_per_tick;
@@ -68,15 +199,14 @@ static int64_t ns_of(const struct trace *trace, int64_t ticks) {
 
 /* ---- Metadata ---- */
 
-static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
-                       const struct weft_lane *lane) {
+static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid, const struct lane *lane) {
   if (trace->pass != 'X') {
     return;
   }
   open_event(trace, 'M', rank, tid);
   weft_text_add(trace->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"");
   if (lane != NULL) {
-    weft_lane_add_name(&trace->tracks, lane, trace->text);
+    add_lane_name(&trace->tracks, lane, trace->text);
   } else {
     weft_text_add(trace->text, "compute");
   }
@@ -84,17 +214,17 @@ static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
   open_event(trace, 'M', rank, tid);
   weft_text_addf(trace->text,
                  ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}",
-                 lane != NULL ? weft_lane_sort_index(lane) : 0);
+                 lane != NULL ? 1 + lane->track : 0);
 }
 
 static void add_process(struct trace *trace, uint32_t rank) {
-  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
+  open_event(trace, 'M', rank, TID_COMPUTE);
   weft_text_addf(trace->text,
                  ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %" PRIu32 "\"}}", rank);
-  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
+  open_event(trace, 'M', rank, TID_COMPUTE);
   weft_text_addf(trace->text,
                  ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", rank);
-  add_thread(trace, rank, WEFT_TID_COMPUTE, NULL);
+  add_thread(trace, rank, TID_COMPUTE, NULL);
 }
 
 /* ---- Slices ---- */
@@ -211,7 +341,7 @@ static void add_input_flow(struct trace *trace, uint64_t record, const struct sl
     }
     const struct weft_event *event = &trace->simulation->events[number];
     const struct slice maker = {.rank = event->rank,
-                                .tid = WEFT_TID_COMPUTE,
+                                .tid = TID_COMPUTE,
                                 .begin = ns_of(trace, event->begin),
                                 .end = ns_of(trace, event->end)};
     add_flow(trace, 's', &maker, id, middle_of(&maker));
@@ -240,7 +370,7 @@ static void add_counters(struct trace *trace, uint32_t rank) {
     if (i + 1 < curve->count && llround(curve->points[i + 1].at * trace->ns_per_unit) == at) {
       continue;
     }
-    open_event(trace, 'C', rank, WEFT_TID_COMPUTE);
+    open_event(trace, 'C', rank, TID_COMPUTE);
     weft_text_add(trace->text, ",\"name\":\"activation memory\"");
     add_time(trace, "ts", at);
     weft_text_addf(trace->text, ",\"args\":{\"activation\":%.12g}}", curve->points[i].size);
@@ -253,12 +383,12 @@ static bool is_compute(uint8_t op) {
   return weft_op_in(op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
 }
 
-/* Where the walk along a rank's row is. */
-struct walk {
+/* How far a rank's row is scanned. */
+struct position {
   int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
   bool first;         /* it has done nothing yet, only transfers */
   bool computed;      /* it has computed */
-  uint64_t cell_end;  /* one past the records of the overlap walked last */
+  uint64_t cell_end;  /* one past the records of the overlap scanned last */
   struct slice slice; /* the last one */
 };
 
@@ -280,39 +410,39 @@ static int64_t first_begin(const struct weft_simulation *simulation) {
   return first;
 }
 
-static void add_compute(struct trace *trace, uint64_t number, struct walk *walk) {
+static void add_compute(struct trace *trace, uint64_t number, struct position *at) {
   const struct weft_event *event = &trace->simulation->events[number];
   const struct weft_action *action = &trace->program->actions[event->record];
-  walk->slice.tid = WEFT_TID_COMPUTE;
+  at->slice.tid = TID_COMPUTE;
   if (trace->pass == 'X') {
-    const struct weft_idle_gap gap = weft_idle_gap_before(
-        trace->simulation, trace->links, number, walk->idle_from, walk->first, !walk->computed);
-    add_slice(trace, &walk->slice, action, &gap);
+    const struct weft_idle_gap gap = weft_idle_gap_before(trace->simulation, trace->links, number,
+                                                          at->idle_from, at->first, !at->computed);
+    add_slice(trace, &at->slice, action, &gap);
   }
-  walk->idle_from = event->end;
-  walk->first = false;
-  walk->computed = true;
-  walk->cell_end = (uint64_t)event->record + weft_cell_records(action);
+  at->idle_from = event->end;
+  at->first = false;
+  at->computed = true;
+  at->cell_end = (uint64_t)event->record + weft_cell_records(action);
 }
 
 /* A collective that comes before all compute ends the idle time at the start. */
 static struct weft_idle_gap gap_at_start(const struct weft_program *program,
-                                         const struct weft_event *event, struct walk *walk) {
+                                         const struct weft_event *event, struct position *at) {
   struct weft_idle_gap gap = {.cause = WEFT_IDLE_START, .awaited = WEFT_EVENT_NONE};
-  if (walk->first && is_start(program, event)) {
-    gap.ticks = event->begin - walk->idle_from;
-    walk->idle_from = event->begin;
-    walk->first = false;
+  if (at->first && is_start(program, event)) {
+    gap.ticks = event->begin - at->idle_from;
+    at->idle_from = event->begin;
+    at->first = false;
   }
   return gap;
 }
 
-static void add_beside(struct trace *trace, const struct weft_event *event, struct walk *walk) {
+static void add_beside(struct trace *trace, const struct weft_event *event, struct position *at) {
   const struct weft_action *action = &trace->program->actions[event->record];
-  const struct weft_idle_gap gap = gap_at_start(trace->program, event, walk);
-  struct slice *slice = &walk->slice;
-  const struct weft_lane *lane_new;
-  slice->tid = weft_tracks_place(&trace->tracks, *action, slice->begin, slice->end, &lane_new);
+  const struct weft_idle_gap gap = gap_at_start(trace->program, event, at);
+  struct slice *slice = &at->slice;
+  const struct lane *lane_new;
+  slice->tid = place_on_track(&trace->tracks, *action, slice->begin, slice->end, &lane_new);
   if (lane_new != NULL) {
     add_thread(trace, slice->rank, slice->tid, lane_new);
   }
@@ -320,34 +450,34 @@ static void add_beside(struct trace *trace, const struct weft_event *event, stru
 }
 
 /* The parts of an overlap are inside its header's slice. */
-static void add_event(struct trace *trace, uint64_t number, struct walk *walk) {
+static void add_event(struct trace *trace, uint64_t number, struct position *at) {
   const struct weft_event *event = &trace->simulation->events[number];
   const struct weft_action *action = &trace->program->actions[event->record];
-  if (event->record >= walk->cell_end) {
-    walk->slice.begin = ns_of(trace, event->begin);
-    walk->slice.end = ns_of(trace, event->end);
+  if (event->record >= at->cell_end) {
+    at->slice.begin = ns_of(trace, event->begin);
+    at->slice.end = ns_of(trace, event->end);
     if (is_compute(action->op)) {
-      add_compute(trace, number, walk);
+      add_compute(trace, number, at);
     } else {
-      add_beside(trace, event, walk);
+      add_beside(trace, event, at);
     }
   }
-  add_flows(trace, event->record, &walk->slice);
+  add_flows(trace, event->record, &at->slice);
 }
 
-static void walk_rank(struct trace *trace, uint32_t rank, int64_t begin) {
+static void scan_rank(struct trace *trace, uint32_t rank, int64_t begin) {
   const struct weft_simulation *simulation = trace->simulation;
-  struct walk walk = {.idle_from = begin, .first = true, .slice = {.rank = rank}};
-  weft_tracks_reset(&trace->tracks);
+  struct position at = {.idle_from = begin, .first = true, .slice = {.rank = rank}};
+  reset_tracks(&trace->tracks);
   for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
-    add_event(trace, i, &walk);
+    add_event(trace, i, &at);
   }
 }
 
 /* Viewers sort by time and keep the order of the file where times are equal, and
  * a flow must begin before it ends, in slices that are there. Free transfers
  * take no time, so all slices come first, then all beginnings, then all ends;
- * each walk finds the same tracks. */
+ * each pass finds the same tracks. */
 static void add_ranks(struct trace *trace) {
   static const char passes[] = {'X', 's', 'f'};
   const int64_t begin = first_begin(trace->simulation);
@@ -358,7 +488,7 @@ static void add_ranks(struct trace *trace) {
         add_process(trace, rank);
         add_counters(trace, rank);
       }
-      walk_rank(trace, rank, begin);
+      scan_rank(trace, rank, begin);
     }
   }
 }
@@ -396,7 +526,7 @@ static enum weft_status check_length(const struct trace *trace, struct weft_erro
 static enum weft_status make_room(struct trace *trace, struct weft_arena *arena,
                                   struct weft_error *error) {
   WEFT_TRY(weft_links_create(arena->allocator, trace->program, &trace->links, error));
-  WEFT_TRY(weft_tracks_init(&trace->tracks, arena, trace->simulation, error));
+  WEFT_TRY(init_tracks(&trace->tracks, arena, trace->simulation, error));
   for (uint32_t rank = 0; rank < trace->program->rank_count; rank++) {
     WEFT_TRY(weft_rank_curve_read(&trace->curve, trace->picture, rank, error));
   }
@@ -406,11 +536,10 @@ static enum weft_status make_room(struct trace *trace, struct weft_arena *arena,
 enum weft_status weft_render_trace(const struct weft_picture *picture,
                                    const struct weft_render_options *options,
                                    struct weft_text *text, struct weft_error *error) {
-  WEFT_NEED(picture, error);
+  struct weft_render_options chosen; /* colours are the viewer's */
+  WEFT_TRY(weft_picture_begin(picture, options, NULL, &chosen, error));
   WEFT_NEED(text, error);
-  WEFT_NEED(picture->simulation, error);
   WEFT_NEED(picture->costs, error);
-  (void)options; /* colours are the viewer's */
   const struct weft_allocator *allocator =
       text->allocator != NULL ? text->allocator : weft_allocator_default();
   const double unit_ns = weft_costs_unit_ns(picture->costs);
@@ -424,7 +553,6 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
                         .ns_per_unit = unit_ns,
                         .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
                         .transfers = weft_program_has(picture->simulation->program, WEFT_OPS_SEND)};
-  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   WEFT_TRY(check_length(&trace, error));
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   enum weft_status status = make_room(&trace, &arena, error);
