@@ -15,7 +15,6 @@
 
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
-#include "plan/problem/chain.h"
 #include "plan/problem/problem.h"
 
 /* Share of the work that goes into choosing among the best few candidates. */

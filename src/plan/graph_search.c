@@ -10,13 +10,13 @@
 #include <weft/gen.h>
 
 #include "plan/construct/longest_chain.h"
+#include "plan/construct/rule_scheduler.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "plan/layout/placements.h"
 #include "plan/plan_check.h"
-#include "plan/problem/chain.h"
 #include "plan/problem/problem.h"
 
 /* One placement with its best order. Where backwards are all whole or all split, each placement is
@@ -253,26 +253,24 @@ static void search_finish(struct graph_search *search) {
 /* Scratch for an order of any placement: they have the same ops. */
 struct trial {
   struct weft_rule_scheduler scheduler;
-  struct weft_plan_clock clock; /* the scheduler's */
+  struct weft_plan_clock clock;
   struct weft_order order;
   struct weft_list_rule *rules; /* [stage] */
 };
 
 static enum weft_status make_trial(const struct weft_problem *problem, struct weft_arena *arena,
                                    struct trial *trial, struct weft_error *error) {
-  const size_t flags = (size_t)problem->stage_count * problem->microbatch_count;
-  trial->order.ops = weft_arena_allocate(arena, weft_problem_op_count(problem), sizeof(uint32_t));
-  trial->order.whole = weft_arena_allocate(arena, flags, 1);
   trial->rules = weft_arena_allocate(arena, problem->stage_count, sizeof *trial->rules);
-  WEFT_TRY(weft_rule_scheduler_init(&trial->scheduler, problem, arena, error));
-  trial->clock = trial->scheduler.clock;
-  return weft_arena_status(arena, error);
+  WEFT_TRY(weft_order_init(&trial->order, problem, arena, error));
+  WEFT_TRY(weft_plan_clock_init(&trial->clock, problem, arena, error));
+  return weft_rule_scheduler_init(&trial->scheduler, problem, &trial->clock, arena, error);
 }
 
 static void consider(struct attempt *attempt, struct trial *trial) {
   attempt->incumbent.evaluated++;
   if (weft_order_fits(&attempt->problem, &trial->order, trial->clock.done)) {
-    const int64_t value = weft_order_evaluate(&attempt->problem, &trial->clock, &trial->order);
+    const int64_t value = weft_order_evaluate(&attempt->problem, &trial->clock, &trial->order,
+                                              WEFT_NEVER);
     weft_incumbent_offer(&attempt->incumbent, &trial->order, value, WEFT_NEVER);
   }
 }
@@ -626,17 +624,12 @@ static enum weft_status explain_memory(struct graph_search *search, struct trial
 /* ---- The answer ---- */
 
 static double peak_of(const struct attempt *attempt, uint32_t *done) {
-  const struct weft_costs *costs = attempt->costs;
   const struct weft_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own = (double)weft_order_peak(problem, &attempt->incumbent.best, r, done) /
-                 problem->sizes_per_unit;
-    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
-      const struct weft_stage_costs *stage = weft_costs_of(costs, problem->stage_of[k]);
-      own += stage->parameters + stage->gradients_sharded;
-    }
-    peak = fmax(peak, own);
+    const double counted = (double)weft_order_peak(problem, &attempt->incumbent.best, r, done) /
+                           problem->sizes_per_unit;
+    peak = fmax(peak, counted + weft_problem_kept(problem, attempt->costs, r));
   }
   return peak;
 }
@@ -666,7 +659,8 @@ static enum weft_status make_answer(struct graph_search *search, struct trial *t
   if (answer == NULL) {
     return weft_fail_memory(error, sizeof *answer);
   }
-  const int64_t value = weft_order_evaluate(&best->problem, &trial->clock, &best->incumbent.best);
+  const int64_t value = weft_order_evaluate(&best->problem, &trial->clock, &best->incumbent.best,
+                                            WEFT_NEVER);
   assert(value == best->incumbent.value && value >= best->incumbent.bound);
   (void)value;
   const uint32_t n = best->problem.stage_count, p = best->problem.rank_count;

@@ -21,16 +21,15 @@
 #include <weft/support.h>
 
 #include "plan/layout/layout.h"
-#include "plan/problem/chain.h"
 #include "plan/problem/problem.h"
 
-static const struct weft_chain_stage *stage_at(const struct weft_chain *problem, uint32_t rank,
+static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
                                                uint32_t local_stage) {
   return &problem->stages[problem->stage_of[rank * problem->stages_per_rank + local_stage]];
 }
 
 /* With `held` of the rank's stages in H. */
-static int64_t peak_of(const struct weft_chain *problem, uint32_t rank, uint32_t held) {
+static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, uint32_t held) {
   const int64_t m = problem->microbatch_count;
   const uint32_t v = problem->stages_per_rank;
   int64_t all = 0, gradients = 0, peak = 0;
@@ -52,7 +51,7 @@ static int64_t peak_of(const struct weft_chain *problem, uint32_t rank, uint32_t
   return peak;
 }
 
-int64_t weft_chain_serial_peak(const struct weft_chain *problem, uint32_t rank, uint32_t stages) {
+int64_t weft_chain_serial_peak(const struct weft_problem *problem, uint32_t rank, uint32_t stages) {
   assert(rank < problem->rank_count && stages <= problem->stage_count);
   uint32_t held = 0;
   while (held < problem->stages_per_rank &&
@@ -62,7 +61,7 @@ int64_t weft_chain_serial_peak(const struct weft_chain *problem, uint32_t rank, 
   return peak_of(problem, rank, held);
 }
 
-static bool has_gradients(const struct weft_chain *problem) {
+static bool has_gradients(const struct weft_problem *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     if (problem->stages[s].gradients > 0) {
       return true;
@@ -72,7 +71,7 @@ static bool has_gradients(const struct weft_chain *problem) {
 }
 
 /* How much a serial order exceeds the limits, at most; *rank: where. */
-static int64_t excess_of(const struct weft_chain *problem, uint32_t stages, uint32_t *rank) {
+static int64_t excess_of(const struct weft_problem *problem, uint32_t stages, uint32_t *rank) {
   int64_t most = INT64_MIN;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t own = weft_chain_serial_peak(problem, r, stages) - problem->limit[r];
@@ -84,7 +83,7 @@ static int64_t excess_of(const struct weft_chain *problem, uint32_t stages, uint
   return most;
 }
 
-uint32_t weft_chain_serial_stages(const struct weft_chain *problem, uint32_t *rank) {
+uint32_t weft_chain_serial_stages(const struct weft_problem *problem, uint32_t *rank) {
   assert(problem != NULL && rank != NULL);
   uint32_t best = 0;
   int64_t least = excess_of(problem, 0, rank);
@@ -101,7 +100,7 @@ uint32_t weft_chain_serial_stages(const struct weft_chain *problem, uint32_t *ra
   return best;
 }
 
-int64_t weft_chain_least_of(const struct weft_chain *problem, uint32_t rank) {
+int64_t weft_chain_least_of(const struct weft_problem *problem, uint32_t rank) {
   assert(rank < problem->rank_count);
   int64_t least = peak_of(problem, rank, 0);
   for (uint32_t held = 1; held <= problem->stages_per_rank; held++) {
@@ -112,13 +111,13 @@ int64_t weft_chain_least_of(const struct weft_chain *problem, uint32_t rank) {
 
 /* ---- Of a request ---- */
 
-static double least_of(const struct weft_chain *problem, const struct weft_costs *costs) {
+static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
   uint32_t rank;
   double least = 0;
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     least = fmax(least,
-                 weft_chain_kept(problem, costs, r) +
+                 weft_problem_kept(problem, costs, r) +
                      (double)weft_chain_serial_peak(problem, r, stages) / problem->sizes_per_unit);
   }
   return least;
@@ -129,13 +128,10 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
                              struct weft_error *error) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
-    struct weft_search_request own = *request;
-    struct weft_chain problem;
-    own.whole_backward = layout->whole_backward;
-    WEFT_TRY(
-        weft_chain_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own, error));
+    struct weft_problem problem;
+    WEFT_TRY(weft_plan_layout_problem(&problem, layouts->allocator, request, layout, error));
     *least = fmin(*least, least_of(&problem, layout->costs));
-    weft_chain_finish(&problem);
+    weft_problem_finish(&problem);
   }
   return WEFT_OK;
 }

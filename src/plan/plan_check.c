@@ -12,7 +12,7 @@
 
 #define HINT "this is a bug in Weft: please report it with the command and the costs"
 
-/* Each size that the search adds up is rounded to about this share of a unit; weft_chain_init()
+/* Each size that the search adds up is rounded to about this share of a unit; weft_problem_init()
  * accepts orders that are as much over the limit. */
 #define SIZE_ERROR 1e-9
 

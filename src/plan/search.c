@@ -10,7 +10,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/bounds/chain_bound.h"
+#include "plan/construct/constructors.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
@@ -33,8 +34,8 @@ struct weft_search_request weft_search_request_default(void) {
 struct attempt {
   struct weft_plan_layout *layout;
   bool dropped; /* others are more promising */
-  struct weft_chain problem;
-  struct weft_chain_incumbent incumbent;
+  struct weft_problem problem;
+  struct weft_incumbent incumbent;
 };
 
 static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_layout *layout,
@@ -42,23 +43,21 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_l
                                      const struct weft_search_request *request,
                                      struct weft_search_control *control,
                                      struct weft_error *error) {
-  struct weft_search_request own = *request;
-  own.whole_backward = layout->whole_backward;
   attempt->layout = layout;
-  WEFT_TRY(
-      weft_chain_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
+  WEFT_TRY(weft_plan_layout_problem(&attempt->problem, allocator, request, layout, error));
   attempt->problem.control = control;
   const enum weft_status status =
-      weft_chain_incumbent_init(&attempt->incumbent, &attempt->problem, error);
+      weft_incumbent_init(&attempt->incumbent, &attempt->problem,
+                          weft_chain_bound(&attempt->problem), error);
   if (status != WEFT_OK) {
-    weft_chain_finish(&attempt->problem);
+    weft_problem_finish(&attempt->problem);
   }
   return status;
 }
 
 static void attempt_finish(struct attempt *attempt) {
-  weft_chain_incumbent_finish(&attempt->incumbent);
-  weft_chain_finish(&attempt->problem);
+  weft_incumbent_finish(&attempt->incumbent);
+  weft_problem_finish(&attempt->problem);
 }
 
 /* ---- All layouts ---- */
@@ -103,7 +102,7 @@ static double open_bound_of(const struct search *search) {
 
 static double answer_seconds(const struct search *search, const struct attempt *attempt) {
   return attempt == NULL ? 0
-                         : search->answer_seconds * (double)weft_chain_op_count(&attempt->problem);
+                         : search->answer_seconds * (double)weft_problem_timed_op_count(&attempt->problem);
 }
 
 static void choose(struct search *search) {
@@ -172,7 +171,7 @@ enum { SEEDS = 1000 };
 enum { OP_WORK = 30 };
 
 static uint32_t first_rung(const struct search *search) {
-  const double least = (double)OP_WORK * (double)weft_chain_op_count(&search->attempts[0].problem);
+  const double least = (double)OP_WORK * (double)weft_problem_timed_op_count(&search->attempts[0].problem);
   uint32_t rung = 0;
   while (rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(rung) < least) {
     rung++;
@@ -192,14 +191,14 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
                   SEEDS,
       .work = (uint64_t)(1e9 * effort)};
   if (task.work == 0 || attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
-      weft_chain_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_incumbent_is_optimal(&attempt->incumbent) ||
       weft_search_control_is_cancelled(&search->control)) {
     return WEFT_OK;
   }
   reserve_for(search, attempt);
   search->control.share = fmin(1 - search->control.done, effort / request->effort);
   search->control.all_reduce = attempt->layout->all_reduce;
-  WEFT_TRY(weft_improve_chain(&attempt->incumbent, &task, &search->control, error));
+  WEFT_TRY(weft_improve(&attempt->incumbent, &task, &search->control, error));
   search->control.done += search->control.share;
   choose(search);
   return WEFT_OK;
@@ -294,12 +293,12 @@ static enum weft_status climb_all(struct search *search, struct weft_error *erro
 /* Names the least limit over all layouts, and what makes it necessary in the first of them. */
 static enum weft_status explain_memory(const struct search *search, struct weft_error *error) {
   const struct attempt *attempt = &search->attempts[0];
-  const struct weft_chain *problem = &attempt->problem;
+  const struct weft_problem *problem = &attempt->problem;
   uint32_t rank = 0;
   struct weft_memory_need need;
   WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &need, error));
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
-  const double kept = weft_chain_kept(problem, attempt->layout->costs, rank);
+  const double kept = weft_problem_kept(problem, attempt->layout->costs, rank);
   const double held =
       (double)weft_chain_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
   if (kept > 0) {
@@ -317,24 +316,24 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
 }
 
 static double peak_of(const struct attempt *attempt) {
-  const struct weft_chain *problem = &attempt->problem;
+  const struct weft_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const uint8_t *sequence = weft_chain_order_sequence(problem, &attempt->incumbent.best, r);
     const double counted =
-        (double)weft_chain_order_peak(problem, r, sequence) / problem->sizes_per_unit;
-    peak = fmax(peak, counted + weft_chain_kept(problem, attempt->layout->costs, r));
+        (double)weft_order_peak(problem, &attempt->incumbent.best, r, attempt->incumbent.clock.done) /
+        problem->sizes_per_unit;
+    peak = fmax(peak, counted + weft_problem_kept(problem, attempt->layout->costs, r));
   }
   return peak;
 }
 
 static enum weft_status make_table(const struct attempt *attempt, struct weft_program **out,
                                    struct weft_error *error) {
-  const struct weft_chain *problem = &attempt->problem;
+  const struct weft_problem *problem = &attempt->problem;
   return attempt->incumbent.name != NULL
              ? weft_generate(problem->allocator, attempt->incumbent.name, &attempt->layout->shape,
                              out, error)
-             : weft_chain_order_table(problem, &attempt->incumbent.best, out, error);
+             : weft_order_table(problem, &attempt->incumbent.best, out, error);
 }
 
 static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
@@ -348,7 +347,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
   }
   const double ticks = best->problem.ticks_per_unit;
   const int64_t value =
-      weft_chain_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
+      weft_order_evaluate(&best->problem, &best->incumbent.clock, &best->incumbent.best, WEFT_NEVER);
   assert(value == best->incumbent.value && value >= best->incumbent.bound);
   (void)value;
   *answer = (struct weft_search_answer){
@@ -356,13 +355,13 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .objective = search->request->objective,
       .placement = best->layout->shape.placement,
       .stages_per_rank = best->layout->shape.stages_per_rank,
-      .makespan = (double)best->incumbent.evaluation.makespan / ticks,
-      .span = (double)best->incumbent.evaluation.span / ticks,
+      .makespan = (double)best->incumbent.clock.makespan / ticks,
+      .span = (double)best->incumbent.clock.span / ticks,
       .peak_memory = peak_of(best),
       .all_reduce = best->layout->all_reduce,
       .bound = bound_of(best),
       .open_bound = open_bound_of(search),
-      .optimal = weft_chain_incumbent_is_optimal(&best->incumbent),
+      .optimal = weft_incumbent_is_optimal(&best->incumbent),
       .stopped = search->control.was_cut,
       .evaluated = best->incumbent.evaluated,
       .moves = best->incumbent.moves,
@@ -437,7 +436,7 @@ static enum weft_status answer_small(const struct search *search, struct attempt
 /* How long an answer takes is measured, because machines differ, and other programs run: the
  * shortest of some times, which says most about the next one. */
 static void time_answer(struct search *search, const struct attempt *attempt) {
-  const size_t ops = weft_chain_op_count(&attempt->problem);
+  const size_t ops = weft_problem_timed_op_count(&attempt->problem);
   if (search->request->time_limit <= 0 || search->is_answer_timed || ops < TIMED_OPS) {
     return;
   }
@@ -457,7 +456,7 @@ static void time_answer(struct search *search, const struct attempt *attempt) {
     shortest = fmin(shortest, seconds);
   }
   if (shortest < INFINITY) {
-    search->answer_seconds = ANSWER_MARGIN * shortest / (double)weft_chain_op_count(&small.problem);
+    search->answer_seconds = ANSWER_MARGIN * shortest / (double)weft_problem_timed_op_count(&small.problem);
   }
   attempt_finish(&small);
 }

@@ -55,11 +55,13 @@ void planner_cases_destroy(struct planner_cases *cases) {
   free(cases->list);
 }
 
-void planner_case_problem(const struct planner_case *one, struct weft_chain *problem) {
+void planner_case_problem(const struct planner_case *one, struct weft_problem *problem) {
   struct weft_search_request request = weft_search_request_default();
-  const struct weft_shape shape = {
-      .ranks = one->ranks, .stages_per_rank = 1, .microbatches = one->microbatches};
+  request.ranks = one->ranks;
+  request.stages_per_rank = 1;
+  request.microbatches = one->microbatches;
+  request.costs = one->costs;
   request.memory_limit = one->memory;
   request.objective = WEFT_OBJECTIVE_SPAN;
-  assert_int_equal(weft_chain_init(problem, NULL, &shape, one->costs, &request, NULL), WEFT_OK);
+  assert_int_equal(weft_problem_init(problem, NULL, &request, NULL, NULL), WEFT_OK);
 }

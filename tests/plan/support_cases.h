@@ -6,7 +6,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 struct planner_case {
   int id;
@@ -24,6 +24,6 @@ struct planner_cases planner_cases_read(void);
 void planner_cases_destroy(struct planner_cases *cases);
 
 /* The problem of a case: spans, and the case's memory. */
-void planner_case_problem(const struct planner_case *one, struct weft_chain *problem);
+void planner_case_problem(const struct planner_case *one, struct weft_problem *problem);
 
 #endif

@@ -38,9 +38,9 @@ struct layer {
 enum { BUCKETS = 1 << 14 };
 
 struct enumeration {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   uint32_t stages, ranks, count;
-  enum weft_plan_backward backward;
+  bool split, whole; /* backwards may be */
   int64_t time[STAGES][ACTS];
   int64_t back[STAGES]; /* the least time of a backward until its gradient is sent, */
   int64_t both[STAGES]; /* and of a backward and its W */
@@ -57,7 +57,7 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t memory_of(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
-    const struct weft_chain_stage *stage = &all->problem->stages[s];
+    const struct weft_problem_stage *stage = &all->problem->stages[s];
     if (stage->rank == rank) {
       const uint8_t *done = at->done[s];
       sum += (done[ACT_F] - done[ACT_BACK]) * stage->held;
@@ -69,11 +69,7 @@ static int64_t memory_of(const struct enumeration *all, const struct prefix *at,
 }
 
 static bool is_allowed(const struct enumeration *all, unsigned act) {
-  switch (all->backward) {
-    case WEFT_BACKWARD_SPLIT: return act != ACT_WHOLE;
-    case WEFT_BACKWARD_WHOLE: return act == ACT_F || act == ACT_WHOLE;
-    default: return true;
-  }
+  return act == ACT_F || (act == ACT_WHOLE ? all->whole : all->split);
 }
 
 /* Arrival of the inputs of an op; -1 when it is unknown yet. */
@@ -95,10 +91,10 @@ static int64_t input_of(const struct enumeration *all, const struct prefix *at, 
 
 static void send(const struct enumeration *all, struct prefix *at, uint32_t from, uint32_t to,
                  unsigned path, uint8_t n, int64_t end) {
-  const struct weft_chain *problem = all->problem;
+  const struct weft_problem *problem = all->problem;
   const bool crosses = problem->stages[from].rank != problem->stages[to].rank;
   if (crosses) {
-    end = later(end, at->channel[from][path]) + problem->occupancy;
+    end = later(end, at->channel[from][path]) + problem->chain_occupancy;
     at->channel[from][path] = end;
     end += problem->latency;
   }
@@ -175,10 +171,10 @@ static int64_t left_of(const struct enumeration *all, const struct prefix *at, u
 }
 
 static int64_t hop_of(const struct enumeration *all, uint32_t s) {
-  const struct weft_chain *problem = all->problem;
+  const struct weft_problem *problem = all->problem;
   return problem->stages[s].rank == problem->stages[s + 1].rank
              ? 0
-             : problem->latency + problem->occupancy;
+             : problem->latency + problem->chain_occupancy;
 }
 
 /* A lower bound on the objective of a prefix: the work left on each rank, and the path of the last
@@ -369,22 +365,18 @@ static int64_t pass(struct enumeration *all, size_t width) {
 }
 
 static void set_times(struct enumeration *all, enum weft_objective objective) {
-  const struct weft_chain *problem = all->problem;
+  const struct weft_problem *problem = all->problem;
   int64_t first = 0; /* a rank's first op is F of its first stage, and nothing delays it */
   for (uint32_t s = 0; s < all->stages; s++) {
-    const struct weft_chain_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     all->time[s][ACT_F] = stage->time[WEFT_KIND_F];
     const int64_t i = stage->time[WEFT_KIND_I], w = stage->time[WEFT_KIND_W];
     const int64_t b = stage->time[WEFT_KIND_B];
     all->time[s][ACT_BACK] = i;
     all->time[s][ACT_W] = w;
     all->time[s][ACT_WHOLE] = b;
-    all->back[s] = all->backward == WEFT_BACKWARD_WHOLE   ? b
-                   : all->backward == WEFT_BACKWARD_SPLIT ? i
-                                                          : weft_min(i, b);
-    all->both[s] = all->backward == WEFT_BACKWARD_WHOLE   ? b
-                   : all->backward == WEFT_BACKWARD_SPLIT ? i + w
-                                                          : weft_min(i + w, b);
+    all->back[s] = !all->split ? b : !all->whole ? i : weft_min(i, b);
+    all->both[s] = !all->split ? b : !all->whole ? i + w : weft_min(i + w, b);
     if (stage->local_stage == 0 && objective == WEFT_OBJECTIVE_SPAN) {
       all->late[stage->rank] = first;
     }
@@ -392,14 +384,15 @@ static void set_times(struct enumeration *all, enum weft_objective objective) {
   }
 }
 
-int64_t exhaustive_best(const struct weft_chain *problem, enum weft_objective objective,
+int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective objective,
                         size_t most) {
   assert_true(problem->stage_count <= STAGES && problem->microbatch_count <= MICROBATCHES);
   struct enumeration all = {.problem = problem,
                             .stages = problem->stage_count,
                             .ranks = problem->rank_count,
                             .count = problem->microbatch_count,
-                            .backward = problem->backward,
+                            .split = problem->may_split,
+                            .whole = problem->may_join,
                             .best = INT64_MAX,
                             .most = most};
   set_times(&all, objective);

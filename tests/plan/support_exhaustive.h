@@ -3,7 +3,7 @@
 #ifndef TESTS_SUPPORT_EXHAUSTIVE_H
 #define TESTS_SUPPORT_EXHAUSTIVE_H
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 enum {
   EXHAUSTIVE_STAGES = 8,
@@ -14,7 +14,7 @@ enum {
 
 /* The smallest objective over all orders within the limits. It keeps at most `most` prefixes of
  * each length; 200,000 suffice for 3 ranks with 4 microbatches. */
-int64_t exhaustive_best(const struct weft_chain *problem, enum weft_objective objective,
+int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective objective,
                         size_t most);
 
 #endif

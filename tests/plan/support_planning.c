@@ -49,8 +49,7 @@ static void draw_costs(struct weft_costs *costs, struct weft_random *random) {
 
 static void make_problem(struct planning *planning) {
   struct weft_error error;
-  if (weft_chain_init(&planning->problem, NULL, &planning->shape, planning->costs,
-                      &planning->request, &error) != WEFT_OK) {
+  if (weft_problem_init(&planning->problem, NULL, &planning->request, NULL, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
 }
@@ -74,7 +73,7 @@ void planning_init(struct planning *planning, struct weft_random *random,
 
 void planning_limit(struct planning *planning, double limit) {
   planning->request.memory_limit = limit;
-  weft_chain_finish(&planning->problem);
+  weft_problem_finish(&planning->problem);
   make_problem(planning);
 }
 
@@ -86,63 +85,68 @@ double planning_least(const struct planning *planning) {
 }
 
 void planning_finish(struct planning *planning) {
-  weft_chain_finish(&planning->problem);
+  weft_problem_finish(&planning->problem);
   weft_costs_destroy(planning->costs);
 }
 
 /* ---- Random orders ---- */
 
-struct draft {
-  const struct weft_chain *problem;
-  uint32_t *done; /* [stage * WEFT_KINDS + kind] */
-  int64_t *held;  /* [rank] */
-  uint32_t *size; /* [rank] ops so far */
-};
-
-static int64_t change_of(const struct weft_chain_stage *stage, unsigned kind) {
-  const int64_t changes[WEFT_KINDS] = {stage->held, stage->held_after - stage->held,
-                                       -stage->held_after, -stage->held, 0};
-  return changes[kind];
+void planning_room_init(struct planning_room *room, const struct weft_problem *problem) {
+  *room = (struct planning_room){0};
+  assert_int_equal(weft_order_init(&room->order, problem, &room->arena, NULL), WEFT_OK);
+  assert_int_equal(weft_plan_clock_init(&room->clock, problem, &room->arena, NULL), WEFT_OK);
 }
 
+void planning_room_finish(struct planning_room *room) { weft_arena_finish(&room->arena); }
+
+struct draft {
+  const struct weft_problem *problem;
+  struct weft_order *order;
+  uint32_t *done; /* [op] */
+  int64_t *held;  /* [rank] */
+  uint32_t *at;   /* [rank] into the ops */
+};
+
 static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool eager) {
-  const struct weft_chain *problem = draft->problem;
-  const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
-  const unsigned back = whole ? WEFT_KIND_B : WEFT_KIND_I;
-  const uint32_t *done = draft->done + (size_t)s * WEFT_KINDS;
+  const struct weft_problem *problem = draft->problem;
+  const uint32_t *done = draft->done + (size_t)s * WEFT_ORDER_KINDS;
   const uint32_t n = done[kind];
-  const struct weft_chain_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   if (n == problem->microbatch_count) {
     return false;
   }
   if (kind == WEFT_KIND_F) {
     /* Only one microbatch at a time is certain to fit until the end. */
-    const uint32_t last = problem->stage_count - 1;
-    const bool alone = draft->done[back] == n && (whole || draft->done[WEFT_KIND_W] == n);
-    return (s == 0 ? alone || eager : draft->done[(size_t)(s - 1) * WEFT_KINDS] > n) &&
-           draft->held[stage->rank] + stage->held <= problem->limit[stage->rank] && last >= s;
+    const bool alone = draft->done[WEFT_KIND_W] == n;
+    return (s == 0 ? alone || eager : draft->done[(size_t)(s - 1) * WEFT_ORDER_KINDS] > n) &&
+           draft->held[stage->rank] + stage->held <= problem->limit[stage->rank];
   }
   if (kind == WEFT_KIND_W) {
-    return !whole && done[WEFT_KIND_I] > n;
+    return done[WEFT_KIND_I] > n;
   }
-  return kind == back && done[WEFT_KIND_F] > n &&
-         (s + 1 == problem->stage_count || draft->done[(size_t)(s + 1) * WEFT_KINDS + back] > n);
+  return done[WEFT_KIND_F] > n &&
+         (s + 1 == problem->stage_count ||
+          draft->done[(size_t)(s + 1) * WEFT_ORDER_KINDS + WEFT_KIND_I] > n);
 }
 
-static bool go_on(struct draft *draft, struct weft_random *random, struct weft_chain_order *order,
-                  bool eager) {
-  const struct weft_chain *problem = draft->problem;
-  const uint32_t count = problem->stage_count * WEFT_KINDS;
+static void put(struct draft *draft, uint32_t op) {
+  const struct weft_problem_stage *stage = &draft->problem->stages[op / WEFT_ORDER_KINDS];
+  draft->order->ops[draft->at[stage->rank]++] = op;
+  (void)weft_problem_step_memory(stage, (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS), 1,
+                                 !draft->problem->may_split, &draft->held[stage->rank]);
+  draft->done[op]++;
+}
+
+static bool go_on(struct draft *draft, struct weft_random *random, bool eager) {
+  const uint32_t count = draft->problem->stage_count * WEFT_ORDER_KINDS;
   const uint32_t from = weft_random_below(random, count);
   for (uint32_t k = 0; k < count; k++) {
-    const uint32_t at = (from + k) % count;
-    const uint32_t s = at / WEFT_KINDS, kind = at % WEFT_KINDS;
-    if (may_go(draft, s, kind, eager)) {
-      const struct weft_chain_stage *stage = &problem->stages[s];
-      weft_chain_order_sequence(problem, order, stage->rank)[draft->size[stage->rank]++] =
-          (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
-      draft->held[stage->rank] += change_of(stage, kind);
-      draft->done[at]++;
+    const uint32_t op = (from + k) % count;
+    if (may_go(draft, op / WEFT_ORDER_KINDS, op % WEFT_ORDER_KINDS, eager)) {
+      put(draft, op);
+      if (op % WEFT_ORDER_KINDS == WEFT_KIND_I && !draft->problem->may_split) {
+        put(draft, op + 1);
+      }
       return true;
     }
   }
@@ -150,19 +154,21 @@ static bool go_on(struct draft *draft, struct weft_random *random, struct weft_c
 }
 
 void planning_random_order(const struct planning *planning, struct weft_random *random,
-                           struct weft_chain_order *order) {
-  const struct weft_chain *problem = &planning->problem;
+                           struct weft_order *order) {
+  const struct weft_problem *problem = &planning->problem;
   /* With a limit, several microbatches at once may block each other. */
   const bool eager = problem->limit[0] == problem->limit_max;
-  struct draft draft = {.problem = problem};
-  draft.done = calloc((size_t)problem->stage_count * WEFT_KINDS, sizeof *draft.done);
+  struct draft draft = {.problem = problem, .order = order};
+  draft.done = calloc((size_t)problem->stage_count * WEFT_ORDER_KINDS, sizeof *draft.done);
   draft.held = calloc(problem->rank_count, sizeof *draft.held);
-  draft.size = calloc(problem->rank_count, sizeof *draft.size);
-  size_t left = (size_t)problem->rank_count * problem->length;
-  for (; left > 0 && go_on(&draft, random, order, eager); left--) {
+  draft.at = calloc(problem->rank_count, sizeof *draft.at);
+  memcpy(draft.at, problem->begin, problem->rank_count * sizeof *draft.at);
+  memset(order->whole, !problem->may_split,
+         (size_t)problem->stage_count * problem->microbatch_count);
+  while (go_on(&draft, random, eager)) {
   }
-  assert_int_equal(left, 0);
+  assert_memory_equal(draft.at, problem->begin + 1, problem->rank_count * sizeof *draft.at);
   free(draft.done);
   free(draft.held);
-  free(draft.size);
+  free(draft.at);
 }

@@ -26,10 +26,6 @@ void v_case_init(struct v_case *planned, const struct v_row *row, double limit) 
   planned->costs->stages[0].b = row->i + row->w;
   planned->costs->stages[0].activation_after_i = 32.0 / 74;
   planned->costs->hop.latency = row->hop;
-  const struct weft_shape shape = {.ranks = row->ranks,
-                                   .stages_per_rank = 2,
-                                   .microbatches = row->microbatches,
-                                   .placement = WEFT_PLACEMENT_V};
   struct weft_search_request *request = &planned->request;
   request->ranks = row->ranks;
   request->microbatches = row->microbatches;
@@ -39,12 +35,11 @@ void v_case_init(struct v_case *planned, const struct v_row *row, double limit) 
   request->costs = planned->costs;
   request->memory_limit = limit;
   request->objective = WEFT_OBJECTIVE_SPAN;
-  assert_int_equal(weft_chain_init(&planned->problem, NULL, &shape, planned->costs, request, NULL),
-                   WEFT_OK);
+  assert_int_equal(weft_problem_init(&planned->problem, NULL, request, NULL, NULL), WEFT_OK);
 }
 
 void v_case_finish(struct v_case *planned) {
-  weft_chain_finish(&planned->problem);
+  weft_problem_finish(&planned->problem);
   weft_costs_destroy(planned->costs);
 }
 

@@ -10,7 +10,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 struct v_row {
   uint32_t ranks, microbatches;
@@ -28,7 +28,7 @@ struct v_case {
   const struct v_row *row;
   struct weft_costs *costs;
   struct weft_search_request request;
-  struct weft_chain problem;
+  struct weft_problem problem;
 };
 
 void v_case_init(struct v_case *planned, const struct v_row *row, double limit);

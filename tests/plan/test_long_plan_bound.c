@@ -31,7 +31,7 @@ static struct weft_shape draw_shape(struct weft_random *random) {
   return shape;
 }
 
-static void expect_bounds(struct weft_chain *problem, uint64_t seed) {
+static void expect_bounds(struct weft_problem *problem, uint64_t seed) {
   for (unsigned objective = 0; objective < 2; objective++) {
     const int64_t best = exhaustive_best(problem, objective, MOST);
     problem->objective = objective;

@@ -10,7 +10,8 @@
 
 #include <weft/weft.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/bounds/chain_bound.h"
+#include "plan/construct/constructors.h"
 #include "support_v_rows.h"
 
 /* Published values have four decimals. */
@@ -57,13 +58,13 @@ static struct found find(const struct v_row *row, double limit, double effort) {
 /* PyTorch's order is the named one. */
 static double named_bubble(const struct v_row *row) {
   struct v_case planned;
-  struct weft_chain_incumbent incumbent;
+  struct weft_incumbent incumbent;
   v_case_init(&planned, row, row->limit);
-  assert_int_equal(weft_chain_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL), WEFT_OK);
   assert_int_equal(weft_construct_named(&incumbent, NULL), WEFT_OK);
   assert_string_equal(incumbent.name, "ZBVZeroBubble");
   const double bubble = v_case_bubble(&planned, incumbent.value);
-  weft_chain_incumbent_finish(&incumbent);
+  weft_incumbent_finish(&incumbent);
   v_case_finish(&planned);
   return bubble;
 }

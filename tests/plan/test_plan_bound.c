@@ -27,69 +27,65 @@ enum { MOST = 300000, WORK = 4000000, SHARPENED = 2 /* a seed */ };
 /* ---- All sequences ---- */
 
 struct sequences {
-  const struct weft_chain *problem;
-  struct weft_chain_times evaluation;
-  struct weft_chain_order order;
+  const struct weft_problem *problem;
+  struct planning_room room;
   int64_t best[2]; /* by objective */
 };
 
 static void try_rank(struct sequences *sequences, uint32_t rank);
 
+/* The n-th op of a rank, and those after it. */
 static void try_op(struct sequences *sequences, uint32_t rank, uint32_t n) {
-  const struct weft_chain *problem = sequences->problem;
-  uint8_t *sequence = weft_chain_order_sequence(problem, &sequences->order, rank);
-  if (n == problem->length) {
-    const int64_t peak = weft_chain_order_peak(problem, rank, sequence);
+  const struct weft_problem *problem = sequences->problem;
+  const struct weft_order *order = &sequences->room.order;
+  uint32_t *ops = order->ops + problem->begin[rank];
+  uint32_t counts[8 * WEFT_ORDER_KINDS] = {0};
+  if (n == problem->begin[rank + 1] - problem->begin[rank]) {
+    const int64_t peak = weft_order_peak(problem, order, rank, sequences->room.clock.done);
     if (peak >= 0 && peak <= problem->limit[rank]) {
       try_rank(sequences, rank + 1);
     }
     return;
   }
-  uint32_t counts[2 * WEFT_KINDS] = {0};
   for (uint32_t k = 0; k < n; k++) {
-    counts[sequence[k]]++;
+    counts[ops[k]]++;
   }
-  for (uint32_t op = 0; op < problem->stages_per_rank * WEFT_KINDS; op++) {
-    const uint32_t kind = op % WEFT_KINDS;
-    const bool is_used = problem->backward == WEFT_BACKWARD_WHOLE
-                             ? kind == WEFT_KIND_F || kind == WEFT_KIND_B
-                             : kind < WEFT_KIND_B;
-    const uint32_t needs = kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
-    const uint32_t most =
-        kind == WEFT_KIND_F ? problem->microbatch_count : counts[op - kind + needs];
-    if (is_used && counts[op] < most) {
-      sequence[n] = (uint8_t)op;
-      try_op(sequences, rank, n + 1);
+  for (uint32_t op = 0; op < problem->stage_count * WEFT_ORDER_KINDS; op++) {
+    const uint32_t kind = op % WEFT_ORDER_KINDS;
+    const uint32_t most = kind == WEFT_KIND_F ? problem->microbatch_count : counts[op - 1];
+    const bool with_w = kind == WEFT_KIND_I && !problem->may_split;
+    if (problem->stages[op / WEFT_ORDER_KINDS].rank == rank && counts[op] < most) {
+      ops[n] = op;
+      ops[n + with_w] = op + with_w;
+      try_op(sequences, rank, n + 1 + with_w);
     }
   }
 }
 
 static void try_rank(struct sequences *sequences, uint32_t rank) {
+  const struct weft_plan_clock *now = &sequences->room.clock;
   if (rank < sequences->problem->rank_count) {
     try_op(sequences, rank, 0);
     return;
   }
-  if (weft_chain_evaluate(&sequences->evaluation, &sequences->order, WEFT_NEVER - 1) < WEFT_NEVER) {
-    const struct weft_chain_times *now = &sequences->evaluation;
+  if (weft_order_evaluate(sequences->problem, &sequences->room.clock, &sequences->room.order,
+                          WEFT_NEVER) < WEFT_NEVER) {
     int64_t *best = sequences->best;
-    best[WEFT_OBJECTIVE_SPAN] =
-        now->span < best[WEFT_OBJECTIVE_SPAN] ? now->span : best[WEFT_OBJECTIVE_SPAN];
-    best[WEFT_OBJECTIVE_MAKESPAN] = now->makespan < best[WEFT_OBJECTIVE_MAKESPAN]
-                                        ? now->makespan
-                                        : best[WEFT_OBJECTIVE_MAKESPAN];
+    best[WEFT_OBJECTIVE_SPAN] = weft_min(now->span, best[WEFT_OBJECTIVE_SPAN]);
+    best[WEFT_OBJECTIVE_MAKESPAN] = weft_min(now->makespan, best[WEFT_OBJECTIVE_MAKESPAN]);
   }
 }
 
-static void expect_best_of_all_words(const struct weft_chain *problem) {
+static void expect_best_of_all_words(const struct weft_problem *problem) {
   struct sequences sequences = {.problem = problem, .best = {INT64_MAX, INT64_MAX}};
-  sequences.order.ops = calloc(problem->rank_count, problem->length);
-  assert_int_equal(weft_chain_times_init(&sequences.evaluation, problem, NULL), WEFT_OK);
+  planning_room_init(&sequences.room, problem);
+  memset(sequences.room.order.whole, !problem->may_split,
+         (size_t)problem->stage_count * problem->microbatch_count);
   try_rank(&sequences, 0);
   for (unsigned objective = 0; objective < 2; objective++) {
     assert_int_equal(exhaustive_best(problem, objective, MOST), sequences.best[objective]);
   }
-  weft_chain_times_finish(&sequences.evaluation);
-  free(sequences.order.ops);
+  planning_room_finish(&sequences.room);
 }
 
 /* ---- Random problems ---- */
@@ -148,7 +144,7 @@ static void no_order_beats_a_bound(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
-    struct weft_chain *problem = &planning.problem;
+    struct weft_problem *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       problem->objective = objective;
@@ -177,7 +173,7 @@ static void orders_exist_from_the_least_memory_on(void **state) {
     const struct weft_shape shape = draw_shape(&random);
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
-    struct weft_chain *problem = &planning.problem;
+    struct weft_problem *problem = &planning.problem;
     for (uint32_t r = 0; r < shape.ranks; r++) {
       problem->limit[r] = weft_chain_least_of(problem, r);
     }
@@ -207,14 +203,14 @@ static void gradients_raise_bounds(void **state) {
     }
     planning_limit(&planning, INFINITY);
     planning_limit(&planning, planning_least(&planning) + weft_random_below(&random, 4));
-    struct weft_chain *problem = &planning.problem;
+    struct weft_problem *problem = &planning.problem;
     for (unsigned objective = 0; objective < 2; objective++) {
       const int64_t best = exhaustive_best(problem, objective, MOST);
       problem->objective = objective;
       const int64_t bound = weft_chain_bound(problem);
       assert_in_range(bound, 1, best);
       assert_in_range(weft_chain_sharpen(problem, bound, best + 1, STATES), bound, best);
-      struct weft_chain_stage before[4];
+      struct weft_problem_stage before[4];
       memcpy(before, problem->stages, sizeof before);
       for (uint32_t s = 0; s < 4; s++) {
         problem->stages[s].gradients = 0;
@@ -235,7 +231,7 @@ static void problems_without_orders_have_bounds(void **state) {
     const struct weft_shape shape = draw_shape(&random);
     struct planning planning;
     planning_init(&planning, &random, &shape, seed % 4 == 0);
-    struct weft_chain *problem = &planning.problem;
+    struct weft_problem *problem = &planning.problem;
     for (uint32_t r = 0; r < shape.ranks; r++) {
       problem->limit[r] = (int64_t)weft_random_below(&random, 3) - 1;
     }
@@ -258,7 +254,7 @@ static void bounds_do_with_little_memory(void **state) {
   planning_init(&planning, &random, &shape, false);
   draw_limit(&planning, &random);
   test_memory_init(&memory);
-  struct weft_chain problem = planning.problem;
+  struct weft_problem problem = planning.problem;
   problem.objective = WEFT_OBJECTIVE_SPAN;
   const int64_t bound = weft_chain_bound(&problem);
   const int64_t best = exhaustive_best(&problem, WEFT_OBJECTIVE_SPAN, MOST);
@@ -327,14 +323,14 @@ static void cases_lie_between_the_bounds(void **state) {
   unsigned larger = 0;
   for (size_t n = 0; n < cases.count; n++) {
     const struct planner_case *one = &cases.list[n];
-    struct weft_chain problem;
+    struct weft_problem problem;
     planner_case_problem(one, &problem);
     const double bound = (double)weft_chain_bound(&problem) / problem.ticks_per_unit;
     assert_true(fabs(published_bound(one) / one->bound_span - 1) < 1e-8);
     assert_true(bound > one->bound_span * (1 - 1e-8));
     assert_true(bound < one->peer_span * (1 + 1e-8));
     larger += bound > one->bound_span * (1 + 1e-8);
-    weft_chain_finish(&problem);
+    weft_problem_finish(&problem);
   }
   assert_int_equal(cases.count, 150);
   assert_in_range(larger, 13, cases.count);
@@ -350,13 +346,13 @@ static void some_cases_are_proved_optimal(void **state) {
     const struct planner_case *one = &cases.list[ids[n]];
     assert_int_equal(one->id, ids[n]);
     assert_true(one->bound_span < one->peer_span * 0.999);
-    struct weft_chain problem;
+    struct weft_problem problem;
     planner_case_problem(one, &problem);
     const int64_t bound = weft_chain_bound(&problem);
     const int64_t sharp = weft_chain_sharpen(
         &problem, bound, (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), STATES);
     assert_true(fabs((double)sharp / problem.ticks_per_unit / one->peer_span - 1) < 1e-6);
-    weft_chain_finish(&problem);
+    weft_problem_finish(&problem);
   }
   planner_cases_destroy(&cases);
 }

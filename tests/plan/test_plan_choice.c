@@ -11,6 +11,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
+#include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "support_exhaustive.h"
 #include "support_seeds.h"
@@ -88,17 +89,17 @@ enum { TOO_LARGE = -2 };
 /* Of one replica with these parts of each stage; INFINITY: it does not fit. */
 static double best_order(const struct model *model, const struct weft_search_request *request,
                          const struct weft_shape *shape, const uint32_t *first) {
-  struct weft_costs *costs;
-  struct weft_chain problem;
-  assert_int_equal(weft_partition_costs(NULL, request, shape, first, &costs, NULL), WEFT_OK);
-  costs->hop = model->costs->hop;
-  assert_int_equal(weft_chain_init(&problem, NULL, shape, costs, request, NULL), WEFT_OK);
+  struct weft_plan_layout layout = {.shape = *shape, .whole_backward = request->whole_backward};
+  struct weft_problem problem;
+  assert_int_equal(weft_partition_costs(NULL, request, shape, first, &layout.costs, NULL), WEFT_OK);
+  layout.costs->hop = model->costs->hop;
+  assert_int_equal(weft_plan_layout_problem(&problem, NULL, request, &layout, NULL), WEFT_OK);
   const int64_t best = exhaustive_best(&problem, request->objective, MOST);
   const double value = best == EXHAUSTIVE_NONE        ? INFINITY
                        : best == EXHAUSTIVE_TOO_LARGE ? (double)TOO_LARGE
                                                       : (double)best / problem.ticks_per_unit;
-  weft_chain_finish(&problem);
-  weft_costs_destroy(costs);
+  weft_problem_finish(&problem);
+  weft_costs_destroy(layout.costs);
   return value;
 }
 

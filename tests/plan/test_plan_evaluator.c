@@ -1,6 +1,6 @@
 /* The evaluator of local search: after every move that is made, undone or rejected, all times must be
  * those of a full evaluation of the order. And list scheduling by rules: it says how long its orders
- * take. On chains, whose orders and times are compared with those of their own evaluation. */
+ * take. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include <weft/weft.h>
 
+#include "plan/construct/rule_scheduler.h"
 #include "plan/improve/evaluator.h"
-#include "plan/problem/chain_orders.h"
 #include "support_planning.h"
 
 enum { ROUNDS = 300, MOVES = 60 };
@@ -22,10 +22,7 @@ static const int64_t far_away = INT64_MAX / 2;
 /* A random order in an evaluator. */
 struct trial {
   struct planning planning;
-  struct weft_problem problem;
-  struct weft_arena arena;
-  struct weft_plan_clock clock;
-  struct weft_order room;
+  struct planning_room room;
   uint32_t *done; /* scratch */
   struct weft_evaluator evaluator;
 };
@@ -34,47 +31,34 @@ static size_t flag_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * problem->microbatch_count;
 }
 
-/* The problem of `planning`, and the random order of a chain as one of it. */
 static void trial_begin(struct trial *trial, struct weft_random *random) {
-  const struct weft_chain *chain = &trial->planning.problem;
-  struct weft_chain_order order = {.ops = malloc(weft_chain_op_count(chain))};
-  struct weft_chain_times evaluation;
-  assert_int_equal(weft_problem_init_of_chain(&trial->problem, chain, NULL), WEFT_OK);
-  trial->arena = (struct weft_arena){0};
-  assert_int_equal(weft_plan_clock_init(&trial->clock, &trial->problem, &trial->arena, NULL),
-                   WEFT_OK);
-  trial->room.ops = malloc(weft_problem_op_count(&trial->problem) * sizeof *trial->room.ops);
-  trial->room.whole = malloc(flag_count(&trial->problem));
-  trial->done = malloc(trial->problem.stage_count * WEFT_ORDER_KINDS * sizeof *trial->done);
-  assert_int_equal(weft_evaluator_init(&trial->evaluator, &trial->problem, NULL), WEFT_OK);
-  planning_random_order(&trial->planning, random, &order);
-  weft_chain_order_write(chain, &order, NULL, &trial->problem, &trial->room);
-  assert_true(weft_evaluator_set(&trial->evaluator, &trial->room));
-  assert_int_equal(weft_chain_times_init(&evaluation, chain, NULL), WEFT_OK);
-  assert_true(weft_chain_evaluate(&evaluation, &order, WEFT_NEVER) == trial->evaluator.value);
-  assert_true(evaluation.span_sum == trial->evaluator.span_sum);
-  weft_chain_times_finish(&evaluation);
-  free(order.ops);
+  const struct weft_problem *problem = &trial->planning.problem;
+  planning_room_init(&trial->room, problem);
+  trial->done = malloc(problem->stage_count * WEFT_ORDER_KINDS * sizeof *trial->done);
+  assert_int_equal(weft_evaluator_init(&trial->evaluator, problem, NULL), WEFT_OK);
+  planning_random_order(&trial->planning, random, &trial->room.order);
+  assert_true(weft_evaluator_set(&trial->evaluator, &trial->room.order));
+  assert_true(weft_order_evaluate(problem, &trial->room.clock, &trial->room.order, WEFT_NEVER) ==
+              trial->evaluator.value);
+  assert_true(trial->room.clock.span_sum == trial->evaluator.span_sum);
 }
 
 static void trial_end(struct trial *trial) {
   weft_evaluator_finish(&trial->evaluator);
   free(trial->done);
-  free(trial->room.whole);
-  free(trial->room.ops);
-  weft_arena_finish(&trial->arena);
-  weft_problem_finish(&trial->problem);
+  planning_room_finish(&trial->room);
   planning_finish(&trial->planning);
 }
 
 /* Times, microbatches and memory equal those of a full evaluation. */
 static void expect_consistent(struct trial *trial) {
   const struct weft_evaluator *evaluator = &trial->evaluator;
-  const size_t ops = weft_problem_op_count(&trial->problem);
+  const size_t ops = weft_problem_op_count(&trial->planning.problem);
   struct weft_evaluator fresh;
-  assert_true(weft_order_evaluate(&trial->problem, &trial->clock, &evaluator->order) ==
+  assert_true(weft_order_evaluate(&trial->planning.problem, &trial->room.clock, &evaluator->order,
+                                  WEFT_NEVER) ==
               evaluator->value);
-  assert_int_equal(weft_evaluator_init(&fresh, &trial->problem, NULL), WEFT_OK);
+  assert_int_equal(weft_evaluator_init(&fresh, &trial->planning.problem, NULL), WEFT_OK);
   assert_true(weft_evaluator_set(&fresh, &evaluator->order));
   assert_memory_equal(fresh.end, evaluator->end, ops * sizeof *fresh.end);
   assert_memory_equal(fresh.index, evaluator->index, ops * sizeof *fresh.index);
@@ -96,12 +80,12 @@ static bool draw_move(const struct weft_problem *problem, struct weft_random *ra
 /* Makes the move in `room`. */
 static void make_move(struct trial *trial, const struct weft_move *move) {
   const struct weft_evaluator *evaluator = &trial->evaluator;
-  uint32_t *ops = trial->room.ops;
-  memcpy(ops, evaluator->order.ops, weft_problem_op_count(&trial->problem) * sizeof *ops);
-  memcpy(trial->room.whole, evaluator->order.whole, flag_count(&trial->problem));
+  uint32_t *ops = trial->room.order.ops;
+  memcpy(ops, evaluator->order.ops, weft_problem_op_count(&trial->planning.problem) * sizeof *ops);
+  memcpy(trial->room.order.whole, evaluator->order.whole, flag_count(&trial->planning.problem));
   const uint32_t op = ops[move->from];
   if (move->from == move->to) {
-    uint8_t *whole = &trial->room.whole[op / WEFT_ORDER_KINDS * trial->problem.microbatch_count +
+    uint8_t *whole = &trial->room.order.whole[op / WEFT_ORDER_KINDS * trial->planning.problem.microbatch_count +
                                         evaluator->index[move->from]];
     *whole = !*whole;
     return;
@@ -118,12 +102,12 @@ static void try_moves(struct trial *trial, struct weft_random *random) {
   struct weft_evaluator *evaluator = &trial->evaluator;
   for (int n = 0; n < MOVES; n++) {
     struct weft_move move;
-    if (!draw_move(&trial->problem, random, &move)) {
+    if (!draw_move(&trial->planning.problem, random, &move)) {
       continue;
     }
     make_move(trial, &move);
-    const int64_t value = weft_order_fits(&trial->problem, &trial->room, trial->done)
-                              ? weft_order_evaluate(&trial->problem, &trial->clock, &trial->room)
+    const int64_t value = weft_order_fits(&trial->planning.problem, &trial->room.order, trial->done)
+                              ? weft_order_evaluate(&trial->planning.problem, &trial->room.clock, &trial->room.order, WEFT_NEVER)
                               : WEFT_NEVER;
     const bool possible = value != WEFT_NEVER;
     assert_int_equal(weft_evaluator_try(evaluator, &move, far_away), possible);
@@ -216,22 +200,23 @@ static void draw_rules(const struct weft_problem *problem, struct weft_random *r
 /* For any rules, the schedule is an order within the memory that takes as long as reported, and no
  * cutoff of that time or more abandons it. Returns whether there is one. */
 static bool expect_list(struct trial *trial, struct weft_random *random) {
-  const struct weft_problem *problem = &trial->problem;
+  const struct weft_problem *problem = &trial->planning.problem;
   struct weft_list_rule rules[12];
   struct weft_rule_scheduler scheduler;
   uint64_t work = 0;
   assert_true(problem->stage_count <= WEFT_ARRAY_LENGTH(rules));
-  assert_int_equal(weft_rule_scheduler_init(&scheduler, problem, &trial->arena, NULL), WEFT_OK);
+  assert_int_equal(weft_rule_scheduler_init(&scheduler, problem, &trial->room.clock,
+                                            &trial->room.arena, NULL), WEFT_OK);
   draw_rules(problem, random, rules);
   const int64_t value =
-      weft_rule_schedule(problem, &scheduler, rules, far_away, &trial->room, &work);
+      weft_rule_schedule(problem, &scheduler, rules, far_away, &trial->room.order, &work);
   if (value == WEFT_NEVER) {
     return false;
   }
-  assert_true(weft_order_evaluate(problem, &trial->clock, &trial->room) == value);
-  assert_true(weft_order_fits(problem, &trial->room, trial->done));
-  assert_true(weft_rule_schedule(problem, &scheduler, rules, value, &trial->room, &work) == value);
-  assert_true(weft_rule_schedule(problem, &scheduler, rules, value - 1, &trial->room, &work) ==
+  assert_true(weft_order_evaluate(problem, &trial->room.clock, &trial->room.order, WEFT_NEVER) == value);
+  assert_true(weft_order_fits(problem, &trial->room.order, trial->done));
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value, &trial->room.order, &work) == value);
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value - 1, &trial->room.order, &work) ==
               WEFT_NEVER);
   return true;
 }

@@ -179,7 +179,7 @@ static bool try_case(uint64_t seed, struct tally *tally) {
     expect_sound(&planning, (double)best / planning.problem.ticks_per_unit, seed, tally);
   }
   tally->cases += best != EXHAUSTIVE_TOO_LARGE;
-  tally->mixed += best >= 0 && planning.problem.backward == WEFT_BACKWARD_MIXED;
+  tally->mixed += best >= 0 && weft_problem_mixes(&planning.problem);
   tally->unequal += best >= 0 && planning.request.rank_factors != NULL;
   planning_finish(&planning);
   return best != EXHAUSTIVE_TOO_LARGE;

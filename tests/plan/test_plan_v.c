@@ -11,7 +11,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 #include "plan/construct/list_scheduler.h"
 #include "support_planning.h"
 #include "support_v_rows.h"
@@ -46,49 +46,49 @@ static void draw_limit(struct planning *planning, struct weft_random *random) {
                                             (double)weft_random_below(random, 101) / 100));
 }
 
-static void expect_within_memory(const struct weft_chain *problem,
-                                 const struct weft_chain_order *order) {
+static void expect_within_memory(const struct weft_problem *problem, const struct weft_order *order,
+                                 uint32_t *done) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t peak =
-        weft_chain_order_peak(problem, r, weft_chain_order_sequence(problem, order, r));
+    const int64_t peak = weft_order_peak(problem, order, r, done);
     assert_true(peak >= 0 && peak <= problem->limit[r]);
   }
 }
 
 /* ---- Every feasible limit has an order ---- */
 
-typedef enum weft_status constructor(struct weft_chain_incumbent *incumbent,
+typedef enum weft_status constructor(struct weft_incumbent *incumbent,
                                      struct weft_error *error);
 
-static int64_t construct(const struct weft_chain *problem, constructor *make) {
-  struct weft_chain_incumbent incumbent;
-  assert_int_equal(weft_chain_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
+static int64_t construct(const struct weft_problem *problem, constructor *make) {
+  struct weft_incumbent incumbent;
+  assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL), WEFT_OK);
   assert_int_equal(make(&incumbent, NULL), WEFT_OK);
   const int64_t value = incumbent.value;
   if (value < WEFT_NEVER) {
     assert_true(value >= incumbent.bound);
-    assert_true(weft_chain_evaluate(&incumbent.evaluation, &incumbent.best, WEFT_NEVER) == value);
-    expect_within_memory(problem, &incumbent.best);
+    assert_true(weft_order_evaluate(problem, &incumbent.clock, &incumbent.best, WEFT_NEVER) ==
+                value);
+    expect_within_memory(problem, &incumbent.best, incumbent.clock.done);
   }
-  weft_chain_incumbent_finish(&incumbent);
+  weft_incumbent_finish(&incumbent);
   return value;
 }
 
-static enum weft_status construct_serial(struct weft_chain_incumbent *incumbent,
+static enum weft_status construct_serial(struct weft_incumbent *incumbent,
                                          struct weft_error *error) {
   (void)error;
   weft_construct_serial(incumbent);
   return WEFT_OK;
 }
 
-static enum weft_status construct_periodic(struct weft_chain_incumbent *incumbent,
+static enum weft_status construct_periodic(struct weft_incumbent *incumbent,
                                            struct weft_error *error) {
   (void)error;
   (void)weft_construct_periodic(incumbent, 7000000, 0);
   return WEFT_OK;
 }
 
-static enum weft_status construct_scaled(struct weft_chain_incumbent *incumbent,
+static enum weft_status construct_scaled(struct weft_incumbent *incumbent,
                                          struct weft_error *error) {
   (void)error;
   (void)weft_construct_scaled(incumbent, 60000000, 0);
@@ -113,7 +113,7 @@ static void whatever_fits_has_an_order(void **state) {
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     let_some_grow(&planning, &random);
     draw_limit(&planning, &random);
-    const struct weft_chain *problem = &planning.problem;
+    const struct weft_problem *problem = &planning.problem;
     const int64_t plain = construct(problem, construct_serial);
     const int64_t blocks = construct(problem, weft_construct_v_blocks);
     const int64_t greedy = construct(problem, weft_construct_chain_greedy);
@@ -131,9 +131,9 @@ static void whatever_fits_has_an_order(void **state) {
 
 /* Random targets, which may overtake freely: only memory and dependencies restrict the order. */
 static void draw_targets(struct weft_list_scheduler *list, struct weft_random *random) {
-  const struct weft_chain *problem = list->problem;
+  const struct weft_problem *problem = list->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
+    for (unsigned kind = 0; kind < WEFT_ORDER_KINDS; kind++) {
       int64_t *row = weft_target_row(list, s, kind);
       for (uint32_t k = 0; k < problem->microbatch_count; k++) {
         row[k] = weft_random_below(random, 100);
@@ -143,7 +143,7 @@ static void draw_targets(struct weft_list_scheduler *list, struct weft_random *r
 }
 
 static void expect_list(struct weft_list_scheduler *list, struct weft_random *random,
-                        struct weft_chain_order *order, bool must_end) {
+                        struct weft_order *order, bool must_end) {
   const struct weft_target_rule rule = {
       .lead = must_end ? INT64_MAX : (int64_t)weft_random_below(random, 30),
       .fill = weft_random_below(random, 5) / 4.0};
@@ -152,8 +152,8 @@ static void expect_list(struct weft_list_scheduler *list, struct weft_random *ra
     assert_false(must_end);
     return;
   }
-  expect_within_memory(list->problem, order);
-  assert_true(weft_chain_evaluate(list->times, order, WEFT_NEVER) <= value);
+  expect_within_memory(list->problem, order, list->clock->done);
+  assert_true(weft_order_evaluate(list->problem, list->clock, order, WEFT_NEVER) <= value);
   assert_true(weft_list_scheduler_run(list, &rule, value, order) == value);
   assert_true(weft_list_scheduler_run(list, &rule, value - 1, order) == WEFT_NEVER);
 }
@@ -166,19 +166,17 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
-    struct weft_chain_times evaluation;
+    struct planning_room room;
     struct weft_list_scheduler list;
-    assert_int_equal(weft_chain_times_init(&evaluation, &planning.problem, NULL), WEFT_OK);
-    assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &evaluation, NULL),
+    planning_room_init(&room, &planning.problem);
+    assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &room.clock, NULL),
                      WEFT_OK);
-    struct weft_chain_order order = {.ops = malloc((size_t)shape.ranks * planning.problem.length)};
     for (int k = 0; k < 4; k++) {
       draw_targets(&list, &random);
-      expect_list(&list, &random, &order, k % 2 == 0);
+      expect_list(&list, &random, &room.order, k % 2 == 0);
     }
-    free(order.ops);
     weft_list_scheduler_finish(&list);
-    weft_chain_times_finish(&evaluation);
+    planning_room_finish(&room);
     planning_finish(&planning);
   }
 }
@@ -188,12 +186,12 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
 /* Constructors alone; test_long_plan_v.c has the whole search. */
 static double constructed_bubble(const struct v_row *row, double limit) {
   struct v_case planned;
-  struct weft_chain_incumbent incumbent;
+  struct weft_incumbent incumbent;
   v_case_init(&planned, row, limit);
-  assert_int_equal(weft_chain_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL), WEFT_OK);
   assert_int_equal(weft_construct_v_blocks(&incumbent, NULL), WEFT_OK);
   const double bubble = v_case_bubble(&planned, incumbent.value);
-  weft_chain_incumbent_finish(&incumbent);
+  weft_incumbent_finish(&incumbent);
   v_case_finish(&planned);
   return bubble;
 }
@@ -219,7 +217,7 @@ static void more_memory_is_not_worse(void **state) {
 
 struct heavy_head {
   struct weft_costs *costs;
-  struct weft_chain problem;
+  struct weft_problem problem;
   double bound;
 };
 
@@ -243,8 +241,8 @@ static void heavy_head_init_shape(struct heavy_head *head, struct weft_shape sha
   request.microbatches = shape.microbatches;
   request.costs = head->costs;
   request.memory_limit = limit;
-  assert_int_equal(weft_chain_init(&head->problem, NULL, &shape, head->costs, &request, NULL),
-                   WEFT_OK);
+  request.placement = shape.placement;
+  assert_int_equal(weft_problem_init(&head->problem, NULL, &request, NULL, NULL), WEFT_OK);
   head->bound = (double)weft_chain_bound(&head->problem);
 }
 
@@ -256,7 +254,7 @@ static void heavy_head_init(struct heavy_head *head, uint32_t microbatches, doub
 }
 
 static void heavy_head_finish(struct heavy_head *head) {
-  weft_chain_finish(&head->problem);
+  weft_problem_finish(&head->problem);
   weft_costs_destroy(head->costs);
 }
 
@@ -288,9 +286,9 @@ static void a_list_ends_when_the_search_does(void **state) {
   struct weft_search_control control;
   const struct weft_target_rule rule = {.lead = INT64_MAX};
   struct weft_list_scheduler list;
-  struct weft_chain_incumbent incumbent;
-  assert_int_equal(weft_chain_incumbent_init(&incumbent, &head.problem, NULL), WEFT_OK);
-  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.evaluation, NULL),
+  struct weft_incumbent incumbent;
+  assert_int_equal(weft_incumbent_init(&incumbent, &head.problem, weft_chain_bound(&head.problem), NULL), WEFT_OK);
+  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.clock, NULL),
                    WEFT_OK);
   const int64_t value = weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft);
   assert_true(value < WEFT_NEVER);
@@ -301,7 +299,7 @@ static void a_list_ends_when_the_search_does(void **state) {
   list.is_patient = true;
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == value);
   weft_list_scheduler_finish(&list);
-  weft_chain_incumbent_finish(&incumbent);
+  weft_incumbent_finish(&incumbent);
   heavy_head_finish(&head);
 }
 

@@ -8,7 +8,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 #include "support_cases.h"
 #include "support_exhaustive.h"
 #include "support_planning.h"
@@ -37,20 +37,20 @@ static void small_problems_are_mostly_solved(void **state) {
     const struct weft_shape shape = draw_shape(&random);
     struct planning planning;
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
-    struct weft_chain *problem = &planning.problem;
+    struct weft_problem *problem = &planning.problem;
     problem->objective = weft_random_below(&random, 2);
     for (uint32_t r = 0; r < shape.ranks; r++) {
       const double more = 1 + weft_random_below(&random, 24) / 8.0;
       problem->limit[r] = (int64_t)((double)weft_chain_least_of(problem, r) * more);
     }
-    struct weft_chain_incumbent incumbent;
-    assert_int_equal(weft_chain_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
-    assert_int_equal(weft_construct_windows(&incumbent, &(uint64_t){12000000}, NULL), WEFT_OK);
+    struct weft_incumbent incumbent;
+    assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL), WEFT_OK);
+    weft_construct_windows(&incumbent, &(uint64_t){12000000});
     const int64_t best = exhaustive_best(problem, problem->objective, 300000);
     assert_true(best > 0 && incumbent.bound <= best && incumbent.value >= best);
     solved += incumbent.value == best;
     proved += incumbent.value == incumbent.bound;
-    weft_chain_incumbent_finish(&incumbent);
+    weft_incumbent_finish(&incumbent);
     planning_finish(&planning);
   }
   assert_true(solved > ROUNDS * 7 / 10);
@@ -63,14 +63,14 @@ static void cases_are_mostly_as_good_as_the_peer(void **state) {
   unsigned as_good = 0;
   for (size_t n = 0; n < CASES; n++) {
     const struct planner_case *one = &cases.list[n];
-    struct weft_chain problem;
-    struct weft_chain_incumbent incumbent;
+    struct weft_problem problem;
+    struct weft_incumbent incumbent;
     planner_case_problem(one, &problem);
-    assert_int_equal(weft_chain_incumbent_init(&incumbent, &problem, NULL), WEFT_OK);
-    assert_int_equal(weft_construct_windows(&incumbent, &(uint64_t){12000000}, NULL), WEFT_OK);
+    assert_int_equal(weft_incumbent_init(&incumbent, &problem, weft_chain_bound(&problem), NULL), WEFT_OK);
+    weft_construct_windows(&incumbent, &(uint64_t){12000000});
     as_good += (double)incumbent.value / problem.ticks_per_unit < one->peer_span * (1 + 1e-8);
-    weft_chain_incumbent_finish(&incumbent);
-    weft_chain_finish(&problem);
+    weft_incumbent_finish(&incumbent);
+    weft_problem_finish(&problem);
   }
   assert_true(as_good >= CASES * 8 / 10);
   planner_cases_destroy(&cases);

@@ -11,21 +11,21 @@
 
 #include "plan/bounds/chain_bound.h"
 
-static int64_t most_forwards(const struct weft_chain *problem, uint32_t stage) {
-  const struct weft_chain_stage *at = &problem->stages[stage];
+static int64_t most_forwards(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
   const int64_t m = problem->microbatch_count;
   return at->held > 0 ? weft_min(m, problem->limit[at->rank] / at->held) : m;
 }
 
-static int64_t work_of(const struct weft_chain *problem, uint32_t stage) {
+static int64_t work_of(const struct weft_problem *problem, uint32_t stage) {
   return problem->microbatch_count *
-         (problem->stages[stage].time[WEFT_KIND_F] + weft_paths_back(problem, stage) +
-          weft_paths_weight(problem, stage));
+         (problem->stages[stage].time[WEFT_KIND_F] + weft_least_gradient(problem, stage) +
+          weft_least_weight(problem, stage));
 }
 
 /* Stage and rank are the same here. */
 static bool is_refuted(const struct weft_paths *paths, int64_t target) {
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   int64_t arrives = 0; /* of the first gradient, after the start of the rank's first F */
   for (uint32_t s = problem->stage_count; s-- > 0;) {
     const int64_t f = problem->stages[s].time[WEFT_KIND_F];
@@ -37,8 +37,8 @@ static bool is_refuted(const struct weft_paths *paths, int64_t target) {
       return true;
     }
     if (s > 0) {
-      arrives = weft_max(arrives, count * f) + weft_paths_back(problem, s) +
-                2 * weft_chain_hop(problem, s - 1, s) + problem->stages[s - 1].time[WEFT_KIND_F];
+      arrives = weft_max(arrives, count * f) + weft_least_gradient(problem, s) +
+                2 * weft_problem_hop(problem, 2 * (s - 1)) + problem->stages[s - 1].time[WEFT_KIND_F];
     }
   }
   return false;
@@ -46,7 +46,7 @@ static bool is_refuted(const struct weft_paths *paths, int64_t target) {
 
 int64_t weft_bound_cascade(const struct weft_paths *paths, int64_t bound) {
   assert(paths->forward != NULL && bound >= 0);
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   if (problem->stages_per_rank != 1 || !is_refuted(paths, bound)) {
     return bound;
   }

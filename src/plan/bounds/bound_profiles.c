@@ -25,15 +25,15 @@ struct enumeration {
 /* ---- Memory ---- */
 
 /* Microbatches between two ops of the line hold the stages whose F is done and whose I is not. */
-static void weigh(struct enumeration *enumeration, const struct weft_chain *problem, uint32_t rank,
+static void weigh(struct enumeration *enumeration, const struct weft_problem *problem, uint32_t rank,
                   enum weft_line_detail detail) {
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
   const uint32_t counted = detail == WEFT_LINE_WEIGHTS ? 1 : v; /* stages whose W is only counted */
   int64_t least = INT64_MAX;
   enumeration->after = INT64_MAX;
   for (uint32_t k = 0; k < v; k++) {
-    const struct weft_chain_stage *stage = &problem->stages[problem->stage_of[rank * v + k]];
-    const int64_t after = weft_paths_after(problem, problem->stage_of[rank * v + k]);
+    const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[rank * v + k]];
+    const int64_t after = weft_least_after(problem, problem->stage_of[rank * v + k]);
     least = weft_min(least, stage->held);
     enumeration->after = k < counted ? weft_min(enumeration->after, after) : enumeration->after;
     if (k >= counted) {
@@ -48,8 +48,8 @@ static void weigh(struct enumeration *enumeration, const struct weft_chain *prob
   }
   enumeration->limit = problem->limit[rank];
   enumeration->longest = m * (detail == WEFT_LINE_RANK ? v : 1);
-  enumeration->microbatches = problem->backward == WEFT_BACKWARD_WHOLE ? 0 : m;
-  enumeration->most_weights = problem->backward == WEFT_BACKWARD_WHOLE ? 0 : m * counted;
+  enumeration->microbatches = !problem->may_split ? 0 : m;
+  enumeration->most_weights = !problem->may_split ? 0 : m * counted;
 }
 
 static uint32_t weights_within(const struct enumeration *enumeration, int64_t room) {
@@ -242,7 +242,7 @@ static bool fill(struct enumeration *enumeration) {
   return true;
 }
 
-bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_chain *problem,
+bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_problem *problem,
                              uint32_t rank, enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
   struct enumeration enumeration = {

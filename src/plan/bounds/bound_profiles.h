@@ -8,7 +8,7 @@
 #ifndef PLAN_BOUND_PROFILES_H
 #define PLAN_BOUND_PROFILES_H
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 /* What profiles distinguish. Ops that they do not distinguish have the smallest time and size. */
 enum weft_line_detail {
@@ -42,7 +42,7 @@ struct weft_line_profiles {
 
 /* All profiles within a rank's memory. False when out of memory, or when profiles and counted W
  * together have more than `most` entries; weft_line_profiles_finish() in any case. */
-bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_chain *problem,
+bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_problem *problem,
                              uint32_t rank, enum weft_line_detail detail, uint64_t most);
 void weft_line_profiles_finish(struct weft_line_profiles *profiles);
 

@@ -44,7 +44,7 @@ uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t ra
 }
 
 static bool make_profiles(struct weft_state_table *table, uint64_t most) {
-  const struct weft_chain *problem = table->problem;
+  const struct weft_problem *problem = table->problem;
   table->profiles =
       weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->profiles);
   if (table->profiles == NULL) {
@@ -63,7 +63,7 @@ static bool make_profiles(struct weft_state_table *table, uint64_t most) {
   return true;
 }
 
-bool weft_state_table_init(struct weft_state_table *table, const struct weft_chain *problem,
+bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
                            enum weft_line_detail detail, uint64_t most) {
   assert(problem->stages_per_rank <= WEFT_LOCAL_STAGES_MAX);
   const uint32_t v = problem->stages_per_rank;
@@ -129,9 +129,9 @@ static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
 }
 
 static void set_times(struct weft_state_table *table, uint32_t rank) {
-  const struct weft_chain *problem = table->problem;
+  const struct weft_problem *problem = table->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
-  const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
+  const bool mixed = weft_problem_mixes(problem);
   const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of an op */
   int64_t forward[WEFT_LOCAL_STAGES_MAX] = {0}, back[WEFT_LOCAL_STAGES_MAX] = {0},
           weight[WEFT_LOCAL_STAGES_MAX] = {0};
@@ -147,8 +147,8 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
     struct weft_state_table_op *op = &table->ops[own == 1 ? k : 0];
     struct weft_state_table_op *mirror = &table->ops[table->line - 1 - (own == 1 ? k : 0)];
     forward[k] = time[WEFT_KIND_F];
-    back[k] = weft_paths_back(problem, s);
-    weight[k] = weft_paths_weight(problem, s);
+    back[k] = weft_least_gradient(problem, s);
+    weight[k] = weft_least_weight(problem, s);
     op->time = weft_min(op->time, forward[k]);
     mirror->time = weft_min(mirror->time, mixed ? time[WEFT_KIND_I] : back[k]);
     mirror->whole = mixed ? weft_min(mirror->whole, time[WEFT_KIND_B]) : -1;
@@ -272,7 +272,7 @@ static struct move describe_move(const struct weft_state_table *table, uint32_t 
                        .tail = op->tail[k],
                        .time = op->time,
                        .shift = adds && table->detail != WEFT_LINE_FLOW &&
-                                table->problem->backward != WEFT_BACKWARD_WHOLE};
+                                table->problem->may_split};
 }
 
 static struct move lead_to(const struct weft_state_table *table, struct move move, uint32_t first,

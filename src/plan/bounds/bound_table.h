@@ -17,7 +17,7 @@ struct weft_state_table_op {
 };
 
 struct weft_state_table {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   enum weft_line_detail detail;
   uint32_t count;                      /* of each op on the line */
   uint32_t line;                       /* ops on it */
@@ -43,7 +43,7 @@ struct weft_state_table {
 
 /* False when out of memory, or when a rank's table has more entries than `most`;
  * weft_state_table_finish() in any case. */
-bool weft_state_table_init(struct weft_state_table *table, const struct weft_chain *problem,
+bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
                            enum weft_line_detail detail, uint64_t most);
 void weft_state_table_finish(struct weft_state_table *table);
 

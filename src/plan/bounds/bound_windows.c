@@ -24,7 +24,7 @@
 
 #include "plan/bounds/bound_windows.h"
 
-static size_t time_count(const struct weft_chain *problem) {
+static size_t time_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * 2 * WEFT_DIRECTIONS * problem->microbatch_count;
 }
 
@@ -34,12 +34,12 @@ void weft_windows_finish(struct weft_windows *windows) {
 }
 
 static void describe_stages(struct weft_windows *windows) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   const size_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     struct weft_stage_windows *stage = &windows->stages[s];
     stage->time[WEFT_DIRECTION_FORWARD] = problem->stages[s].time[WEFT_KIND_F];
-    stage->time[WEFT_DIRECTION_BACKWARD] = weft_paths_back(problem, s);
+    stage->time[WEFT_DIRECTION_BACKWARD] = weft_least_gradient(problem, s);
     for (unsigned direction = 0; direction < WEFT_DIRECTIONS; direction++) {
       stage->head[direction] = windows->times + ((size_t)s * 2 * WEFT_DIRECTIONS + direction) * m;
       stage->tail[direction] = stage->head[direction] + WEFT_DIRECTIONS * m;
@@ -48,12 +48,12 @@ static void describe_stages(struct weft_windows *windows) {
 }
 
 /* Whether the W of each rank's stages are identical, so that nothing distinguishes them. */
-static bool weights_are_equal(const struct weft_chain *problem) {
+static bool weights_are_equal(const struct weft_problem *problem) {
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t n = 0; n < problem->stage_count; n++) {
     const uint32_t s = problem->stage_of[n], first = problem->stage_of[n - n % v];
-    if (weft_paths_weight(problem, s) != weft_paths_weight(problem, first) ||
-        weft_paths_after(problem, s) != weft_paths_after(problem, first)) {
+    if (weft_least_weight(problem, s) != weft_least_weight(problem, first) ||
+        weft_least_after(problem, s) != weft_least_after(problem, first)) {
       return false;
     }
   }
@@ -62,7 +62,7 @@ static bool weights_are_equal(const struct weft_chain *problem) {
 
 /* In as much detail as fits into `most` entries. */
 static bool make_table(struct weft_windows *windows, enum weft_line_detail detail, uint64_t most) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   if (detail != WEFT_LINE_FLOW) {
     detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
              : weights_are_equal(problem)
@@ -82,7 +82,7 @@ static bool make_table(struct weft_windows *windows, enum weft_line_detail detai
 bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
                        enum weft_line_detail detail, uint64_t work) {
   assert(windows != NULL && paths != NULL);
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   *windows = (struct weft_windows){.problem = problem,
                                    .paths = paths,
                                    .arena = {.allocator = problem->allocator},
@@ -108,7 +108,7 @@ static bool is_merged(const struct weft_windows *windows) {
 /* The n-th smallest of the heads or tails of a rank's stages, each of which ascends. */
 static void merge(const struct weft_windows *windows, uint32_t rank, unsigned direction, bool heads,
                   int64_t *out) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
   uint32_t taken[WEFT_LOCAL_STAGES_MAX] = {0};
   for (uint32_t n = 0; n < v * m; n++) {
@@ -136,7 +136,7 @@ static uint32_t op_of(const struct weft_state_table *table, uint32_t local_stage
 
 bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
   assert(rank < windows->problem->rank_count);
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   struct weft_state_table *table = &windows->table;
   for (uint32_t k = 0; k < table->line / 2; k++) {
     const struct weft_stage_windows *stage =
@@ -176,7 +176,7 @@ static uint32_t come_after(const struct weft_windows *windows, uint32_t local_st
 /* ---- Propagation ---- */
 
 static void pass_head(struct weft_windows *windows, uint32_t s, unsigned direction) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   const uint32_t next = direction == WEFT_DIRECTION_FORWARD ? s + 1 : s - 1;
   if (next >= problem->stage_count) {
     return;
@@ -187,7 +187,7 @@ static void pass_head(struct weft_windows *windows, uint32_t s, unsigned directi
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
     int64_t arrival = from->head[direction][k] + from->time[direction];
     if (crosses) {
-      arrival = weft_max(arrival + problem->latency, before) + problem->occupancy;
+      arrival = weft_max(arrival + problem->latency, before) + problem->chain_occupancy;
       before = arrival;
     }
     if (arrival > to->head[direction][k]) {
@@ -199,7 +199,7 @@ static void pass_head(struct weft_windows *windows, uint32_t s, unsigned directi
 
 /* The latest end at the previous stage such that the op here ends in time. */
 static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned direction) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   const uint32_t next = direction == WEFT_DIRECTION_FORWARD ? s - 1 : s + 1;
   if (next >= problem->stage_count) {
     return;
@@ -210,7 +210,7 @@ static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned directi
   for (uint32_t k = problem->microbatch_count; k-- > 0;) {
     int64_t left = from->tail[direction][k] - from->time[direction];
     if (crosses) {
-      left = weft_min(left - problem->latency, after) - problem->occupancy;
+      left = weft_min(left - problem->latency, after) - problem->chain_occupancy;
       after = left;
     }
     if (left < to->tail[direction][k]) {
@@ -222,7 +222,7 @@ static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned directi
 
 /* Narrows the windows of a stage by the table of its rank. */
 static void read_table(struct weft_windows *windows, uint32_t s, unsigned direction) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   const struct weft_state_table *table = &windows->table;
   struct weft_stage_windows *stage = &windows->stages[s];
   const uint32_t local_stage = problem->stages[s].local_stage, m = problem->microbatch_count;
@@ -244,7 +244,7 @@ static void read_table(struct weft_windows *windows, uint32_t s, unsigned direct
 
 /* False when the rank has no feasible path. */
 static bool narrow(struct weft_windows *windows, uint32_t rank) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   windows->changed[rank] = false;
   const bool done = weft_windows_fill(windows, rank);
   const uint64_t work = windows->table.visited + weft_state_table_size(&windows->table, rank) / 16;
@@ -268,7 +268,7 @@ static bool narrow(struct weft_windows *windows, uint32_t rank) {
 }
 
 static void open_windows(struct weft_windows *windows, int64_t target) {
-  const struct weft_chain *problem = windows->problem;
+  const struct weft_problem *problem = windows->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t start = windows->paths->forward[r];
     windows->end[r] = target + (problem->objective == WEFT_OBJECTIVE_SPAN ? start : 0);
@@ -356,7 +356,7 @@ static int64_t sharpen_with(struct weft_windows *windows, int64_t bound, int64_t
 }
 
 /* Tables without W first, which are small and often prove as much. */
-int64_t weft_chain_sharpen(const struct weft_chain *problem, int64_t bound, int64_t value,
+int64_t weft_chain_sharpen(const struct weft_problem *problem, int64_t bound, int64_t value,
                            uint64_t *work) {
   static const enum weft_line_detail details[] = {WEFT_LINE_FLOW, WEFT_LINE_WEIGHTS};
   assert(problem != NULL && bound >= 0 && work != NULL);

@@ -15,7 +15,7 @@ struct weft_stage_windows {
 };
 
 struct weft_windows {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   const struct weft_paths *paths;
   struct weft_arena arena;
   struct weft_state_table table;

@@ -19,49 +19,15 @@
 
 /* ---- Paths ---- */
 
-/* Where whole and split backwards are mixed, the bounds are those of a problem with only split
- * ones, in which I and W take the least time that either kind allows: a whole backward is an I and
- * a W right after it. */
-int64_t weft_paths_back(const struct weft_chain *problem, uint32_t stage) {
-  assert(stage < problem->stage_count);
-  const int64_t *time = problem->stages[stage].time;
-  switch (problem->backward) {
-    case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_I];
-    case WEFT_BACKWARD_WHOLE: return time[WEFT_KIND_B];
-    default: return weft_min(time[WEFT_KIND_I], time[WEFT_KIND_B]);
-  }
-}
-
-int64_t weft_paths_weight(const struct weft_chain *problem, uint32_t stage) {
-  assert(stage < problem->stage_count);
-  const int64_t *time = problem->stages[stage].time;
-  switch (problem->backward) {
-    case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_W];
-    case WEFT_BACKWARD_WHOLE: return 0;
-    default:
-      return weft_min(time[WEFT_KIND_W], time[WEFT_KIND_B] - weft_paths_back(problem, stage));
-  }
-}
-
-int64_t weft_paths_after(const struct weft_chain *problem, uint32_t stage) {
-  assert(stage < problem->stage_count);
-  const struct weft_chain_stage *at = &problem->stages[stage];
-  switch (problem->backward) {
-    case WEFT_BACKWARD_SPLIT: return at->held_after;
-    case WEFT_BACKWARD_WHOLE: return 0;
-    default: return weft_min(at->held_after, at->held);
-  }
-}
-
-static int64_t slowest_at(const struct weft_chain *problem, uint32_t stage) {
+static int64_t slowest_at(const struct weft_problem *problem, uint32_t stage) {
   const bool crosses = stage + 1 < problem->stage_count &&
                        problem->stages[stage].rank != problem->stages[stage + 1].rank;
   return weft_max(
-      crosses ? problem->occupancy : 0,
-      weft_max(problem->stages[stage].time[WEFT_KIND_F], weft_paths_back(problem, stage)));
+      crosses ? problem->chain_occupancy : 0,
+      weft_max(problem->stages[stage].time[WEFT_KIND_F], weft_least_gradient(problem, stage)));
 }
 
-bool weft_paths_init(struct weft_paths *paths, const struct weft_chain *problem) {
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem) {
   assert(paths != NULL && problem != NULL);
   const uint32_t count = problem->stage_count;
   *paths = (struct weft_paths){.problem = problem, .arena = {.allocator = problem->allocator}};
@@ -72,9 +38,9 @@ bool weft_paths_init(struct weft_paths *paths, const struct weft_chain *problem)
     return false;
   }
   for (uint32_t s = 0; s + 1 < count; s++) {
-    const int64_t hop = weft_chain_hop(problem, s, s + 1);
+    const int64_t hop = weft_problem_hop(problem, 2 * s);
     paths->forward[s + 1] = paths->forward[s] + problem->stages[s].time[WEFT_KIND_F] + hop;
-    paths->backward[s + 1] = paths->backward[s] + weft_paths_back(problem, s) + hop;
+    paths->backward[s + 1] = paths->backward[s] + weft_least_gradient(problem, s) + hop;
   }
   for (uint32_t s = count; s-- > 0;) {
     paths->slowest[s] = weft_max(slowest_at(problem, s), s + 1 < count ? paths->slowest[s + 1] : 0);
@@ -86,10 +52,10 @@ void weft_paths_finish(struct weft_paths *paths) { weft_arena_finish(&paths->are
 
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to) {
   assert(from < paths->problem->stage_count && to < paths->problem->stage_count);
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   const uint32_t last = problem->stage_count - 1;
   return paths->forward[last] - paths->forward[from] + problem->stages[last].time[WEFT_KIND_F] +
-         weft_paths_back(problem, last) + paths->backward[last] - paths->backward[to];
+         weft_least_gradient(problem, last) + paths->backward[last] - paths->backward[to];
 }
 
 /* ---- A rank ---- */
@@ -106,7 +72,7 @@ struct view {
   int64_t around;
 };
 
-static uint32_t stage_at(const struct weft_chain *problem, uint32_t rank, uint32_t local_stage) {
+static uint32_t stage_at(const struct weft_problem *problem, uint32_t rank, uint32_t local_stage) {
   return problem->stage_of[rank * problem->stages_per_rank + local_stage];
 }
 
@@ -120,7 +86,7 @@ static int64_t fits(const struct view *view, int64_t room, int64_t size) {
 }
 
 static void describe(struct view *view, const struct weft_paths *paths, uint32_t rank) {
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   *view = (struct view){.paths = paths,
                         .rank = rank,
                         .first = stage_at(problem, rank, 0),
@@ -130,8 +96,8 @@ static void describe(struct view *view, const struct weft_paths *paths, uint32_t
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t stage = stage_at(problem, rank, k);
     view->f += problem->stages[stage].time[WEFT_KIND_F];
-    view->i += weft_paths_back(problem, stage);
-    view->w += weft_paths_weight(problem, stage);
+    view->i += weft_least_gradient(problem, stage);
+    view->w += weft_least_weight(problem, stage);
   }
 }
 
@@ -172,9 +138,9 @@ static int64_t through_state(const struct view *view, int64_t x, int64_t y, int6
 /* The minimum over the states that fit: x + y <= m, with x whole and y partial activations within
  * the limit. A larger y never takes longer. */
 static int64_t through_one(const struct view *view, int64_t closing, bool own) {
-  const struct weft_chain *problem = view->paths->problem;
-  const struct weft_chain_stage *stage = &problem->stages[view->first];
-  const int64_t after = weft_paths_after(problem, view->first);
+  const struct weft_problem *problem = view->paths->problem;
+  const struct weft_problem_stage *stage = &problem->stages[view->first];
+  const int64_t after = weft_least_after(problem, view->first);
   const int64_t most = weft_max(1, fits(view, view->limit, stage->held));
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x <= most; x++) {
@@ -239,10 +205,10 @@ static int64_t most_held(const struct item *stages, uint32_t stage_count,
 
 /* The most time of F of the rank's first `stages` stages that fits into the room together. */
 static int64_t most_forward(const struct view *view, uint32_t stages, int64_t room) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < stages; k++) {
-    const struct weft_chain_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
+    const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
     items[k] = (struct item){stage->held, stage->time[WEFT_KIND_F], view->count};
   }
   return most_held(items, stages, NULL, 0, room);
@@ -252,10 +218,10 @@ static int64_t most_forward(const struct view *view, uint32_t stages, int64_t ro
  * F that fit into the memory together can run, beside the gradients that come with this I. The
  * same holds before the first F of each stage, with F of the stages before it. */
 static int64_t head_of_many(const struct view *view) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   const uint32_t stages = problem->stages_per_rank;
   const int64_t trip =
-      weft_paths_trip(view->paths, view->first, view->last) - weft_paths_back(problem, view->last);
+      weft_paths_trip(view->paths, view->first, view->last) - weft_least_gradient(problem, view->last);
   int64_t head =
       weft_max(0, trip - most_forward(view, stages, view->limit - first_gradients(view)));
   for (uint32_t k = 1; k < stages; k++) {
@@ -269,15 +235,15 @@ static int64_t head_of_many(const struct view *view) {
 /* The most time of I and W that can be left when the last F starts: those that are in the room. All
  * other F are done, so who awaits I of a stage also awaits those of the stages before it. */
 static int64_t most_left(const struct view *view, int64_t room) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   struct item stages[WEFT_LOCAL_STAGES_MAX], weights[WEFT_LOCAL_STAGES_MAX];
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    const int64_t w = weft_paths_weight(problem, s);
+    const int64_t w = weft_least_weight(problem, s);
     stages[k] =
-        (struct item){problem->stages[s].held, weft_paths_back(problem, s) + w, view->count};
-    weights[k] = (struct item){weft_paths_after(problem, s), w, view->count};
+        (struct item){problem->stages[s].held, weft_least_gradient(problem, s) + w, view->count};
+    weights[k] = (struct item){weft_least_after(problem, s), w, view->count};
   }
   return weft_min(most_held(stages, v, weights, v, room), view->count * (view->i + view->w));
 }
@@ -285,24 +251,24 @@ static int64_t most_left(const struct view *view, int64_t room) {
 /* The most time of W that can be left when the last I ends: those in memory beside the gradients of
  * all stages, and its own. */
 static int64_t most_weights(const struct view *view) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     items[k] =
-        (struct item){weft_paths_after(problem, s), weft_paths_weight(problem, s), view->count};
+        (struct item){weft_least_after(problem, s), weft_least_weight(problem, s), view->count};
   }
   const int64_t room =
-      weft_chain_limit_at_end(problem, view->rank) - problem->stages[view->first].held;
+      weft_problem_limit_at_end(problem, view->rank) - problem->stages[view->first].held;
   return weft_min(view->count * view->w,
                   knapsack_bound(items, problem->stages_per_rank, weft_max(0, room)) +
-                      weft_paths_weight(problem, view->first));
+                      weft_least_weight(problem, view->first));
 }
 
 /* As through_one(), with sums instead of states. If not all activations fit into the memory, some
  * I ends before the last F starts: the idle times at both ends add up, and there are gradients. */
 static int64_t through_many(const struct view *view, int64_t closing, bool own) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   const int64_t head = head_of_many(view);
   const int64_t work = work_of(view);
   const int64_t last = problem->stages[view->last].time[WEFT_KIND_F];
@@ -325,7 +291,7 @@ static int64_t through_many(const struct view *view, int64_t closing, bool own) 
  * there during all its backwards and those of the rank's stages before it, whose first backwards
  * come later. The sum over time is at most the limit times the duration. */
 static int64_t occupied(const struct view *view) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   double sum = 0, backwards = 0;
   if (view->limit <= 0 || view->limit < weft_chain_least_of(problem, view->rank)) {
     return 0;
@@ -333,8 +299,8 @@ static int64_t occupied(const struct view *view) {
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     sum += (double)problem->stages[s].held * (double)weft_paths_trip(view->paths, s, s);
-    sum += (double)weft_paths_after(problem, s) * (double)weft_paths_weight(problem, s);
-    backwards += (double)(weft_paths_back(problem, s) + weft_paths_weight(problem, s));
+    sum += (double)weft_least_after(problem, s) * (double)weft_least_weight(problem, s);
+    backwards += (double)(weft_least_gradient(problem, s) + weft_least_weight(problem, s));
     sum += (double)problem->stages[s].gradients * backwards;
   }
   const double least = sum * (double)view->count / (double)view->limit;
@@ -345,13 +311,13 @@ static int64_t occupied(const struct view *view) {
  * every K-th come one after the other, plus the F of those before the first, or the I of those
  * after the last. */
 static int64_t trips(const struct view *view) {
-  const struct weft_chain_stage *stage = &view->paths->problem->stages[view->first];
+  const struct weft_problem_stage *stage = &view->paths->problem->stages[view->first];
   const int64_t room = weft_max(1, fits(view, view->limit, stage->held));
   const int64_t rounds = (view->count - 1) / room + 1;
   const int64_t rest = view->count - 1 - (rounds - 1) * room;
   return rounds * weft_paths_trip(view->paths, view->first, view->first) +
          rest *
-             weft_max(stage->time[WEFT_KIND_F], weft_paths_back(view->paths->problem, view->first));
+             weft_max(stage->time[WEFT_KIND_F], weft_least_gradient(view->paths->problem, view->first));
 }
 
 /* ---- The bound ---- */
@@ -365,7 +331,7 @@ static int64_t in_single_file(const struct view *view) {
 
 /* From the rank's first op to `closing` after its last I. */
 static int64_t through(const struct view *view, int64_t closing, bool own) {
-  const struct weft_chain *problem = view->paths->problem;
+  const struct weft_problem *problem = view->paths->problem;
   const int64_t inner = weft_max(trips(view), in_single_file(view)) + closing;
   const int64_t least = problem->stages_per_rank == 1 ? through_one(view, closing, own)
                                                       : through_many(view, closing, own);
@@ -376,19 +342,19 @@ static int64_t bound_of(const struct view *view) {
   if (view->paths->problem->objective == WEFT_OBJECTIVE_MAKESPAN) {
     return view->opening + through(view, view->closing, true);
   }
-  const int64_t w = weft_paths_weight(view->paths->problem, view->first);
+  const int64_t w = weft_least_weight(view->paths->problem, view->first);
   return weft_max(through(view, w, true), through(view, view->around, false));
 }
 
 static int64_t bound_with(const struct weft_paths *paths) {
-  const struct weft_chain *problem = paths->problem;
+  const struct weft_problem *problem = paths->problem;
   int64_t bound = 0;
   int64_t closing = 0; /* the latest end of a W before, less backward[] */
   int64_t around = 0;  /* the largest opening + closing before, less both paths */
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     struct view view;
     describe(&view, paths, r);
-    const int64_t w = weft_paths_weight(problem, view.first);
+    const int64_t w = weft_least_weight(problem, view.first);
     const int64_t out = paths->forward[view.first], back = paths->backward[view.first];
     closing = r == 0 ? w : weft_max(closing, w - back);
     around = r == 0 ? w : weft_max(around, w - out - back);
@@ -400,7 +366,7 @@ static int64_t bound_with(const struct weft_paths *paths) {
   return bound;
 }
 
-int64_t weft_chain_bound(const struct weft_chain *problem) {
+int64_t weft_chain_bound(const struct weft_problem *problem) {
   assert(problem != NULL);
   struct weft_paths paths;
   if (!weft_paths_init(&paths, problem)) {

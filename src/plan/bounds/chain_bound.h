@@ -1,12 +1,24 @@
-/* What the terms of a lower bound share: the path of one microbatch through the stages. Internal
- * to the module. */
+/* Lower bounds of a chain, and what their terms share: the path of one microbatch through the stages.
+ * Internal to the module. */
 #ifndef PLAN_CHAIN_BOUND_H
 #define PLAN_CHAIN_BOUND_H
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
+
+/* No order within the memory limit has a smaller objective. */
+int64_t weft_chain_bound(const struct weft_problem *problem);
+
+/* A larger bound where one can be proved: at least `bound`, at most `value`, the objective of a
+ * known order; tries to prove `value` first. Visits about *work states at most, and sets it to as
+ * many as it has visited. */
+int64_t weft_chain_sharpen(const struct weft_problem *problem, int64_t bound, int64_t value,
+                           uint64_t *work);
+
+/* Nanoseconds of a typical core per state that it visits. */
+enum { WEFT_STATE_WORK = 50 };
 
 struct weft_paths {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   struct weft_arena arena;
   int64_t *forward;  /* [stage] from the start of F at stage 0 to its start here */
   int64_t *backward; /* [stage] from the end of I or B here to its end at stage 0 */
@@ -14,13 +26,8 @@ struct weft_paths {
 };
 
 /* False when out of memory. */
-bool weft_paths_init(struct weft_paths *paths, const struct weft_chain *problem);
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
 void weft_paths_finish(struct weft_paths *paths);
-
-/* Time of I or B; of W, which is 0 for a whole backward; and memory between them. */
-int64_t weft_paths_back(const struct weft_chain *problem, uint32_t stage);
-int64_t weft_paths_weight(const struct weft_chain *problem, uint32_t stage);
-int64_t weft_paths_after(const struct weft_chain *problem, uint32_t stage);
 
 /* Time from the start of F at `from` to the end of I or B at `to` for a microbatch alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);

@@ -27,18 +27,7 @@ struct ways {
   int64_t *start;         /* scratch */
 };
 
-static int64_t hop(const struct weft_problem *problem, uint32_t channel) {
-  return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
-}
-
-/* The least time until gradients are there, and until all of a backward is done. */
-static int64_t least_gradient(const struct weft_problem *problem,
-                              const struct weft_problem_stage *stage) {
-  return !problem->may_split ? stage->b
-         : problem->may_join ? weft_min(stage->i, stage->b)
-                             : stage->i;
-}
-
+/* Until all of a backward is done. */
 static int64_t least_backward(const struct weft_problem *problem,
                               const struct weft_problem_stage *stage) {
   const int64_t split = stage->i + stage->w;
@@ -57,7 +46,7 @@ static void measure(const struct weft_problem *problem, uint32_t from, int64_t *
       const uint32_t e = graph->in.edges[n], other = graph->edges[e].from;
       if (other >= first && forward[other] >= 0) {
         forward[s] =
-            weft_max(forward[s], forward[other] + problem->stages[other].f + hop(problem, 2 * e));
+            weft_max(forward[s], forward[other] + problem->stages[other].f + weft_problem_hop(problem, 2 * e));
       }
     }
   }
@@ -68,8 +57,8 @@ static void measure(const struct weft_problem *problem, uint32_t from, int64_t *
       const uint32_t e = graph->gradient_in.edges[n], other = graph->edges[e].to;
       if (backward[other] >= 0) {
         backward[s] = weft_max(backward[s], backward[other] +
-                                                least_gradient(problem, &problem->stages[other]) +
-                                                hop(problem, 2 * e + 1));
+                                                weft_least_gradient(problem, other) +
+                                                weft_problem_hop(problem, 2 * e + 1));
       }
     }
   }
@@ -83,7 +72,7 @@ static void measure_ends(const struct weft_problem *problem, struct ways *ways) 
     for (uint32_t n = graph->gradient_out.begin[s]; n < graph->gradient_out.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_out.edges[n];
       ways->from_backward[s] = weft_max(ways->from_backward[s],
-                                        least_gradient(problem, stage) + hop(problem, 2 * e + 1) +
+                                        weft_least_gradient(problem, s) + weft_problem_hop(problem, 2 * e + 1) +
                                             ways->from_backward[graph->edges[e].from]);
     }
   }
@@ -94,7 +83,7 @@ static void measure_ends(const struct weft_problem *problem, struct ways *ways) 
       const uint32_t e = graph->out.edges[n];
       ways->from_forward[s] =
           weft_max(ways->from_forward[s],
-                   stage->f + hop(problem, 2 * e) + ways->from_forward[graph->edges[e].to]);
+                   stage->f + weft_problem_hop(problem, 2 * e) + ways->from_forward[graph->edges[e].to]);
     }
   }
 }
@@ -112,7 +101,7 @@ static void measure_round_trips(const struct weft_problem *problem, struct ways 
       measure(problem, s, ways->start, ways->round_trip + problem->stage_count);
       way = ways->round_trip[problem->stage_count + s];
     }
-    ways->round_trip[s] = stage->trains ? way + least_gradient(problem, stage) : 0;
+    ways->round_trip[s] = stage->trains ? way + weft_least_gradient(problem, s) : 0;
   }
 }
 
@@ -133,27 +122,13 @@ static int64_t after_forward(const struct weft_problem *problem, const struct wa
   const struct weft_problem_stage *stage = &problem->stages[s];
   return !spans(problem)  ? ways->from_forward[s]
          : !stage->trains ? stage->f
-                          : ways->round_trip[s] - least_gradient(problem, stage) +
+                          : ways->round_trip[s] - weft_least_gradient(problem, s) +
                                 least_backward(problem, stage);
 }
 
 static int64_t after_backward(const struct weft_problem *problem, const struct ways *ways,
                               uint32_t s) {
   return spans(problem) ? least_backward(problem, &problem->stages[s]) : ways->from_backward[s];
-}
-
-static int64_t least_weight(const struct weft_problem *problem,
-                            const struct weft_problem_stage *stage) {
-  return !problem->may_split ? 0
-         : problem->may_join ? weft_min(stage->w, stage->b - least_gradient(problem, stage))
-                             : stage->w;
-}
-
-static int64_t least_after(const struct weft_problem *problem,
-                           const struct weft_problem_stage *stage) {
-  return !problem->may_split ? 0
-         : problem->may_join ? weft_min(stage->held, stage->held_after)
-                             : stage->held_after;
 }
 
 /* Microbatches of a stage that its rank can hold. */
@@ -174,7 +149,7 @@ static int64_t bound_of_stage(const struct weft_problem *problem, const struct w
   if (!stage->trains) {
     return begin + (m - 1) * stage->f + forward;
   }
-  const int64_t gradient = least_gradient(problem, stage), trip = ways->round_trip[s];
+  const int64_t gradient = weft_least_gradient(problem, s), trip = ways->round_trip[s];
   const int64_t backward = trip - gradient + after_backward(problem, ways, s);
   const int64_t room = most_held(problem, s), rounds = (m - 1) / room + 1;
   const int64_t rest = m - 1 - (rounds - 1) * room;
@@ -195,12 +170,12 @@ static int64_t bound_of_edge(const struct weft_problem *problem, const struct wa
     return 0;
   }
   int64_t bound = ways->to_forward[edge->from] + problem->stages[edge->from].f +
-                  others * problem->occupancy[2 * e] + hop(problem, 2 * e) +
+                  others * problem->occupancy[2 * e] + weft_problem_hop(problem, 2 * e) +
                   ways->from_forward[edge->to];
   if (edge->gradient) {
     bound = weft_max(bound, ways->to_backward[edge->to] +
-                                least_gradient(problem, &problem->stages[edge->to]) +
-                                others * problem->occupancy[2 * e + 1] + hop(problem, 2 * e + 1) +
+                                weft_least_gradient(problem, edge->to) +
+                                others * problem->occupancy[2 * e + 1] + weft_problem_hop(problem, 2 * e + 1) +
                                 ways->from_backward[edge->from]);
   }
   return bound;
@@ -220,7 +195,7 @@ static int64_t through_state(const struct weft_problem *problem, const struct wa
                              uint32_t s, int64_t x, int64_t y) {
   const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, trip = ways->round_trip[s];
-  const int64_t f = stage->f, i = least_gradient(problem, stage), w = least_weight(problem, stage);
+  const int64_t f = stage->f, i = weft_least_gradient(problem, s), w = weft_least_weight(problem, s);
   const int64_t closing = after_backward(problem, ways, s) - i;
   const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
   const int64_t after =
@@ -237,7 +212,7 @@ static int64_t through_state(const struct weft_problem *problem, const struct wa
 static int64_t through_stage(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t s) {
   const struct weft_problem_stage *stage = &problem->stages[s];
-  const int64_t m = problem->microbatch_count, size = least_after(problem, stage);
+  const int64_t m = problem->microbatch_count, size = weft_least_after(problem, s);
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x <= most_held(problem, s); x++) {
     const int64_t room = problem->limit[stage->rank] - x * stage->held;
@@ -312,7 +287,7 @@ static void describe(const struct weft_problem *problem, const struct ways *ways
       last_frozen = weft_min(last_frozen, after_forward(problem, ways, s) - stage->f);
       continue;
     }
-    const int64_t back = least_backward(problem, stage), w = least_weight(problem, stage);
+    const int64_t back = least_backward(problem, stage), w = weft_least_weight(problem, s);
     load->work += m * back;
     load->held += (double)m * (double)stage->held;
     all_forwards += m * stage->f;
@@ -321,13 +296,13 @@ static void describe(const struct weft_problem *problem, const struct ways *ways
     load->last_forward = weft_min(load->last_forward, after_forward(problem, ways, s) - stage->f);
     load->last_backward = weft_min(load->last_backward, after_backward(problem, ways, s) - back);
     load->first_backward = weft_min(
-        load->first_backward, spans(problem) ? ways->round_trip[s] - least_gradient(problem, stage)
+        load->first_backward, spans(problem) ? ways->round_trip[s] - weft_least_gradient(problem, s)
                                              : ways->to_backward[s]);
     if (count < ITEMS_MAX) {
       forwards[count] = (struct item){stage->held, stage->f};
       left[2 * count] = (struct item){stage->held, back};
-      left[2 * count + 1] = (struct item){least_after(problem, stage), w};
-      weights[count] = (struct item){least_after(problem, stage), w};
+      left[2 * count + 1] = (struct item){weft_least_after(problem, s), w};
+      weights[count] = (struct item){weft_least_after(problem, s), w};
     }
     count++;
   }
@@ -380,7 +355,7 @@ static int64_t bound_of_memory(const struct weft_problem *problem, const struct 
     const struct weft_problem_stage *stage = &problem->stages[s];
     if (stage->trains) {
       sum += (double)stage->held * (double)ways->round_trip[s];
-      after += (double)least_after(problem, stage) * (double)least_weight(problem, stage);
+      after += (double)weft_least_after(problem, s) * (double)weft_least_weight(problem, s);
       for (int64_t other = stage->held; other != 0;) {
         const int64_t rest = divisor % other;
         divisor = other;
@@ -416,8 +391,8 @@ static bool is_refuted(const struct weft_problem *problem, const struct ways *wa
     int64_t starts = stage->f; /* the first backward, after the start of the first F */
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_in.edges[n];
-      starts = weft_max(starts, stage->f + hop(problem, 2 * e) + ends[graph->edges[e].to] +
-                                    hop(problem, 2 * e + 1));
+      starts = weft_max(starts, stage->f + weft_problem_hop(problem, 2 * e) + ends[graph->edges[e].to] +
+                                    weft_problem_hop(problem, 2 * e + 1));
     }
     if (stage->trains && has_one_stage(problem, stage->rank)) {
       const int64_t idle = target - opening(problem, ways, s) -
@@ -431,7 +406,7 @@ static bool is_refuted(const struct weft_problem *problem, const struct ways *wa
       }
       starts = weft_max(starts, (1 + more) * stage->f);
     }
-    ends[s] = starts + least_gradient(problem, stage);
+    ends[s] = starts + weft_least_gradient(problem, s);
   }
   return false;
 }

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-bool weft_guide_init(struct weft_guide *guide, const struct weft_chain *problem, uint64_t work) {
+bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work) {
   assert(guide != NULL && problem != NULL);
   *guide = (struct weft_guide){.problem = problem};
   if (!weft_paths_init(&guide->paths, problem) ||
@@ -37,6 +37,7 @@ enum weft_guide_result weft_guide_aim(struct weft_guide *guide, int64_t target) 
   }
   for (uint32_t r = 0; r < guide->problem->rank_count && windows->work_left > 0; r++) {
     const bool done = weft_windows_fill(windows, r);
+    guide->filled += windows->table.visited;
     if (windows->table.cancelled) {
       windows->work_left = 0;
     } else if (!done) {

@@ -6,10 +6,11 @@
 #include "plan/bounds/bound_windows.h"
 
 struct weft_guide {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   struct weft_paths paths;
   struct weft_windows windows;
   struct weft_state_table_kept *kept; /* [rank] */
+  uint64_t filled;                    /* states visited to keep them, besides the work */
 };
 
 enum weft_guide_result {
@@ -20,7 +21,7 @@ enum weft_guide_result {
 
 /* For about `work` states of tables; windows.work_left may be set again. False when out of memory,
  * or when the tables are too large for the work; weft_guide_finish() in any case. */
-bool weft_guide_init(struct weft_guide *guide, const struct weft_chain *problem, uint64_t work);
+bool weft_guide_init(struct weft_guide *guide, const struct weft_problem *problem, uint64_t work);
 void weft_guide_finish(struct weft_guide *guide);
 
 /* Narrows the windows for a target. */

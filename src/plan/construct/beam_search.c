@@ -21,7 +21,7 @@
 
 #include "plan/bounds/chain_bound.h"
 #include "plan/bounds/window_guide.h"
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 
 enum { COUNT_F, COUNT_BACK, COUNT_W, COUNTS };
 
@@ -51,7 +51,7 @@ struct layer {
 enum { LAYERS = 3, ROOM = 4 /* prefixes until a layer is thinned, as a multiple of the width */ };
 
 struct beam {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   const struct weft_guide *guide; /* NULL: none */
   int64_t target;                 /* of the guide */
   struct weft_arena arena;
@@ -101,15 +101,15 @@ static uint32_t arrivals_at(const struct beam *beam, uint32_t stage, unsigned pa
 
 /* ---- The next op ---- */
 
-static bool is_allowed(const struct weft_chain *problem, enum weft_plan_op_kind kind) {
-  return kind == WEFT_KIND_F || problem->backward == WEFT_BACKWARD_MIXED ||
-         (kind == WEFT_KIND_B) == (problem->backward == WEFT_BACKWARD_WHOLE);
+static bool is_allowed(const struct weft_problem *problem, enum weft_plan_op_kind kind) {
+  return kind == WEFT_KIND_F || weft_problem_mixes(problem) ||
+         (kind == WEFT_KIND_B) == (!problem->may_split);
 }
 
 /* Arrival of the input of the next op of a kind; -1: it cannot be next. */
 static int64_t input_of(const struct beam *beam, const struct prefix *from, uint32_t s,
                         enum weft_plan_op_kind kind) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
   if (kind == WEFT_KIND_W) {
     return done[COUNT_W] < done[COUNT_BACK] ? 0 : -1;
@@ -130,11 +130,11 @@ static int64_t input_of(const struct beam *beam, const struct prefix *from, uint
 
 static void send(const struct beam *beam, struct prefix *at, uint32_t from, uint32_t to,
                  unsigned path, uint32_t microbatch, int64_t end) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   int64_t *times = times_of(at);
   if (problem->stages[from].rank != problem->stages[to].rank) {
     int64_t *channel = &times[beam->channel_at + from * 2 + path];
-    end = weft_max(end, *channel) + problem->occupancy;
+    end = weft_max(end, *channel) + problem->chain_occupancy;
     *channel = end;
     end += problem->latency;
   }
@@ -149,7 +149,7 @@ enum { STATE_WORDS = (sizeof(struct weft_state_table_at) + 7) / 8 };
 /* Follows an op in the table of its rank. False when no order that reaches the target does so. */
 static bool follow_guide(const struct beam *beam, struct prefix *at, uint32_t s,
                          enum weft_plan_op_kind kind, uint32_t microbatch, int64_t end) {
-  const struct weft_chain_stage *stage = &beam->problem->stages[s];
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
   int64_t *times = times_of(at);
   int64_t *words = times + beam->state_at + (size_t)stage->rank * STATE_WORDS;
   struct weft_state_table_at state;
@@ -172,16 +172,16 @@ static bool follow_guide(const struct beam *beam, struct prefix *at, uint32_t s,
 /* Memory and time left after an op. False when memory does not suffice. */
 static bool account(const struct beam *beam, struct prefix *at, uint32_t s,
                     enum weft_plan_op_kind kind) {
-  const struct weft_chain_stage *stage = &beam->problem->stages[s];
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
   const int64_t limit = beam->problem->limit[stage->rank];
   int64_t *held = &times_of(at)[beam->held_at + stage->rank];
   int64_t *left = &times_of(at)[beam->left_at + stage->rank];
   uint16_t *done = done_of(beam, at) + (size_t)s * COUNTS;
-  *held += weft_chain_gradients(stage, kind, done[COUNT_BACK]);
+  *held += weft_problem_gradients(stage, kind, done[COUNT_BACK]);
   if (*held > limit) {
     return false;
   }
-  *held += weft_chain_change(stage, kind);
+  *held += weft_problem_change(stage, kind);
   switch (kind) {
     case WEFT_KIND_F:
       done[COUNT_F]++;
@@ -205,7 +205,7 @@ static bool account(const struct beam *beam, struct prefix *at, uint32_t s,
 
 static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
                    enum weft_plan_op_kind kind, int64_t input) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const uint32_t rank = problem->stages[s].rank;
   const uint16_t *done = done_of(beam, at) + (size_t)s * COUNTS;
   int64_t *clock = &times_of(at)[beam->clock_at + rank];
@@ -231,7 +231,7 @@ static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
 
 /* The work left on each rank, and the path of the last microbatch. */
 static int64_t bound_of(const struct beam *beam, struct prefix *at) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const uint32_t m = problem->microbatch_count;
   const int64_t *times = times_in(at), *clock = times + beam->clock_at;
   int64_t worst = 0, sum = 0;
@@ -251,7 +251,7 @@ static int64_t bound_of(const struct beam *beam, struct prefix *at) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     if (done_in(beam, at)[(size_t)s * COUNTS + COUNT_F] < m) {
       path = weft_max(path, clock[problem->stages[s].rank]) + problem->stages[s].time[WEFT_KIND_F];
-      path += s + 1 < problem->stage_count ? weft_chain_hop(problem, s, s + 1) : 0;
+      path += s + 1 < problem->stage_count ? weft_problem_hop(problem, 2 * s) : 0;
     }
   }
   for (uint32_t s = problem->stage_count; s-- > 0;) {
@@ -259,7 +259,7 @@ static int64_t bound_of(const struct beam *beam, struct prefix *at) {
       const uint32_t rank = problem->stages[s].rank;
       path = weft_max(path, clock[rank]);
       worst = weft_max(worst, path + beam->both[s] - beam->first[rank]);
-      path += beam->back[s] + (s > 0 ? weft_chain_hop(problem, s - 1, s) : 0);
+      path += beam->back[s] + (s > 0 ? weft_problem_hop(problem, 2 * (s - 1)) : 0);
     }
   }
   return worst;
@@ -269,7 +269,7 @@ static int64_t bound_of(const struct beam *beam, struct prefix *at) {
 
 /* Whether `a`, which has done the same ops, is as early as `b` in all that matters later. */
 static bool is_as_early(const struct beam *beam, const struct prefix *a, const struct prefix *b) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const int64_t *x = times_in(a), *y = times_in(b);
   const uint16_t *done = done_in(beam, a);
   if (a->now > b->now) {
@@ -296,7 +296,7 @@ static bool is_as_early(const struct beam *beam, const struct prefix *a, const s
         }
       }
       const uint32_t channel = beam->channel_at + from * 2 + path;
-      if (problem->occupancy > 0 && x[channel] > weft_max(y[channel], b->now)) {
+      if (problem->chain_occupancy > 0 && x[channel] > weft_max(y[channel], b->now)) {
         return false;
       }
     }
@@ -438,28 +438,28 @@ struct choice {
 /* Gradients come before an activation goes: the op needs memory even if it then holds less. */
 static bool needs_memory(const struct beam *beam, const struct prefix *from, uint32_t s,
                          enum weft_plan_op_kind kind) {
-  const struct weft_chain_stage *stage = &beam->problem->stages[s];
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
   const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
   return beam->problem->limit[stage->rank] < beam->problem->limit_max &&
-         (weft_chain_change(stage, kind) > 0 ||
-          weft_chain_gradients(stage, kind, done[COUNT_BACK]) > 0);
+         (weft_problem_change(stage, kind) > 0 ||
+          weft_problem_gradients(stage, kind, done[COUNT_BACK]) > 0);
 }
 
 /* When an op that starts now would have ended, whether its backward is whole or split; INT64_MAX
  * when it needs memory. */
 static int64_t end_of(const struct beam *beam, const struct prefix *from,
                       const struct choice *choice) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const int64_t *time = problem->stages[choice->stage].time;
   int64_t end = choice->end;
   if (needs_memory(beam, from, choice->stage, choice->kind)) {
     return INT64_MAX;
   }
-  if (problem->backward == WEFT_BACKWARD_MIXED && choice->kind == WEFT_KIND_I) {
+  if (weft_problem_mixes(problem) && choice->kind == WEFT_KIND_I) {
     end = needs_memory(beam, from, choice->stage, WEFT_KIND_B)
               ? INT64_MAX
               : weft_max(end, choice->start + time[WEFT_KIND_B]);
-  } else if (problem->backward == WEFT_BACKWARD_MIXED && choice->kind == WEFT_KIND_B) {
+  } else if (weft_problem_mixes(problem) && choice->kind == WEFT_KIND_B) {
     end = needs_memory(beam, from, choice->stage, WEFT_KIND_I)
               ? INT64_MAX
               : weft_max(end, choice->start + time[WEFT_KIND_I]);
@@ -474,7 +474,7 @@ static uint32_t list_choices(const struct beam *beam, const struct prefix *from,
                              struct choice *choices) {
   static const enum weft_plan_op_kind kinds[] = {WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_B,
                                                  WEFT_KIND_W};
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   int64_t first_end = INT64_MAX;
   uint32_t count = 0, kept = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -531,29 +531,45 @@ static bool extend(struct beam *beam, const struct prefix *from, struct layer *n
 
 /* ---- Orders ---- */
 
-/* The sequence of each rank, from the trace of a complete prefix. */
-static void write_order(const struct beam *beam, const struct prefix *at,
-                        struct weft_chain_order *order, uint32_t *positions) {
-  const struct weft_chain *problem = beam->problem;
-  const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    positions[r] = problem->length;
-  }
+/* The place of the W of a whole backward, as yet. */
+enum { NO_OP = UINT32_MAX };
+
+/* The sequence of each rank, from the trace of a complete prefix, with the W of whole backwards right
+ * after them; where backwards are mixed, W have to move to where it is their turn. */
+static void write_order(const struct beam *beam, const struct prefix *at, struct weft_order *order,
+                        struct weft_plan_clock *scratch) {
+  const struct weft_problem *problem = beam->problem;
+  uint32_t *done = scratch->done, *position = scratch->at;
+  weft_plan_clock_reset(problem, scratch);
+  memcpy(position, problem->begin + 1, problem->rank_count * sizeof *position);
   for (uint32_t n = at->trace; n != 0; n = beam->traces[n].before) {
-    const struct weft_chain_stage *stage = &problem->stages[beam->traces[n].stage];
-    const uint32_t kind = beam->traces[n].kind;
-    uint8_t *sequence = weft_chain_order_sequence(problem, order, stage->rank);
-    if (mixed && kind == WEFT_KIND_B) {
-      positions[stage->rank]--; /* of its NO_W, as yet without a place */
+    const uint32_t stage = beam->traces[n].stage, kind = beam->traces[n].kind;
+    const uint32_t rank = problem->stages[stage].rank;
+    if (kind == WEFT_KIND_B) {
+      order->ops[--position[rank]] = NO_OP;
     }
-    sequence[--positions[stage->rank]] = (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
-    if (mixed && kind == WEFT_KIND_B) {
-      sequence[positions[stage->rank] + 1] =
-          (uint8_t)(stage->local_stage * WEFT_KINDS + WEFT_KIND_NO_W);
-    }
+    order->ops[--position[rank]] =
+        stage * WEFT_ORDER_KINDS + (kind == WEFT_KIND_B ? (uint32_t)WEFT_KIND_I : kind);
   }
-  if (mixed) {
-    weft_chain_order_renumber(problem, order);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    uint32_t to = problem->begin[r]; /* what is written never exceeds what is read */
+    for (uint32_t n = problem->begin[r]; n < problem->begin[r + 1]; n++) {
+      const uint32_t op = order->ops[n], s = op / WEFT_ORDER_KINDS;
+      const uint32_t *own = &done[(size_t)s * WEFT_ORDER_KINDS];
+      uint8_t *whole = &order->whole[(size_t)s * problem->microbatch_count];
+      if (op % WEFT_ORDER_KINDS == WEFT_KIND_I) {
+        whole[own[WEFT_KIND_I]] = n + 1 < problem->begin[r + 1] && order->ops[n + 1] == NO_OP;
+        n += whole[own[WEFT_KIND_I]];
+      }
+      order->ops[to++] = op;
+      done[op]++;
+      while (own[WEFT_KIND_W] < own[WEFT_KIND_I] && whole[own[WEFT_KIND_W]]) {
+        const uint32_t w = s * WEFT_ORDER_KINDS + WEFT_KIND_W;
+        order->ops[to++] = w;
+        done[w]++;
+      }
+    }
+    assert(to == problem->begin[r + 1]);
   }
 }
 
@@ -573,7 +589,7 @@ static void release(struct beam *beam) {
 
 static bool allocate(struct beam *beam) {
   struct weft_arena *arena = &beam->arena;
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   beam->blocks = weft_array_allocate(problem->allocator, block_count(beam), beam->stride);
   beam->traces = weft_array_allocate(problem->allocator, beam->trace_room, sizeof *beam->traces);
   if (beam->blocks == NULL || beam->traces == NULL) {
@@ -590,18 +606,18 @@ static bool allocate(struct beam *beam) {
          WEFT_ALLOCATE(arena, beam->back, problem->stage_count) &&
          WEFT_ALLOCATE(arena, beam->both, problem->stage_count) &&
          WEFT_ALLOCATE(arena, beam->first, problem->rank_count) &&
-         WEFT_ALLOCATE(arena, beam->choices, (size_t)problem->stage_count * WEFT_KIND_NO_W);
+         WEFT_ALLOCATE(arena, beam->choices, (size_t)problem->stage_count * WEFT_KINDS);
 }
 
 static void set_times(struct beam *beam, struct prefix *start) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   int64_t path = 0; /* a rank starts with F of its first stage, and nothing delays that */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_chain_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t split = stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W];
-    beam->back[s] = weft_paths_back(problem, s);
-    beam->both[s] = problem->backward == WEFT_BACKWARD_WHOLE ? stage->time[WEFT_KIND_B]
-                    : problem->backward == WEFT_BACKWARD_SPLIT
+    beam->back[s] = weft_least_gradient(problem, s);
+    beam->both[s] = !problem->may_split ? stage->time[WEFT_KIND_B]
+                    : !problem->may_join
                         ? split
                         : weft_min(split, stage->time[WEFT_KIND_B]);
     times_of(start)[beam->left_at + stage->rank] +=
@@ -610,7 +626,7 @@ static void set_times(struct beam *beam, struct prefix *start) {
       beam->first[stage->rank] = path;
     }
     path += stage->time[WEFT_KIND_F];
-    path += s + 1 < problem->stage_count ? weft_chain_hop(problem, s, s + 1) : 0;
+    path += s + 1 < problem->stage_count ? weft_problem_hop(problem, 2 * s) : 0;
   }
 }
 
@@ -635,9 +651,9 @@ static void begin(struct beam *beam, struct prefix *start) {
   beam->trace_count = 1;
 }
 
-static void search(struct beam *beam, struct weft_chain_incumbent *incumbent) {
+static void search(struct beam *beam, struct weft_incumbent *incumbent) {
   struct layer *now = &beam->layers[0], *next = &beam->layers[1], *after = &beam->layers[2];
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const uint64_t layers = (uint64_t)problem->stage_count * problem->microbatch_count * COUNTS;
   const uint64_t tries = beam->work_left;
   uint64_t extended = 0;
@@ -667,14 +683,13 @@ static void search(struct beam *beam, struct weft_chain_incumbent *incumbent) {
     best = goes_before(at, prefix_at(beam, now, best)) ? k : best;
   }
   if (now->count > 0) {
-    write_order(beam, prefix_at(beam, now, best), &incumbent->draft,
-                incumbent->evaluation.position);
-    (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+    write_order(beam, prefix_at(beam, now, best), &incumbent->draft, &incumbent->clock);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
 }
 
 static void set_layout(struct beam *beam) {
-  const struct weft_chain *problem = beam->problem;
+  const struct weft_problem *problem = beam->problem;
   const uint32_t ranks = problem->rank_count, stages = problem->stage_count;
   beam->clock_at = 0;
   beam->held_at = ranks;
@@ -697,10 +712,10 @@ enum { TRY_WORK = 100, COPY_BYTES = 16 };
 
 /* One beam search for about `work`, which becomes what it took: 0 when there was too little for
  * one. True when it was complete: no order is better than the incumbent and the target. */
-static bool run(struct weft_chain_incumbent *incumbent, const struct weft_guide *guide,
+static bool run(struct weft_incumbent *incumbent, const struct weft_guide *guide,
                 int64_t target, uint64_t *work) {
-  const struct weft_chain *problem = incumbent->problem;
-  const size_t ops = weft_chain_op_count(problem);
+  const struct weft_problem *problem = incumbent->problem;
+  const size_t ops = weft_problem_timed_op_count(problem);
   struct beam beam = {.problem = problem,
                       .guide = guide,
                       .target = target,
@@ -729,10 +744,10 @@ static bool run(struct weft_chain_incumbent *incumbent, const struct weft_guide 
   return done && beam.is_exact;
 }
 
-uint64_t weft_construct_beam(struct weft_chain_incumbent *incumbent, uint64_t work) {
+uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  if (weft_chain_op_count(incumbent->problem) > OPS_MAX ||
-      weft_chain_incumbent_is_done(incumbent)) {
+  if (weft_problem_timed_op_count(incumbent->problem) > OPS_MAX ||
+      weft_incumbent_is_done(incumbent)) {
     return 0;
   }
   if (run(incumbent, NULL, INT64_MAX, &work)) {
@@ -749,7 +764,7 @@ enum { STATE_WORK = 50, PARTS = 4, STEPS = 100000 };
 
 /* Searches for an order that reaches a target. Returns whether it is known afterwards that none
  * does, or which is the best of those that do. */
-static bool search_target(struct weft_chain_incumbent *incumbent, struct weft_guide *guide,
+static bool search_target(struct weft_incumbent *incumbent, struct weft_guide *guide,
                           int64_t target, uint64_t part, uint64_t *left) {
   const uint64_t states = part / 2 / STATE_WORK;
   guide->windows.work_left = states;
@@ -764,17 +779,17 @@ static bool search_target(struct weft_chain_incumbent *incumbent, struct weft_gu
 
 /* The best value is tried first, since it may be optimal; then bisection, since lower targets leave
  * less open. */
-uint64_t weft_construct_guided(struct weft_chain_incumbent *incumbent, uint64_t work) {
+uint64_t weft_construct_guided(struct weft_incumbent *incumbent, uint64_t work) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  if (weft_chain_op_count(incumbent->problem) > OPS_MAX ||
-      weft_chain_incumbent_is_done(incumbent)) {
+  if (weft_problem_timed_op_count(incumbent->problem) > OPS_MAX ||
+      weft_incumbent_is_done(incumbent)) {
     return 0;
   }
   struct weft_guide guide;
   uint64_t left = weft_guide_init(&guide, incumbent->problem, work / STATE_WORK) ? work : 0;
   int64_t low = incumbent->bound, target = incumbent->value - 1;
   bool first = true;
-  while (left > 0 && !weft_chain_incumbent_is_done(incumbent)) {
+  while (left > 0 && !weft_incumbent_is_done(incumbent)) {
     const uint64_t part = left < work / PARTS ? left : work / PARTS;
     if (search_target(incumbent, &guide, target, part, &left)) {
       incumbent->bound = weft_max(incumbent->bound, weft_min(target + 1, incumbent->value));

@@ -7,7 +7,7 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 #include "plan/construct/list_scheduler.h"
 
 /* Ops to schedule in all: about 7 ms of a typical core. */
@@ -44,7 +44,7 @@ struct setting {
 };
 
 struct chain {
-  struct weft_chain_incumbent *incumbent;
+  struct weft_incumbent *incumbent;
   struct weft_list_scheduler scheduler;
   double period; /* the work of a microbatch on the busiest rank */
   uint32_t runs; /* left */
@@ -59,7 +59,7 @@ static double value_of(const struct setting *setting, enum parameter which) {
 /* Start of a microbatch. All of a group pass a stage before any of them continues. */
 static double departure(const struct chain *chain, const struct setting *setting,
                         uint32_t microbatch) {
-  const struct weft_chain *problem = chain->incumbent->problem;
+  const struct weft_problem *problem = chain->incumbent->problem;
   const uint32_t group = value_of(setting, GROUP) > 0 ? 1 : problem->rank_count;
   const double within = (double)(microbatch % group) / problem->stages_per_rank;
   return chain->period * ((double)(microbatch - microbatch % group) + within);
@@ -93,39 +93,38 @@ static double pace(const struct chain *chain, const struct setting *setting, uin
 }
 
 static void set_targets(struct chain *chain, const struct setting *setting) {
-  const struct weft_chain *problem = chain->incumbent->problem;
-  const enum weft_plan_op_kind back = weft_chain_backward(problem);
+  const struct weft_problem *problem = chain->incumbent->problem;
   double at = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     set_row(chain, setting, s, WEFT_KIND_F, at);
-    const int64_t hop = s + 1 < problem->stage_count ? weft_chain_hop(problem, s, s + 1) : 0;
+    const int64_t hop = s + 1 < problem->stage_count ? weft_problem_hop(problem, 2 * s) : 0;
     at += pace(chain, setting, s) * (double)(problem->stages[s].time[WEFT_KIND_F] + hop);
   }
   at += value_of(setting, TURNAROUND) * chain->period;
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    set_row(chain, setting, s, back, at);
+    set_row(chain, setting, s, WEFT_KIND_I, at);
     set_weights(chain, setting, s, at);
-    const int64_t hop = s > 0 ? weft_chain_hop(problem, s, s - 1) : 0;
+    const int64_t hop = s > 0 ? weft_problem_hop(problem, 2 * (s - 1)) : 0;
     at += pace(chain, setting, s) * value_of(setting, BACKWARD_PACE) *
-          (double)(problem->stages[s].time[back] + hop);
+          (double)(weft_problem_backward(problem, s) + hop);
   }
 }
 
 /* ---- Search ---- */
 
 static int64_t run(struct chain *chain, const struct setting *setting, int64_t cutoff) {
-  struct weft_chain_incumbent *incumbent = chain->incumbent;
+  struct weft_incumbent *incumbent = chain->incumbent;
   const double lead = value_of(setting, LEAD);
   const struct weft_target_rule rule = {
       .lead = lead < 1e6 ? (int64_t)(lead * chain->period) : INT64_MAX,
       .fill = value_of(setting, FILL)};
   set_targets(chain, setting);
-  chain->scheduler.is_patient = weft_chain_incumbent_is_serial(incumbent);
+  chain->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&chain->scheduler, &rule, cutoff, &incumbent->draft);
   chain->runs--;
   if (value < incumbent->value) {
-    (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   return value;
 }
@@ -152,7 +151,7 @@ static void climb(struct chain *chain, struct setting setting) {
   int64_t best = run(chain, &setting, WEFT_NEVER);
   uint32_t still = 0;
   for (uint32_t n = 0; still < PARAMETER_COUNT; n++) {
-    if (chain->runs == 0 || weft_chain_incumbent_is_done(chain->incumbent)) {
+    if (chain->runs == 0 || weft_incumbent_is_done(chain->incumbent)) {
       return;
     }
     still = try_choices(chain, &setting, n % PARAMETER_COUNT, &best) ? 0 : still + 1;
@@ -165,9 +164,9 @@ static void try_chains(struct chain *chain) {
       {.choice = {[EVEN_PACE] = 3, [ODD_PACE] = 3, [GROUP] = 1}},
       {.choice = {[EVEN_PACE] = 2, [ODD_PACE] = 2, [BACKWARD_PACE] = 2, [WEIGHTS] = 2}},
   };
-  const struct weft_chain *problem = chain->incumbent->problem;
-  assert(weft_chain_op_count(problem) > 0);
-  const uint64_t runs = WORK / weft_chain_op_count(problem);
+  const struct weft_problem *problem = chain->incumbent->problem;
+  assert(weft_problem_timed_op_count(problem) > 0);
+  const uint64_t runs = WORK / weft_problem_timed_op_count(problem);
   const uint32_t each = (uint32_t)(runs < RUNS_MIN ? RUNS_MIN : runs) / 3;
   for (uint32_t n = 0; n < WEFT_ARRAY_LENGTH(starts); n++) {
     chain->runs = each;
@@ -176,21 +175,21 @@ static void try_chains(struct chain *chain) {
 }
 
 static void set_period(struct chain *chain) {
-  const struct weft_chain *problem = chain->incumbent->problem;
+  const struct weft_problem *problem = chain->incumbent->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const double work = (double)chain->scheduler.work[r] / problem->microbatch_count;
     chain->period = work > chain->period ? work : chain->period;
   }
 }
 
-enum weft_status weft_construct_chain_greedy(struct weft_chain_incumbent *incumbent,
+enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
                                              struct weft_error *error) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   if (incumbent->problem->stages_per_rank < 2) {
     return WEFT_OK;
   }
   struct chain chain = {.incumbent = incumbent};
-  WEFT_TRY(weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->evaluation,
+  WEFT_TRY(weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock,
                                     error));
   set_period(&chain);
   try_chains(&chain);

@@ -1,6 +1,7 @@
 /* List scheduling by targets: every action has a target, about the time when it should run, and a
- * free rank runs the ready action with the smallest target. Internal to the module; v_blocks.c and
- * chain_greedy.c set the targets.
+ * free rank runs the ready action with the smallest target. Internal to the module; v_blocks.c,
+ * chain_greedy.c, periodic_orders.c and scaled_orders.c set the targets. Backwards are all whole where
+ * the problem does not split them, else all split.
  *
  * A rank decides by what has arrived and what is certain to arrive. It runs a W when the target of
  * the W is the smallest, when memory is short, or instead of idling.
@@ -11,7 +12,7 @@
 #ifndef PLAN_LIST_SCHEDULER_H
 #define PLAN_LIST_SCHEDULER_H
 
-#include "plan/problem/chain.h"
+#include "plan/construct/rank_queue.h"
 
 struct weft_target_rule {
   int64_t lead; /* how much smaller the target of an action that has not arrived may be than that
@@ -21,36 +22,32 @@ struct weft_target_rule {
 
 /* Scratch memory of the scheduler; one per thread. */
 struct weft_list_scheduler {
-  const struct weft_chain *problem;
-  struct weft_chain_times *times; /* borrowed: receives the times of a run */
+  const struct weft_problem *problem; /* a chain */
+  struct weft_plan_clock *clock;      /* borrowed: receives the times of a run */
   struct weft_arena arena;
-  int64_t *targets;       /* [(rank * v * WEFT_KINDS + op) * m + microbatch], set by the caller */
-  uint32_t *in_flight;    /* [stage] most microbatches between F and I; set by the caller, at
-                             first any number */
-  int64_t *held;          /* [rank] memory */
-  int64_t *held_for_w;    /* [rank] the part of it that W will free */
-  int64_t *work;          /* [rank] time of all its ops */
-  int64_t *rest;          /* [rank] time of its remaining ops */
-  int64_t *growth;        /* [rank] memory that an I may add until its W */
-  int64_t *limit;         /* [rank] for activations, without that and with all gradients */
-  int64_t *when;          /* [rank] its next decision; INT64_MAX: none */
-  uint32_t *heap;         /* ranks by when */
-  uint32_t *heap_at;      /* [rank] index in the heap; UINT32_MAX: not in it */
-  const uint32_t *turned; /* forwards started at the last stage */
-  uint32_t heap_size;
+  int64_t *targets;    /* [op * m + microbatch], set by the caller */
+  uint32_t *in_flight; /* [stage] most microbatches between F and I; set by the caller, at
+                          first any number */
+  int64_t *arrives;    /* [op] of the next F or I of a stage; WEFT_NEVER: not known, or none left */
+  int64_t *held;       /* [rank] memory */
+  int64_t *held_for_w; /* [rank] the part of it that W will free */
+  int64_t *work;       /* [rank] time of all its ops */
+  int64_t *rest;       /* [rank] time of its remaining ops */
+  int64_t *growth;     /* [rank] memory that an I may add until its W */
+  int64_t *limit;      /* [rank] for activations, without that and with all gradients */
+  struct weft_rank_queue queue; /* by the time of the next decision */
   bool is_patient; /* set by the caller: a run ends even if the search is cancelled */
 };
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
-                                          const struct weft_chain *problem,
-                                          struct weft_chain_times *times, struct weft_error *error);
+                                          const struct weft_problem *problem,
+                                          struct weft_plan_clock *clock, struct weft_error *error);
 void weft_list_scheduler_finish(struct weft_list_scheduler *scheduler);
 
 static inline int64_t *weft_target_row(const struct weft_list_scheduler *scheduler, uint32_t stage,
                                        enum weft_plan_op_kind kind) {
-  const struct weft_chain_stage *at = &scheduler->problem->stages[stage];
-  const size_t slot = (size_t)at->rank * scheduler->problem->stages_per_rank + at->local_stage;
-  return scheduler->targets + (slot * WEFT_KINDS + kind) * scheduler->problem->microbatch_count;
+  return scheduler->targets +
+         ((size_t)stage * WEFT_ORDER_KINDS + kind) * scheduler->problem->microbatch_count;
 }
 
 /* Target of a W that only runs instead of idling, or to free memory. */
@@ -61,6 +58,6 @@ static inline int64_t *weft_target_row(const struct weft_list_scheduler *schedul
  * search is cancelled and the run is not patient. */
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
-                                struct weft_chain_order *order);
+                                struct weft_order *order);
 
 #endif

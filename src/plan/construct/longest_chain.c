@@ -7,10 +7,12 @@
 #include "plan/construct/longest_chain.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include <weft/spec.h>
 
-#include "plan/problem/chain_orders.h"
+#include "plan/bounds/chain_bound.h"
+#include "plan/construct/constructors.h"
 
 struct path {
   const uint32_t *stages; /* [length] */
@@ -24,15 +26,8 @@ struct search {
   uint32_t *edge;   /* the last one of it, or WEFT_EDGE_NONE */
 };
 
-static int64_t time_at(const struct weft_problem *problem, uint32_t stage) {
-  const struct weft_problem_stage *at = &problem->stages[stage];
-  return at->f + (problem->may_split ? at->i : at->b);
-}
-
 static int64_t time_over(const struct weft_problem *problem, uint32_t edge) {
-  return problem->crosses[2 * edge] ? 2 * problem->latency + problem->occupancy[2 * edge] +
-                                          problem->occupancy[2 * edge + 1]
-                                    : 0;
+  return weft_problem_hop(problem, 2 * edge) + weft_problem_hop(problem, 2 * edge + 1);
 }
 
 /* The longest path over edges with gradients. */
@@ -54,7 +49,7 @@ static uint32_t find_path(const struct weft_problem *problem, const struct searc
         search->edge[s] = e;
       }
     }
-    search->longest[s] = before + time_at(problem, s);
+    search->longest[s] = before + problem->stages[s].f + weft_problem_backward(problem, s);
     if (end == WEFT_EDGE_NONE || search->longest[s] > search->longest[end]) {
       end = s;
     }
@@ -89,7 +84,7 @@ static bool is_placed(const struct weft_problem *problem, const struct path *pat
   return true;
 }
 
-/* The shape of the chain; false: its placement is none of the planner's for chains. `is_met` is
+/* The shape of the chain; false: it is neither on a loop nor on a V. `is_met` is
  * scratch for [rank]. */
 static bool find_shape(const struct weft_problem *problem, const struct path *path, bool *is_met,
                        struct weft_shape *shape) {
@@ -117,30 +112,21 @@ static bool find_shape(const struct weft_problem *problem, const struct path *pa
 }
 
 static void set_stages(const struct weft_problem *problem, const struct path *path,
-                       const struct weft_shape *shape, struct weft_chain *chain) {
+                       struct weft_problem *chain) {
   chain->limit_max = 1;
   for (uint32_t n = 0; n < path->length; n++) {
     const struct weft_problem_stage *from = &problem->stages[path->stages[n]];
+    struct weft_problem_stage *stage = &chain->stages[n];
+    memcpy(stage->time, from->time, sizeof stage->time);
+    stage->held = from->held;
+    stage->held_after = from->held_after;
+    stage->gradients = from->gradients;
     chain->limit_max +=
         problem->microbatch_count * (from->held + from->held_after) + from->gradients;
   }
-  for (uint32_t r = 0; r < shape->ranks; r++) {
+  for (uint32_t r = 0; r < chain->rank_count; r++) {
     chain->limit[r] = problem->limit[problem->stages[path->stages[r]].rank];
-    for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
-      const uint32_t n = weft_shape_stage_of(shape, r, k);
-      const struct weft_problem_stage *from = &problem->stages[path->stages[n]];
-      chain->stage_of[r * shape->stages_per_rank + k] = n;
-      chain->stages[n] = (struct weft_chain_stage){.time = {[WEFT_KIND_F] = from->f,
-                                                            [WEFT_KIND_I] = from->i,
-                                                            [WEFT_KIND_W] = from->w,
-                                                            [WEFT_KIND_B] = from->b},
-                                                   .held = from->held,
-                                                   .held_after = from->held_after,
-                                                   .gradients = from->gradients,
-                                                   .rank = r,
-                                                   .local_stage = k};
-    }
-    if (shape->stages_per_rank == 1) { /* as chain.c does: then they need not be counted */
+    if (chain->stages_per_rank == 1) { /* as of any chain: then they need not be counted */
       chain->limit[r] -= chain->stages[r].gradients;
       chain->stages[r].gradients = 0;
     }
@@ -159,38 +145,32 @@ static int64_t least_occupancy(const struct weft_problem *problem, const struct 
   return least == INT64_MAX ? 0 : least;
 }
 
-/* False: the chain has no placement of the planner for chains, or memory is out. */
+/* False: the chain is neither on a loop nor on a V, or memory is out. */
 static bool make_problem(const struct weft_problem *problem, const struct path *path, bool *is_met,
-                         struct weft_chain *chain) {
+                         struct weft_problem *chain) {
   struct weft_shape shape;
   if (!find_shape(problem, path, is_met, &shape)) {
     return false;
   }
-  const enum weft_plan_backward backward = !problem->may_split ? WEFT_BACKWARD_WHOLE
-                                           : problem->may_join ? WEFT_BACKWARD_MIXED
-                                                               : WEFT_BACKWARD_SPLIT;
-  *chain = (struct weft_chain){.allocator = problem->allocator,
-                               .control = problem->control,
-                               .arena = chain->arena,
-                               .rank_count = shape.ranks,
-                               .stage_count = path->length,
-                               .stages_per_rank = shape.stages_per_rank,
-                               .microbatch_count = problem->microbatch_count,
-                               .length = shape.stages_per_rank * problem->microbatch_count *
-                                         (backward == WEFT_BACKWARD_WHOLE ? 2 : 3),
-                               .backward = backward,
-                               .objective = problem->objective,
-                               .placement = shape.placement,
-                               .latency = problem->latency,
-                               .occupancy = least_occupancy(problem, path),
-                               .ticks_per_unit = problem->ticks_per_unit,
-                               .sizes_per_unit = problem->sizes_per_unit};
-  if (!WEFT_ALLOCATE(&chain->arena, chain->limit, shape.ranks) ||
-      !WEFT_ALLOCATE(&chain->arena, chain->stages, path->length) ||
-      !WEFT_ALLOCATE(&chain->arena, chain->stage_of, path->length)) {
+  *chain = (struct weft_problem){.allocator = problem->allocator,
+                                 .control = problem->control,
+                                 .arena = chain->arena,
+                                 .rank_count = shape.ranks,
+                                 .stage_count = path->length,
+                                 .stages_per_rank = shape.stages_per_rank,
+                                 .microbatch_count = problem->microbatch_count,
+                                 .may_split = problem->may_split,
+                                 .may_join = problem->may_join,
+                                 .objective = problem->objective,
+                                 .placement = shape.placement,
+                                 .latency = problem->latency,
+                                 .ticks_per_unit = problem->ticks_per_unit,
+                                 .sizes_per_unit = problem->sizes_per_unit};
+  if (!weft_problem_make(chain, NULL)) {
     return false;
   }
-  set_stages(problem, path, &shape, chain);
+  set_stages(problem, path, chain);
+  weft_problem_set_occupancy(chain, least_occupancy(problem, path));
   return true;
 }
 
@@ -214,7 +194,8 @@ enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
   }
   WEFT_TRY(weft_arena_status(arena, error));
   if (is_made) {
-    WEFT_TRY(weft_chain_incumbent_init(&chain->incumbent, &chain->problem, error));
+    WEFT_TRY(weft_incumbent_init(&chain->incumbent, &chain->problem,
+                                 weft_chain_bound(&chain->problem), error));
     chain->exists = true;
   }
   return WEFT_OK;
@@ -222,9 +203,9 @@ enum weft_status weft_longest_chain_init(struct weft_longest_chain *chain,
 
 void weft_longest_chain_finish(struct weft_longest_chain *chain) {
   if (chain->exists) {
-    weft_chain_incumbent_finish(&chain->incumbent);
+    weft_incumbent_finish(&chain->incumbent);
   }
-  weft_chain_finish(&chain->problem);
+  weft_problem_finish(&chain->problem);
 }
 
 /* ---- Planning it ---- */
@@ -234,7 +215,7 @@ enum weft_status weft_longest_chain_improve(struct weft_longest_chain *chain, in
                                             struct weft_search_control *control,
                                             struct weft_error *error) {
   assert(chain->exists && chain->incumbent.bound <= value);
-  struct weft_chain_incumbent *incumbent = &chain->incumbent;
+  struct weft_incumbent *incumbent = &chain->incumbent;
   if (!chain->has_all) {
     if (weft_search_control_spend(control, (double)task->work)) {
       uint64_t states = task->work / WEFT_STATE_WORK;
@@ -248,7 +229,7 @@ enum weft_status weft_longest_chain_improve(struct weft_longest_chain *chain, in
     status = weft_construct_first(incumbent, error);
   }
   if (status == WEFT_OK && incumbent->value != WEFT_NEVER) {
-    status = weft_improve_chain(incumbent, task, control, error);
+    status = weft_improve(incumbent, task, control, error);
   }
   control->is_silent = false;
   return status;
@@ -260,6 +241,20 @@ bool weft_longest_chain_order(const struct weft_longest_chain *chain,
   if (!chain->exists || !chain->has_all || chain->incumbent.value == WEFT_NEVER) {
     return false;
   }
-  weft_chain_order_write(&chain->problem, &chain->incumbent.best, chain->stages, problem, order);
+  const struct weft_problem *from = &chain->problem;
+  const struct weft_order *best = &chain->incumbent.best;
+  const size_t m = problem->microbatch_count;
+  for (uint32_t s = 0; s < from->stage_count; s++) {
+    memcpy(order->whole + chain->stages[s] * m, best->whole + s * m, m);
+  }
+  for (uint32_t r = 0; r < from->rank_count; r++) {
+    const uint32_t rank = problem->stages[chain->stages[from->stage_of[from->first_of[r]]]].rank;
+    uint32_t *ops = order->ops + problem->begin[rank];
+    for (uint32_t n = from->begin[r]; n < from->begin[r + 1]; n++) {
+      *ops++ = chain->stages[best->ops[n] / WEFT_ORDER_KINDS] * WEFT_ORDER_KINDS +
+               best->ops[n] % WEFT_ORDER_KINDS;
+    }
+    assert(ops == order->ops + problem->begin[rank + 1]);
+  }
   return true;
 }

@@ -1,16 +1,16 @@
-/* The longest chain of stages in a graph, as a problem of the planner for chains, which has closer
- * bounds in little memory, and more ways to build orders. Internal to the module. */
+/* The longest chain of stages in a graph as a problem of its own, with the closer bounds in little
+ * memory and the constructors that chains have. Internal to the module. */
 #ifndef PLAN_LONGEST_CHAIN_H
 #define PLAN_LONGEST_CHAIN_H
 
 #include "plan/improve/improve.h"
 
 struct weft_longest_chain {
-  bool exists;      /* on a placement that the planner for chains has */
+  bool exists;      /* on a loop or a V */
   bool has_all;     /* stages, so that its orders are the graph's */
   uint32_t *stages; /* of the graph, in the chain's order */
-  struct weft_chain problem;
-  struct weft_chain_incumbent incumbent; /* its bound holds for the graph */
+  struct weft_problem problem;
+  struct weft_incumbent incumbent; /* its bound holds for the graph */
 };
 
 /* That there is none is no error. WEFT_ERR_MEMORY; weft_longest_chain_finish() in any case. */

@@ -19,7 +19,7 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 #include "plan/construct/list_scheduler.h"
 
 /* What the local search varies. */
@@ -68,8 +68,8 @@ struct choice {
 enum { WIDTH = 8, CHOICES = 4 /* of a pattern for its next op */, SUMS_MAX = 1 << 12 };
 
 struct periodic {
-  struct weft_chain_incumbent *incumbent;
-  const struct weft_chain *problem;
+  struct weft_incumbent *incumbent;
+  const struct weft_problem *problem;
   struct weft_list_scheduler scheduler;
   struct weft_arena arena;
   struct weft_random random;
@@ -112,23 +112,22 @@ static uint32_t add_time(int64_t *sums, uint32_t count, int64_t time) {
 }
 
 static void collect_sums(const struct periodic *periodic, uint32_t rank, uint32_t group) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   const uint32_t v = problem->stages_per_rank;
-  const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
   int64_t *sums = periodic->sums_of[group][rank];
   uint32_t count = 1;
   sums[0] = 0;
   for (uint32_t n = 0; n < v * group; n++) {
-    const int64_t *time = problem->stages[problem->stage_of[rank * v + n % v]].time;
-    count = add_time(sums, count, time[WEFT_KIND_F]);
-    count = add_time(sums, count, time[weft_chain_backward(problem)]);
-    count = add_time(sums, count, whole ? 0 : time[WEFT_KIND_W]);
+    const uint32_t s = problem->stage_of[rank * v + n % v];
+    count = add_time(sums, count, problem->stages[s].f);
+    count = add_time(sums, count, weft_problem_backward(problem, s));
+    count = add_time(sums, count, problem->may_split ? problem->stages[s].w : 0);
   }
   periodic->sum_counts_of[group][rank] = count;
 }
 
 /* Whether the stages of a rank take as long as those of the rank before it. */
-static bool is_like_previous(const struct weft_chain *problem, uint32_t rank) {
+static bool is_like_previous(const struct weft_problem *problem, uint32_t rank) {
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t k = 0; k < v && rank > 0; k++) {
     const uint32_t *stage = &problem->stage_of[rank * v + k];
@@ -197,15 +196,15 @@ struct step {
   int64_t time;
 };
 
-static struct step step_of(const struct weft_chain *problem, uint32_t number) {
+static struct step step_of(const struct weft_problem *problem, uint32_t number) {
   const uint32_t n = number % (2 * problem->stage_count);
   const bool forward = n < problem->stage_count;
   const uint32_t s = forward ? n : 2 * problem->stage_count - 1 - n;
-  const struct weft_chain_stage *stage = &problem->stages[s];
+  const struct weft_problem_stage *stage = &problem->stages[s];
   return (struct step){.number = number,
                        .stage = s,
                        .rank = stage->rank,
-                       .time = stage->time[forward ? WEFT_KIND_F : weft_chain_backward(problem)]};
+                       .time = forward ? stage->f : weft_problem_backward(problem, s)};
 }
 
 static int64_t wait_at(const struct periodic *periodic, uint32_t step) {
@@ -220,7 +219,7 @@ static int64_t wait_at(const struct periodic *periodic, uint32_t step) {
 /* When a step may start: when its input arrives, or later if the setting says so. */
 static int64_t ready_at(const struct periodic *periodic, const struct pattern *pattern,
                         const struct step *step) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   const uint32_t steps = 2 * problem->stage_count;
   if (step->number % steps == 0) {
     const uint32_t microbatch = step->number / steps;
@@ -228,8 +227,8 @@ static int64_t ready_at(const struct periodic *periodic, const struct pattern *p
     return (int64_t)start + wait_at(periodic, step->number);
   }
   const struct step before = step_of(problem, step->number - 1);
-  const int64_t hop =
-      before.stage == step->stage ? 0 : weft_chain_hop(problem, before.stage, step->stage);
+  const uint32_t lower = before.stage < step->stage ? before.stage : step->stage;
+  const int64_t hop = before.stage == step->stage ? 0 : weft_problem_hop(problem, 2 * lower);
   return pattern->start[step->number - 1] + before.time + hop + wait_at(periodic, step->number);
 }
 
@@ -310,7 +309,7 @@ static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
 
 static void copy_pattern(const struct periodic *periodic, const struct pattern *from,
                          struct pattern *to) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   const size_t all = (size_t)periodic->setting->group * 2 * problem->stage_count;
   memcpy(to->start, from->start, all * sizeof *to->start);
   memcpy(to->places, from->places, all * sizeof *to->places);
@@ -350,7 +349,7 @@ static void spend(struct periodic *periodic, uint64_t work) {
 
 /* False when no pattern has a place for some op. */
 static bool find_patterns(struct periodic *periodic) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   const uint32_t steps = 2 * problem->stage_count * periodic->setting->group;
   struct pattern *first = &periodic->now[0];
   periodic->count = 1;
@@ -386,7 +385,7 @@ static bool find_patterns(struct periodic *periodic) {
 /* The targets of an op, whose first of the path of a microbatch is `step`. */
 static void set_row(const struct periodic *periodic, uint32_t stage, enum weft_plan_op_kind kind,
                     uint32_t step) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   const uint32_t group = periodic->setting->group, steps = 2 * problem->stage_count;
   int64_t *row = weft_target_row(&periodic->scheduler, stage, kind);
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
@@ -406,18 +405,17 @@ static int64_t time_between(const struct periodic *periodic, uint32_t step, uint
 }
 
 static void set_targets(const struct periodic *periodic) {
-  const struct weft_chain *problem = periodic->problem;
-  const enum weft_plan_op_kind back = weft_chain_backward(problem);
+  const struct weft_problem *problem = periodic->problem;
   const struct setting *setting = periodic->setting;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const uint32_t turn = 2 * problem->stage_count - 1 - s;
     const int32_t spare = setting->spare[problem->stages[s].local_stage % SPARES];
     const int64_t held =
-        time_between(periodic, s, turn) + setting->group * problem->stages[s].time[back];
+        time_between(periodic, s, turn) + setting->group * weft_problem_backward(problem, s);
     const int64_t most = (held + periodic->circle - 1) / periodic->circle + spare;
     int64_t *weights = weft_target_row(&periodic->scheduler, s, WEFT_KIND_W);
     set_row(periodic, s, WEFT_KIND_F, s);
-    set_row(periodic, s, back, turn);
+    set_row(periodic, s, WEFT_KIND_I, turn);
     for (uint32_t k = 0; k < problem->microbatch_count; k++) {
       weights[k] = WEFT_TARGET_LAST - s;
     }
@@ -427,19 +425,19 @@ static void set_targets(const struct periodic *periodic) {
 }
 
 static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
-  struct weft_chain_incumbent *incumbent = periodic->incumbent;
+  struct weft_incumbent *incumbent = periodic->incumbent;
   const struct setting *setting = periodic->setting;
   const struct weft_target_rule rule = {
       .lead = setting->lead < LEAD_ANY ? (int64_t)(setting->lead * (double)periodic->period)
                                        : INT64_MAX,
       .fill = setting->fill};
   set_targets(periodic);
-  periodic->scheduler.is_patient = weft_chain_incumbent_is_serial(incumbent);
+  periodic->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&periodic->scheduler, &rule, cutoff, &incumbent->draft);
-  spend(periodic, weft_chain_op_count(periodic->problem) * OP_WORK);
+  spend(periodic, weft_problem_timed_op_count(periodic->problem) * OP_WORK);
   if (value < incumbent->value) {
-    (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   return value;
 }
@@ -462,7 +460,7 @@ static int64_t value_of(struct periodic *periodic, const struct setting *setting
 }
 
 static bool is_finished(const struct periodic *periodic) {
-  return periodic->work_left == 0 || weft_chain_incumbent_is_done(periodic->incumbent);
+  return periodic->work_left == 0 || weft_incumbent_is_done(periodic->incumbent);
 }
 
 static int64_t try_usual(struct periodic *periodic, struct setting *best) {
@@ -588,23 +586,23 @@ static bool allocate(struct periodic *periodic) {
 }
 
 static void prepare(struct periodic *periodic) {
-  const struct weft_chain *problem = periodic->problem;
+  const struct weft_problem *problem = periodic->problem;
   double open = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     periodic->least =
         weft_max(periodic->least, periodic->scheduler.work[r] / problem->microbatch_count);
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    const struct weft_chain_stage *stage = &problem->stages[s];
+    const struct weft_problem_stage *stage = &problem->stages[s];
     open += ((double)stage->held + 1e-6) / ((double)problem->limit[stage->rank] + 1);
     periodic->open[s] = open;
   }
 }
 
-uint64_t weft_construct_periodic(struct weft_chain_incumbent *incumbent, uint64_t work,
+uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work,
                                  uint64_t seed) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  const struct weft_chain *problem = incumbent->problem;
+  const struct weft_problem *problem = incumbent->problem;
   struct weft_error error;
   struct periodic periodic = {.incumbent = incumbent,
                               .problem = problem,
@@ -612,8 +610,8 @@ uint64_t weft_construct_periodic(struct weft_chain_incumbent *incumbent, uint64_
                               .random = {.state = seed},
                               .work_left = work};
   /* Without memory for it, the search goes on without it. */
-  if (!weft_chain_incumbent_is_done(incumbent) &&
-      weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->evaluation, &error) ==
+  if (!weft_incumbent_is_done(incumbent) &&
+      weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->clock, &error) ==
           WEFT_OK) {
     if (allocate(&periodic)) {
       prepare(&periodic);

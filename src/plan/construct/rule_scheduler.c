@@ -8,7 +8,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "plan/problem/problem.h"
+#include "plan/construct/rule_scheduler.h"
 
 /* Nanoseconds of a typical core to schedule one op, where each rank has one stage and else, and for
  * each level of the tournament. */
@@ -21,32 +21,25 @@ enum { SINGLE_OP_WORK = 28, OP_WORK = 60, LEVEL_WORK = 3 };
 /* Ops between two looks at whether the search is cancelled. */
 enum { POLL_INTERVAL = 1 << 12 };
 
-static uint32_t leaf_count(uint32_t ranks) {
-  uint32_t count = 2; /* so that the tournament has a node */
-  while (count < ranks) {
-    count *= 2;
-  }
-  return count;
-}
-
 enum weft_status weft_rule_scheduler_init(struct weft_rule_scheduler *scheduler,
                                           const struct weft_problem *problem,
-                                          struct weft_arena *arena, struct weft_error *error) {
-  assert(scheduler != NULL && problem != NULL && problem->rank_count > 0);
-  const uint32_t p = problem->rank_count, n = problem->stage_count, leaves = leaf_count(p);
+                                          struct weft_plan_clock *clock, struct weft_arena *arena,
+                                          struct weft_error *error) {
+  assert(scheduler != NULL && clock->done != NULL && problem != NULL && problem->rank_count > 0);
+  const uint32_t p = problem->rank_count, n = problem->stage_count;
+  scheduler->clock = clock;
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
   scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
   (void)weft_bits_init(&scheduler->ready, arena, n);
   (void)weft_bits_init(&scheduler->pending, arena, n);
-  scheduler->when = weft_arena_allocate(arena, leaves, sizeof(int64_t));
-  scheduler->soonest = weft_arena_allocate(arena, leaves, 2 * sizeof(uint32_t));
+  weft_rank_queue_init(&scheduler->queue, p, arena);
   scheduler->next = weft_arena_allocate(arena, p, sizeof(uint32_t));
   scheduler->held = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->reserve = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->owed = weft_arena_allocate(arena, n, sizeof(int64_t));
   scheduler->idle = weft_arena_allocate(arena, p, sizeof(int64_t));
   scheduler->idle_max = weft_arena_allocate(arena, p, sizeof(int64_t));
-  return weft_plan_clock_init(&scheduler->clock, problem, arena, error);
+  return weft_arena_status(arena, error);
 }
 
 struct builder {
@@ -54,8 +47,7 @@ struct builder {
   struct weft_rule_scheduler *scheduler;
   const struct weft_list_rule *rules;
   struct weft_order *order;
-  bool whole;      /* all backwards are */
-  uint32_t leaves; /* of the tournament */
+  bool whole; /* all backwards are */
 };
 
 static bool is_whole(const struct builder *b, uint32_t s, uint32_t k) {
@@ -68,7 +60,7 @@ static int64_t size_of(const struct builder *b, const struct weft_problem_stage 
 }
 
 static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
-  return &b->scheduler->clock.done[(size_t)stage * WEFT_ORDER_KINDS];
+  return &b->scheduler->clock->done[(size_t)stage * WEFT_ORDER_KINDS];
 }
 
 /* ---- What has arrived ---- */
@@ -77,7 +69,7 @@ STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_plan_op_ki
                        bool single) {
   struct weft_rule_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
-  arrives[kind] = weft_plan_clock_arrival(b->problem, &scheduler->clock, s, kind);
+  arrives[kind] = weft_plan_clock_arrival(b->problem, scheduler->clock, s, kind);
   if (single) { /* ready and pending are not needed */
     return;
   }
@@ -96,7 +88,7 @@ STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_plan_op_ki
   const bool gradient = kind == WEFT_KIND_I;
   const struct weft_edge_list *list = gradient ? &graph->gradient_out : &graph->out;
   const struct weft_edge_list *in = gradient ? &graph->gradient_in : &graph->in;
-  struct weft_plan_clock *clock = &b->scheduler->clock;
+  struct weft_plan_clock *clock = b->scheduler->clock;
   uint32_t count = 0;
   for (uint32_t n = list->begin[s]; n < list->begin[s + 1]; n++) {
     const struct weft_edge *edge = &graph->edges[list->edges[n]];
@@ -207,7 +199,7 @@ static uint32_t op_of(uint32_t stage, enum weft_plan_op_kind kind) {
 /* The next op of a rank; returns its start, WEFT_NEVER when it cannot start any yet. */
 STEP int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op, bool single) {
   const struct weft_problem *problem = b->problem;
-  const int64_t now = b->scheduler->clock.time[rank];
+  const int64_t now = b->scheduler->clock->time[rank];
   const struct view view = view_of(b, rank, now, single);
   const bool forward_now = view.forward <= now;
   const uint32_t f = view.forward_stage, w = view.weight_stage;
@@ -236,29 +228,11 @@ STEP int64_t decide(const struct builder *b, uint32_t rank, uint32_t *op, bool s
   return next;
 }
 
-/* The one that is sooner; of equals the lower rank. */
-static void play(const struct builder *b, uint32_t node) {
-  uint32_t *soonest = b->scheduler->soonest;
-  const uint32_t one = soonest[2 * node], other = soonest[2 * node + 1];
-  soonest[node] = b->scheduler->when[other] < b->scheduler->when[one] ? other : one;
-}
-
 STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
   struct weft_rule_scheduler *scheduler = b->scheduler;
   const int64_t when = decide(b, rank, &scheduler->next[rank], single);
-  if (when == scheduler->when[rank]) {
-    return;
-  }
-  scheduler->when[rank] = when;
-  uint32_t best = rank;
-  int64_t first = when;
-  for (uint32_t node = b->leaves + rank; node > 1; node /= 2) {
-    const uint32_t other = scheduler->soonest[node ^ 1];
-    const int64_t its = scheduler->when[other];
-    const bool loses = (its < first) | ((its == first) & (other < best));
-    best = loses ? other : best;
-    first = loses ? its : first;
-    scheduler->soonest[node / 2] = best;
+  if (when != scheduler->queue.when[rank]) {
+    weft_rank_queue_set(&scheduler->queue, rank, when);
   }
 }
 
@@ -282,7 +256,7 @@ STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t s
   const uint32_t s = op / WEFT_ORDER_KINDS;
   const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
   struct weft_rule_scheduler *scheduler = b->scheduler;
-  struct weft_plan_clock *clock = &scheduler->clock;
+  struct weft_plan_clock *clock = scheduler->clock;
   const uint32_t *done = done_of(b, s);
   const uint32_t k = done[kind];
   scheduler->reserve[rank] -= single ? 0 : reserve_of(b, s);
@@ -322,11 +296,11 @@ STEP bool act(const struct builder *b, uint32_t rank, bool single) {
   const struct weft_problem *problem = b->problem;
   struct weft_rule_scheduler *scheduler = b->scheduler;
   const uint32_t op = scheduler->next[rank];
-  const int64_t start = scheduler->when[rank];
-  const bool is_first = scheduler->clock.first[rank] < 0;
+  const int64_t start = scheduler->queue.when[rank];
+  const bool is_first = scheduler->clock->first[rank] < 0;
   scheduler->idle[rank] += is_first && problem->objective == WEFT_OBJECTIVE_SPAN
                                ? 0
-                               : start - scheduler->clock.time[rank];
+                               : start - scheduler->clock->time[rank];
   if (scheduler->idle[rank] > scheduler->idle_max[rank]) {
     return false;
   }
@@ -336,8 +310,8 @@ STEP bool act(const struct builder *b, uint32_t rank, bool single) {
     skip_weights(b, rank, op / WEFT_ORDER_KINDS, start, single);
   }
   while (count > 0) {
-    const uint32_t other = scheduler->clock.work[--count];
-    scheduler->clock.is_waiting[other] = false;
+    const uint32_t other = scheduler->clock->work[--count];
+    scheduler->clock->is_waiting[other] = false;
     if (other != rank) {
       decide_again(b, other, single);
     }
@@ -360,7 +334,7 @@ static int64_t work_of(const struct builder *b, uint32_t s) {
 static bool start(const struct builder *b, int64_t cutoff, bool single) {
   const struct weft_problem *problem = b->problem;
   struct weft_rule_scheduler *scheduler = b->scheduler;
-  weft_plan_clock_reset(problem, &scheduler->clock);
+  weft_plan_clock_reset(problem, scheduler->clock);
   memset(b->order->whole, 0, (size_t)problem->stage_count * problem->microbatch_count);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_list_rule *rule = &b->rules[s];
@@ -398,14 +372,11 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
       note_arrival(b, s, WEFT_KIND_I, single);
     }
   }
-  for (uint32_t r = 0; r < b->leaves; r++) {
-    scheduler->soonest[b->leaves + r] = r;
-    scheduler->when[r] =
+  for (uint32_t r = 0; r < scheduler->queue.leaves; r++) {
+    scheduler->queue.when[r] =
         r < problem->rank_count ? decide(b, r, &scheduler->next[r], single) : WEFT_NEVER;
   }
-  for (uint32_t node = b->leaves; node-- > 1;) {
-    play(b, node);
-  }
+  weft_rank_queue_play(&scheduler->queue);
   return true;
 }
 
@@ -430,10 +401,10 @@ static bool are_all_whole(const struct weft_problem *problem, const struct weft_
 
 /* Returns the number of steps. */
 STEP uint64_t run(const struct builder *b, bool single) {
-  const struct weft_rule_scheduler *scheduler = b->scheduler;
+  const struct weft_rank_queue *queue = &b->scheduler->queue;
   for (uint64_t n = 1;; n++) {
-    const uint32_t soonest = scheduler->soonest[1];
-    if (scheduler->when[soonest] == WEFT_NEVER || !act(b, soonest, single) ||
+    const uint32_t soonest = queue->soonest[1];
+    if (queue->when[soonest] == WEFT_NEVER || !act(b, soonest, single) ||
         (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(b->problem->control))) {
       return n;
     }
@@ -446,16 +417,15 @@ int64_t weft_rule_schedule(const struct weft_problem *problem,
                            struct weft_order *order, uint64_t *work) {
   const bool whole = are_all_whole(problem, rules);
   assert(whole || problem->may_split);
-  const struct builder b = {problem, scheduler, rules,
-                            order,   whole,     leaf_count(problem->rank_count)};
-  const uint64_t levels = (uint64_t)__builtin_ctz(b.leaves);
+  const struct builder b = {problem, scheduler, rules, order, whole};
+  const uint64_t levels = (uint64_t)__builtin_ctz(scheduler->queue.leaves);
   const bool single = has_single_stages(problem);
   if (!start(&b, cutoff, single)) {
     return WEFT_NEVER;
   }
   const uint64_t op_work = (single ? SINGLE_OP_WORK : OP_WORK) + levels * LEVEL_WORK;
   *work += op_work * (single ? run(&b, true) : run(&b, false));
-  return weft_plan_clock_summarise(problem, &scheduler->clock);
+  return weft_plan_clock_summarise(problem, scheduler->clock);
 }
 
 struct weft_list_rule weft_list_rule_classic(const struct weft_problem *problem, uint32_t stage) {

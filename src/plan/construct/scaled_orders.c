@@ -5,13 +5,14 @@
  * targets of the large one, from which the list scheduler makes an order. */
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include <weft/support.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/bounds/chain_bound.h"
+#include "plan/construct/constructors.h"
 #include "plan/construct/list_scheduler.h"
 #include "plan/improve/worker.h"
-#include "plan/problem/chain_orders.h"
 
 /* Ranks of the small pipelines; of those with up to half as many ranks as the large one. */
 static const uint32_t sizes[] = {4, 6, 8, 12, 16, 24, 32};
@@ -36,24 +37,25 @@ struct setting {
 #define LEAD_ANY 1e6
 
 struct scaled {
-  struct weft_chain_incumbent *incumbent;
-  const struct weft_chain *problem;
+  struct weft_incumbent *incumbent;
+  const struct weft_problem *problem;
   struct weft_list_scheduler scheduler;
   struct weft_random random;
   double period; /* the work of a microbatch on the busiest rank */
   uint64_t seed;
   /* Of one size: */
-  struct weft_chain small;
-  struct weft_chain_incumbent found; /* for the small problem */
+  struct weft_problem small;
+  struct weft_incumbent found; /* for the small problem */
   double ratio;                      /* of the numbers of ranks */
   double *middle; /* [(kind * stage count + stage) * m + microbatch] of small actions */
+  uint32_t *done; /* [op] scratch */
 };
 
 /* ---- The small problem ---- */
 
 /* A stage takes as long as the longest of those that it stands for; sizes likewise. */
-static void merge_stage(const struct scaled *scaled, const struct weft_chain_stage *from,
-                        struct weft_chain_stage *to) {
+static void merge_stage(const struct scaled *scaled, const struct weft_problem_stage *from,
+                        struct weft_problem_stage *to) {
   for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
     to->time[kind] = weft_max(to->time[kind], from->time[kind]);
   }
@@ -68,7 +70,7 @@ static uint32_t small_rank(const struct scaled *scaled, uint32_t rank) {
 
 /* The share of the limit, as a whole number of the largest activations: less than one is lost. */
 static int64_t small_limit(const struct scaled *scaled, uint32_t rank) {
-  const struct weft_chain *problem = scaled->problem;
+  const struct weft_problem *problem = scaled->problem;
   int64_t held = 1;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     held = weft_max(held,
@@ -79,13 +81,9 @@ static int64_t small_limit(const struct scaled *scaled, uint32_t rank) {
 }
 
 static void fill_small(struct scaled *scaled) {
-  const struct weft_chain *problem = scaled->problem;
-  struct weft_chain *small = &scaled->small;
+  const struct weft_problem *problem = scaled->problem;
+  struct weft_problem *small = &scaled->small;
   const uint32_t v = problem->stages_per_rank;
-  const struct weft_shape shape = {.ranks = small->rank_count,
-                                   .stages_per_rank = v,
-                                   .microbatches = small->microbatch_count,
-                                   .placement = small->placement};
   for (uint32_t r = 0; r < small->rank_count; r++) {
     small->limit[r] = INT64_MAX;
   }
@@ -93,30 +91,37 @@ static void fill_small(struct scaled *scaled) {
     const uint32_t to = small_rank(scaled, r);
     small->limit[to] = weft_min(small->limit[to], small_limit(scaled, r));
     for (uint32_t k = 0; k < v; k++) {
-      const uint32_t stage = weft_shape_stage_of(&shape, to, k);
-      small->stage_of[to * v + k] = stage;
-      small->stages[stage].rank = to;
-      small->stages[stage].local_stage = k;
-      merge_stage(scaled, &problem->stages[problem->stage_of[r * v + k]], &small->stages[stage]);
+      merge_stage(scaled, &problem->stages[problem->stage_of[r * v + k]],
+                  &small->stages[small->stage_of[to * v + k]]);
     }
   }
+  weft_problem_set_occupancy(small, problem->chain_occupancy);
 }
 
 static bool make_small(struct scaled *scaled, uint32_t ranks) {
-  const struct weft_chain *problem = scaled->problem;
-  struct weft_chain *small = &scaled->small;
+  const struct weft_problem *problem = scaled->problem;
+  struct weft_problem *small = &scaled->small;
   scaled->ratio = (double)problem->rank_count / ranks;
-  *small = *problem;
-  small->arena = (struct weft_arena){.allocator = problem->allocator};
-  small->rank_count = ranks;
-  small->stage_count = ranks * problem->stages_per_rank;
-  small->microbatch_count = (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio));
-  small->length = problem->length / problem->microbatch_count * small->microbatch_count;
-  if (!WEFT_ALLOCATE(&small->arena, small->limit, ranks) ||
-      !WEFT_ALLOCATE(&small->arena, small->stages, small->stage_count) ||
-      !WEFT_ALLOCATE(&small->arena, small->stage_of, small->stage_count) ||
+  *small = (struct weft_problem){
+      .allocator = problem->allocator,
+      .control = problem->control,
+      .arena = {.allocator = problem->allocator},
+      .rank_count = ranks,
+      .stage_count = ranks * problem->stages_per_rank,
+      .microbatch_count = (uint32_t)fmax(1, round(problem->microbatch_count / scaled->ratio)),
+      .stages_per_rank = problem->stages_per_rank,
+      .placement = problem->placement,
+      .objective = problem->objective,
+      .may_split = problem->may_split,
+      .may_join = problem->may_join,
+      .latency = problem->latency,
+      .ticks_per_unit = problem->ticks_per_unit,
+      .sizes_per_unit = problem->sizes_per_unit,
+      .limit_max = problem->limit_max};
+  if (!weft_problem_make(small, NULL) ||
+      !WEFT_ALLOCATE(&small->arena, scaled->done, (size_t)small->stage_count * WEFT_ORDER_KINDS) ||
       !WEFT_ALLOCATE(&small->arena, scaled->middle,
-                     (size_t)WEFT_KINDS * small->stage_count * small->microbatch_count)) {
+                     (size_t)WEFT_ORDER_KINDS * small->stage_count * small->microbatch_count)) {
     return false;
   }
   fill_small(scaled);
@@ -125,29 +130,24 @@ static bool make_small(struct scaled *scaled, uint32_t ranks) {
 
 static void anneal_small(struct scaled *scaled, uint64_t work) {
   static const double temperatures[] = {1e-3, 6e-4, 3e-4, 0};
-  struct weft_chain_incumbent *found = &scaled->found;
-  struct weft_problem problem;
+  struct weft_incumbent *found = &scaled->found;
   struct weft_worker worker;
   struct weft_error error;
-  if (weft_problem_init_of_chain(&problem, &scaled->small, &error) != WEFT_OK) {
-    return;
-  }
-  if (weft_worker_init(&worker, &problem, scaled->seed, found->bound, scaled->small.control,
+  if (weft_worker_init(&worker, &scaled->small, scaled->seed, found->bound, scaled->small.control,
                        &error) == WEFT_OK &&
       weft_worker_prepare(&worker, &error) == WEFT_OK) {
-    weft_chain_take(&worker.incumbent, &worker.draft, found);
+    weft_incumbent_offer(&worker.incumbent, &found->best, found->value, found->span_sum);
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(temperatures); n++) {
       weft_anneal(&worker, work / WEFT_ARRAY_LENGTH(temperatures), temperatures[n]);
     }
-    weft_chain_give(&worker.incumbent, found);
+    weft_incumbent_collect(found, &worker.incumbent);
   }
   weft_worker_finish(&worker);
-  weft_problem_finish(&problem);
 }
 
 /* False when nothing was found. */
 static bool search_small(struct scaled *scaled, uint64_t work) {
-  struct weft_chain_incumbent *found = &scaled->found;
+  struct weft_incumbent *found = &scaled->found;
   struct weft_error error;
   weft_construct_serial(found);
   if (found->value == WEFT_NEVER || weft_construct_chain_greedy(found, &error) != WEFT_OK) {
@@ -160,7 +160,7 @@ static bool search_small(struct scaled *scaled, uint64_t work) {
   for (uint64_t n = 1; n <= 2 && done <= work / 2; n++) {
     done += weft_construct_periodic(found, work / 4, scaled->seed + n);
   }
-  if (!weft_chain_incumbent_is_done(found) && scaled->small.control != NULL) {
+  if (!weft_incumbent_is_done(found) && scaled->small.control != NULL) {
     anneal_small(scaled, work / 4);
   }
   return true;
@@ -168,29 +168,29 @@ static bool search_small(struct scaled *scaled, uint64_t work) {
 
 /* ---- The times of its order ---- */
 
-static double *middle_of(const struct scaled *scaled, unsigned kind, uint32_t stage) {
+static double *middle_of(const struct scaled *scaled, enum weft_plan_op_kind kind, uint32_t stage) {
   return scaled->middle +
          ((size_t)kind * scaled->small.stage_count + stage) * scaled->small.microbatch_count;
 }
 
 static void note_times(struct scaled *scaled) {
-  const struct weft_chain *small = &scaled->small;
-  struct weft_chain_times *evaluation = &scaled->found.evaluation;
-  const uint32_t v = small->stages_per_rank;
-  (void)weft_chain_evaluate(evaluation, &scaled->found.best, WEFT_NEVER);
+  const struct weft_problem *small = &scaled->small;
+  const struct weft_order *best = &scaled->found.best;
+  struct weft_plan_clock *clock = &scaled->found.clock;
+  uint32_t *done = scaled->done;
+  memset(done, 0, (size_t)small->stage_count * WEFT_ORDER_KINDS * sizeof *done);
+  (void)weft_order_evaluate(small, clock, best, WEFT_NEVER);
   for (uint32_t r = 0; r < small->rank_count; r++) {
-    const uint8_t *sequence = weft_chain_order_sequence(small, &scaled->found.best, r);
-    const struct weft_op_link *links = evaluation->links + (size_t)r * v * WEFT_KINDS;
-    uint32_t taken[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS] = {0};
     int64_t now = 0;
-    for (uint32_t n = 0; n < small->length; n++) {
-      const struct weft_op_link *link = &links[sequence[n]];
-      const uint32_t stage = small->stage_of[r * v + link->counted_as / WEFT_KINDS];
-      const uint32_t k = taken[link->counted_as]++;
-      now = link->waits_for != NULL ? weft_max(now, link->waits_for[k]) : now;
-      middle_of(scaled, link->counted_as % WEFT_KINDS, stage)[k] =
-          (double)now + 0.5 * (double)link->time;
-      now += link->time;
+    for (uint32_t n = small->begin[r]; n < small->begin[r + 1]; n++) {
+      const uint32_t s = best->ops[n] / WEFT_ORDER_KINDS, k = done[best->ops[n]]++;
+      const enum weft_plan_op_kind kind =
+          (enum weft_plan_op_kind)(best->ops[n] % WEFT_ORDER_KINDS);
+      const bool is_whole = best->whole[(size_t)s * small->microbatch_count + k] != 0;
+      const int64_t time = weft_problem_duration(&small->stages[s], kind, is_whole);
+      now = weft_max(now, weft_plan_clock_input(small, clock, s, kind, k));
+      middle_of(scaled, kind, s)[k] = (double)now + 0.5 * (double)time;
+      now += time;
     }
   }
 }
@@ -206,8 +206,8 @@ static uint32_t split(double place, uint32_t count, double *share) {
 }
 
 /* Between the times of the neighbouring small actions. */
-static double spread(const struct scaled *scaled, unsigned kind, double stage, double microbatch) {
-  const struct weft_chain *small = &scaled->small;
+static double spread(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage, double microbatch) {
+  const struct weft_problem *small = &scaled->small;
   double across, along;
   const uint32_t s = split(stage, small->stage_count, &across);
   const uint32_t k = split(microbatch, small->microbatch_count, &along);
@@ -219,18 +219,18 @@ static double spread(const struct scaled *scaled, unsigned kind, double stage, d
 }
 
 /* One of those that run one after the other around the time of their small action. */
-static double gather(const struct scaled *scaled, unsigned kind, double stage, double microbatch) {
-  const struct weft_chain *small = &scaled->small;
+static double gather(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage, double microbatch) {
+  const struct weft_problem *small = &scaled->small;
   const uint32_t s = (uint32_t)stage, k = (uint32_t)microbatch;
-  const double time = (double)small->stages[s].time[kind];
-  const double step = time + (double)(small->latency + small->occupancy);
+  const double time = (double)weft_problem_duration(&small->stages[s], kind, !small->may_split);
+  const double step = time + (double)(small->latency + small->chain_occupancy);
   const double across = (stage - s - 0.5) * (kind == WEFT_KIND_F ? step : -step);
   return middle_of(scaled, kind, s)[k] + across + (microbatch - k - 0.5) * time;
 }
 
 static void set_row(struct scaled *scaled, const struct setting *setting, uint32_t stage,
-                    unsigned kind) {
-  const struct weft_chain *problem = scaled->problem;
+                    enum weft_plan_op_kind kind) {
+  const struct weft_problem *problem = scaled->problem;
   int64_t *row = weft_target_row(&scaled->scheduler, stage, kind);
   for (uint32_t n = 0; n < problem->microbatch_count; n++) {
     const double s = (stage + 0.5) / scaled->ratio;
@@ -244,20 +244,20 @@ static void set_row(struct scaled *scaled, const struct setting *setting, uint32
 
 /* The objective of a setting's order; WEFT_NEVER when it exceeds the cutoff. */
 static int64_t run(struct scaled *scaled, const struct setting *setting, int64_t cutoff) {
-  struct weft_chain_incumbent *incumbent = scaled->incumbent;
+  struct weft_incumbent *incumbent = scaled->incumbent;
   const struct weft_target_rule rule = {
       .lead = setting->lead < LEAD_ANY ? (int64_t)(setting->lead * scaled->period) : INT64_MAX,
       .fill = setting->fill};
   for (uint32_t s = 0; s < scaled->problem->stage_count; s++) {
     set_row(scaled, setting, s, WEFT_KIND_F);
-    set_row(scaled, setting, s, weft_chain_backward(scaled->problem));
+    set_row(scaled, setting, s, WEFT_KIND_I);
     set_row(scaled, setting, s, WEFT_KIND_W);
   }
-  scaled->scheduler.is_patient = weft_chain_incumbent_is_serial(incumbent);
+  scaled->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&scaled->scheduler, &rule, cutoff, &incumbent->draft);
   if (value < incumbent->value) {
-    (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
   return value;
 }
@@ -280,7 +280,7 @@ static void try_settings(struct scaled *scaled, uint64_t runs) {
   };
   struct setting best = usual[0];
   int64_t least = WEFT_NEVER;
-  for (uint64_t n = 0; n < runs && !weft_chain_incumbent_is_done(scaled->incumbent); n++) {
+  for (uint64_t n = 0; n < runs && !weft_incumbent_is_done(scaled->incumbent); n++) {
     struct setting setting = best;
     if (n < WEFT_ARRAY_LENGTH(usual)) {
       setting = usual[n];
@@ -300,24 +300,25 @@ static void try_settings(struct scaled *scaled, uint64_t runs) {
 /* ---- The constructor ---- */
 
 static void use_size(struct scaled *scaled, uint32_t ranks, uint64_t work) {
-  const uint64_t each = OP_WORK * weft_chain_op_count(scaled->problem);
+  const uint64_t each = OP_WORK * weft_problem_timed_op_count(scaled->problem);
   struct weft_error error;
   if (make_small(scaled, ranks) &&
-      weft_chain_incumbent_init(&scaled->found, &scaled->small, &error) == WEFT_OK) {
+      weft_incumbent_init(&scaled->found, &scaled->small, weft_chain_bound(&scaled->small),
+                                &error) == WEFT_OK) {
     if (search_small(scaled, work / 2)) {
       note_times(scaled);
       try_settings(scaled, work / 2 / each);
     }
-    weft_chain_incumbent_finish(&scaled->found);
+    weft_incumbent_finish(&scaled->found);
   }
   weft_arena_finish(&scaled->small.arena);
 }
 
-uint64_t weft_construct_scaled(struct weft_chain_incumbent *incumbent, uint64_t work,
+uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work,
                                uint64_t seed) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  const struct weft_chain *problem = incumbent->problem;
-  const uint64_t least = 2 * RUNS_MIN * OP_WORK * weft_chain_op_count(problem);
+  const struct weft_problem *problem = incumbent->problem;
+  const uint64_t least = 2 * RUNS_MIN * OP_WORK * weft_problem_timed_op_count(problem);
   struct scaled scaled = {
       .incumbent = incumbent, .problem = problem, .random = {.state = seed}, .seed = seed};
   struct weft_error error;
@@ -327,9 +328,9 @@ uint64_t weft_construct_scaled(struct weft_chain_incumbent *incumbent, uint64_t 
   }
   count = work / least < count ? work / least : count;
   /* Without memory for it, the search goes on without it. */
-  if (count == 0 || weft_chain_incumbent_is_done(incumbent) ||
+  if (count == 0 || weft_incumbent_is_done(incumbent) ||
       (double)incumbent->value < (1 + CLOSE) * (double)incumbent->bound ||
-      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->evaluation, &error) !=
+      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &error) !=
           WEFT_OK) {
     return 0;
   }
@@ -337,7 +338,7 @@ uint64_t weft_construct_scaled(struct weft_chain_incumbent *incumbent, uint64_t 
     scaled.period =
         fmax(scaled.period, (double)scaled.scheduler.work[r] / problem->microbatch_count);
   }
-  for (uint32_t n = 0; n < count && !weft_chain_incumbent_is_done(incumbent); n++) {
+  for (uint32_t n = 0; n < count && !weft_incumbent_is_done(incumbent); n++) {
     use_size(&scaled, sizes[n], work / count);
   }
   weft_list_scheduler_finish(&scaled.scheduler);

@@ -11,7 +11,7 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/chain_incumbent.h"
+#include "plan/construct/constructors.h"
 #include "plan/construct/list_scheduler.h"
 
 /* In the order of a microbatch's path, also the order of gaps and slopes. */
@@ -37,7 +37,7 @@ struct block {
 #define WORK 100000
 
 struct blocks {
-  struct weft_chain_incumbent *incumbent;
+  struct weft_incumbent *incumbent;
   struct weft_list_scheduler scheduler;
   struct block *all; /* [BLOCKS_MAX] */
   uint32_t count;
@@ -101,13 +101,13 @@ static uint32_t peak_of(const struct block *block, uint32_t ranks) {
 /* ---- Choosing blocks ---- */
 
 /* Activations that fit into the memory of every rank. */
-static uint32_t units_of(const struct weft_chain *problem) {
+static uint32_t units_of(const struct weft_problem *problem) {
   int64_t least = 2 * (int64_t)problem->microbatch_count;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t both = problem->stages[problem->stage_of[2 * r]].held +
                          problem->stages[problem->stage_of[2 * r + 1]].held;
     const int64_t fit =
-        both > 0 ? (int64_t)(2 * (double)weft_chain_limit_at_end(problem, r) / (double)both)
+        both > 0 ? (int64_t)(2 * (double)weft_problem_limit_at_end(problem, r) / (double)both)
                  : least;
     least = fit < least ? fit : least;
   }
@@ -187,16 +187,15 @@ static void set_row(struct blocks *blocks, uint32_t stage, enum weft_plan_op_kin
 }
 
 static void set_targets(struct blocks *blocks, const struct block *block) {
-  const struct weft_chain *problem = blocks->incumbent->problem;
-  const enum weft_plan_op_kind back = weft_chain_backward(problem);
+  const struct weft_problem *problem = blocks->incumbent->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const uint32_t down = problem->stage_of[2 * r], up = problem->stage_of[2 * r + 1];
     int64_t ticks[PASSES];
     set_ticks(block, problem->rank_count, r, ticks);
     set_row(blocks, down, WEFT_KIND_F, ticks[F0], block->period);
     set_row(blocks, up, WEFT_KIND_F, ticks[F1], block->period);
-    set_row(blocks, up, back, ticks[I1], block->period);
-    set_row(blocks, down, back, ticks[I0], block->period);
+    set_row(blocks, up, WEFT_KIND_I, ticks[I1], block->period);
+    set_row(blocks, down, WEFT_KIND_I, ticks[I0], block->period);
     set_row(blocks, down, WEFT_KIND_W, WEFT_TARGET_LAST, 0);
     set_row(blocks, up, WEFT_KIND_W, WEFT_TARGET_LAST - 1, 0);
   }
@@ -204,15 +203,15 @@ static void set_targets(struct blocks *blocks, const struct block *block) {
 
 static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
                 int64_t cutoff) {
-  struct weft_chain_incumbent *incumbent = blocks->incumbent;
+  struct weft_incumbent *incumbent = blocks->incumbent;
   const struct weft_target_rule rule = {.lead = lead, .fill = fill};
-  blocks->scheduler.is_patient = weft_chain_incumbent_is_serial(incumbent);
+  blocks->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
       weft_list_scheduler_run(&blocks->scheduler, &rule, cutoff, &incumbent->draft);
   block->value = value < block->value ? value : block->value;
   blocks->runs--;
   if (value < incumbent->value) {
-    (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   }
 }
 
@@ -222,7 +221,7 @@ static const int64_t first_lead = 4;
 static const double first_fill = 0.5;
 
 /* A block that is much worse at first does not become the best. */
-static int64_t cutoff_of(const struct weft_chain_incumbent *incumbent) {
+static int64_t cutoff_of(const struct weft_incumbent *incumbent) {
   return incumbent->value == WEFT_NEVER ? WEFT_NEVER : incumbent->value + incumbent->value / 8;
 }
 
@@ -231,7 +230,7 @@ static void try_all(struct blocks *blocks) {
   const uint32_t stride = blocks->count / (most + 1) + 1;
   for (uint32_t n = 0; n < blocks->count && blocks->runs > 0; n++) {
     blocks->all[n].value = WEFT_NEVER;
-    if (n % stride == 0 && !weft_chain_incumbent_is_done(blocks->incumbent)) {
+    if (n % stride == 0 && !weft_incumbent_is_done(blocks->incumbent)) {
       set_targets(blocks, &blocks->all[n]);
       run(blocks, &blocks->all[n], first_lead, first_fill, cutoff_of(blocks->incumbent));
     }
@@ -245,7 +244,7 @@ static void try_other_rules(struct blocks *blocks, struct block *block) {
   for (size_t f = 0; f < WEFT_ARRAY_LENGTH(fills); f++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(leads); n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
-      if (!done && blocks->runs > 0 && !weft_chain_incumbent_is_done(blocks->incumbent)) {
+      if (!done && blocks->runs > 0 && !weft_incumbent_is_done(blocks->incumbent)) {
         run(blocks, block, leads[n], fills[f], blocks->incumbent->value);
       }
     }
@@ -260,10 +259,10 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void try_blocks(struct blocks *blocks) {
-  const struct weft_chain *problem = blocks->incumbent->problem;
+  const struct weft_problem *problem = blocks->incumbent->problem;
   const uint32_t most = 4 * problem->rank_count, units = units_of(problem);
-  assert(weft_chain_op_count(problem) > 0);
-  const uint64_t runs = WORK / weft_chain_op_count(problem);
+  assert(weft_problem_timed_op_count(problem) > 0);
+  const uint64_t runs = WORK / weft_problem_timed_op_count(problem);
   blocks->runs = (uint32_t)(runs < CHOSEN_MAX ? CHOSEN_MAX : runs);
   collect_sparse(blocks, units);
   collect_dense(blocks, units < most ? units : most);
@@ -274,10 +273,10 @@ static void try_blocks(struct blocks *blocks) {
   }
 }
 
-enum weft_status weft_construct_v_blocks(struct weft_chain_incumbent *incumbent,
+enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
                                          struct weft_error *error) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
-  const struct weft_chain *problem = incumbent->problem;
+  const struct weft_problem *problem = incumbent->problem;
   if (problem->placement != WEFT_PLACEMENT_V || problem->stages_per_rank != 2) {
     return WEFT_OK;
   }
@@ -287,7 +286,7 @@ enum weft_status weft_construct_v_blocks(struct weft_chain_incumbent *incumbent,
     return weft_fail_memory(error, BLOCKS_MAX * sizeof *blocks.all);
   }
   const enum weft_status status =
-      weft_list_scheduler_init(&blocks.scheduler, problem, &incumbent->evaluation, error);
+      weft_list_scheduler_init(&blocks.scheduler, problem, &incumbent->clock, error);
   if (status == WEFT_OK) {
     try_blocks(&blocks);
     weft_list_scheduler_finish(&blocks.scheduler);

@@ -3,23 +3,24 @@
  * its own table tells. Targets start a little above the bound and grow. Rules differ in which
  * candidate of a rank goes first, and how long a rank waits for F or I rather than start a W. */
 #include <assert.h>
+#include <string.h>
 
 #include <weft/support.h>
 
-#include "plan/bounds/bound_windows.h"
-#include "plan/construct/chain_incumbent.h"
+#include "plan/bounds/window_guide.h"
+#include "plan/construct/constructors.h"
 
 struct rule {
-  uint8_t priority[WEFT_KIND_B + 1]; /* smaller goes first */
+  uint8_t priority[WEFT_ORDER_KINDS]; /* smaller goes first */
   bool by_slack;                     /* the op with the least slack instead; W has more */
   uint8_t patience;                  /* wait for F or I, in quarters of the time of W */
 };
 
 static const struct rule rules[] = {
-    {{1, 0, 2, 0}, false, 0}, {{0, 1, 2, 1}, false, 0}, {{2, 0, 1, 0}, false, 0},
-    {{1, 0, 2, 0}, false, 1}, {{1, 0, 2, 0}, false, 2}, {{1, 0, 2, 0}, false, 3},
-    {{1, 0, 2, 0}, false, 4}, {{1, 0, 2, 0}, true, 0},  {{1, 0, 2, 0}, true, 1},
-    {{1, 0, 2, 0}, true, 2},  {{1, 0, 2, 0}, true, 3},  {{1, 0, 2, 0}, true, 4},
+    {{1, 0, 2}, false, 0}, {{0, 1, 2}, false, 0}, {{2, 0, 1}, false, 0},
+    {{1, 0, 2}, false, 1}, {{1, 0, 2}, false, 2}, {{1, 0, 2}, false, 3},
+    {{1, 0, 2}, false, 4}, {{1, 0, 2}, true, 0},  {{1, 0, 2}, true, 1},
+    {{1, 0, 2}, true, 2},  {{1, 0, 2}, true, 3},  {{1, 0, 2}, true, 4},
 };
 
 /* Targets: the bound plus so many 1/10,000 of it. */
@@ -36,16 +37,13 @@ struct candidate {
 };
 
 struct builder {
-  const struct weft_chain *problem;
+  const struct weft_problem *problem;
   struct weft_arena arena;
-  struct weft_windows windows;
-  struct weft_state_table_kept *kept; /* [rank] */
-  struct weft_state_table_at *at;     /* [rank] */
-  int64_t *clock, *held;              /* [rank] */
-  uint32_t *length;                   /* [rank] ops so far */
-  uint32_t *done;                     /* [stage * WEFT_KINDS + kind] */
-  int64_t *arrivals;                  /* [direction * stage_count * m + stage * m + k] */
-  struct candidate *next;             /* [rank] its next op */
+  struct weft_guide guide;
+  struct weft_plan_clock *clock;  /* the incumbent's */
+  struct weft_state_table_at *at; /* [rank] */
+  int64_t *held;                  /* [rank] */
+  struct candidate *next;         /* [rank] its next op */
   const struct rule *rule;
   uint64_t built; /* work of the orders built, in states of a table */
 };
@@ -54,91 +52,40 @@ struct builder {
 enum { OP_STATES = 6 };
 
 static bool allocate(struct builder *builder) {
-  const struct weft_chain *problem = builder->problem;
-  const size_t ranks = problem->rank_count, stages = problem->stage_count;
+  const size_t ranks = builder->problem->rank_count;
   struct weft_arena *arena = &builder->arena;
-  if (!WEFT_ALLOCATE(arena, builder->kept, ranks) || !WEFT_ALLOCATE(arena, builder->at, ranks) ||
-      !WEFT_ALLOCATE(arena, builder->clock, ranks) || !WEFT_ALLOCATE(arena, builder->held, ranks) ||
-      !WEFT_ALLOCATE(arena, builder->length, ranks) ||
-      !WEFT_ALLOCATE(arena, builder->done, stages * WEFT_KINDS) ||
-      !WEFT_ALLOCATE(arena, builder->arrivals,
-                     WEFT_DIRECTIONS * stages * problem->microbatch_count) ||
-      !WEFT_ALLOCATE(arena, builder->next, ranks)) {
-    return false;
-  }
-  for (uint32_t r = 0; r < ranks; r++) {
-    if (!weft_state_table_keep_init(&builder->kept[r], &builder->windows.table, r)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-static void release(struct builder *builder) {
-  for (uint32_t r = 0; builder->kept != NULL && r < builder->problem->rank_count; r++) {
-    weft_state_table_keep_finish(&builder->kept[r], &builder->windows.table, r);
-  }
-  weft_arena_finish(&builder->arena);
+  return WEFT_ALLOCATE(arena, builder->at, ranks) && WEFT_ALLOCATE(arena, builder->held, ranks) &&
+         WEFT_ALLOCATE(arena, builder->next, ranks);
 }
 
 /* ---- Candidates ---- */
 
-static unsigned direction_of(enum weft_plan_op_kind kind) {
-  return kind == WEFT_KIND_F ? WEFT_DIRECTION_FORWARD : WEFT_DIRECTION_BACKWARD;
-}
-
-static int64_t *arrival_at(const struct builder *builder, uint32_t stage, unsigned direction,
-                           uint32_t k) {
-  const struct weft_chain *problem = builder->problem;
-  return &builder->arrivals[((size_t)direction * problem->stage_count + stage) *
-                                problem->microbatch_count +
-                            k];
-}
-
-/* Arrival of the input of the next op of a kind; -1 when it is unknown, or there is none left. */
-static int64_t input_of(const struct builder *builder, uint32_t stage,
-                        enum weft_plan_op_kind kind) {
-  const struct weft_chain *problem = builder->problem;
-  const uint32_t *done = builder->done + (size_t)stage * WEFT_KINDS;
-  const uint32_t k = done[kind];
-  if (kind == WEFT_KIND_F) {
-    return k == problem->microbatch_count ? -1
-           : stage == 0                   ? 0
-           : k < done[(int)kind - WEFT_KINDS]
-               ? *arrival_at(builder, stage, WEFT_DIRECTION_FORWARD, k)
-               : -1;
-  }
-  if (kind == WEFT_KIND_W) {
-    return k < done[WEFT_KIND_I] ? 0 : -1;
-  }
-  if (k == done[WEFT_KIND_F]) {
-    return -1;
-  }
-  return stage + 1 == problem->stage_count ? 0
-         : k < done[kind + WEFT_KINDS]     ? *arrival_at(builder, stage, WEFT_DIRECTION_BACKWARD, k)
-                                           : -1;
+/* The op as tables and memory have it: in a mixed problem too, all backwards are split. */
+static enum weft_plan_op_kind kind_at(const struct weft_problem *problem,
+                                      enum weft_plan_op_kind kind) {
+  return kind == WEFT_KIND_I && !problem->may_split ? WEFT_KIND_B : kind;
 }
 
 static struct candidate look_at(const struct builder *builder, uint32_t s,
                                 enum weft_plan_op_kind kind) {
-  const struct weft_chain *problem = builder->problem;
-  const struct weft_chain_stage *stage = &problem->stages[s];
-  const uint32_t rank = stage->rank;
-  const struct weft_state_table *table = &builder->windows.table;
+  const struct weft_problem *problem = builder->problem;
+  const struct weft_problem_stage *stage = &problem->stages[s];
+  const enum weft_plan_op_kind as = kind_at(problem, kind);
+  const uint32_t rank = stage->rank, k = builder->clock->done[s * WEFT_ORDER_KINDS + kind];
   struct candidate one = {.stage = s, .kind = kind, .to = builder->at[rank]};
-  const int64_t input = input_of(builder, s, kind);
-  const uint32_t k = builder->done[(size_t)s * WEFT_KINDS + kind];
-  const int64_t held = builder->held[rank] + weft_chain_gradients(stage, kind, k);
-  if (input < 0 || held + weft_max(0, weft_chain_change(stage, kind)) > problem->limit[rank] ||
-      !weft_state_table_follow(table, rank, stage->local_stage, kind, &one.to)) {
+  const int64_t input = weft_plan_clock_arrival(problem, builder->clock, s, kind);
+  const int64_t held = builder->held[rank] + weft_problem_gradients(stage, as, k);
+  if (input == WEFT_NEVER ||
+      held + weft_max(0, weft_problem_change(stage, as)) > problem->limit[rank] ||
+      !weft_state_table_follow(&builder->guide.windows.table, rank, stage->local_stage, as,
+                               &one.to)) {
     return one;
   }
-  const int64_t tail = kind == WEFT_KIND_W ? builder->windows.end[rank]
-                                           : builder->windows.stages[s].tail[direction_of(kind)][k];
-  const int64_t latest = weft_state_table_latest(table, &builder->kept[rank], rank, one.to);
+  const int64_t tail = weft_guide_tail(&builder->guide, s, kind, k);
+  const int64_t latest = weft_guide_latest(&builder->guide, rank, one.to);
   one.is_valid = true;
-  one.start = weft_max(input, builder->clock[rank]);
-  one.slack = weft_max(weft_min(latest, tail), INT64_MIN / 4) - one.start - stage->time[kind];
+  one.start = weft_max(input, builder->clock->time[rank]);
+  one.slack = weft_max(weft_min(latest, tail), INT64_MIN / 4) - one.start - stage->time[as];
   one.in_time = one.slack >= 0;
   return one;
 }
@@ -146,7 +93,7 @@ static struct candidate look_at(const struct builder *builder, uint32_t s,
 static bool goes_before(const struct builder *builder, const struct candidate *a,
                         const struct candidate *b) {
   const struct rule *rule = builder->rule;
-  const int64_t wait = builder->windows.end[builder->problem->stages[a->stage].rank] / 50;
+  const int64_t wait = builder->guide.windows.end[builder->problem->stages[a->stage].rank] / 50;
   if (rule->by_slack) {
     return a->slack + (a->kind == WEFT_KIND_W ? wait : 0) <
            b->slack + (b->kind == WEFT_KIND_W ? wait : 0);
@@ -158,18 +105,15 @@ static bool goes_before(const struct builder *builder, const struct candidate *a
 
 /* Chooses the next op of a rank: of those in time if there are any, else of all. */
 static void choose(const struct builder *builder, uint32_t rank) {
-  const struct weft_chain *problem = builder->problem;
+  const struct weft_problem *problem = builder->problem;
   const uint32_t v = problem->stages_per_rank;
-  struct candidate list[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS];
+  struct candidate list[WEFT_LOCAL_STAGES_MAX * WEFT_ORDER_KINDS];
   uint32_t count = 0;
   bool in_time = false;
-  for (uint32_t n = 0; n < v * WEFT_KINDS; n++) {
-    list[count] = look_at(builder, problem->stage_of[rank * v + n / WEFT_KINDS], n % WEFT_KINDS);
-    /* In a mixed problem too, all backwards are split. */
-    const bool is_used = problem->backward == WEFT_BACKWARD_WHOLE
-                             ? n % WEFT_KINDS == WEFT_KIND_B || n % WEFT_KINDS == WEFT_KIND_F
-                             : n % WEFT_KINDS < WEFT_KIND_B;
-    if (is_used && list[count].is_valid) {
+  for (uint32_t n = 0; n < v * WEFT_ORDER_KINDS; n++) {
+    const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(n % WEFT_ORDER_KINDS);
+    list[count] = look_at(builder, problem->stage_of[rank * v + n / WEFT_ORDER_KINDS], kind);
+    if (list[count].is_valid) {
       in_time = in_time || list[count].in_time;
       count++;
     }
@@ -192,54 +136,42 @@ static void choose(const struct builder *builder, uint32_t rank) {
 
 /* ---- Building an order ---- */
 
-static void send(const struct builder *builder, uint32_t from, uint32_t to, unsigned direction,
-                 uint32_t k, int64_t end) {
-  const struct weft_chain *problem = builder->problem;
-  int64_t *arrival = arrival_at(builder, to, direction, k);
-  if (problem->stages[from].rank != problem->stages[to].rank) {
-    const int64_t free_at = k > 0 ? arrival[-1] - problem->latency : 0;
-    end = weft_max(end, free_at) + problem->occupancy + problem->latency;
-  }
-  *arrival = end;
+static void append_op(struct builder *builder, uint32_t rank, uint32_t op, int64_t start,
+                      struct weft_order *order) {
+  order->ops[builder->clock->at[rank]++] = op;
+  weft_plan_clock_advance(builder->problem, builder->clock, op, !builder->problem->may_split,
+                          start);
 }
 
 /* Appends the next op of a rank; the receiver of its output decides again. */
-static void append(struct builder *builder, uint32_t rank, struct weft_chain_order *order) {
-  const struct weft_chain *problem = builder->problem;
+static void append_next(struct builder *builder, uint32_t rank, struct weft_order *order) {
+  const struct weft_problem *problem = builder->problem;
   const struct candidate one = builder->next[rank];
-  const struct weft_chain_stage *stage = &problem->stages[one.stage];
-  const uint32_t k = builder->done[(size_t)one.stage * WEFT_KINDS + one.kind]++;
-  const int64_t end = one.start + stage->time[one.kind];
-  weft_chain_order_sequence(problem, order, rank)[builder->length[rank]++] =
-      (uint8_t)(stage->local_stage * WEFT_KINDS + one.kind);
-  builder->clock[rank] = end;
-  builder->held[rank] += weft_chain_gradients(stage, one.kind, k);
-  builder->held[rank] += weft_chain_change(stage, one.kind);
-  builder->at[rank] = one.to;
-  uint32_t to = one.stage;
-  if (one.kind == WEFT_KIND_F && one.stage + 1 < problem->stage_count) {
-    to = one.stage + 1;
-  } else if (one.kind != WEFT_KIND_F && one.kind != WEFT_KIND_W && one.stage > 0) {
-    to = one.stage - 1;
+  const struct weft_problem_stage *stage = &problem->stages[one.stage];
+  const enum weft_plan_op_kind as = kind_at(problem, one.kind);
+  const uint32_t op = one.stage * WEFT_ORDER_KINDS + (uint32_t)one.kind;
+  const uint32_t k = builder->clock->done[op];
+  append_op(builder, rank, op, one.start, order);
+  if (as == WEFT_KIND_B) {
+    append_op(builder, rank, op + 1, one.start, order);
   }
-  if (to != one.stage) {
-    send(builder, one.stage, to, direction_of(one.kind), k, end);
-    if (problem->stages[to].rank != rank) {
-      choose(builder, problem->stages[to].rank);
-    }
+  builder->held[rank] += weft_problem_gradients(stage, as, k) + weft_problem_change(stage, as);
+  builder->at[rank] = one.to;
+  const uint32_t to = one.kind == WEFT_KIND_F   ? one.stage + 1
+                      : one.kind == WEFT_KIND_I ? one.stage - 1
+                                                : one.stage;
+  if (to < problem->stage_count && problem->stages[to].rank != rank) {
+    choose(builder, problem->stages[to].rank);
   }
   choose(builder, rank);
 }
 
 static void start(struct builder *builder) {
-  const struct weft_chain *problem = builder->problem;
-  for (uint32_t n = 0; n < problem->stage_count * WEFT_KINDS; n++) {
-    builder->done[n] = 0;
-  }
+  const struct weft_problem *problem = builder->problem;
+  weft_plan_clock_reset(problem, builder->clock);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    builder->at[r] = weft_state_table_begin(&builder->windows.table, r);
-    builder->clock[r] = builder->held[r] = 0;
-    builder->length[r] = 0;
+    builder->at[r] = weft_state_table_begin(&builder->guide.windows.table, r);
+    builder->held[r] = 0;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     choose(builder, r);
@@ -247,10 +179,12 @@ static void start(struct builder *builder) {
 }
 
 /* False on a deadlock. */
-static bool build(struct builder *builder, struct weft_chain_order *order) {
-  const struct weft_chain *problem = builder->problem;
+static bool build(struct builder *builder, struct weft_order *order) {
+  const struct weft_problem *problem = builder->problem;
+  memset(order->whole, !problem->may_split,
+         (size_t)problem->stage_count * problem->microbatch_count);
   start(builder);
-  for (size_t left = weft_chain_op_count(problem); left > 0; left--) {
+  for (size_t left = weft_problem_timed_op_count(problem); left > 0; left--) {
     uint32_t rank = 0;
     for (uint32_t r = 1; r < problem->rank_count; r++) {
       rank = builder->next[r].start < builder->next[rank].start ? r : rank;
@@ -258,45 +192,38 @@ static bool build(struct builder *builder, struct weft_chain_order *order) {
     if (!builder->next[rank].is_valid) {
       return false;
     }
-    append(builder, rank, order);
+    append_next(builder, rank, order);
   }
   return true;
 }
 
 /* ---- Targets ---- */
 
-static void build_all(struct builder *builder, struct weft_chain_incumbent *incumbent) {
-  const struct weft_chain *problem = incumbent->problem;
-  const uint64_t ops = weft_chain_op_count(problem);
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    (void)weft_windows_fill(&builder->windows, r);
-    builder->built += builder->windows.table.visited;
-    if (builder->windows.table.cancelled) {
-      return;
-    }
-    weft_state_table_keep(&builder->kept[r], &builder->windows.table, r);
-  }
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_chain_incumbent_is_done(incumbent);
-       n++) {
+static void build_all(struct builder *builder, struct weft_incumbent *incumbent) {
+  const struct weft_problem *problem = incumbent->problem;
+  const uint64_t ops = weft_problem_timed_op_count(problem);
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_done(incumbent); n++) {
     builder->rule = &rules[n];
     builder->built += ops * problem->stages_per_rank * OP_STATES;
     if (build(builder, &incumbent->draft)) {
-      (void)weft_chain_incumbent_offer(incumbent, &incumbent->draft, NULL);
+      weft_incumbent_try(incumbent, &incumbent->draft, NULL);
     }
   }
 }
 
-static void try_targets(struct builder *builder, struct weft_chain_incumbent *incumbent) {
+static void try_targets(struct builder *builder, struct weft_incumbent *incumbent) {
   const int64_t bound = incumbent->bound;
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(excesses); n++) {
     const int64_t target = bound + (int64_t)((double)bound * (double)excesses[n] * 1e-4);
     if (target >= incumbent->value) {
       return;
     }
-    if (weft_windows_refute(&builder->windows, target)) {
-      incumbent->bound = weft_max(incumbent->bound, target + 1);
-    } else if (builder->windows.work_left == 0) {
+    const enum weft_guide_result result = weft_guide_aim(&builder->guide, target);
+    if (result == WEFT_GUIDE_UNKNOWN) {
       return;
+    }
+    if (result == WEFT_GUIDE_REFUTED) {
+      incumbent->bound = weft_max(incumbent->bound, target + 1);
     } else {
       build_all(builder, incumbent);
     }
@@ -304,8 +231,8 @@ static void try_targets(struct builder *builder, struct weft_chain_incumbent *in
 }
 
 /* Returns the states visited. */
-static uint64_t sharpen(struct weft_chain_incumbent *incumbent, uint64_t work) {
-  if (weft_chain_incumbent_is_done(incumbent)) {
+static uint64_t sharpen(struct weft_incumbent *incumbent, uint64_t work) {
+  if (weft_incumbent_is_done(incumbent)) {
     return 0;
   }
   const int64_t value = incumbent->value == WEFT_NEVER ? 2 * incumbent->bound : incumbent->value;
@@ -313,25 +240,19 @@ static uint64_t sharpen(struct weft_chain_incumbent *incumbent, uint64_t work) {
   return work;
 }
 
-enum weft_status weft_construct_windows(struct weft_chain_incumbent *incumbent, uint64_t *work,
-                                        struct weft_error *error) {
-  struct weft_paths paths;
-  assert(incumbent != NULL && work != NULL);
+void weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work) {
+  assert(incumbent->problem->stages_per_rank > 0 && work != NULL);
+  const struct weft_problem *problem = incumbent->problem;
   const uint64_t all = *work;
-  if (!weft_paths_init(&paths, incumbent->problem)) {
-    return weft_fail_memory(error, incumbent->problem->stage_count * sizeof(int64_t));
-  }
   *work = sharpen(incumbent, all / 4);
-  struct builder builder = {.problem = incumbent->problem,
-                            .arena = {.allocator = incumbent->problem->allocator}};
-  if (weft_windows_init(&builder.windows, &paths, WEFT_LINE_WEIGHTS, all / 2) &&
-      allocate(&builder)) {
+  struct builder builder = {.problem = problem,
+                            .arena = {.allocator = problem->allocator},
+                            .clock = &incumbent->clock};
+  if (weft_guide_init(&builder.guide, problem, all / 2) && allocate(&builder)) {
     try_targets(&builder, incumbent);
-    *work += all / 2 - builder.windows.work_left + builder.built;
+    *work += all / 2 - builder.guide.windows.work_left + builder.guide.filled + builder.built;
     *work += sharpen(incumbent, all / 4); /* the new incumbent may be optimal */
   }
-  release(&builder);
-  weft_windows_finish(&builder.windows);
-  weft_paths_finish(&paths);
-  return WEFT_OK;
+  weft_guide_finish(&builder.guide);
+  weft_arena_finish(&builder.arena);
 }

@@ -109,8 +109,8 @@ static bool keep_best(struct weft_worker *worker) {
   }
   if (worker->may_miss_deadlocks) {
     worker->work += weft_problem_op_count(evaluator->problem) * (uint64_t)OP_WORK;
-    if (weft_order_evaluate(evaluator->problem, &worker->scheduler.clock, &evaluator->order) !=
-        evaluator->value) {
+    if (weft_order_evaluate(evaluator->problem, &worker->incumbent.clock, &evaluator->order,
+                            WEFT_NEVER) != evaluator->value) {
       return false;
     }
   }

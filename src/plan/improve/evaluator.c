@@ -320,7 +320,7 @@ bool weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_orde
   assert(order->ops != NULL && evaluator->waiting_count == 0);
   const struct weft_problem *problem = evaluator->problem;
   const size_t m = problem->microbatch_count, n = problem->stage_count;
-  const int64_t value = weft_order_evaluate(problem, &evaluator->clock, order);
+  const int64_t value = weft_order_evaluate(problem, &evaluator->clock, order, WEFT_NEVER);
   if (value == WEFT_NEVER) {
     return false;
   }

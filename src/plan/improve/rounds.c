@@ -5,10 +5,11 @@
 
 #include <weft/support.h>
 
+#include "plan/bounds/chain_bound.h"
+#include "plan/construct/constructors.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker.h"
 #include "plan/improve/worker_threads.h"
-#include "plan/problem/chain_orders.h"
 
 /* Shares of the work for a chain: a beam search, periodic and scaled orders before the first round; a
  * better bound, orders from its time windows, and beam searches guided by them, after it; and once
@@ -25,11 +26,13 @@ enum { SMALL = 1024 }; /* ops */
 
 static const struct shares shares_none; /* of a graph */
 
-static const struct shares *shares_of(const struct weft_chain_incumbent *chain) {
-  return chain == NULL                                  ? &shares_none
-         : weft_chain_op_count(chain->problem) <= SMALL ? &shares_small
-         : chain->problem->stages_per_rank == 1         ? &shares_single
-                                                        : &shares_large;
+static bool is_chain(const struct weft_problem *problem) { return problem->stages_per_rank > 0; }
+
+static const struct shares *shares_of(const struct weft_problem *problem) {
+  return !is_chain(problem)                              ? &shares_none
+         : weft_problem_timed_op_count(problem) <= SMALL ? &shares_small
+         : problem->stages_per_rank == 1                 ? &shares_single
+                                                         : &shares_large;
 }
 
 /* ---- Rounds ---- */
@@ -94,15 +97,14 @@ struct round_list {
   size_t count;
 };
 
-static struct round_list rounds_of(const struct weft_problem *problem,
-                                   const struct weft_chain_incumbent *chain, uint64_t work) {
+static struct round_list rounds_of(const struct weft_problem *problem, uint64_t work) {
 #define ROUNDS(list) ((struct round_list){.rounds = (list), .count = WEFT_ARRAY_LENGTH(list)})
   const uint64_t ops = weft_problem_op_count(problem);
-  if (chain == NULL) {
+  if (!is_chain(problem)) {
     return work / LITTLE_GRAPH_WORK < ops ? ROUNDS(rounds_large_graph) : ROUNDS(rounds_graph);
   }
   const bool is_large = work / LITTLE_WORK < ops;
-  if (chain->problem->stages_per_rank == 1) {
+  if (problem->stages_per_rank == 1) {
     return is_large && ops > MANY_OPS ? ROUNDS(rounds_large_single) : ROUNDS(rounds_single);
   }
   return is_large ? ROUNDS(rounds_large) : ROUNDS(rounds_several);
@@ -113,7 +115,6 @@ static struct round_list rounds_of(const struct weft_problem *problem,
 
 struct pool {
   struct weft_incumbent *incumbent;
-  struct weft_chain_incumbent *chain; /* the same as a chain; NULL: it is none */
   struct weft_search_control *control;
   const struct weft_worker_task *task;
   struct weft_worker *workers;
@@ -128,9 +129,10 @@ struct pool {
 /* Large problems need a lower temperature, as their critical paths are longer. The best one is
  * not known, so workers differ. */
 static double temperature_of(const struct pool *pool, uint32_t number) {
-  const double ops = weft_problem_op_count(pool->incumbent->problem);
+  const struct weft_problem *problem = pool->incumbent->problem;
+  const double ops = weft_problem_op_count(problem);
   const double temperature = pool->round->temperature * (number % 2 == 0 ? 1.25 : 0.5);
-  return pool->chain != NULL && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
+  return is_chain(problem) && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
                                                                 : temperature;
 }
 
@@ -142,55 +144,32 @@ static void work(void *context, uint32_t number) {
   }
   /* Of a chain the whole grid, even if no work is left after it. */
   weft_rule_search(&pool->workers[number], pool->amount,
-                   pool->chain != NULL ? pool->task->work : pool->amount / 2, number, pool->size);
+                   is_chain(pool->incumbent->problem) ? pool->task->work : pool->amount / 2, number,
+                   pool->size);
 }
 
 static void tick(void *context) {
   const struct pool *pool = context;
   const struct weft_incumbent *incumbent = pool->incumbent;
   const double ticks = incumbent->problem->ticks_per_unit;
-  const uint64_t before = pool->chain != NULL ? pool->chain->evaluated : 0;
   weft_search_control_report(pool->control, (double)incumbent->value / ticks,
                              (double)incumbent->bound / ticks, pool->done,
-                             before + incumbent->evaluated);
+                             incumbent->evaluated);
 }
 
 /* ---- Between rounds ---- */
 
-/* What constructors of a chain have found. */
-static void take_from_chain(struct pool *pool) {
-  struct weft_incumbent *incumbent = pool->incumbent;
-  if (pool->chain != NULL) {
-    weft_chain_take(incumbent, &pool->workers[0].draft, pool->chain);
-    incumbent->bound = pool->chain->bound;
-  }
-}
-
-/* What the workers have found; constructors of a chain continue from there, too. */
-static void give_to_chain(struct pool *pool) {
-  if (pool->chain != NULL) {
-    weft_chain_give(pool->incumbent, pool->chain);
-  }
-}
-
 /* All workers continue from the best order of all. */
 static void share_best(struct pool *pool) {
   struct weft_incumbent *incumbent = pool->incumbent;
-  take_from_chain(pool);
   for (uint32_t n = 0; n < pool->size; n++) {
-    struct weft_incumbent *own = &pool->workers[n].incumbent;
-    incumbent->evaluated += own->evaluated;
-    incumbent->moves += own->moves;
-    incumbent->move_ns += own->move_ns;
-    own->evaluated = own->moves = own->move_ns = 0;
-    weft_incumbent_offer(incumbent, &own->best, own->value, own->span_sum);
+    weft_incumbent_collect(incumbent, &pool->workers[n].incumbent);
   }
   for (uint32_t n = 0; n < pool->size; n++) {
     struct weft_incumbent *own = &pool->workers[n].incumbent;
     own->bound = incumbent->bound;
     weft_incumbent_offer(own, &incumbent->best, incumbent->value, incumbent->span_sum);
   }
-  give_to_chain(pool);
 }
 
 static bool is_over(const struct pool *pool) {
@@ -217,50 +196,48 @@ static void end_step(struct pool *pool, double share, uint64_t done) {
 
 /* Orders of constructors that take much work; scaled ones need it. */
 static void construct(struct pool *pool) {
-  const struct shares *shares = shares_of(pool->chain);
-  struct weft_chain_incumbent *chain = pool->chain;
+  struct weft_incumbent *incumbent = pool->incumbent;
+  const struct weft_problem *problem = incumbent->problem;
+  const struct shares *shares = shares_of(problem);
+  const uint64_t seed = pool->task->seed;
   if (begin_step(pool, shares->beam)) {
-    end_step(pool, shares->beam, weft_construct_beam(chain, work_of(pool, shares->beam)));
-    take_from_chain(pool);
+    end_step(pool, shares->beam, weft_construct_beam(incumbent, work_of(pool, shares->beam)));
   }
   if (begin_step(pool, shares->periodic)) {
     end_step(pool, shares->periodic,
-             weft_construct_periodic(chain, work_of(pool, shares->periodic), pool->task->seed));
-    take_from_chain(pool);
+             weft_construct_periodic(incumbent, work_of(pool, shares->periodic), seed));
   }
-  if ((chain->problem->stages_per_rank > 1 || (double)pool->task->work >= SINGLE_SCALED_MIN) &&
+  if ((problem->stages_per_rank > 1 || (double)pool->task->work >= SINGLE_SCALED_MIN) &&
       begin_step(pool, shares->scaled)) {
     end_step(pool, shares->scaled,
-             weft_construct_scaled(chain, work_of(pool, shares->scaled), pool->task->seed));
+             weft_construct_scaled(incumbent, work_of(pool, shares->scaled), seed));
   }
 }
 
 /* A better bound may prove that the incumbent is optimal; the time windows that it leaves open
  * lead to new orders. */
-static enum weft_status use_windows(struct pool *pool, struct weft_error *error) {
-  const struct shares *shares = shares_of(pool->chain);
+static void use_windows(struct pool *pool) {
+  const struct shares *shares = shares_of(pool->incumbent->problem);
   if (begin_step(pool, shares->windows)) {
     uint64_t states = work_of(pool, shares->windows) / WEFT_STATE_WORK;
-    WEFT_TRY(weft_construct_windows(pool->chain, &states, error));
+    weft_construct_windows(pool->incumbent, &states);
     end_step(pool, shares->windows, states * WEFT_STATE_WORK);
-    take_from_chain(pool);
   }
   if (begin_step(pool, shares->guided)) {
     end_step(pool, shares->guided,
-             weft_construct_guided(pool->chain, work_of(pool, shares->guided)));
+             weft_construct_guided(pool->incumbent, work_of(pool, shares->guided)));
   }
   pool->reserved -= work_of(pool, shares->windows) + work_of(pool, shares->guided);
   share_best(pool);
-  return WEFT_OK;
 }
 
 static void sharpen(struct pool *pool) {
-  const double share = shares_of(pool->chain)->sharpening;
-  struct weft_chain_incumbent *chain = pool->chain;
+  struct weft_incumbent *incumbent = pool->incumbent;
+  const double share = shares_of(incumbent->problem)->sharpening;
   if (begin_step(pool, share)) {
     uint64_t states = work_of(pool, share) / WEFT_STATE_WORK;
-    chain->bound = weft_chain_sharpen(chain->problem, chain->bound, chain->value, &states);
-    pool->incumbent->bound = chain->bound;
+    incumbent->bound =
+        weft_chain_sharpen(incumbent->problem, incumbent->bound, incumbent->value, &states);
     end_step(pool, share, states * WEFT_STATE_WORK);
   }
   pool->reserved -= work_of(pool, share);
@@ -296,12 +273,13 @@ static enum weft_status run_round(struct pool *pool, const struct round *round, 
 }
 
 static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) {
-  const struct round_list list = rounds_of(pool->incumbent->problem, pool->chain, pool->task->work);
-  const struct shares *shares = shares_of(pool->chain);
+  const struct weft_problem *problem = pool->incumbent->problem;
+  const struct round_list list = rounds_of(problem, pool->task->work);
+  const struct shares *shares = shares_of(problem);
   bool goes_on = true;
   pool->reserved = work_of(pool, shares->windows) + work_of(pool, shares->guided) +
                    work_of(pool, shares->sharpening);
-  if (pool->chain != NULL) {
+  if (is_chain(problem)) {
     construct(pool);
   }
   share_best(pool);
@@ -312,13 +290,13 @@ static enum weft_status run_rounds(struct pool *pool, struct weft_error *error) 
       return WEFT_OK;
     }
     pool->done += round->share;
-    if (round->windows && pool->chain != NULL) {
-      WEFT_TRY(use_windows(pool, error));
+    if (round->windows) {
+      use_windows(pool);
     }
     tick(pool);
   }
-  if (pool->chain != NULL) { /* and one more round, with what the bound did not need */
-    const bool is_single = pool->chain->problem->stages_per_rank == 1;
+  if (is_chain(problem)) { /* and one more round, with what the bound did not need */
+    const bool is_single = problem->stages_per_rank == 1;
     const bool is_small = shares == &shares_small && list.rounds == rounds_several;
     const struct round *last = is_single ? pool->round : is_small ? &round_small : &list.rounds[1];
     sharpen(pool);
@@ -352,26 +330,31 @@ static enum weft_status run_pool(struct pool *pool, struct weft_error *error) {
   return status;
 }
 
+/* Where no backward is split, W take no time, and moves leave them anywhere: they start over right
+ * after their backwards. From the end, what is written never exceeds what is read. */
+static void gather_weights(struct weft_incumbent *incumbent) {
+  const struct weft_problem *problem = incumbent->problem;
+  uint32_t *ops = incumbent->best.ops;
+  for (uint32_t r = 0; !problem->may_split && r < problem->rank_count; r++) {
+    uint32_t to = problem->begin[r + 1];
+    for (uint32_t n = to; n-- > problem->begin[r];) {
+      const uint32_t op = ops[n], kind = op % WEFT_ORDER_KINDS;
+      if (kind == WEFT_KIND_I) {
+        ops[--to] = op + 1;
+      }
+      if (kind != WEFT_KIND_W) {
+        ops[--to] = op;
+      }
+    }
+  }
+}
+
 enum weft_status weft_improve(struct weft_incumbent *incumbent, const struct weft_worker_task *task,
                               struct weft_search_control *control, struct weft_error *error) {
   assert(incumbent->value != WEFT_NEVER && task->threads > 0);
+  if (is_chain(incumbent->problem)) {
+    gather_weights(incumbent);
+  }
   struct pool pool = {.incumbent = incumbent, .control = control, .task = task};
   return run_pool(&pool, error);
-}
-
-enum weft_status weft_improve_chain(struct weft_chain_incumbent *chain,
-                                    const struct weft_worker_task *task,
-                                    struct weft_search_control *control, struct weft_error *error) {
-  assert(chain->value != WEFT_NEVER && task->threads > 0);
-  struct weft_problem problem;
-  struct weft_incumbent incumbent;
-  WEFT_TRY(weft_problem_init_of_chain(&problem, chain->problem, error));
-  enum weft_status status = weft_incumbent_init(&incumbent, &problem, chain->bound, error);
-  if (status == WEFT_OK) {
-    struct pool pool = {.incumbent = &incumbent, .chain = chain, .control = control, .task = task};
-    status = run_pool(&pool, error);
-    weft_incumbent_finish(&incumbent);
-  }
-  weft_problem_finish(&problem);
-  return status;
 }

@@ -5,10 +5,6 @@
 
 #include "plan/improve/worker.h"
 
-static bool mixes(const struct weft_problem *problem) {
-  return problem->may_split && problem->may_join;
-}
-
 /* ---- Limits of the parameters ---- */
 
 static uint32_t most_in_flight(const struct weft_problem *problem, uint32_t s) {
@@ -41,13 +37,13 @@ static int64_t schedule(struct weft_worker *worker, int64_t cutoff) {
   struct weft_incumbent *incumbent = &worker->incumbent;
   incumbent->evaluated++;
   const int64_t value = weft_rule_schedule(incumbent->problem, &worker->scheduler, worker->tried,
-                                           cutoff, &worker->draft, &worker->work);
+                                           cutoff, &worker->incumbent.draft, &worker->work);
   if (value < incumbent->value) {
-    if (!weft_order_fits(incumbent->problem, &worker->draft, worker->scheduler.clock.done)) {
+    if (!weft_order_fits(incumbent->problem, &worker->incumbent.draft, incumbent->clock.done)) {
       return WEFT_NEVER; /* the check of the answer must not be the first to notice */
     }
     /* Without the sum of spans: any tie replaces it. */
-    weft_incumbent_offer(incumbent, &worker->draft, value, WEFT_NEVER);
+    weft_incumbent_offer(incumbent, &worker->incumbent.draft, value, WEFT_NEVER);
   }
   return value;
 }
@@ -58,14 +54,6 @@ static void copy(const struct weft_worker *worker, struct weft_list_rule *to,
 }
 
 /* ---- Warm-ups of a chain with one stage on each rank ---- */
-
-static int64_t hop(const struct weft_problem *problem, uint32_t channel) {
-  return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
-}
-
-static int64_t gradient_time(const struct weft_problem *problem, uint32_t s) {
-  return problem->may_split ? problem->stages[s].i : problem->stages[s].b;
-}
 
 /* Sets the forwards of each stage before its first backward such that no rank idles for longer than
  * `idle` until then: a rank that would idle longer runs one forward more, which delays its gradient
@@ -84,8 +72,8 @@ static bool cascade(const struct weft_problem *problem, int64_t idle,
     rules[s].warmup = count < most ? (uint32_t)count : most;
     const int64_t done = rules[s].warmup * f > arrives ? rules[s].warmup * f : arrives;
     if (s > 0) { /* the edge from the stage before has the number of that stage */
-      arrives = done + gradient_time(problem, s) + hop(problem, 2 * (s - 1)) +
-                hop(problem, 2 * (s - 1) + 1) + problem->stages[s - 1].f;
+      arrives = done + weft_problem_backward(problem, s) + weft_problem_hop(problem, 2 * (s - 1)) +
+                weft_problem_hop(problem, 2 * (s - 1) + 1) + problem->stages[s - 1].f;
     }
   }
   return fits;
@@ -154,7 +142,7 @@ static uint32_t cap_of(const struct weft_problem *problem, uint32_t s, enum cap 
   const struct weft_problem_stage *stage = &problem->stages[s];
   const uint32_t most = most_in_flight(problem, s), height = problem->height[s];
   const bool echo = how == CAP_ECHO || how == CAP_ECHO_LESS || how == CAP_ECHO_MORE;
-  const int64_t way = problem->round_trip[s] - (echo ? gradient_time(problem, s) : 0);
+  const int64_t way = problem->round_trip[s] - (echo ? weft_problem_backward(problem, s) : 0);
   const int64_t trips = stage->f > 0 ? (way + stage->f - 1) / stage->f : most;
   const uint32_t near = trips < most ? (uint32_t)trips : most;
   switch (how) {
@@ -184,7 +172,7 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
   const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
   const uint8_t *delay = delays[n % size / caps];
-  const unsigned mix = mixes(problem)       ? n / size % MIXES
+  const unsigned mix = weft_problem_mixes(problem)       ? n / size % MIXES
                        : problem->may_split ? MIX_SPLIT
                                             : MIX_WHOLE;
   if (worker->is_single) {
@@ -205,7 +193,7 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
 
 static uint32_t grid_size(const struct weft_worker *worker) {
   return cap_count(worker) * (uint32_t)WEFT_ARRAY_LENGTH(delays) *
-         (mixes(worker->incumbent.problem) ? MIXES : 1);
+         (weft_problem_mixes(worker->incumbent.problem) ? MIXES : 1);
 }
 
 /* The first point comes whatever the work. */
@@ -241,7 +229,7 @@ static void change_one(struct weft_worker *worker) {
   const struct weft_problem_stage *stage = &problem->stages[s];
   struct weft_list_rule *rule = &worker->tried[s];
   const uint32_t step = weft_random_below(random, 2) == 0 ? 1U : UINT32_MAX;
-  switch (weft_random_below(random, mixes(problem) ? 7 : 5)) {
+  switch (weft_random_below(random, weft_problem_mixes(problem) ? 7 : 5)) {
     case 6: step_by(&rule->whole_from, step); break;
     case 5: step_by(&rule->whole_to, step); break;
     case 0: rule->cap += step; break;

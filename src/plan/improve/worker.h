@@ -3,6 +3,7 @@
 #ifndef PLAN_WORKER_H
 #define PLAN_WORKER_H
 
+#include "plan/construct/rule_scheduler.h"
 #include "plan/improve/evaluator.h"
 #include "plan/improve/improve.h"
 
@@ -11,7 +12,6 @@ struct weft_worker {
   struct weft_search_control *control;
   struct weft_random random;
   struct weft_rule_scheduler scheduler;
-  struct weft_order draft;
   struct weft_list_rule *rules, *tried; /* [stage] */
   bool is_single;                       /* a chain with one stage on each rank */
   struct weft_evaluator evaluator;

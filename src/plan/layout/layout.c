@@ -9,7 +9,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 #define FACTOR_MAX 1e6 /* of a rank */
 
@@ -371,4 +371,19 @@ void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
   }
   weft_array_free(layouts->allocator, layouts->list, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   *layouts = (struct weft_plan_layouts){.allocator = layouts->allocator};
+}
+
+enum weft_status weft_plan_layout_problem(struct weft_problem *problem,
+                                          const struct weft_allocator *allocator,
+                                          const struct weft_search_request *request,
+                                          const struct weft_plan_layout *layout,
+                                          struct weft_error *error) {
+  assert(request->graph == NULL && layout->costs != NULL);
+  struct weft_search_request own = *request;
+  own.costs = layout->costs;
+  own.microbatches = layout->shape.microbatches;
+  own.stages_per_rank = layout->shape.stages_per_rank;
+  own.placement = layout->shape.placement;
+  own.whole_backward = layout->whole_backward;
+  return weft_problem_init(problem, allocator, &own, NULL, error);
 }

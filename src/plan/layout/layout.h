@@ -5,7 +5,7 @@
 
 #include <weft/search.h>
 
-#include "plan/search_control.h"
+#include "plan/problem/problem.h"
 
 struct weft_plan_layout {
   struct weft_shape shape;
@@ -49,5 +49,12 @@ double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
 enum weft_status weft_plan_check_factors(const struct weft_search_request *request,
                                          struct weft_error *error);
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts);
+
+/* The problem of a layout. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+enum weft_status weft_plan_layout_problem(struct weft_problem *problem,
+                                          const struct weft_allocator *allocator,
+                                          const struct weft_search_request *request,
+                                          const struct weft_plan_layout *layout,
+                                          struct weft_error *error);
 
 #endif

@@ -18,7 +18,7 @@
 
 #include <weft/support.h>
 
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 /* The number of pairs of boundaries is quadratic in the stages; pairs and restarts are left out
  * where they would take long. */

@@ -17,7 +17,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem/chain.h"
+#include "plan/problem/problem.h"
 
 #define SLACK 1e-9
 

@@ -8,7 +8,8 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/problem/chain.h"
+#include "plan/bounds/chain_bound.h"
+#include "plan/layout/layout.h"
 
 struct partition_search {
   const struct weft_allocator *allocator;
@@ -24,23 +25,24 @@ struct partition_search {
  * come after all others, those that exceed it least first. */
 static enum weft_status rate(const struct partition_search *search, const uint32_t *first,
                              double *score) {
-  struct weft_costs *costs;
-  struct weft_chain problem;
-  WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first, &costs,
-                                search->error));
-  costs->hop = search->request->costs->hop;
-  const enum weft_status status = weft_chain_init(&problem, search->allocator, search->shape, costs,
-                                                  search->request, search->error);
+  struct weft_plan_layout layout = {.shape = *search->shape,
+                                    .whole_backward = search->request->whole_backward};
+  struct weft_problem problem;
+  WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first,
+                                &layout.costs, search->error));
+  layout.costs->hop = search->request->costs->hop;
+  const enum weft_status status = weft_plan_layout_problem(
+      &problem, search->allocator, search->request, &layout, search->error);
   if (status == WEFT_OK) {
     uint32_t rank;
     const uint32_t stages = weft_chain_serial_stages(&problem, &rank);
     const int64_t excess = weft_chain_serial_peak(&problem, rank, stages) - problem.limit[rank];
     *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
                         : (double)weft_chain_bound(&problem) / problem.ticks_per_unit +
-                              weft_all_reduce_of(search->request, search->shape, costs);
-    weft_chain_finish(&problem);
+                              weft_all_reduce_of(search->request, search->shape, layout.costs);
+    weft_problem_finish(&problem);
   }
-  weft_costs_destroy(costs);
+  weft_costs_destroy(layout.costs);
   return status;
 }
 

@@ -1,4 +1,4 @@
-/* Graph problems: from costs to integers, the time of an order, its memory, its table. */
+/* Problems: from costs to integers; the time of an order, its memory, its table. */
 #include "plan/problem/problem.h"
 
 #include <assert.h>
@@ -6,18 +6,52 @@
 #include <math.h>
 #include <string.h>
 
+#include "ir/action.h"
+#include "ir/program.h"
 #include "ir/program_builder.h"
 #include "sim/sim_ticks.h"
 
+/* Sizes are integers, this many to the unit unless sums would overflow. */
 #define SIZES_PER_UNIT 1e9
-enum { OPS_MAX = 1 << 24 };
+enum { GRAPH_OPS_MAX = 1 << 24 };
 
-/* ---- Making a problem ---- */
+/* ---- Whether a request is a problem ---- */
+
+static enum weft_status check_chain(const struct weft_search_request *request,
+                                    struct weft_error *error) {
+  const uint64_t stages = (uint64_t)request->ranks * request->stages_per_rank;
+  const uint64_t length = (uint64_t)request->stages_per_rank * request->microbatches *
+                          (request->whole_backward ? 2 : 3);
+  if (stages == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
+                     " microbatches make no pipeline",
+                     request->ranks, request->stages_per_rank, request->microbatches);
+  }
+  if (request->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan with fewer stages per rank",
+                     "%" PRIu32 " stages per rank are more than %d", request->stages_per_rank,
+                     WEFT_LOCAL_STAGES_MAX);
+  }
+  if (stages > WEFT_STAGES_MAX || request->microbatches > WEFT_MICROBATCHES_MAX ||
+      length > WEFT_PROBLEM_OPS_MAX / request->ranks) {
+    return weft_fail(error, WEFT_ERR_LIMIT,
+                     "plan for fewer microbatches; the order of the steady state repeats",
+                     "%" PRIu32 " ranks with %" PRIu64
+                     " actions each are more than the %d that a "
+                     "plan may have",
+                     request->ranks, length, WEFT_PROBLEM_OPS_MAX);
+  }
+  return WEFT_OK;
+}
 
 enum weft_status weft_problem_check(const struct weft_search_request *request,
                                     const uint32_t *rank_of, struct weft_error *error) {
-  assert(request->graph != NULL && rank_of != NULL);
+  assert((request->graph == NULL) == (rank_of == NULL));
   const struct weft_graph *graph = request->graph;
+  if (graph == NULL) {
+    return check_chain(request, error);
+  }
   for (uint32_t s = 0; s < graph->stage_count; s++) {
     if (rank_of[s] >= request->ranks) {
       return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
@@ -27,51 +61,95 @@ enum weft_status weft_problem_check(const struct weft_search_request *request,
     }
   }
   const uint64_t each = (uint64_t)graph->edge_count * 2 + graph->stage_count * UINT64_C(3);
-  if (each * request->microbatches > OPS_MAX) {
+  if (each * request->microbatches > GRAPH_OPS_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT,
                      "plan for fewer microbatches; the order of the steady state repeats",
                      "%" PRIu32 " microbatches with %" PRIu64
                      " actions and messages each are more than the %d that a plan of a graph may "
                      "have",
-                     request->microbatches, each, OPS_MAX);
+                     request->microbatches, each, GRAPH_OPS_MAX);
   }
   return weft_costs_check(request->costs, graph->stage_count, error);
 }
 
-static bool allocate(struct weft_problem *problem) {
-  struct weft_arena *arena = &problem->arena;
-  const uint32_t n = problem->stage_count, p = problem->rank_count;
-  const size_t channels = 2 * (size_t)problem->graph->edge_count;
-  problem->occupancy = weft_arena_allocate(arena, channels, sizeof(int64_t));
-  problem->crosses = weft_arena_allocate(arena, channels, sizeof(bool));
-  problem->limit = weft_arena_allocate(arena, p, sizeof(int64_t));
-  problem->stages = weft_arena_allocate(arena, n, sizeof *problem->stages);
-  problem->begin = weft_arena_allocate(arena, p + (size_t)1, sizeof(uint32_t));
-  problem->stage_of = weft_arena_allocate(arena, n, sizeof(uint32_t));
-  problem->first_of = weft_arena_allocate(arena, p + (size_t)1, sizeof(uint32_t));
-  problem->height = weft_arena_allocate(arena, n, sizeof(uint32_t));
-  problem->round_trip = weft_arena_allocate(arena, n, sizeof(int64_t));
-  return arena->failed_bytes == 0;
+static bool gains_from_whole(const struct weft_stage_costs *stage) {
+  return stage->b < stage->i + stage->w || stage->activation_after_i > stage->activation;
 }
 
-static void place(struct weft_problem *problem, const uint32_t *rank_of) {
-  const struct weft_graph *graph = problem->graph;
-  uint32_t listed = 0, ops = 0;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    problem->first_of[r] = listed;
-    problem->begin[r] = ops;
-    for (uint32_t s = 0; s < problem->stage_count; s++) {
-      if (rank_of[s] == r) {
-        struct weft_problem_stage *stage = &problem->stages[s];
-        stage->rank = r;
-        stage->trains = weft_graph_has_backward(graph, s);
-        problem->stage_of[listed++] = s;
-        ops += problem->microbatch_count * (stage->trains ? WEFT_ORDER_KINDS : 1);
-      }
+bool weft_costs_gain_from_whole(const struct weft_costs *costs) {
+  assert(costs != NULL);
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    if (gains_from_whole(&costs->stages[s])) {
+      return true;
     }
   }
-  problem->first_of[problem->rank_count] = listed;
-  problem->begin[problem->rank_count] = ops;
+  return false;
+}
+
+/* ---- Stages on ranks ---- */
+
+/* Edges from the first of two neighbours to the second, or to it, by stage. */
+static bool list_edges(struct weft_edge_list *list, struct weft_arena *arena, uint32_t stages,
+                       bool to) {
+  if (!WEFT_ALLOCATE(arena, list->begin, stages + (size_t)1) ||
+      !WEFT_ALLOCATE(arena, list->edges, stages)) {
+    return false;
+  }
+  for (uint32_t s = 0; s < stages; s++) {
+    list->edges[s] = s;
+    list->begin[s + 1] = to ? s : s + 1 < stages ? s + 1 : s;
+  }
+  return true;
+}
+
+/* That of a chain; not by weft_graph_create(), which refuses a single stage. */
+static struct weft_graph *make_graph(struct weft_arena *arena, uint32_t stages) {
+  struct weft_graph *graph;
+  if (!WEFT_ALLOCATE(arena, graph, 1) || !list_edges(&graph->in, arena, stages, true) ||
+      !list_edges(&graph->out, arena, stages, false) ||
+      !WEFT_ALLOCATE(arena, graph->edges, stages)) {
+    return NULL;
+  }
+  graph->stage_count = stages;
+  graph->edge_count = stages - 1;
+  for (uint32_t e = 0; e + 1 < stages; e++) {
+    graph->edges[e] = weft_edge_make(e, e + 1);
+  }
+  graph->gradient_in = graph->out;
+  graph->gradient_out = graph->in;
+  return graph;
+}
+
+static uint32_t rank_at(const struct weft_problem *problem, const uint32_t *rank_of, uint32_t s) {
+  const struct weft_shape shape = {.ranks = problem->rank_count,
+                                   .stages_per_rank = problem->stages_per_rank,
+                                   .microbatches = problem->microbatch_count,
+                                   .placement = problem->placement};
+  return rank_of != NULL ? rank_of[s] : weft_shape_rank_of(&shape, s);
+}
+
+static void place_stages(struct weft_problem *problem, const uint32_t *rank_of) {
+  const struct weft_graph *graph = problem->graph;
+  uint32_t *listed = problem->begin; /* stages of each rank, so far */
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    struct weft_problem_stage *stage = &problem->stages[s];
+    stage->rank = rank_at(problem, rank_of, s);
+    stage->trains = weft_graph_has_backward(graph, s);
+    stage->local_stage = listed[stage->rank]++;
+  }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    problem->first_of[r + 1] = problem->first_of[r] + listed[r];
+    listed[r] = 0;
+  }
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    problem->stage_of[problem->first_of[stage->rank] + stage->local_stage] = s;
+    problem->begin[stage->rank + 1] +=
+        problem->microbatch_count * (stage->trains ? WEFT_ORDER_KINDS : 1);
+  }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    problem->begin[r + 1] += problem->begin[r];
+  }
   for (uint32_t e = graph->edge_count; e-- > 0;) {
     const struct weft_edge *edge = &graph->edges[e];
     const uint32_t height = problem->height[edge->to] + 1;
@@ -79,9 +157,45 @@ static void place(struct weft_problem *problem, const uint32_t *rank_of) {
     *own = height > *own ? height : *own;
     problem->height_max = *own > problem->height_max ? *own : problem->height_max;
     problem->crosses[2 * e] = problem->crosses[2 * e + 1] =
-        rank_of[edge->from] != rank_of[edge->to];
+        problem->stages[edge->from].rank != problem->stages[edge->to].rank;
   }
 }
+
+bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of) {
+  assert(problem->stage_count > 0 && (rank_of != NULL || problem->stages_per_rank > 0));
+  struct weft_arena *arena = &problem->arena;
+  const size_t n = problem->stage_count, p = problem->rank_count;
+  if (problem->graph == NULL) {
+    problem->graph = make_graph(arena, problem->stage_count);
+  }
+  if (problem->graph == NULL ||
+      !WEFT_ALLOCATE(arena, problem->occupancy, 2 * (size_t)problem->graph->edge_count) ||
+      !WEFT_ALLOCATE(arena, problem->crosses, 2 * (size_t)problem->graph->edge_count) ||
+      !WEFT_ALLOCATE(arena, problem->limit, p) || !WEFT_ALLOCATE(arena, problem->stages, n) ||
+      !WEFT_ALLOCATE(arena, problem->begin, p + 1) || !WEFT_ALLOCATE(arena, problem->stage_of, n) ||
+      !WEFT_ALLOCATE(arena, problem->first_of, p + 1) ||
+      !WEFT_ALLOCATE(arena, problem->height, n) || !WEFT_ALLOCATE(arena, problem->round_trip, n)) {
+    return false;
+  }
+  place_stages(problem, rank_of);
+  return true;
+}
+
+void weft_problem_set_occupancy(struct weft_problem *problem, int64_t occupancy) {
+  assert(problem->stages_per_rank > 0 && occupancy >= 0);
+  problem->chain_occupancy = occupancy;
+  for (uint32_t c = 0; c < 2 * problem->graph->edge_count; c++) {
+    problem->occupancy[c] = occupancy;
+  }
+  for (uint32_t s = problem->stage_count; s-- > 0;) {
+    problem->round_trip[s] = problem->stages[s].f + weft_problem_backward(problem, s);
+    if (s + 1 < problem->stage_count) {
+      problem->round_trip[s] += problem->round_trip[s + 1] + 2 * weft_problem_hop(problem, 2 * s);
+    }
+  }
+}
+
+/* ---- Times ---- */
 
 /* Takes the simulator's ticks, so that both compute with the same numbers. */
 static enum weft_status set_times(struct weft_problem *problem,
@@ -89,10 +203,13 @@ static enum weft_status set_times(struct weft_problem *problem,
                                   struct weft_error *error) {
   const struct weft_program like = {.rank_count = problem->rank_count,
                                     .stage_count = problem->stage_count,
-                                    .action_count = weft_problem_op_count(problem),
-                                    .graph = (struct weft_graph *)problem->graph};
+                                    .action_count = request->graph != NULL
+                                                        ? weft_problem_op_count(problem)
+                                                        : weft_problem_timed_op_count(problem),
+                                    .graph = (struct weft_graph *)request->graph};
   const struct weft_sim_options options = weft_sim_options_default();
   struct weft_ticks ticks;
+  bool gains = false;
   WEFT_TRY(weft_ticks_init(&ticks, problem->allocator, &like, request->costs, &options, error));
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const int64_t *compute = weft_ticks_of(&ticks, s)->compute;
@@ -101,20 +218,55 @@ static enum weft_status set_times(struct weft_problem *problem,
     stage->b = compute[WEFT_OP_B - WEFT_OP_F];
     stage->i = compute[WEFT_OP_I - WEFT_OP_F];
     stage->w = compute[WEFT_OP_W - WEFT_OP_F];
-    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
-    problem->may_join =
-        problem->may_join || (stage->trains && (stage->b < stage->i + stage->w ||
-                                                costs->activation_after_i > costs->activation));
+    gains = gains || (stage->trains && gains_from_whole(weft_costs_of(request->costs, s)));
   }
+  problem->may_join = request->whole_backward || (gains && !request->uniform_backward);
+  problem->latency = ticks.latency;
+  problem->ticks_per_unit = ticks.per_unit;
   for (uint32_t c = 0; c < 2 * problem->graph->edge_count; c++) {
     const struct weft_edge *edge = &problem->graph->edges[c / 2];
     problem->occupancy[c] = weft_ticks_occupancy(&ticks, &request->costs->hop,
                                                  c % 2 == 0 ? edge->bytes : edge->gradient_bytes);
   }
-  problem->latency = ticks.latency;
-  problem->ticks_per_unit = ticks.per_unit;
+  if (request->graph == NULL) {
+    weft_problem_set_occupancy(problem, ticks.occupancy);
+  }
   weft_ticks_finish(&ticks);
   return WEFT_OK;
+}
+
+/* ---- Memory of a problem ---- */
+
+/* With one stage per rank, the limit of a chain can be reduced by its gradients: when they come,
+ * everything that was held before is still held. */
+static bool counts_gradients(const struct weft_problem *problem) {
+  return problem->stages_per_rank != 1;
+}
+
+/* What comes with the first backward; a part of the gradients may be there from the beginning. */
+static double late_gradients(const struct weft_stage_costs *stage) {
+  return fmax(0, stage->gradients - stage->gradients_sharded);
+}
+
+double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                         uint32_t rank) {
+  assert(rank < problem->rank_count);
+  double size = 0;
+  for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
+    const struct weft_stage_costs *stage = weft_costs_of(costs, problem->stage_of[k]);
+    size += stage->parameters + stage->gradients_sharded;
+    size += counts_gradients(problem) ? 0 : late_gradients(stage);
+  }
+  return size;
+}
+
+int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t rank) {
+  assert(rank < problem->rank_count);
+  int64_t limit = problem->limit[rank];
+  for (uint32_t k = problem->first_of[rank]; k < problem->first_of[rank + 1]; k++) {
+    limit -= problem->stages[problem->stage_of[k]].gradients;
+  }
+  return limit;
 }
 
 static void set_sizes(struct weft_problem *problem, const struct weft_search_request *request) {
@@ -125,50 +277,52 @@ static void set_sizes(struct weft_problem *problem, const struct weft_search_req
            costs->parameters + costs->gradients + costs->gradients_sharded;
   }
   problem->sizes_per_unit = fmin(SIZES_PER_UNIT, (double)(INT64_MAX / 8) / sum);
-  const double most = sum * problem->sizes_per_unit;
+  problem->limit_max = (int64_t)(sum * problem->sizes_per_unit);
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
+    struct weft_problem_stage *stage = &problem->stages[s];
+    stage->held = llrint(costs->activation * problem->sizes_per_unit);
+    stage->held_after = llrint(costs->activation_after_i * problem->sizes_per_unit);
+    stage->gradients =
+        counts_gradients(problem) ? llrint(late_gradients(costs) * problem->sizes_per_unit) : 0;
+  }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double left = request->memory_limit * (1 + 1e-9); /* plan_check.c has the same tolerance */
-    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
-      const uint32_t s = problem->stage_of[k];
-      const struct weft_stage_costs *costs = weft_costs_of(request->costs, s);
-      struct weft_problem_stage *stage = &problem->stages[s];
-      left -= costs->parameters + costs->gradients_sharded;
-      stage->held = llrint(costs->activation * problem->sizes_per_unit);
-      stage->held_after = llrint(costs->activation_after_i * problem->sizes_per_unit);
-      stage->gradients =
-          llrint(fmax(0, costs->gradients - costs->gradients_sharded) * problem->sizes_per_unit);
-    }
+    const double left = request->memory_limit * (1 + 1e-9) /* plan_check.c has the same tolerance */
+                        - weft_problem_kept(problem, request->costs, r);
     const double size = left * problem->sizes_per_unit;
-    problem->limit[r] = size >= most ? (int64_t)most : (int64_t)floor(size);
+    problem->limit[r] =
+        size >= (double)problem->limit_max ? problem->limit_max : (int64_t)floor(size);
   }
 }
+
+/* ---- The problem ---- */
 
 enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    const uint32_t *rank_of, struct weft_error *error) {
-  assert(request->graph != NULL && rank_of != NULL);
-  *problem = (struct weft_problem){.allocator = allocator,
-                                   .arena = {.allocator = allocator},
-                                   .graph = request->graph,
-                                   .rank_count = request->ranks,
-                                   .stage_count = request->graph->stage_count,
-                                   .microbatch_count = request->microbatches,
-                                   .objective = request->objective,
-                                   .may_split = !request->whole_backward,
-                                   .may_join = request->whole_backward};
-  enum weft_status status = WEFT_OK;
-  if (!allocate(problem)) {
-    status = weft_arena_status(&problem->arena, error);
-  } else {
-    place(problem, rank_of);
-    status = set_times(problem, request, error);
-  }
+  const struct weft_graph *graph = request->graph;
+  WEFT_TRY(weft_problem_check(request, rank_of, error));
+  *problem = (struct weft_problem){
+      .allocator = allocator,
+      .arena = {.allocator = allocator},
+      .graph = graph,
+      .is_graph_given = graph != NULL,
+      .rank_count = request->ranks,
+      .stage_count =
+          graph != NULL ? graph->stage_count : request->ranks * request->stages_per_rank,
+      .microbatch_count = request->microbatches,
+      .stages_per_rank = graph != NULL ? 0 : request->stages_per_rank,
+      .placement = request->placement,
+      .objective = request->objective,
+      .may_split = !request->whole_backward};
+  const enum weft_status status = weft_problem_make(problem, rank_of)
+                                      ? set_times(problem, request, error)
+                                      : weft_arena_status(&problem->arena, error);
   if (status < 0) {
     weft_problem_finish(problem);
     return status;
   }
-  problem->may_join = problem->may_join && (request->whole_backward || !request->uniform_backward);
   set_sizes(problem, request);
   return WEFT_OK;
 }
@@ -233,7 +387,7 @@ int64_t weft_plan_clock_summarise(const struct weft_problem *problem,
                                   struct weft_plan_clock *clock) {
   assert(problem != NULL && clock->at != NULL);
   int64_t first = INT64_MAX, last = 0;
-  clock->span = 0;
+  clock->span = clock->span_sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     if (clock->at[r] < problem->begin[r + 1]) {
       return WEFT_NEVER;
@@ -243,6 +397,7 @@ int64_t weft_plan_clock_summarise(const struct weft_problem *problem,
       first = clock->first[r] < first ? clock->first[r] : first;
       last = clock->time[r] > last ? clock->time[r] : last;
       clock->span = span > clock->span ? span : clock->span;
+      clock->span_sum += span;
     }
   }
   clock->makespan = last - (first < INT64_MAX ? first : 0);
@@ -250,9 +405,10 @@ int64_t weft_plan_clock_summarise(const struct weft_problem *problem,
 }
 
 int64_t weft_order_evaluate(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                            const struct weft_order *order) {
+                            const struct weft_order *order, int64_t cutoff) {
   assert(clock->arrivals != NULL && order->ops != NULL);
   const uint32_t m = problem->microbatch_count;
+  const bool spans = problem->objective == WEFT_OBJECTIVE_SPAN;
   uint32_t count = 0;
   weft_plan_clock_reset(problem, clock);
   for (uint32_t r = problem->rank_count; r-- > 0;) {
@@ -274,6 +430,11 @@ int64_t weft_order_evaluate(const struct weft_problem *problem, struct weft_plan
       weft_plan_clock_advance(problem, clock, op, is_whole, start);
       clock->at[rank]++;
       count = wake(problem, clock, op, count);
+    }
+    const int64_t from = spans ? clock->first[rank] : 0;
+    if (from >= 0 && clock->time[rank] - from > cutoff) {
+      memset(clock->is_waiting, 0, problem->rank_count * sizeof *clock->is_waiting);
+      return WEFT_NEVER;
     }
   }
   return weft_plan_clock_summarise(problem, clock);
@@ -349,5 +510,75 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
     weft_program_builder_end_row(&rows);
   }
   weft_array_free(problem->allocator, done, counters, sizeof *done);
-  return weft_program_builder_finish(&rows, problem->graph, out, error);
+  return weft_program_builder_finish(&rows, problem->is_graph_given ? problem->graph : NULL, out,
+                                     error);
+}
+
+/* Appends the ops of an action to the sequence of its rank; false when it may not have it. */
+static bool read_action(const struct weft_problem *problem, const struct weft_action *action,
+                        uint32_t rank, uint32_t *done, uint32_t *ops, uint32_t *size) {
+  const bool is_forward = action->op == WEFT_OP_F, is_weight = action->op == WEFT_OP_W;
+  const bool is_whole = action->op == WEFT_OP_B;
+  if (action->stage >= problem->stage_count || problem->stages[action->stage].rank != rank ||
+      !(is_forward || is_whole || (problem->may_split && (is_weight || action->op == WEFT_OP_I)))) {
+    return false;
+  }
+  const enum weft_plan_op_kind kind = is_forward  ? WEFT_KIND_F
+                                      : is_weight ? WEFT_KIND_W
+                                                  : WEFT_KIND_I;
+  const uint32_t first = action->stage * (uint32_t)WEFT_ORDER_KINDS, k = action->microbatch;
+  uint32_t *own = &done[first];
+  if (k != own[kind] || k >= problem->microbatch_count || (!is_forward && own[kind - 1] <= k) ||
+      (is_whole && own[WEFT_KIND_W] != k)) {
+    return false;
+  }
+  for (uint32_t n = kind; n <= (is_whole ? WEFT_KIND_W : kind); n++) {
+    own[n]++;
+    ops[(*size)++] = first + n;
+  }
+  return true;
+}
+
+static bool is_ignored(enum weft_op op) { return op == WEFT_OP_IDLE || op == WEFT_OP_REDUCE_GRAD; }
+
+static enum weft_status read_row(const struct weft_problem *problem,
+                                 const struct weft_program *table, uint32_t rank, uint32_t *done,
+                                 uint32_t *ops, struct weft_error *error) {
+  const uint32_t length = problem->begin[rank + 1] - problem->begin[rank];
+  uint32_t size = 0;
+  for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
+    const struct weft_action *action = &table->actions[n];
+    char text[64];
+    if (!is_ignored(action->op) && !read_action(problem, action, rank, done, ops, &size)) {
+      return weft_fail(error, WEFT_ERR_INVALID, "", "rank %" PRIu32 ": a plan cannot have %s here",
+                       rank, weft_action_format(action, text, sizeof text));
+    }
+  }
+  return size == length ? WEFT_OK
+                        : weft_fail(error, WEFT_ERR_INVALID, "",
+                                    "rank %" PRIu32 " has %" PRIu32 " actions, a plan %" PRIu32,
+                                    rank, size, length);
+}
+
+enum weft_status weft_order_read(const struct weft_problem *problem,
+                                 const struct weft_program *table, struct weft_order *order,
+                                 struct weft_error *error) {
+  assert(!weft_problem_mixes(problem) && table != NULL && order->ops != NULL);
+  if (table->rank_count != problem->rank_count || table->stage_count != problem->stage_count ||
+      table->microbatch_count != problem->microbatch_count) {
+    return weft_fail(error, WEFT_ERR_INVALID, "", "the table has another shape than the plan");
+  }
+  const size_t counters = (size_t)problem->stage_count * WEFT_ORDER_KINDS;
+  uint32_t *done = weft_array_allocate_zero(problem->allocator, counters, sizeof *done);
+  if (done == NULL) {
+    return weft_fail_memory(error, counters * sizeof *done);
+  }
+  enum weft_status status = WEFT_OK;
+  for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
+    status = read_row(problem, table, r, done, order->ops + problem->begin[r], error);
+  }
+  memset(order->whole, !problem->may_split,
+         (size_t)problem->stage_count * problem->microbatch_count);
+  weft_array_free(problem->allocator, done, counters, sizeof *done);
+  return status;
 }

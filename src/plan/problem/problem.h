@@ -1,8 +1,12 @@
-/* A planning problem whose stages form a graph, on any placement: its integers, its orders, their
- * time and memory. Chains have constructors and bounds of their own (plan/problem/chain.h), and are
- * improved as problems of this kind (plan/problem/chain_orders.h). As there, microbatches are identical, so
- * the k-th occurrence of an op of a stage belongs to microbatch k, and an order is a sequence of ops
- * for each rank. Internal to the module. */
+/* A planning problem in the planner's own numbers: stages of a graph on ranks, integer ticks, and a
+ * memory limit per rank; the orders that solve it, their time and memory. A chain of stages on a loop
+ * or a V is a problem of this kind, too: it has more constructors, and closer bounds. Internal to the
+ * module.
+ *
+ * Microbatches are identical, so some optimal schedule runs them in ascending order at every
+ * (stage, op): in any schedule, the k-th start of an op at a stage can be given to microbatch k,
+ * because the k-th end of what it waits for is not later. What remains to be decided is the
+ * sequence of ops on each rank, where the k-th occurrence of an op belongs to microbatch k. */
 #ifndef PLAN_PROBLEM_H
 #define PLAN_PROBLEM_H
 
@@ -14,16 +18,18 @@
 
 /* The planner's ops. In an order, an op is kind + WEFT_ORDER_KINDS * stage: I stands for a backward,
  * and whether that is whole (B) or split is said by microbatch; the W of a whole one is in the
- * sequence too, and takes no time. Sequences of chains (plan/problem/chain.h) tell them apart. */
+ * sequence too, and takes no time. */
 enum weft_plan_op_kind {
   WEFT_KIND_F,
   WEFT_KIND_I,
   WEFT_KIND_W,
-  WEFT_KIND_B,
-  WEFT_KIND_NO_W, /* the W of a B */
+  WEFT_KIND_B, /* only of times, and of what is not an order */
   WEFT_KINDS,
   WEFT_ORDER_KINDS = WEFT_KIND_W + 1
 };
+
+/* Stages per rank of a chain, and ops of its table: a constructor takes seconds for as many. */
+enum { WEFT_LOCAL_STAGES_MAX = 51, WEFT_PROBLEM_OPS_MAX = 1 << 26 };
 
 /* No time: an order that deadlocks, does not fit, or was abandoned at a cutoff. */
 #define WEFT_NEVER INT64_MAX
@@ -37,54 +43,128 @@ static inline int64_t weft_min(int64_t a, int64_t b) { return a < b ? a : b; }
   (((pointer) = weft_arena_allocate(arena, count, sizeof *(pointer))) != NULL)
 
 struct weft_problem_stage {
-  int64_t f, i, w, b;
+  union {
+    struct {
+      int64_t f, i, w, b;
+    };
+    int64_t time[WEFT_KINDS]; /* the same */
+  };
   int64_t held;       /* memory from the start of F to the end of I or B; of F without them */
   int64_t held_after; /* from the end of I to the end of W */
-  int64_t gradients;  /* from the start of the first backward on */
+  int64_t gradients;  /* from the start of the first backward on; 0 where the limit of the rank has
+                         been reduced by it */
   uint32_t rank;
-  bool trains; /* it has a backward */
+  uint32_t local_stage; /* index among the rank's stages, ascending */
+  bool trains;          /* it has a backward */
 };
 
 struct weft_problem {
   const struct weft_allocator *allocator;
   struct weft_arena arena;
-  struct weft_search_control *control;
+  struct weft_search_control *control; /* of the search; NULL: none */
   const struct weft_graph *graph;
+  bool is_graph_given; /* by the request; else it is that of a chain, in the arena */
   uint32_t rank_count, stage_count, microbatch_count;
+  uint32_t stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
+                               that needs one takes it */
+  enum weft_placement_kind placement; /* of a chain */
   enum weft_objective objective;
   bool may_split; /* backwards may be I and W */
   bool may_join;  /* backwards may be B; true where that can be better */
   int64_t latency;
   int64_t *occupancy; /* [channel] time that a message occupies it; ir/action.h numbers channels */
-  bool *crosses;      /* [channel] its ends are on two ranks */
+  int64_t chain_occupancy; /* of all channels of a chain */
+  bool *crosses;           /* [channel] its ends are on two ranks */
   double ticks_per_unit, sizes_per_unit;
-  int64_t *limit; /* [rank] for activations and gradients */
+  int64_t limit_max; /* more than can ever be held: no limit */
+  int64_t *limit;    /* [rank] for activations and stages[].gradients */
   struct weft_problem_stage *stages;
   uint32_t *begin;    /* [rank + 1] first op of a rank's sequence */
   uint32_t *stage_of; /* stages by rank, ascending: those of rank r are */
   uint32_t *first_of; /* [rank + 1] stage_of[first_of[r]] ... */
   uint32_t *height;   /* [stage] edges on the longest way to a stage without out-edges */
   uint32_t height_max;
-  int64_t
-      *round_trip; /* [stage] from the start of F to the end of I or B of the same microbatch, at
-                          least; set by weft_problem_bound() */
+  int64_t *round_trip; /* [stage] from the start of F to the end of I or B of the same microbatch, at
+                          least; of a graph set by weft_problem_bound() */
 };
 
-/* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where the request is no problem. `rank_of` is [stage_count]. */
+/* Whether a whole backward may be better than a split one at some stage: it takes less time than I
+ * and W, or W holds more memory than F. */
+bool weft_costs_gain_from_whole(const struct weft_costs *costs);
+
+/* WEFT_ERR_USAGE, WEFT_ERR_LIMIT where the request is no problem. `rank_of` is [stage_count] of a
+ * graph, NULL of a chain. */
 enum weft_status weft_problem_check(const struct weft_search_request *request,
                                     const uint32_t *rank_of, struct weft_error *error);
 
-/* Of a request that was checked, whose costs have what ranks of different speeds take.
- * WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+/* Of a request whose costs have what ranks of different speeds take; that of a chain has a number of
+ * stages per rank and a placement. A limit that not even one microbatch fits into is not an error.
+ * As weft_problem_check(), and WEFT_ERR_MEMORY. */
 enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    const uint32_t *rank_of, struct weft_error *error);
 void weft_problem_finish(struct weft_problem *problem);
 
+/* Allocates the arrays of a problem that has its arena and its numbers of ranks, stages and
+ * microbatches, and places the stages; without rank_of as its placement says. Without a graph it gets
+ * that of a chain. False when out of memory. */
+bool weft_problem_make(struct weft_problem *problem, const uint32_t *rank_of);
+
+/* Of a chain, whose other times are set. */
+void weft_problem_set_occupancy(struct weft_problem *problem, int64_t occupancy);
+
 static inline uint32_t weft_problem_op_count(const struct weft_problem *problem) {
   return problem->begin[problem->rank_count];
 }
+
+/* Those of a chain that take time: the unit of work of its constructors. */
+static inline size_t weft_problem_timed_op_count(const struct weft_problem *problem) {
+  return (size_t)problem->stage_count * problem->microbatch_count * (problem->may_split ? 3 : 2);
+}
+
+/* Whether whole and split backwards may be mixed. */
+static inline bool weft_problem_mixes(const struct weft_problem *problem) {
+  return problem->may_split && problem->may_join;
+}
+
+/* Time of a message over a free channel; 0 within a rank. That between the stages s and s + 1 of a
+ * chain takes channel 2 * s, the gradient of it the next one. */
+static inline int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t channel) {
+  return problem->crosses[channel] ? problem->latency + problem->occupancy[channel] : 0;
+}
+
+/* The least time until gradients are there, of W after that, and the least memory between the two,
+ * whether backwards are split or whole: where they are mixed, a whole one is an I and a W right after
+ * it, which take the least that either kind allows. */
+static inline int64_t weft_least_gradient(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  return !problem->may_split  ? at->b
+         : !problem->may_join ? at->i
+                              : weft_min(at->i, at->b);
+}
+
+static inline int64_t weft_least_weight(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  return !problem->may_split  ? 0
+         : !problem->may_join ? at->w
+                              : weft_min(at->w, at->b - weft_least_gradient(problem, stage));
+}
+
+static inline int64_t weft_least_after(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  return !problem->may_split  ? 0
+         : !problem->may_join ? at->held_after
+                              : weft_min(at->held, at->held_after);
+}
+
+/* Memory of a rank that the limit does not count, in the unit of the costs: its parameters, and the
+ * gradients by which the limit has been reduced. */
+double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                         uint32_t rank);
+
+/* The limit of a rank for activations alone, once it has the gradients of all its stages. */
+int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t rank);
 
 /* Whether the k-th backward of a stage is whole is whole[stage * m + k]. */
 struct weft_order {
@@ -104,7 +184,7 @@ struct weft_plan_clock {
   uint32_t *work;    /* ranks to look at, a stack */
   bool *is_waiting;  /* [rank] on the stack */
   uint32_t *scratch; /* [stage * 2] */
-  int64_t makespan, span;
+  int64_t makespan, span, span_sum; /* the last is the sum of all ranks' spans */
 };
 
 /* Its arrays live in the arena. WEFT_ERR_MEMORY. */
@@ -121,14 +201,20 @@ static inline int64_t weft_problem_duration(const struct weft_problem_stage *sta
   }
 }
 
-/* The objective; WEFT_NEVER when ranks wait for each other. */
+/* That of a backward where all are whole or all are split; of a split one where they are mixed. */
+static inline int64_t weft_problem_backward(const struct weft_problem *problem, uint32_t stage) {
+  return weft_problem_duration(&problem->stages[stage], WEFT_KIND_I, !problem->may_split);
+}
+
+/* The objective; WEFT_NEVER when ranks wait for each other, or when it exceeds the cutoff. Memory is
+ * not checked. */
 int64_t weft_order_evaluate(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                            const struct weft_order *order);
+                            const struct weft_order *order, int64_t cutoff);
 
 /* ---- The steps of a clock, which constructors share ---- */
 
 void weft_plan_clock_reset(const struct weft_problem *problem, struct weft_plan_clock *clock);
-/* Sets makespan and span; the objective, or WEFT_NEVER when a rank has ops left. */
+/* Sets makespan and spans; the objective, or WEFT_NEVER when a rank has ops left. */
 int64_t weft_plan_clock_summarise(const struct weft_problem *problem,
                                   struct weft_plan_clock *clock);
 /* The latest of what comes over a list of edges, in one of their directions. */
@@ -151,6 +237,19 @@ static inline int64_t weft_plan_clock_latest(const struct weft_problem *problem,
   return time;
 }
 
+/* When the inputs of the k-th op of that kind are there; WEFT_NEVER: not known yet. */
+static inline int64_t weft_plan_clock_input(const struct weft_problem *problem,
+                                            const struct weft_plan_clock *clock, uint32_t stage,
+                                            enum weft_plan_op_kind kind, uint32_t k) {
+  switch (kind) {
+    case WEFT_KIND_F:
+      return weft_plan_clock_latest(problem, clock, &problem->graph->in, stage, false, k);
+    case WEFT_KIND_I:
+      return weft_plan_clock_latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
+    default: return 0;
+  }
+}
+
 /* When the inputs of the stage's next op of that kind are there; WEFT_NEVER: not known yet, or
  * the op must wait for another one of its stage. */
 static inline int64_t weft_plan_clock_arrival(const struct weft_problem *problem,
@@ -161,13 +260,7 @@ static inline int64_t weft_plan_clock_arrival(const struct weft_problem *problem
   if (k == problem->microbatch_count || (kind > WEFT_KIND_F && done[kind - 1] <= k)) {
     return WEFT_NEVER;
   }
-  switch (kind) {
-    case WEFT_KIND_F:
-      return weft_plan_clock_latest(problem, clock, &problem->graph->in, stage, false, k);
-    case WEFT_KIND_I:
-      return weft_plan_clock_latest(problem, clock, &problem->graph->gradient_in, stage, true, k);
-    default: return 0;
-  }
+  return weft_plan_clock_input(problem, clock, stage, kind, k);
 }
 
 static inline void weft_plan_clock_deliver(const struct weft_problem *problem,
@@ -209,6 +302,24 @@ static inline void weft_plan_clock_advance(const struct weft_problem *problem,
 
 /* ---- Memory ---- */
 
+/* How the memory of a rank changes when an op of a stage with a backward starts (F) or ends (the
+ * others), without gradients; */
+static inline int64_t weft_problem_change(const struct weft_problem_stage *stage,
+                                          enum weft_plan_op_kind kind) {
+  switch (kind) {
+    case WEFT_KIND_F: return stage->held;
+    case WEFT_KIND_I: return stage->held_after - stage->held;
+    case WEFT_KIND_W: return -stage->held_after;
+    default: return -stage->held;
+  }
+}
+
+/* and those that an op of microbatch k adds when it starts. */
+static inline int64_t weft_problem_gradients(const struct weft_problem_stage *stage,
+                                             enum weft_plan_op_kind kind, uint32_t k) {
+  return k == 0 && (kind == WEFT_KIND_I || kind == WEFT_KIND_B) ? stage->gradients : 0;
+}
+
 /* The memory of a rank after an op of microbatch k; returns the most that it holds during the op. */
 static inline int64_t weft_problem_step_memory(const struct weft_problem_stage *stage,
                                                enum weft_plan_op_kind kind, uint32_t k,
@@ -249,6 +360,18 @@ struct weft_problem_least {
 enum weft_status weft_problem_least(const struct weft_problem *problem,
                                     struct weft_problem_least *least, struct weft_error *error);
 
+/* The serial orders of a chain (serial_order.c): its first `stages` stages run the forwards of all
+ * microbatches before their first backward, and the others run one microbatch at a time. The peak of
+ * what the limit of a rank counts. */
+int64_t weft_chain_serial_peak(const struct weft_problem *problem, uint32_t rank, uint32_t stages);
+
+/* The serial order that exceeds the limits least: the number of such stages, and the rank that
+ * comes closest to its limit or exceeds it most. If this order does not fit, none does. */
+uint32_t weft_chain_serial_stages(const struct weft_problem *problem, uint32_t *rank);
+
+/* The smallest limit of a rank of a chain by itself: no order holds less. */
+int64_t weft_chain_least_of(const struct weft_problem *problem, uint32_t rank);
+
 /* ---- Bounds: problem_bound.c ---- */
 
 /* No order within the limits has a smaller objective. WEFT_ERR_MEMORY. */
@@ -267,58 +390,12 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error);
 
-/* ---- Orders: rule_scheduler.c ---- */
-
-struct weft_rule_scheduler;
-
-/* How a stage takes part in list scheduling. A backward that is ready goes first, unless fewer than
- * `eager` microbatches are in flight and a forward is ready too. */
-struct weft_list_rule {
-  uint32_t warmup;   /* most forwards before the first backward; at least 1 */
-  uint32_t cap;      /* most microbatches in flight after that; at least 1 */
-  uint32_t eager;    /* forwards that precede a ready backward */
-  int64_t f_delay;   /* longest time that a forward may delay a backward that will arrive */
-  int64_t w_overrun; /* longest time that a W may delay an op whose input will arrive */
-  uint32_t whole_from, whole_to; /* the backwards of these microbatches are whole */
-};
-
-/* List scheduling by rules[stage_count] within the limits. The objective; WEFT_NEVER: it does
- * not fit, or a rank is certain to exceed the cutoff, or the search is cancelled. Adds the work to *work, in nanoseconds of a typical core. */
-int64_t weft_rule_schedule(const struct weft_problem *problem,
-                           struct weft_rule_scheduler *scheduler,
-                           const struct weft_list_rule *rules, int64_t cutoff,
-                           struct weft_order *order, uint64_t *work);
-
-/* Scratch memory of it; one per thread. */
-struct weft_rule_scheduler {
-  struct weft_plan_clock clock;
-  int64_t *arrives; /* [stage * 2] when all is there that its next F, then its next D, waits for;
-                        WEFT_NEVER: not known */
-  uint32_t *place;  /* [stage] rank after rank, of each the last stage first: members of */
-  struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
-  struct weft_bits pending; /* and those with a W to do */
-  int64_t *when;            /* [rank, and as many as make a power of two] start of its next op;
-                        WEFT_NEVER: none */
-  uint32_t *soonest;        /* a tournament of them: the winner of a node's two, [1] is of all */
-  uint32_t *next;           /* [rank] that op */
-  int64_t *held;            /* [rank] memory */
-  int64_t *owed;            /* [stage] the part of it that W will free */
-  int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
-  int64_t *idle;     /* [rank] so far */
-  int64_t *idle_max; /* [rank] */
-};
-
-/* WEFT_ERR_MEMORY. */
-enum weft_status weft_rule_scheduler_init(struct weft_rule_scheduler *scheduler,
-                                          const struct weft_problem *problem,
-                                          struct weft_arena *arena, struct weft_error *error);
-
-/* In flight as 1F1B at the stage's height; W and F may delay other ops by their own time. */
-struct weft_list_rule weft_list_rule_classic(const struct weft_problem *problem, uint32_t stage);
-
-/* One microbatch after the other. */
-void weft_order_serial(const struct weft_problem *problem, struct weft_plan_clock *clock,
-                       struct weft_order *order);
+/* Of a chain that does not mix backwards. Where all are split, B becomes I, W. WEFT_ERR_INVALID for a
+ * table with other actions than the problem's, another placement, overlaps, or microbatches out of
+ * order; then the order has changed. */
+enum weft_status weft_order_read(const struct weft_problem *problem,
+                                 const struct weft_program *table, struct weft_order *order,
+                                 struct weft_error *error);
 
 /* ---- The search: graph_search.c ---- */
 
