@@ -99,9 +99,10 @@ static enum weft_status check_program(const struct weft_pipeline *pipeline,
   return WEFT_OK;
 }
 
-static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
-                                 bool training, struct weft_row **out, struct weft_error *error) {
-  const struct weft_pipeline_options *options = &pipeline->options;
+static enum weft_status make_row(const struct weft_pipeline *pipeline,
+                                 const struct weft_pipeline_options *options,
+                                 uint32_t microbatch_count, bool training, struct weft_row **out,
+                                 struct weft_error *error) {
   struct weft_program *program = NULL;
   if (microbatch_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
@@ -159,7 +160,7 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
     }
   }
   struct weft_row *row = NULL;
-  WEFT_TRY(make_row(pipeline, microbatch_count, training, &row, error));
+  WEFT_TRY(make_row(pipeline, &pipeline->options, microbatch_count, training, &row, error));
   assert(row != NULL);
   enum weft_status status = weft_executor_read_times(&pipeline->executor, error);
   if (status == WEFT_OK) {
@@ -245,7 +246,8 @@ static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error 
     }
   }
   struct weft_row *row = NULL;
-  WEFT_TRY(make_row(pipeline, pipeline->options.microbatch_count, true, &row, error));
+  WEFT_TRY(make_row(pipeline, &pipeline->options, pipeline->options.microbatch_count, true, &row,
+                    error));
   assert(row != NULL);
   keep_row(pipeline, row);
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
@@ -352,26 +354,6 @@ static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft
 
 /* ---- Another program source ---- */
 
-/* Makes the first row from another source, which replaces the present one on success. */
-static enum weft_status make_other_row(struct weft_pipeline *pipeline,
-                                       const struct weft_pipeline_options *other,
-                                       struct weft_row **out, struct weft_error *error) {
-  const struct weft_pipeline_options own = pipeline->options;
-  struct weft_row *row = NULL;
-  pipeline->options = *other;
-  enum weft_status status = make_row(pipeline, other->microbatch_count, true, &row, error);
-  if (status == WEFT_OK) {
-    status = weft_executor_check(&pipeline->executor, row, error);
-  }
-  if (status == WEFT_OK) {
-    *out = row;
-    return WEFT_OK;
-  }
-  pipeline->options = own;
-  weft_row_destroy(row);
-  return status;
-}
-
 enum weft_status weft_pipeline_set_source(
     struct weft_pipeline *pipeline,
     enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
@@ -392,14 +374,20 @@ enum weft_status weft_pipeline_set_source(
   }
   other.source = source;
   other.source_context = source_context;
-  WEFT_TRY(make_other_row(pipeline, &other, &row, error));
+  WEFT_TRY(make_row(pipeline, &other, other.microbatch_count, true, &row, error));
   assert(row != NULL);
+  enum weft_status status = weft_executor_check(&pipeline->executor, row, error);
+  if (status < 0) {
+    weft_row_destroy(row);
+    return status;
+  }
   drop_rows(pipeline);
+  pipeline->options = other;
   keep_row(pipeline, row);
   pipeline->last_row = NULL;
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
   pipeline->handshake_done = false;
-  const enum weft_status status = weft_executor_refit(&pipeline->executor, row, error);
+  status = weft_executor_refit(&pipeline->executor, row, error);
   return status < 0 ? follow(pipeline, error) : WEFT_OK;
 }
 

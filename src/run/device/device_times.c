@@ -24,7 +24,11 @@ static enum weft_status read_event(const struct weft_device_work *work,
   return WEFT_OK;
 }
 
-/* The row's, from its cells' starts and ends; with ranks, from the ends of what they wait for. */
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* From the ends of the row's cells, and of what they wait for: in a replay of all ranks those of
+ * other cells, else the cells' starts. In a replay of this rank alone, of transfers: these come one
+ * after the other, and each after the cell before it in the row. */
 void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks) {
   assert(executor->device != NULL && executor->row != NULL);
@@ -33,29 +37,35 @@ void weft_executor_write_times(const struct weft_executor *executor,
   if (work->ends == NULL || row->times == NULL) {
     return;
   }
-  /* In one process a transfer is a hand-over, which takes no time; elsewhere the transport has
-   * measured it. */
-  const bool hands_over = executor->transport->ops->step_barrier != NULL;
-  int64_t now = work->base_ns;
-  uint32_t w = 0, k = 0;
+  const bool alone = work->replaying && ranks == NULL;
+  /* In one process a transfer is a hand-over, which takes no time; elsewhere, in an eager step, the
+   * transport has measured it. */
+  const bool is_known = !alone && executor->transport->ops->step_barrier == NULL;
+  int64_t now = work->base_ns, moved = work->base_ns;
+  uint32_t w = 0, k = 0, t = 0;
   for (uint64_t i = row->begin, next; i < row->end; i = next) {
     const struct weft_action *cell = &row->program->actions[i];
-    int64_t begin = now;
+    int64_t begin = now, end = now;
     next = i + weft_cell_records(cell);
-    if (k < work->enqueued && work->records[k] == i) {
-      for (; ranks != NULL && w < work->wait_count && work->waits[w].cell <= k; w++) {
-        const int64_t end = ranks[work->waits[w].rank]->device->ends[work->waits[w].for_cell];
-        begin = end > begin ? end : begin;
+    if (alone && t < work->copy_count && work->transfers[t].record == i) {
+      begin = later(now, moved);
+      end = moved = later(begin, work->transfers[t++].end);
+    } else if (k < work->enqueued && work->records[k] == i) {
+      for (; work->replaying && w < work->wait_count && work->waits[w].cell <= k; w++) {
+        const struct weft_device_wait *wait = &work->waits[w];
+        begin = later(begin, alone ? work->transfers[wait->number].end
+                                   : ranks[wait->rank]->device->ends[wait->for_cell]);
       }
-      begin = ranks == NULL && work->starts[k] > begin ? work->starts[k] : begin;
-      now = work->ends[k] > now ? work->ends[k] : now;
-      begin = begin < now ? begin : now;
-      k++;
+      begin = work->replaying ? begin : later(begin, work->starts[k]);
+      end = now = later(now, work->ends[k++]);
+      begin = begin < end ? begin : end;
     }
-    const bool is_measured =
-        !hands_over && weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD);
-    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE && !is_measured; part++) {
-      row->times[part - row->begin] = (struct weft_row_time){begin, now};
+    if (cell->op == WEFT_OP_IDLE ||
+        (is_known && weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD))) {
+      continue;
+    }
+    for (uint64_t part = i; part < next; part++) {
+      row->times[part - row->begin] = (struct weft_row_time){begin, end};
     }
   }
 }
@@ -76,37 +86,4 @@ enum weft_status weft_executor_read_times(const struct weft_executor *executor,
   weft_executor_write_times(executor, NULL);
   work->has_unread_times = false;
   return WEFT_OK;
-}
-
-static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* A replay of this rank alone: transfers come one after the other, and each after the cell before
- * it in the row; cells also wait for what they receive. */
-void weft_executor_write_replayed(const struct weft_executor *executor) {
-  assert(executor->device->replaying);
-  const struct weft_device_work *work = executor->device;
-  const struct weft_row *row = executor->row;
-  if (work->ends == NULL || row->times == NULL) {
-    return;
-  }
-  int64_t now = work->base_ns, moved = work->base_ns;
-  uint32_t w = 0, k = 0, t = 0;
-  for (uint64_t i = row->begin, next; i < row->end; i = next) {
-    const struct weft_action *cell = &row->program->actions[i];
-    int64_t begin = now, end = now;
-    next = i + weft_cell_records(cell);
-    if (t < work->copy_count && work->transfers[t].record == i) {
-      begin = later(now, moved);
-      end = moved = later(begin, work->transfers[t++].end);
-    } else if (k < work->enqueued && work->records[k] == i) {
-      for (; w < work->wait_count && work->waits[w].cell <= k; w++) {
-        begin = later(begin, work->transfers[work->waits[w].number].end);
-      }
-      end = now = later(now, work->ends[k++]);
-      begin = begin < end ? begin : end;
-    }
-    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE; part++) {
-      row->times[part - row->begin] = (struct weft_row_time){begin, end};
-    }
-  }
 }

@@ -66,10 +66,17 @@ void weft_executor_await_devices(const struct weft_executor *executor, int64_t l
   }
 }
 
-static enum weft_status connect(struct weft_executor *executor, struct weft_buffer_pool *pool,
-                                uint32_t peer, bool sends, struct weft_error *error) {
+static enum weft_status connect_pool(struct weft_executor *executor, struct weft_buffer_pool *pool,
+                                     uint32_t peer, bool sends, struct weft_error *error) {
   const uint32_t rank = executor->transport->rank;
   if (pool == NULL || peer == UINT32_MAX || peer == rank) {
+    return WEFT_OK;
+  }
+  if (weft_executor_is_enqueued(executor)) {
+    /* The transport moves what these pools hold, in the streams for copies. Buffers are used in
+     * turn: the one that was sent last is the last to be free. */
+    pool->streamed = true;
+    weft_buffer_pool_take_turns(pool);
     return WEFT_OK;
   }
   struct weft_device *mine = device_of(executor, rank), *other = device_of(executor, peer);
@@ -88,37 +95,9 @@ static enum weft_status connect(struct weft_executor *executor, struct weft_buff
                                true, error);
 }
 
-/* The transport moves what these pools hold, in the streams for copies. Buffers are used in turn:
- * the one that was sent last is the last to be free. */
-static void stream_pool(const struct weft_executor *executor, struct weft_buffer_pool *pool,
-                        uint32_t peer) {
-  if (pool != NULL && peer != UINT32_MAX && peer != executor->transport->rank) {
-    pool->streamed = true;
-    weft_buffer_pool_take_turns(pool);
-  }
-}
-
-static enum weft_status stream_pools(struct weft_executor *executor, struct weft_error *error) {
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_executor_stage *stage = &executor->stages[k];
-    for (uint32_t n = 0; n < stage->port_count; n++) {
-      const struct weft_port *port = &stage->ports[n];
-      if (port->near == NULL) {
-        stream_pool(executor, port->activations, port->rank);
-        stream_pool(executor, port->gradients, port->rank);
-      }
-    }
-  }
-  executor->connected = true;
-  return weft_executor_fit_copies(executor, error);
-}
-
 enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error) {
-  const struct weft_transport_ops *ops = executor->transport->ops;
-  if (!executor->connected && ops->enqueues && executor->device != NULL) {
-    return stream_pools(executor, error);
-  }
-  if (executor->connected || ops->step_barrier == NULL) {
+  if (executor->connected ||
+      (executor->transport->ops->step_barrier == NULL && !weft_executor_is_enqueued(executor))) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
@@ -127,8 +106,8 @@ enum weft_status weft_executor_connect(struct weft_executor *executor, struct we
       const struct weft_port *port = &stage->ports[n];
       const bool in = n < stage->in_count;
       if (port->near == NULL) {
-        WEFT_TRY(connect(executor, port->activations, port->rank, !in, error));
-        WEFT_TRY(connect(executor, port->gradients, port->rank, in, error));
+        WEFT_TRY(connect_pool(executor, port->activations, port->rank, !in, error));
+        WEFT_TRY(connect_pool(executor, port->gradients, port->rank, in, error));
       }
     }
   }
@@ -147,27 +126,20 @@ static bool has_copies(const struct weft_executor *executor) {
   return false;
 }
 
-/* What tells how far the transfers of a row are, for rows of copy_room transfers. */
-static enum weft_status fit_transfers(struct weft_executor *executor, uint32_t before,
-                                      struct weft_error *error) {
+void weft_executor_free_copies(struct weft_executor *executor) {
   struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = work->device->ops;
-  const struct weft_allocator *allocator = executor->allocator;
-  weft_array_free(allocator, work->transfers, before, sizeof *work->transfers);
+  for (uint32_t k = 0; k < work->copy_room; k++) {
+    ops->event_destroy(work->device, executor->allocator, work->copies[k]);
+  }
+  ops->free_host(work->device, work->moved);
   ops->free_host(work->device, work->move_clocks);
+  weft_arena_finish(&work->copy_memory);
+  work->copies = NULL;
+  work->transfers = NULL;
+  work->moved = NULL;
   work->move_clocks = NULL;
-  work->transfers = weft_array_allocate_zero(allocator, work->copy_room, sizeof *work->transfers);
-  if (work->transfers == NULL) {
-    return weft_fail_memory(error, work->copy_room * sizeof *work->transfers);
-  }
-  if (work->moved == NULL) {
-    work->moved = ops->allocate_host(work->device, sizeof *work->moved);
-  }
-  work->move_clocks = ops->allocate_host(work->device, work->copy_room * sizeof *work->move_clocks);
-  return work->moved != NULL && work->move_clocks != NULL
-             ? WEFT_OK
-             : weft_device_fail_allocation(work->device,
-                                           work->copy_room * sizeof *work->move_clocks, error);
+  work->copy_room = 0;
 }
 
 enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
@@ -178,31 +150,30 @@ enum weft_status weft_executor_fit_copies(struct weft_executor *executor,
   }
   const struct weft_device_ops *ops = work->device->ops;
   const struct weft_allocator *allocator = executor->allocator;
+  const uint32_t count = work->transfer_count;
   if (work->incoming == NULL) {
     WEFT_TRY(ops->stream_create(work->device, allocator, &work->incoming, error));
   }
   if (work->outgoing == NULL) {
     WEFT_TRY(ops->stream_create(work->device, allocator, &work->outgoing, error));
   }
-  if (work->transfer_count <= work->copy_room) {
+  if (count <= work->copy_room) {
     return WEFT_OK;
   }
-  struct weft_device_event **copies =
-      weft_array_allocate_zero(allocator, work->transfer_count, sizeof(void *));
-  if (copies == NULL) {
-    return weft_fail_memory(error, work->transfer_count * sizeof(void *));
+  weft_executor_free_copies(executor); /* their events are of steps before */
+  work->copy_memory.allocator = allocator;
+  work->copies = weft_arena_allocate(&work->copy_memory, count, sizeof(void *));
+  if (weft_executor_is_enqueued(executor)) { /* tell how far the transfers of a row are */
+    work->transfers = weft_arena_allocate(&work->copy_memory, count, sizeof *work->transfers);
+    work->moved = ops->allocate_host(work->device, sizeof *work->moved);
+    work->move_clocks = ops->allocate_host(work->device, count * sizeof *work->move_clocks);
+    if (work->moved == NULL || work->move_clocks == NULL) {
+      return weft_device_fail_allocation(work->device, count * sizeof *work->move_clocks, error);
+    }
   }
-  for (uint32_t k = 0; k < work->copy_room; k++) {
-    copies[k] = work->copies[k];
-  }
-  weft_array_free(allocator, work->copies, work->copy_room, sizeof(void *));
-  work->copies = copies;
-  const uint32_t before = work->copy_room;
-  work->copy_room = work->transfer_count;
-  if (weft_executor_is_enqueued(executor)) {
-    WEFT_TRY(fit_transfers(executor, before, error));
-  }
-  for (uint32_t k = before; k < work->copy_room; k++) {
+  WEFT_TRY(weft_arena_status(&work->copy_memory, error));
+  work->copy_room = count;
+  for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(ops->event_create(work->device, allocator, &work->copies[k], error));
   }
   return WEFT_OK;

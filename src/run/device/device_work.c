@@ -121,18 +121,7 @@ static void free_events(struct weft_executor *executor) {
     work->device->ops->event_destroy(work->device, allocator,
                                      work->begins != NULL ? work->begins[k] : NULL);
   }
-  for (uint32_t k = 0; work->copies != NULL && k < work->copy_room; k++) {
-    work->device->ops->event_destroy(work->device, allocator, work->copies[k]);
-  }
-  weft_array_free(allocator, work->copies, work->copy_room, sizeof(void *));
-  weft_array_free(allocator, work->transfers, work->copy_room, sizeof *work->transfers);
-  work->device->ops->free_host(work->device, work->moved);
-  work->device->ops->free_host(work->device, work->move_clocks);
-  work->copies = NULL;
-  work->transfers = NULL;
-  work->moved = NULL;
-  work->move_clocks = NULL;
-  work->copy_room = 0;
+  weft_executor_free_copies(executor);
   weft_arena_finish(&work->memory);
   work->device->ops->free_host(work->device, work->clocks);
   work->begins = NULL;
@@ -677,7 +666,7 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
   work->seen = status == WEFT_OK ? work->enqueued : work->seen;
   if (status == WEFT_OK && work->replaying) {
     weft_executor_read_clocks(executor);
-    weft_executor_write_replayed(executor);
+    weft_executor_write_times(executor, NULL);
   } else if (status == WEFT_OK && executor->transport->ops->step_barrier == NULL) {
     work->has_unread_times = work->ends != NULL; /* else write_times() of all ranks decides */
   }

@@ -204,6 +204,7 @@ enum weft_status weft_executor_open_channels(struct weft_executor *executor,
 enum weft_status weft_executor_connect(struct weft_executor *executor, struct weft_error *error);
 /* Streams and events for copies between devices, where there are any. */
 enum weft_status weft_executor_fit_copies(struct weft_executor *executor, struct weft_error *error);
+void weft_executor_free_copies(struct weft_executor *executor);
 /* Copies a buffer that will be sent, and one that was received. */
 enum weft_status weft_executor_transfer_out(struct weft_executor *executor,
                                             struct weft_buffer *buffer,
@@ -284,6 +285,7 @@ struct weft_device_work {
   uint32_t enqueued; /* cells of this step so far */
 
   /* One event per copy of a message, recorded after it in `incoming` or `outgoing`. */
+  struct weft_arena copy_memory;          /* of what has copy_room entries */
   struct weft_device_event **copies;      /* [copy_room] */
   uint32_t copy_room, copy_count;         /* copy_count: of this step so far */
   uint32_t transfer_count;                /* SEND and RECV of the longest row so far */
@@ -430,13 +432,11 @@ enum weft_status weft_executor_fail_device(struct weft_executor *executor,
 /* In a recording: notes its beginning, before anything else in the rank's stream. */
 enum weft_status weft_executor_record_begin(const struct weft_executor *executor,
                                             struct weft_error *error);
-/* After a replay: when each cell ended; and with those of all ranks, the times of the row's
- * records. [rank_count] executors, by rank of the transport; none is NULL. */
+/* After a replay: when each cell ended; and the times of the row's records. `ranks`: [rank_count]
+ * executors, by rank of the transport, none NULL, of a replay of them all; NULL: of other steps. */
 void weft_executor_read_clocks(struct weft_executor *executor);
 void weft_executor_write_times(const struct weft_executor *executor,
                                const struct weft_executor *const *ranks);
-/* The same of a rank that replays its row alone. */
-void weft_executor_write_replayed(const struct weft_executor *executor);
 /* After another step: the same, if it has not been done yet, before the events are used again. */
 enum weft_status weft_executor_read_times(const struct weft_executor *executor,
                                           struct weft_error *error);

@@ -213,11 +213,10 @@ static uint32_t find_untied(struct waits *waits, uint32_t rank,
   return is_late ? (uint32_t)peer_rank : NOBODY;
 }
 
-/* Of the ranks with the same row, one whose process is stopped or dead, or does not answer. It may
- * have come to a collective, and does not do its part of it. NOBODY: there is none. */
-static uint32_t find_halted(const struct waits *waits, uint32_t rank) {
-  const uint32_t rows = waits->program != NULL ? waits->program->rank_count : waits->rank_count;
-  for (uint64_t r = rank % rows; r < waits->rank_count; r += rows) {
+/* Of every `step`-th rank from `first` on, one whose process is stopped or dead, or does not answer.
+ * NOBODY: there is none. */
+static uint32_t find_halted(const struct waits *waits, uint32_t first, uint32_t step) {
+  for (uint64_t r = first; r < waits->rank_count; r += step) {
     struct weft_rank_state other;
     weft_hang_read(waits->hang, (uint32_t)r, &other);
     if (other.flags != 0) {
@@ -227,23 +226,17 @@ static uint32_t find_halted(const struct waits *waits, uint32_t rank) {
   return NOBODY;
 }
 
+/* Of the ranks with the same row: it may have come to a collective, and does not do its part. */
+static uint32_t find_halted_replica(const struct waits *waits, uint32_t rank) {
+  const uint32_t rows = waits->program != NULL ? waits->program->rank_count : waits->rank_count;
+  return find_halted(waits, rank % rows, rows);
+}
+
 /* The rank that a collective waits for. */
 static uint32_t find_late(struct waits *waits, uint32_t rank, const struct weft_rank_state *state) {
   uint32_t late = find_untied(waits, rank, state);
   late = late != NOBODY ? late : find_behind(waits, rank, state);
-  return late != NOBODY ? late : find_halted(waits, rank);
-}
-
-/* Of all ranks, the first that cannot continue. NOBODY: there is none. */
-static uint32_t find_any_halted(const struct waits *waits) {
-  struct weft_rank_state state;
-  for (uint32_t r = 0; r < waits->rank_count; r++) {
-    weft_hang_read(waits->hang, r, &state);
-    if (state.flags != 0) {
-      return r;
-    }
-  }
-  return NOBODY;
+  return late != NOBODY ? late : find_halted_replica(waits, rank);
 }
 
 /* By its phase. */
@@ -260,7 +253,7 @@ static uint32_t awaited_by(struct waits *waits, uint32_t rank,
     case WEFT_PHASE_COMPUTE:
       return awaits_collective(state) ? find_late(waits, rank, state) : NOBODY;
     case WEFT_PHASE_DONE: /* what it does between steps may need all ranks */
-      return find_any_halted(waits);
+      return find_halted(waits, 0, 1);
     default: return NOBODY;
   }
 }
@@ -273,7 +266,7 @@ static uint32_t next_of(struct waits *waits, uint32_t rank) {
   }
   const uint32_t next = awaited_by(waits, rank, &state);
   /* A GPU that does not end an action may wait in it for a collective. */
-  return next == NOBODY && state.on_device ? find_halted(waits, rank) : next;
+  return next == NOBODY && state.on_device ? find_halted_replica(waits, rank) : next;
 }
 
 /* ---- The path ---- */
