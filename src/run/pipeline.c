@@ -15,7 +15,7 @@ struct weft_pipeline_options weft_pipeline_options_default(void) {
       .scale_grads = true, .stall_limit = INT64_C(30000000000), .forward_ahead = 8};
 }
 
-static void say(const struct weft_pipeline *pipeline, const char *line) {
+static void log_line(const struct weft_pipeline *pipeline, const char *line) {
   if (pipeline->options.log != NULL) {
     pipeline->options.log(pipeline->options.log_context, line);
   }
@@ -171,8 +171,8 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
     return status;
   }
   keep_row(pipeline, row);
-  say(pipeline,
-      training ? "a program for another number of microbatches" : "a forward-only program");
+  log_line(pipeline,
+           training ? "a program for another number of microbatches" : "a forward-only program");
   *out = row;
   return WEFT_OK;
 }
@@ -209,19 +209,6 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
   return WEFT_OK;
 }
 
-static enum weft_status copy_boundaries(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_pipeline_options *options = &pipeline->options;
-  pipeline->boundaries = weft_array_allocate(pipeline->allocator, options->boundary_count,
-                                             sizeof *pipeline->boundaries);
-  if (pipeline->boundaries == NULL) {
-    return weft_fail_memory(error, options->boundary_count * sizeof *pipeline->boundaries);
-  }
-  memcpy(pipeline->boundaries, options->boundaries,
-         options->boundary_count * sizeof *pipeline->boundaries);
-  options->boundaries = pipeline->boundaries;
-  return WEFT_OK;
-}
-
 static enum weft_status check_finish(const struct weft_pipeline *pipeline,
                                      struct weft_error *error) {
   const struct weft_pipeline_options *options = &pipeline->options;
@@ -234,17 +221,21 @@ static enum weft_status check_finish(const struct weft_pipeline *pipeline,
              : WEFT_OK;
 }
 
-static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status build_pipeline(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
+  struct weft_pipeline_options *options = &pipeline->options;
+  const size_t count = options->boundary_count;
   WEFT_TRY(check_finish(pipeline, error));
-  WEFT_TRY(copy_boundaries(pipeline, error));
+  pipeline->memory.allocator = pipeline->allocator;
+  struct weft_boundary *boundaries =
+      weft_arena_allocate(&pipeline->memory, count, sizeof *boundaries);
   if (transport->ops->exchanged == NULL) {
-    pipeline->handshakes = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
-                                                    sizeof *pipeline->handshakes);
-    if (pipeline->handshakes == NULL) {
-      return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->handshakes);
-    }
+    pipeline->handshakes =
+        weft_arena_allocate(&pipeline->memory, transport->rank_count, sizeof *pipeline->handshakes);
   }
+  WEFT_TRY(weft_arena_status(&pipeline->memory, error));
+  memcpy(boundaries, options->boundaries, count * sizeof *boundaries);
+  options->boundaries = boundaries;
   struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, &pipeline->options, pipeline->options.microbatch_count, true, &row,
                     error));
@@ -279,7 +270,7 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
   }
   pipeline->step = 1;
   pipeline->executor.allocator = allocator;
-  const enum weft_status status = build(pipeline, error);
+  const enum weft_status status = build_pipeline(pipeline, error);
   if (status < 0) {
     name_rank(pipeline, error);
     weft_pipeline_destroy(pipeline);
@@ -304,11 +295,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   weft_batch_ends_finish(&pipeline->ends); /* before the device's */
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
-  weft_array_free(allocator, pipeline->ranks, pipeline->transport->rank_count, sizeof(void *));
-  weft_array_free(allocator, pipeline->handshakes, pipeline->transport->rank_count,
-                  sizeof *pipeline->handshakes);
-  weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,
-                  sizeof *pipeline->boundaries);
+  weft_arena_finish(&pipeline->memory);
   weft_array_free(allocator, pipeline, 1, sizeof *pipeline);
 }
 
@@ -346,7 +333,8 @@ enum weft_status weft_pipeline_fail(struct weft_pipeline *pipeline, uint32_t ran
 }
 
 /* Takes over the error that the ranks agreed on. */
-static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft_error *error) {
+static enum weft_status take_failure(struct weft_pipeline *pipeline,
+                                     const struct weft_error *error) {
   pipeline->state = WEFT_PIPELINE_FAILED;
   pipeline->failure = *error;
   return error->status;
@@ -388,13 +376,13 @@ enum weft_status weft_pipeline_set_source(
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
   pipeline->handshake_done = false;
   status = weft_executor_refit(&pipeline->executor, row, error);
-  return status < 0 ? follow(pipeline, error) : WEFT_OK;
+  return status < 0 ? take_failure(pipeline, error) : WEFT_OK;
 }
 
 /* ---- Beginning a step ---- */
 
-static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
-                              struct weft_row *row, struct weft_error *error) {
+static enum weft_status start_step(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                                   struct weft_row *row, struct weft_error *error) {
   struct weft_executor *executor = &pipeline->executor;
   WEFT_TRY(weft_batch_ends_begin(&pipeline->ends, batch, row, error));
   pipeline->want_losses = batch->want_losses;
@@ -421,7 +409,7 @@ static enum weft_status begin_step(struct weft_pipeline *pipeline, bool training
   }
   pipeline->result = (struct weft_step_result){.loss_count = 0};
   WEFT_TRY(find_row(pipeline, batch->microbatch_count, training, &row, error));
-  return start(pipeline, batch, row, error);
+  return start_step(pipeline, batch, row, error);
 }
 
 enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
@@ -498,7 +486,7 @@ enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct w
 
 enum weft_status weft_pipeline_poll(struct weft_pipeline *pipeline, struct weft_error *error) {
   if (pipeline->transport->ops->progress(pipeline->transport, error) < 0) {
-    return follow(pipeline, error);
+    return take_failure(pipeline, error);
   }
   if (!weft_executor_is_interrupted(&pipeline->executor)) {
     return WEFT_OK;
@@ -557,7 +545,8 @@ enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_
   error = error != NULL ? error : &unheard;
   const enum weft_status status =
       transport->ops->wait(transport, pipeline->executor.wake_at, error);
-  return status < 0 && pipeline->state == WEFT_PIPELINE_RUNNING ? follow(pipeline, error) : status;
+  return status < 0 && pipeline->state == WEFT_PIPELINE_RUNNING ? take_failure(pipeline, error)
+                                                                : status;
 }
 
 static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
@@ -601,7 +590,7 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
         pipeline->transport, NULL, NULL, WEFT_TIME_NEVER, &failure);
     if (status == WEFT_OK && joined < 0) {
       *error = failure;
-      status = follow(pipeline, error);
+      status = take_failure(pipeline, error);
     }
   }
   if (status == WEFT_OK && result != NULL) {
@@ -651,7 +640,7 @@ enum weft_status weft_pipeline_set_function(
   snprintf(line, sizeof line, "%s is %s on rank %" PRIu32, weft_op_info(op)->text,
            function != NULL ? "replaced by a custom function" : "the built-in one again",
            pipeline->transport->rank);
-  say(pipeline, line);
+  log_line(pipeline, line);
   pipeline->executor.custom[op] = (struct weft_custom){.function = function, .context = context};
   return WEFT_OK;
 }

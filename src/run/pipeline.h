@@ -17,7 +17,7 @@ struct weft_pipeline {
   const struct weft_allocator *allocator;
   struct weft_transport *transport;
   struct weft_pipeline_options options; /* with our copy of the boundaries */
-  struct weft_boundary *boundaries;
+  struct weft_arena memory;             /* of that, of handshakes and ranks */
   struct weft_executor executor;
   struct weft_row *rows; /* of the programs so far, newest first */
 

@@ -22,10 +22,10 @@ enum weft_status weft_batch_ends_init(struct weft_batch_ends *ends,
     count += executor->stages[k].is_source || executor->stages[k].is_loss;
     losses += executor->stages[k].is_loss;
   }
-  ends->items = weft_array_allocate_zero(allocator, count, sizeof *ends->items);
-  if (ends->items == NULL) {
-    return weft_fail_memory(error, count * sizeof *ends->items);
-  }
+  ends->memory.allocator = allocator;
+  ends->items = weft_arena_allocate(&ends->memory, count, sizeof *ends->items);
+  ends->heads = weft_arena_allocate(&ends->memory, losses, sizeof *ends->heads);
+  WEFT_TRY(weft_arena_status(&ends->memory, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     if (stage->is_source || stage->is_loss) {
@@ -34,10 +34,6 @@ enum weft_status weft_batch_ends_init(struct weft_batch_ends *ends,
                                                            .targets.allocator = allocator,
                                                            .outputs.allocator = allocator};
     }
-  }
-  ends->heads = weft_array_allocate_zero(allocator, losses, sizeof *ends->heads);
-  if (ends->heads == NULL) {
-    return weft_fail_memory(error, losses * sizeof *ends->heads);
   }
   ends->loss_count = losses;
   return WEFT_OK;
@@ -63,7 +59,6 @@ static void free_losses(struct weft_batch_ends *ends) {
 }
 
 void weft_batch_ends_finish(struct weft_batch_ends *ends) {
-  const struct weft_allocator *allocator = ends->allocator;
   free_losses(ends);
   for (uint32_t k = 0; k < ends->count; k++) {
     struct weft_batch_end *end = &ends->items[k];
@@ -71,8 +66,7 @@ void weft_batch_ends_finish(struct weft_batch_ends *ends) {
     weft_batch_in_finish(&end->targets);
     weft_batch_out_finish(&end->outputs);
   }
-  weft_array_free(allocator, ends->items, ends->count, sizeof *ends->items);
-  weft_array_free(allocator, ends->heads, ends->loss_count, sizeof *ends->heads);
+  weft_arena_finish(&ends->memory);
   *ends = (struct weft_batch_ends){.count = 0};
 }
 

@@ -21,6 +21,7 @@ struct weft_batch_end {
 struct weft_batch_ends {
   const struct weft_allocator *allocator;
   struct weft_executor *executor;
+  struct weft_arena memory;     /* of items and heads */
   struct weft_batch_end *items; /* [count], ascending by stage */
   uint32_t count;
   uint32_t loss_count; /* of items */

@@ -153,9 +153,9 @@ struct weft_executor {
   const struct weft_allocator *allocator;
   uint32_t stage_count;
   uint32_t sub_action_capacity;
-  uint32_t view_count;      /* tensors of a sub-action's views: 0 where no stage needs any */
-  struct weft_arena memory; /* of stages, ports and pools */
-  struct weft_arena sub_action_memory; /* of sub-actions, their views and pointers to them */
+  uint32_t view_count;             /* tensors of a sub-action's views: 0 where no stage needs any */
+  struct weft_arena memory;        /* of stages, ports and pools */
+  struct weft_arena action_memory; /* of sub-actions, their views, pointers to them; collectives */
   uint32_t port_count;
   struct weft_port *ports;        /* [port_count]: of own stages */
   struct weft_buffer_pool *pools; /* [port_count][2]: of activations and of gradients; that of an

@@ -224,14 +224,18 @@ static enum weft_status set_saved(struct weft_executor *executor, uint64_t bytes
   return WEFT_OK;
 }
 
-static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t count,
-                                        struct weft_error *error) {
-  struct weft_arena *memory = &executor->sub_action_memory;
-  if (count <= executor->sub_action_capacity) {
+/* What cells and collectives in progress need. */
+static enum weft_status fit_actions(struct weft_executor *executor, const struct weft_row *row,
+                                    struct weft_error *error) {
+  struct weft_arena *memory = &executor->action_memory;
+  uint32_t count = executor->sub_action_capacity, collectives = executor->collective_capacity;
+  if (row->sub_actions_max <= count && row->collectives <= collectives) {
     return WEFT_OK;
   }
+  count = row->sub_actions_max > count ? row->sub_actions_max : count;
+  collectives = row->collectives > collectives ? row->collectives : collectives;
   weft_arena_finish(memory);
-  executor->sub_action_capacity = 0;
+  executor->sub_action_capacity = executor->collective_capacity = 0;
   memory->allocator = executor->allocator;
   executor->sub_actions = weft_arena_allocate(memory, count, sizeof *executor->sub_actions);
   struct weft_tensors *views =
@@ -239,27 +243,13 @@ static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t
   executor->custom_actions = weft_arena_allocate(memory, count, sizeof(void *));
   executor->custom_stages = weft_arena_allocate(memory, count, sizeof(void *));
   executor->custom_calls = weft_arena_allocate(memory, count, sizeof(void *));
+  executor->collectives = weft_arena_allocate(memory, collectives, sizeof *executor->collectives);
   WEFT_TRY(weft_arena_status(memory, error));
   for (uint32_t k = 0; k < count; k++) {
     executor->sub_actions[k].views = &views[(size_t)k * executor->view_count];
   }
   executor->sub_action_capacity = count;
-  return WEFT_OK;
-}
-
-static enum weft_status fit_collectives(struct weft_executor *executor, uint32_t count,
-                                        struct weft_error *error) {
-  if (count <= executor->collective_capacity) {
-    return WEFT_OK;
-  }
-  uint32_t *records = weft_array_allocate(executor->allocator, count, sizeof *records);
-  if (records == NULL) {
-    return weft_fail_memory(error, count * sizeof *records);
-  }
-  weft_array_free(executor->allocator, executor->collectives, executor->collective_capacity,
-                  sizeof *records);
-  executor->collectives = records;
-  executor->collective_capacity = count;
+  executor->collective_capacity = collectives;
   return WEFT_OK;
 }
 
@@ -282,23 +272,6 @@ static enum weft_status check_same_stages(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
-                                   struct weft_error *error) {
-  WEFT_TRY(check_same_stages(executor, row, error));
-  WEFT_TRY(fit_sub_actions(executor, row->sub_actions_max, error));
-  WEFT_TRY(fit_collectives(executor, row->collectives, error));
-  WEFT_TRY(weft_executor_fit_device(executor, row, error));
-  for (uint32_t k = 0; k < executor->own_count; k++) {
-    struct weft_executor_stage *stage = &executor->stages[k];
-    const struct weft_row_stage *needs = &row->stages[k];
-    WEFT_TRY(check_ops(executor, stage, needs, error));
-    WEFT_TRY(fit_pools(stage, &row->ports[needs->first_port], error));
-    WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
-  }
-  return row->saved_bytes > executor->saved_bytes ? set_saved(executor, row->saved_bytes, error)
-                                                  : WEFT_OK;
-}
-
 enum weft_status weft_executor_check(const struct weft_executor *executor,
                                      const struct weft_row *row, struct weft_error *error) {
   WEFT_TRY(check_same_stages(executor, row, error));
@@ -307,6 +280,21 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
     WEFT_TRY(check_ops(executor, stage, &row->stages[k], error));
   }
   return WEFT_OK;
+}
+
+enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
+                                   struct weft_error *error) {
+  WEFT_TRY(weft_executor_check(executor, row, error));
+  WEFT_TRY(fit_actions(executor, row, error));
+  WEFT_TRY(weft_executor_fit_device(executor, row, error));
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_executor_stage *stage = &executor->stages[k];
+    const struct weft_row_stage *needs = &row->stages[k];
+    WEFT_TRY(fit_pools(stage, &row->ports[needs->first_port], error));
+    WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
+  }
+  return row->saved_bytes > executor->saved_bytes ? set_saved(executor, row->saved_bytes, error)
+                                                  : WEFT_OK;
 }
 
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
@@ -353,9 +341,7 @@ void weft_executor_finish(struct weft_executor *executor) {
     weft_device_free(executor->options->device, allocator, executor->saved, executor->saved_bytes);
   }
   weft_executor_close_device(executor);
-  weft_array_free(allocator, executor->collectives, executor->collective_capacity,
-                  sizeof *executor->collectives);
-  weft_arena_finish(&executor->sub_action_memory);
+  weft_arena_finish(&executor->action_memory);
   weft_arena_finish(&executor->memory);
   weft_graph_destroy(executor->graph);
 }

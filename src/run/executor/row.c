@@ -280,11 +280,8 @@ static enum weft_status find_ranks(struct weft_row *row, struct weft_error *erro
   const struct weft_program *program = row->program;
   row->rank_of = program->known_ranks;
   if (row->rank_of == NULL) {
-    uint32_t *ranks =
-        weft_arena_allocate(&row->arena, program->stage_count, sizeof *program->known_ranks);
-    if (ranks == NULL) {
-      return weft_fail_memory(error, program->stage_count * sizeof *ranks);
-    }
+    uint32_t *ranks = weft_arena_allocate(&row->arena, program->stage_count, sizeof *ranks);
+    WEFT_TRY(weft_arena_status(&row->arena, error));
     (void)weft_placement_infer(program, ranks);
     row->rank_of = ranks;
   }
@@ -358,33 +355,31 @@ static void find_ports(struct weft_row *row) {
   }
 }
 
-static bool allocate(struct weft_row *row, bool with_times) {
+static enum weft_status allocate_row(struct weft_row *row, bool with_times,
+                                     struct weft_error *error) {
   for (uint32_t s = 0; s < row->program->stage_count; s++) {
     row->own_count += row->rank_of[s] == row->rank;
   }
   row->held_count = (uint64_t)row->own_count * row->program->microbatch_count;
   row->stages = weft_arena_allocate(&row->arena, row->own_count, sizeof *row->stages);
   row->own_stages = weft_arena_allocate(&row->arena, row->own_count, sizeof *row->own_stages);
-  if (row->stages == NULL || row->own_stages == NULL) {
-    return false;
-  }
+  WEFT_TRY(weft_arena_status(&row->arena, error));
   find_own_stages(row);
   row->ports = weft_arena_allocate(&row->arena, row->port_count, sizeof *row->ports);
   row->held = weft_arena_allocate(&row->arena, row->held_bytes, 1);
   if (with_times) {
     row->times = weft_arena_allocate(&row->arena, row->end - row->begin, sizeof *row->times);
   }
-  return row->ports != NULL && row->held != NULL && (!with_times || row->times != NULL);
+  return weft_arena_status(&row->arena, error);
 }
 
-static enum weft_status fill(const struct weft_allocator *allocator, struct weft_row *row,
-                             uint32_t forward_ahead, bool with_times, struct weft_error *error) {
+static enum weft_status fill_row(const struct weft_allocator *allocator, struct weft_row *row,
+                                 uint32_t forward_ahead, bool with_times,
+                                 struct weft_error *error) {
   size_t pairs;
   WEFT_TRY(weft_pairs_count(row->program, &pairs, NULL, error));
   WEFT_TRY(find_ranks(row, error));
-  if (!allocate(row, with_times)) {
-    return weft_fail_memory(error, row->held_bytes);
-  }
+  WEFT_TRY(allocate_row(row, with_times, error));
   find_ports(row);
   assert(row->port_count >= 2 * row->own_count);
   record_ops(row);
@@ -409,7 +404,7 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
   row->begin = program->row_begin[rank];
   row->end = program->row_begin[rank + 1];
   row->sub_actions_max = 1;
-  const enum weft_status status = fill(allocator, row, forward_ahead, with_times, error);
+  const enum weft_status status = fill_row(allocator, row, forward_ahead, with_times, error);
   if (status < 0) {
     weft_row_destroy(row);
     return status;

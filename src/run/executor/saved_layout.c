@@ -31,7 +31,7 @@ struct layout {
   uint64_t top; /* the end of all that was taken */
 };
 
-static uint64_t take(struct layout *layout, uint64_t bytes) {
+static uint64_t take_gap(struct layout *layout, uint64_t bytes) {
   struct gap *gap = layout->gaps;
   while (gap->end - gap->begin < bytes) {
     gap++;
@@ -46,7 +46,7 @@ static uint64_t take(struct layout *layout, uint64_t bytes) {
   return at;
 }
 
-static void give(struct layout *layout, uint64_t bytes, uint64_t at) {
+static void give_gap(struct layout *layout, uint64_t bytes, uint64_t at) {
   uint64_t low = 0;
   for (uint64_t count = layout->gap_count; count > 0;) { /* the first gap above */
     const uint64_t half = count / 2;
@@ -76,8 +76,8 @@ static void give(struct layout *layout, uint64_t bytes, uint64_t at) {
 /* ---- The row ---- */
 
 /* An action that begins lifetimes, or ends them; of stages of that size, or of all. */
-static void take_action(struct layout *layout, struct weft_action action, bool begins,
-                        uint64_t size) {
+static void visit_action(struct layout *layout, struct weft_action action, bool begins,
+                         uint64_t size) {
   const struct weft_row *row = layout->row;
   uint32_t k;
   if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || !weft_row_find_stage(row, action.stage, &k) ||
@@ -86,17 +86,17 @@ static void take_action(struct layout *layout, struct weft_action action, bool b
   }
   const uint64_t held = (uint64_t)k * row->program->microbatch_count + action.microbatch;
   if (begins && action.op == WEFT_OP_F && !layout->alive[held]) {
-    layout->at[held] = take(layout, layout->bytes[k]);
+    layout->at[held] = take_gap(layout, layout->bytes[k]);
     layout->alive[held] = true;
   } else if (!begins && weft_ends_saved(action.op, row->stages[k].has_backward) &&
              layout->alive[held]) {
-    give(layout, layout->bytes[k], layout->at[held]);
+    give_gap(layout, layout->bytes[k], layout->at[held]);
     layout->alive[held] = false;
   }
 }
 
 /* First fit, from layout->top on. All sub-actions of an overlap begin before any of them ends. */
-static void fit(struct layout *layout, uint64_t size) {
+static void lay_out(struct layout *layout, uint64_t size) {
   const struct weft_row *row = layout->row;
   layout->gaps[0] = (struct gap){layout->top, UINT64_MAX};
   layout->gap_count = 1;
@@ -104,23 +104,23 @@ static void fit(struct layout *layout, uint64_t size) {
   for (uint64_t i = row->begin; i < row->end;) {
     const uint64_t end = i + weft_cell_records(&row->program->actions[i]);
     for (uint64_t at = i; at < end; at++) {
-      take_action(layout, row->program->actions[at], true, size);
+      visit_action(layout, row->program->actions[at], true, size);
     }
     for (; i < end; i++) {
-      take_action(layout, row->program->actions[i], false, size);
+      visit_action(layout, row->program->actions[i], false, size);
     }
   }
 }
 
 /* One part after the other, of the stages of each size. */
-static void fit_by_size(struct layout *layout) {
+static void lay_out_by_size(struct layout *layout) {
   for (uint32_t k = 0; k < layout->row->own_count; k++) {
     bool is_first = layout->bytes[k] > 0;
     for (uint32_t other = 0; other < k; other++) {
       is_first = is_first && layout->bytes[other] != layout->bytes[k];
     }
     if (is_first) {
-      fit(layout, layout->bytes[k]);
+      lay_out(layout, layout->bytes[k]);
     }
   }
 }
@@ -150,12 +150,11 @@ static bool round_sizes(const struct weft_row *row, struct weft_stage *const *st
 
 enum weft_status weft_row_lay_out_saved(struct weft_row *row, struct weft_stage *const *stages,
                                         struct weft_error *error) {
-  struct weft_arena arena = {.allocator = row->arena.allocator};
+  WEFT_SCOPED_ARENA arena = {.allocator = row->arena.allocator};
   uint64_t *rounded = weft_arena_allocate(&arena, row->own_count, sizeof *rounded);
   uint64_t sum = 0;
   const bool fits = rounded != NULL && round_sizes(row, stages, rounded, &sum);
   if (!fits || sum == 0) {
-    weft_arena_finish(&arena);
     return fits ? WEFT_OK : weft_fail_memory(error, SIZE_MAX);
   }
   struct layout layout = {
@@ -166,17 +165,14 @@ enum weft_status weft_row_lay_out_saved(struct weft_row *row, struct weft_stage 
       .gaps = weft_arena_allocate(&arena, row->held_count + 2, sizeof *layout.gaps)};
   struct layout by_size = layout;
   by_size.at = weft_arena_allocate(&arena, row->held_count, sizeof *by_size.at);
-  const bool has_room =
-      layout.at != NULL && layout.alive != NULL && layout.gaps != NULL && by_size.at != NULL;
-  if (has_room) {
-    fit(&layout, ALL_SIZES);
-    fit_by_size(&by_size);
-    if (by_size.top < layout.top) {
-      memcpy(layout.at, by_size.at, row->held_count * sizeof *layout.at);
-    }
-    row->saved_at = layout.at;
-    row->saved_bytes = by_size.top < layout.top ? by_size.top : layout.top;
+  WEFT_TRY(weft_arena_status(&arena, error));
+  WEFT_TRY(weft_arena_status(&row->arena, error));
+  lay_out(&layout, ALL_SIZES);
+  lay_out_by_size(&by_size);
+  if (by_size.top < layout.top) {
+    memcpy(layout.at, by_size.at, row->held_count * sizeof *layout.at);
   }
-  weft_arena_finish(&arena);
-  return has_room ? WEFT_OK : weft_fail_memory(error, row->held_count * sizeof *layout.gaps);
+  row->saved_at = layout.at;
+  row->saved_bytes = by_size.top < layout.top ? by_size.top : layout.top;
+  return WEFT_OK;
 }

@@ -542,7 +542,7 @@ static void drive_ranks(void *const *items, uint32_t count) {
   struct weft_pipeline *first = items[0];
   const uint32_t rank_count = first->transport->rank_count;
   if (first->ranks == NULL) { /* once */
-    first->ranks = weft_array_allocate_zero(first->allocator, rank_count, sizeof(void *));
+    first->ranks = weft_arena_allocate(&first->memory, rank_count, sizeof(void *));
   }
   const struct weft_executor **ranks = first->ranks;
   for (uint32_t r = 0; ranks != NULL && r < count; r++) {

@@ -44,7 +44,7 @@ struct outcome {
 };
 
 struct weft_rank_recording {
-  const struct weft_allocator *allocator;
+  struct weft_arena memory; /* of what has an entry per member */
   struct weft_device *device;
   struct weft_group *group; /* of the pipeline's ranks */
   uint32_t first_rank;      /* of them */
@@ -74,13 +74,11 @@ void weft_rank_recording_destroy(struct weft_rank_recording *recording) {
   }
   drop_recording(recording);
   if (recording->group != NULL) {
-    const uint32_t members = recording->group->size;
-    weft_array_free(recording->allocator, recording->votes, members, sizeof *recording->votes);
-    weft_array_free(recording->allocator, recording->outcomes, members,
-                    sizeof *recording->outcomes);
     recording->group->ops->destroy(recording->group);
   }
-  weft_array_free(recording->allocator, recording, 1, sizeof *recording);
+  const struct weft_allocator *allocator = recording->memory.allocator;
+  weft_arena_finish(&recording->memory);
+  weft_array_free(allocator, recording, 1, sizeof *recording);
 }
 
 uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline) {
@@ -88,24 +86,20 @@ uint32_t weft_rank_recording_reason(const struct weft_pipeline *pipeline) {
                                                  : weft_recording_reason_of_pipeline(pipeline);
 }
 
-static enum weft_status join(struct weft_rank_recording *recording, struct weft_pipeline *pipeline,
-                             uint32_t members, struct weft_error *error) {
-  WEFT_SCOPED_ARENA arena = {.allocator = pipeline->allocator};
+static enum weft_status join_group(struct weft_rank_recording *recording,
+                                   struct weft_pipeline *pipeline, uint32_t members,
+                                   struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
-  uint32_t *ranks = weft_arena_allocate(&arena, members, sizeof *ranks);
-  WEFT_TRY(weft_arena_status(&arena, error));
+  struct weft_arena *memory = &recording->memory;
+  uint32_t *ranks = weft_arena_allocate(memory, members, sizeof *ranks);
+  recording->votes = weft_arena_allocate(memory, members, sizeof *recording->votes);
+  recording->outcomes = weft_arena_allocate(memory, members, sizeof *recording->outcomes);
+  WEFT_TRY(weft_arena_status(memory, error));
   for (uint32_t k = 0; k < members; k++) {
     ranks[k] = recording->first_rank + k;
   }
-  WEFT_TRY(transport->ops->group(transport, WEFT_GROUP_PIPELINES + recording->first_rank, ranks,
-                                 members, NULL, &recording->group, error));
-  recording->votes =
-      weft_array_allocate_zero(recording->allocator, members, sizeof *recording->votes);
-  recording->outcomes =
-      weft_array_allocate_zero(recording->allocator, members, sizeof *recording->outcomes);
-  return recording->votes != NULL && recording->outcomes != NULL
-             ? WEFT_OK
-             : weft_fail_memory(error, members * sizeof *recording->outcomes);
+  return transport->ops->group(transport, WEFT_GROUP_PIPELINES + recording->first_rank, ranks,
+                               members, NULL, &recording->group, error);
 }
 
 /* "rank 2: options.eager is set"; rank UINT32_MAX: the same on all. */
@@ -145,11 +139,11 @@ enum weft_status weft_rank_recording_open(struct weft_pipeline *pipeline,
   if (recording == NULL) {
     return weft_fail_memory(error, sizeof *recording);
   }
-  recording->allocator = pipeline->allocator;
+  recording->memory.allocator = pipeline->allocator;
   recording->device = pipeline->options.device;
   recording->first_rank = first;
   pipeline->rank_recording = recording;
-  return join(recording, pipeline, members, error);
+  return join_group(recording, pipeline, members, error);
 }
 
 void weft_rank_recording_begin_step(struct weft_pipeline *pipeline) {
