@@ -11,18 +11,18 @@
 
 #include "run/shape_text.h"
 
-static uint64_t mix(uint64_t sum, uint64_t value) {
+static uint64_t mix_hash(uint64_t sum, uint64_t value) {
   const uint64_t pair[2] = {sum, value};
   return weft_checksum(pair, sizeof pair);
 }
 
 static uint64_t mix_boundary(uint64_t sum, const struct weft_boundary *boundary) {
-  sum = mix(sum, boundary->tensor_count);
+  sum = mix_hash(sum, boundary->tensor_count);
   for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     const struct weft_boundary_tensor *tensor = &boundary->tensors[k];
-    sum = mix(sum, (uint64_t)tensor->largest.dtype << 8 | tensor->needs_grad);
-    sum = mix(sum, weft_checksum(tensor->largest.dims,
-                                 tensor->largest.dim_count * sizeof tensor->largest.dims[0]));
+    sum = mix_hash(sum, (uint64_t)tensor->largest.dtype << 8 | tensor->needs_grad);
+    sum = mix_hash(sum, weft_checksum(tensor->largest.dims,
+                                      tensor->largest.dim_count * sizeof tensor->largest.dims[0]));
   }
   return sum;
 }
@@ -35,16 +35,16 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
   for (uint32_t k = 0; k < options->boundary_count; k++) {
     const uint64_t hash = mix_boundary(0, &options->boundaries[k]);
     if (equal > 0 && hash != last) {
-      boundaries = mix(mix(boundaries, last), equal);
+      boundaries = mix_hash(mix_hash(boundaries, last), equal);
       equal = 0;
     }
     last = hash;
     equal += options->boundary_count == 1 ? options->stage_count : 1;
   }
-  boundaries = mix(mix(boundaries, last), equal);
+  boundaries = mix_hash(mix_hash(boundaries, last), equal);
   struct weft_handshake handshake = {
       .protocol = WEFT_PROTOCOL,
-      .build = mix(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),
+      .build = mix_hash(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),
       .stages = options->stage_count,
       .microbatches = options->microbatch_count,
       .boundaries = boundaries,
@@ -52,9 +52,9 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
       .device = options->device != NULL && options->device->ops->stream_create != NULL
                     ? (uint64_t)(uintptr_t)options->device
                     : 0,
-      .configuration =
-          mix(mix(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm),
-              weft_send_model_capacity(options->comm, options->slots))};
+      .configuration = mix_hash(
+          mix_hash(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm),
+          weft_send_model_capacity(options->comm, options->slots))};
   (void)weft_boundary_text(handshake.boundary, sizeof handshake.boundary, &options->boundaries[0],
                            false);
   return handshake;
@@ -85,7 +85,8 @@ static const struct handshake_field fields[] = {
      "give all ranks the same options", false},
 };
 
-static const struct weft_handshake *of(const struct weft_handshakes *handshakes, uint32_t rank) {
+static const struct weft_handshake *handshake_of(const struct weft_handshakes *handshakes,
+                                                 uint32_t rank) {
   return handshakes->all != NULL
              ? &handshakes->all[rank]
              : handshakes->transport->ops->exchanged(handshakes->transport, rank);
@@ -99,12 +100,12 @@ static uint64_t field_of(const struct weft_handshake *handshake,
 }
 
 /* The value that most ranks have, by the majority vote of Boyer and Moore. */
-static uint64_t vote(const struct weft_handshakes *handshakes, uint32_t rank_count,
-                     const struct handshake_field *field) {
+static uint64_t find_majority(const struct weft_handshakes *handshakes, uint32_t rank_count,
+                              const struct handshake_field *field) {
   uint64_t candidate = 0;
   uint32_t votes = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
-    const uint64_t value = field_of(of(handshakes, r), field);
+    const uint64_t value = field_of(handshake_of(handshakes, r), field);
     if (votes == 0) {
       candidate = value;
     }
@@ -115,9 +116,10 @@ static uint64_t vote(const struct weft_handshakes *handshakes, uint32_t rank_cou
 
 /* The value of a field, for a message: a number, the first boundary in words if the other rank has
  * another one, or a hash. */
-static const char *show(const struct weft_handshake *handshake, const struct weft_handshake *other,
-                        const struct handshake_field *field,
-                        char buffer[sizeof handshake->boundary]) {
+static const char *show_field(const struct weft_handshake *handshake,
+                              const struct weft_handshake *other,
+                              const struct handshake_field *field,
+                              char buffer[sizeof handshake->boundary]) {
   const bool is_boundary = field->offset == offsetof(struct weft_handshake, boundaries);
   if (is_boundary &&
       memcmp(handshake->boundary, other->boundary, sizeof handshake->boundary) == 0) {
@@ -137,12 +139,12 @@ static const char *show(const struct weft_handshake *handshake, const struct wef
 static enum weft_status compare_field(const struct weft_handshakes *handshakes, uint32_t rank_count,
                                       const struct handshake_field *field, uint32_t *odd_rank,
                                       struct weft_error *error) {
-  const uint64_t most = vote(handshakes, rank_count, field);
+  const uint64_t most = find_majority(handshakes, rank_count, field);
   uint32_t odd = 0, first_odd = UINT32_MAX, usual_rank = 0;
   char found[sizeof((struct weft_handshake *)0)->boundary],
       usual[sizeof((struct weft_handshake *)0)->boundary];
   for (uint32_t r = 0; r < rank_count; r++) {
-    if (field_of(of(handshakes, r), field) != most) {
+    if (field_of(handshake_of(handshakes, r), field) != most) {
       first_odd = odd == 0 ? r : first_odd;
       odd++;
     } else {
@@ -153,20 +155,22 @@ static enum weft_status compare_field(const struct weft_handshakes *handshakes, 
     return WEFT_OK;
   }
   *odd_rank = first_odd;
-  const struct weft_handshake *odd_one = of(handshakes, first_odd);
-  const struct weft_handshake *first = of(handshakes, first_odd == 0 ? 1 : 0);
+  const struct weft_handshake *odd_one = handshake_of(handshakes, first_odd);
+  const struct weft_handshake *first = handshake_of(handshakes, first_odd == 0 ? 1 : 0);
   if (rank_count - odd <= odd) {
     return weft_fail(error, WEFT_ERR_PEER, field->hint,
                      "the ranks do not agree on the %s: rank %" PRIu32 " has %s, rank %" PRIu32
                      " has %s",
-                     field->name, first_odd == 0 ? 1 : 0, show(first, odd_one, field, usual),
-                     first_odd, show(odd_one, first, field, found));
+                     field->name, first_odd == 0 ? 1 : 0, show_field(first, odd_one, field, usual),
+                     first_odd, show_field(odd_one, first, field, found));
   }
   return weft_fail(error, WEFT_ERR_PEER, field->hint,
                    "rank %" PRIu32 " has another %s than the others (%s, theirs is %s); %" PRIu32
                    " of %" PRIu32 " ranks differ",
-                   first_odd, field->name, show(odd_one, of(handshakes, usual_rank), field, found),
-                   show(of(handshakes, usual_rank), odd_one, field, usual), odd, rank_count);
+                   first_odd, field->name,
+                   show_field(odd_one, handshake_of(handshakes, usual_rank), field, found),
+                   show_field(handshake_of(handshakes, usual_rank), odd_one, field, usual), odd,
+                   rank_count);
 }
 
 enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
@@ -175,7 +179,8 @@ enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshake
   assert(rank_count > 0 && odd_rank != NULL);
   bool same = true;
   for (uint32_t r = 1; r < rank_count && same; r++) {
-    same = memcmp(of(handshakes, 0), of(handshakes, r), sizeof(struct weft_handshake)) == 0;
+    same = memcmp(handshake_of(handshakes, 0), handshake_of(handshakes, r),
+                  sizeof(struct weft_handshake)) == 0;
   }
   for (unsigned k = 0; k < sizeof fields / sizeof fields[0] && !same; k++) {
     WEFT_TRY(compare_field(handshakes, rank_count, &fields[k], odd_rank, error));

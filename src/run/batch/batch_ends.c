@@ -213,8 +213,8 @@ static enum weft_status make_losses(struct weft_batch_ends *ends, uint32_t micro
 }
 
 /* On a device with streams the stages find the batch there, at the same place in every step. */
-static enum weft_status upload(const struct weft_batch_ends *ends, struct weft_batch_end *end,
-                               struct weft_error *error) {
+static enum weft_status upload_batch(const struct weft_batch_ends *ends, struct weft_batch_end *end,
+                                     struct weft_error *error) {
   struct weft_batch_in *const both[] = {&end->inputs, &end->targets};
   struct weft_device *device = ends->executor->options->device;
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(both) && has_streams(ends); k++) {
@@ -263,7 +263,7 @@ enum weft_status weft_batch_ends_begin(struct weft_batch_ends *ends, const struc
     }
   }
   for (uint32_t k = 0; k < ends->count; k++) {
-    WEFT_TRY(upload(ends, &ends->items[k], error));
+    WEFT_TRY(upload_batch(ends, &ends->items[k], error));
   }
   return WEFT_OK;
 }

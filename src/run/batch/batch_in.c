@@ -106,7 +106,7 @@ static enum weft_status check_split(const struct weft_tensor_shape *shape, uint3
 /* ---- Splitting ---- */
 
 /* No overflow: check_tensor() has multiplied all of these. */
-static void measure(const struct weft_tensor_shape *shape, struct cut *cut) {
+static void measure_cut(const struct weft_tensor_shape *shape, struct cut *cut) {
   cut->length = shape->dims[cut->dim];
   cut->outer = 1;
   cut->inner = weft_dtype_size((enum weft_dtype)shape->dtype);
@@ -133,7 +133,7 @@ static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct 
   }
   cut->dim = chunk != NULL ? chunk->dim : 0;
   WEFT_TRY(check_split(&tensor->shape, cut->dim, parts, label, error));
-  measure(&tensor->shape, cut);
+  measure_cut(&tensor->shape, cut);
   return WEFT_OK;
 }
 

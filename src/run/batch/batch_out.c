@@ -183,7 +183,7 @@ static enum weft_status shape_merged(const struct job *job, struct weft_tensor_s
 
 /* ---- Merging: the data ---- */
 
-static void concatenate(const struct job *job, const struct weft_tensor *merged) {
+static void concatenate_parts(const struct job *job, const struct weft_tensor *merged) {
   const struct weft_tensor_shape *shape = &merged->shape;
   const uint32_t dim = job->merge.dim;
   uint64_t outer = 1;
@@ -279,7 +279,7 @@ enum weft_status weft_batch_out_merge(struct weft_batch_out *out, const struct w
     struct weft_tensor *tensor = &result.items[t];
     tensor->data = out->merged.data + at;
     if (job.merge.kind == WEFT_MERGE_CONCATENATE) {
-      concatenate(&job, tensor);
+      concatenate_parts(&job, tensor);
     } else {
       WEFT_TRY(add_up(&job, tensor, error));
     }

@@ -175,7 +175,7 @@ static enum weft_status drain_pool(struct weft_executor *executor, uint32_t stag
   return weft_executor_block(executor, WEFT_PHASE_SEND, port->rank, wants, 0, error);
 }
 
-static enum weft_status drain(struct weft_executor *executor, struct weft_error *error) {
+static enum weft_status drain_sends(struct weft_executor *executor, struct weft_error *error) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     for (uint32_t n = 0; n < stage->port_count; n++) {
@@ -322,7 +322,7 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
     status = status > 0 ? WEFT_OK : status;
   }
   if (status == WEFT_OK) {
-    status = drain(executor, error);
+    status = drain_sends(executor, error);
   }
   if (status == WEFT_OK && has_leftovers(executor)) {
     status = find_leftover(executor, error);

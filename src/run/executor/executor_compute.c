@@ -199,8 +199,8 @@ TWICE enum weft_status find_sub_actions(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-TWICE enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
-                               bool pair, struct weft_error *error) {
+TWICE enum weft_status prepare_cell(struct weft_executor *executor, const struct weft_action *cell,
+                                    bool pair, struct weft_error *error) {
   if (executor->cell_step == WEFT_CELL_NEW) {
     WEFT_TRY(find_sub_actions(executor, cell, error));
     executor->cell_step = WEFT_CELL_PREPARING;
@@ -447,8 +447,8 @@ TWICE enum weft_status finish_backward(struct weft_executor *executor, struct we
   return WEFT_OK;
 }
 
-TWICE enum weft_status finish(struct weft_executor *executor, const struct weft_action *cell,
-                              bool pair, struct weft_error *error) {
+TWICE enum weft_status finish_cell(struct weft_executor *executor, const struct weft_action *cell,
+                                   bool pair, struct weft_error *error) {
   weft_executor_read_clock(executor);
   weft_executor_record_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
   const uint32_t count = executor->sub_action_count;
@@ -477,10 +477,10 @@ TWICE void show_compute(struct weft_executor *executor, const struct weft_action
   WEFT_STATUS_STORE(status->since, executor->now);
 }
 
-TWICE enum weft_status compute(struct weft_executor *executor, const struct weft_action *cell,
-                               bool pair, struct weft_error *error) {
+TWICE enum weft_status compute_cell(struct weft_executor *executor, const struct weft_action *cell,
+                                    bool pair, struct weft_error *error) {
   if (executor->cell_step != WEFT_CELL_CALLING) {
-    const enum weft_status status = prepare(executor, cell, pair, error);
+    const enum weft_status status = prepare_cell(executor, cell, pair, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -493,17 +493,17 @@ TWICE enum weft_status compute(struct weft_executor *executor, const struct weft
     }
   }
   const enum weft_status status = call_all(executor, cell, pair, error);
-  return status == WEFT_OK ? finish(executor, cell, pair, error) : status;
+  return status == WEFT_OK ? finish_cell(executor, cell, pair, error) : status;
 }
 
 static __attribute__((noinline)) enum weft_status compute_ports(struct weft_executor *executor,
                                                                 const struct weft_action *cell,
                                                                 struct weft_error *error) {
-  return compute(executor, cell, false, error);
+  return compute_cell(executor, cell, false, error);
 }
 
 enum weft_status weft_executor_compute(struct weft_executor *executor,
                                        const struct weft_action *cell, struct weft_error *error) {
-  return executor->has_pairs ? compute(executor, cell, true, error)
+  return executor->has_pairs ? compute_cell(executor, cell, true, error)
                              : compute_ports(executor, cell, error);
 }

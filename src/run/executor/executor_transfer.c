@@ -145,6 +145,31 @@ enum weft_status weft_executor_await_buffer(struct weft_executor *executor, uint
   return weft_executor_block(executor, WEFT_PHASE_SEND, port->rank, wants, 0, error);
 }
 
+/* What a SEND or RECV is about. */
+struct transfer {
+  const struct weft_executor_stage *stage;
+  struct weft_port *port;        /* NULL: no edge to another rank, and neither of the next */
+  struct weft_buffer_pool *pool; /* NULL: the boundary carries no gradients */
+  struct weft_buffer **buffer;   /* held for the microbatch */
+};
+
+/* `forward`: an activation; `in`: over an in-edge. */
+static inline struct transfer find_transfer(struct weft_executor *executor,
+                                            const struct weft_action *action, bool forward,
+                                            bool in) {
+  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
+  assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
+  uint32_t n;
+  struct transfer transfer = {.stage = stage,
+                              .port = weft_executor_find_port(stage, *action, in, &n)};
+  if (transfer.port != NULL) {
+    struct weft_port_held *held = &weft_executor_held(stage, action->microbatch)->ports[n];
+    transfer.pool = forward ? transfer.port->activations : transfer.port->gradients;
+    transfer.buffer = forward ? &held->activation : &held->gradient;
+  }
+  return transfer;
+}
+
 /* ---- SEND ---- */
 
 /* A transport that enqueues may wait for the device, of which no message tells. */
@@ -180,31 +205,27 @@ static enum weft_status await_taken(struct weft_executor *executor, struct weft_
 
 enum weft_status weft_executor_send(struct weft_executor *executor,
                                     const struct weft_action *action, struct weft_error *error) {
-  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
-  assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_SEND_F;
-  uint32_t n;
-  struct weft_port *port = weft_executor_find_port(stage, *action, !forward, &n);
+  const struct transfer transfer = find_transfer(executor, action, forward, !forward);
+  struct weft_port *port = transfer.port;
+  struct weft_buffer_pool *pool = transfer.pool;
   if (port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
                                      error);
   }
-  struct weft_port_held *held = &weft_executor_held(stage, action->microbatch)->ports[n];
-  struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
   const uint32_t peer = port->rank;
-  struct weft_buffer **made = forward ? &held->activation : &held->gradient;
   if (executor->cell_step == WEFT_CELL_CALLING) {
     return await_taken(executor, pool, action, peer, error);
   }
   if (pool == NULL) {
     return WEFT_OK; /* the boundary carries no gradients */
   }
-  if (*made == NULL) {
+  if (*transfer.buffer == NULL) {
     return weft_executor_fail_action(executor, action,
                                      "it has not been computed, or was sent before", error);
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
-  struct weft_buffer *buffer = *made;
+  struct weft_buffer *buffer = *transfer.buffer;
   if (pool->staged) {
     WEFT_TRY(weft_executor_transfer_out(executor, buffer, pool, error));
   }
@@ -225,7 +246,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   buffer->record = (uint32_t)executor->at;
   weft_buffer_pool_record_send(pool, buffer);
-  *made = NULL;
+  *transfer.buffer = NULL;
   port->sent++;
   if (executor->send_capacity != WEFT_CAPACITY_UNLIMITED) {
     executor->cell_step = WEFT_CELL_CALLING;
@@ -271,11 +292,12 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-static enum weft_status post(struct weft_executor *executor, uint32_t stage, struct weft_port *port,
-                             struct weft_buffer_pool *pool, struct weft_buffer **posted,
-                             struct weft_error *error) {
+static enum weft_status post_receive(struct weft_executor *executor,
+                                     const struct transfer *transfer, struct weft_error *error) {
   struct weft_buffer *buffer;
-  const enum weft_status taken = weft_executor_take(executor, stage, port, pool, &buffer, error);
+  struct weft_port *port = transfer->port;
+  const enum weft_status taken =
+      weft_executor_take(executor, transfer->stage->stage, port, transfer->pool, &buffer, error);
   if (taken != WEFT_OK) {
     return taken;
   }
@@ -286,7 +308,7 @@ static enum weft_status post(struct weft_executor *executor, uint32_t stage, str
   const enum weft_status status = executor->transport->ops->receive(
       executor->transport, port->receive_channel, &buffer->message, error);
   if (status != WEFT_OK) {
-    weft_buffer_pool_give(pool, buffer);
+    weft_buffer_pool_give(transfer->pool, buffer);
     return status < 0 ? status
                       : weft_executor_block(executor, WEFT_PHASE_RECEIVE, port->rank,
                                             weft_action_idle(), poll_at(executor), error);
@@ -297,32 +319,26 @@ static enum weft_status post(struct weft_executor *executor, uint32_t stage, str
   buffer->under_way = true;
   buffer->record = (uint32_t)executor->at;
   buffer->sequence = port->received++;
-  *posted = buffer;
+  *transfer->buffer = buffer;
   return WEFT_OK;
 }
 
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
-  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
-  assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   const bool forward = action->op == WEFT_OP_RECV_F;
-  uint32_t n;
-  struct weft_port *port = weft_executor_find_port(stage, *action, forward, &n);
-  if (port == NULL) {
+  const struct transfer transfer = find_transfer(executor, action, forward, forward);
+  if (transfer.port == NULL) {
     return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
                                      error);
   }
-  struct weft_port_held *held = &weft_executor_held(stage, action->microbatch)->ports[n];
-  struct weft_buffer_pool *pool = forward ? port->activations : port->gradients;
-  struct weft_buffer **buffer = forward ? &held->activation : &held->gradient;
-  if (pool == NULL) {
+  if (transfer.pool == NULL) {
     return WEFT_OK; /* the boundary carries no gradients */
   }
   if (executor->cell_step == WEFT_CELL_NEW) {
-    if (*buffer != NULL) {
+    if (*transfer.buffer != NULL) {
       return weft_executor_fail_action(executor, action, "it has been received before", error);
     }
-    const enum weft_status status = post(executor, stage->stage, port, pool, buffer, error);
+    const enum weft_status status = post_receive(executor, &transfer, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -331,9 +347,10 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
     return WEFT_OK;
   }
   executor->cell_step = WEFT_CELL_CALLING;
-  assert(*buffer != NULL);
+  assert(*transfer.buffer != NULL);
   const enum weft_status status =
-      weft_executor_await(executor, stage, port, *buffer, action->microbatch, forward, error);
+      weft_executor_await(executor, transfer.stage, transfer.port, *transfer.buffer,
+                          action->microbatch, forward, error);
   if (status == WEFT_OK) {
     executor->cell_step = WEFT_CELL_NEW;
   }

@@ -27,12 +27,12 @@ struct level {
   uint32_t now, peak;
 };
 
-static void rise(struct level *level) {
+static void raise_level(struct level *level) {
   level->now++;
   level->peak = level->now > level->peak ? level->now : level->peak;
 }
 
-static void fall(struct level *level) { level->now -= level->now > 0; }
+static void lower_level(struct level *level) { level->now -= level->now > 0; }
 
 struct port_levels {
   struct level activations; /* held or, of an out-edge, not known to be received */
@@ -87,25 +87,25 @@ static void find_near(struct counting *c) {
 
 static void count_end(struct counting *c, uint32_t k) {
   const struct weft_row_stage *stage = &c->row->stages[k];
-  fall(&c->slots[k]);
+  lower_level(&c->slots[k]);
   for (uint32_t p = 0; p < stage->port_count; p++) {
     struct port_levels *port = &c->ports[stage->first_port + p];
-    fall(p < stage->in_count ? &port->activations : &port->gradients);
+    lower_level(p < stage->in_count ? &port->activations : &port->gradients);
   }
 }
 
 static void count_forward(struct counting *c, uint32_t k) {
   const struct weft_row_stage *stage = &c->row->stages[k];
-  rise(&c->slots[k]);
+  raise_level(&c->slots[k]);
   for (uint32_t p = stage->in_count; p < stage->port_count; p++) {
     struct port_levels *port = &c->ports[stage->first_port + p];
-    rise(&port->activations);
+    raise_level(&port->activations);
     if (port->near != NO_PORT) {
-      rise(&c->ports[port->near].activations);
+      raise_level(&c->ports[port->near].activations);
     }
     if (c->row->ports[stage->first_port + p].other == WEFT_STAGE_NONE) {
-      fall(&port->activations);
-      rise(&port->gradients); /* the loss makes it */
+      lower_level(&port->activations);
+      raise_level(&port->gradients); /* the loss makes it */
     }
   }
 }
@@ -116,12 +116,12 @@ static void count_gradient(struct counting *c, uint32_t k) {
   for (uint32_t p = 0; p < stage->port_count; p++) {
     struct port_levels *port = &c->ports[stage->first_port + p];
     if (p >= stage->in_count) {
-      fall(&port->activations);
+      lower_level(&port->activations);
       continue;
     }
-    rise(&port->gradients);
+    raise_level(&port->gradients);
     if (port->near != NO_PORT) {
-      rise(&c->ports[port->near].gradients);
+      raise_level(&c->ports[port->near].gradients);
     }
   }
 }
@@ -133,9 +133,9 @@ static void count_transfer(struct counting *c, uint32_t k, struct weft_action ac
     return; /* there is no such edge: the executor says so */
   }
   switch (action.op) {
-    case WEFT_OP_RECV_F: rise(&c->ports[p].activations); break;
-    case WEFT_OP_RECV_B: rise(&c->ports[p].gradients); break;
-    case WEFT_OP_SEND_B: fall(&c->ports[p].gradients); break;
+    case WEFT_OP_RECV_F: raise_level(&c->ports[p].activations); break;
+    case WEFT_OP_RECV_B: raise_level(&c->ports[p].gradients); break;
+    case WEFT_OP_SEND_B: lower_level(&c->ports[p].gradients); break;
     default: break;
   }
 }
@@ -171,9 +171,9 @@ static uint32_t alive_at_most(const struct weft_row *row, uint32_t stage) {
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
     const struct weft_action action = program->actions[i];
     if (action.stage == stage && action.op == WEFT_OP_F) {
-      rise(&alive);
+      raise_level(&alive);
     } else if (action.stage == stage && weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
-      fall(&alive);
+      lower_level(&alive);
     }
   }
   return alive.peak;

@@ -112,9 +112,9 @@ static void add_json(struct weft_text *text, const struct dump *dump) {
 }
 
 /* Outputs are written only on success. */
-static enum weft_status explain(void (*add)(struct weft_text *text, const struct dump *dump),
-                                const char *dump, size_t size, const char *name,
-                                struct weft_text *text, struct weft_error *error) {
+static enum weft_status explain_dump(void (*add)(struct weft_text *text, const struct dump *dump),
+                                     const char *dump, size_t size, const char *name,
+                                     struct weft_text *text, struct weft_error *error) {
   WEFT_NEED(text, error);
   if (size > 0) {
     WEFT_NEED(dump, error);
@@ -142,10 +142,10 @@ static enum weft_status explain(void (*add)(struct weft_text *text, const struct
 
 enum weft_status weft_hang_explain(const char *dump, size_t size, const char *name,
                                    struct weft_text *text, struct weft_error *error) {
-  return explain(add_words, dump, size, name, text, error);
+  return explain_dump(add_words, dump, size, name, text, error);
 }
 
 enum weft_status weft_hang_explain_json(const char *dump, size_t size, const char *name,
                                         struct weft_text *text, struct weft_error *error) {
-  return explain(add_json, dump, size, name, text, error);
+  return explain_dump(add_json, dump, size, name, text, error);
 }

@@ -306,7 +306,7 @@ static uint32_t moves_to_cycle(struct waits *waits, uint32_t reporter, uint32_t 
   return moves;
 }
 
-static struct weft_waits_end follow(struct waits *waits, uint32_t reporter) {
+static struct weft_waits_end follow_waits(struct waits *waits, uint32_t reporter) {
   struct weft_waits_end end = {.culprit = reporter};
   uint32_t at = reporter;
   for (uint32_t moves = 0; moves <= waits->rank_count; moves++) {
@@ -634,7 +634,7 @@ struct weft_waits_end weft_hang_diagnose(const struct weft_hang *hang,
   waits.program = program;
   waits.first_rank = first_rank;
   waits.comm = comm;
-  const struct weft_waits_end end = follow(&waits, reporter);
+  const struct weft_waits_end end = follow_waits(&waits, reporter);
   struct line message = {.used = 0}, hint = {.used = 0};
   if (end.cycle_length > 0) {
     if (end.moves > 0) {

@@ -1,5 +1,6 @@
 /* The cost stage takes a given time and computes nothing. In virtual time a run with it
- * reproduces the simulation to the tick; on threads it shows what the runtime adds. */
+ * reproduces the simulation to the tick; on threads it shows what the runtime adds.
+ * The null stage does nothing: what remains is the cost of the runtime. */
 #define _DEFAULT_SOURCE /* prctl */
 #include <assert.h>
 #include <errno.h>
@@ -103,8 +104,8 @@ static enum weft_status spin_on_device(const struct weft_stage_call *call, int64
   return weft_kernel_launch(call->device, WEFT_KERNEL_SPIN, 1, parameters, call->stream, error);
 }
 
-static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *call,
-                             enum weft_op op, struct weft_error *error) {
+static enum weft_status take_time(struct weft_stage *stage, struct weft_stage_call *call,
+                                  enum weft_op op, struct weft_error *error) {
   assert(call != NULL);
   struct weft_cost_stage *cost = (struct weft_cost_stage *)stage;
   const int64_t time = cost->times[op];
@@ -121,39 +122,20 @@ static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *c
   return WEFT_OK;
 }
 
-static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
-                                struct weft_error *error) {
-  return take(stage, call, WEFT_OP_F, error);
-}
+#define TAKE_TIME(name, op)                                                            \
+  static enum weft_status name(struct weft_stage *stage, struct weft_stage_call *call, \
+                               struct weft_error *error) {                             \
+    return take_time(stage, call, op, error);                                          \
+  }
+TAKE_TIME(forward, WEFT_OP_F)
+TAKE_TIME(backward, WEFT_OP_B)
+TAKE_TIME(backward_input, WEFT_OP_I)
+TAKE_TIME(backward_weight, WEFT_OP_W)
+TAKE_TIME(unshard, WEFT_OP_UNSHARD)
+TAKE_TIME(reduce_grad, WEFT_OP_REDUCE_GRAD)
 
-static enum weft_status backward(struct weft_stage *stage, struct weft_stage_call *call,
-                                 struct weft_error *error) {
-  return take(stage, call, WEFT_OP_B, error);
-}
-
-static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
-                                       struct weft_error *error) {
-  return take(stage, call, WEFT_OP_I, error);
-}
-
-static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
-                                        struct weft_error *error) {
-  return take(stage, call, WEFT_OP_W, error);
-}
-
-static enum weft_status unshard(struct weft_stage *stage, struct weft_stage_call *call,
-                                struct weft_error *error) {
-  return take(stage, call, WEFT_OP_UNSHARD, error);
-}
-
-static enum weft_status reduce_grad(struct weft_stage *stage, struct weft_stage_call *call,
-                                    struct weft_error *error) {
-  return take(stage, call, WEFT_OP_REDUCE_GRAD, error);
-}
-
-/* There are no gradients to scale. */
-static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
-                                    struct weft_error *error) {
+static enum weft_status do_nothing(struct weft_stage *stage, struct weft_stage_call *call,
+                                   struct weft_error *error) {
   (void)stage;
   (void)call;
   (void)error;
@@ -163,11 +145,26 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
 #define COST_OPS                                                                              \
   .name = "cost", .forward = forward, .backward = backward, .backward_input = backward_input, \
   .backward_weight = backward_weight, .unshard = unshard, .reduce_grad = reduce_grad,         \
-  .scale_grads = scale_grads
+  .scale_grads = do_nothing
 
 void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode) {
   static const struct weft_stage_ops host_ops = {COST_OPS};
   static const struct weft_stage_ops device_ops = {.enqueues = true, .replays = true, COST_OPS};
   *stage = (struct weft_cost_stage){
       .stage = {.ops = mode == WEFT_COST_DEVICE ? &device_ops : &host_ops}, .mode = mode};
+}
+
+const struct weft_stage_ops *weft_null_stage_ops(void) {
+  static const struct weft_stage_ops ops = {
+      .name = "null",
+      .enqueues = true, /* nothing */
+      .replays = true,
+      .forward = do_nothing,
+      .backward = do_nothing,
+      .backward_input = do_nothing,
+      .backward_weight = do_nothing,
+      .loss = do_nothing,
+      .scale_grads = do_nothing,
+  };
+  return &ops;
 }

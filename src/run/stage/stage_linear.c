@@ -10,7 +10,7 @@
 
 #include "device/kernel.h"
 
-static struct weft_linear_stage *of(struct weft_stage *stage) {
+static struct weft_linear_stage *linear_of(struct weft_stage *stage) {
   return (struct weft_linear_stage *)stage;
 }
 
@@ -45,11 +45,6 @@ static enum weft_status multiply(const struct weft_linear_stage *linear,
 
 /* ---- Several edges ---- */
 
-/* Whether a tensor has another shape than [rows][columns] in f32. */
-static bool differs(const struct weft_tensors *tensors, uint64_t rows, uint64_t columns) {
-  return rows_of(tensors, columns) != rows;
-}
-
 /* Adds the tensors of all edges up in the first, in their order; those without one are left out.
  * Returns the first in *sum, NULL: there is none. */
 static enum weft_status add_up(const struct weft_linear_stage *linear,
@@ -63,7 +58,7 @@ static enum weft_status add_up(const struct weft_linear_stage *linear,
       continue;
     }
     const uint64_t rows = rows_of(*sum != NULL ? *sum : &tensors[k], columns);
-    if (rows == UINT64_MAX || differs(&tensors[k], rows, columns)) {
+    if (rows == UINT64_MAX || rows_of(&tensors[k], columns) != rows) {
       return fail_shape(call, what, columns, error);
     }
     if (*sum == NULL) {
@@ -118,7 +113,7 @@ static enum weft_status copy_to_others(const struct weft_stage_call *call,
 
 static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   const struct weft_tensors *x;
   WEFT_TRY(add_up(linear, call, call->inputs, call->input_count, linear->in, "inputs", &x, error));
   const uint64_t rows = rows_of(x, linear->in);
@@ -135,7 +130,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
 
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   const struct weft_tensors *dy;
   WEFT_TRY(add_up(linear, call, call->output_grads, call->output_count, linear->out,
                   "output gradients", &dy, error));
@@ -154,7 +149,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
 
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   const struct weft_tensors *dy = first_of(call->output_grads, call->output_count);
   const uint64_t rows = rows_of(dy, linear->out);
   if (rows == UINT64_MAX) {
@@ -166,7 +161,7 @@ static enum weft_status backward_weight(struct weft_stage *stage, struct weft_st
 
 static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,
                              struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   const uint64_t rows = rows_of(call->targets, linear->out);
   if (rows == UINT64_MAX || rows != call->outputs->items[0].shape.dims[0]) {
     return fail_shape(call, "targets", linear->out, error);
@@ -191,14 +186,14 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
 
 static enum weft_status zero_grad(struct weft_stage *stage, struct weft_stage_call *call,
                                   struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   return weft_device_fill(linear->device, linear->grads, 0,
                           linear->out * linear->in * sizeof *linear->grads, call->stream, error);
 }
 
 static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
                                     struct weft_error *error) {
-  const struct weft_linear_stage *linear = of(stage);
+  const struct weft_linear_stage *linear = linear_of(stage);
   uint64_t count = linear->out * linear->in;
   void *grads = linear->grads;
   double scale = call->grad_scale;
@@ -210,8 +205,8 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
 /* ---- Making it ---- */
 
 /* Drawn between -1 and 1, divided by `in`: outputs keep the inputs' size. */
-static enum weft_status draw(const struct weft_linear_stage *stage, uint64_t seed,
-                             struct weft_error *error) {
+static enum weft_status draw_weights(const struct weft_linear_stage *stage, uint64_t seed,
+                                     struct weft_error *error) {
   const size_t count = (size_t)(stage->in * stage->out);
   float *host = weft_array_allocate(NULL, count, sizeof *host);
   if (host == NULL) {
@@ -260,7 +255,7 @@ enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct 
     weft_linear_stage_finish(stage);
     return weft_device_fail_allocation(device, bytes, error);
   }
-  const enum weft_status status = draw(stage, seed, error);
+  const enum weft_status status = draw_weights(stage, seed, error);
   if (status < 0) {
     weft_linear_stage_finish(stage);
   }

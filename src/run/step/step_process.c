@@ -234,8 +234,8 @@ static void restart_eagerly(struct weft_process_recording *recording, void *cons
 }
 
 /* Without recording->recorded afterwards, recording->reason says why. */
-static enum weft_status record(struct weft_process_recording *recording, void *const *items,
-                               struct weft_error *error) {
+static enum weft_status record_step(struct weft_process_recording *recording, void *const *items,
+                                    struct weft_error *error) {
   const struct weft_device_ops *ops = recording->device->ops;
   struct weft_recording attempt = {.failed = false};
   struct weft_error ignored;
@@ -261,8 +261,8 @@ static enum weft_status record(struct weft_process_recording *recording, void *c
 /* ---- Repeating it ---- */
 
 /* After the batches have been copied, which each rank's own stream does. */
-static enum weft_status launch(const struct weft_process_recording *recording, void *const *items,
-                               struct weft_error *error) {
+static enum weft_status launch_step(const struct weft_process_recording *recording,
+                                    void *const *items, struct weft_error *error) {
   const struct weft_device_ops *ops = recording->device->ops;
   const int64_t now = weft_clock_ns();
   for (uint32_t r = 0; r < recording->rank_count; r++) {
@@ -474,7 +474,7 @@ static void drive_step(void *const *items, uint32_t count) {
   }
   enum weft_status status = WEFT_OK;
   if (recording->recorded == NULL) {
-    status = record(recording, items, &error);
+    status = record_step(recording, items, &error);
     if (status == WEFT_OK && recording->recorded == NULL) {
       weft_recording_explain(items[0], recording->reason);
       drive_eagerly(items, count);
@@ -482,7 +482,7 @@ static void drive_step(void *const *items, uint32_t count) {
     }
   }
   if (status == WEFT_OK) {
-    status = launch(recording, items, &error);
+    status = launch_step(recording, items, &error);
   }
   if (status == WEFT_OK) {
     status = await_replay(recording, items, &error);

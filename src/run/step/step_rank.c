@@ -154,8 +154,8 @@ void weft_rank_recording_begin_step(struct weft_pipeline *pipeline) {
 
 /* ---- Deciding ---- */
 
-static enum weft_status gather(struct weft_rank_recording *recording, const void *from, void *to,
-                               uint64_t bytes, struct weft_error *error) {
+static enum weft_status start_gather(struct weft_rank_recording *recording, const void *from,
+                                     void *to, uint64_t bytes, struct weft_error *error) {
   assert(recording->group != NULL && bytes > 0);
   recording->collective =
       (struct weft_collective){.kind = WEFT_ALL_GATHER, .from = from, .to = to, .bytes = bytes};
@@ -163,7 +163,7 @@ static enum weft_status gather(struct weft_rank_recording *recording, const void
 }
 
 /* As a rank in the handshake: it waits for the ranks that have not begun the step. */
-static enum weft_status await(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status await_gather(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
   const enum weft_status status =
@@ -210,7 +210,7 @@ static enum weft_status begin_vote(struct weft_pipeline *pipeline, struct weft_e
     vote->reason = check_chain(pipeline);
   }
   recording->key = key;
-  return gather(recording, vote, recording->votes, sizeof *vote, error);
+  return start_gather(recording, vote, recording->votes, sizeof *vote, error);
 }
 
 /* What headers would say. */
@@ -344,7 +344,7 @@ static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_r
   return status;
 }
 
-static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status record_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_recording attempt = {.failed = false};
   drop_recording(recording);
@@ -355,14 +355,14 @@ static enum weft_status record(struct weft_pipeline *pipeline, struct weft_error
     (void)snprintf(recording->outcome.reason, sizeof recording->outcome.reason, "%.*s",
                    (int)sizeof recording->outcome.reason - 1, attempt.error.message);
   }
-  return gather(recording, &recording->outcome, recording->outcomes, sizeof recording->outcome,
-                error);
+  return start_gather(recording, &recording->outcome, recording->outcomes,
+                      sizeof recording->outcome, error);
 }
 
 /* ---- Repeating ---- */
 
 /* The batch is before it in the stream. */
-static enum weft_status launch(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status launch_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   assert(pipeline->rank_recording->recorded != NULL);
   struct weft_rank_recording *recording = pipeline->rank_recording;
   struct weft_executor *executor = &pipeline->executor;
@@ -383,7 +383,7 @@ static enum weft_status run_eagerly(struct weft_pipeline *pipeline, struct weft_
 }
 
 /* All ranks have recorded the row, or have tried to. */
-static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status act_on_outcomes(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_rank_recording *recording = pipeline->rank_recording;
   char reason[sizeof recording->outcome.reason + 40];
   for (uint32_t k = 0; k < recording->group->size; k++) {
@@ -400,18 +400,18 @@ static enum weft_status conclude(struct weft_pipeline *pipeline, struct weft_err
       return run_eagerly(pipeline, error);
     }
   }
-  return launch(pipeline, error);
+  return launch_step(pipeline, error);
 }
 
 static enum weft_status act_on_votes(struct weft_pipeline *pipeline, struct weft_error *error) {
   bool replays, records;
   WEFT_TRY(count_votes(pipeline, &replays, &records, error));
   if (records) {
-    WEFT_TRY(record(pipeline, error));
+    WEFT_TRY(record_step(pipeline, error));
     pipeline->rank_recording->state = RECORDED;
     return WEFT_OK;
   }
-  return replays ? launch(pipeline, error) : run_eagerly(pipeline, error);
+  return replays ? launch_step(pipeline, error) : run_eagerly(pipeline, error);
 }
 
 enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
@@ -423,11 +423,11 @@ enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
     recording->state = VOTING;
   }
   while (recording->state != DECIDED) {
-    const enum weft_status status = await(pipeline, error);
+    const enum weft_status status = await_gather(pipeline, error);
     if (status != WEFT_OK) {
       return status;
     }
-    WEFT_TRY((recording->state == VOTING ? act_on_votes : conclude)(pipeline, error));
+    WEFT_TRY((recording->state == VOTING ? act_on_votes : act_on_outcomes)(pipeline, error));
   }
   if (!pipeline->executor.device->replaying) {
     return weft_executor_advance(&pipeline->executor, error);
