@@ -124,17 +124,9 @@ static enum weft_status make_row(const struct weft_pipeline *pipeline,
     weft_program_destroy(program);
     return status;
   }
-  struct weft_row *row;
-  WEFT_TRY(weft_row_create(pipeline->allocator, program,
-                           pipeline->transport->rank - options->first_rank, training,
-                           options->forward_ahead, !options->no_events, &row, error));
-  status = weft_row_lay_out_saved(row, options->stages, error);
-  if (status < 0) {
-    weft_row_destroy(row);
-    return status;
-  }
-  *out = row;
-  return WEFT_OK;
+  return weft_row_create(pipeline->allocator, program,
+                         pipeline->transport->rank - options->first_rank, training, options, out,
+                         error);
 }
 
 static void keep_row(struct weft_pipeline *pipeline, struct weft_row *row) {

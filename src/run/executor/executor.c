@@ -181,14 +181,10 @@ static enum weft_status drain_sends(struct weft_executor *executor, struct weft_
     for (uint32_t n = 0; n < stage->port_count; n++) {
       const struct weft_port *port = &stage->ports[n];
       const bool in = n < stage->in_count;
-      const enum weft_status status =
-          port->near != NULL
-              ? WEFT_OK
-              : drain_pool(executor, stage->stage, port, in ? port->gradients : port->activations,
-                           in ? WEFT_OP_RECV_B : WEFT_OP_RECV_F, error);
-      if (status != WEFT_OK) {
-        return status;
-      }
+      WEFT_AWAIT(port->near != NULL ? WEFT_OK
+                                    : drain_pool(executor, stage->stage, port,
+                                                 in ? port->gradients : port->activations,
+                                                 in ? WEFT_OP_RECV_B : WEFT_OP_RECV_F, error));
     }
   }
   if (executor->collective_done < executor->collective_count) {
@@ -290,10 +286,7 @@ static enum weft_status run_row(struct weft_executor *executor, struct weft_erro
       WEFT_TRY(weft_executor_poll_collectives(executor, error));
     }
     const int64_t before = executor->now;
-    const enum weft_status status = run_cell(executor, cell, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(run_cell(executor, cell, error));
     const uint32_t records = weft_cell_records(cell);
     if (cell->op != WEFT_OP_IDLE) {
       weft_rank_status_remember(executor->status, *cell, before, executor->now);
@@ -313,25 +306,16 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
     WEFT_TRY(weft_executor_record_error(executor, device->ops->make_current(device, error), error));
   }
   weft_executor_read_clock(executor);
-  enum weft_status status = zero_gradients(executor, error);
-  if (status == WEFT_OK) {
-    status = run_row(executor, error);
+  WEFT_AWAIT(zero_gradients(executor, error));
+  WEFT_AWAIT(run_row(executor, error));
+  if (executor->collective_done < executor->collective_count) {
+    WEFT_TRY(weft_executor_poll_collectives(executor, error));
   }
-  if (status == WEFT_OK && executor->collective_done < executor->collective_count) {
-    status = weft_executor_poll_collectives(executor, error);
-    status = status > 0 ? WEFT_OK : status;
+  WEFT_AWAIT(drain_sends(executor, error));
+  if (has_leftovers(executor)) {
+    WEFT_TRY(find_leftover(executor, error));
   }
-  if (status == WEFT_OK) {
-    status = drain_sends(executor, error);
-  }
-  if (status == WEFT_OK && has_leftovers(executor)) {
-    status = find_leftover(executor, error);
-  }
-  if (status == WEFT_OK) {
-    status = weft_executor_await_device(executor, error);
-  }
-  if (status == WEFT_OK) {
-    show_phase(executor, WEFT_PHASE_DONE, UINT32_MAX, weft_action_idle());
-  }
-  return status;
+  WEFT_AWAIT(weft_executor_await_device(executor, error));
+  show_phase(executor, WEFT_PHASE_DONE, UINT32_MAX, weft_action_idle());
+  return WEFT_OK;
 }

@@ -23,6 +23,15 @@
 #include "run/executor/row.h"
 #include "run/rank_status.h"
 
+/* Returns the status of a call that is not done, WEFT_IN_PROGRESS or a failure, to the caller. */
+#define WEFT_AWAIT(call)                               \
+  do {                                                 \
+    const enum weft_status weft_await_status = (call); \
+    if (weft_await_status != WEFT_OK) {                \
+      return weft_await_status;                        \
+    }                                                  \
+  } while (0)
+
 typedef enum weft_status weft_stage_function(struct weft_stage *stage, struct weft_stage_call *call,
                                              struct weft_error *error);
 

@@ -48,11 +48,8 @@ TWICE enum weft_status await_message(struct weft_executor *executor, struct weft
                                      error);
   }
   if (buffer->under_way) {
-    const enum weft_status status = weft_executor_await(executor, sub->stage, port, buffer,
-                                                        sub->action->microbatch, forward, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(weft_executor_await(executor, sub->stage, port, buffer, sub->action->microbatch,
+                                   forward, error));
   }
   return weft_executor_order(executor, buffer, error);
 }
@@ -60,91 +57,59 @@ TWICE enum weft_status await_message(struct weft_executor *executor, struct weft
 TWICE enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
                                    bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  const bool forward = sub->action->op == WEFT_OP_F;
-  enum weft_status status = WEFT_OK;
-  if (forward) {
+  if (sub->action->op == WEFT_OP_F) {
     const uint32_t inputs = stage->is_source ? 0 : in_ports(stage, pair);
-    for (uint32_t n = 0; n < inputs && status == WEFT_OK; n++) {
-      status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation, true,
-                             error);
+    for (uint32_t n = 0; n < inputs; n++) {
+      WEFT_AWAIT(await_message(executor, sub, &stage->ports[n], sub->held->ports[n].activation,
+                               true, error));
     }
   } else if (sub->action->op != WEFT_OP_W && !stage->is_loss) {
-    for (uint32_t k = 0; k < out_ports(stage, pair) && status == WEFT_OK; k++) {
+    for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
       const uint32_t n = first_out(stage, pair) + k;
       if (stage->ports[n].gradients != NULL) {
-        status = await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient, false,
-                               error);
+        WEFT_AWAIT(await_message(executor, sub, &stage->ports[n], sub->held->ports[n].gradient,
+                                 false, error));
       }
     }
   }
-  return status;
+  return WEFT_OK;
 }
 
-/* Takes a buffer for what goes out at one port, unless it is taken. */
+/* Takes a buffer for what goes out at one port, unless it is taken, or nothing does (NULL). */
 TWICE enum weft_status take_buffer(struct weft_executor *executor,
                                    const struct weft_executor_stage *stage,
                                    const struct weft_port *port, struct weft_buffer_pool *pool,
                                    struct weft_buffer **buffer, struct weft_error *error) {
-  enum weft_status status = WEFT_OK;
-  if (*buffer == NULL) {
-    status = weft_executor_take(executor, stage->stage, port, pool, buffer, error);
-  }
-  if (status == WEFT_OK) {
-    status = pool->streamed ? weft_executor_await_copy(executor, *buffer, error)
-                            : weft_executor_order(executor, *buffer, error);
-  }
-  if (status == WEFT_OK) {
-    weft_buffer_offer(*buffer, pool);
-  }
-  return status;
-}
-
-/* A buffer for the gradient that a loss makes. */
-TWICE enum weft_status take_loss(struct weft_executor *executor, struct weft_sub_action *sub,
-                                 bool pair, struct weft_error *error) {
-  const struct weft_executor_stage *stage = sub->stage;
-  const struct weft_port *port = &stage->ports[first_out(stage, pair)];
-  struct weft_buffer **made = &sub->held->ports[first_out(stage, pair)].gradient;
-  if (port->gradients == NULL || *made != NULL) {
+  if (pool == NULL) {
     return WEFT_OK;
   }
-  const enum weft_status status =
-      weft_executor_take(executor, stage->stage, port, port->gradients, made, error);
-  if (status == WEFT_OK) {
-    weft_buffer_offer(*made, port->gradients);
+  if (*buffer == NULL) {
+    WEFT_AWAIT(weft_executor_take(executor, stage->stage, port, pool, buffer, error));
   }
-  return status;
+  WEFT_AWAIT(pool->streamed ? weft_executor_await_copy(executor, *buffer, error)
+                            : weft_executor_order(executor, *buffer, error));
+  weft_buffer_offer(*buffer, pool);
+  return WEFT_OK;
 }
 
-/* Takes buffers for the outputs. */
+/* Takes buffers for the outputs, and for the gradient that a loss makes. */
 TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
                                  bool pair, struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
-  const bool forward = sub->action->op == WEFT_OP_F;
-  if (forward) {
+  struct weft_port_held *held = sub->held->ports;
+  if (sub->action->op == WEFT_OP_F) {
     for (uint32_t k = 0; k < out_ports(stage, pair); k++) {
       const uint32_t n = first_out(stage, pair) + k;
-      const enum weft_status status =
-          take_buffer(executor, stage, &stage->ports[n], stage->ports[n].activations,
-                      &sub->held->ports[n].activation, error);
-      if (status != WEFT_OK) {
-        return status;
+      const struct weft_port *port = &stage->ports[n];
+      WEFT_AWAIT(take_buffer(executor, stage, port, port->activations, &held[n].activation, error));
+      if (stage->is_loss && stage->needs->has_backward) {
+        WEFT_AWAIT(take_buffer(executor, stage, port, port->gradients, &held[n].gradient, error));
       }
     }
-    return stage->is_loss && stage->needs->has_backward ? take_loss(executor, sub, pair, error)
-                                                        : WEFT_OK;
-  }
-  if (sub->action->op == WEFT_OP_W) {
-    return WEFT_OK;
-  }
-  for (uint32_t n = 0; n < in_ports(stage, pair); n++) {
-    const struct weft_port *port = &stage->ports[n];
-    if (port->gradients != NULL) {
-      const enum weft_status status =
-          take_buffer(executor, stage, port, port->gradients, &sub->held->ports[n].gradient, error);
-      if (status != WEFT_OK) {
-        return status;
-      }
+  } else if (sub->action->op != WEFT_OP_W) {
+    for (uint32_t n = 0; n < in_ports(stage, pair); n++) {
+      const struct weft_port *port = &stage->ports[n];
+      WEFT_AWAIT(take_buffer(executor, stage, port, port->gradients, &held[n].gradient, error));
     }
   }
   return WEFT_OK;
@@ -153,18 +118,11 @@ TWICE enum weft_status take_room(struct weft_executor *executor, struct weft_sub
 TWICE enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
                                    bool pair, struct weft_error *error) {
   WEFT_TRY(check_order(executor, sub, error));
-  enum weft_status status = executor->collective_done == executor->collective_count
-                                ? WEFT_OK
-                                : weft_executor_await_collectives(executor, *sub->action, error);
-  if (status == WEFT_OK) {
-    status = await_input(executor, sub, pair, error);
+  if (executor->collective_done != executor->collective_count) {
+    WEFT_AWAIT(weft_executor_await_collectives(executor, *sub->action, error));
   }
-  if (status == WEFT_OK) {
-    status = take_room(executor, sub, pair, error);
-  }
-  if (status != WEFT_OK) {
-    return status;
-  }
+  WEFT_AWAIT(await_input(executor, sub, pair, error));
+  WEFT_AWAIT(take_room(executor, sub, pair, error));
   if (sub->action->op == WEFT_OP_F) {
     struct weft_executor_stage *stage = sub->stage;
     if (stage->free_slot_count == 0) {
@@ -206,11 +164,7 @@ TWICE enum weft_status prepare_cell(struct weft_executor *executor, const struct
     executor->cell_step = WEFT_CELL_PREPARING;
   }
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
-    const enum weft_status status =
-        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], pair, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], pair, error));
   }
   executor->sub_action_at = 0;
   executor->custom_again = false;
@@ -261,10 +215,7 @@ TWICE enum weft_status call_functions(struct weft_executor *executor, struct wef
             : sub->functions->items[sub->function_at](sub->stage->impl, call, error);
     weft_rank_status_leave(executor->status);
     call->again = answer == WEFT_IN_PROGRESS;
-    const enum weft_status status = end_call(executor, sub, sub->action, answer, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(end_call(executor, sub, sub->action, answer, error));
     sub->function_at++;
     if (sub->function_at < sub->function_count) {
       weft_executor_read_clock(executor);
@@ -309,10 +260,7 @@ TWICE enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_
                                 uint32_t number, bool pair, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[sub->action->op];
   if (custom->function != NULL && sub->function_at < sub->functions->op_count) {
-    const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(call_custom(executor, sub->action, custom, number, 1, error));
   }
   return call_functions(executor, sub, pair, error);
 }
@@ -326,19 +274,11 @@ TWICE enum weft_status call_all(struct weft_executor *executor, const struct wef
                                 bool pair, struct weft_error *error) {
   const struct weft_custom *custom = &executor->custom[cell->op];
   if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
-    const enum weft_status status =
-        call_custom(executor, cell, custom, 0, executor->sub_action_count, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(call_custom(executor, cell, custom, 0, executor->sub_action_count, error));
   }
   for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
-    const enum weft_status status =
-        call_sub(executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at,
-                 pair, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(call_sub(executor, &executor->sub_actions[executor->sub_action_at],
+                        executor->sub_action_at, pair, error));
   }
   return WEFT_OK;
 }
@@ -480,10 +420,7 @@ TWICE void show_compute(struct weft_executor *executor, const struct weft_action
 TWICE enum weft_status compute_cell(struct weft_executor *executor, const struct weft_action *cell,
                                     bool pair, struct weft_error *error) {
   if (executor->cell_step != WEFT_CELL_CALLING) {
-    const enum weft_status status = prepare_cell(executor, cell, pair, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(prepare_cell(executor, cell, pair, error));
     show_compute(executor, cell);
     if (executor->device != NULL) {
       WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
@@ -492,8 +429,8 @@ TWICE enum weft_status compute_cell(struct weft_executor *executor, const struct
       WEFT_TRY(weft_executor_sum_gradients(executor, &executor->sub_actions[k], error));
     }
   }
-  const enum weft_status status = call_all(executor, cell, pair, error);
-  return status == WEFT_OK ? finish_cell(executor, cell, pair, error) : status;
+  WEFT_AWAIT(call_all(executor, cell, pair, error));
+  return finish_cell(executor, cell, pair, error);
 }
 
 static __attribute__((noinline)) enum weft_status compute_ports(struct weft_executor *executor,

@@ -296,11 +296,8 @@ static enum weft_status post_receive(struct weft_executor *executor,
                                      const struct transfer *transfer, struct weft_error *error) {
   struct weft_buffer *buffer;
   struct weft_port *port = transfer->port;
-  const enum weft_status taken =
-      weft_executor_take(executor, transfer->stage->stage, port, transfer->pool, &buffer, error);
-  if (taken != WEFT_OK) {
-    return taken;
-  }
+  WEFT_AWAIT(
+      weft_executor_take(executor, transfer->stage->stage, port, transfer->pool, &buffer, error));
   const bool enqueues = weft_executor_is_enqueued(executor);
   if (enqueues) {
     WEFT_TRY(weft_executor_begin_transfer(executor, buffer, false, error));
@@ -338,21 +335,15 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
     if (*transfer.buffer != NULL) {
       return weft_executor_fail_action(executor, action, "it has been received before", error);
     }
-    const enum weft_status status = post_receive(executor, &transfer, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(post_receive(executor, &transfer, error));
   }
   if (!weft_send_model_info(executor->options->comm)->row_waits) {
     return WEFT_OK;
   }
   executor->cell_step = WEFT_CELL_CALLING;
   assert(*transfer.buffer != NULL);
-  const enum weft_status status =
-      weft_executor_await(executor, transfer.stage, transfer.port, *transfer.buffer,
-                          action->microbatch, forward, error);
-  if (status == WEFT_OK) {
-    executor->cell_step = WEFT_CELL_NEW;
-  }
-  return status;
+  WEFT_AWAIT(weft_executor_await(executor, transfer.stage, transfer.port, *transfer.buffer,
+                                 action->microbatch, forward, error));
+  executor->cell_step = WEFT_CELL_NEW;
+  return WEFT_OK;
 }

@@ -374,21 +374,22 @@ static enum weft_status allocate_row(struct weft_row *row, bool with_times,
 }
 
 static enum weft_status fill_row(const struct weft_allocator *allocator, struct weft_row *row,
-                                 uint32_t forward_ahead, bool with_times,
+                                 const struct weft_pipeline_options *options,
                                  struct weft_error *error) {
   size_t pairs;
   WEFT_TRY(weft_pairs_count(row->program, &pairs, NULL, error));
   WEFT_TRY(find_ranks(row, error));
-  WEFT_TRY(allocate_row(row, with_times, error));
+  WEFT_TRY(allocate_row(row, !options->no_events, error));
   find_ports(row);
   assert(row->port_count >= 2 * row->own_count);
   record_ops(row);
-  return count_needs(allocator, row, forward_ahead, error);
+  WEFT_TRY(count_needs(allocator, row, options->forward_ahead, error));
+  return weft_row_lay_out_saved(row, options->stages, error);
 }
 
 enum weft_status weft_row_create(const struct weft_allocator *allocator,
                                  struct weft_program *program, uint32_t rank, bool training,
-                                 uint32_t forward_ahead, bool with_times, struct weft_row **out,
+                                 const struct weft_pipeline_options *options, struct weft_row **out,
                                  struct weft_error *error) {
   assert(rank < program->rank_count);
   struct weft_row *row = weft_array_allocate_zero(allocator, 1, sizeof *row);
@@ -404,7 +405,7 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
   row->begin = program->row_begin[rank];
   row->end = program->row_begin[rank + 1];
   row->sub_actions_max = 1;
-  const enum weft_status status = fill_row(allocator, row, forward_ahead, with_times, error);
+  const enum weft_status status = fill_row(allocator, row, options, error);
   if (status < 0) {
     weft_row_destroy(row);
     return status;

@@ -3,12 +3,10 @@
 #ifndef RUN_ROW_H
 #define RUN_ROW_H
 
-#include <weft/ir.h>
+#include <weft/run.h>
 #include <weft/support.h>
 
 #include "run/executor/buffer_pool.h"
-
-struct weft_stage;
 
 #define WEFT_RECORD_NONE UINT32_MAX
 
@@ -84,10 +82,10 @@ struct weft_row {
   struct weft_row *next;
 };
 
-/* Takes the program, also when it fails. forward_ahead as in the options. */
+/* Takes the program, also when it fails; `rank` is the row. */
 enum weft_status weft_row_create(const struct weft_allocator *allocator,
                                  struct weft_program *program, uint32_t rank, bool training,
-                                 uint32_t forward_ahead, bool with_times, struct weft_row **out,
+                                 const struct weft_pipeline_options *options, struct weft_row **out,
                                  struct weft_error *error);
 void weft_row_destroy(struct weft_row *row);
 

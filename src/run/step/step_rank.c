@@ -423,19 +423,14 @@ enum weft_status weft_rank_recording_advance(struct weft_pipeline *pipeline,
     recording->state = VOTING;
   }
   while (recording->state != DECIDED) {
-    const enum weft_status status = await_gather(pipeline, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
+    WEFT_AWAIT(await_gather(pipeline, error));
     WEFT_TRY((recording->state == VOTING ? act_on_votes : act_on_outcomes)(pipeline, error));
   }
   if (!pipeline->executor.device->replaying) {
     return weft_executor_advance(&pipeline->executor, error);
   }
-  const enum weft_status status = weft_executor_await_device(&pipeline->executor, error);
-  if (status == WEFT_OK) {
-    pipeline->executor.actions_done += recording->row.actions;
-    pipeline->replayed_steps++;
-  }
-  return status;
+  WEFT_AWAIT(weft_executor_await_device(&pipeline->executor, error));
+  pipeline->executor.actions_done += recording->row.actions;
+  pipeline->replayed_steps++;
+  return WEFT_OK;
 }
