@@ -219,7 +219,7 @@ def run_weft(command, ranks):
 def run_weft_nccl(program, ranks, limit):
     """As run_weft(), by a job of MPI."""
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                       OMPI_MCA_btl="^tcp,openib", WEFT_NCCL_CTAS="1")
+                       OMPI_MCA_btl="^tcp,openib", NCCL_MAX_CTAS="1")
     environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
     command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
                "1", "-n", str(ranks), program, str(WIDTH), str(STEPS)]

@@ -90,7 +90,7 @@ export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$work/shared
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl=^tcp,openib OMPI_MCA_btl_vader_single_copy_mechanism=none
 # One block per communicator: all ranks of the GPU fit.
-export WEFT_NCCL_CTAS=1
+export NCCL_MAX_CTAS=1
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 mpirun=$(command -v mpirun.openmpi || command -v mpirun)
 start=("$mpirun" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1)

@@ -73,14 +73,14 @@ teardown_file() {
 @test "transfers that could hold all multiprocessors are refused, with the numbers" {
   mpi_launcher "$(mpi_names | head -n 1)"
   "$WEFT" gen 1F1B -p 2 -m 4 >t.csv # two communicators, each with an end on both ranks
-  export WEFT_NCCL_CTAS=2
+  export NCCL_MAX_CTAS=2
   local sms
   for sms in 7 8; do
     per_rank "sms=$sms"
     mpi_run -n 2 ./weft run t.csv --device cuda
     ends_with 2
     reports "has $sms multiprocessors, and transfers of its 2 ranks could hold 8 of them" \
-      "4 communicators of up to 2 blocks" "WEFT_NCCL_CTAS=1"
+      "4 communicators of up to 2 blocks" "NCCL_MAX_CTAS=1"
   done
   per_rank sms=9
   mpi_run -n 2 ./weft run t.csv --device cuda
@@ -93,7 +93,7 @@ teardown_file() {
 @test "groups count among the blocks" {
   mpi_launcher "$(mpi_names | head -n 1)"
   seq 1 900 >data.txt
-  export WEFT_NCCL_CTAS=2 # two replicas of one stage: one communicator, with an end on both ranks
+  export NCCL_MAX_CTAS=2 # two replicas of one stage: one communicator, with an end on both ranks
   per_rank sms=4
   mpi_run -n 2 ./weft train --data data.txt "${model[@]}" -p 1 --dp 2
   ends_with 2
@@ -184,7 +184,7 @@ END
   "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
   mkdir mps
   touch mps/control
-  export CUDA_MPS_PIPE_DIRECTORY=$PWD/mps WEFT_NCCL_CTAS=2
+  export CUDA_MPS_PIPE_DIRECTORY=$PWD/mps NCCL_MAX_CTAS=2
   per_rank mps=120 # as a GPU has: 60 processes with 2
   mpi_run -n 4 ./weft run t.csv --device cuda --f 1 --b 2
   [ "$status" -eq 0 ]

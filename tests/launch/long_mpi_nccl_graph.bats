@@ -77,7 +77,7 @@ waits() {
   local ranks
   mpi_needs openmpi
   mpi_launcher openmpi
-  export WEFT_NCCL_CTAS=1
+  export NCCL_MAX_CTAS=1
   for ranks in 2 3; do
     mpi_run -n "$ranks" "$WEFT_BUILD_DIR/tests/test_run_graph_nccl_openmpi" mutants
     [ "$status" -eq 0 ] || { echo "$output" "$stderr" >&2; return 1; }
@@ -89,7 +89,7 @@ waits() {
   local ranks
   mpi_needs openmpi
   mpi_launcher openmpi
-  export WEFT_NCCL_CTAS=1
+  export NCCL_MAX_CTAS=1
   for ranks in 2 4; do
     mpi_run -n "$ranks" "$WEFT_BUILD_DIR/tests/job_blocks_nccl_openmpi" 16 3
     [ "$status" -eq 0 ] || { echo "$stderr" >&2; return 1; }

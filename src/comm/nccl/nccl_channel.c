@@ -136,7 +136,7 @@ static uint32_t number_in(const char *variable, uint32_t otherwise) {
 uint32_t weft_nccl_blocks(void) {
   static const char *const minima[] = {"NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS",
                                        "NCCL_MIN_P2P_NCHANNELS"};
-  uint32_t blocks = number_in("NCCL_MAX_CTAS", number_in("WEFT_NCCL_CTAS", WEFT_NCCL_CTAS));
+  uint32_t blocks = number_in("NCCL_MAX_CTAS", WEFT_NCCL_CTAS);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(minima); k++) {
     const uint32_t minimum = number_in(minima[k], 1);
     blocks = minimum > blocks ? minimum : blocks;
@@ -201,7 +201,7 @@ static enum weft_status check_blocks(struct weft_nccl_world *world,
   }
   return weft_fail(error, WEFT_ERR_USAGE,
                    "fewer stages, groups or ranks per GPU have fewer communicators; "
-                   "WEFT_NCCL_CTAS=1 has each use one block",
+                   "NCCL_MAX_CTAS=1 has each use one block",
                    "GPU %" PRIu32 " of rank %" PRIu32 " has %" PRIu32
                    " multiprocessors, and transfers of its %" PRIu32 " rank%s could hold %" PRIu32
                    " of them (%" PRIu32 " communicators of up to %" PRIu32

@@ -185,8 +185,8 @@ enum weft_status weft_nccl_open(struct weft_transport *transport,
                                 struct weft_error *error);
 /* Frees all but communicators. */
 void weft_nccl_close_ends(struct weft_nccl_world *world);
-/* Blocks of a communicator, at most, a power of two: WEFT_NCCL_CTAS of the environment, for tests
- * and for NVLink with few ranks, or what variables of NCCL ask for. */
+/* Blocks of a communicator, at most, a power of two: WEFT_NCCL_CTAS, or what variables of NCCL ask
+ * for. */
 uint32_t weft_nccl_blocks(void);
 
 /* nccl_connect.c */
