@@ -6,7 +6,6 @@
 #include <weft/launch.h>
 
 #include "bench/bench_mpi.h"
-#include "cli/args/suggest.h"
 #include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"

@@ -11,7 +11,6 @@
 
 #include "cli/args/help.h"
 #include "cli/args/option_parser.h"
-#include "cli/args/suggest.h"
 #include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"

@@ -15,7 +15,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/report/run_picture.h"
+#include "cli/report/run_report.h"
 #include "cli/scoped.h"
 #include "trainer/command/train_files.h"
 #include "trainer/command/train_report.h"

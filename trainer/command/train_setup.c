@@ -11,7 +11,7 @@
 #include "cli/gpus.h"
 #include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
-#include "cli/report/run_picture.h"
+#include "cli/report/run_report.h"
 #include "cli/scoped.h"
 #include "trainer/command/train_auto.h"
 #include "trainer/command/train_setup.h"

@@ -12,7 +12,6 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/args/suggest.h"
 #include "cli/io/error_message.h"
 
 struct parser {
@@ -47,6 +46,28 @@ const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
 int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise) {
   const double ns = 1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, otherwise);
   return ns > 0 && ns < 1 ? 1 : (int64_t)ns;
+}
+
+/* ---- Suggestions ---- */
+
+void weft_cli_suggestion_init(struct weft_cli_suggestion *suggestion, const char *wanted,
+                              size_t wanted_size) {
+  assert(suggestion != NULL);
+  *suggestion = (struct weft_cli_suggestion){.wanted = wanted, .wanted_size = wanted_size};
+  suggestion->distance = wanted_size / 3 + 2; /* one more than is near enough */
+}
+
+void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const char *name,
+                               size_t name_size) {
+  assert(suggestion != NULL);
+  const size_t distance =
+      weft_name_distance(suggestion->wanted, suggestion->wanted_size, name, name_size);
+  /* A suggestion that shares no letter is worse than none. */
+  const size_t longer = suggestion->wanted_size > name_size ? suggestion->wanted_size : name_size;
+  if (distance < suggestion->distance && distance < longer) {
+    suggestion->best = name;
+    suggestion->distance = distance;
+  }
 }
 
 /* ---- Values ---- */

@@ -72,4 +72,19 @@ bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments);
 int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                              const struct weft_comm_info *transport);
 
+/* ---- The nearest of several names to a mistyped one ---- */
+
+/* Remembers the best candidate so far; zero-initialise `best`, set `wanted`. */
+struct weft_cli_suggestion {
+  const char *wanted;
+  size_t wanted_size;
+  const char *best; /* NULL: none is near enough */
+  size_t distance;
+};
+
+void weft_cli_suggestion_init(struct weft_cli_suggestion *suggestion, const char *wanted,
+                              size_t wanted_size);
+void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const char *name,
+                               size_t name_size);
+
 #endif

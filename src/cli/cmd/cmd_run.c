@@ -20,7 +20,7 @@
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
-#include "cli/report/run_picture.h"
+#include "cli/report/run_report.h"
 #include "cli/scoped.h"
 
 enum { STEPS_DEFAULT = 3 };

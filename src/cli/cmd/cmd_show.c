@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include <weft/lower.h>
+#include <weft/render.h>
 #include <weft/support.h>
 
 #include "cli/args/cost_options.h"
@@ -11,7 +13,6 @@
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/picture_file.h"
-#include "cli/io/timeline_input.h"
 #include "cli/report/program_json.h"
 #include "cli/scoped.h"
 
@@ -112,6 +113,115 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   return WEFT_CLI_OK;
 }
 
+/* ---- What is drawn: tables or programs, read, checked and simulated ---- */
+
+enum { TIMELINES_MAX = 2 };
+
+struct timeline {
+  struct weft_program *given;
+  struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
+  struct weft_simulation *simulation;
+};
+
+/* All that a command line names. Zero-initialise. */
+struct timelines {
+  struct timeline list[TIMELINES_MAX];
+  struct weft_picture pictures[TIMELINES_MAX];
+  size_t count;
+  struct weft_costs *costs; /* of all of them */
+};
+
+/* Of a longer table transfers could not be seen, and three times the events are more
+ * than a page can hold. Without SEND and RECV they take the same time, unless channels
+ * are shared. */
+#define TRANSFERS_ACTIONS_MAX 2500000u
+
+/* A table gets SEND and RECV, and nothing else, so that transfers can be seen;
+ * a program is drawn as it is. */
+static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs *costs,
+                         struct timeline *timeline, const char *name) {
+  struct weft_error error;
+  if (timeline->given->level != WEFT_LEVEL_COMPUTE ||
+      (timeline->given->action_count > TRANSFERS_ACTIONS_MAX &&
+       costs->options.channel == WEFT_CHANNEL_EDGE)) {
+    return WEFT_CLI_OK;
+  }
+  return weft_cli_result(
+      cli, name, weft_lower_transfers(cli->allocator, timeline->given, &timeline->lowered, &error),
+      &error);
+}
+
+static const struct weft_program *drawn(const struct timeline *timeline) {
+  return timeline->lowered != NULL ? timeline->lowered : timeline->given;
+}
+
+/* The costs are fitted to one program after the other; a simulation stays valid,
+ * because the program that it borrows is the timeline's own. */
+static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                    struct timeline *timeline, const char *name) {
+  struct weft_error error;
+  WEFT_CLI_TRY(weft_cli_costs_fit(cli, costs, drawn(timeline), name));
+  return weft_cli_result(cli, name,
+                         weft_simulate(cli->allocator, drawn(timeline), costs->costs,
+                                       &costs->options, &timeline->simulation, &error),
+                         &error);
+}
+
+static int read_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         const struct weft_cli_costs *costs, unsigned index,
+                         struct timeline *timeline) {
+  const char *name = weft_cli_input_name(arguments->operands[index]);
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, index, &timeline->given));
+  WEFT_CLI_TRY(weft_cli_check_valid(cli, timeline->given, name));
+  return add_transfers(cli, costs, timeline, name);
+}
+
+static int simulate_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_cli_costs *costs, struct timelines *timelines) {
+  for (size_t i = 0; i < timelines->count; i++) {
+    struct timeline *timeline = &timelines->list[i];
+    const char *name = weft_cli_input_name(arguments->operands[i]);
+    WEFT_CLI_TRY(simulate(cli, costs, timeline, name));
+    timelines->pictures[i] = (struct weft_picture){
+        .name = name, .simulation = timeline->simulation, .costs = costs->costs};
+  }
+  return WEFT_CLI_OK;
+}
+
+static int read_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          struct timelines *timelines) {
+  assert(cli != NULL && arguments != NULL);
+  struct weft_cli_costs costs;
+  if (arguments->operand_count == 2 && strcmp(arguments->operands[0], "-") == 0 &&
+      strcmp(arguments->operands[1], "-") == 0) {
+    return weft_cli_usage(cli, "give one of the two as a file",
+                          "standard input can be read only once");
+  }
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
+  int status = WEFT_CLI_OK;
+  const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
+  for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
+    timelines->count = i + 1;
+    status = read_timeline(cli, arguments, &costs, (unsigned)i, &timelines->list[i]);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = simulate_all(cli, arguments, &costs, timelines);
+  }
+  timelines->costs = costs.costs; /* kept beyond the rest of it */
+  costs.costs = NULL;
+  weft_cli_costs_finish(&costs);
+  return status;
+}
+
+static void finish_timelines(struct timelines *timelines) {
+  for (size_t i = 0; i < timelines->count; i++) {
+    weft_simulation_destroy(timelines->list[i].simulation);
+    weft_program_destroy(timelines->list[i].lowered);
+    weft_program_destroy(timelines->list[i].given);
+  }
+  weft_costs_destroy(timelines->costs);
+}
+
 /* ---- Drawing ---- */
 
 /* Text is as wide as the terminal, if that is known and within reason. */
@@ -130,10 +240,10 @@ static uint32_t choose_width(const struct weft_cli *cli, const struct weft_cli_a
 
 static int show_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           enum weft_cli_picture kind) {
-  WEFT_SCOPED_BY(weft_cli_timelines_finish) struct weft_cli_timelines timelines = {.count = 0};
+  WEFT_SCOPED_BY(finish_timelines) struct timelines timelines = {.count = 0};
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_render_options options = weft_render_options_default();
-  WEFT_CLI_TRY(weft_cli_timelines_read(cli, arguments, &timelines));
+  WEFT_CLI_TRY(read_timelines(cli, arguments, &timelines));
   const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
   if (nameless && (kind == WEFT_CLI_NO_PICTURE || kind == WEFT_CLI_SVG)) {
     timelines.pictures[0].name = NULL; /* "standard input" is no title */

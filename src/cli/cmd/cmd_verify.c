@@ -2,12 +2,57 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include <weft/support.h>
+
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/report/verify_report.h"
 #include "cli/scoped.h"
+
+/* ---- --list ---- */
+
+static void list_models(struct weft_text *text) {
+  const struct weft_send_model_info *send;
+  const struct weft_channel_model_info *channel;
+  weft_text_add(text, "--comm, when a SEND is done:\n");
+  for (uint32_t k = 0; (send = weft_send_model_info((enum weft_send_model)k)) != NULL; k++) {
+    weft_text_addf(text, "  %-15s%s\n", send->name, send->done);
+  }
+  weft_text_add(text, "\n--channel, what one channel carries:\n");
+  for (uint32_t k = 0; (channel = weft_channel_model_info((enum weft_channel_model)k)) != NULL;
+       k++) {
+    weft_text_addf(text, "  %-15s%s\n", channel->name, channel->one_for);
+  }
+}
+
+static void list_models_json(struct weft_text *text) {
+  const struct weft_send_model_info *send;
+  const struct weft_channel_model_info *channel;
+  struct weft_json json = weft_json_begin(text, "weft-models/1");
+  weft_json_open(&json, "comm", '[');
+  for (uint32_t k = 0; (send = weft_send_model_info((enum weft_send_model)k)) != NULL; k++) {
+    weft_json_open(&json, NULL, '{');
+    weft_json_string(&json, "name", send->name);
+    weft_json_string(&json, "done", send->done);
+    weft_json_boolean(&json, "row_waits", send->row_waits);
+    weft_json_close(&json, '}');
+  }
+  weft_json_close(&json, ']');
+  weft_json_open(&json, "channel", '[');
+  for (uint32_t k = 0; (channel = weft_channel_model_info((enum weft_channel_model)k)) != NULL;
+       k++) {
+    weft_json_open(&json, NULL, '{');
+    weft_json_string(&json, "name", channel->name);
+    weft_json_string(&json, "one_for", channel->one_for);
+    weft_json_string(&json, "words", channel->words);
+    weft_json_boolean(&json, "asynchronous", channel->asynchronous);
+    weft_json_close(&json, '}');
+  }
+  weft_json_close(&json, ']');
+  weft_json_end(&json);
+}
 
 /* ---- Options ---- */
 
@@ -48,7 +93,7 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_verify_options options;
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
-    weft_cli_list_models(&text, arguments->given[WEFT_CLI_OPTION_JSON]);
+    (arguments->given[WEFT_CLI_OPTION_JSON] ? list_models_json : list_models)(&text);
     return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   WEFT_CLI_TRY(read_options(cli, arguments, &options));

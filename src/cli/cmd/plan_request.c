@@ -1,6 +1,15 @@
-/* Converts the options into a search request. */
+/* The request of a search: from the options, and with the progress line as its report. */
 #include "cli/cmd/plan_command.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include <weft/launch.h>
+
 #include "cli/io/error_message.h"
+#include "cli/io/text_columns.h"
+#include "cli/scoped.h"
 
 static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const char example[] = "for example: weft plan -p 4 -m 8";
@@ -27,18 +36,14 @@ static void read_effort(const struct weft_cli_arguments *arguments,
 int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
                                struct weft_cli_costs *costs, struct weft_search_request *request) {
-  int status = check_shape(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    /* The parser keeps numbers within 32 bits. */
-    const uint64_t ranks = weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
-    status = weft_cli_costs_fit_ranks(cli, costs, (uint32_t)ranks);
-  }
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  assert(cli != NULL && arguments != NULL && costs != NULL && request != NULL);
+  /* The parser keeps numbers within 32 bits. */
+  const uint32_t ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
+  WEFT_CLI_TRY(check_shape(cli, arguments));
+  WEFT_CLI_TRY(weft_cli_costs_fit_ranks(cli, costs, ranks));
   const unsigned placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT];
   *request = weft_search_request_default();
-  request->ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
+  request->ranks = ranks;
   request->microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0);
   request->stages_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
@@ -55,4 +60,52 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
   request->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, 0);
   request->threads = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS, 0);
   return WEFT_CLI_OK;
+}
+
+/* ---- The progress line: best value so far, bound, gap, and share of the work ---- */
+
+static void add_value(struct weft_text *text, const char *unit,
+                      const struct weft_search_progress *at) {
+  if (!isfinite(at->value)) {
+    weft_text_add(text, "no schedule yet");
+    return;
+  }
+  weft_text_addf(text, "best %s", weft_cli_amount_in(at->value, unit).text);
+  if (at->bound > 0) {
+    weft_text_addf(text, "  bound %s  gap %.2f %%", weft_cli_amount(at->bound).text,
+                   100 * (at->value / at->bound - 1));
+  }
+}
+
+static void report(void *context, const struct weft_search_progress *at) {
+  struct weft_cli_plan_progress *progress = context;
+  struct weft_text *text = &progress->text;
+  if (!progress->is_live || !weft_cli_progress_line_is_due(&progress->line)) {
+    return;
+  }
+  const double done = (progress->round + fmin(1, at->done)) / progress->rounds;
+  text->size = 0;
+  weft_text_addf(text, "%3.0f %%  ", 100 * done);
+  add_value(text, progress->unit, at);
+  weft_text_addf(text, "  %" PRIu64 " orders", at->evaluated);
+  weft_cli_progress_line_update(&progress->line, text);
+}
+
+void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
+                                  const struct weft_cli *cli, bool is_wanted,
+                                  struct weft_search_request *request) {
+  *progress =
+      (struct weft_cli_plan_progress){.line = {.cli = cli},
+                                      .is_live = is_wanted && weft_cli_progress_line_is_wanted(cli),
+                                      .unit = request->costs->unit,
+                                      .rounds = 1,
+                                      .text = {.allocator = cli->allocator}};
+  request->stop = weft_launch_is_interrupted;
+  request->report = report;
+  request->context = progress;
+}
+
+void weft_cli_plan_progress_finish(struct weft_cli_plan_progress *progress) {
+  weft_cli_progress_line_clear(&progress->line);
+  weft_text_finish(&progress->text);
 }

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "cli/cmd/plan_command.h"
-#include "cli/io/code_quotes.h"
+#include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 
 double weft_cli_plan_value(const struct weft_search_answer *answer) {

@@ -1,6 +1,7 @@
 /* The report of `weft sim`, as text and as "weft-sim/1". */
 #include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,63 +122,64 @@ static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report 
 
 /* ---- The ranks ---- */
 
+/* Numbers of a rank, in the order of the table and of JSON. */
+static const struct {
+  const char *key;
+  const char *column; /* NULL: not in the table */
+  size_t offset;
+} fields[] = {
+#define FIELD(key, column, member) \
+  { key, column, offsetof(struct weft_rank_times, member) }
+    FIELD("busy", "busy", busy),
+    FIELD("idle", "idle", idle),
+    FIELD("span", "span", span),
+    FIELD("first_start", NULL, first_start),
+    FIELD("last_end", NULL, last_end),
+    FIELD("peak_activation", "peak", peak_activation),
+    FIELD("peak_at", NULL, peak_at),
+    FIELD("peak_memory", "memory", peak_memory),
+    FIELD("peak_parameters", "parameters", peak_parameters),
+    FIELD("peak_gradients", "gradients", peak_gradients),
+    FIELD("receive_buffers", "buffers", receive_buffers_peak),
+    FIELD("message_bytes", "bytes", message_bytes_peak)};
+
 enum {
-  COLUMN_BUSY,
-  COLUMN_IDLE,
-  COLUMN_SPAN,
-  COLUMN_PEAK,
-  COLUMN_MEMORY,
-  COLUMN_PARAMETERS,
-  COLUMN_GRADIENTS,
-  COLUMN_BUFFERS,
-  COLUMN_BYTES,
-  COLUMN_CAUSES, /* and one for each cause */
-  COLUMN_COUNT = COLUMN_CAUSES + WEFT_IDLE_CAUSES
+  FIELD_MEMORY = 7,
+  FIELD_BUFFERS = 10,
+  FIELD_BYTES = 11,
+  FIELD_CAUSES, /* and one for each cause */
+  FIELD_COUNT = FIELD_CAUSES + WEFT_IDLE_CAUSES
 };
 
-static const char *column_name(unsigned column) {
-  static const char *const names[] = {"busy",       "idle",      "span",    "peak", "memory",
-                                      "parameters", "gradients", "buffers", "bytes"};
-  return column < COLUMN_CAUSES
-             ? names[column]
-             : weft_idle_cause_name((enum weft_idle_cause)(column - COLUMN_CAUSES));
+static double value_of(const struct weft_rank_times *rank, unsigned field) {
+  assert(field < FIELD_COUNT);
+  if (field >= FIELD_CAUSES) {
+    return rank->idle_by_cause[field - FIELD_CAUSES];
+  }
+  return field == FIELD_BUFFERS ? rank->receive_buffers_peak
+                                : *(const double *)((const char *)rank + fields[field].offset);
 }
 
-static double cell(const struct weft_rank_times *rank, unsigned column) {
-  switch (column) {
-    case COLUMN_BUSY: return rank->busy;
-    case COLUMN_IDLE: return rank->idle;
-    case COLUMN_SPAN: return rank->span;
-    case COLUMN_PEAK: return rank->peak_activation;
-    case COLUMN_MEMORY: return rank->peak_memory;
-    case COLUMN_PARAMETERS: return rank->peak_parameters;
-    case COLUMN_GRADIENTS: return rank->peak_gradients;
-    case COLUMN_BUFFERS: return rank->receive_buffers_peak;
-    case COLUMN_BYTES: return rank->message_bytes_peak;
-    default: return rank->idle_by_cause[column - COLUMN_CAUSES];
-  }
+static const char *column_name(unsigned field) {
+  return field < FIELD_CAUSES ? fields[field].column
+                              : weft_idle_cause_name((enum weft_idle_cause)(field - FIELD_CAUSES));
 }
 
 /* Memory is shown where it is more than the activations; parameters, gradients,
  * causes and buffers where there are any. */
-static bool is_shown(const struct weft_simulation *simulation, unsigned column) {
-  if (column < COLUMN_MEMORY) {
-    return true;
-  }
-  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+static bool is_shown(const struct weft_simulation *simulation, unsigned field) {
+  bool shown = field < FIELD_MEMORY;
+  for (uint32_t rank = 0; !shown && rank < simulation->program->rank_count; rank++) {
     const struct weft_rank_times *times = &simulation->ranks[rank];
-    const double nothing = column == COLUMN_MEMORY ? times->peak_activation : 0;
-    if (cell(times, column) > nothing) {
-      return true;
-    }
+    shown = value_of(times, field) > (field == FIELD_MEMORY ? times->peak_activation : 0);
   }
-  return false;
+  return shown && column_name(field) != NULL;
 }
 
 static int width_of(const struct weft_simulation *simulation, unsigned column, uint32_t shown) {
   size_t width = strlen(column_name(column));
   for (uint32_t rank = 0; rank < shown; rank++) {
-    const size_t size = strlen(weft_cli_amount(cell(&simulation->ranks[rank], column)).text);
+    const size_t size = strlen(weft_cli_amount(value_of(&simulation->ranks[rank], column)).text);
     width = size > width ? size : width;
   }
   return (int)width;
@@ -185,9 +187,9 @@ static int width_of(const struct weft_simulation *simulation, unsigned column, u
 
 static void add_table_head(struct weft_text *text, const int *widths) {
   weft_text_add(text, "\n rank");
-  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+  for (unsigned column = 0; column < FIELD_COUNT; column++) {
     if (widths[column] > 0) {
-      weft_text_addf(text, "%s  %*s", column == COLUMN_CAUSES ? "  | idle:" : "", widths[column],
+      weft_text_addf(text, "%s  %*s", column == FIELD_CAUSES ? "  | idle:" : "", widths[column],
                      column_name(column));
     }
   }
@@ -199,17 +201,17 @@ void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_r
   const struct weft_simulation *simulation = report->simulation;
   const uint32_t count = simulation->program->rank_count;
   const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
-  int widths[COLUMN_COUNT];
-  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+  int widths[FIELD_COUNT];
+  for (unsigned column = 0; column < FIELD_COUNT; column++) {
     widths[column] = is_shown(simulation, column) ? width_of(simulation, column, shown) : 0;
   }
   add_table_head(text, widths);
   for (uint32_t rank = 0; rank < shown; rank++) {
     weft_text_addf(text, "%5" PRIu32, rank);
-    for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+    for (unsigned column = 0; column < FIELD_COUNT; column++) {
       if (widths[column] > 0) {
-        weft_text_addf(text, "%s  %*s", column == COLUMN_CAUSES ? "         " : "", widths[column],
-                       weft_cli_amount(cell(&simulation->ranks[rank], column)).text);
+        weft_text_addf(text, "%s  %*s", column == FIELD_CAUSES ? "         " : "", widths[column],
+                       weft_cli_amount(value_of(&simulation->ranks[rank], column)).text);
       }
     }
     weft_text_add(text, "\n");
@@ -259,26 +261,16 @@ void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report 
 
 /* ---- JSON ---- */
 
-static void add_rank(struct weft_json *json, const struct weft_rank_times *rank) {
+static void add_json_rank(struct weft_json *json, const struct weft_rank_times *rank) {
   weft_json_open(json, NULL, '{');
-  weft_json_exact(json, "busy", rank->busy);
-  weft_json_exact(json, "idle", rank->idle);
-  weft_json_exact(json, "span", rank->span);
-  weft_json_exact(json, "first_start", rank->first_start);
-  weft_json_exact(json, "last_end", rank->last_end);
-  weft_json_exact(json, "peak_activation", rank->peak_activation);
-  weft_json_exact(json, "peak_at", rank->peak_at);
-  weft_json_exact(json, "peak_memory", rank->peak_memory);
-  weft_json_exact(json, "peak_parameters", rank->peak_parameters);
-  weft_json_exact(json, "peak_gradients", rank->peak_gradients);
-  weft_json_number(json, "receive_buffers", rank->receive_buffers_peak);
-  if (rank->message_bytes_peak > 0) {
-    weft_json_exact(json, "message_bytes", rank->message_bytes_peak);
-  }
-  weft_json_open(json, "idle_by_cause", '{');
-  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
-    weft_json_exact(json, weft_idle_cause_name((enum weft_idle_cause)cause),
-                    rank->idle_by_cause[cause]);
+  for (unsigned field = 0; field < FIELD_COUNT; field++) {
+    if (field == FIELD_CAUSES) {
+      weft_json_open(json, "idle_by_cause", '{');
+    }
+    if (field != FIELD_BYTES || rank->message_bytes_peak > 0) {
+      weft_json_exact(json, field < FIELD_CAUSES ? fields[field].key : column_name(field),
+                      value_of(rank, field));
+    }
   }
   weft_json_close(json, '}');
   weft_json_close(json, '}');
@@ -350,7 +342,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
   add_json_jitter(json, &report->jitter);
   weft_json_open(json, "ranks", '[');
   for (uint32_t rank = 0; rank < rank_count; rank++) {
-    add_rank(json, &simulation->ranks[rank]);
+    add_json_rank(json, &simulation->ranks[rank]);
   }
   weft_json_close(json, ']');
   add_json_path(json, report);

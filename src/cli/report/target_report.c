@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "cli/io/code_quotes.h"
+#include "cli/io/error_message.h"
 
 /* ---- Text ---- */
 

@@ -20,7 +20,4 @@ enum weft_status weft_cli_verify_text(struct weft_text *text,
 /* "weft-verify/1". */
 void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result);
 
-/* The communication models, as text or as "weft-models/1". */
-void weft_cli_list_models(struct weft_text *text, bool json);
-
 #endif
