@@ -20,6 +20,7 @@
 struct listing {
   const struct weft_program *program;
   const struct weft_links *links;
+  bool of_graph; /* stages are named by their numbers, not as stage+1 */
   uint32_t rank_first;
   uint32_t rank_end;
 };
@@ -156,8 +157,8 @@ static void add_heading(struct weft_text *text, const struct listing *report, ui
   const struct weft_program *program = report->program;
   const uint64_t records = program->row_begin[rank + 1] - program->row_begin[rank];
   const uint64_t steps = weft_program_row_steps(program, rank);
-  weft_text_addf(text, "rank %" PRIu32 ": %" PRIu64 " instruction%s, %" PRIu64 " step%s", rank,
-                 records, weft_cli_plural(records), steps, weft_cli_plural(steps));
+  weft_text_addf(text, "rank %" PRIu32 ": %s, %s", rank,
+                 weft_cli_count(records, "instruction").text, weft_cli_count(steps, "step").text);
   add_stages(text, report, rank);
   weft_text_add(text, "\n");
   if (records > 0) {
@@ -195,7 +196,7 @@ static void add_legend(struct weft_text *text, const struct listing *report) {
       weft_text_addf(text, "%-12s %s; waits for: %s\n", info->text, info->summary, info->waits_for);
     }
   }
-  if (!weft_graph_is_chain(program->graph)) {
+  if (report->of_graph) {
     weft_text_add(text,
                   "The stages form a graph: stage-1 stands for all stages that feed a stage, "
                   "stage+1 for all that it feeds.\n");
@@ -243,11 +244,11 @@ static void add_json_channel(struct weft_json *json, const struct listing *repor
 }
 
 /* What the op does; where stages form a graph, with the number of the other stage. */
-static void add_json_summary(struct weft_json *json, const struct weft_program *program,
+static void add_json_summary(struct weft_json *json, const struct listing *report,
                              const struct weft_action *action) {
   const char *summary = weft_op_info((enum weft_op)action->op)->summary;
   struct channel channel;
-  if (weft_graph_is_chain(program->graph) || !channel_of(action, &channel)) {
+  if (!report->of_graph || !channel_of(action, &channel)) {
     weft_json_string(json, "does", summary);
     return;
   }
@@ -303,7 +304,7 @@ static void add_json_record(struct weft_json *json, const struct listing *report
   if (info->has_microbatch) {
     weft_json_number(json, "microbatch", action->microbatch);
   }
-  add_json_summary(json, program, action);
+  add_json_summary(json, report, action);
   add_json_channel(json, report, action);
   add_json_ties(json, report, index);
   weft_json_close(json, '}');
@@ -365,6 +366,7 @@ int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_argum
   WEFT_CLI_CALL(cli, name, weft_links_create(cli->allocator, program, &links, &error));
   const struct listing report = {.program = program,
                                  .links = links,
+                                 .of_graph = !weft_graph_is_chain(program->graph),
                                  .rank_first = (uint32_t)rank,
                                  .rank_end = one ? (uint32_t)rank + 1 : program->rank_count};
   (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_text)(&text, &report);

@@ -86,9 +86,10 @@ static void add_table(struct weft_text *text, const struct weft_cli_choice *repo
                  weft_cli_count(search->ranks, "rank").text, report->request->global_batch,
                  fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "",
                  unit);
-  weft_text_addf(text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v",
-                 "", "m", "step", "bound", "gap", "memory", "schedule",
-                 search->graph != NULL ? "ranks of stages" : "parts of stages");
+  weft_text_addf(
+      text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v", "", "m",
+      "step", "bound", "gap", "memory", "schedule",
+      choice->candidates[0].answer->stage_parts != NULL ? "parts of stages" : "ranks of stages");
   for (uint32_t k = 0; k < weft_cli_choice_rows(choice); k++) {
     add_row(text, &choice->candidates[k]);
   }

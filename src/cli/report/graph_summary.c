@@ -9,18 +9,22 @@ enum { STAGES_SHOWN = 8, PARTS_SHOWN = 4 };
 enum role { ROLE_LOSS, ROLE_FROZEN };
 
 static bool has_role(const struct weft_graph *graph, uint32_t stage, enum role role) {
-  return role == ROLE_LOSS ? graph->out.begin[stage] == graph->out.begin[stage + 1]
+  return role == ROLE_LOSS ? weft_graph_is_loss(graph, stage, graph->stage_count)
                            : !weft_graph_has_backward(graph, stage);
 }
 
 /* ---- Parts ---- */
 
-/* The first stage of each stage's part; NULL without memory, and then the text has failed. */
+/* The first stage of each stage's part; NULL for a chain, and without memory: the text has failed
+ * then. */
 static uint32_t *find_parts(struct weft_arena *arena, const struct weft_graph *graph,
                             struct weft_text *text) {
+  if (weft_graph_is_chain(graph)) {
+    return NULL;
+  }
   uint32_t *first = weft_arena_allocate(arena, graph->stage_count, sizeof *first);
+  text->failed = text->failed || first == NULL;
   if (first == NULL) {
-    text->failed = true;
     return NULL;
   }
   for (uint32_t s = 0; s < graph->stage_count; s++) {
@@ -109,14 +113,17 @@ static void add_parts(struct weft_text *text, const struct weft_graph *graph,
   add_rest(text, count, PARTS_SHOWN, " parts");
 }
 
-void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph) {
-  assert(text != NULL && graph != NULL);
-  add_role(text, graph, ROLE_LOSS, "loss in stage ", "losses in stages ");
-  add_role(text, graph, ROLE_FROZEN, "; frozen: stage ", "; frozen: stages ");
+void weft_cli_graph_text(struct weft_text *text, const char *label,
+                         const struct weft_graph *graph) {
+  assert(text != NULL && label != NULL);
   WEFT_SCOPED_ARENA arena = {.allocator = text->allocator};
   const uint32_t *first = find_parts(&arena, graph, text);
   if (first != NULL) {
+    weft_text_add(text, label);
+    add_role(text, graph, ROLE_LOSS, "loss in stage ", "losses in stages ");
+    add_role(text, graph, ROLE_FROZEN, "; frozen: stage ", "; frozen: stages ");
     add_parts(text, graph, first);
+    weft_text_add(text, "\n");
   }
 }
 
@@ -139,9 +146,7 @@ static void add_json_role(struct weft_json *json, const char *key, const struct 
 }
 
 void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph) {
-  if (weft_graph_is_chain(graph)) {
-    return;
-  }
+  assert(json != NULL);
   WEFT_SCOPED_ARENA arena = {.allocator = json->text->allocator};
   const uint32_t *first = find_parts(&arena, graph, json->text);
   if (first == NULL) {

@@ -6,9 +6,8 @@
 #include <weft/graph.h>
 #include <weft/support.h>
 
-/* "loss in stage 2 'up'; frozen: stage 0 'image'", without an end of the line. The graph may be no
- * chain. */
-void weft_cli_graph_text(struct weft_text *text, const struct weft_graph *graph);
+/* A line after `label`: "loss in stage 2 'up'; frozen: stage 0 'image'". Nothing for a chain. */
+void weft_cli_graph_text(struct weft_text *text, const char *label, const struct weft_graph *graph);
 
 /* The member "graph_summary": losses, frozen and parts. Nothing for a chain. */
 void weft_cli_graph_json(struct weft_json *json, const struct weft_graph *graph);

@@ -99,11 +99,7 @@ static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *
   weft_text_add_escaped(text, report->name, strlen(report->name));
   weft_text_addf(text, ": %s\n", weft_cli_size(program).text);
   weft_cli_sim_text_numbers(text, report);
-  if (!weft_graph_is_chain(program->graph)) {
-    weft_text_addf(text, "%-17s ", "graph");
-    weft_cli_graph_text(text, program->graph);
-    weft_text_add(text, "\n");
-  }
+  weft_cli_graph_text(text, "graph             ", program->graph);
   weft_cli_note_text(text, program);
 }
 

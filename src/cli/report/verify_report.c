@@ -130,14 +130,12 @@ static void add_coloured(struct weft_text *text, const struct weft_cli_verify_re
 static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *result) {
   const struct weft_program *program = result->program;
   const struct weft_report *report = result->report;
-  const uint64_t actions = count_actions(program);
   add_coloured(text, result, "32", "ok");
-  weft_text_addf(text,
-                 ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64
-                 " action%s; complete%s, in order, ",
-                 program->rank_count, weft_cli_plural(program->rank_count), report->stage_count,
-                 weft_cli_plural(report->stage_count), report->microbatch_count,
-                 report->microbatch_count == 1 ? "" : "es", actions, weft_cli_plural(actions),
+  weft_text_addf(text, ": %s, %s, %s, %s; complete%s, in order, ",
+                 weft_cli_count(program->rank_count, "rank").text,
+                 weft_cli_count(report->stage_count, "stage").text,
+                 weft_cli_count(report->microbatch_count, "microbatch").text,
+                 weft_cli_count(count_actions(program), "action").text,
                  report->has_backward ? "" : " (forward only)");
   if (program->level == WEFT_LEVEL_COMPUTE) {
     weft_text_add(text,
@@ -149,11 +147,7 @@ static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *
     weft_text_addf(text, " sends, %s)\n",
                    weft_channel_model_info(result->options->model.channel)->words);
   }
-  if (!weft_graph_is_chain(program->graph)) {
-    weft_text_add(text, "graph: ");
-    weft_cli_graph_text(text, program->graph);
-    weft_text_add(text, "\n");
-  }
+  weft_cli_graph_text(text, "graph: ", program->graph);
 }
 
 static void add_location(struct weft_text *text, const struct weft_location *location) {
@@ -212,7 +206,7 @@ static enum weft_status add_findings(struct weft_text *text,
   const size_t before = text->size;
   const enum weft_status status = add_grid(text, result->program, drawn_finding(report), error);
   weft_text_add(text, text->size > before ? "\n" : "");
-  weft_text_addf(text, "%" PRIu64 " finding%s in ", count, weft_cli_plural(count));
+  weft_text_addf(text, "%s in ", weft_cli_count(count, "finding").text);
   weft_text_add_escaped(text, result->name, strlen(result->name));
   if (!report->liveness_checked) {
     weft_text_addf(text, "; whether it can hang was not checked, because of %s",
