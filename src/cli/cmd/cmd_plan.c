@@ -1,5 +1,6 @@
 /* `weft plan`: searches for the best table and reports it with its lower bound; with --pareto the
  * best plans for a range of memory limits; with --global-batch the best use of all ranks. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -28,10 +29,20 @@ enum { PARTS_NAMED_MAX = 4096 };
 WEFT_SCOPED_TYPE(weft_choice)
 WEFT_SCOPED_TYPE(weft_search_answer)
 
+/* Everything between the command line and the report. */
+struct plan_run {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  const char *path; /* of -o; NULL: standard output */
+  bool json;
+  struct weft_search_request request;
+  struct weft_cli_plan_progress progress;
+};
+
 /* ---- Output ---- */
 
-static int write_output(const struct weft_cli *cli, const struct weft_text *text) {
-  return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+static int write_output(const struct plan_run *run, const struct weft_text *text) {
+  return weft_cli_write_descriptor(run->cli, run->cli->output, "standard output", text);
 }
 
 static bool is_same_file(const char *a, const char *b) {
@@ -42,10 +53,9 @@ static bool is_same_file(const char *a, const char *b) {
 
 /* The name of the costs beside a table: plan.csv, plan.costs.json. No name where the table goes to a
  * pipe or a device, or where the costs were read from that file. */
-static void add_costs_path(struct weft_text *path, const struct weft_cli_arguments *arguments) {
+static void add_costs_path(struct weft_text *path, const struct plan_run *run) {
   static const char ending[] = ".csv";
-  const char *table = weft_cli_output_path(arguments),
-             *given = arguments->texts[WEFT_CLI_OPTION_COSTS];
+  const char *table = run->path, *given = run->arguments->texts[WEFT_CLI_OPTION_COSTS];
   struct stat status;
   if (table == NULL || (stat(table, &status) == 0 && !S_ISREG(status.st_mode))) {
     return;
@@ -60,53 +70,63 @@ static void add_costs_path(struct weft_text *path, const struct weft_cli_argumen
 }
 
 /* Leaves the costs of the plan's stages beside its table, so that others can repeat its numbers. */
-static int write_costs(const struct weft_cli *cli, const struct weft_text *path,
+static int write_costs(const struct plan_run *run, const struct weft_text *path,
                        const struct weft_costs *costs) {
-  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
   struct weft_json json = {.text = &text};
   weft_costs_print(costs, &json, NULL);
   weft_json_finish(&json);
   if (text.failed || path->failed) {
-    return weft_cli_fail_memory(cli);
+    return weft_cli_fail_memory(run->cli);
   }
-  return path->size > 0 ? weft_cli_write_file(cli, path->data, &text) : WEFT_CLI_OK;
+  return path->size > 0 ? weft_cli_write_file(run->cli, path->data, &text) : WEFT_CLI_OK;
 }
 
-/* Writes the table to -o, with its costs beside it, else to standard output; and the summary to standard output, unless the
- * table is there. Both are complete before either is written. */
-static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                      const struct weft_costs *costs, const struct weft_text *costs_path,
-                      const struct weft_text *table, const struct weft_text *summary) {
-  const char *path = weft_cli_output_path(arguments);
-  const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
-  if (table->failed || summary->failed) {
-    return weft_cli_fail_memory(cli);
+/* Writes `file` to -o if that is given, with the costs (or NULL) beside it, else to standard output
+ * unless there is nothing to write; and `text` to standard output, unless the file is there: both are
+ * complete before either is written. */
+static int write_both(const struct plan_run *run, const struct weft_text *file,
+                      const struct weft_text *costs_path, const struct weft_costs *costs,
+                      const struct weft_text *text) {
+  if (file->failed || text->failed) {
+    return weft_cli_fail_memory(run->cli);
   }
-  if (path != NULL) {
-    WEFT_CLI_TRY(weft_cli_write_file(cli, path, table));
-    WEFT_CLI_TRY(write_costs(cli, costs_path, costs));
-  } else if (!json) {
-    WEFT_CLI_TRY(write_output(cli, table));
+  if (run->path != NULL) {
+    WEFT_CLI_TRY(weft_cli_write_file(run->cli, run->path, file));
+    WEFT_CLI_TRY(costs != NULL ? write_costs(run, costs_path, costs) : WEFT_CLI_OK);
+  } else if (!run->json && file->size > 0) {
+    WEFT_CLI_TRY(write_output(run, file));
+    return weft_cli_write_descriptor(run->cli, run->cli->messages, "standard error", text);
   }
-  return json || path != NULL
-             ? write_output(cli, summary)
-             : weft_cli_write_descriptor(cli, cli->messages, "standard error", summary);
+  return write_output(run, text);
 }
 
-static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_plan *plan) {
-  WEFT_SCOPED_TEXT table = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT summary = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
-  const bool is_taken = plan->target != NULL && plan->target->table != NULL;
-  weft_program_print(is_taken ? plan->target->table : plan->answer->table, &table);
-  add_costs_path(&costs_path, arguments);
-  plan->file = weft_cli_output_path(arguments);
-  plan->costs_file = costs_path.size > 0 ? costs_path.data : NULL;
-  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(&summary,
-                                                                                        plan);
-  return write_both(cli, arguments, plan->answer->costs, &costs_path, &table, &summary);
+/* The exit status of a search that a signal has ended. */
+static int exit_status(const struct plan_run *run, bool stopped) {
+  const int number = weft_launch_signal();
+  if (number == 0 || !stopped) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_print(run->cli, NULL, "stopped by %s: this is the best plan so far",
+                 weft_launch_signal_name(number));
+  return 128 + number;
 }
+
+/* Says when the time limit was too short even for one order, its check and what has followed the
+ * search since `ended_ns`. */
+static void note_least_time(const struct plan_run *run, const struct weft_search_answer *answer,
+                            int64_t ended_ns) {
+  const double limit = run->request.time_limit;
+  const double least = answer->least_seconds + (double)(weft_clock_ns() - ended_ns) * 1e-9;
+  if (limit > 0 && least > limit + TIME_TOLERANCE * limit + TIME_TOLERANCE_SECONDS) {
+    weft_cli_print(run->cli, NULL,
+                   "note: --time-limit %g is too short: one order of %" PRIu64
+                   " actions, its check and its output took %.2g s",
+                   limit, answer->table->action_count, least);
+  }
+}
+
+/* ---- One plan ---- */
 
 /* The names in --part-names, which are separated by commas; `names` has room for PARTS_NAMED_MAX,
  * and `text` is cut into them. */
@@ -127,62 +147,36 @@ static int split_names(const struct weft_cli *cli, char *text, const char **name
   return WEFT_CLI_OK;
 }
 
-static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        struct weft_cli_plan *plan) {
-  const char *path = weft_cli_output_path(arguments),
-             *given = arguments->texts[WEFT_CLI_OPTION_PART_NAMES];
+/* --for */
+static int find_target(const struct plan_run *run, const struct weft_search_answer *answer,
+                       struct weft_target **target) {
+  const char *given = run->arguments->texts[WEFT_CLI_OPTION_PART_NAMES];
   const char *names[PARTS_NAMED_MAX];
-  WEFT_SCOPED_TEXT copy = {.allocator = cli->allocator};
-  WEFT_SCOPED(weft_target) target = NULL;
-  if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
-    return compose(cli, arguments, plan);
-  }
-  plan->kind = (enum weft_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR];
-  struct weft_target_request request = {.kind = plan->kind,
-                                        .table = plan->answer->table,
-                                        .stage_parts = plan->answer->stage_parts,
-                                        .file = path != NULL ? path : FILE_UNKNOWN};
-  if (given != NULL) {
-    weft_text_add(&copy, given);
-    WEFT_CLI_TRY(copy.failed ? weft_cli_fail_memory(cli) : WEFT_CLI_OK);
-    WEFT_CLI_TRY(split_names(cli, copy.data, names, &request.part_count));
-    request.part_names = names;
-  }
-  WEFT_CLI_CALL(cli, NULL, weft_target(cli->allocator, &request, &target, &error));
-  plan->target = target;
-  return compose(cli, arguments, plan);
-}
-
-/* Says when the time limit was too short even for one order, its check and what has followed the
- * search since `ended_ns`. */
-static void note_least_time(const struct weft_cli *cli, const struct weft_search_request *request,
-                            const struct weft_search_answer *answer, int64_t ended_ns) {
-  const double limit = request->time_limit;
-  const double least = answer->least_seconds + (double)(weft_clock_ns() - ended_ns) * 1e-9;
-  if (limit > 0 && least > limit + TIME_TOLERANCE * limit + TIME_TOLERANCE_SECONDS) {
-    weft_cli_print(cli, NULL,
-                   "note: --time-limit %g is too short: one order of %" PRIu64
-                   " actions, its check and its output took %.2g s",
-                   limit, answer->table->action_count, least);
-  }
-}
-
-/* ---- One plan ---- */
-
-/* The exit status of a search that a signal has ended. */
-static int conclude(const struct weft_cli *cli, bool stopped) {
-  const int number = weft_launch_signal();
-  if (number == 0 || !stopped) {
+  WEFT_SCOPED_TEXT copy = {.allocator = run->cli->allocator};
+  struct weft_target_request request = {
+      .kind = (enum weft_target_kind)run->arguments->choices[WEFT_CLI_OPTION_FOR],
+      .table = answer->table,
+      .stage_parts = answer->stage_parts,
+      .file = run->path != NULL ? run->path : FILE_UNKNOWN};
+  if (!run->arguments->given[WEFT_CLI_OPTION_FOR]) {
     return WEFT_CLI_OK;
   }
-  weft_cli_print(cli, NULL, "stopped by %s: this is the best plan so far",
-                 weft_launch_signal_name(number));
-  return 128 + number;
+  if (given != NULL) {
+    weft_text_add(&copy, given);
+    WEFT_CLI_TRY(copy.failed ? weft_cli_fail_memory(run->cli) : WEFT_CLI_OK);
+    WEFT_CLI_TRY(split_names(run->cli, copy.data, names, &request.part_count));
+    request.part_names = names;
+  }
+  WEFT_CLI_CALL(run->cli, NULL, weft_target(run->cli->allocator, &request, target, &error));
+  return WEFT_CLI_OK;
 }
 
-static int write_answer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct weft_search_request *request,
-                        const struct weft_search_answer *answer) {
+static int write_answer(const struct plan_run *run, const struct weft_search_answer *answer) {
+  const struct weft_search_request *request = &run->request;
+  WEFT_SCOPED(weft_target) target = NULL;
+  WEFT_SCOPED_TEXT table = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT costs_path = {.allocator = run->cli->allocator};
   struct weft_cli_plan plan = {
       .request = request,
       .answer = answer,
@@ -190,122 +184,92 @@ static int write_answer(const struct weft_cli *cli, const struct weft_cli_argume
                      .costs = answer->stage_parts != NULL ? answer->costs : request->costs,
                      .simulation = answer->simulation,
                      .limited = isfinite(request->memory_limit),
-                     .memory_limit = request->memory_limit}};
-  WEFT_CLI_CALL(cli, NULL,
-                weft_period(cli->allocator, answer->table, answer->costs, NULL,
+                     .memory_limit = request->memory_limit},
+      .file = run->path,
+      .kind = (enum weft_target_kind)run->arguments->choices[WEFT_CLI_OPTION_FOR]};
+  WEFT_CLI_CALL(run->cli, NULL,
+                weft_period(run->cli->allocator, answer->table, answer->costs, NULL,
                             &plan.prediction.period, &error));
-  WEFT_CLI_TRY(write_report(cli, arguments, &plan));
-  return conclude(cli, answer->stopped);
+  WEFT_CLI_TRY(find_target(run, answer, &target));
+  plan.target = target;
+  weft_program_print(target != NULL && target->table != NULL ? target->table : answer->table,
+                     &table);
+  add_costs_path(&costs_path, run);
+  plan.costs_file = costs_path.size > 0 ? costs_path.data : NULL;
+  (run->json ? weft_cli_plan_add_json : weft_cli_plan_add)(&text, &plan);
+  WEFT_CLI_TRY(write_both(run, &table, &costs_path, answer->costs, &text));
+  return exit_status(run, answer->stopped);
 }
 
-static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                     struct weft_search_request *request) {
-  struct weft_cli_plan_progress progress;
+static int plan_once(struct plan_run *run) {
   WEFT_SCOPED(weft_search_answer) answer = NULL;
   struct weft_error error;
-  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
-  const enum weft_status found = weft_search(cli->allocator, request, &answer, &error);
+  const enum weft_status found = weft_search(run->cli->allocator, &run->request, &answer, &error);
   const int64_t ended_ns = weft_clock_ns();
-  weft_cli_plan_progress_finish(&progress);
-  WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
-  const int status = write_answer(cli, arguments, request, answer);
-  note_least_time(cli, request, answer, ended_ns);
+  weft_cli_plan_progress_finish(&run->progress);
+  WEFT_CLI_TRY(weft_cli_result(run->cli, NULL, found, &error));
+  const int status = write_answer(run, answer);
+  note_least_time(run, answer, ended_ns);
   return status;
 }
 
 /* ---- The Pareto front ---- */
 
-/* Writes `file` to -o, if that is given, and the text to standard output. */
-static int deliver(const struct weft_cli *cli, const char *path, const struct weft_text *file,
-                   const struct weft_text *text) {
-  if (file->failed || text->failed) {
-    return weft_cli_fail_memory(cli);
-  }
-  if (path != NULL) {
-    WEFT_CLI_TRY(weft_cli_write_file(cli, path, file));
-  }
-  return write_output(cli, text);
-}
-
-static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          const struct weft_cli_pareto *pareto) {
-  const char *path = weft_cli_output_path(arguments);
-  WEFT_SCOPED_TEXT picture = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  if (path != NULL) {
-    weft_cli_pareto_add_picture(&picture, pareto, path);
-  }
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_pareto_add_json(&text, pareto);
-  } else {
-    weft_cli_pareto_add(&text, pareto, cli->columns);
-  }
-  return deliver(cli, path, &picture, &text);
-}
-
-static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_search_request *request) {
-  struct weft_cli_plan_progress progress;
+static int plan_pareto(struct plan_run *run) {
   struct weft_cli_pareto pareto;
-  if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
-    request->effort = WEFT_CHOICE_EFFORT;
-  }
-  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
-  const int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
-  weft_cli_plan_progress_finish(&progress);
+  WEFT_SCOPED_TEXT picture = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
+  const int status = weft_cli_pareto_find(run->cli, &run->request, &run->progress, &pareto);
+  weft_cli_plan_progress_finish(&run->progress);
   WEFT_CLI_TRY(status);
-  WEFT_CLI_TRY(deliver_pareto(cli, arguments, &pareto));
-  return conclude(cli, pareto.stopped);
+  if (run->path != NULL) {
+    weft_cli_pareto_add_picture(&picture, &pareto, run->path);
+  }
+  if (run->json) {
+    weft_cli_pareto_add_json(&text, &pareto);
+  } else {
+    weft_cli_pareto_add(&text, &pareto, run->cli->columns);
+  }
+  WEFT_CLI_TRY(write_both(run, &picture, NULL, NULL, &text));
+  return exit_status(run, pareto.stopped);
 }
 
 /* ---- The choice ---- */
 
 /* A picture of all candidates, or the table of the best. */
-static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          const struct weft_cli_choice *choice) {
-  const char *path = weft_cli_output_path(arguments);
-  const struct weft_costs *costs = NULL;
-  WEFT_SCOPED_TEXT costs_path = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT file = {.allocator = cli->allocator};
-  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  if (path != NULL && weft_cli_is_picture(path)) {
-    weft_cli_choice_add_picture(&file, choice, path);
-  } else if (path != NULL) {
-    const struct weft_search_answer *best = choice->choice->candidates[0].answer;
+static int write_choice(const struct plan_run *run, const struct weft_cli_choice *choice) {
+  const struct weft_search_answer *best = choice->choice->candidates[0].answer;
+  const bool draws = run->path != NULL && weft_cli_is_picture(run->path);
+  WEFT_SCOPED_TEXT costs_path = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT file = {.allocator = run->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
+  if (draws) {
+    weft_cli_choice_add_picture(&file, choice, run->path);
+  } else if (run->path != NULL) {
     weft_program_print(best->table, &file);
-    add_costs_path(&costs_path, arguments);
-    costs = best->costs;
+    add_costs_path(&costs_path, run);
   }
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+  if (run->json) {
     weft_cli_choice_add_json(&text, choice);
   } else {
-    weft_cli_choice_add(&text, choice, cli->columns);
+    weft_cli_choice_add(&text, choice, run->cli->columns);
   }
-  WEFT_CLI_TRY(deliver(cli, path, &file, &text));
-  return costs != NULL ? write_costs(cli, &costs_path, costs) : WEFT_CLI_OK;
+  return write_both(run, &file, &costs_path, draws ? NULL : best->costs, &text);
 }
 
-static int plan_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       const struct weft_search_request *search) {
-  struct weft_cli_plan_progress progress;
+static int plan_choice(struct plan_run *run) {
   WEFT_SCOPED(weft_choice) choice = NULL;
   struct weft_error error;
-  struct weft_choice_request request = {
-      .search = *search,
-      .global_batch = weft_cli_number(arguments, WEFT_CLI_OPTION_GLOBAL_BATCH, 0)};
-  if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && search->time_limit <= 0) {
-    request.search.effort = WEFT_CHOICE_EFFORT;
-  }
-  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON],
-                               &request.search);
-  const enum weft_status found = weft_choose(cli->allocator, &request, &choice, &error);
+  const struct weft_choice_request request = {
+      .search = run->request,
+      .global_batch = weft_cli_number(run->arguments, WEFT_CLI_OPTION_GLOBAL_BATCH, 0)};
+  const enum weft_status found = weft_choose(run->cli->allocator, &request, &choice, &error);
   const int64_t ended_ns = weft_clock_ns();
-  weft_cli_plan_progress_finish(&progress);
-  WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
-  const struct weft_cli_choice report = {.request = &request, .choice = choice};
-  WEFT_CLI_TRY(deliver_choice(cli, arguments, &report));
-  note_least_time(cli, search, choice->candidates[0].answer, ended_ns);
-  return conclude(cli, choice->stopped);
+  weft_cli_plan_progress_finish(&run->progress);
+  WEFT_CLI_TRY(weft_cli_result(run->cli, NULL, found, &error));
+  WEFT_CLI_TRY(write_choice(run, &(struct weft_cli_choice){.request = &request, .choice = choice}));
+  note_least_time(run, choice->candidates[0].answer, ended_ns);
+  return exit_status(run, choice->stopped);
 }
 
 /* ---- The command ---- */
@@ -384,29 +348,39 @@ static int read_stage_ranks(const struct weft_cli *cli, const char *text, uint32
 }
 
 int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   WEFT_SCOPED_BY(weft_cli_costs_finish) struct weft_cli_costs costs = {.costs = NULL};
   WEFT_SCOPED(weft_graph) graph = NULL;
   WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
-  struct weft_search_request request;
+  const bool *given = arguments->given;
+  struct plan_run run = {.cli = cli,
+                         .arguments = arguments,
+                         .path = weft_cli_output_path(arguments),
+                         .json = given[WEFT_CLI_OPTION_JSON]};
+  struct weft_search_request *request = &run.request;
   WEFT_CLI_TRY(check_options(cli, arguments));
   WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
-  WEFT_CLI_TRY(weft_cli_plan_read_request(cli, arguments, &costs, &request));
+  WEFT_CLI_TRY(weft_cli_plan_read_request(cli, arguments, &costs, request));
   WEFT_CLI_TRY(weft_cli_read_graph(cli, arguments, &graph));
-  request.graph = graph;
-  if (arguments->given[WEFT_CLI_OPTION_STAGE_RANKS]) {
+  request->graph = graph;
+  if (given[WEFT_CLI_OPTION_STAGE_RANKS]) {
     uint32_t *rank_of = weft_arena_allocate(&arena, graph->stage_count, sizeof *rank_of);
     if (rank_of == NULL) {
       return weft_cli_fail_memory(cli);
     }
     WEFT_CLI_TRY(read_stage_ranks(cli, arguments->texts[WEFT_CLI_OPTION_STAGE_RANKS],
                                   graph->stage_count, rank_of));
-    request.rank_of = rank_of;
+    request->rank_of = rank_of;
+  }
+  if ((given[WEFT_CLI_OPTION_GLOBAL_BATCH] || given[WEFT_CLI_OPTION_PARETO]) &&
+      !given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
+    request->effort = WEFT_CHOICE_EFFORT;
   }
   weft_launch_signals_begin();
-  const int status =
-      arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(cli, arguments, &request)
-      : arguments->given[WEFT_CLI_OPTION_PARETO]     ? plan_pareto(cli, arguments, &request)
-                                                     : plan_once(cli, arguments, &request);
+  weft_cli_plan_progress_begin(&run.progress, cli, !run.json, request);
+  const int status = given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(&run)
+                     : given[WEFT_CLI_OPTION_PARETO]     ? plan_pareto(&run)
+                                                         : plan_once(&run);
   weft_launch_signals_end();
   return status;
 }
