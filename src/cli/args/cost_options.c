@@ -93,24 +93,7 @@ static int read_straggler(const struct weft_cli *cli, const char *text,
                             &straggler->factor);
 }
 
-static int read_stragglers(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                           struct weft_cli_costs *costs) {
-  for (unsigned k = 0; k < arguments->list_count; k++) {
-    WEFT_CLI_TRY(read_straggler(cli, arguments->list[k], &costs->stragglers[k]));
-  }
-  costs->straggler_count = arguments->list_count;
-  return WEFT_CLI_OK;
-}
-
 /* ---- Reading ---- */
-
-static void read_sim_options(const struct weft_cli_arguments *arguments,
-                             struct weft_sim_options *options) {
-  *options = weft_sim_options_default();
-  options->channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
-  options->jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);
-  options->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, options->seed);
-}
 
 /* --costs-of. Entries of their own are what they say. */
 static int set_scope(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -138,8 +121,14 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
   *costs = (struct weft_cli_costs){.allocator = cli->allocator,
                                    .file = arguments->texts[WEFT_CLI_OPTION_COSTS]};
   WEFT_CLI_TRY(check_given(cli, arguments));
-  WEFT_CLI_TRY(read_stragglers(cli, arguments, costs));
-  read_sim_options(arguments, &costs->options);
+  for (; costs->straggler_count < arguments->list_count; costs->straggler_count++) {
+    WEFT_CLI_TRY(read_straggler(cli, arguments->list[costs->straggler_count],
+                                &costs->stragglers[costs->straggler_count]));
+  }
+  costs->options = weft_sim_options_default();
+  costs->options.channel = (enum weft_channel_model)arguments->choices[WEFT_CLI_OPTION_CHANNEL];
+  costs->options.jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);
+  costs->options.seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, costs->options.seed);
   const int status = costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
                                          : make_costs(cli, arguments, &costs->costs);
   if (status != WEFT_CLI_OK) {

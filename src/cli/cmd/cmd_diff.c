@@ -46,22 +46,21 @@ static void add_difference(struct weft_text *text, const struct weft_difference 
 
 /* ---- Edges ---- */
 
-enum link { LINK_NONE, LINK_FORWARD, LINK_BOTH };
-
 static uint32_t edge_count(const struct weft_program *program) {
   return weft_graph_edge_count(program->graph, program->stage_count);
 }
 
-static enum link find_link(const struct weft_program *program, struct weft_edge edge) {
+/* What a program has between two stages. */
+static const char *link_of(const struct weft_program *program, struct weft_edge edge) {
   const uint32_t e = weft_graph_find(program->graph, edge.from, edge.to);
-  return e >= edge_count(program)                      ? LINK_NONE
-         : weft_graph_edge(program->graph, e).gradient ? LINK_BOTH
-                                                       : LINK_FORWARD;
+  return e >= edge_count(program)                      ? "none"
+         : weft_graph_edge(program->graph, e).gradient ? "with gradient"
+                                                       : "without gradient";
 }
 
 struct edge_difference {
   struct weft_edge edge;
-  enum link a, b;
+  const char *a, *b;
 };
 
 /* The next one, from *at = 0 on: first the edges of a that b lacks or has in another way, then
@@ -73,16 +72,13 @@ static bool next_edge(const struct weft_program *a, const struct weft_program *b
     const uint64_t k = (*at)++;
     const struct weft_edge edge = k < count_a ? weft_graph_edge(a->graph, (uint32_t)k)
                                               : weft_graph_edge(b->graph, (uint32_t)(k - count_a));
-    *found = (struct edge_difference){edge, find_link(a, edge), find_link(b, edge)};
-    if (k < count_a ? found->a != found->b : found->a == LINK_NONE) {
+    *found = (struct edge_difference){edge, link_of(a, edge), link_of(b, edge)};
+    const bool is_same = strcmp(found->a, k < count_a ? found->b : "none") == 0;
+    if (is_same == (k >= count_a)) {
       return true;
     }
   }
   return false;
-}
-
-static const char *link_name(enum link link) {
-  return link == LINK_NONE ? "none" : link == LINK_FORWARD ? "without gradient" : "with gradient";
 }
 
 /* Lists `most` of them; returns how many there are. */
@@ -92,8 +88,8 @@ static uint64_t add_edges(struct weft_text *text, const struct weft_program *a,
   uint64_t count = 0;
   for (uint64_t at = 0; next_edge(a, b, &at, &found); count++) {
     if (count < most) {
-      weft_text_addf(text, "edge %u>%u: %s -> %s\n", found.edge.from, found.edge.to,
-                     link_name(found.a), link_name(found.b));
+      weft_text_addf(text, "edge %u>%u: %s -> %s\n", found.edge.from, found.edge.to, found.a,
+                     found.b);
     }
   }
   return count;
@@ -111,8 +107,8 @@ static void add_json_edges(struct weft_json *json, const struct weft_program *a,
     weft_json_open(json, NULL, '{');
     weft_json_number(json, "from", found.edge.from);
     weft_json_number(json, "to", found.edge.to);
-    weft_json_string(json, "a", link_name(found.a));
-    weft_json_string(json, "b", link_name(found.b));
+    weft_json_string(json, "a", found.a);
+    weft_json_string(json, "b", found.b);
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');
@@ -146,13 +142,8 @@ static void add_listing(struct weft_text *text, const struct weft_cli_arguments 
     weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", left_out);
   }
   if (count > 0) {
-    weft_text_addf(text, "%" PRIu64 " difference%s\n", count, weft_cli_plural(count));
+    weft_text_addf(text, "%s\n", weft_cli_count(count, "difference").text);
   }
-}
-
-static void add_step(struct weft_json *json, const char *key, const struct weft_action *action,
-                     uint64_t step) {
-  weft_json_optional(json, key, action != NULL, step);
 }
 
 static const char *kind_of(const struct weft_difference *difference) {
@@ -180,8 +171,8 @@ static void add_json(struct weft_text *text, const struct weft_program *a,
     weft_json_open(&json, NULL, '{');
     weft_json_number(&json, "rank", difference->rank);
     weft_json_string(&json, "kind", kind_of(difference));
-    add_step(&json, "step_a", difference->a, difference->step_a);
-    add_step(&json, "step_b", difference->b, difference->step_b);
+    weft_json_optional(&json, "step_a", difference->a != NULL, difference->step_a);
+    weft_json_optional(&json, "step_b", difference->b != NULL, difference->step_b);
     weft_json_action(&json, "a", difference->a);
     weft_json_action(&json, "b", difference->b);
     weft_json_close(&json, '}');

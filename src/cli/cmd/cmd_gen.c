@@ -1,5 +1,7 @@
 /* `weft gen`: the table of a named schedule, and the list of them. */
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/gen.h>
@@ -22,84 +24,44 @@ static int find_schedule(const struct weft_cli *cli, const char *name,
 
 /* ---- The list ---- */
 
-enum { COLUMN_COUNT = 7 };
-
-static const char *const headings[COLUMN_COUNT] = {"NAME",   "STAGES/RANK", "BACKWARD", "PLACEMENT",
-                                                   "BUBBLE", "PEAK",        "PAPER"};
-
-static const char *or_dash(const char *words) {
-  return words != NULL && words[0] != '\0' ? words : "-";
-}
-
-static void add_stages_per_rank(struct weft_text *text, const struct weft_schedule_info *info) {
-  weft_text_add_number(text, info->stages_per_rank_min);
-  if (info->stages_per_rank_max == UINT32_MAX) {
-    weft_text_add(text, " or more");
-  } else if (info->stages_per_rank_max != info->stages_per_rank_min) {
-    weft_text_addf(text, " to %u", (unsigned)info->stages_per_rank_max);
-  }
-}
-
-static const char *backward_name(const struct weft_schedule_info *info) {
-  if (!info->trains) {
-    return "none";
-  }
-  return info->splits_backward ? "split" : "full";
-}
-
-static void add_cell(struct weft_text *text, const struct weft_schedule_info *info,
-                     unsigned column) {
-  switch (column) {
-    case 0: weft_text_add(text, info->name); break;
-    case 1: add_stages_per_rank(text, info); break;
-    case 2: weft_text_add(text, backward_name(info)); break;
-    case 3:
-      /* The placement of ForwardOnly is the caller's. */
-      weft_text_add(text, info->trains ? weft_placement_name(info->placement) : "any");
-      break;
-    case 4: weft_text_add(text, or_dash(info->bubble)); break;
-    case 5: weft_text_add(text, or_dash(info->peak_activation)); break;
-    default: weft_text_add(text, or_dash(info->paper));
-  }
-}
-
-/* The widest cell of a column, measured by writing it after the text's end. */
-static size_t column_width(struct weft_text *text, unsigned column) {
-  size_t width = strlen(headings[column]);
-  for (size_t i = 0; i < weft_schedule_count() && !text->failed; i++) {
+/* Cells of a row, each padded to the width of its column. */
+static void add_cells(struct weft_text *text, const char *const cells[7]) {
+  static const size_t widths[7] = {23, 13, 10, 11, 42, 23, 0};
+  for (unsigned column = 0; column < 7; column++) {
     const size_t begin = text->size;
-    add_cell(text, weft_schedule_at(i), column);
-    const size_t cell = text->failed ? 0 : weft_cli_width(text->data + begin, text->size - begin);
-    width = cell > width ? cell : width;
-    text->size = begin;
-  }
-  return width + 2;
-}
-
-/* The headings, or a schedule and what it is. */
-static void add_row(struct weft_text *text, const struct weft_schedule_info *info,
-                    const size_t widths[COLUMN_COUNT]) {
-  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
-    const size_t begin = text->size;
-    if (info == NULL) {
-      weft_text_add(text, headings[column]);
-    } else {
-      add_cell(text, info, column);
-    }
+    weft_text_add(text, cells[column] != NULL && cells[column][0] != '\0' ? cells[column] : "-");
     weft_cli_pad(text, begin, widths[column]);
   }
   weft_cli_trim(text);
-  weft_text_addf(text, "\n%s%s%s", info != NULL ? "    " : "", info != NULL ? info->summary : "",
-                 info != NULL ? "\n" : "");
+  weft_text_add(text, "\n");
+}
+
+/* A schedule, and below it what it is. */
+static void add_row(struct weft_text *text, const struct weft_schedule_info *info) {
+  char stages[32];
+  (void)snprintf(stages, sizeof stages, "%" PRIu32, info->stages_per_rank_min);
+  const size_t size = strlen(stages);
+  if (info->stages_per_rank_max == UINT32_MAX) {
+    (void)snprintf(stages + size, sizeof stages - size, " or more");
+  } else if (info->stages_per_rank_max != info->stages_per_rank_min) {
+    (void)snprintf(stages + size, sizeof stages - size, " to %" PRIu32, info->stages_per_rank_max);
+  }
+  const char *const cells[7] = {info->name, stages,
+                                !info->trains           ? "none"
+                                : info->splits_backward ? "split"
+                                                        : "full",
+                                /* The placement of ForwardOnly is the caller's. */
+                                info->trains ? weft_placement_name(info->placement) : "any",
+                                info->bubble, info->peak_activation, info->paper};
+  add_cells(text, cells);
+  weft_text_addf(text, "    %s\n", info->summary);
 }
 
 /* All schedules, or `only` one; tables of one shape, which are for tests, come last. */
 static void add_list(struct weft_text *text, const struct weft_schedule_info *only) {
-  size_t widths[COLUMN_COUNT];
-  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
-    widths[column] = column_width(text, column);
-  }
-  add_row(text, NULL, widths);
+  static const char *const headings[7] = {"NAME",   "STAGES/RANK", "BACKWARD", "PLACEMENT",
+                                          "BUBBLE", "PEAK",        "PAPER"};
+  add_cells(text, headings);
   for (unsigned fixed = 0; fixed < 2; fixed++) {
     if (fixed == 1 && only == NULL) {
       weft_text_add(text, "\nTables of one shape, for tests:\n");
@@ -107,7 +69,7 @@ static void add_list(struct weft_text *text, const struct weft_schedule_info *on
     for (size_t k = 0; k < weft_schedule_count(); k++) {
       const struct weft_schedule_info *info = weft_schedule_at(k);
       if (info->fixed == (fixed == 1) && (only == NULL || info == only)) {
-        add_row(text, info, widths);
+        add_row(text, info);
       }
     }
   }

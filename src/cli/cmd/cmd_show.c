@@ -115,103 +115,23 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 
 /* ---- What is drawn: tables or programs, read, checked and simulated ---- */
 
-enum { TIMELINES_MAX = 2 };
-
-struct timeline {
-  struct weft_program *given;
-  struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
-  struct weft_simulation *simulation;
-};
-
-/* All that a command line names. Zero-initialise. */
-struct timelines {
-  struct timeline list[TIMELINES_MAX];
-  struct weft_picture pictures[TIMELINES_MAX];
-  size_t count;
-  struct weft_costs *costs; /* of all of them */
-};
-
-/* Of a longer table transfers could not be seen, and three times the events are more
- * than a page can hold. Without SEND and RECV they take the same time, unless channels
- * are shared. */
+/* Of a longer table transfers could not be seen, and three times the events are more than a page can
+ * hold. Without SEND and RECV they take the same time, unless channels are shared. */
 #define TRANSFERS_ACTIONS_MAX 2500000u
 
-/* A table gets SEND and RECV, and nothing else, so that transfers can be seen;
- * a program is drawn as it is. */
-static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs *costs,
-                         struct timeline *timeline, const char *name) {
-  struct weft_error error;
-  if (timeline->given->level != WEFT_LEVEL_COMPUTE ||
-      (timeline->given->action_count > TRANSFERS_ACTIONS_MAX &&
-       costs->options.channel == WEFT_CHANNEL_EDGE)) {
-    return WEFT_CLI_OK;
-  }
-  return weft_cli_result(
-      cli, name, weft_lower_transfers(cli->allocator, timeline->given, &timeline->lowered, &error),
-      &error);
-}
+enum { TIMELINES_MAX = 2 };
 
-static const struct weft_program *drawn(const struct timeline *timeline) {
-  return timeline->lowered != NULL ? timeline->lowered : timeline->given;
-}
-
-/* The costs are fitted to one program after the other; a simulation stays valid,
- * because the program that it borrows is the timeline's own. */
-static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
-                    struct timeline *timeline, const char *name) {
-  struct weft_error error;
-  WEFT_CLI_TRY(weft_cli_costs_fit(cli, costs, drawn(timeline), name));
-  return weft_cli_result(cli, name,
-                         weft_simulate(cli->allocator, drawn(timeline), costs->costs,
-                                       &costs->options, &timeline->simulation, &error),
-                         &error);
-}
-
-static int read_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         const struct weft_cli_costs *costs, unsigned index,
-                         struct timeline *timeline) {
-  const char *name = weft_cli_input_name(arguments->operands[index]);
-  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, index, &timeline->given));
-  WEFT_CLI_TRY(weft_cli_check_valid(cli, timeline->given, name));
-  return add_transfers(cli, costs, timeline, name);
-}
-
-static int simulate_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        struct weft_cli_costs *costs, struct timelines *timelines) {
-  for (size_t i = 0; i < timelines->count; i++) {
-    struct timeline *timeline = &timelines->list[i];
-    const char *name = weft_cli_input_name(arguments->operands[i]);
-    WEFT_CLI_TRY(simulate(cli, costs, timeline, name));
-    timelines->pictures[i] = (struct weft_picture){
-        .name = name, .simulation = timeline->simulation, .costs = costs->costs};
-  }
-  return WEFT_CLI_OK;
-}
-
-static int read_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          struct timelines *timelines) {
-  assert(cli != NULL && arguments != NULL);
-  struct weft_cli_costs costs;
-  if (arguments->operand_count == 2 && strcmp(arguments->operands[0], "-") == 0 &&
-      strcmp(arguments->operands[1], "-") == 0) {
-    return weft_cli_usage(cli, "give one of the two as a file",
-                          "standard input can be read only once");
-  }
-  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
-  int status = WEFT_CLI_OK;
-  const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
-  for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
-    timelines->count = i + 1;
-    status = read_timeline(cli, arguments, &costs, (unsigned)i, &timelines->list[i]);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = simulate_all(cli, arguments, &costs, timelines);
-  }
-  timelines->costs = costs.costs; /* kept beyond the rest of it */
-  costs.costs = NULL;
-  weft_cli_costs_finish(&costs);
-  return status;
-}
+/* All that a command line names. */
+struct timelines {
+  struct weft_cli_costs costs; /* of all of them */
+  struct timeline {
+    struct weft_program *given;
+    struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
+    struct weft_simulation *simulation;
+  } list[TIMELINES_MAX];
+  struct weft_picture pictures[TIMELINES_MAX];
+  size_t count;
+};
 
 static void finish_timelines(struct timelines *timelines) {
   for (size_t i = 0; i < timelines->count; i++) {
@@ -219,7 +139,49 @@ static void finish_timelines(struct timelines *timelines) {
     weft_program_destroy(timelines->list[i].lowered);
     weft_program_destroy(timelines->list[i].given);
   }
-  weft_costs_destroy(timelines->costs);
+  weft_cli_costs_finish(&timelines->costs);
+}
+
+/* A table gets SEND and RECV, and nothing else, so that transfers can be seen; a program is drawn as
+ * it is. The costs are fitted to one program after the other; a simulation stays valid, because the
+ * program that it borrows is the timeline's own. */
+static int read_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct timelines *timelines) {
+  struct weft_cli_costs *costs = &timelines->costs;
+  const unsigned index = (unsigned)timelines->count++;
+  struct timeline *timeline = &timelines->list[index];
+  const char *name = weft_cli_input_name(arguments->operands[index]);
+  WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, index, &timeline->given));
+  WEFT_CLI_TRY(weft_cli_check_valid(cli, timeline->given, name));
+  const struct weft_program *drawn = timeline->given;
+  if (drawn->level == WEFT_LEVEL_COMPUTE && (drawn->action_count <= TRANSFERS_ACTIONS_MAX ||
+                                             costs->options.channel != WEFT_CHANNEL_EDGE)) {
+    WEFT_CLI_CALL(cli, name,
+                  weft_lower_transfers(cli->allocator, drawn, &timeline->lowered, &error));
+    drawn = timeline->lowered;
+  }
+  WEFT_CLI_TRY(weft_cli_costs_fit(cli, costs, drawn, name));
+  WEFT_CLI_CALL(cli, name,
+                weft_simulate(cli->allocator, drawn, costs->costs, &costs->options,
+                              &timeline->simulation, &error));
+  timelines->pictures[index] = (struct weft_picture){
+      .name = name, .simulation = timeline->simulation, .costs = costs->costs};
+  return WEFT_CLI_OK;
+}
+
+/* To be finished in any case. */
+static int read_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          struct timelines *timelines) {
+  if (arguments->operand_count == 2 && strcmp(arguments->operands[0], "-") == 0 &&
+      strcmp(arguments->operands[1], "-") == 0) {
+    return weft_cli_usage(cli, "give one of the two as a file",
+                          "standard input can be read only once");
+  }
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &timelines->costs));
+  do {
+    WEFT_CLI_TRY(read_timeline(cli, arguments, timelines));
+  } while (timelines->count < arguments->operand_count);
+  return WEFT_CLI_OK;
 }
 
 /* ---- Drawing ---- */
