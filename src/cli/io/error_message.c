@@ -146,29 +146,46 @@ void weft_cli_add_shell_word(struct weft_text *text, const char *word) {
   weft_text_add(text, "'");
 }
 
-/* ---- Messages ---- */
-
-struct message {
-  struct weft_text text; /* append here */
-  struct weft_allocator fixed;
-  char buffer[8192];
+/* A text in a buffer of its own: it works when memory has run out, and what does not fit is cut off. */
+struct fixed_text {
+  struct weft_text text;
+  struct weft_allocator allocator;
+  char buffer[4096];
 };
 
-/* An allocator of exactly one block, the message's own buffer. */
+/* Of exactly one block. */
 static void *fixed_reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
-  struct message *message = context;
+  struct fixed_text *fixed = context;
   (void)pointer;
   (void)old_size;
-  return new_size > 0 && new_size <= sizeof message->buffer ? message->buffer : NULL;
+  return new_size > 0 && new_size <= sizeof fixed->buffer ? fixed->buffer : NULL;
 }
 
-/* An empty message; it needs no finish. `who` as in struct weft_cli. */
-static void begin_message(struct message *message, const char *who) {
-  message->fixed = (struct weft_allocator){.reallocate = fixed_reallocate, .context = message};
-  message->text = (struct weft_text){.allocator = &message->fixed};
-  weft_text_add(&message->text, "weft: ");
-  weft_text_add(&message->text, who != NULL ? who : "");
+/* An empty text; it needs no finish. */
+static void init_fixed(struct fixed_text *fixed) {
+  fixed->allocator = (struct weft_allocator){.reallocate = fixed_reallocate, .context = fixed};
+  fixed->text = (struct weft_text){.allocator = &fixed->allocator};
+  weft_text_add(&fixed->text, "");
 }
+
+struct weft_cli_quoted weft_cli_quoted(const char *text) {
+  struct weft_cli_quoted quoted;
+  (void)weft_escape(quoted.text, sizeof quoted.text, text, strlen(text));
+  return quoted;
+}
+
+struct weft_cli_shell_word weft_cli_shell_word(const char *path) {
+  struct weft_cli_shell_word word = {"FILE"};
+  struct fixed_text fixed;
+  init_fixed(&fixed);
+  weft_cli_add_shell_word(&fixed.text, path != NULL ? path : "-");
+  if (!fixed.text.failed && fixed.text.size < sizeof word.text) {
+    memcpy(word.text, fixed.text.data, fixed.text.size + 1);
+  }
+  return word;
+}
+
+/* ---- Messages ---- */
 
 int weft_cli_write_all(int fd, const char *data, size_t size) {
   assert(data != NULL || size == 0);
@@ -185,58 +202,20 @@ int weft_cli_write_all(int fd, const char *data, size_t size) {
   return 0;
 }
 
-/* A failure to write a message is not reported. */
-static void write_message(const struct weft_cli *cli, const char *data, size_t size) {
-  (void)weft_cli_write_all(cli->messages, data, size);
-}
-
-static void send_message(const struct weft_cli *cli, struct message *message) {
-  struct weft_text *text = &message->text;
-  /* One write for all of it: Open MPI 5 may forward a line that comes in two parts to the
-   * standard output of mpirun. */
-  if (text->size == 0 || text->data[text->size - 1] != '\n') {
-    weft_text_add(text, "\n");
-  }
-  write_message(cli, text->data, text->size);
-  if (text->failed) { /* the buffer is full: the end is cut off */
-    write_message(cli, "\n", 1);
-  }
-}
-
-struct weft_cli_quoted weft_cli_quoted(const char *text) {
-  struct weft_cli_quoted quoted;
-  (void)weft_escape(quoted.text, sizeof quoted.text, text, strlen(text));
-  return quoted;
-}
-
-struct weft_cli_shell_word weft_cli_shell_word(const char *path) {
-  struct weft_cli_shell_word word = {"FILE"};
-  struct message message;
-  begin_message(&message, NULL);
-  message.text.size = 0;
-  weft_cli_add_shell_word(&message.text, path != NULL ? path : "-");
-  if (!message.text.failed && message.text.size < sizeof word.text) {
-    memcpy(word.text, message.text.data, message.text.size + 1);
-  }
-  return word;
-}
-
-static void add_hint(struct message *message, const char *hint) {
-  if (hint != NULL && hint[0] != '\0') {
-    weft_text_add(&message->text, "\n  hint: ");
-    weft_text_add(&message->text, hint);
-  }
-}
-
-static void say(const struct weft_cli *cli, const char *hint, const char *format,
-                va_list arguments) {
-  char sentence[2048];
+/* One write for all of it: Open MPI 5 may forward a line that comes in two parts to the standard
+ * output of mpirun. A failure to write it is not reported. */
+static void print_message(const struct weft_cli *cli, const char *hint, const char *format,
+                          va_list arguments) {
+  char sentence[2048], text[8192];
+  const bool has_hint = hint != NULL && hint[0] != '\0';
+  assert(cli != NULL);
   (void)vsnprintf(sentence, sizeof sentence, format, arguments);
-  struct message message;
-  begin_message(&message, cli->who);
-  weft_text_add(&message.text, sentence);
-  add_hint(&message, hint);
-  send_message(cli, &message);
+  const int size = snprintf(text, sizeof text, "weft: %s%s%s%s\n", cli->who != NULL ? cli->who : "",
+                            sentence, has_hint ? "\n  hint: " : "", has_hint ? hint : "");
+  if (size >= (int)sizeof text) {
+    text[sizeof text - 2] = '\n';
+  }
+  (void)weft_cli_write_all(cli->messages, text, strlen(text));
 }
 
 /* Every message begins with the command's name; that of `who` comes after it. */
@@ -256,22 +235,21 @@ void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *
     weft_text_append(&named, text + at + skipped, line - skipped);
     at += line;
   }
-  write_message(cli, named.failed ? text : named.data, named.failed ? size : named.size);
+  (void)weft_cli_write_all(cli->messages, named.failed ? text : named.data,
+                           named.failed ? size : named.size);
 }
 
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...) {
-  assert(cli != NULL);
   va_list arguments;
   va_start(arguments, format);
-  say(cli, hint, format, arguments);
+  print_message(cli, hint, format, arguments);
   va_end(arguments);
 }
 
 int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...) {
-  assert(cli != NULL);
   va_list arguments;
   va_start(arguments, format);
-  say(cli, hint, format, arguments);
+  print_message(cli, hint, format, arguments);
   va_end(arguments);
   return WEFT_CLI_USAGE;
 }
@@ -284,12 +262,12 @@ int weft_cli_fail_memory(const struct weft_cli *cli) {
   return WEFT_CLI_INTERNAL;
 }
 
-static int exit_status(enum weft_status status, bool from_file) {
-  switch (status) {
+int weft_cli_exit_status(const char *file, const struct weft_error *error) {
+  switch (error->status) {
     case WEFT_OK: return WEFT_CLI_OK;
     case WEFT_ERR_USAGE: return WEFT_CLI_USAGE;
     case WEFT_ERR_FORMAT: return WEFT_CLI_MALFORMED;
-    case WEFT_ERR_LIMIT: return from_file ? WEFT_CLI_MALFORMED : WEFT_CLI_USAGE;
+    case WEFT_ERR_LIMIT: return file != NULL ? WEFT_CLI_MALFORMED : WEFT_CLI_USAGE;
     case WEFT_ERR_MEMORY: return WEFT_CLI_INTERNAL;
     case WEFT_ERR_INVALID: return WEFT_CLI_FOUND_BAD;
     case WEFT_ERR_MISSING: return WEFT_CLI_NO_INPUT;
@@ -308,13 +286,11 @@ static int exit_status(enum weft_status status, bool from_file) {
   return WEFT_CLI_INTERNAL;
 }
 
-int weft_cli_exit_status(const char *file, const struct weft_error *error) {
-  return exit_status(error->status, file != NULL);
-}
-
-/* For errors without a hint. */
-static const char *usual_hint(enum weft_status status) {
-  switch (status) {
+static const char *hint_of(const struct weft_error *error) {
+  if (error->hint[0] != '\0') {
+    return error->hint;
+  }
+  switch (error->status) {
     case WEFT_ERR_USAGE:
     case WEFT_ERR_LIMIT: return "'weft help' lists the commands, 'weft doctor' the limits";
     case WEFT_ERR_FORMAT: return "'weft gen 1F1B -p 4 -m 8' shows what a table looks like";
@@ -323,24 +299,14 @@ static const char *usual_hint(enum weft_status status) {
   }
 }
 
-static void add_error(struct message *message, const char *file, const struct weft_error *error) {
-  if (file != NULL) {
-    weft_text_addf(&message->text, "%s: ", weft_cli_quoted(file).text);
-  }
-  weft_text_add(&message->text, error->message);
-}
-
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error) {
-  assert(cli != NULL);
+  assert(cli != NULL && error != NULL);
   if (error->status == WEFT_ERR_MEMORY) {
     return weft_cli_fail_memory(cli);
   }
-  struct message message;
-  begin_message(&message, cli->who);
-  add_error(&message, file, error);
-  add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
-  send_message(cli, &message);
-  return exit_status(error->status, file != NULL);
+  weft_cli_print(cli, hint_of(error), "%s%s%s", file != NULL ? weft_cli_quoted(file).text : "",
+                 file != NULL ? ": " : "", error->message);
+  return weft_cli_exit_status(file, error);
 }
 
 int weft_cli_fail_schedule(const struct weft_cli *cli, const struct weft_error *error) {
@@ -367,11 +333,9 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
     return weft_cli_fail(cli, file, error);
   }
   /* The message opens with the file's name and the place already. */
-  struct message message;
-  begin_message(&message, cli->who);
-  weft_text_add(&message.text, error->message);
-  add_place(&message.text, text, size, error->line, error->column);
-  add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
-  send_message(cli, &message);
-  return exit_status(error->status, true);
+  struct fixed_text place;
+  init_fixed(&place);
+  add_place(&place.text, text, size, error->line, error->column);
+  weft_cli_print(cli, hint_of(error), "%s%s", error->message, place.text.data);
+  return weft_cli_exit_status(file, error);
 }
