@@ -54,15 +54,6 @@ static uint32_t channel_rank(const struct weft_links *links, int64_t stage) {
 
 enum { ACTION_WIDTH = 18, CHANNEL_WIDTH = 20 };
 
-static void add_owner(struct weft_text *text, const struct listing *report, int64_t stage) {
-  const uint32_t rank = channel_rank(report->links, stage);
-  if (rank == WEFT_RANK_NONE) {
-    weft_text_add(text, "?");
-  } else {
-    weft_text_add_number(text, rank);
-  }
-}
-
 /* "F 0>1 (rank 0>1)" */
 static void add_channel(struct weft_text *text, const struct listing *report,
                         const struct weft_action *action) {
@@ -71,12 +62,17 @@ static void add_channel(struct weft_text *text, const struct listing *report,
     weft_text_add(text, "-");
     return;
   }
-  weft_text_addf(text, "%c %" PRId64 ">%" PRId64 " (rank ", channel.kind, channel.from_stage,
-                 channel.to_stage);
-  add_owner(text, report, channel.from_stage);
-  weft_text_add(text, ">");
-  add_owner(text, report, channel.to_stage);
-  weft_text_add(text, ")");
+  const int64_t stages[2] = {channel.from_stage, channel.to_stage};
+  weft_text_addf(text, "%c %" PRId64 ">%" PRId64 " (rank ", channel.kind, stages[0], stages[1]);
+  for (unsigned k = 0; k < 2; k++) {
+    const uint32_t rank = channel_rank(report->links, stages[k]);
+    if (rank == WEFT_RANK_NONE) {
+      weft_text_add(text, "?");
+    } else {
+      weft_text_add_number(text, rank);
+    }
+    weft_text_add(text, k == 0 ? ">" : ")");
+  }
 }
 
 /* "#12 1RECV_F0", with the rank before it where it is another one. */
@@ -213,33 +209,21 @@ static void add_text(struct weft_text *text, const struct listing *report) {
 
 /* ---- JSON ---- */
 
-static void add_json_owner(struct weft_json *json, const char *key, const struct listing *report,
-                           int64_t stage) {
-  const uint32_t rank = channel_rank(report->links, stage);
-  weft_json_optional(json, key, rank != WEFT_RANK_NONE, rank);
-}
-
 static void add_json_channel(struct weft_json *json, const struct listing *report,
                              const struct weft_action *action) {
   struct channel channel;
   if (!channel_of(action, &channel)) {
     return;
   }
-  const char kind[2] = {channel.kind, '\0'};
   weft_json_open(json, "channel", '{');
-  weft_json_string(json, "kind", kind);
+  weft_json_string(json, "kind", (const char[2]){channel.kind, '\0'});
   /* A stage before the first is wrong, and has no number. */
-  if (channel.from_stage < 0 || channel.to_stage < 0) {
-    weft_json_null(json, channel.from_stage < 0 ? "from_stage" : "to_stage");
-  }
-  if (channel.from_stage >= 0) {
-    weft_json_number(json, "from_stage", (uint64_t)channel.from_stage);
-  }
-  if (channel.to_stage >= 0) {
-    weft_json_number(json, "to_stage", (uint64_t)channel.to_stage);
-  }
-  add_json_owner(json, "from_rank", report, channel.from_stage);
-  add_json_owner(json, "to_rank", report, channel.to_stage);
+  weft_json_optional(json, "from_stage", channel.from_stage >= 0, (uint64_t)channel.from_stage);
+  weft_json_optional(json, "to_stage", channel.to_stage >= 0, (uint64_t)channel.to_stage);
+  const uint32_t from = channel_rank(report->links, channel.from_stage);
+  const uint32_t to = channel_rank(report->links, channel.to_stage);
+  weft_json_optional(json, "from_rank", from != WEFT_RANK_NONE, from);
+  weft_json_optional(json, "to_rank", to != WEFT_RANK_NONE, to);
   weft_json_close(json, '}');
 }
 

@@ -103,10 +103,9 @@ static int fit_job(struct run *run) {
   }
   (void)snprintf(hint, sizeof hint, "mpirun -n %" PRIu32 " weft run %s --transport mpi", ranks,
                  weft_cli_shell_word(run->arguments->operands[0]).text);
-  return weft_cli_usage(run->cli, hint,
-                        "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
-                        weft_cli_quoted(run->name).text, ranks, weft_cli_plural(ranks), processes,
-                        processes == 1 ? "" : "es");
+  return weft_cli_usage(run->cli, hint, "%s: the program has %s, the job %s",
+                        weft_cli_quoted(run->name).text, weft_cli_count(ranks, "rank").text,
+                        weft_cli_count(processes, "process").text);
 }
 
 /* Without --unchecked it can be simulated: that is proven. */
@@ -191,20 +190,29 @@ static int64_t real_limit(const struct run *run) {
   return weft_cli_stall_limit(run->arguments, usual);
 }
 
-static void set_up_execution(const struct run *run, struct weft_cli_execution *execution) {
-  const struct weft_hop_costs *hop = &run->costs.costs->hop;
-  const bool is_virtual = run->transport->virtual_time;
-  execution->latency_ticks = to_ticks(run, hop->latency);
-  execution->occupied_ticks = occupied_ticks(run, -1);
-  execution->channel_ticks = run->channel_ticks;
-  execution->channel_count = run->channel_count;
-  execution->comm = (enum weft_send_model)run->arguments->choices[WEFT_CLI_OPTION_COMM];
-  execution->slots = (uint32_t)run->arguments->numbers[WEFT_CLI_OPTION_COMM];
-  execution->stall_limit =
-      is_virtual ? virtual_limit(run, execution->latency_ticks + execution->occupied_ticks)
-                 : real_limit(run);
-  execution->step_count =
-      (uint32_t)weft_cli_number(run->arguments, WEFT_CLI_OPTION_STEPS, STEPS_DEFAULT);
+static struct weft_cli_execution execution_of(struct run *run) {
+  const int64_t latency = to_ticks(run, run->costs.costs->hop.latency);
+  const int64_t occupied = occupied_ticks(run, -1);
+  return (struct weft_cli_execution){
+      .cli = run->cli,
+      .allocator = run->cli->allocator,
+      .program = run->program,
+      .stages = &run->stages,
+      .transport = run->transport,
+      .cuda = run->cuda,
+      .eager = run->arguments->given[WEFT_CLI_OPTION_EAGER],
+      .job = run->job,
+      .comm = (enum weft_send_model)run->arguments->choices[WEFT_CLI_OPTION_COMM],
+      .slots = (uint32_t)run->arguments->numbers[WEFT_CLI_OPTION_COMM],
+      .stall_limit =
+          run->transport->virtual_time ? virtual_limit(run, latency + occupied) : real_limit(run),
+      .latency_ticks = latency,
+      .occupied_ticks = occupied,
+      .channel_ticks = run->channel_ticks,
+      .channel_count = run->channel_count,
+      .step_count = (uint32_t)weft_cli_number(run->arguments, WEFT_CLI_OPTION_STEPS, STEPS_DEFAULT),
+      .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_NO_PICTURE,
+      .says_progress = true};
 }
 
 /* ---- When it fails ---- */
@@ -262,23 +270,21 @@ static int fail_run(const struct run *run, const struct weft_cli_execution *exec
 
 /* ---- What comes out ---- */
 
-static void fill_report(const struct run *run, const struct weft_cli_execution *execution,
-                        const struct weft_text *comm, struct weft_cli_run_report *report) {
+static struct weft_cli_run_report report_of(const struct run *run,
+                                            const struct weft_cli_execution *execution,
+                                            const char *comm) {
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual", "device"};
-  const bool is_virtual = run->transport->virtual_time;
-  *report = (struct weft_cli_run_report){.name = run->name,
-                                         .unit = run->costs.costs->unit,
-                                         .costs = run->costs.costs,
-                                         .per_unit = run->per_unit,
-                                         .execution = execution,
-                                         .simulation = run->simulation,
-                                         .transport = run->transport->name,
-                                         .stage = kinds[run->stage],
-                                         .comm = comm->failed ? "" : comm->data,
-                                         .is_virtual = is_virtual,
-                                         .is_null = run->stage == WEFT_CLI_STAGE_NULL,
-                                         .first_step = execution->step_count > 1 ? 1 : 0};
-  weft_cli_run_report_compute(report);
+  struct weft_cli_run_report report = {.name = run->name,
+                                       .costs = run->costs.costs,
+                                       .per_unit = run->per_unit,
+                                       .execution = execution,
+                                       .simulation = run->simulation,
+                                       .stage = kinds[run->stage],
+                                       .comm = comm,
+                                       .is_null = run->stage == WEFT_CLI_STAGE_NULL,
+                                       .first_step = execution->step_count > 1 ? 1 : 0};
+  weft_cli_run_report_compute(&report);
+  return report;
 }
 
 /* Where -o is for a picture, the report goes to standard output. */
@@ -299,14 +305,13 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
   const enum weft_cli_picture kind = weft_cli_run_picture_of(run->arguments);
   WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
   WEFT_SCOPED_TEXT comm = {.allocator = run->cli->allocator};
-  struct weft_cli_run_report report;
   struct weft_error error;
   weft_comm_model_print(
       &(struct weft_comm_model){
           .capacity = weft_send_model_capacity(execution->comm, execution->slots),
           .posted = !weft_send_model_info(execution->comm)->row_waits},
       &comm);
-  fill_report(run, execution, &comm, &report);
+  const struct weft_cli_run_report report = report_of(run, execution, comm.failed ? "" : comm.data);
   if (run->job != NULL && kind != WEFT_CLI_NO_PICTURE &&
       weft_cli_execution_collect(execution, report.step, &error) < 0) {
     return fail_run(run, execution, &error);
@@ -327,18 +332,7 @@ static int write_report(const struct run *run, struct weft_cli_execution *execut
 
 static int execute_program(struct run *run) {
   struct weft_error error;
-  struct weft_cli_execution execution = {
-      .cli = run->cli,
-      .allocator = run->cli->allocator,
-      .program = run->program,
-      .stages = &run->stages,
-      .transport = run->transport,
-      .cuda = run->cuda,
-      .eager = run->arguments->given[WEFT_CLI_OPTION_EAGER],
-      .job = run->job,
-      .keeps_events = weft_cli_run_picture_of(run->arguments) != WEFT_CLI_NO_PICTURE,
-      .says_progress = true};
-  set_up_execution(run, &execution);
+  struct weft_cli_execution execution = execution_of(run);
   weft_launch_signals_begin();
   const enum weft_status result = weft_cli_execute(&execution, &error);
   weft_launch_signals_end();
@@ -350,24 +344,13 @@ static int execute_program(struct run *run) {
 
 /* ---- The command ---- */
 
-/* Real time has a unit, whatever the file calls it. */
-static void name_unit(struct weft_costs *costs) {
-  if (weft_costs_unit_ns(costs) == 1e6) {
-    (void)snprintf(costs->unit, sizeof costs->unit, "ms");
-  }
-}
-
-static int read_costs(struct run *run) {
-  WEFT_CLI_TRY(weft_cli_costs_read(run->cli, run->arguments, &run->costs));
-  if (!run->transport->virtual_time) {
-    name_unit(run->costs.costs);
-  }
-  return WEFT_CLI_OK;
-}
-
 /* What every rank does before the run starts. */
 static int prepare_run(struct run *run) {
-  WEFT_CLI_TRY(read_costs(run));
+  WEFT_CLI_TRY(weft_cli_costs_read(run->cli, run->arguments, &run->costs));
+  struct weft_costs *costs = run->costs.costs;
+  if (!run->transport->virtual_time && weft_costs_unit_ns(costs) == 1e6) {
+    (void)snprintf(costs->unit, sizeof costs->unit, "ms"); /* real time has a unit */
+  }
   WEFT_CLI_TRY(read_program(run));
   WEFT_CLI_TRY(fit_job(run));
   WEFT_CLI_TRY(

@@ -18,6 +18,10 @@
 
 #define RANKS_SHOWN 32u
 
+static bool is_virtual(const struct weft_cli_run_report *report) {
+  return report->execution->transport->virtual_time;
+}
+
 /* ---- Reckoning ---- */
 
 /* The counted step whose makespan has as many below it as above; of an even
@@ -46,7 +50,7 @@ static uint64_t count_actions(const struct weft_cli_run_report *report) {
   for (uint32_t r = 0; r < p; r++) {
     most = begin[r + 1] - begin[r] > most ? begin[r + 1] - begin[r] : most;
   }
-  return report->is_virtual ? begin[p] : most;
+  return is_virtual(report) ? begin[p] : most;
 }
 
 void weft_cli_run_report_compute(struct weft_cli_run_report *report) {
@@ -89,8 +93,8 @@ static void add_head(struct weft_text *text, const struct weft_cli_run_report *r
   weft_text_add_escaped(text, report->name, strlen(report->name));
   weft_text_addf(text, ": %s, %" PRIu64 " actions\n", weft_cli_size(program).text,
                  execution->event_begin[program->rank_count]);
-  weft_text_addf(text, "%-10s on %s, %s, %s%s\n", "ran", report->transport,
-                 report->is_virtual                     ? "in virtual time"
+  weft_text_addf(text, "%-10s on %s, %s, %s%s\n", "ran", report->execution->transport->name,
+                 is_virtual(report)                     ? "in virtual time"
                  : report->is_null                      ? "stages that do nothing"
                  : strcmp(report->stage, "spin") == 0   ? "stages that compute"
                  : strcmp(report->stage, "device") == 0 ? "stages that keep the GPU busy"
@@ -105,13 +109,13 @@ static void add_comparison(struct weft_text *text, const struct weft_cli_run_rep
     weft_text_addf(text, "%-10s %s\n", "costs",
                    weft_cli_scope_text(report->costs, report->execution->program).text);
   }
-  add_makespan(text, "measured", report->makespan, report->unit);
+  add_makespan(text, "measured", report->makespan, report->costs->unit);
   weft_text_addf(text, ", of step %" PRIu32 ", the median\n", report->step + 1);
   if (report->simulation == NULL) {
     weft_text_addf(text, "%-10s nothing: it cannot finish in a simulation\n", "simulated");
     return;
   }
-  add_makespan(text, "simulated", report->simulation->makespan, report->unit);
+  add_makespan(text, "simulated", report->simulation->makespan, report->costs->unit);
   if (!isnan(ratio)) {
     weft_text_addf(text, "; measured / simulated = %.4f", ratio);
   }
@@ -119,7 +123,7 @@ static void add_comparison(struct weft_text *text, const struct weft_cli_run_rep
 }
 
 static void add_overhead(struct weft_text *text, const struct weft_cli_run_report *report) {
-  if (report->is_virtual) {
+  if (is_virtual(report)) {
     weft_text_addf(text, "%-10s %.0f ns of real time, %" PRIu64 " actions in one thread\n",
                    "per action", per_action_ns(report), report->actions);
   } else if (report->is_null) {
@@ -176,12 +180,12 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_number(json, "stage_count", program->stage_count);
   weft_json_number(json, "microbatch_count", program->microbatch_count);
   weft_json_number(json, "actions", execution->event_begin[program->rank_count]);
-  weft_json_string(json, "transport", report->transport);
+  weft_json_string(json, "transport", report->execution->transport->name);
   weft_json_string(json, "stage", report->stage);
   weft_json_string(json, "comm", report->comm);
   weft_json_number(json, "steps", execution->step_count);
   weft_json_number(json, "steps_counted", execution->step_count - report->first_step);
-  weft_json_string(json, "unit", report->unit);
+  weft_json_string(json, "unit", report->costs->unit);
   weft_cli_scope_json(json, report->costs, report->execution->program);
   if (execution->cuda != NULL) {
     weft_json_number(json, "graph_steps", execution->replayed_steps);
@@ -200,7 +204,7 @@ static void add_times(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_exact(json, "ratio", ratio);
   weft_json_real(json, "per_action_ns", per_action_ns(report));
   weft_json_real(json, "overhead_per_action_ns",
-                 isnan(ratio) || report->is_virtual ? NAN : overhead_ns(report));
+                 isnan(ratio) || is_virtual(report) ? NAN : overhead_ns(report));
   weft_json_open(json, "makespans", '[');
   for (uint32_t step = report->first_step; step < report->execution->step_count; step++) {
     weft_json_exact(json, NULL, (double)report->execution->makespans[step] / report->per_unit);
@@ -287,7 +291,7 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
   (void)snprintf(step, sizeof step, "step %" PRIu32 " of %" PRIu32 "%s", report->step + 1,
                  execution->step_count, execution->step_count > 2 ? ", the median" : "");
   const struct weft_cli_run_timeline timeline = {.name = report->name,
-                                                 .transport = report->transport,
+                                                 .transport = report->execution->transport->name,
                                                  .step = step,
                                                  .source = source,
                                                  .measured = measured,

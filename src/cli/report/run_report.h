@@ -9,13 +9,13 @@
 
 struct weft_cli_run_report {
   const char *name; /* of the input */
-  const char *unit; /* of all times but those in ns; "" on loopback when none was given */
-  const struct weft_costs *costs; /* as they were given */
-  double per_unit;                /* the transport's time */
+  const struct weft_costs
+      *costs;      /* as they were given; their unit is "" on loopback when none was */
+  double per_unit; /* the transport's time */
   const struct weft_cli_execution *execution;
   const struct weft_simulation *simulation; /* NULL: it cannot be simulated */
-  const char *transport, *stage, *comm;
-  bool is_virtual, is_null;
+  const char *stage, *comm;
+  bool is_null;
   uint32_t first_step; /* counted: 1 after a warm-up, else 0 */
   uint32_t step;       /* the median one */
   double makespan;     /* of it */
