@@ -185,24 +185,19 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
   return WEFT_CLI_OK;
 }
 
-static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
-                       const struct weft_program *program, const char *name) {
-  costs->program = program;
-  if (costs->options.channel == WEFT_CHANNEL_EDGE || program->level != WEFT_LEVEL_COMPUTE) {
-    return WEFT_CLI_OK;
-  }
-  WEFT_CLI_CALL(cli, name, weft_lower_transfers(cli->allocator, program, &costs->lowered, &error));
-  costs->program = costs->lowered;
-  return WEFT_CLI_OK;
-}
-
 int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name) {
   assert(cli != NULL && program != NULL);
   release_fit(costs);
   WEFT_CLI_CALL(cli, costs->file, weft_costs_check(costs->costs, program->stage_count, &error));
   WEFT_CLI_TRY(weft_cli_costs_fit_ranks(cli, costs, program->rank_count));
-  return fit_program(cli, costs, program, name);
+  costs->program = program;
+  if (costs->options.channel != WEFT_CHANNEL_EDGE && program->level == WEFT_LEVEL_COMPUTE) {
+    WEFT_CLI_CALL(cli, name,
+                  weft_lower_transfers(cli->allocator, program, &costs->lowered, &error));
+    costs->program = costs->lowered;
+  }
+  return WEFT_CLI_OK;
 }
 
 void weft_cli_costs_finish(struct weft_cli_costs *costs) {

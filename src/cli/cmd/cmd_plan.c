@@ -216,7 +216,7 @@ static int plan_once(struct plan_run *run) {
 /* ---- The Pareto front ---- */
 
 static int plan_pareto(struct plan_run *run) {
-  struct weft_cli_pareto pareto;
+  WEFT_SCOPED_BY(weft_cli_pareto_finish) struct weft_cli_pareto pareto = {.count = 0};
   WEFT_SCOPED_TEXT picture = {.allocator = run->cli->allocator};
   WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
   const int status = weft_cli_pareto_find(run->cli, &run->request, &run->progress, &pareto);

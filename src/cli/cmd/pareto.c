@@ -4,6 +4,7 @@
  * monotone by construction. */
 #include "cli/cmd/plan_command.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -30,53 +31,47 @@ struct front {
 
 /* ---- Points ---- */
 
-static bool is_dominated(const struct weft_cli_pareto_point *point,
-                         const struct weft_cli_pareto_point *by) {
-  return by->memory <= point->memory * (1 + 1e-9) && by->value <= point->value * (1 + 1e-12);
+static bool is_dominated(const struct weft_search_answer *answer,
+                         const struct weft_search_answer *by) {
+  return by->peak_memory <= answer->peak_memory * (1 + 1e-9) &&
+         weft_cli_plan_value(by) <= weft_cli_plan_value(answer) * (1 + 1e-12);
 }
 
-static void keep_point(struct weft_cli_pareto *pareto, const struct weft_cli_pareto_point *point) {
+/* Takes the answer over. */
+static void keep_point(struct weft_cli_pareto *pareto, struct weft_search_answer *answer,
+                       double limit) {
   uint32_t kept = 0, at = 0;
   for (uint32_t k = 0; k < pareto->count; k++) {
-    if (is_dominated(point, &pareto->points[k])) {
+    if (is_dominated(answer, pareto->points[k].answer)) {
+      weft_search_answer_destroy(answer);
       return;
     }
   }
   for (uint32_t k = 0; k < pareto->count; k++) {
-    if (!is_dominated(&pareto->points[k], point)) {
+    if (is_dominated(pareto->points[k].answer, answer)) {
+      weft_search_answer_destroy(pareto->points[k].answer);
+    } else {
       pareto->points[kept++] = pareto->points[k];
     }
   }
-  while (at < kept && pareto->points[at].memory < point->memory) {
+  while (at < kept && pareto->points[at].answer->peak_memory < answer->peak_memory) {
     at++;
   }
   memmove(&pareto->points[at + 1], &pareto->points[at], (kept - at) * sizeof pareto->points[0]);
-  pareto->points[at] = *point;
+  pareto->points[at] = (struct weft_cli_pareto_point){answer, limit};
   pareto->count = kept + 1;
 }
 
-static struct weft_cli_pareto_point point_of(const struct weft_search_answer *answer,
-                                             double limit) {
-  const struct weft_simulation *simulation = answer->simulation;
-  return (struct weft_cli_pareto_point){.memory = answer->peak_memory,
-                                        .limit = limit,
-                                        .value = weft_cli_plan_value(answer),
-                                        .makespan = answer->makespan,
-                                        .span = answer->span,
-                                        .bubble_ratio = answer->objective == WEFT_OBJECTIVE_SPAN
-                                                            ? simulation->span_bubble_ratio
-                                                            : simulation->bubble_ratio,
-                                        .bound = answer->bound,
-                                        .gap = weft_cli_plan_gap(answer),
-                                        .optimal = answer->optimal,
-                                        .schedule = answer->schedule,
-                                        .placement = answer->placement,
-                                        .v = answer->stages_per_rank};
+void weft_cli_pareto_finish(struct weft_cli_pareto *pareto) {
+  for (uint32_t k = 0; k < pareto->count; k++) {
+    weft_search_answer_destroy(pareto->points[k].answer);
+  }
+  pareto->count = 0;
 }
 
 /* ---- One search ---- */
 
-static void note_trial(struct front *front, double limit, double value) {
+static void record_trial(struct front *front, double limit, double value) {
   uint32_t at = front->trial_count;
   while (at > 0 && front->trials[at - 1].limit > limit) {
     front->trials[at] = front->trials[at - 1];
@@ -86,15 +81,15 @@ static void note_trial(struct front *front, double limit, double value) {
   front->trial_count++;
 }
 
-static void record_answer(struct front *front, const struct weft_search_answer *answer) {
-  const struct weft_cli_pareto_point point = point_of(answer, front->request.memory_limit);
+static void record_answer(struct front *front, struct weft_search_answer *answer) {
+  const double limit = front->request.memory_limit, value = weft_cli_plan_value(answer);
   front->pareto->evaluated += answer->evaluated;
   front->pareto->stopped = front->pareto->stopped || answer->stopped;
-  keep_point(front->pareto, &point);
-  note_trial(front, point.memory, point.value);
-  if (isfinite(point.limit) && point.limit > point.memory) {
-    note_trial(front, point.limit, point.value);
+  record_trial(front, answer->peak_memory, value);
+  if (isfinite(limit) && limit > answer->peak_memory) {
+    record_trial(front, limit, value);
   }
+  keep_point(front->pareto, answer, limit);
 }
 
 /* Divides the remaining time among the remaining searches. */
@@ -116,14 +111,13 @@ static int search_limit(struct front *front, double limit) {
       weft_search(front->cli->allocator, &front->request, &answer, &error);
   front->progress->round++;
   if (found == WEFT_ERR_INVALID && isfinite(limit)) {
-    note_trial(front, limit, INFINITY);
+    record_trial(front, limit, INFINITY);
     return WEFT_CLI_OK;
   }
   if (found < 0) {
     return weft_cli_fail(front->cli, NULL, &error);
   }
   record_answer(front, answer);
-  weft_search_answer_destroy(answer);
   return WEFT_CLI_OK;
 }
 
@@ -179,6 +173,7 @@ static int search_front(struct front *front) {
 int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_request *request,
                          struct weft_cli_plan_progress *progress, struct weft_cli_pareto *pareto) {
   struct weft_error error;
+  assert(cli != NULL && request != NULL);
   *pareto = (struct weft_cli_pareto){.request = request};
   struct front front = {.cli = cli,
                         .request = *request,

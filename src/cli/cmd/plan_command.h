@@ -51,6 +51,8 @@ double weft_cli_plan_value(const struct weft_search_answer *answer);
 /* Relative gap of a value to a bound; INFINITY when the bound is 0 and the value is not. */
 double weft_cli_gap(double value, double bound);
 double weft_cli_plan_gap(const struct weft_search_answer *answer);
+/* The idle share of the objective. */
+double weft_cli_plan_bubble(const struct weft_search_answer *answer);
 
 /* "optimal", or "at most 1.25 % above optimal"; and the same in eight columns of a table. */
 void weft_cli_gap_add(struct weft_text *text, bool optimal, double gap);
@@ -68,19 +70,11 @@ void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *
 /* Most searches, each of which gives a point. */
 enum { WEFT_CLI_PARETO_MAX = 17 };
 
-/* A plan that no other plan dominates in memory and time. */
+/* A plan that no other plan dominates in memory and time. Its memory is the smallest limit that it
+ * fits into. */
 struct weft_cli_pareto_point {
-  double memory; /* peak of a rank: the smallest limit that the plan fits into */
-  double limit;  /* of the search that found it; INFINITY: none */
-  double value;  /* of the objective */
-  double makespan, span;
-  double bubble_ratio; /* of the makespan, or of the span if that is the objective */
-  double bound;        /* on its placement, for `limit` */
-  double gap;
-  bool optimal;
-  const char *schedule;
-  enum weft_placement_kind placement;
-  uint32_t v;
+  struct weft_search_answer *answer;
+  double limit; /* of the search that found it; INFINITY: none */
 };
 
 struct weft_cli_pareto {
@@ -92,11 +86,13 @@ struct weft_cli_pareto {
   bool stopped; /* by a signal or the time limit */
 };
 
-/* Searches for the points. The request's memory limit is the largest one tried; its effort and time
+/* Searches for the points, to be finished in any case. The request's memory limit is the largest one tried; its effort and time
  * limit are for all searches together. WEFT_CLI_OK, or another exit status after it has printed the
  * error. */
 int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_request *request,
                          struct weft_cli_plan_progress *progress, struct weft_cli_pareto *pareto);
+
+void weft_cli_pareto_finish(struct weft_cli_pareto *pareto);
 
 /* `columns` as in struct weft_cli. */
 void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,

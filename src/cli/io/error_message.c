@@ -65,6 +65,8 @@ static bool find_excerpt(const char *text, size_t size, uint64_t line_number, ui
   return true;
 }
 
+/* Appends two lines, each after a newline: the excerpt, with control bytes escaped, and a caret below
+ * its mark. */
 static void add_excerpt(struct weft_text *text, const struct excerpt *excerpt) {
   weft_text_add(text, "\n    ");
   const size_t begin = text->size;
@@ -74,17 +76,6 @@ static void add_excerpt(struct weft_text *text, const struct excerpt *excerpt) {
   weft_text_add_escaped(text, excerpt->mark, (size_t)(excerpt->end - excerpt->mark));
   weft_text_add(text, excerpt->cut_right ? "..." : "");
   weft_text_addf(text, "\n    %*s^", (int)width, "");
-}
-
-/* Appends two lines, each after a newline: the line of `text`, or a window of it, with control
- * bytes escaped, and a caret below the column. Nothing when there is no such place. */
-static void add_place(struct weft_text *message, const char *text, size_t size, uint64_t line,
-                      uint64_t column) {
-  assert(message != NULL);
-  struct excerpt excerpt;
-  if (line > 0 && find_excerpt(text, size, line, column, &excerpt)) {
-    add_excerpt(message, &excerpt);
-  }
 }
 
 /* ---- Quotes for code. A terminal must not obey what is quoted, so that control bytes are escaped ---- */
@@ -334,8 +325,11 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
   }
   /* The message opens with the file's name and the place already. */
   struct fixed_text place;
+  struct excerpt excerpt;
   init_fixed(&place);
-  add_place(&place.text, text, size, error->line, error->column);
+  if (error->line > 0 && find_excerpt(text, size, error->line, error->column, &excerpt)) {
+    add_excerpt(&place.text, &excerpt);
+  }
   weft_cli_print(cli, hint_of(error), "%s%s", error->message, place.text.data);
   return weft_cli_exit_status(file, error);
 }

@@ -111,9 +111,7 @@ struct weft_cli_choice_bar weft_cli_choice_bar_of(const struct weft_choice_candi
   if (answer != NULL) {
     const double time = candidate->value - answer->all_reduce;
     bar.all_reduce = answer->all_reduce;
-    bar.idle =
-        time * (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->simulation->span_bubble_ratio
-                                                         : answer->simulation->bubble_ratio);
+    bar.idle = time * weft_cli_plan_bubble(answer);
     bar.work = time - bar.idle;
   }
   return bar;

@@ -12,16 +12,16 @@ enum { PLOT_ROWS = 12, PLOT_COLUMNS_MIN = 20, PLOT_COLUMNS_MAX = 72, LABEL_COLUM
 
 /* ---- The table ---- */
 
-static void add_point(struct weft_text *text, const struct weft_cli_pareto_point *point) {
-  weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ", weft_cli_amount(point->memory).text,
-                 weft_cli_amount(point->value).text, 100 * point->bubble_ratio,
-                 weft_cli_amount(point->bound).text);
-  weft_cli_gap_add_cell(text, point->optimal, point->gap);
-  weft_text_addf(text, "  %2" PRIu32 "  %-4s  %s\n", point->v,
-                 point->v > 1 && point->placement != WEFT_PLACEMENT_INFERRED
-                     ? weft_placement_name(point->placement)
+static void add_point(struct weft_text *text, const struct weft_search_answer *answer) {
+  weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ", weft_cli_amount(answer->peak_memory).text,
+                 weft_cli_amount(weft_cli_plan_value(answer)).text,
+                 100 * weft_cli_plan_bubble(answer), weft_cli_amount(answer->bound).text);
+  weft_cli_gap_add_cell(text, answer->optimal, weft_cli_plan_gap(answer));
+  weft_text_addf(text, "  %2" PRIu32 "  %-4s  %s\n", answer->stages_per_rank,
+                 answer->stages_per_rank > 1 && answer->placement != WEFT_PLACEMENT_INFERRED
+                     ? weft_placement_name(answer->placement)
                      : "-",
-                 point->schedule);
+                 answer->schedule);
 }
 
 static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
@@ -31,7 +31,7 @@ static void add_table(struct weft_text *text, const struct weft_cli_pareto *pare
                  weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
                  "schedule");
   for (uint32_t k = 0; k < pareto->count; k++) {
-    add_point(text, &pareto->points[k]);
+    add_point(text, pareto->points[k].answer);
   }
 }
 
@@ -57,10 +57,11 @@ static void fill_row(const struct plot *plot, int row, char *cells) {
   const struct weft_cli_pareto *pareto = plot->pareto;
   memset(cells, ' ', (size_t)plot->columns);
   for (uint32_t k = 0; k < pareto->count; k++) {
-    const int column = column_of(plot, pareto->points[k].memory);
-    const int end =
-        k + 1 < pareto->count ? column_of(plot, pareto->points[k + 1].memory) : plot->columns;
-    if (row_of(plot, pareto->points[k].value) == row) {
+    const int column = column_of(plot, pareto->points[k].answer->peak_memory);
+    const int end = k + 1 < pareto->count
+                        ? column_of(plot, pareto->points[k + 1].answer->peak_memory)
+                        : plot->columns;
+    if (row_of(plot, weft_cli_plan_value(pareto->points[k].answer)) == row) {
       memset(cells + column, '-', (size_t)(end > column ? end - column : 0));
       cells[column] = '*';
     }
@@ -82,18 +83,18 @@ static void add_rows(struct weft_text *text, const struct plot *plot) {
 
 static void add_plot(struct weft_text *text, const struct weft_cli_pareto *pareto,
                      uint32_t columns) {
-  const struct weft_cli_pareto_point *first = &pareto->points[0];
-  const struct weft_cli_pareto_point *last = &pareto->points[pareto->count - 1];
+  const struct weft_search_answer *first = pareto->points[0].answer;
+  const struct weft_search_answer *last = pareto->points[pareto->count - 1].answer;
   const int room =
       columns > 0 && columns < 100000 ? (int)columns - LABEL_COLUMNS : PLOT_COLUMNS_MAX;
   const struct plot plot = {.pareto = pareto,
                             .columns = room > PLOT_COLUMNS_MAX   ? PLOT_COLUMNS_MAX
                                        : room < PLOT_COLUMNS_MIN ? PLOT_COLUMNS_MIN
                                                                  : room,
-                            .left = first->memory,
-                            .right = last->memory,
-                            .low = last->value,
-                            .high = first->value};
+                            .left = first->peak_memory,
+                            .right = last->peak_memory,
+                            .low = weft_cli_plan_value(last),
+                            .high = weft_cli_plan_value(first)};
   if (pareto->count < 2 || !(plot.right > plot.left) || !(plot.high > plot.low)) {
     return;
   }
@@ -131,18 +132,19 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
 /* ---- JSON ---- */
 
 static void add_json_point(struct weft_json *json, const struct weft_cli_pareto_point *point) {
+  const struct weft_search_answer *answer = point->answer;
   weft_json_open(json, NULL, '{');
-  weft_json_exact(json, "memory", point->memory);
+  weft_json_exact(json, "memory", answer->peak_memory);
   weft_json_exact(json, "memory_limit", point->limit);
-  weft_json_exact(json, "makespan", point->makespan);
-  weft_json_exact(json, "span", point->span);
-  weft_json_exact(json, "bubble_ratio", point->bubble_ratio);
-  weft_json_exact(json, "bound", point->bound);
-  weft_json_exact(json, "gap", point->gap);
-  weft_json_boolean(json, "optimal", point->optimal);
-  weft_json_string(json, "schedule", point->schedule);
-  weft_json_string(json, "placement", weft_placement_name(point->placement));
-  weft_json_number(json, "v", point->v);
+  weft_json_exact(json, "makespan", answer->makespan);
+  weft_json_exact(json, "span", answer->span);
+  weft_json_exact(json, "bubble_ratio", weft_cli_plan_bubble(answer));
+  weft_json_exact(json, "bound", answer->bound);
+  weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
+  weft_json_boolean(json, "optimal", answer->optimal);
+  weft_json_string(json, "schedule", answer->schedule);
+  weft_json_string(json, "placement", weft_placement_name(answer->placement));
+  weft_json_number(json, "v", answer->stages_per_rank);
   weft_json_close(json, '}');
 }
 

@@ -88,11 +88,12 @@ static double tick_of(double range, double finest) {
 static struct chart chart_of(const struct weft_cli_pareto *pareto) {
   struct chart chart = {INFINITY, -INFINITY, INFINITY, -INFINITY, 1, 1};
   for (uint32_t k = 0; k < pareto->count; k++) {
-    const struct weft_cli_pareto_point *point = &pareto->points[k];
-    chart.left = fmin(chart.left, point->memory);
-    chart.right = fmax(chart.right, point->memory);
-    chart.low = fmin(chart.low, fmin(point->value, point->bound));
-    chart.high = fmax(chart.high, fmax(point->value, point->bound));
+    const struct weft_search_answer *answer = pareto->points[k].answer;
+    const double value = weft_cli_plan_value(answer);
+    chart.left = fmin(chart.left, answer->peak_memory);
+    chart.right = fmax(chart.right, answer->peak_memory);
+    chart.low = fmin(chart.low, fmin(value, answer->bound));
+    chart.high = fmax(chart.high, fmax(value, answer->bound));
   }
   const double size = isfinite(chart.right) ? chart.right : 1;
   const double finest_x = fmax(1e-9, 1e-3 * size);
@@ -146,10 +147,12 @@ static void add_stairs(struct weft_text *text, const struct chart *chart,
                        const struct weft_cli_pareto *pareto, bool of_bounds, const char *style) {
   weft_text_addf(text, "<path fill=\"none\" %s d=\"", style);
   for (uint32_t k = 0; k < pareto->count; k++) {
-    const struct weft_cli_pareto_point *point = &pareto->points[k];
-    const double end = k + 1 < pareto->count ? pareto->points[k + 1].memory : chart->right;
-    weft_text_addf(text, "%s%.2f %.2fH%.2f", k == 0 ? "M" : "L", x_of(chart, point->memory),
-                   y_of(chart, of_bounds ? point->bound : point->value), x_of(chart, end));
+    const struct weft_search_answer *answer = pareto->points[k].answer;
+    const double end =
+        k + 1 < pareto->count ? pareto->points[k + 1].answer->peak_memory : chart->right;
+    weft_text_addf(text, "%s%.2f %.2fH%.2f", k == 0 ? "M" : "L", x_of(chart, answer->peak_memory),
+                   y_of(chart, of_bounds ? answer->bound : weft_cli_plan_value(answer)),
+                   x_of(chart, end));
   }
   weft_text_add(text, "\"/>\n");
 }
@@ -158,11 +161,11 @@ static void add_dots(struct weft_text *text, const struct chart *chart,
                      const struct weft_cli_pareto *pareto) {
   weft_text_add(text, "<g fill=\"" PLANS "\">\n");
   for (uint32_t k = 0; k < pareto->count; k++) {
-    const struct weft_cli_pareto_point *point = &pareto->points[k];
+    const struct weft_search_answer *answer = pareto->points[k].answer;
+    const double memory = answer->peak_memory, value = weft_cli_plan_value(answer);
     weft_text_addf(
         text, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"3\"><title>%.6g in %.6g: %s</title></circle>\n",
-        x_of(chart, point->memory), y_of(chart, point->value), point->value, point->memory,
-        point->schedule);
+        x_of(chart, memory), y_of(chart, value), value, memory, answer->schedule);
   }
   weft_text_add(text, "</g>\n");
 }

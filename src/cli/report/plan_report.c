@@ -20,6 +20,11 @@ double weft_cli_plan_gap(const struct weft_search_answer *answer) {
   return weft_cli_gap(weft_cli_plan_value(answer), answer->bound);
 }
 
+double weft_cli_plan_bubble(const struct weft_search_answer *answer) {
+  return answer->objective == WEFT_OBJECTIVE_SPAN ? answer->simulation->span_bubble_ratio
+                                                  : answer->simulation->bubble_ratio;
+}
+
 const char *weft_cli_answer_placement(const struct weft_search_answer *answer) {
   return answer->placement_name != NULL ? answer->placement_name
                                         : weft_placement_name(answer->placement);
