@@ -20,7 +20,6 @@
  * at once, so the program completes with blocking sends. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -385,70 +384,55 @@ static enum weft_status go_by_time(struct transfer_pass *pass, struct weft_error
 /* ---- A table that cannot be executed ---- */
 
 static void add_wait(const struct transfer_pass *pass, struct weft_action action, uint32_t producer,
-                     char *buffer, size_t size, size_t *used) {
+                     struct weft_text *text) {
   const uint32_t rank = pass->stages[producer].rank;
-  int added;
   if (rank == WEFT_RANK_NONE) {
-    added =
-        snprintf(buffer + *used, size - *used, " %s of stage %" PRIu32 ", which no rank computes",
-                 action.op == WEFT_OP_F ? "F" : "B or I", producer);
+    weft_text_addf(text, " %s of stage %" PRIu32 ", which no rank computes",
+                   action.op == WEFT_OP_F ? "F" : "B or I", producer);
   } else if (action.op == WEFT_OP_F) {
-    added = snprintf(buffer + *used, size - *used, " %" PRIu32 "F%" PRIu32 " of rank %" PRIu32,
-                     producer, action.microbatch, rank);
+    weft_text_addf(text, " %" PRIu32 "F%" PRIu32 " of rank %" PRIu32, producer, action.microbatch,
+                   rank);
   } else {
-    added = snprintf(buffer + *used, size - *used,
-                     " %" PRIu32 "B%" PRIu32 " or %" PRIu32 "I%" PRIu32 " of rank %" PRIu32,
-                     producer, action.microbatch, producer, action.microbatch, rank);
+    weft_text_addf(text, " %" PRIu32 "B%" PRIu32 " or %" PRIu32 "I%" PRIu32 " of rank %" PRIu32,
+                   producer, action.microbatch, producer, action.microbatch, rank);
   }
-  *used += added > 0 ? (size_t)added : 0;
-  *used = *used < size ? *used : size - 1;
 }
 
-static void add_waits(const struct transfer_pass *pass, struct weft_action action, char *buffer,
-                      size_t size, size_t *used) {
+static void add_waits(const struct transfer_pass *pass, struct weft_action action,
+                      struct weft_text *text) {
   const uint32_t count = weft_action_input_count(pass->graph, action, pass->stage_count);
   bool first = true;
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t producer = weft_action_input_at(pass->graph, action, k);
-    if (is_made(pass, action, producer)) {
-      continue;
+    if (!is_made(pass, action, producer)) {
+      weft_text_add(text, first ? "" : ",");
+      add_wait(pass, action, producer, text);
+      first = false;
     }
-    if (!first && *used + 1 < size) {
-      buffer[(*used)++] = ',';
-      buffer[*used] = '\0';
-    }
-    first = false;
-    add_wait(pass, action, producer, buffer, size, used);
   }
 }
 
 static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft_error *error) {
   enum { NAMED_MAX = 4 };
   const struct weft_program *program = pass->input->program;
-  char waits[400] = "";
-  size_t used = 0;
+  WEFT_SCOPED_TEXT waits = {.allocator = pass->input->allocator};
   uint32_t stuck = 0;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     const struct row *row = &pass->rows[r];
-    if (row->next == row->end) {
+    if (row->next == row->end || ++stuck > NAMED_MAX) {
       continue;
     }
-    if (stuck++ < NAMED_MAX) {
-      char cell[64];
-      const int added =
-          snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 ": %s waits for", r,
+    char cell[64];
+    weft_text_addf(&waits, "; rank %" PRIu32 ": %s waits for", r,
                    weft_action_format(row->next, cell, sizeof cell));
-      used += added > 0 ? (size_t)added : 0;
-      used = used < sizeof waits ? used : sizeof waits - 1;
-      for (uint32_t k = 0; k <= row->next->parts; k++) {
-        add_waits(pass, row->next[k], waits, sizeof waits, &used);
-      }
+    for (uint32_t k = 0; k <= row->next->parts; k++) {
+      add_waits(pass, row->next[k], &waits);
     }
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "verify the table to see the cycle",
-                   "the table cannot be executed: %" PRIu32 " of %" PRIu32
-                   " ranks never get on%s%s",
-                   stuck, program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");
+  return weft_fail(
+      error, WEFT_ERR_INVALID, "verify the table to see the cycle",
+      "the table cannot be executed: %" PRIu32 " of %" PRIu32 " ranks never get on%.400s%s", stuck,
+      program->rank_count, waits.data != NULL ? waits.data : "", stuck > NAMED_MAX ? "; ..." : "");
 }
 
 static bool is_stuck(const struct transfer_pass *pass) {

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
 #include <weft/support.h>
 
@@ -75,26 +74,22 @@ static void channel_ticks(const void *context, uint32_t number,
 
 static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_error *error) {
   enum { NAMED_MAX = 4 };
-  char waits[320] = "";
-  size_t used = 0;
+  WEFT_SCOPED_TEXT waits = {.allocator = run->arena.allocator};
   uint32_t stuck = 0;
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
     const struct weft_timed_rank *state = &run->machine.ranks[r];
-    if (state->at == state->end || ++stuck > NAMED_MAX) {
-      continue;
+    if (state->at < state->end && ++stuck <= NAMED_MAX) {
+      char cell[64];
+      weft_text_addf(&waits, "; rank %" PRIu32 " waits before %s", r,
+                     weft_action_format(&run->program->actions[state->at], cell, sizeof cell));
     }
-    char cell[64];
-    const int added =
-        snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 " waits before %s", r,
-                 weft_action_format(&run->program->actions[state->at], cell, sizeof cell));
-    used += added > 0 ? (size_t)added : 0;
-    used = used < sizeof waits ? used : sizeof waits - 1;
   }
   return weft_fail(error, WEFT_ERR_INVALID,
                    "verify the program to see what is missing, or the cycle",
                    "it never finishes: %" PRIu32 " of %" PRIu32
                    " ranks wait for an input that does not come%s%s",
-                   stuck, run->program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");
+                   stuck, run->program->rank_count, waits.data != NULL ? waits.data : "",
+                   stuck > NAMED_MAX ? "; ..." : "");
 }
 
 enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,

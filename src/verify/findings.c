@@ -62,12 +62,12 @@ static const char *keep_message(struct weft_findings *findings, const char *mess
   return copy;
 }
 
-void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
-                       struct weft_location location, const char *format, ...) {
+struct weft_finding *weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
+                                       struct weft_location location, const char *format, ...) {
   assert((unsigned)rule < WEFT_RULE_COUNT);
   if (++findings->count[rule] > findings->max || findings->failed ||
       (findings->list_count == findings->list_capacity && !grow(findings))) {
-    return;
+    return NULL;
   }
   char message[512];
   va_list arguments;
@@ -80,14 +80,11 @@ void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
   const char *copy = keep_message(findings, message, kept);
   if (copy == NULL) {
     findings->failed = true;
-    return;
+    return NULL;
   }
-  findings->list[findings->list_count++] =
-      (struct weft_finding){.rule = rule, .location = location, .message = copy};
-}
-
-struct weft_finding *weft_findings_last(struct weft_findings *findings) {
-  return findings->list_count > 0 ? &findings->list[findings->list_count - 1] : NULL;
+  struct weft_finding *finding = &findings->list[findings->list_count++];
+  *finding = (struct weft_finding){.rule = rule, .location = location, .message = copy};
+  return finding;
 }
 
 bool weft_findings_any(const struct weft_findings *findings, enum weft_rule first,

@@ -17,13 +17,11 @@ struct weft_findings {
   bool failed; /* out of memory */
 };
 
-/* Adds a finding; counted but not kept beyond the maximum of its rule. The
+/* Adds a finding; counted but not kept beyond the maximum of its rule: NULL then. The
  * message is formatted only when kept. It calls a stage "stage 3"; a name is added here. */
-void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
-                       struct weft_location location, const char *format, ...) WEFT_PRINTF(4, 5);
-
-/* The finding just added if it was kept, to attach a cycle to; else NULL. */
-struct weft_finding *weft_findings_last(struct weft_findings *findings);
+struct weft_finding *weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
+                                       struct weft_location location, const char *format, ...)
+    WEFT_PRINTF(4, 5);
 
 /* Whether any of the rules in [first, last] was broken. */
 bool weft_findings_any(const struct weft_findings *findings, enum weft_rule first,

@@ -1,4 +1,4 @@
-/* Who waits for whom where a run got stuck, and the cycles among them. */
+/* Who waits for whom where a run got stuck. */
 #ifndef VERIFY_LIVENESS_WAITS_H
 #define VERIFY_LIVENESS_WAITS_H
 
@@ -44,23 +44,6 @@ struct weft_wait_cursor {
  * several inputs has more. */
 bool weft_wait_next(const struct weft_liveness_run *run, uint32_t agent,
                     struct weft_wait_cursor *cursor, struct weft_wait *wait);
-
-/* Cycles of agents, each of which waits for the next, no agent in two of them: the shortest there
- * is, the shortest of what is left without its agents, and so on until none is left. */
-struct weft_wait_cycle {
-  uint32_t begin; /* in agents */
-  uint32_t length;
-  uint32_t lowest; /* agent: the cycle begins with it */
-};
-
-struct weft_wait_cycles {
-  uint32_t count;
-  struct weft_wait_cycle *cycles; /* [count] the shortest first, then by their lowest agent */
-  uint32_t *agents;               /* of all cycles */
-};
-
-/* They are in the run's arena. False when out of memory. */
-bool weft_wait_cycles_find(const struct weft_liveness_run *run, struct weft_wait_cycles *found);
 
 /* A deadlock for each cycle of agents that are stuck. False when out of memory. */
 bool weft_report_deadlocks(struct weft_liveness_run *run);
