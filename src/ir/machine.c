@@ -59,47 +59,44 @@ WEFT_GRAPH_INLINE bool try_receive(struct weft_machine *machine, const struct we
 
 /* ---- Tables: data ---- */
 
-WEFT_GRAPH_INLINE void make(struct weft_machine *machine, const struct weft_graph *graph,
-                            struct weft_action action) {
-  if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
-    return;
-  }
-  machine->made[weft_placed_pair(&machine->placed, action.stage, action.microbatch)] |=
-      weft_machine_made_bit(action);
+static void make(struct weft_machine *machine, struct weft_action action) {
+  const struct weft_graph *graph = machine->placed.program->graph;
   const uint32_t outputs = weft_action_output_count(graph, action, machine->placed.stage_count);
   for (uint32_t k = 0; k < outputs; k++) {
+    const uint32_t edge = weft_action_output_channel(graph, action, k);
+    *weft_machine_message(machine, edge, action.microbatch) |= 1;
     wake(machine, machine->placed.rank_of[weft_action_output_at(graph, action, k)]);
   }
 }
 
 /* Whether all inputs of a cell from other ranks are there. */
-WEFT_GRAPH_INLINE bool has_inputs(const struct weft_machine *machine,
-                                  const struct weft_graph *graph, uint32_t rank,
-                                  const struct weft_action *cell) {
+static bool has_inputs(const struct weft_machine *machine, uint32_t rank,
+                       const struct weft_action *cell) {
   for (uint32_t part = 0; part <= weft_cell_parts(cell); part++) {
     uint32_t k = 0, producer;
-    if (weft_machine_next_lacking(machine, graph, cell[part], rank, &k, &producer)) {
+    if (weft_machine_next_lacking(machine, cell[part], rank, &k, &producer)) {
       return false;
     }
   }
   return true;
 }
 
-WEFT_GRAPH_INLINE bool try_compute(struct weft_machine *machine, const struct weft_graph *graph,
-                                   uint32_t rank, const struct weft_action *cell) {
-  if (!has_inputs(machine, graph, rank, cell)) {
+static bool try_compute(struct weft_machine *machine, uint32_t rank,
+                        const struct weft_action *cell) {
+  if (!has_inputs(machine, rank, cell)) {
     return false;
   }
   for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
-    make(machine, graph, cell[k]);
+    make(machine, cell[k]);
   }
   return true;
 }
 
 /* ---- Queues: compute and transfers beside each other ---- */
 
-WEFT_GRAPH_INLINE bool try_queue(struct weft_machine *machine, const struct weft_graph *graph,
-                                 uint32_t agent, const struct weft_action *transfer) {
+static bool try_queue(struct weft_machine *machine, uint32_t agent,
+                      const struct weft_action *transfer) {
+  const struct weft_graph *graph = machine->placed.program->graph;
   const uint32_t rank = weft_agent_rank(&machine->agents, agent);
   if (!weft_machine_is_issued(machine, rank, weft_machine_record_number(machine, agent))) {
     return false;
@@ -110,8 +107,8 @@ WEFT_GRAPH_INLINE bool try_queue(struct weft_machine *machine, const struct weft
   if (!try_receive(machine, graph, *transfer)) {
     return false;
   }
-  uint8_t bit, *received = weft_machine_received(machine, graph, *transfer, &bit);
-  *received |= bit; /* there is one: this is it */
+  const uint32_t edge = weft_channel_in(graph, machine->placed.stage_count, *transfer);
+  *weft_machine_message(machine, edge, transfer->microbatch) |= 1;
   wake(machine, rank);
   return true;
 }
@@ -125,25 +122,21 @@ static void wake_queues(struct weft_machine *machine, uint32_t rank) {
 
 /* Compute that stands before its RECV does not wait for it: that is a finding of another check. */
 static void record_early(struct weft_machine *machine) {
-  enum { BEHIND = 2 }; /* a shift: the RECV is behind us */
+  enum { BEHIND = 2 }; /* the RECV is behind us */
   const struct weft_program *program = machine->placed.program;
-  const struct weft_graph *graph = program->graph;
-  uint8_t bit, *received;
+  const uint32_t stages = machine->placed.stage_count;
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
     if (weft_op_in(action.op, WEFT_OPS_RECV)) {
-      received = weft_machine_received(machine, graph, action, &bit);
-      *received |= (uint8_t)(bit << BEHIND);
+      const uint32_t edge = weft_channel_in(program->graph, stages, action);
+      *weft_machine_message(machine, edge, action.microbatch) |= BEHIND;
       continue;
     }
-    const uint32_t inputs = weft_action_input_count(graph, action, machine->placed.stage_count);
+    const uint32_t inputs = weft_action_input_count(program->graph, action, stages);
     for (uint32_t k = 0; k < inputs; k++) {
-      const uint32_t producer = weft_action_input_at(graph, action, k);
-      received = weft_machine_received(machine, graph,
-                                       weft_machine_receive_of(graph, action, producer), &bit);
-      if (received != NULL && (*received & (bit << BEHIND)) == 0) {
-        *received |= bit;
-      }
+      const uint32_t edge = weft_action_input_channel(program->graph, action, k);
+      uint8_t *message = weft_machine_message(machine, edge, action.microbatch);
+      *message |= (*message & BEHIND) == 0;
     }
   }
 }
@@ -153,13 +146,13 @@ static void record_early(struct weft_machine *machine) {
 WEFT_GRAPH_INLINE bool try_cell(struct weft_machine *machine, const struct weft_graph *graph,
                                 uint32_t agent, const struct weft_action *cell) {
   if (!machine->has_transfers) {
-    return try_compute(machine, graph, agent, cell);
+    return try_compute(machine, agent, cell);
   }
   if (machine->has_queues && agent >= machine->agents.rank_count) {
-    return try_queue(machine, graph, agent, cell);
+    return try_queue(machine, agent, cell);
   }
   if (machine->has_queues) {
-    return has_inputs(machine, graph, agent, cell);
+    return has_inputs(machine, agent, cell);
   }
   if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
     return try_send(machine, graph, agent, *cell);
@@ -272,17 +265,15 @@ static bool allocate(struct weft_machine *machine, const struct weft_machine_opt
   if (!weft_agents_init(&machine->agents, arena, &machine->placed, scope, machine->has_queues)) {
     return false;
   }
-  const size_t agents = machine->agents.count, stages = machine->placed.stage_count;
-  const uint32_t microbatches = machine->placed.microbatch_count;
+  const size_t agents = machine->agents.count;
   machine->states = weft_arena_allocate(arena, agents, sizeof *machine->states);
   machine->work = weft_arena_allocate(arena, 2 * agents, sizeof *machine->work);
-  if (!machine->has_transfers) {
-    machine->made = weft_arena_allocate(arena, stages * microbatches, 1);
-    return weft_arena_status(arena, NULL) == WEFT_OK;
+  if (!machine->has_transfers || machine->has_queues) {
+    const uint32_t edges = weft_placed_edge_count(&machine->placed);
+    machine->there = weft_arena_allocate(arena, edges, machine->placed.microbatch_count);
   }
-  if (machine->has_queues) {
-    machine->made = weft_arena_allocate(
-        arena, weft_set_count(machine->placed.program->graph, (uint32_t)stages, microbatches), 1);
+  if (!machine->has_transfers) {
+    return weft_arena_status(arena, NULL) == WEFT_OK;
   }
   if (!weft_message_queue_init(&machine->queue, arena, &machine->placed, channel->messages)) {
     return false;

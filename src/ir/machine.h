@@ -25,7 +25,6 @@
 #include <assert.h>
 
 #include "ir/machine_agents.h"
-#include "ir/pairs.h"
 
 struct weft_agent_state {
   uint64_t at; /* see weft_agent_record() */
@@ -53,8 +52,7 @@ struct weft_machine {
   struct weft_agents agents;
   uint32_t *sent;  /* [channel] messages put in */
   uint32_t *taken; /* [channel] messages received */
-  uint8_t *made;   /* Bit 0 activation, bit 1 gradient. Tables: [n][m] made. With queues: [set]
-                      received, see weft_set_of() */
+  uint8_t *there; /* [edge][microbatch] bit 0: the message is made (tables), or received (queues) */
   struct weft_agent_state *states; /* [agent] */
   uint32_t *work;                  /* agents to look at, a stack; behind it room for a turn's */
   uint32_t work_count;
@@ -133,57 +131,24 @@ WEFT_GRAPH_INLINE uint32_t weft_machine_sender(const struct weft_machine *machin
 
 /* ---- Inputs ---- */
 
-static inline uint8_t weft_machine_made_bit(struct weft_action action) {
-  return action.op == WEFT_OP_F ? 1 : 2;
+/* Where it is recorded that a message can be used (bit 0); the numbers are those of ir/action.h. */
+static inline uint8_t *weft_machine_message(const struct weft_machine *machine, uint32_t edge,
+                                            uint32_t microbatch) {
+  return &machine->there[(size_t)edge * machine->placed.microbatch_count + microbatch];
 }
 
-/* The RECV of an input that a stage of another rank makes. */
-WEFT_GRAPH_INLINE struct weft_action weft_machine_receive_of(const struct weft_graph *graph,
-                                                             struct weft_action action,
-                                                             uint32_t producer) {
-  return weft_action_transfer_in(graph, action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
-                                 action.stage, producer, action.microbatch);
-}
-
-/* With queues: where it is noted that a message has been received, and the bit for it; NULL: the
- * program has no such message. */
-WEFT_GRAPH_INLINE uint8_t *weft_machine_received(const struct weft_machine *machine,
-                                                 const struct weft_graph *graph,
-                                                 struct weft_action recv, uint8_t *bit) {
-  const struct weft_placed_program *placed = &machine->placed;
-  const uint64_t set = weft_set_of(graph, placed->stage_count, placed->microbatch_count, recv);
-  *bit = recv.op == WEFT_OP_RECV_F ? 1 : 2;
-  return set != WEFT_SET_NONE ? &machine->made[set] : NULL;
-}
-
-/* Whether an action waits for what a stage makes: in a table until it is made, with queues until it
- * has been received; of its own rank never, where order is the caller's business. */
-WEFT_GRAPH_INLINE bool weft_machine_lacks(const struct weft_machine *machine,
-                                          const struct weft_graph *graph, struct weft_action action,
-                                          uint32_t rank, uint32_t producer) {
-  if (machine->placed.rank_of[producer] == rank) {
-    return false;
-  }
-  if (!machine->has_queues) {
-    const uint64_t pair = weft_placed_pair(&machine->placed, producer, action.microbatch);
-    return (machine->made[pair] & weft_machine_made_bit(action)) == 0;
-  }
-  uint8_t bit;
-  const uint8_t *received =
-      weft_machine_received(machine, graph, weft_machine_receive_of(graph, action, producer), &bit);
-  return received != NULL && (*received & bit) == 0;
-}
-
-/* The first stage from input number *k on whose result an action lacks; false: none. *k is then
- * behind it. */
-WEFT_GRAPH_INLINE bool weft_machine_next_lacking(const struct weft_machine *machine,
-                                                 const struct weft_graph *graph,
-                                                 struct weft_action action, uint32_t rank,
-                                                 uint32_t *k, uint32_t *producer) {
+/* The first stage from input number *k on whose result is not there; false: none. *k is then behind
+ * it. What comes from its own rank always counts as there: order is the caller's business. */
+static inline bool weft_machine_next_lacking(const struct weft_machine *machine,
+                                             struct weft_action action, uint32_t rank, uint32_t *k,
+                                             uint32_t *producer) {
+  const struct weft_graph *graph = machine->placed.program->graph;
   const uint32_t inputs = weft_action_input_count(graph, action, machine->placed.stage_count);
   while (*k < inputs) {
+    const uint32_t edge = weft_action_input_channel(graph, action, *k);
     *producer = weft_action_input_at(graph, action, (*k)++);
-    if (weft_machine_lacks(machine, graph, action, rank, *producer)) {
+    if (machine->placed.rank_of[*producer] != rank &&
+        (*weft_machine_message(machine, edge, action.microbatch) & 1) == 0) {
       return true;
     }
   }

@@ -56,7 +56,9 @@ static struct weft_wait wait_for_input(const struct weft_liveness_run *run,
   if (run->machine.has_queues) {
     struct weft_action send = {0};
     wait.reason = WEFT_WAIT_INPUT;
-    wait.action = weft_machine_receive_of(run->context->graph, action, producer);
+    wait.action = weft_action_transfer_in(run->context->graph,
+                                          action.op == WEFT_OP_F ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                          action.stage, producer, action.microbatch);
     (void)weft_action_partner(wait.action, run->context->stage_count, &send);
     wait.agent = weft_machine_receiver(&run->machine, run->context->graph, send);
     return wait;
@@ -74,8 +76,8 @@ static bool next_input(const struct weft_liveness_run *run, uint32_t rank,
                        struct weft_wait *wait) {
   for (; cursor->part <= weft_cell_parts(cell); cursor->part++, cursor->input = 0) {
     uint32_t producer;
-    if (weft_machine_next_lacking(&run->machine, run->context->graph, cell[cursor->part], rank,
-                                  &cursor->input, &producer)) {
+    if (weft_machine_next_lacking(&run->machine, cell[cursor->part], rank, &cursor->input,
+                                  &producer)) {
       *wait = wait_for_input(run, cell[cursor->part], producer);
       return true;
     }
