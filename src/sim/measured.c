@@ -25,11 +25,6 @@
 /* No sum or difference of two times overflows. */
 #define TIME_MAX (INT64_C(1) << 61)
 
-struct buffer_time {
-  int64_t taken;
-  int64_t freed;
-};
-
 struct measured {
   const struct weft_allocator *allocator;
   const struct weft_program *program;
@@ -43,12 +38,10 @@ struct measured {
   uint32_t *last_send;   /* [channel] the same, while rows are read */
   int64_t *unsharded_at; /* [stage] */
   struct weft_memory_model memory;
-  uint32_t *rank_of;                  /* [stage] */
-  struct weft_memory_change *changes; /* as of sim_run.h; NULL: only activations count */
-  struct weft_rank_record *ranks;     /* [rank_count] */
-  struct buffer_time *buffers;        /* [buffers_max] */
-  int64_t *times;                     /* [2 x buffers_max] */
-  size_t buffers_max;                 /* inputs of a rank */
+  uint32_t *rank_of;              /* [stage] */
+  struct weft_rank_record *ranks; /* [rank_count] */
+  int64_t *taken, *freed;         /* [buffers_max] when buffers of a rank are in use */
+  size_t buffers_max;             /* inputs of a rank */
 };
 
 static bool is_compute(struct weft_action action) {
@@ -318,35 +311,22 @@ static void account_collective(const struct measured *measured, struct weft_rank
   }
 }
 
-/* A buffer is taken from the start of a transfer to the end of the action that
- * consumes it. */
-static uint32_t peak_buffers(const struct measured *measured, size_t count) {
-  int64_t *taken = measured->times, *freed = measured->times + measured->buffers_max;
-  for (size_t k = 0; k < count; k++) {
-    taken[k] = measured->buffers[k].taken;
-    freed[k] = measured->buffers[k].freed;
-  }
-  qsort(taken, count, sizeof *taken, weft_compare_times);
-  qsort(freed, count, sizeof *freed, weft_compare_times);
-  return weft_buffers_peak(taken, freed, count);
-}
-
-/* The buffers of an action's inputs from other ranks; returns how many. In a table
- * they are taken as soon as the data is made. */
+/* The buffers of an action's inputs from other ranks, of which the rank has had `count` before;
+ * returns how many there are now. One is taken from the start of the transfer, in a table as soon as
+ * the data is made, to the end of the action. */
 static size_t add_buffers(const struct measured *measured, const struct weft_event *event,
-                          struct buffer_time *buffers) {
+                          size_t count) {
   const struct weft_event *inputs[WEFT_NEEDS_MAX];
-  const unsigned count = inputs_of(measured, event->record, inputs);
-  size_t added = 0;
-  for (unsigned k = 0; k < count; k++) {
+  const unsigned input_count = inputs_of(measured, event->record, inputs);
+  for (unsigned k = 0; k < input_count; k++) {
     const struct weft_event *input = inputs[k];
     const bool received = weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV);
     if (received || input->rank != event->rank) {
-      buffers[added++] =
-          (struct buffer_time){.taken = received ? input->begin : input->end, .freed = event->end};
+      measured->taken[count] = received ? input->begin : input->end;
+      measured->freed[count++] = event->end;
     }
   }
-  return added;
+  return count;
 }
 
 static void account_rank(const struct measured *measured, uint32_t number) {
@@ -358,7 +338,7 @@ static void account_rank(const struct measured *measured, uint32_t number) {
     const struct weft_event *event = &simulation->events[i];
     const struct weft_action action = measured->program->actions[event->record];
     if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-      buffers += add_buffers(measured, event, &measured->buffers[buffers]);
+      buffers = add_buffers(measured, event, buffers);
     }
     if (is_compute(action) && i >= parts_end) {
       account_compute(measured, rank, event);
@@ -368,7 +348,9 @@ static void account_rank(const struct measured *measured, uint32_t number) {
     }
   }
   weft_rank_memory_advance(&rank->memory, INT64_MAX);
-  rank->buffers_peak = peak_buffers(measured, buffers);
+  qsort(measured->taken, buffers, sizeof *measured->taken, weft_compare_times);
+  qsort(measured->freed, buffers, sizeof *measured->freed, weft_compare_times);
+  rank->buffers_peak = weft_buffers_peak(measured->taken, measured->freed, buffers);
 }
 
 /* ---- weft_simulation_measured() ---- */
@@ -396,18 +378,11 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
   measured->last_send = weft_arena_allocate(arena, channels, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
-  measured->memory = (struct weft_memory_model){
-      .costs = measured->costs, .has_gradients = weft_arena_allocate(arena, stages, sizeof(bool))};
   measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
   measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
-  measured->buffers = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->buffers);
-  measured->times = weft_arena_allocate(arena, 2 * measured->buffers_max, sizeof *measured->times);
-  if (weft_memory_exceeds_activations(measured->costs)) {
-    /* One more than needed: NULL means that nothing but activations counts. */
-    measured->changes =
-        weft_arena_allocate(arena, weft_memory_changes_max(program) + 1, sizeof *measured->changes);
-  }
-  return weft_arena_status(arena, error);
+  measured->taken = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->taken);
+  measured->freed = weft_arena_allocate(arena, measured->buffers_max, sizeof *measured->freed);
+  return weft_memory_model_init(&measured->memory, arena, program, measured->costs, error);
 }
 
 static enum weft_status account(struct measured *measured, struct weft_arena *arena, double unit,
@@ -417,8 +392,7 @@ static enum weft_status account(struct measured *measured, struct weft_arena *ar
   shift_events(measured);
   index_events(measured);
   (void)weft_placement_infer(measured->program, measured->rank_of);
-  weft_rank_records_init(measured->ranks, measured->program, measured->costs, measured->rank_of,
-                         measured->changes);
+  weft_rank_records_init(measured->ranks, measured->program, &measured->memory, measured->rank_of);
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
     account_rank(measured, r);
   }

@@ -13,7 +13,8 @@
 
 /* ---- Memory ---- */
 
-bool weft_memory_exceeds_activations(const struct weft_costs *costs) {
+/* Whether parameters or gradients have sizes. */
+static bool exceeds_activations(const struct weft_costs *costs) {
   for (uint32_t s = 0; s < costs->stage_count; s++) {
     const struct weft_stage_costs *stage = &costs->stages[s];
     if (stage->parameters > 0 || stage->gradients > 0 || stage->parameters_sharded > 0 ||
@@ -24,7 +25,8 @@ bool weft_memory_exceeds_activations(const struct weft_costs *costs) {
   return false;
 }
 
-size_t weft_memory_changes_max(const struct weft_program *program) {
+/* The most collectives of any rank. */
+static size_t count_collectives(const struct weft_program *program) {
   size_t most = 0;
   for (uint32_t r = 0; r < program->rank_count; r++) {
     size_t count = 0;
@@ -34,6 +36,19 @@ size_t weft_memory_changes_max(const struct weft_program *program) {
     most = count > most ? count : most;
   }
   return most;
+}
+
+enum weft_status weft_memory_model_init(struct weft_memory_model *model, struct weft_arena *arena,
+                                        const struct weft_program *program,
+                                        const struct weft_costs *costs, struct weft_error *error) {
+  *model = (struct weft_memory_model){
+      .costs = costs,
+      .has_gradients = weft_arena_allocate(arena, program->stage_count, sizeof(bool))};
+  if (exceeds_activations(costs)) { /* one more than needed: it is not NULL */
+    model->changes =
+        weft_arena_allocate(arena, count_collectives(program) + 1, sizeof *model->changes);
+  }
+  return weft_arena_status(arena, error);
 }
 
 void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes) {
@@ -101,13 +116,12 @@ void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op o
 }
 
 void weft_rank_records_init(struct weft_rank_record *records, const struct weft_program *program,
-                            const struct weft_costs *costs, const uint32_t *rank_of,
-                            struct weft_memory_change *changes) {
-  assert(records != NULL && rank_of != NULL && costs->stage_count > 0);
+                            const struct weft_memory_model *model, const uint32_t *rank_of) {
+  assert(records != NULL && rank_of != NULL && model->costs->stage_count > 0);
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_rank_memory_init(&records[r].memory, changes);
+    weft_rank_memory_init(&records[r].memory, model->changes);
   }
-  if (changes == NULL) {
+  if (model->changes == NULL) {
     return;
   }
   const bool is_sharded =
@@ -115,7 +129,7 @@ void weft_rank_records_init(struct weft_rank_record *records, const struct weft_
   const bool has_backward = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (rank_of[s] != WEFT_RANK_NONE) {
-      add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
+      add_stage(&records[rank_of[s]].memory, weft_costs_of(model->costs, s), is_sharded,
                 weft_saves_for_backward(program->graph, has_backward, s));
     }
   }

@@ -6,6 +6,7 @@
 #include <weft/costs.h>
 #include <weft/ir.h>
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "ir/lifetimes.h"
 
@@ -38,15 +39,8 @@ struct weft_rank_memory {
   size_t end;
 };
 
-/* Whether parameters or gradients have sizes. If not, no rank needs
- * room for changes. */
-bool weft_memory_exceeds_activations(const struct weft_costs *costs);
-
-/* How many changes there may be: the most collectives of any rank. */
-size_t weft_memory_changes_max(const struct weft_program *program);
-
-/* No memory is in use. `changes` has that room, and may serve one rank after the
- * other; NULL: parameters and gradients have no sizes. */
+/* No memory is in use. `changes` is the model's, and may serve one rank after the other; NULL:
+ * parameters and gradients have no sizes. */
 void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes);
 
 /* The first backward of a stage begins. Times never descend, here and below. */
@@ -82,8 +76,15 @@ WEFT_GRAPH_INLINE void weft_rank_memory_activation(struct weft_rank_memory *memo
 /* What the memory of all ranks depends on. */
 struct weft_memory_model {
   const struct weft_costs *costs;
-  bool *has_gradients; /* [stage] its first backward has begun */
+  bool *has_gradients;                /* [stage] its first backward has begun */
+  struct weft_memory_change *changes; /* room for the most collectives of any rank; NULL: parameters
+                                         and gradients have no sizes, so that activations alone count */
 };
+
+/* The arena owns it. */
+enum weft_status weft_memory_model_init(struct weft_memory_model *model, struct weft_arena *arena,
+                                        const struct weft_program *program,
+                                        const struct weft_costs *costs, struct weft_error *error);
 
 /* An action of compute begins. */
 WEFT_GRAPH_INLINE void weft_rank_memory_begin(struct weft_rank_memory *memory,
@@ -146,11 +147,9 @@ WEFT_GRAPH_INLINE void weft_rank_record_blame(struct weft_rank_record *record, i
   record->idle[forward ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
 }
 
-/* Memory that is in use from the beginning. `rank_of` is [stage]; `changes` has room for
- * weft_memory_changes_max(), or is NULL: only activations count. */
+/* Memory that is in use from the beginning. `rank_of` is [stage]. */
 void weft_rank_records_init(struct weft_rank_record *records, const struct weft_program *program,
-                            const struct weft_costs *costs, const uint32_t *rank_of,
-                            struct weft_memory_change *changes);
+                            const struct weft_memory_model *model, const uint32_t *rank_of);
 
 /* The most buffers in use at once: each from taken[k] to its time in `freed`. Both ascend. */
 uint32_t weft_buffers_peak(const int64_t *taken, const int64_t *freed, size_t count);

@@ -20,11 +20,7 @@ const char *weft_idle_cause_name(enum weft_idle_cause cause) {
 
 bool weft_memory_fits(double memory, double limit) { return memory <= limit * (1 + 1e-9); }
 
-static const struct weft_sim_options *or_default(const struct weft_sim_options *options,
-                                                 struct weft_sim_options *standard) {
-  *standard = weft_sim_options_default();
-  return options != NULL ? options : standard;
-}
+#define SCOPED_RUN WEFT_SCOPED_BY(weft_sim_run_finish) struct weft_sim_run
 
 /* ---- Simulation ---- */
 
@@ -55,7 +51,7 @@ static enum weft_status allocate(const struct weft_sim_run *run, struct owned_si
   simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
   WEFT_TRY(weft_arena_status(&owned->arena, error));
   simulation->event_begin = begin;
-  if (run->options->no_events) {
+  if (run->options.no_events) {
     return WEFT_OK;
   }
   count_events(run->program, begin);
@@ -98,7 +94,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   /* What RECVs have as their ends; the simulation keeps it. */
   struct weft_timed_machine *machine = &run->machine;
   if (status == WEFT_OK && run->program->graph != NULL && !machine->has_transfers &&
-      !run->options->no_events) {
+      !run->options.no_events) {
     owned->simulation.arrivals = machine->inputs;
     owned->arrival_count = machine->input_count;
     machine->inputs = NULL;
@@ -113,19 +109,14 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
   WEFT_NEED(program, error);
   WEFT_NEED(costs, error);
   WEFT_NEED(out, error);
-  struct weft_sim_options standard;
-  struct weft_sim_run run;
+  SCOPED_RUN run;
+  WEFT_TRY(weft_sim_run_init(&run, allocator, program, costs, options, true, error));
   struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
   if (owned == NULL) {
     return weft_fail_memory(error, sizeof *owned);
   }
   owned->arena.allocator = allocator;
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), true, error);
-  if (status == WEFT_OK) {
-    status = simulate(&run, owned, error);
-  }
-  weft_sim_run_finish(&run);
+  const enum weft_status status = simulate(&run, owned, error);
   if (status < 0) {
     weft_simulation_destroy(&owned->simulation);
     return status;
@@ -188,18 +179,11 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
   WEFT_NEED(program, error);
   WEFT_NEED(costs, error);
   WEFT_NEED(makespan, error);
-  struct weft_sim_options standard;
-  struct weft_sim_run run;
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), false, error);
-  if (status == WEFT_OK) {
-    status = weft_sim_run_all(&run, NULL, error);
-  }
-  if (status == WEFT_OK) {
-    *makespan = (double)latest_end(&run) / run.ticks.per_unit;
-  }
-  weft_sim_run_finish(&run);
-  return status;
+  SCOPED_RUN run;
+  WEFT_TRY(weft_sim_run_init(&run, allocator, program, costs, options, false, error));
+  WEFT_TRY(weft_sim_run_all(&run, NULL, error));
+  *makespan = (double)latest_end(&run) / run.ticks.per_unit;
+  return WEFT_OK;
 }
 
 /* ---- Period ----
@@ -251,19 +235,10 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
   WEFT_NEED(program, error);
   WEFT_NEED(costs, error);
   WEFT_NEED(period, error);
-  struct weft_sim_options standard;
-  struct weft_sim_run run;
+  SCOPED_RUN run;
+  WEFT_TRY(weft_sim_run_init(&run, allocator, program, costs, options, false, error));
   const size_t size = (size_t)(PERIOD_STEPS_MAX + 1) * program->rank_count;
-  int64_t *history = weft_array_allocate_zero(allocator, size, sizeof *history);
-  if (history == NULL) {
-    return weft_fail_memory(error, size * sizeof *history);
-  }
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), false, error);
-  if (status == WEFT_OK) {
-    status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
-  }
-  weft_sim_run_finish(&run);
-  weft_array_free(allocator, history, size, sizeof *history);
-  return status;
+  int64_t *history = weft_arena_allocate(&run.arena, size, sizeof *history);
+  WEFT_TRY(weft_arena_status(&run.arena, error));
+  return program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
 }

@@ -256,8 +256,7 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   const struct weft_program *program = recorder->run->program;
   struct weft_timed_machine *machine = &recorder->run->machine;
   weft_timed_forget_awaited(machine);
-  weft_rank_records_init(recorder->records, program, recorder->run->costs, recorder->run->rank_of,
-                         recorder->changes);
+  weft_rank_records_init(recorder->records, program, &recorder->memory, recorder->run->rank_of);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     if (!machine->single) {
       record_any(recorder, r);
@@ -304,14 +303,7 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
   *recorder = (struct weft_sim_recorder){.run = run};
   recorder->records =
       weft_arena_allocate(&run->arena, program->rank_count, sizeof *recorder->records);
-  recorder->memory = (struct weft_memory_model){
-      .costs = run->costs,
-      .has_gradients = weft_arena_allocate(&run->arena, program->stage_count, sizeof(bool))};
-  /* One more than needed: NULL means that nothing but activations counts. */
-  if (weft_memory_exceeds_activations(run->costs)) {
-    recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(program) + 1,
-                                            sizeof *recorder->changes);
-  }
+  WEFT_TRY(weft_memory_model_init(&recorder->memory, &run->arena, program, run->costs, error));
   size_t *counts = weft_arena_allocate(&run->arena, program->rank_count, sizeof *counts);
   WEFT_TRY(weft_arena_status(&run->arena, error));
   recorder->buffers_max = count_messages(&run->machine, true, counts);

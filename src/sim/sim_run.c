@@ -18,7 +18,7 @@
  * the run. Both are scrambled first, or neighbouring seeds would share most of
  * their numbers. Sum of uniforms, near enough to a normal distribution. */
 static double noise(const struct weft_sim_run *run, uint64_t record) {
-  struct weft_random scramble = {.state = run->options->seed};
+  struct weft_random scramble = {.state = run->options.seed};
   struct weft_random random = {.state = weft_random_next(&scramble) ^ record};
   random.state = weft_random_next(&random);
   double sum = 0;
@@ -32,11 +32,11 @@ static int64_t adjust(const void *context, uint32_t rank, uint64_t record, int64
   const struct weft_sim_run *run = context;
   assert(duration >= 0);
   double factor = 1;
-  if (run->options->rank_factors != NULL) {
-    factor = run->options->rank_factors[rank];
+  if (run->options.rank_factors != NULL) {
+    factor = run->options.rank_factors[rank];
   }
-  if (run->options->jitter > 0) {
-    factor *= fmax(0, 1 + run->options->jitter * noise(run, record));
+  if (run->options.jitter > 0) {
+    factor *= fmax(0, 1 + run->options.jitter * noise(run, record));
   }
   return llrint((double)duration * factor);
 }
@@ -159,7 +159,7 @@ static enum weft_status open_machine(struct weft_sim_run *run, bool has_transfer
                                              .stage_count = program->stage_count,
                                              .microbatch_count = program->microbatch_count,
                                              .rank_of = run->rank_of};
-  const bool adjusts = run->options->rank_factors != NULL || run->options->jitter > 0;
+  const bool adjusts = run->options.rank_factors != NULL || run->options.jitter > 0;
   run->timing = (struct weft_timing){.context = run,
                                      .action = action_ticks,
                                      .overlap = overlap_ticks,
@@ -171,7 +171,7 @@ static enum weft_status open_machine(struct weft_sim_run *run, bool has_transfer
                                .placed = &placed,
                                .timing = &run->timing,
                                .has_transfers = has_transfers,
-                               .channel = has_transfers ? run->options->channel : WEFT_CHANNEL_EDGE,
+                               .channel = has_transfers ? run->options.channel : WEFT_CHANNEL_EDGE,
                                .keeps_waits = keeps_waits},
                            error));
   set_memory(run);
@@ -183,33 +183,32 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                    const struct weft_costs *costs,
                                    const struct weft_sim_options *options, bool keeps_waits,
                                    struct weft_error *error) {
-  assert(program != NULL && costs != NULL && options != NULL);
+  assert(program != NULL && costs != NULL);
   *run =
       (struct weft_sim_run){.program = program,
-                            .options = options,
+                            .options = options != NULL ? *options : weft_sim_options_default(),
                             .arena = {.allocator = allocator},
                             .machine = {.allocator = allocator, .arena = {.allocator = allocator}}};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
   const bool has_transfers = program->level == WEFT_LEVEL_COMMS &&
                              weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV);
-  if (weft_channel_model_info(options->channel) == NULL) {
+  if (weft_channel_model_info(run->options.channel) == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
-                     "channel model %d does not exist", (int)options->channel);
+                     "channel model %d does not exist", (int)run->options.channel);
   }
-  if (!(options->jitter >= 0 && options->jitter < INFINITY)) {
+  if (!(run->options.jitter >= 0 && run->options.jitter < INFINITY)) {
     return weft_fail(error, WEFT_ERR_USAGE, "a share of an action's time, 0 or more",
-                     "jitter %g is not possible", options->jitter);
+                     "jitter %g is not possible", run->options.jitter);
   }
-  if (options->channel != WEFT_CHANNEL_EDGE && !has_transfers && program->rank_count > 1) {
+  if (run->options.channel != WEFT_CHANNEL_EDGE && !has_transfers && program->rank_count > 1) {
     return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
                      "shared channels carry SENDs and RECVs, and this table has none");
   }
-  WEFT_TRY(weft_ticks_init(&run->ticks, allocator, program, run->costs, options, error));
+  WEFT_TRY(weft_ticks_init(&run->ticks, &run->arena, program, run->costs, &run->options, error));
   return open_machine(run, has_transfers, keeps_waits, error);
 }
 
 void weft_sim_run_finish(struct weft_sim_run *run) {
-  weft_ticks_finish(&run->ticks);
   weft_timed_finish(&run->machine);
   weft_arena_finish(&run->arena);
 }

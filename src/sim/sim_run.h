@@ -13,7 +13,7 @@ struct weft_sim_run {
   const struct weft_program *program;
   const struct weft_costs *costs; /* of stages: the caller's, or in `view` */
   struct weft_costs_view view;
-  const struct weft_sim_options *options;
+  struct weft_sim_options options;
   struct weft_ticks ticks;
   struct weft_timing timing;
   struct weft_arena arena;
@@ -21,7 +21,7 @@ struct weft_sim_run {
   struct weft_timed_machine machine;
 };
 
-/* `keeps_waits`: causes will be asked for. The run stays where it is: the machine points to it. */
+/* NULL options: the default. `keeps_waits`: causes will be asked for. The run stays where it is: the machine points to it. */
 enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
                                    const struct weft_program *program,
                                    const struct weft_costs *costs,
@@ -43,7 +43,6 @@ struct weft_sim_recorder {
   size_t buffers_max;                 /* of any rank */
   struct weft_bytes_change *messages; /* [2 x messages_max] where messages have sizes; else NULL */
   size_t messages_max;                /* of any rank, those within it included */
-  struct weft_memory_change *changes; /* of one rank's memory; NULL: only activations count */
   struct weft_event *events;          /* NULL: not to be written */
   const uint64_t *event_begin;        /* [rank + 1] into events */
 };

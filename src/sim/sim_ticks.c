@@ -4,8 +4,6 @@
 #include <assert.h>
 #include <math.h>
 
-#include <weft/support.h>
-
 #include "spec/costs_fields.h"
 
 #define PER_UNIT_MAX 1e9
@@ -114,19 +112,16 @@ static struct weft_stage_ticks stage_ticks(const struct weft_stage_costs *stage,
   return ticks;
 }
 
-enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,
+enum weft_status weft_ticks_init(struct weft_ticks *ticks, struct weft_arena *arena,
                                  const struct weft_program *program, const struct weft_costs *costs,
                                  const struct weft_sim_options *options, struct weft_error *error) {
   assert(costs->stage_count > 0);
   WEFT_TRY(weft_costs_check(costs, program->stage_count, error));
   const double per_unit = scale_of(program, costs, options).per_unit;
   assert(per_unit > 0);
-  *ticks = (struct weft_ticks){
-      .allocator = allocator, .per_unit = per_unit, .stage_count = costs->stage_count};
-  ticks->stages = weft_array_allocate(allocator, costs->stage_count, sizeof *ticks->stages);
-  if (ticks->stages == NULL) {
-    return weft_fail_memory(error, costs->stage_count * sizeof *ticks->stages);
-  }
+  *ticks = (struct weft_ticks){.per_unit = per_unit, .stage_count = costs->stage_count};
+  ticks->stages = weft_arena_allocate(arena, costs->stage_count, sizeof *ticks->stages);
+  WEFT_TRY(weft_arena_status(arena, error));
   for (uint32_t s = 0; s < costs->stage_count; s++) {
     ticks->stages[s] = stage_ticks(&costs->stages[s], per_unit);
   }
@@ -139,9 +134,4 @@ int64_t weft_ticks_occupancy(const struct weft_ticks *ticks, const struct weft_h
                              double bytes) {
   assert(ticks->per_unit > 0);
   return llrint(hop_occupancy(hop, bytes) * ticks->per_unit);
-}
-
-void weft_ticks_finish(struct weft_ticks *ticks) {
-  weft_array_free(ticks->allocator, ticks->stages, ticks->stage_count, sizeof *ticks->stages);
-  ticks->stages = NULL;
 }

@@ -3,6 +3,7 @@
 #define SIM_TICKS_H
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "ir/action.h"
 
@@ -12,7 +13,6 @@ struct weft_stage_ticks {
 };
 
 struct weft_ticks {
-  const struct weft_allocator *allocator;
   double per_unit;
   uint32_t stage_count; /* entries: 1 or one per stage */
   struct weft_stage_ticks *stages;
@@ -21,11 +21,10 @@ struct weft_ticks {
 };
 
 /* The number of ticks to a unit is the smallest that makes every time whole; a
- * billion where there is none. WEFT_ERR_LIMIT when times would overflow. */
-enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,
+ * billion where there is none. The arena owns the ticks. WEFT_ERR_LIMIT when times would overflow. */
+enum weft_status weft_ticks_init(struct weft_ticks *ticks, struct weft_arena *arena,
                                  const struct weft_program *program, const struct weft_costs *costs,
                                  const struct weft_sim_options *options, struct weft_error *error);
-void weft_ticks_finish(struct weft_ticks *ticks);
 
 /* How long a message of an edge occupies its channel. `bytes` as in struct weft_edge: negative,
  * those of the hop. */

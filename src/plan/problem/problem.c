@@ -210,7 +210,8 @@ static enum weft_status set_times(struct weft_problem *problem,
   const struct weft_sim_options options = weft_sim_options_default();
   struct weft_ticks ticks;
   bool gains = false;
-  WEFT_TRY(weft_ticks_init(&ticks, problem->allocator, &like, request->costs, &options, error));
+  WEFT_SCOPED_ARENA scratch = {.allocator = problem->allocator};
+  WEFT_TRY(weft_ticks_init(&ticks, &scratch, &like, request->costs, &options, error));
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const int64_t *compute = weft_ticks_of(&ticks, s)->compute;
     struct weft_problem_stage *stage = &problem->stages[s];
@@ -231,7 +232,6 @@ static enum weft_status set_times(struct weft_problem *problem,
   if (request->graph == NULL) {
     weft_problem_set_occupancy(problem, ticks.occupancy);
   }
-  weft_ticks_finish(&ticks);
   return WEFT_OK;
 }
 
