@@ -104,7 +104,7 @@ static inline int64_t weft_cell_work(const struct weft_action *cell) {
  * behind it: in a chain (graph NULL) of s-1 and of s+1, else those at the other ends of its edges.
  * `stage_count` is that of the chain. */
 
-/* The edges that bring an action its input, or take its output away; NULL: it has none. */
+/* The edges that bring an action of a graph its input, or take its output away; NULL: it has none. */
 static inline const struct weft_edge_list *weft_action_edges(const struct weft_graph *graph,
                                                              struct weft_action action,
                                                              bool input) {
@@ -119,60 +119,62 @@ static inline const struct weft_edge_list *weft_action_edges(const struct weft_g
                                                    : &graph->gradient_out;
 }
 
-static inline uint32_t weft_edge_list_count(const struct weft_edge_list *list, uint32_t stage) {
-  return list != NULL ? list->begin[stage + 1] - list->begin[stage] : 0;
+/* How many there are. */
+WEFT_GRAPH_INLINE uint32_t weft_action_edge_count(const struct weft_graph *graph,
+                                                  struct weft_action action, uint32_t stage_count,
+                                                  bool input) {
+  if (graph == NULL) {
+    const bool from_below = input ? action.stage > 0 : action.stage + 1u < stage_count;
+    const bool from_above = input ? action.stage + 1u < stage_count : action.stage > 0;
+    return (action.op == WEFT_OP_F && from_below) ||
+           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && from_above);
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, input);
+  return list != NULL ? list->begin[action.stage + 1] - list->begin[action.stage] : 0;
 }
 
-/* How many stages make what an action consumes. */
+/* The number of the k-th; of a chain the stage at its lower end. */
+WEFT_GRAPH_INLINE uint32_t weft_action_edge(const struct weft_graph *graph,
+                                            struct weft_action action, uint32_t k, bool input) {
+  if (graph == NULL) {
+    return (action.op == WEFT_OP_F) == input ? action.stage - 1u : action.stage;
+  }
+  const struct weft_edge_list *list = weft_action_edges(graph, action, input);
+  return list->edges[list->begin[action.stage] + k];
+}
+
+/* The stage at its other end. */
+WEFT_GRAPH_INLINE uint32_t weft_action_edge_stage(const struct weft_graph *graph,
+                                                  struct weft_action action, uint32_t k,
+                                                  bool input) {
+  const bool below = (action.op == WEFT_OP_F) == input;
+  if (graph == NULL) {
+    return below ? action.stage - 1u : action.stage + 1u;
+  }
+  const struct weft_edge *edge = &graph->edges[weft_action_edge(graph, action, k, input)];
+  return below ? edge->from : edge->to;
+}
+
+/* The stages that make what an action consumes, ascending. */
 static inline uint32_t weft_action_input_count(const struct weft_graph *graph,
                                                struct weft_action action, uint32_t stage_count) {
-  if (graph == NULL) {
-    return (action.op == WEFT_OP_F && action.stage > 0) ||
-           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage + 1u < stage_count);
-  }
-  return weft_edge_list_count(weft_action_edges(graph, action, true), action.stage);
+  return weft_action_edge_count(graph, action, stage_count, true);
 }
 
-/* Those stages, ascending. */
 static inline uint32_t weft_action_input_at(const struct weft_graph *graph,
                                             struct weft_action action, uint32_t k) {
-  const bool forward = action.op == WEFT_OP_F;
-  if (graph == NULL) {
-    return forward ? action.stage - 1u : action.stage + 1u;
-  }
-  const struct weft_edge_list *list = weft_action_edges(graph, action, true);
-  const struct weft_edge *edge = &graph->edges[list->edges[list->begin[action.stage] + k]];
-  return forward ? edge->from : edge->to;
+  return weft_action_edge_stage(graph, action, k, true);
 }
 
-/* How many stages consume what an action makes. */
+/* The stages that consume what it makes, ascending. */
 static inline uint32_t weft_action_output_count(const struct weft_graph *graph,
                                                 struct weft_action action, uint32_t stage_count) {
-  if (graph == NULL) {
-    return (action.op == WEFT_OP_F && action.stage + 1u < stage_count) ||
-           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && action.stage > 0);
-  }
-  return weft_edge_list_count(weft_action_edges(graph, action, false), action.stage);
+  return weft_action_edge_count(graph, action, stage_count, false);
 }
 
-/* The same where it is known that there are any: one in a chain, which makes loops over them none. */
-static inline uint32_t weft_action_output_count_nonzero(const struct weft_graph *graph,
-                                                        struct weft_action action) {
-  return graph == NULL
-             ? 1
-             : weft_edge_list_count(weft_action_edges(graph, action, false), action.stage);
-}
-
-/* Those stages, ascending. */
 static inline uint32_t weft_action_output_at(const struct weft_graph *graph,
                                              struct weft_action action, uint32_t k) {
-  const bool forward = action.op == WEFT_OP_F;
-  if (graph == NULL) {
-    return forward ? action.stage + 1u : action.stage - 1u;
-  }
-  const struct weft_edge_list *list = weft_action_edges(graph, action, false);
-  const struct weft_edge *edge = &graph->edges[list->edges[list->begin[action.stage] + k]];
-  return forward ? edge->to : edge->from;
+  return weft_action_edge_stage(graph, action, k, false);
 }
 
 /* Whether compute waits for the end of an asynchronous action before it in its row. */
@@ -266,22 +268,16 @@ static inline uint32_t weft_channel_of_send(const struct weft_graph *graph,
 static inline uint32_t weft_action_input_channel(const struct weft_graph *graph,
                                                  struct weft_action action, uint32_t k) {
   const uint32_t gradient = action.op != WEFT_OP_F;
-  if (graph == NULL) {
-    return 2 * weft_action_input_at(NULL, action, k) + gradient;
-  }
-  const struct weft_edge_list *list = weft_action_edges(graph, action, true);
-  return 2 * list->edges[list->begin[action.stage] + k] + gradient;
+  return 2 * (graph == NULL ? weft_action_input_at(NULL, action, k)
+                            : weft_action_edge(graph, action, k, true)) +
+         gradient;
 }
 
 /* That takes output number k of an action away, < weft_action_output_count(). */
 static inline uint32_t weft_action_output_channel(const struct weft_graph *graph,
                                                   struct weft_action action, uint32_t k) {
   const uint32_t gradient = action.op != WEFT_OP_F;
-  if (graph == NULL) {
-    return 2u * action.stage + gradient;
-  }
-  const struct weft_edge_list *list = weft_action_edges(graph, action, false);
-  return 2 * list->edges[list->begin[action.stage] + k] + gradient;
+  return 2 * (graph == NULL ? action.stage : weft_action_edge(graph, action, k, false)) + gradient;
 }
 
 /* The size of a channel's messages; < 0: the graph does not say, and a chain never does. */

@@ -186,7 +186,8 @@ WEFT_GRAPH_INLINE void publish(struct transfer_pass *pass, const struct weft_gra
   if (last == WEFT_RANK_NONE) {
     return;
   }
-  const uint32_t count = weft_action_output_count_nonzero(graph, action);
+  const uint32_t count =
+      graph == NULL ? 1 : weft_action_output_count(graph, action, pass->stage_count);
   for (uint32_t k = 0; k < count; k++) {
     const uint32_t consumer = weft_action_output_at(graph, action, k);
     const uint32_t rank = count == 1 ? last : rank_to(pass, action.stage, consumer);
