@@ -32,7 +32,9 @@ enum { HEAD_SIZE = 24 }; /* ">Rank 4294967295<" */
 struct column {
   uint32_t rank;
   size_t width;
-  uint64_t next; /* record of the cell at the step being walked */
+  uint64_t next;  /* record of the cell at the step being visited */
+  size_t mark;    /* first mark of the rank at or after that step */
+  bool is_marked; /* the rank as a whole is marked */
 };
 
 struct cell_mark {
@@ -42,23 +44,20 @@ struct cell_mark {
 
 struct grid {
   const struct weft_program *program;
-  struct weft_arena arena; /* columns, marks, marked, head_marked */
+  struct weft_arena arena; /* columns, marks */
   struct column *columns;
   uint32_t column_count;
   uint64_t step_first, step_end; /* the window */
   uint32_t step_digits;
-  struct cell_mark *marks; /* by step */
+  struct cell_mark *marks; /* by rank, then step */
   size_t mark_count;
-  size_t mark_next;      /* first mark at or after the step being walked */
-  bool *marked;          /* [rank_count]: at the step being walked */
-  bool *head_marked;     /* [rank_count]: by a mark without an action, about the whole row */
   struct weft_text cell; /* one cell's text */
 };
 
-static int by_step(const void *a, const void *b) {
-  const uint64_t left = ((const struct cell_mark *)a)->step;
-  const uint64_t right = ((const struct cell_mark *)b)->step;
-  return (left > right) - (left < right);
+static int compare_marks(const void *a, const void *b) {
+  const struct cell_mark *x = a, *y = b;
+  return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
+                            : (x->step > y->step) - (x->step < y->step);
 }
 
 static uint32_t count_digits(uint64_t number) {
@@ -101,36 +100,29 @@ static void choose_steps(struct grid *grid, const struct weft_grid_options *opti
   grid->step_end = grid->step_first + (all ? left : options->step_count);
 }
 
-/* A sorted copy, so that the walk meets the marks in order. */
+/* A sorted copy, so that each column meets its marks in order. */
 static enum weft_status choose_marks(struct grid *grid, const struct weft_grid_options *options,
                                      struct weft_error *error) {
-  const uint32_t rank_count = grid->program->rank_count;
   grid->marks = weft_arena_allocate(&grid->arena, options->mark_count, sizeof *grid->marks);
-  grid->marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->marked);
-  grid->head_marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->head_marked);
   WEFT_TRY(weft_arena_status(&grid->arena, error));
   for (size_t i = 0; i < options->mark_count; i++) {
-    const struct weft_location place = options->marks[i];
-    if (place.rank >= rank_count) {
-      continue; /* what is said about a rank that is not there has no cell */
+    const struct weft_location *mark = &options->marks[i];
+    for (uint32_t c = 0; c < grid->column_count && mark->action == NULL; c++) {
+      grid->columns[c].is_marked |= grid->columns[c].rank == mark->rank;
     }
-    if (place.action == NULL) {
-      grid->head_marked[place.rank] = true;
-    } else {
-      grid->marks[grid->mark_count++] = (struct cell_mark){place.step, place.rank};
+    if (mark->action != NULL) { /* else it is about the whole row */
+      grid->marks[grid->mark_count++] = (struct cell_mark){mark->step, mark->rank};
     }
   }
-  qsort(grid->marks, grid->mark_count, sizeof *grid->marks, by_step);
+  qsort(grid->marks, grid->mark_count, sizeof *grid->marks, compare_marks);
   return WEFT_OK;
 }
 
 /* Widths. */
 
-static const char *head_text(const struct grid *grid, const struct column *column, char *buffer,
-                             size_t size) {
-  const bool marked = grid->head_marked[column->rank];
-  (void)snprintf(buffer, size, "%sRank %" PRIu32 "%s", marked ? ">" : "", column->rank,
-                 marked ? "<" : "");
+static const char *head_text(const struct column *column, char *buffer, size_t size) {
+  (void)snprintf(buffer, size, "%sRank %" PRIu32 "%s", column->is_marked ? ">" : "", column->rank,
+                 column->is_marked ? "<" : "");
   return buffer;
 }
 
@@ -145,7 +137,7 @@ static void measure_heads(struct grid *grid) {
   for (uint32_t i = 0; i < grid->column_count; i++) {
     struct column *column = &grid->columns[i];
     widen(column, strlen("Step ") + grid->step_digits);
-    widen(column, strlen(head_text(grid, column, head, sizeof head)));
+    widen(column, strlen(head_text(column, head, sizeof head)));
   }
 }
 
@@ -165,73 +157,62 @@ static enum weft_status check_size(const struct grid *grid, struct weft_error *e
   return WEFT_OK;
 }
 
-/* The walk. */
-
-static const struct weft_action *cell_at(const struct grid *grid, const struct column *column) {
-  const struct weft_program *program = grid->program;
-  const bool inside = column->next < program->row_begin[column->rank + 1];
-  return inside ? &program->actions[column->next] : NULL;
-}
+/* Cells, step by step. */
 
 static void advance(const struct grid *grid, struct column *column) {
-  const struct weft_action *cell = cell_at(grid, column);
-  if (cell != NULL) {
-    column->next += weft_cell_records(cell);
+  const struct weft_program *program = grid->program;
+  if (column->next < program->row_begin[column->rank + 1]) {
+    column->next += weft_cell_records(&program->actions[column->next]);
   }
 }
 
 /* To the first step of the window, from anywhere. */
-static void rewind_walk(struct grid *grid) {
+static void rewind_columns(struct grid *grid) {
   for (uint32_t i = 0; i < grid->column_count; i++) {
     struct column *column = &grid->columns[i];
-    column->next = grid->program->row_begin[column->rank];
-    for (uint64_t step = 0; step < grid->step_first && cell_at(grid, column) != NULL; step++) {
+    const uint32_t rank = column->rank;
+    column->next = grid->program->row_begin[rank];
+    for (uint64_t step = 0;
+         step < grid->step_first && column->next < grid->program->row_begin[rank + 1]; step++) {
       advance(grid, column);
     }
+    column->mark = 0;
+    while (column->mark < grid->mark_count &&
+           (grid->marks[column->mark].rank < rank ||
+            (grid->marks[column->mark].rank == rank &&
+             grid->marks[column->mark].step < grid->step_first))) {
+      column->mark++;
+    }
   }
-  grid->mark_next = 0;
-  while (grid->mark_next < grid->mark_count &&
-         grid->marks[grid->mark_next].step < grid->step_first) {
-    grid->mark_next++;
-  }
-}
-
-/* Sets or clears `marked` for the marks of one step; returns the index after them. */
-static size_t set_marked(struct grid *grid, uint64_t step, bool value) {
-  size_t i = grid->mark_next;
-  for (; i < grid->mark_count && grid->marks[i].step == step; i++) {
-    grid->marked[grid->marks[i].rank] = value;
-  }
-  return i;
 }
 
 /* The text of the column's cell, with its mark, into grid->cell; then on to the
- * next step. */
-static void take_cell(struct grid *grid, struct column *column) {
-  const struct weft_action *cell = cell_at(grid, column);
-  const bool marked = grid->marked[column->rank];
+ * next step. Returns whether it is marked. */
+static bool take_cell(struct grid *grid, struct column *column, uint64_t step) {
+  const struct weft_program *program = grid->program;
+  bool marked = false;
+  for (; column->mark < grid->mark_count && grid->marks[column->mark].rank == column->rank &&
+         grid->marks[column->mark].step == step;
+       column->mark++) {
+    marked = true;
+  }
   grid->cell.size = 0;
-  if (marked) {
-    weft_text_add(&grid->cell, ">");
+  weft_text_add(&grid->cell, marked ? ">" : "");
+  if (column->next < program->row_begin[column->rank + 1]) {
+    weft_action_print(&program->actions[column->next], &grid->cell);
   }
-  if (cell != NULL) {
-    weft_action_print(cell, &grid->cell);
-  }
-  if (marked) {
-    weft_text_add(&grid->cell, "<");
-  }
+  weft_text_add(&grid->cell, marked ? "<" : "");
   advance(grid, column);
+  return marked;
 }
 
 static void measure_cells(struct grid *grid) {
-  rewind_walk(grid);
+  rewind_columns(grid);
   for (uint64_t step = grid->step_first; step < grid->step_end; step++) {
-    (void)set_marked(grid, step, true);
     for (uint32_t i = 0; i < grid->column_count; i++) {
-      take_cell(grid, &grid->columns[i]);
+      (void)take_cell(grid, &grid->columns[i], step);
       widen(&grid->columns[i], grid->cell.size);
     }
-    grid->mark_next = set_marked(grid, step, false);
   }
 }
 
@@ -259,7 +240,7 @@ static void write_heads(const struct grid *grid, struct weft_text *text) {
   add_spaces(text, strlen("Step : ") + grid->step_digits);
   for (uint32_t i = 0; i < grid->column_count; i++) {
     const struct column *column = &grid->columns[i];
-    (void)head_text(grid, column, head, sizeof head);
+    (void)head_text(column, head, sizeof head);
     add_padded(text, head, strlen(head), column->width, i == 0);
   }
   weft_text_add(text, "\n");
@@ -268,14 +249,11 @@ static void write_heads(const struct grid *grid, struct weft_text *text) {
 static void write_step(struct grid *grid, uint64_t step, struct weft_text *text) {
   bool row_marked = false;
   weft_text_addf(text, "Step %0*" PRIu64 ": ", (int)grid->step_digits, step);
-  (void)set_marked(grid, step, true);
   for (uint32_t i = 0; i < grid->column_count; i++) {
     struct column *column = &grid->columns[i];
-    take_cell(grid, column);
+    row_marked |= take_cell(grid, column, step);
     add_padded(text, grid->cell.data, grid->cell.size, column->width, i == 0);
-    row_marked |= grid->marked[column->rank];
   }
-  grid->mark_next = set_marked(grid, step, false);
   weft_text_add(text, row_marked ? ROW_MARK "\n" : "\n");
 }
 
@@ -283,7 +261,7 @@ static enum weft_status write_grid(struct grid *grid, struct weft_text *text,
                                    struct weft_error *error) {
   assert(grid->step_first <= grid->step_end);
   const size_t size_before = text->size;
-  rewind_walk(grid);
+  rewind_columns(grid);
   write_heads(grid, text);
   for (uint64_t step = grid->step_first; step < grid->step_end && !text->failed; step++) {
     write_step(grid, step, text);

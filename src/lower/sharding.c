@@ -193,40 +193,34 @@ static enum weft_status put_rows(struct sharding *sharding, struct weft_program 
       &sharding->row, program, changes_level ? WEFT_LEVEL_COMMS : program->level, out, error);
 }
 
-static enum weft_status run(const struct weft_pass_input *input, bool unshards, bool reduces,
-                            struct weft_program **out, struct weft_error *error) {
-  const struct weft_allocator *allocator = input->allocator;
+static enum weft_status run_pass(const struct weft_pass_input *input, bool unshards, bool reduces,
+                                 struct weft_program **out, struct weft_error *error) {
   const uint32_t n = input->program->stage_count;
+  WEFT_SCOPED_ARENA arena = {.allocator = input->allocator};
   struct sharding sharding = {
       .input = input,
       .unshards = unshards,
       .reduces = reduces,
-      .uses = weft_array_allocate_zero(allocator, n, sizeof *sharding.uses),
-      .entered = weft_array_allocate(allocator, n, sizeof *sharding.entered),
-      .backwards = weft_array_allocate_zero(allocator, n, sizeof *sharding.backwards)};
-  const bool allocated =
-      sharding.uses != NULL && sharding.entered != NULL && sharding.backwards != NULL;
-  const enum weft_status status = allocated ? put_rows(&sharding, out, error)
-                                            : weft_fail_memory(error, n * sizeof *sharding.uses);
-  weft_array_free(allocator, sharding.uses, n, sizeof *sharding.uses);
-  weft_array_free(allocator, sharding.entered, n, sizeof *sharding.entered);
-  weft_array_free(allocator, sharding.backwards, n, sizeof *sharding.backwards);
-  return status;
+      .uses = weft_arena_allocate(&arena, n, sizeof *sharding.uses),
+      .entered = weft_arena_allocate(&arena, n, sizeof *sharding.entered),
+      .backwards = weft_arena_allocate(&arena, n, sizeof *sharding.backwards)};
+  WEFT_TRY(weft_arena_status(&arena, error));
+  return put_rows(&sharding, out, error);
 }
 
 enum weft_status weft_pass_unshard(const struct weft_pass_input *input, struct weft_program **out,
                                    struct weft_error *error) {
   assert(input->window > 0);
-  return run(input, true, false, out, error);
+  return run_pass(input, true, false, out, error);
 }
 
 enum weft_status weft_pass_reduce_grad(const struct weft_pass_input *input,
                                        struct weft_program **out, struct weft_error *error) {
-  return run(input, false, true, out, error);
+  return run_pass(input, false, true, out, error);
 }
 
 enum weft_status weft_pass_unshard_reduce(const struct weft_pass_input *input,
                                           struct weft_program **out, struct weft_error *error) {
   assert(input->window > 0);
-  return run(input, true, true, out, error);
+  return run_pass(input, true, true, out, error);
 }

@@ -239,41 +239,24 @@ static bool is_good(const struct weft_cost_field *field, double number) {
   return weft_cost_is_sane(number) || (field->may_be_absent && number < 0 && isfinite(number));
 }
 
-/* The first bad field, or NULL. */
-static const struct weft_cost_field *find_bad(const struct weft_cost_field *fields,
-                                              const void *numbers) {
-  for (; fields->name != NULL; fields++) {
-    if (!is_good(fields, weft_cost_of(numbers, fields))) {
-      return fields;
-    }
+/* "stages[3].f is ..." where a field is bad; "hop.bytes is ..." where `index` is NOT_LISTED. */
+#define NOT_LISTED UINT32_MAX
+static enum weft_status check_numbers(const char *object, uint32_t index,
+                                      const struct weft_cost_field *fields, const void *numbers,
+                                      struct weft_error *error) {
+  char at[16] = "";
+  while (fields->name != NULL && is_good(fields, weft_cost_of(numbers, fields))) {
+    fields++;
   }
-  return NULL;
-}
-
-static enum weft_status check_hop(const struct weft_hop_costs *hop, struct weft_error *error) {
-  const struct weft_cost_field *bad = find_bad(weft_hop_cost_fields, hop);
-  if (bad != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                     "hop.%s is %g: expected a number from 0 to %g", bad->name,
-                     weft_cost_of(hop, bad), WEFT_COST_MAX);
+  if (fields->name == NULL) {
+    return WEFT_OK;
   }
-  if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
-    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                     "hop.bytes / hop.bytes_per_unit is %g: expected a number from 0 to %g",
-                     weft_hop_transfer(hop), WEFT_COST_MAX);
+  if (index != NOT_LISTED) {
+    (void)snprintf(at, sizeof at, "[%" PRIu32 "]", index);
   }
-  return WEFT_OK;
-}
-
-/* An entry of a list. */
-static enum weft_status check_entry(const char *list, uint32_t index,
-                                    const struct weft_cost_field *fields, const void *numbers,
-                                    struct weft_error *error) {
-  const struct weft_cost_field *bad = find_bad(fields, numbers);
-  return bad == NULL ? WEFT_OK
-                     : weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                                 "%s[%" PRIu32 "].%s is %g: expected a number from 0 to %g", list,
-                                 index, bad->name, weft_cost_of(numbers, bad), WEFT_COST_MAX);
+  return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                   "%s%s.%s is %g: expected a number from 0 to %g", object, at, fields->name,
+                   weft_cost_of(numbers, fields), WEFT_COST_MAX);
 }
 
 enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
@@ -287,17 +270,13 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
                      costs->stage_count, stage_count, stage_count == 1 ? "" : "s", stage_count);
   }
   for (uint32_t s = 0; s < costs->stage_count; s++) {
-    WEFT_TRY(check_entry("stages", s, weft_stage_cost_fields, &costs->stages[s], error));
+    WEFT_TRY(check_numbers("stages", s, weft_stage_cost_fields, &costs->stages[s], error));
   }
   for (uint32_t p = 0; p < costs->part_count; p++) {
-    WEFT_TRY(check_entry("parts", p, weft_part_cost_fields, &costs->parts[p], error));
+    WEFT_TRY(check_numbers("parts", p, weft_part_cost_fields, &costs->parts[p], error));
   }
-  const struct weft_cost_field *bad = find_bad(weft_all_reduce_cost_fields, &costs->all_reduce);
-  if (bad != NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                     "all_reduce.%s is %g: expected a number from 0 to %g", bad->name,
-                     weft_cost_of(&costs->all_reduce, bad), WEFT_COST_MAX);
-  }
+  WEFT_TRY(check_numbers("all_reduce", NOT_LISTED, weft_all_reduce_cost_fields, &costs->all_reduce,
+                         error));
   if (costs->microbatch_size != 0 && !weft_microbatch_size_is_sane(costs->microbatch_size)) {
     return weft_fail(error, WEFT_ERR_USAGE, "leave it 0 for microbatches of one sample",
                      "microbatch_size is %g: expected a whole number from 1 to %u",
@@ -310,5 +289,11 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
                        costs->rank_factors[r]);
     }
   }
-  return check_hop(&costs->hop, error);
+  WEFT_TRY(check_numbers("hop", NOT_LISTED, weft_hop_cost_fields, &costs->hop, error));
+  if (!weft_cost_is_sane(weft_hop_transfer(&costs->hop))) {
+    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                     "hop.bytes / hop.bytes_per_unit is %g: expected a number from 0 to %g",
+                     weft_hop_transfer(&costs->hop), WEFT_COST_MAX);
+  }
+  return WEFT_OK;
 }
