@@ -1,82 +1,76 @@
 /* Actions and programs as text, spelled from the op table. */
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <weft/ir.h>
 
 #include "ir/action.h"
 
-/* The way of the data. */
-static const char *arrow(const struct weft_action *action) {
-  return weft_op_in(action->op, WEFT_OPS_SEND) ? ">" : "<";
+static size_t put_text(char *buffer, const char *text) {
+  const size_t size = strlen(text);
+  memcpy(buffer, text, size);
+  return size;
 }
 
-static void print_record(const struct weft_action *action, struct weft_text *text) {
+static size_t put_number(char *buffer, uint32_t number) {
+  char digits[11];
+  size_t first = sizeof digits - 1;
+  digits[first] = '\0';
+  do {
+    digits[--first] = (char)('0' + number % 10);
+    number /= 10;
+  } while (number > 0);
+  return put_text(buffer, digits + first);
+}
+
+/* Largest: a bracket, 5 digits, 11 letters, 8 digits, an arrow, 5 digits, and the end of an overlap. */
+enum { PIECE_SIZE = 48 };
+
+/* Record k of a cell, with what is around it in an overlap. Returns its length; no NUL ends it. */
+static size_t put_piece(const struct weft_action *cell, uint32_t k, char piece[PIECE_SIZE]) {
+  const struct weft_action *action = cell + k;
   const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
-  weft_text_add_number(text, action->stage);
-  weft_text_add(text, info->text);
-  if (info->has_microbatch) {
-    weft_text_add_number(text, action->microbatch);
-  }
+  size_t used = put_text(piece, k == 0 ? "" : k == 1 ? "(" : ";");
+  used += put_number(piece + used, action->stage);
+  used += put_text(piece + used, info->text);
+  used += info->has_microbatch ? put_number(piece + used, action->microbatch) : 0;
   if (action->skip > 0) { /* a record that is no header of an overlap: a SEND or RECV */
-    weft_text_append(text, arrow(action), 1);
-    weft_text_add_number(text, weft_transfer_other(*action));
+    used += put_text(piece + used, weft_op_in(action->op, WEFT_OPS_SEND) ? ">" : "<");
+    used += put_number(piece + used, weft_transfer_other(*action));
   }
+  used += put_text(piece + used, k > 0 && k == cell->parts ? ")OVERLAP_F_B" : "");
+  assert(used < PIECE_SIZE);
+  return used;
+}
+
+static bool has_pieces(const struct weft_action *cell) {
+  assert(cell != NULL && cell->op < WEFT_OP_COUNT);
+  return cell->op != WEFT_OP_IDLE;
 }
 
 void weft_action_print(const struct weft_action *action, struct weft_text *text) {
-  assert(action != NULL && action->op < WEFT_OP_COUNT);
-  if (action->op == WEFT_OP_IDLE) {
-    return;
+  const uint32_t parts = weft_cell_parts(action);
+  char piece[PIECE_SIZE];
+  for (uint32_t k = parts > 0; has_pieces(action) && k <= parts; k++) {
+    weft_text_append(text, piece, put_piece(action, k, piece));
   }
-  if (action->op != WEFT_OP_OVERLAP_F_B) {
-    print_record(action, text);
-    return;
-  }
-  weft_text_append(text, "(", 1);
-  for (uint32_t k = 1; k <= action->parts; k++) {
-    if (k > 1) {
-      weft_text_append(text, ";", 1);
-    }
-    print_record(action + k, text);
-  }
-  weft_text_append(text, ")", 1);
-  weft_text_add(text, weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
-}
-
-static int format_record(const struct weft_action *action, char *buffer, size_t size) {
-  const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
-  if (action->skip > 0) {
-    return snprintf(buffer, size, "%u%s%u%s%u", action->stage, info->text, action->microbatch,
-                    arrow(action), weft_transfer_other(*action));
-  }
-  return info->has_microbatch
-             ? snprintf(buffer, size, "%u%s%u", action->stage, info->text, action->microbatch)
-             : snprintf(buffer, size, "%u%s", action->stage, info->text);
 }
 
 char *weft_action_format(const struct weft_action *action, char *buffer, size_t size) {
-  assert(size > 0);
-  /* Largest record: 5 digits, 11 letters, 8 digits, an arrow, 5 digits. */
-  char piece[32];
+  const uint32_t parts = weft_cell_parts(action);
+  char piece[PIECE_SIZE];
   size_t used = 0;
-  buffer[0] = '\0';
-  if (action->op == WEFT_OP_IDLE) {
-    return buffer;
-  }
-  const uint32_t records = weft_cell_records(action);
-  for (uint32_t k = records > 1 ? 1 : 0; k < records; k++) {
-    (void)format_record(action + k, piece, sizeof piece);
-    const char *before = records == 1 ? "" : k == 1 ? "(" : ";";
-    const char *after = records == 1 || k + 1 < records ? "" : ")OVERLAP_F_B";
-    const int added = snprintf(buffer + used, size - used, "%s%s%s", before, piece, after);
-    if (added < 0 || (size_t)added >= size - used) {
+  assert(size >= 8);
+  for (uint32_t k = parts > 0; has_pieces(action) && k <= parts; k++) {
+    const size_t wanted = put_piece(action, k, piece), room = size - used - 1;
+    memcpy(buffer + used, piece, wanted < room ? wanted : room);
+    if (wanted > room) {
       memcpy(buffer + size - 4, "...", 4);
       return buffer;
     }
-    used += (size_t)added;
+    used += wanted;
   }
+  buffer[used] = '\0';
   return buffer;
 }
 

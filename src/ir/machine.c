@@ -256,40 +256,37 @@ void weft_machine_go_on(struct weft_machine *machine, uint32_t capacity) {
 
 /* ---- Setting up ---- */
 
-static bool allocate(struct weft_machine *machine, const struct weft_machine_options *options,
-                     const struct weft_channel_model_info *channel) {
-  struct weft_arena *arena = options->arena;
+bool weft_machine_init(struct weft_machine *machine, struct weft_arena *arena,
+                       const struct weft_placed_program *placed, struct weft_comm_model model,
+                       bool has_transfers) {
+  const struct weft_channel_model_info *channel = weft_channel_model_info(model.channel);
+  assert(placed->rank_of != NULL && channel != NULL);
+  assert(!model.posted || model.capacity == WEFT_CAPACITY_UNLIMITED);
+  const bool has_queues = has_transfers && (model.posted || channel->asynchronous);
+  *machine = (struct weft_machine){.placed = *placed,
+                                   .has_transfers = has_transfers,
+                                   .has_queues = has_queues,
+                                   .capacity = model.capacity};
   /* Posted transfers wait for those of their own channel alone. */
   const enum weft_channel_scope scope =
       channel->asynchronous ? channel->at_rank : channel->messages;
-  if (!weft_agents_init(&machine->agents, arena, &machine->placed, scope, machine->has_queues)) {
+  if (!weft_agents_init(&machine->agents, arena, placed, scope, has_queues)) {
     return false;
   }
   const size_t agents = machine->agents.count;
   machine->states = weft_arena_allocate(arena, agents, sizeof *machine->states);
   machine->work = weft_arena_allocate(arena, 2 * agents, sizeof *machine->work);
-  if (!machine->has_transfers || machine->has_queues) {
-    const uint32_t edges = weft_placed_edge_count(&machine->placed);
-    machine->there = weft_arena_allocate(arena, edges, machine->placed.microbatch_count);
+  if (!has_transfers || has_queues) {
+    machine->there =
+        weft_arena_allocate(arena, weft_placed_edge_count(placed), placed->microbatch_count);
   }
-  if (!machine->has_transfers) {
-    return weft_arena_status(arena, NULL) == WEFT_OK;
+  if (has_transfers) {
+    if (!weft_message_queue_init(&machine->queue, arena, placed, channel->messages)) {
+      return false;
+    }
+    const size_t channels = machine->queue.channel_count;
+    machine->sent = weft_arena_allocate(arena, channels, sizeof *machine->sent);
+    machine->taken = weft_arena_allocate(arena, channels, sizeof *machine->taken);
   }
-  if (!weft_message_queue_init(&machine->queue, arena, &machine->placed, channel->messages)) {
-    return false;
-  }
-  machine->sent = weft_arena_allocate(arena, machine->queue.channel_count, sizeof *machine->sent);
-  machine->taken = weft_arena_allocate(arena, machine->queue.channel_count, sizeof *machine->taken);
   return weft_arena_status(arena, NULL) == WEFT_OK;
-}
-
-bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options) {
-  const struct weft_channel_model_info *channel = weft_channel_model_info(options->model.channel);
-  assert(options->placed->rank_of != NULL && channel != NULL);
-  assert(!options->model.posted || options->model.capacity == WEFT_CAPACITY_UNLIMITED);
-  *machine = (struct weft_machine){.placed = *options->placed,
-                                   .has_transfers = options->has_transfers,
-                                   .capacity = options->model.capacity};
-  machine->has_queues = machine->has_transfers && (options->model.posted || channel->asynchronous);
-  return allocate(machine, options, channel);
 }

@@ -3,7 +3,7 @@
  * timed_machine.h says when. Verify's liveness and the playground's stepper are uses of it.
  * docs/architecture.md lists what steps programs by itself, and why.
  *
- *     weft_machine_init(&machine, &options)   ...   weft_machine_run(&machine)
+ *     weft_machine_init(&machine, ...)   ...   weft_machine_run(&machine)
  *
  * Agents (machine_agents.h) are the ranks, or with an asynchronous model the compute of each rank and
  * the queues of its transfers. Every agent takes its actions in order, every channel has one sender
@@ -34,15 +34,6 @@ struct weft_agent_state {
   bool queued;      /* in the work list */
 };
 
-/* What is borrowed must outlive the machine. */
-struct weft_machine_options {
-  struct weft_arena *arena;                 /* owns all that the machine needs */
-  const struct weft_placed_program *placed; /* whose transfers are in range, on their stages' ranks,
-                                               over edges that exist, and in pairs */
-  struct weft_comm_model model;
-  bool has_transfers; /* else data crosses ranks as it is made, and SEND and RECV do nothing */
-};
-
 struct weft_machine {
   struct weft_placed_program placed;
   bool has_transfers;
@@ -58,8 +49,12 @@ struct weft_machine {
   uint32_t work_count;
 };
 
-/* False when out of memory. */
-bool weft_machine_init(struct weft_machine *machine, const struct weft_machine_options *options);
+/* Of a program whose transfers are in range, on their stages' ranks, over edges that exist, and in
+ * pairs; without transfers data crosses ranks as it is made, and SEND and RECV do nothing. The program
+ * must outlive the machine; the arena owns all that this one needs. False when out of memory. */
+bool weft_machine_init(struct weft_machine *machine, struct weft_arena *arena,
+                       const struct weft_placed_program *placed, struct weft_comm_model model,
+                       bool has_transfers);
 /* From the beginning, until every agent has finished or must wait. */
 void weft_machine_run(struct weft_machine *machine);
 /* The same in turns: one cell of every agent that can go on, in their order, again and again. */

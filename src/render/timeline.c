@@ -9,7 +9,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 
 #define SNAP 1e-6
 

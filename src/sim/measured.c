@@ -18,7 +18,7 @@
 
 #include "ir/lifetimes.h"
 #include "ir/program.h"
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 #include "sim/rank_record.h"
 
 #define NONE UINT32_MAX

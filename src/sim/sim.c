@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 #include "sim/sim_run.h"
 
 struct weft_sim_options weft_sim_options_default(void) {

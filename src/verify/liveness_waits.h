@@ -12,10 +12,6 @@ struct weft_liveness_run {
   struct weft_machine machine;
 };
 
-/* Of a context whose program the machine can step. False when out of memory. */
-bool weft_liveness_open(struct weft_liveness_run *run, struct weft_verify_context *context,
-                        struct weft_arena *arena);
-
 enum weft_wait_reason {
   WEFT_WAIT_NOT_RECEIVED, /* a SEND: its message has not been received */
   WEFT_WAIT_FULL,         /* a SEND: its channel is full */

@@ -41,7 +41,7 @@
 #include "render/html/timeline_page.h"
 #include "render/palette.h"
 #include "render/timeline.h"
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
 #define EVENTS_MAX UINT64_C(10000000)

@@ -19,7 +19,7 @@
 #include "ir/action.h"
 #include "ir/program.h"
 #include "render/timeline.h"
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 
 /* About 146 years; a sum of two times still fits. */
 #define NANOSECONDS_MAX (INT64_MAX / 2)

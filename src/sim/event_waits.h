@@ -1,7 +1,6 @@
-/* Why a rank is idle before an event, read off the events: for pictures,
- * which show it gap by gap. */
-#ifndef SIM_IDLE_GAP_H
-#define SIM_IDLE_GAP_H
+/* What events waited for, read off the events: for pictures, which show idle time gap by gap. */
+#ifndef SIM_EVENT_WAITS_H
+#define SIM_EVENT_WAITS_H
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
@@ -14,19 +13,6 @@ uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record
 /* When what an event made is there for a record that needs it: at its end, and in a table with a
  * graph after its transfer. */
 int64_t weft_arrival_of(const struct weft_simulation *simulation, uint64_t event, uint64_t record);
-
-/* What a record waited for longest, so far; begins with the event WEFT_EVENT_NONE. */
-struct weft_awaited {
-  uint64_t event;
-  int64_t at; /* when what it made was there */
-};
-
-/* Takes the event of a record that `record` needs, if none before it was there later; and those of
- * all that it needs (weft_links_needs()). */
-void weft_await(const struct weft_simulation *simulation, uint64_t need, uint64_t record,
-                struct weft_awaited *latest);
-void weft_await_needs(const struct weft_simulation *simulation, const struct weft_links *links,
-                      uint64_t record, struct weft_awaited *latest);
 
 /* For measured timelines, whose tables have no transfers. */
 void weft_simulation_drop_arrivals(struct weft_simulation *simulation);
