@@ -29,11 +29,6 @@ struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_ro
   return NULL;
 }
 
-static bool is_transfer(struct weft_action action) {
-  const enum weft_op_kind kind = weft_op_info(action.op)->kind;
-  return kind == WEFT_KIND_SEND || kind == WEFT_KIND_RECV;
-}
-
 /* The rank at the other end; WEFT_RANK_NONE: the program has none. */
 static uint32_t peer_of(const struct weft_program *program, const uint32_t *rank_of,
                         struct weft_action action) {
@@ -118,7 +113,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
   const uint64_t begin = program->row_begin[rank], end = program->row_begin[rank + 1];
   uint64_t count = 0;
   for (uint64_t i = begin; i < end; i++) {
-    count += is_transfer(program->actions[i]);
+    count += weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV);
   }
   const size_t room = (size_t)count + 1;
   *row =
@@ -134,7 +129,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
   const size_t computation_count = list_computations(program, begin, end, computations);
   for (uint64_t i = begin; i < end; i++) {
     const struct weft_action action = program->actions[i];
-    if (!is_transfer(action)) {
+    if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       continue;
     }
     const uint32_t peer = peer_of(program, rank_of, action);
@@ -145,7 +140,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
                        weft_action_format(&action, word, sizeof word));
     }
     row->compute[row->count] = compute_of(computations, computation_count, action);
-    add_transfer(row, i, peer, weft_op_info(action.op)->kind == WEFT_KIND_SEND);
+    add_transfer(row, i, peer, weft_op_in(action.op, WEFT_OPS_SEND));
   }
   list_places(row, places);
   return WEFT_OK;

@@ -39,11 +39,18 @@ struct numbering {
   uint32_t count, largest;
 };
 
-static void use(struct numbering *numbering, uint32_t rank) {
+static void count_rank(struct numbering *numbering, uint32_t rank) {
   assert(rank < WEFT_RANKS_MAX);
   numbering->count += !numbering->in_use[rank];
   numbering->in_use[rank] = true;
   numbering->largest = rank > numbering->largest ? rank : numbering->largest;
+}
+
+/* Whether it had not been reached. */
+static bool mark_reached(bool *reached, uint32_t rank) {
+  const bool is_new = !reached[rank];
+  reached[rank] = true;
+  return is_new;
 }
 
 /* The dumps of the ranks that exchange messages with the first one, directly or not. */
@@ -52,7 +59,7 @@ static size_t list_pipeline(const struct weft_flight_record *records, size_t cou
   assert(count > 0);
   bool *reached = numbering->reached;
   size_t listed = 0;
-  reached[records[0].rank] = true;
+  (void)mark_reached(reached, records[0].rank);
   for (bool more = true; more;) {
     more = false;
     for (size_t k = 0; k < count; k++) {
@@ -60,13 +67,10 @@ static size_t list_pipeline(const struct weft_flight_record *records, size_t cou
       for (size_t t = 0; t < records[k].count && !joins; t++) {
         joins = reached[records[k].transfers[t].peer];
       }
+      more |= joins && mark_reached(reached, records[k].rank);
       for (size_t t = 0; t < records[k].count && joins; t++) {
-        const uint32_t peer = records[k].transfers[t].peer;
-        more = more || !reached[peer];
-        reached[peer] = true;
+        more |= mark_reached(reached, records[k].transfers[t].peer);
       }
-      more = more || (joins && !reached[records[k].rank]);
-      reached[records[k].rank] = reached[records[k].rank] || joins;
     }
   }
   for (size_t k = 0; k < count; k++) {
@@ -101,9 +105,9 @@ static enum weft_status number_ranks(const struct job *job, struct weft_flight_r
                                      struct weft_error *error) {
   const uint32_t rank_count = job->program->rank_count;
   for (size_t k = 0; k < count; k++) {
-    use(numbering, records[k].rank);
+    count_rank(numbering, records[k].rank);
     for (size_t t = 0; t < records[k].count; t++) {
-      use(numbering, records[k].transfers[t].peer);
+      count_rank(numbering, records[k].transfers[t].peer);
     }
   }
   const bool as_they_are = numbering->largest < rank_count;
@@ -214,29 +218,21 @@ static const char *phase_words[] = {"missing", "waiting", "computing", "between 
 
 static uint32_t count_actions(const struct weft_flight_state *state) {
   uint32_t count = 0;
-  for (const struct weft_action *at = state->action; at != NULL && at < state->action_end; at++) {
-    count += at == state->action || weft_flight_can_be_in(at);
+  for (const struct weft_action *at = NULL; (at = weft_flight_next_action(state, at)) != NULL;) {
+    count++;
   }
   return count;
 }
 
 /* "2I1, 2W1 or 1F3", or "an unknown action". */
 static void add_actions(struct weft_text *text, const struct weft_flight_state *state) {
-  const uint32_t count = count_actions(state);
-  uint32_t shown = 0;
-  if (count == 0) {
-    weft_text_add(text, "an unknown action");
-  }
-  for (const struct weft_action *at = state->action; shown < count; at++) {
-    if (at == state->action || weft_flight_can_be_in(at)) {
-      char word[32];
-      weft_text_addf(text, "%s%s",
-                     shown == 0           ? ""
-                     : shown + 1 == count ? " or "
-                                          : ", ",
-                     weft_action_format(at, word, sizeof word));
-      shown++;
-    }
+  const struct weft_action *at = weft_flight_next_action(state, NULL);
+  char word[32];
+  weft_text_add(text, at == NULL ? "an unknown action" : weft_action_format(at, word, sizeof word));
+  while (at != NULL && (at = weft_flight_next_action(state, at)) != NULL) {
+    const bool is_last = weft_flight_next_action(state, at) == NULL;
+    weft_text_addf(text, "%s%s", is_last ? " or " : ", ",
+                   weft_action_format(at, word, sizeof word));
   }
 }
 
@@ -339,7 +335,7 @@ static const char *hint_of(const struct job *job) {
              : "look at that process: py-spy dump --pid shows where it is";
 }
 
-static void explain(struct weft_text *text, const struct job *job) {
+static void add_explanation(struct weft_text *text, const struct job *job) {
   for (uint32_t r = 0; r < job->program->rank_count; r++) {
     add_rank(text, job, r);
     weft_text_add(text, "\n");
@@ -368,10 +364,8 @@ static void explain(struct weft_text *text, const struct job *job) {
 static void write_actions(struct weft_json *json, const struct weft_flight_state *state) {
   char word[32];
   weft_json_open(json, "actions", '[');
-  for (const struct weft_action *at = state->action; at != NULL && at < state->action_end; at++) {
-    if (at == state->action || weft_flight_can_be_in(at)) {
-      weft_json_string(json, NULL, weft_action_format(at, word, sizeof word));
-    }
+  for (const struct weft_action *at = NULL; (at = weft_flight_next_action(state, at)) != NULL;) {
+    weft_json_string(json, NULL, weft_action_format(at, word, sizeof word));
   }
   weft_json_close(json, ']');
 }
@@ -455,7 +449,7 @@ static enum weft_status explain_program(struct weft_arena *arena,
     WEFT_TRY(weft_text_status(&message, error));
     write_json(text, &job, message.data);
   } else {
-    explain(text, &job);
+    add_explanation(text, &job);
   }
   return weft_text_status(text, error);
 }

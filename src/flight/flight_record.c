@@ -18,10 +18,13 @@
 #define HINT "take the file that PyTorch's flight recorder has written, as it is"
 #define NOBODY UINT32_MAX
 
+enum entry_kind { ENTRY_TRANSFER, ENTRY_BATCH_END, ENTRY_COLLECTIVE };
+
 struct entry {
-  struct weft_flight_transfer transfer;
+  const struct weft_pickle_value *value;
+  enum entry_kind kind;
+  struct weft_flight_transfer transfer; /* of the other kinds: `group`, `batch` and `done` */
   uint32_t self;
-  bool is_transfer; /* else it ends a batch */
   bool is_batched;
 };
 
@@ -116,21 +119,24 @@ static bool is_payload(const struct weft_pickle_value *entry) {
          !weft_pickle_is(type, "Int") && !weft_pickle_is(type, "Long");
 }
 
-/* False: it is neither a transfer nor the end of a batch. */
-static bool read_entry(const struct weft_pickle_value *groups,
-                       const struct weft_pickle_value *value, struct entry *entry) {
+static struct entry read_entry(const struct weft_pickle_value *groups,
+                               const struct weft_pickle_value *value, size_t number) {
   const struct weft_pickle_value *name = weft_pickle_find(value, "profiling_name");
-  *entry = (struct entry){
+  struct entry entry = {
+      .value = value,
+      .kind = ENTRY_TRANSFER,
       .transfer = {.group = (uint32_t)group_of(value),
+                   .entry = number,
                    .batch = (uint64_t)weft_pickle_integer(weft_pickle_find(value, "p2p_seq_id"), 0),
                    .done = is_done(value),
                    .payload = is_payload(value)}};
-  entry->is_transfer = parse_name(name, entry);
-  if (entry->is_transfer) {
-    entry->self = rank_in_job(groups, value, entry->self);
-    entry->transfer.peer = rank_in_job(groups, value, entry->transfer.peer);
+  if (parse_name(name, &entry)) {
+    entry.self = rank_in_job(groups, value, entry.self);
+    entry.transfer.peer = rank_in_job(groups, value, entry.transfer.peer);
+  } else {
+    entry.kind = weft_pickle_is(name, "nccl:coalesced") ? ENTRY_BATCH_END : ENTRY_COLLECTIVE;
   }
-  return entry->is_transfer || weft_pickle_is(name, "nccl:coalesced");
+  return entry;
 }
 
 /* ---- What is done ---- */
@@ -144,9 +150,9 @@ static void end_batches(const struct entries *entries) {
   const struct entry *end = NULL;
   for (size_t k = entries->count; k > 0; k--) {
     struct entry *entry = &entries->items[k - 1];
-    if (!entry->is_transfer) {
+    if (entry->kind == ENTRY_BATCH_END) {
       end = entry;
-    } else if (end != NULL && same_batch(entry, end)) {
+    } else if (entry->kind == ENTRY_TRANSFER && end != NULL && same_batch(entry, end)) {
       entry->is_batched = true;
       entry->transfer.done = entry->transfer.done || end->transfer.done;
     }
@@ -170,37 +176,35 @@ static void prove_earlier(const struct entries *entries) {
   size_t proof_count = 0;
   for (size_t k = entries->count; k > 0; k--) {
     struct entry *entry = &entries->items[k - 1];
-    bool known = false;
-    for (size_t p = 0; entry->is_transfer && p < proof_count && !known; p++) {
+    bool known = entry->kind != ENTRY_TRANSFER;
+    for (size_t p = 0; p < proof_count && !known; p++) {
       known = proves(proofs[p], entry);
+      entry->transfer.done = entry->transfer.done || known;
     }
-    entry->transfer.done = entry->transfer.done || known;
-    if (entry->is_transfer && entry->transfer.done && !known && proof_count < PROOFS_MAX) {
+    if (entry->transfer.done && !known && proof_count < PROOFS_MAX) {
       proofs[proof_count++] = entry;
     }
   }
 }
 
-static bool has_collectives(const struct weft_pickle_value *list, uint32_t group) {
-  for (size_t k = 0; k < list->count; k++) {
-    struct entry entry;
-    if (!read_entry(NULL, list->items[k], &entry) && entry.transfer.group == group) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /* The group's own count of what is done, where it has no collectives, which count too. It tells how
  * much is pending of what the record has lost. */
 static uint64_t last_done_batch(const struct weft_pickle_value *dump,
-                                const struct weft_pickle_value *list,
                                 const struct entries *entries) {
+  const struct entry *first = entries->items, *end = entries->items + entries->count;
   char group[16];
-  if (entries->count == 0 || has_collectives(list, entries->items[0].transfer.group)) {
+  while (first < end && first->kind == ENTRY_COLLECTIVE) {
+    first++;
+  }
+  for (const struct entry *at = entries->items; first < end && at < end; at++) {
+    if (at->kind == ENTRY_COLLECTIVE && at->transfer.group == first->transfer.group) {
+      return 0;
+    }
+  }
+  if (first == end) {
     return 0;
   }
-  (void)snprintf(group, sizeof group, "%" PRIu32, entries->items[0].transfer.group);
+  (void)snprintf(group, sizeof group, "%" PRIu32, first->transfer.group);
   const struct weft_pickle_value *status =
       weft_pickle_find(weft_pickle_find(dump, "pg_status"), group);
   const int64_t last =
@@ -259,48 +263,48 @@ static void read_collective(struct weft_arena *arena, const struct weft_pickle_v
       .group_id = group_of(entry)};
 }
 
+/* Which of these is of the same group; `count`: none. */
+static size_t find_group(const struct entry *const *entries, size_t count,
+                         const struct entry *entry) {
+  size_t at = 0;
+  while (at < count && group_of(entries[at]->value) != group_of(entry->value)) {
+    at++;
+  }
+  return at;
+}
+
 /* Lists the oldest collective of each group that is not done. Those of a group run one after the
  * other: from the last entry to the first, one that is done says so of all before it. */
 static enum weft_status list_collectives(struct weft_arena *arena,
                                          const struct weft_pickle_value *groups,
-                                         const struct weft_pickle_value *list,
+                                         const struct entries *entries,
                                          struct weft_flight_record *record,
                                          struct weft_error *error) {
   enum { GROUPS_MAX = 64 }; /* a process is in a handful of groups */
-  int64_t done[GROUPS_MAX];
-  const struct weft_pickle_value *oldest[GROUPS_MAX];
+  const struct entry *done[GROUPS_MAX], *oldest[GROUPS_MAX];
   size_t done_count = 0, count = 0;
-  for (size_t k = list->count; k > 0; k--) {
-    const struct weft_pickle_value *value = list->items[k - 1];
-    struct entry entry;
-    const bool other = !read_entry(NULL, value, &entry) || !entry.is_transfer;
-    const bool batch_end =
-        weft_pickle_is(weft_pickle_find(value, "profiling_name"), "nccl:coalesced");
-    bool known = false;
-    size_t at = 0;
-    for (size_t g = 0; g < done_count && !known; g++) {
-      known = done[g] == group_of(value);
-    }
-    if (!other || known || weft_pickle_find(value, "profiling_name") == NULL) {
+  for (size_t k = entries->count; k > 0; k--) {
+    const struct entry *entry = &entries->items[k - 1];
+    if (entry->kind == ENTRY_TRANSFER || find_group(done, done_count, entry) < done_count ||
+        weft_pickle_find(entry->value, "profiling_name") == NULL) {
       continue;
     }
-    if (is_done(value)) {
-      done[done_count] = group_of(value);
+    if (entry->transfer.done) {
+      done[done_count] = entry;
       done_count += done_count + 1 < GROUPS_MAX;
-    } else if (!batch_end) {
-      while (at < count && group_of(oldest[at]) != group_of(value)) {
-        at++;
-      }
+    } else if (entry->kind == ENTRY_COLLECTIVE) {
+      const size_t at = find_group(oldest, count, entry);
       if (at < GROUPS_MAX) {
-        oldest[at] = value;
-        count = at == count ? count + 1 : count;
+        oldest[at] = entry;
+        count += at == count;
       }
     }
   }
   record->collectives = weft_arena_allocate(arena, count + 1, sizeof *record->collectives);
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < count; k++) {
-    read_collective(arena, groups, oldest[k], &record->collectives[record->collective_count++]);
+    read_collective(arena, groups, oldest[k]->value,
+                    &record->collectives[record->collective_count++]);
   }
   return weft_arena_status(arena, error);
 }
@@ -333,18 +337,19 @@ static enum weft_status check_rank(const struct weft_flight_dump *dump,
 }
 
 /* Keeps the payloads; if there are none, all: then activations are single numbers. */
-static enum weft_status keep(struct weft_arena *arena, const struct weft_flight_dump *dump,
-                             const struct entries *entries, struct weft_flight_record *record,
-                             struct weft_error *error) {
+static enum weft_status keep_payloads(struct weft_arena *arena, const struct weft_flight_dump *dump,
+                                      const struct entries *entries,
+                                      struct weft_flight_record *record, struct weft_error *error) {
   bool payloads = false;
   for (size_t k = 0; k < entries->count; k++) {
-    payloads = payloads || (entries->items[k].is_transfer && entries->items[k].transfer.payload);
+    payloads = payloads ||
+               (entries->items[k].kind == ENTRY_TRANSFER && entries->items[k].transfer.payload);
   }
   record->transfers = weft_arena_allocate(arena, entries->count + 1, sizeof *record->transfers);
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < entries->count; k++) {
     const struct entry *entry = &entries->items[k];
-    if (!entry->is_transfer) {
+    if (entry->kind != ENTRY_TRANSFER) {
       continue;
     }
     if (record->rank != NOBODY && record->rank != entry->self) {
@@ -390,20 +395,19 @@ enum weft_status weft_flight_record_read(struct weft_arena *arena,
                      "%s: has no list \"entries\"; expected a dump of PyTorch's flight recorder",
                      dump->name);
   }
-  struct entries entries = {.items =
-                                weft_arena_allocate(arena, list->count + 1, sizeof(struct entry))};
+  struct entries entries = {
+      .items = weft_arena_allocate(arena, list->count + 1, sizeof(struct entry)),
+      .count = list->count};
   WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < list->count; k++) {
-    struct entry *entry = &entries.items[entries.count];
-    entries.count += read_entry(groups, list->items[k], entry);
-    entry->transfer.entry = k;
+    entries.items[k] = read_entry(groups, list->items[k], k);
   }
-  record->last_done = last_done_batch(value, list, &entries);
+  record->last_done = last_done_batch(value, &entries);
   record->whole =
       list->count == 0 ||
       weft_pickle_integer(weft_pickle_find(list->items[0], "record_id"), INT64_MAX) == 0;
   end_batches(&entries);
   prove_earlier(&entries);
-  WEFT_TRY(list_collectives(arena, groups, list, record, error));
-  return keep(arena, dump, &entries, record, error);
+  WEFT_TRY(list_collectives(arena, groups, &entries, record, error));
+  return keep_payloads(arena, dump, &entries, record, error);
 }

@@ -16,19 +16,26 @@
 
 #include <assert.h>
 
+#include "ir/action.h"
+
 #define NOBODY UINT32_MAX
 
 static const struct weft_flight_wait nobody = {.peer = NOBODY};
 
 /* ---- What a rank does ---- */
 
-bool weft_flight_can_be_in(const struct weft_action *action) {
-  return weft_op_info(action->op)->kind == WEFT_KIND_COMPUTE;
+static bool is_compute(const struct weft_action *action) {
+  return weft_op_in(action->op, WEFT_OPS_COMPUTE);
 }
 
-static bool is_transfer(const struct weft_action *action) {
-  const enum weft_op_kind kind = weft_op_info(action->op)->kind;
-  return kind == WEFT_KIND_SEND || kind == WEFT_KIND_RECV;
+const struct weft_action *weft_flight_next_action(const struct weft_flight_state *state,
+                                                  const struct weft_action *before) {
+  const struct weft_action *at = before != NULL ? before + 1 : state->action;
+  assert(at == NULL || at <= state->action_end);
+  while (at != state->action && at < state->action_end && !is_compute(at)) {
+    at++;
+  }
+  return at != NULL && at < state->action_end ? at : NULL;
 }
 
 /* The first action after this transfer of the row that computes, and those up to the next transfer;
@@ -37,12 +44,12 @@ static void find_computes(const struct weft_program *program, uint32_t rank, uin
                           struct weft_flight_state *state) {
   const struct weft_action *at = &program->actions[record];
   const struct weft_action *end = program->actions + program->row_begin[rank + 1];
-  while (at < end && !weft_flight_can_be_in(at)) {
+  while (at < end && !is_compute(at)) {
     at++;
   }
   state->next_action = at < end ? at : NULL;
-  for (; at < end && !is_transfer(at); at++) {
-    state->next_action_end = weft_flight_can_be_in(at) ? at + 1 : state->next_action_end;
+  for (; at < end && !weft_op_in(at->op, WEFT_OPS_SEND | WEFT_OPS_RECV); at++) {
+    state->next_action_end = is_compute(at) ? at + 1 : state->next_action_end;
   }
 }
 
@@ -89,6 +96,22 @@ static struct weft_flight_wait wait_of_process(const struct weft_flight_record *
   return last->sends || last->done ? nobody : wait_in(row, last);
 }
 
+/* A rank that waits for the transfer at a place of its row. */
+static void wait_at(const struct weft_program *program, const struct weft_flight_row *row,
+                    uint64_t place, struct weft_flight_wait wait, struct weft_flight_state *state) {
+  state->device = wait;
+  state->step = place / row->count + 1;
+  state->action = &program->actions[row->records[place % row->count]];
+  state->action_end = state->action + 1;
+}
+
+/* A rank whose device waits for nothing is where its process is. */
+static void show_process(struct weft_flight_state *state) {
+  state->step = state->next_step;
+  state->action = state->next_action;
+  state->action_end = state->next_action_end;
+}
+
 struct weft_flight_state weft_flight_state_of(const struct weft_program *program, uint32_t rank,
                                               const struct weft_flight_record *record,
                                               const struct weft_flight_row *row) {
@@ -101,17 +124,12 @@ struct weft_flight_state weft_flight_state_of(const struct weft_program *program
   find_next(program, rank, record, row, &state);
   if (row->head == UINT64_MAX) {
     state.phase = state.ended_step ? WEFT_FLIGHT_BETWEEN : WEFT_FLIGHT_COMPUTING;
-    state.step = state.next_step;
-    state.action = state.next_action;
-    state.action_end = state.next_action_end;
+    show_process(&state);
     return state;
   }
   state.phase = WEFT_FLIGHT_WAITING;
-  state.device = wait_at_head(row);
   state.process = wait_of_process(record, row);
-  state.step = row->head / row->count + 1;
-  state.action = &program->actions[row->records[row->head % row->count]];
-  state.action_end = state.action + 1;
+  wait_at(program, row, row->head, wait_at_head(row), &state);
   return state;
 }
 
@@ -183,10 +201,10 @@ static const struct weft_flight_transfer *find_holdup(const struct weft_flight_r
 }
 
 /* Makes ranks that wait for a batch wait for what holds it up. */
-static void look_into_batches(const struct weft_program *program,
-                              const struct weft_flight_record *records,
-                              const struct weft_flight_row *rows, const struct batch *heads,
-                              struct weft_flight_state *states) {
+static void find_holdups(const struct weft_program *program,
+                         const struct weft_flight_record *records,
+                         const struct weft_flight_row *rows, const struct batch *heads,
+                         struct weft_flight_state *states) {
   for (uint32_t r = 0; r < program->rank_count; r++) {
     const struct weft_flight_row *row = &rows[r];
     struct weft_flight_state *state = &states[r];
@@ -195,10 +213,7 @@ static void look_into_batches(const struct weft_program *program,
     }
     const struct weft_flight_transfer *holdup = find_holdup(rows, states, heads, r, heads[r]);
     if (holdup != NULL) {
-      state->device = wait_in(row, holdup);
-      state->step = holdup->before / row->count + 1;
-      state->action = &program->actions[row->records[holdup->before % row->count]];
-      state->action_end = state->action + 1;
+      wait_at(program, row, holdup->before, wait_in(row, holdup), state);
     }
     if (state->process.peer != NOBODY) {
       holdup = find_holdup(rows, states, heads, r, batch_of(&records[r], records[r].count - 1));
@@ -248,10 +263,7 @@ static uint32_t next_of(const struct judge *judge, uint32_t node) {
   if (wait->peer == NOBODY) {
     return node;
   }
-  if (judge->states[wait->peer].phase == WEFT_FLIGHT_MISSING) {
-    return process_of(wait->peer);
-  }
-  if (!has_started(judge, rank, wait)) {
+  if (judge->states[wait->peer].phase == WEFT_FLIGHT_MISSING || !has_started(judge, rank, wait)) {
     return process_of(wait->peer);
   }
   /* If the peer is done with it, this device is slow, or stuck. A rank that has no dump may not
@@ -277,7 +289,7 @@ static uint32_t process_on_cycle(const struct judge *judge, uint32_t member) {
 
 /* Follows a path to its end, or to one that is known. NOBODY: it ends in a deadlock; *on_cycle is
  * a member of it, if this path has found it. Linear for all ranks together. */
-static uint32_t follow(const struct judge *judge, uint32_t start, uint32_t *on_cycle) {
+static uint32_t follow_path(const struct judge *judge, uint32_t start, uint32_t *on_cycle) {
   uint32_t node = start, last = start;
   while (judge->seen[node] == 0) {
     judge->seen[node] = start + 1;
@@ -299,7 +311,7 @@ static uint32_t follow(const struct judge *judge, uint32_t start, uint32_t *on_c
 }
 
 /* From its smallest rank on. */
-static void take_cycle(const struct judge *judge, uint32_t member,
+static void list_cycle(const struct judge *judge, uint32_t member,
                        struct weft_flight_verdict *verdict) {
   assert(verdict->cycle_length == 0);
   uint32_t first = member, node = member;
@@ -328,8 +340,8 @@ static bool is_better(const struct judge *judge, uint32_t rank, uint32_t than) {
   return missing != than_missing ? than_missing : judge->waiters[rank] > judge->waiters[than];
 }
 
-static void choose(const struct judge *judge, uint32_t cycle_waiters, uint32_t on_cycle,
-                   struct weft_flight_verdict *verdict) {
+static void choose_culprit(const struct judge *judge, uint32_t cycle_waiters, uint32_t on_cycle,
+                           struct weft_flight_verdict *verdict) {
   for (uint32_t r = 0; r < judge->rank_count; r++) {
     if (judge->waiters[r] > 0 && is_better(judge, r, verdict->culprit)) {
       verdict->culprit = r;
@@ -339,24 +351,14 @@ static void choose(const struct judge *judge, uint32_t cycle_waiters, uint32_t o
       verdict->culprit != NOBODY && judge->states[verdict->culprit].phase != WEFT_FLIGHT_MISSING;
   if (on_cycle != NOBODY && (!certain || cycle_waiters > judge->waiters[verdict->culprit])) {
     verdict->culprit = NOBODY;
-    take_cycle(judge, on_cycle, verdict);
-  }
-}
-
-/* The culprit is where its process is: its device waits for others. */
-static void show_process(struct weft_flight_state *state) {
-  if (state->phase == WEFT_FLIGHT_WAITING && !state->ended_step) {
-    state->phase = WEFT_FLIGHT_COMPUTING;
-    state->action = state->next_action;
-    state->action_end = state->next_action_end;
-    state->step = state->next_step;
+    list_cycle(judge, on_cycle, verdict);
   }
 }
 
 /* A rank without a dump has done what its peers have done with it. Its first transfer that is not
  * done is where its device can be at most. */
-static void infer_missing(struct weft_flight_row *rows, uint32_t rank,
-                          struct weft_flight_state *states) {
+static void infer_state(struct weft_flight_row *rows, uint32_t rank,
+                        struct weft_flight_state *states) {
   struct weft_flight_row *row = &rows[rank];
   row->head = UINT64_MAX;
   for (uint32_t c = 0; c < row->channel_count; c++) {
@@ -375,7 +377,7 @@ static void infer_missing(struct weft_flight_row *rows, uint32_t rank,
   }
 }
 
-static void follow_all(const struct judge *judge, struct weft_flight_verdict *verdict) {
+static void follow_paths(const struct judge *judge, struct weft_flight_verdict *verdict) {
   uint32_t cycle_waiters = 0, on_cycle = NOBODY;
   for (uint32_t r = 0; r < judge->rank_count; r++) {
     const uint32_t node = device_of(r);
@@ -383,7 +385,7 @@ static void follow_all(const struct judge *judge, struct weft_flight_verdict *ve
       continue;
     }
     const uint32_t end =
-        judge->seen[node] == KNOWN ? judge->end_of[node] : follow(judge, node, &on_cycle);
+        judge->seen[node] == KNOWN ? judge->end_of[node] : follow_path(judge, node, &on_cycle);
     verdict->hangs = true;
     if (end != NOBODY) {
       judge->waiters[rank_of(end)]++;
@@ -391,7 +393,7 @@ static void follow_all(const struct judge *judge, struct weft_flight_verdict *ve
       cycle_waiters++;
     }
   }
-  choose(judge, cycle_waiters, on_cycle, verdict);
+  choose_culprit(judge, cycle_waiters, on_cycle, verdict);
 }
 
 enum weft_status weft_flight_judge(struct weft_arena *arena, const struct weft_program *program,
@@ -415,13 +417,15 @@ enum weft_status weft_flight_judge(struct weft_arena *arena, const struct weft_p
   for (uint32_t r = 0; r < rank_count; r++) {
     heads[r] = batch_at_head(&records[r], &rows[r]);
     if (states[r].phase == WEFT_FLIGHT_MISSING) {
-      infer_missing(rows, r, states);
+      infer_state(rows, r, states);
     }
   }
-  look_into_batches(program, records, rows, heads, states);
-  follow_all(&judge, verdict);
-  if (verdict->culprit != NOBODY) {
-    show_process(&states[verdict->culprit]);
+  find_holdups(program, records, rows, heads, states);
+  follow_paths(&judge, verdict);
+  struct weft_flight_state *culprit = verdict->culprit != NOBODY ? &states[verdict->culprit] : NULL;
+  if (culprit != NULL && culprit->phase == WEFT_FLIGHT_WAITING && !culprit->ended_step) {
+    culprit->phase = WEFT_FLIGHT_COMPUTING; /* its process is: its device waits for others */
+    show_process(culprit);
   }
   return WEFT_OK;
 }

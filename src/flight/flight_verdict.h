@@ -39,8 +39,10 @@ struct weft_flight_verdict {
   bool hangs;            /* some rank waits */
 };
 
-/* Whether it is one of those that a rank between action and action_end can be in. */
-bool weft_flight_can_be_in(const struct weft_action *action);
+/* Iterates over the actions that a rank can be in: the first one, if `before` is NULL, or the next
+ * one; NULL: there is none. */
+const struct weft_action *weft_flight_next_action(const struct weft_flight_state *state,
+                                                  const struct weft_action *before);
 
 /* What a rank does, by its record and its row, which are aligned. `record->name` is NULL where
  * there is no dump. */

@@ -69,7 +69,7 @@ static enum weft_status fail(const struct machine *machine, const char *what) {
 /* ---- Bytes ---- */
 
 /* The next `count` bytes; NULL at the end of the file. */
-static const unsigned char *take(struct machine *machine, uint64_t count) {
+static const unsigned char *take_bytes(struct machine *machine, uint64_t count) {
   if (count > machine->size - machine->at) {
     return NULL;
   }
@@ -81,7 +81,7 @@ static const unsigned char *take(struct machine *machine, uint64_t count) {
 /* A little-endian number of 1, 2, 4 or 8 bytes. */
 static bool take_number(struct machine *machine, unsigned bytes, uint64_t *number) {
   assert(bytes <= sizeof *number);
-  const unsigned char *from = take(machine, bytes);
+  const unsigned char *from = take_bytes(machine, bytes);
   *number = 0;
   for (unsigned k = 0; from != NULL && k < bytes; k++) {
     *number |= (uint64_t)from[k] << (8 * k);
@@ -95,7 +95,7 @@ static enum weft_status fail_end(const struct machine *machine) {
 
 /* ---- Stack ---- */
 
-static bool grow(struct machine *machine, struct values *values, size_t count) {
+static bool grow_values(struct machine *machine, struct values *values, size_t count) {
   assert(values->count <= values->capacity);
   if (count > values->capacity) {
     const size_t capacity = count > SIZE_MAX / 4 ? count : 2 * count + 16;
@@ -118,7 +118,7 @@ static enum weft_status fail_memory(const struct machine *machine) {
 }
 
 static enum weft_status push(struct machine *machine, struct weft_pickle_value *value) {
-  if (!grow(machine, &machine->stack, machine->stack.count + 1)) {
+  if (!grow_values(machine, &machine->stack, machine->stack.count + 1)) {
     return fail_memory(machine);
   }
   machine->stack.items[machine->stack.count++] = value;
@@ -151,7 +151,7 @@ static size_t above_mark(struct machine *machine) {
 }
 
 /* Whether the last `count` values are there, and none of them is a mark. */
-static bool has(const struct machine *machine, size_t count) {
+static bool has_values(const struct machine *machine, size_t count) {
   const struct values *stack = &machine->stack;
   bool whole = count <= stack->count;
   for (size_t k = 0; whole && k < count; k++) {
@@ -163,8 +163,10 @@ static bool has(const struct machine *machine, size_t count) {
 /* ---- Lists and dictionaries ---- */
 
 /* A list, tuple or dictionary of the last `count` values, which it replaces. */
-static enum weft_status collect(struct machine *machine, enum weft_pickle_kind kind, size_t count) {
-  if (count == SIZE_MAX || !has(machine, count) || (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
+static enum weft_status collect_items(struct machine *machine, enum weft_pickle_kind kind,
+                                      size_t count) {
+  if (count == SIZE_MAX || !has_values(machine, count) ||
+      (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
     return fail(machine, "a list, tuple or dictionary of values that are not there");
   }
   struct weft_pickle_value **items = weft_arena_allocate(machine->arena, count + 1, sizeof(void *));
@@ -180,8 +182,9 @@ static enum weft_status collect(struct machine *machine, enum weft_pickle_kind k
 }
 
 /* Adds the last `count` values to the list or dictionary below them. */
-static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind, size_t count) {
-  if (count == SIZE_MAX || !has(machine, count) || !has(machine, count + 1) ||
+static enum weft_status add_items(struct machine *machine, enum weft_pickle_kind kind,
+                                  size_t count) {
+  if (count == SIZE_MAX || !has_values(machine, count) || !has_values(machine, count + 1) ||
       (kind == WEFT_PICKLE_DICTIONARY && count % 2)) {
     return fail(machine, "values for a list or dictionary that is not there");
   }
@@ -191,7 +194,7 @@ static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind,
     return fail(machine, "values for something that is no list or dictionary");
   }
   struct values items = {target->items, target->count, target->capacity};
-  if (!grow(machine, &items, items.count + count)) {
+  if (!grow_values(machine, &items, items.count + count)) {
     return fail_memory(machine);
   }
   stack->count -= count;
@@ -209,7 +212,7 @@ static enum weft_status add(struct machine *machine, enum weft_pickle_kind kind,
 static enum weft_status read_text(struct machine *machine, unsigned size_bytes) {
   uint64_t count;
   const unsigned char *text =
-      take_number(machine, size_bytes, &count) ? take(machine, count) : NULL;
+      take_number(machine, size_bytes, &count) ? take_bytes(machine, count) : NULL;
   if (text == NULL) {
     return fail_end(machine);
   }
@@ -220,7 +223,7 @@ static enum weft_status read_text(struct machine *machine, unsigned size_bytes) 
 
 /* `bytes` of a two's complement number; more than 8 are more than any field has. */
 static enum weft_status read_integer(struct machine *machine, uint64_t bytes, bool is_signed) {
-  const unsigned char *from = take(machine, bytes);
+  const unsigned char *from = take_bytes(machine, bytes);
   uint64_t number = 0;
   if (from == NULL) {
     return fail_end(machine);
@@ -244,7 +247,7 @@ static enum weft_status read_long(struct machine *machine) {
 }
 
 static enum weft_status read_real(struct machine *machine) {
-  const unsigned char *from = take(machine, 8);
+  const unsigned char *from = take_bytes(machine, 8);
   uint64_t bits = 0;
   struct weft_pickle_value value = {.kind = WEFT_PICKLE_REAL};
   if (from == NULL) {
@@ -259,14 +262,14 @@ static enum weft_status read_real(struct machine *machine) {
 
 /* ---- Memo ---- */
 
-static enum weft_status put(struct machine *machine, uint64_t index) {
-  if (!has(machine, 1)) {
+static enum weft_status put_value(struct machine *machine, uint64_t index) {
+  if (!has_values(machine, 1)) {
     return fail(machine, "a value to remember that is not there");
   }
   if (index > machine->size) { /* there are not as many values */
     return fail(machine, "a place in the memo that no value can have");
   }
-  if (!grow(machine, &machine->memo, (size_t)index + 1)) {
+  if (!grow_values(machine, &machine->memo, (size_t)index + 1)) {
     return fail_memory(machine);
   }
   if (machine->memo.count <= index) {
@@ -278,10 +281,10 @@ static enum weft_status put(struct machine *machine, uint64_t index) {
 
 static enum weft_status put_number(struct machine *machine, unsigned bytes) {
   uint64_t index;
-  return take_number(machine, bytes, &index) ? put(machine, index) : fail_end(machine);
+  return take_number(machine, bytes, &index) ? put_value(machine, index) : fail_end(machine);
 }
 
-static enum weft_status get(struct machine *machine, unsigned bytes) {
+static enum weft_status get_value(struct machine *machine, unsigned bytes) {
   uint64_t index;
   if (!take_number(machine, bytes, &index)) {
     return fail_end(machine);
@@ -321,7 +324,7 @@ static enum weft_status pop(struct machine *machine) {
 
 #define PUSH(...) push_new(machine, (struct weft_pickle_value){__VA_ARGS__})
 
-static enum weft_status run(struct machine *machine, unsigned opcode) {
+static enum weft_status run_opcode(struct machine *machine, unsigned opcode) {
   uint64_t ignored;
   switch (opcode) {
     case OP_PROTO: return read_protocol(machine);
@@ -343,20 +346,20 @@ static enum weft_status run(struct machine *machine, unsigned opcode) {
     case OP_EMPTY_TUPLE: return PUSH(.kind = WEFT_PICKLE_LIST);
     case OP_EMPTY_DICT: return PUSH(.kind = WEFT_PICKLE_DICTIONARY);
     case OP_LIST:
-    case OP_TUPLE: return collect(machine, WEFT_PICKLE_LIST, above_mark(machine));
-    case OP_TUPLE1: return collect(machine, WEFT_PICKLE_LIST, 1);
-    case OP_TUPLE2: return collect(machine, WEFT_PICKLE_LIST, 2);
-    case OP_TUPLE3: return collect(machine, WEFT_PICKLE_LIST, 3);
-    case OP_DICT: return collect(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
-    case OP_APPEND: return add(machine, WEFT_PICKLE_LIST, 1);
-    case OP_APPENDS: return add(machine, WEFT_PICKLE_LIST, above_mark(machine));
-    case OP_SET_ITEM: return add(machine, WEFT_PICKLE_DICTIONARY, 2);
-    case OP_SET_ITEMS: return add(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
+    case OP_TUPLE: return collect_items(machine, WEFT_PICKLE_LIST, above_mark(machine));
+    case OP_TUPLE1: return collect_items(machine, WEFT_PICKLE_LIST, 1);
+    case OP_TUPLE2: return collect_items(machine, WEFT_PICKLE_LIST, 2);
+    case OP_TUPLE3: return collect_items(machine, WEFT_PICKLE_LIST, 3);
+    case OP_DICT: return collect_items(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
+    case OP_APPEND: return add_items(machine, WEFT_PICKLE_LIST, 1);
+    case OP_APPENDS: return add_items(machine, WEFT_PICKLE_LIST, above_mark(machine));
+    case OP_SET_ITEM: return add_items(machine, WEFT_PICKLE_DICTIONARY, 2);
+    case OP_SET_ITEMS: return add_items(machine, WEFT_PICKLE_DICTIONARY, above_mark(machine));
     case OP_PUT1: return put_number(machine, 1);
     case OP_PUT4: return put_number(machine, 4);
-    case OP_MEMOIZE: return put(machine, machine->memo.count);
-    case OP_GET1: return get(machine, 1);
-    case OP_GET4: return get(machine, 4);
+    case OP_MEMOIZE: return put_value(machine, machine->memo.count);
+    case OP_GET1: return get_value(machine, 1);
+    case OP_GET4: return get_value(machine, 4);
     default: return fail_opcode(machine, opcode);
   }
 }
@@ -372,16 +375,16 @@ enum weft_status weft_pickle_read(struct weft_arena *arena, const void *data, si
   }
   for (;;) {
     machine.opcode_at = machine.at;
-    const unsigned char *opcode = take(&machine, 1);
+    const unsigned char *opcode = take_bytes(&machine, 1);
     if (opcode == NULL) {
       return fail(&machine, "the file ends before its value does");
     }
     if (*opcode == OP_STOP) {
       break;
     }
-    WEFT_TRY(run(&machine, *opcode));
+    WEFT_TRY(run_opcode(&machine, *opcode));
   }
-  if (machine.stack.count != 1 || !has(&machine, 1)) {
+  if (machine.stack.count != 1 || !has_values(&machine, 1)) {
     return fail(&machine, "the pickle does not end with one value");
   }
   *out = machine.stack.items[0];
