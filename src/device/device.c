@@ -4,6 +4,8 @@
 #include <weft/device.h>
 #include <weft/support.h>
 
+#include "device/checksum.h"
+
 static struct weft_device *resolve(struct weft_device *device) {
   return device != NULL ? device : weft_host_device();
 }
@@ -74,4 +76,10 @@ enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *str
   }
   struct weft_device *device = weft_device_is_host(to) ? from : to;
   return device->ops->copy(device, copy, stream, error);
+}
+
+uint64_t weft_checksum(const void *data, uint64_t size) {
+  enum { SEED = 0x54464557 }; /* "WEFT" */
+  const uint64_t sum = weft_checksum_add(weft_checksum_mix(SEED, size), data, size);
+  return sum != 0 ? sum : 1;
 }

@@ -7,6 +7,8 @@
 
 #include <weft/support.h>
 
+#include "sim/idle_gap.h"
+
 /* ---- The order ---- */
 
 /* Equal but for rounding; times are sums of many. */
@@ -31,11 +33,6 @@ int weft_comparison_order(const struct weft_comparison_entry *a,
 }
 
 /* ---- The sentence ---- */
-
-static const char *const cause_words[WEFT_IDLE_CAUSES] = {
-    [WEFT_IDLE_START] = "before its first action",  [WEFT_IDLE_FORWARD] = "waiting for activations",
-    [WEFT_IDLE_GRADIENT] = "waiting for gradients", [WEFT_IDLE_CHANNEL] = "waiting for a channel",
-    [WEFT_IDLE_UNSHARD] = "waiting for parameters", [WEFT_IDLE_END] = "after its last action"};
 
 static void add_amount(struct weft_text *text, double amount) {
   char buffer[WEFT_AMOUNT_SIZE];
@@ -75,7 +72,7 @@ static void add_gain(struct weft_text *text, const struct weft_comparison_entry 
     weft_text_add(text, ", because a rank has less to compute (");
     add_numbers(text, winner->busy, other->busy);
   } else {
-    weft_text_addf(text, ", because a rank idles less %s (", cause_words[best]);
+    weft_text_addf(text, ", because a rank idles less %s (", weft_idle_cause_words(best));
     add_numbers(text, winner->idle_by_cause[best], other->idle_by_cause[best]);
   }
   weft_text_add(text, " on average)");

@@ -25,6 +25,9 @@ struct weft_idle_gap {
                                  start */
 };
 
+/* What an idle rank does, in a sentence: "waiting for activations". */
+const char *weft_idle_cause_words(enum weft_idle_cause cause);
+
 /* The gap before a compute event or an overlap's header. `idle_from` is when the
  * rank ended its compute before it. Before its first: when its first collective
  * began, if there is one; else when the first rank of all began, and `first` is

@@ -18,6 +18,14 @@ const char *weft_idle_cause_name(enum weft_idle_cause cause) {
   return names[cause];
 }
 
+const char *weft_idle_cause_words(enum weft_idle_cause cause) {
+  assert((unsigned)cause < WEFT_IDLE_CAUSES);
+  static const char *const words[WEFT_IDLE_CAUSES] = {
+      "before its first action", "waiting for activations", "waiting for gradients",
+      "waiting for a channel",   "waiting for parameters",  "after its last action"};
+  return words[cause];
+}
+
 bool weft_memory_fits(double memory, double limit) { return memory <= limit * (1 + 1e-9); }
 
 #define SCOPED_RUN WEFT_SCOPED_BY(weft_sim_run_finish) struct weft_sim_run

@@ -153,9 +153,9 @@ static enum weft_status compile(const struct weft_allocator *allocator, nvrtcPro
   return WEFT_OK;
 }
 
-enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const char *code,
-                                     CUlibrary *out, struct weft_error *error) {
-  assert(code != NULL && out != NULL);
+/* Into the current context. */
+static enum weft_status load_code(const struct weft_cuda_api *cuda, const char *code,
+                                  CUlibrary *out, struct weft_error *error) {
   const CUresult result = cuda->cuLibraryLoadData(out, code, NULL, NULL, 0, NULL, NULL, 0);
   if (result == CUDA_SUCCESS) {
     return WEFT_OK;
@@ -176,10 +176,10 @@ enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const cha
                    nvrtc.version % 1000 / 10, text != NULL ? text : "unknown error");
 }
 
-enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const char *source,
-                                   bool exact, uint32_t capability, char **code, size_t *size,
-                                   struct weft_error *error) {
-  assert(source != NULL && code != NULL && size != NULL);
+/* From the cache, or compiled and kept there. The caller frees *code, which has *size bytes. */
+static enum weft_status find_code(const struct weft_allocator *allocator, const char *source,
+                                  bool exact, uint32_t capability, char **code, size_t *size,
+                                  struct weft_error *error) {
   char name[WEFT_KERNEL_CACHE_NAME_SIZE];
   nvrtcProgram program;
   if (weft_cuda_compiler_version() == 0) {
@@ -201,4 +201,24 @@ enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const
     weft_kernel_cache_write(name, *code, *size);
   }
   return status;
+}
+
+enum weft_status weft_cuda_load_kernels(const struct weft_cuda_api *cuda,
+                                        const struct weft_allocator *allocator,
+                                        const struct weft_cuda_kernel_set *kernels,
+                                        uint32_t capability, CUlibrary *library,
+                                        struct weft_error *error) {
+  assert(kernels->source != NULL && kernels->names != NULL && *library == NULL);
+  char *code;
+  size_t size;
+  WEFT_TRY(find_code(allocator, kernels->source, kernels->exact, capability, &code, &size, error));
+  const enum weft_status status = load_code(cuda, code, library, error);
+  weft_array_free(allocator, code, size, 1);
+  WEFT_TRY(status);
+  for (uint32_t k = 0; k < kernels->count; k++) {
+    CUkernel found;
+    WEFT_CUDA_TRY(cuda, error, cuLibraryGetKernel, &found, *library, kernels->names[k]);
+    kernels->functions[k] = (CUfunction)found; /* the driver takes either */
+  }
+  return WEFT_OK;
 }

@@ -13,16 +13,23 @@ extern const char weft_cuda_kernels_text[];
 /* 13000 for 13.0; 0: there is no NVRTC. Of several, one whose code the driver loads. */
 int weft_cuda_compiler_version(void);
 
-/* Code of kernels for GPUs of a capability (90 for 9.0). `exact`: without fused multiply-add. The
- * caller frees *code, which has *size bytes. WEFT_ERR_UNAVAILABLE without NVRTC; the hint names
- * the package. */
-enum weft_status weft_cuda_compile(const struct weft_allocator *allocator, const char *source,
-                                   bool exact, uint32_t capability, char **code, size_t *size,
-                                   struct weft_error *error);
+/* Kernels of a source and where they go. */
+struct weft_cuda_kernel_set {
+  const char *source;
+  const char *const *names; /* [count] */
+  CUfunction *functions;    /* [count] */
+  uint32_t count;
+  bool exact; /* without fused multiply-add */
+};
 
-/* Loads compiled code into the current context. WEFT_ERR_UNAVAILABLE: it was made by an NVRTC newer
- * than the driver; the hint says which one it takes. */
-enum weft_status weft_cuda_load_code(const struct weft_cuda_api *cuda, const char *code,
-                                     CUlibrary *out, struct weft_error *error);
+/* Compiles kernels for GPUs of a capability (90 for 9.0), loads them into the current context and
+ * looks them up. *library is to be unloaded, also after a failure, unless it is NULL.
+ * WEFT_ERR_UNAVAILABLE without NVRTC, whose package the hint names, or with one that is newer than
+ * the driver. */
+enum weft_status weft_cuda_load_kernels(const struct weft_cuda_api *cuda,
+                                        const struct weft_allocator *allocator,
+                                        const struct weft_cuda_kernel_set *kernels,
+                                        uint32_t capability, CUlibrary *library,
+                                        struct weft_error *error);
 
 #endif

@@ -451,3 +451,71 @@ const struct weft_device_ops weft_cuda_device_ops = {
     .recording_destroy = recording_destroy,
     .launch = launch,
 };
+
+/* ---- Pinned memory of the host, as a device ----
+ *
+ * The host accesses it as any of its memory, and streams of all GPUs copy from and to it. Messages
+ * travel in it between GPUs that do not reach each other, and between ranks on the host and on
+ * GPUs. It is what allocate_host() of the first rank gives. */
+
+static struct weft_cuda_device *first_rank(struct weft_device *device) {
+  return &((struct weft_cuda_pinned *)device)->of->ranks[0];
+}
+
+/* The driver would wait for a GPU whose work does not end. */
+static bool is_any_abandoned(const struct weft_cuda *cuda) {
+  bool abandoned = false;
+  for (uint32_t k = 0; k < cuda->gpu_count; k++) {
+    abandoned = abandoned || __atomic_load_n(&cuda->gpus[k].abandoned, __ATOMIC_ACQUIRE);
+  }
+  return abandoned;
+}
+
+static void *pinned_allocate(struct weft_device *device, const struct weft_allocator *allocator,
+                             uint64_t bytes) {
+  struct weft_cuda_device *rank = first_rank(device);
+  (void)allocator;
+  if (is_any_abandoned(rank->of)) {
+    (void)end_allocation(rank, CUDA_ERROR_NOT_READY);
+    return NULL;
+  }
+  return allocate_host(&rank->device, bytes);
+}
+
+static enum weft_status pinned_fail_allocation(struct weft_device *device, uint64_t bytes,
+                                               struct weft_error *error) {
+  const struct weft_cuda_device *rank = first_rank(device);
+  const CUresult result = __atomic_load_n(&rank->allocation, __ATOMIC_RELAXED);
+  return result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS
+             ? weft_fail_memory(error, (size_t)bytes)
+             : weft_cuda_fail(rank->cuda, result, "allocating pinned memory", error);
+}
+
+static void pinned_free(struct weft_device *device, const struct weft_allocator *allocator,
+                        void *data, uint64_t bytes) {
+  struct weft_cuda_device *rank = first_rank(device);
+  (void)allocator;
+  (void)bytes;
+  if (!is_any_abandoned(rank->of)) {
+    free_host(&rank->device, data);
+  }
+}
+
+static enum weft_status pinned_event_query(struct weft_device *device,
+                                           struct weft_device_event *event,
+                                           struct weft_error *error) {
+  return event_query(&first_rank(device)->device, event, error);
+}
+
+void weft_cuda_pinned_init(struct weft_cuda *cuda) {
+  struct weft_cuda_pinned *pinned = &cuda->pinned;
+  assert(cuda->rank_count > 0);
+  pinned->ops = *weft_host_device()->ops;
+  pinned->ops.name = "pinned";
+  pinned->ops.allocate = pinned_allocate;
+  pinned->ops.free = pinned_free;
+  pinned->ops.fail_allocation = pinned_fail_allocation;
+  pinned->ops.event_query = pinned_event_query;
+  pinned->device.ops = &pinned->ops;
+  pinned->of = cuda;
+}

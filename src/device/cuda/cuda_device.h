@@ -42,12 +42,11 @@ struct weft_cuda_device {
   char place[WEFT_CUDA_PLACE_SIZE];
 };
 
-/* Pinned memory of the host, which all its GPUs access; cuda_pinned.c. */
+/* Pinned memory of the host, which all its GPUs access. */
 struct weft_cuda_pinned {
   struct weft_device device; /* first */
   struct weft_device_ops ops;
   struct weft_cuda *of;
-  CUresult allocation; /* what the last one that failed ended with; atomic */
 };
 
 struct weft_cuda {

@@ -15,28 +15,14 @@ struct weft_cuda_kernels {
   uint32_t count;
 };
 
-static enum weft_status find(struct weft_cuda_kernels *kernels, const char *const *names,
-                             struct weft_error *error) {
-  const struct weft_cuda_api *api = kernels->rank->cuda;
-  for (uint32_t k = 0; k < kernels->count; k++) {
-    CUkernel found;
-    WEFT_CUDA_TRY(api, error, cuLibraryGetKernel, &found, kernels->library, names[k]);
-    kernels->functions[k] = (CUfunction)found; /* the driver takes either */
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status load(struct weft_cuda_kernels *kernels, const char *source,
-                             const char *const *names, struct weft_error *error) {
+static enum weft_status load_all(struct weft_cuda_kernels *kernels, const char *source,
+                                 const char *const *names, struct weft_error *error) {
   const struct weft_cuda_device *rank = kernels->rank;
-  char *code;
-  size_t size;
-  WEFT_TRY(weft_cuda_compile(kernels->allocator, source, false, rank->gpu->info.capability, &code,
-                             &size, error));
+  const struct weft_cuda_kernel_set set = {
+      .source = source, .names = names, .functions = kernels->functions, .count = kernels->count};
   WEFT_CUDA_TRY(rank->cuda, error, cuCtxSetCurrent, rank->gpu->context);
-  const enum weft_status status = weft_cuda_load_code(rank->cuda, code, &kernels->library, error);
-  weft_array_free(kernels->allocator, code, size, 1);
-  return status == WEFT_OK ? find(kernels, names, error) : status;
+  return weft_cuda_load_kernels(rank->cuda, kernels->allocator, &set, rank->gpu->info.capability,
+                                &kernels->library, error);
 }
 
 enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank, const char *source,
@@ -59,7 +45,7 @@ enum weft_status weft_cuda_kernels_load(struct weft_cuda *cuda, uint32_t rank, c
       .allocator = cuda->allocator, .rank = weft_cuda_find_rank(cuda, rank), .count = count};
   kernels->functions = weft_array_allocate_zero(cuda->allocator, count, sizeof(CUfunction));
   const enum weft_status status = kernels->functions != NULL
-                                      ? load(kernels, source, names, error)
+                                      ? load_all(kernels, source, names, error)
                                       : weft_fail_memory(error, count * sizeof(CUfunction));
   if (status < 0) {
     weft_cuda_kernels_unload(kernels);

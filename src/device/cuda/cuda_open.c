@@ -64,24 +64,17 @@ enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out
 
 /* ---- GPUs ---- */
 
-static enum weft_status load_kernels(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
-                                     struct weft_error *error) {
-  const struct weft_cuda_api *api = cuda->cuda;
-  char *code;
-  size_t size;
-  WEFT_TRY(weft_cuda_compile(cuda->allocator, weft_cuda_kernels_text, true, gpu->info.capability,
-                             &code, &size, error));
-  const enum weft_status status = weft_cuda_load_code(api, code, &gpu->library, error);
-  weft_array_free(cuda->allocator, code, size, 1);
-  WEFT_TRY(status);
-  const struct weft_kernel *kernel;
-  for (uint32_t k = 0; (kernel = weft_kernel_at(k)) != NULL; k++) {
-    CUkernel found;
-    assert(k < WEFT_CUDA_KERNELS_MAX);
-    WEFT_CUDA_TRY(api, error, cuLibraryGetKernel, &found, gpu->library, kernel->name);
-    gpu->kernels[k] = (CUfunction)found; /* the driver takes either */
+static enum weft_status load_built_in(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
+                                      struct weft_error *error) {
+  const char *names[WEFT_CUDA_KERNELS_MAX];
+  struct weft_cuda_kernel_set set = {
+      .source = weft_cuda_kernels_text, .names = names, .functions = gpu->kernels, .exact = true};
+  for (const struct weft_kernel *kernel; (kernel = weft_kernel_at(set.count)) != NULL;) {
+    assert(set.count < WEFT_CUDA_KERNELS_MAX);
+    names[set.count++] = kernel->name;
   }
-  return WEFT_OK;
+  return weft_cuda_load_kernels(cuda->cuda, cuda->allocator, &set, gpu->info.capability,
+                                &gpu->library, error);
 }
 
 static enum weft_status fail_split(const struct weft_cuda *cuda, const struct weft_cuda_gpu *gpu,
@@ -93,8 +86,8 @@ static enum weft_status fail_split(const struct weft_cuda *cuda, const struct we
 }
 
 /* Equal groups; what is left over stays unused. */
-static enum weft_status split(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
-                              struct weft_error *error) {
+static enum weft_status split_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
+                                  struct weft_error *error) {
   const struct weft_cuda_api *api = cuda->cuda;
   const uint32_t wanted = cuda->partition_count;
   CUdevResource whole = {.type = CU_DEV_RESOURCE_TYPE_SM}, rest, parts[64];
@@ -135,9 +128,9 @@ static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *g
   if (cuda->partition_count > 0) {
     gpu->partitions = weft_arena_allocate(&cuda->tables, cuda->partition_count, sizeof(CUgreenCtx));
     WEFT_TRY(weft_arena_status(&cuda->tables, error));
-    WEFT_TRY(split(cuda, gpu, error));
+    WEFT_TRY(split_gpu(cuda, gpu, error));
   }
-  return load_kernels(cuda, gpu, error);
+  return load_built_in(cuda, gpu, error);
 }
 
 /* Whether the current GPU `a` can access the memory of `b` from here on. */

@@ -8,6 +8,7 @@
 #include <weft/support.h>
 
 #include "render/text/text_lane.h"
+#include "sim/idle_gap.h"
 
 enum {
   WIDTH_WORDS = 60, /* from here on there is room for words next to the lines */
@@ -208,17 +209,6 @@ static void add_wrapped(struct weft_text *text, const char *words, size_t width)
 
 /* ---- The summary ---- */
 
-static const char *cause_words(enum weft_idle_cause cause) {
-  switch (cause) {
-    case WEFT_IDLE_START: return "before its first action";
-    case WEFT_IDLE_FORWARD: return "waiting for activations";
-    case WEFT_IDLE_GRADIENT: return "waiting for gradients";
-    case WEFT_IDLE_CHANNEL: return "waiting for a busy channel";
-    case WEFT_IDLE_UNSHARD: return "waiting for parameters";
-    default: return "after its last action";
-  }
-}
-
 static void add_peak(struct weft_text *text, const struct weft_simulation *simulation) {
   uint32_t rank = 0;
   for (uint32_t i = 0; i < simulation->program->rank_count; i++) {
@@ -288,7 +278,8 @@ static void add_idle(struct weft_text *text, const struct weft_picture *picture)
   const uint32_t end = all ? simulation->program->rank_count : rank + 1;
   const enum weft_idle_cause cause = main_cause(simulation, all ? 0 : rank, end, &time);
   const double total = all ? idle * simulation->program->rank_count : idle;
-  weft_text_addf(text, "%s %s\n", time < total * (1 - 1e-9) ? ", mostly" : ",", cause_words(cause));
+  weft_text_addf(text, "%s %s\n", time < total * (1 - 1e-9) ? ", mostly" : ",",
+                 weft_idle_cause_words(cause));
 }
 
 /* Makespan, bubble and peak; then which rank idles most and why. Each a sentence, ended by a
