@@ -172,8 +172,7 @@ function showChecked(result) {
   showCycle(result.verdict);
   makeStepper(result);
   showStepper();
-  byId('check-timeline').hidden = !result.models;
-  if (result.models) timelineIn('check-timeline').show(result.models, result.page);
+  timelineIn('check-timeline').show(result.models, result.page);
   announce(byId('verdict').firstChild.textContent);
 }
 

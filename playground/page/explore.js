@@ -4,13 +4,14 @@ const NUMBERS = ['p', 'v', 'm', 'f', 'i', 'w', 'b', 'hop', 'memory', 'slow', 'fa
 const EFFORTS = [0.05, 0.4]; // seconds of a typical core, by themselves
 const LONGER = [2, 8]; // on demand
 const EFFORT_MOST = 60;
+const DRAWN_MOST = 10000000; // actions of a timeline, as in src/render/html/page/codec.js
 
 let engines = null;
 let schedules = [];
 // `settings` counts changes of them, `asked` the questions for a timeline, `round` those of the planner:
 // an answer to an older question is never shown over a newer one, or over an error. `awaited` is the
 // question whose answer is on its way, or 0.
-const explored = { result: null, shape: null, plan: null, comparison: null, gap: null, before: null, searching: false,
+const explored = { drawnMost: DRAWN_MOST, result: null, shape: null, plan: null, comparison: null, gap: null, before: null, searching: false,
   settings: 0, asked: 0, awaited: 0, round: 0 };
 
 const planIsShown = () => state.schedule === PLAN;
@@ -166,8 +167,24 @@ function showFacts({ sim, verdict }) {
     card('actions', count(verdict.actions)), card('verdict', 'cannot hang', 'proven for blocking sends, a channel for each stage boundary and direction')];
   if (info && info.bubble) cards.push(card('bubble, closed form', info.bubble, 'for equal stages and free transfers'));
   fill(byId('facts'), [...cards, ...(explored.plan || explored.searching ? [planCard()] : [])]);
-  fill(byId('explore-message'), [paragraph(idleSentence(sim))]);
+  const undrawn = verdict.actions > explored.drawnMost ? [paragraph(undrawnSentence(verdict.actions))] : [];
+  fill(byId('explore-message'), [paragraph(idleSentence(sim)), ...undrawn]);
   byId('explore').classList.remove('stale');
+}
+
+// Actions with SEND and RECV, about; what is searched or given is small.
+function likelyActions() {
+  const info = scheduleInfo();
+  if (!info || info.fixed || planIsShown()) return 0;
+  return (info.trains ? 6 : 3) * Number(state.p) * Number(stagesPerRank()) * Number(state.m);
+}
+
+// Why there are numbers and no timeline, and what would have one.
+function undrawnSentence(actions) {
+  const most = explored.drawnMost;
+  const fitting = Math.floor((Number(state.m) * most) / actions);
+  const less = fitting >= 1 ? `-m ${fitting} with as many ranks has one` : 'fewer ranks have one';
+  return `${count(actions)} actions are too many for a timeline: a page holds ${count(most)}; ${less}. The numbers are those of all actions.`;
 }
 
 // Settings that have no answer: what was computed for others is no longer theirs.
@@ -206,9 +223,10 @@ let endProgress = () => {};
 async function explore(more) {
   const asked = explored.awaited = ++explored.asked;
   endProgress();
-  endProgress = showProgress(byId('explore-message'), `Computing ${settingsText()}`, () => byId('explore').classList.add('stale'));
+  const undrawn = likelyActions() > explored.drawnMost ? `, about ${count(likelyActions())} actions: too many for a timeline, so only its numbers` : '';
+  endProgress = showProgress(byId('explore-message'), `Computing ${settingsText()}${undrawn}`, () => byId('explore').classList.add('stale'));
   const answer = await engines.explore.ask('explore', { ...more, memory: memoryWords(), slow: slowWords(), channel: state.channel,
-    page: timelineIn('explore-timeline').isEmpty() });
+    most: explored.drawnMost, page: timelineIn('explore-timeline').isEmpty() });
   if (answer === null) return; // a newer one is on its way
   if (asked !== explored.asked) { // a newer one is behind this one, which may be shown meanwhile
     if (explored.awaited && answer.result && answer.result.sim) timelineIn('explore-timeline').show(answer.result.models, answer.result.page);

@@ -88,6 +88,7 @@ window.weftPlayground = Object.freeze({
     took: explored.result && explored.result.took, plan: explored.plan && explored.plan.report, planning: Boolean(engines && engines.plan.busy) }),
   checked: () => ({ verdict: checked.result && checked.result.verdict,
     stepper: checked.stepper && { moves: checked.stepper.moves, stuck: checked.stepper.stuck(), finished: checked.stepper.finished() } }),
+  drawAtMost: (actions) => { explored.drawnMost = actions; },
   done: () => Array.from(progress.done),
   lessons: () => LESSONS.map((lesson) => ({ id: lesson.id, pages: lesson.pages.length })),
   run: async (words, files) => (await engines.tools.ask('command', { words, files })).result,

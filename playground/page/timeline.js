@@ -17,8 +17,10 @@ class Timeline {
     return this.frame.contentWindow && this.frame.contentWindow.weftTimeline;
   }
 
+  // No models: there is none to show, and what was shown is of other settings.
   show(models, page) {
-    this.frame.hidden = false;
+    this.frame.hidden = !models;
+    if (!models) return;
     if (this.state === 'ready') {
       this.handle().replace(models);
       return;

@@ -63,8 +63,9 @@ const requests = {
   models: () => JSON.parse(need(['verify', '--list', '--json']).output),
 
   // A schedule from its name, or from a table, to its timeline; `page`: with the HTML around it. A
-  // `name` is one that others have for a schedule: the answer says which one it is.
-  explore({ gen, costs: given, share, name, memory, slow, channel, table, title, page: wanted }) {
+  // `name` is one that others have for a schedule: the answer says which one it is. A timeline of more
+  // than `most` actions is not drawn: no page could hold it, and its numbers need none.
+  explore({ gen, costs: given, share, name, memory, slow, channel, table, title, most, page: wanted }) {
     const begin = performance.now();
     const info = name ? JSON.parse(need(['gen', '--list', '--json', name]).output).schedules[0] : null;
     const csv = table ? new TextEncoder().encode(table) : need([...gen, '-o', 'table.csv']).files['table.csv'];
@@ -77,7 +78,8 @@ const requests = {
     const words = ['sim', 'program.csv', '--costs', 'costs.json', '--json', ...more];
     const sim = JSON.parse(need([...words, ...memory], files, [0, 1]).output);
     const simulated = performance.now();
-    const { page, models } = modelOf(program, costs, { name: 'program.csv', title, more, page: wanted });
+    const { page, models } = verdict.actions > most ? { page: null, models: null }
+      : modelOf(program, costs, { name: 'program.csv', title, more, page: wanted });
     return { table: csv, program, verdict, info, costs, sim, page, models, took: simulated - begin };
   },
 

@@ -233,6 +233,26 @@ class Scenarios:
         self.assertIn("Computing Interleaved1F1B", said[1], said)
         self.expect_quiet()
 
+    def test_too_many_actions_for_a_timeline(self):
+        """The numbers are shown, without the picture, and what would have one. With a limit of 500
+        actions, because those of 10,000,000 take a minute."""
+        shown = "!document.getElementById('explore-timeline').hidden"
+        self.start("#explore")
+        self.settled("1F1B -p 4 -m 8")
+        self.wait(shown)
+        self.page.run("weftPlayground.drawAtMost(500)")
+        self.set({"settings": "1F1B -p 8 -m 64"})
+        self.settled("1F1B -p 8 -m 64")
+        self.assertFalse(self.page.run(f"return {shown}"))
+        self.assertIn("makespan 213", self.page.text("#facts").replace("\n", " "))
+        told = self.page.text("#explore-message")
+        self.assertIn("2,816 actions are too many for a timeline: a page holds 500; -m 11 with as many ranks has one", told)
+        self.assertIn("Idle time", told)
+        self.set({"settings": "1F1B -p 8 -m 11"})
+        self.settled("1F1B -p 8 -m 11")
+        self.assertTrue(self.page.run(f"return {shown}"))
+        self.expect_quiet()
+
     def test_the_plan_is_what_is_shown(self):
         self.start("#explore?memory=3")
         self.settled("1F1B -p 4 -m 8 --memory 3")
