@@ -63,10 +63,9 @@ static void add_split(struct weft_text *text, const struct weft_train_setup *set
 static void add_graph(struct weft_text *text, const struct weft_gpt_config *config,
                       const struct weft_gpt_trainer *trainer) {
   const uint32_t skips = weft_gpt_skip_count(config);
-  const struct weft_graph *graph = weft_gpt_trainer_graph(trainer);
-  uint32_t edges;
-  (void)weft_gpt_trainer_split(trainer, &edges);
-  edges = graph != NULL ? graph->edge_count : edges - 1;
+  uint32_t stages;
+  (void)weft_gpt_trainer_split(trainer, &stages);
+  const uint32_t edges = weft_graph_edge_count(weft_gpt_trainer_graph(trainer), stages);
   if (skips == 0 && weft_gpt_head_count(config) == 1) {
     return;
   }

@@ -86,16 +86,16 @@ static enum weft_status fill(const struct measurement *m, struct weft_error *err
                    NULL, error);
 }
 
-static enum weft_status run_pass(const struct measurement *m, enum weft_gpt_pass pass,
+static enum weft_status run_pass(const struct measurement *m, enum weft_op pass,
                                  struct weft_error *error) {
   struct weft_gpt_compute *compute = m->rank->compute;
-  return pass == WEFT_GPT_PASS_F   ? compute->ops->forward(compute, &m->call, error)
-         : pass == WEFT_GPT_PASS_I ? compute->ops->backward_input(compute, &m->call, error)
-                                   : compute->ops->backward_weight(compute, &m->call, error);
+  return pass == WEFT_OP_F   ? compute->ops->forward(compute, &m->call, error)
+         : pass == WEFT_OP_I ? compute->ops->backward_input(compute, &m->call, error)
+                             : compute->ops->backward_weight(compute, &m->call, error);
 }
 
 /* A pass once to warm up, then some times. */
-static enum weft_status time_pass(const struct measurement *m, enum weft_gpt_pass pass, int64_t *ns,
+static enum weft_status time_pass(const struct measurement *m, enum weft_op pass, int64_t *ns,
                                   struct weft_error *error) {
   const struct weft_device_ops *ops = m->device->ops;
   WEFT_TRY(run_pass(m, pass, error));
@@ -120,9 +120,11 @@ static enum weft_status time_layer(struct measurement *m, uint32_t layer,
   }
   (void)lay_out(m, layer);
   enum weft_status status = fill(m, error);
-  for (int pass = 0; status == WEFT_OK && pass < WEFT_GPT_PASS_COUNT; pass++) {
-    if (layer > 0 || pass != WEFT_GPT_PASS_I) {
-      status = time_pass(m, (enum weft_gpt_pass)pass, &out->total_ns[pass], error);
+  static const enum weft_op passes[] = {WEFT_OP_F, WEFT_OP_I, WEFT_OP_W};
+  for (size_t k = 0; status == WEFT_OK && k < WEFT_ARRAY_LENGTH(passes); k++) {
+    const enum weft_op pass = passes[k];
+    if (layer > 0 || pass != WEFT_OP_I) {
+      status = time_pass(m, pass, &out->total_ns[pass], error);
       out->count[pass] = REPEATS;
     }
   }

@@ -25,7 +25,7 @@ enum weft_status weft_gpt_profile_init(struct weft_gpt_rank *rank, struct weft_e
   profile->layer_means = weft_arena_allocate(&rank->arena, layers, sizeof *profile->layer_means);
   WEFT_TRY(weft_arena_status(&rank->arena, error));
   for (uint32_t s = 0; s < stages; s++) {
-    profile->means[s].ms[WEFT_GPT_MEAN_F] = NAN;
+    profile->means[s].ms[WEFT_OP_F] = NAN;
   }
   return WEFT_OK;
 }
@@ -131,61 +131,52 @@ static float mean_ms(const struct weft_gpt_stage_times *times, enum weft_op op) 
                               : NAN;
 }
 
-static float shortest_ms(const struct weft_gpt_stage_times *times, enum weft_op op) {
-  return (float)(times->shortest_ns[op] * 1e-6);
-}
-
-struct weft_gpt_stage_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
-                                                         uint32_t stage) {
+struct weft_gpt_op_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t stage) {
   assert(stage < rank->trainer->stage_count);
   const struct weft_gpt_stage_times *times = &rank->profile.times[stage];
-  return (struct weft_gpt_stage_means){
-      .ms = {[WEFT_GPT_MEAN_F] = mean_ms(times, WEFT_OP_F),
-             [WEFT_GPT_MEAN_B] = mean_ms(times, WEFT_OP_B),
-             [WEFT_GPT_MEAN_I] = mean_ms(times, WEFT_OP_I),
-             [WEFT_GPT_MEAN_W] = mean_ms(times, WEFT_OP_W),
-             [WEFT_GPT_MEAN_RECV_F] = shortest_ms(times, WEFT_OP_RECV_F),
-             [WEFT_GPT_MEAN_RECV_B] = shortest_ms(times, WEFT_OP_RECV_B),
-             [WEFT_GPT_MEAN_UNSHARD] = shortest_ms(times, WEFT_OP_UNSHARD),
-             [WEFT_GPT_MEAN_REDUCE_GRAD] = shortest_ms(times, WEFT_OP_REDUCE_GRAD)}};
+  struct weft_gpt_op_means means;
+  for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+    means.ms[op] = is_compute(op) ? mean_ms(times, op) : (float)(times->shortest_ns[op] * 1e-6);
+  }
+  return means;
 }
 
-static double layer_ms(const struct weft_gpt_layer_times *times, int pass) {
+static double layer_ms(const struct weft_gpt_layer_times *times, unsigned pass) {
   return times->count[pass] > 0 ? (double)times->total_ns[pass] / (double)times->count[pass] * 1e-6
                                 : 0;
 }
 
 /* Layers that were measured by themselves together take as long as their stage does in steps. */
 static void scale_to_stage(const struct weft_gpt_rank *rank, const struct weft_gpt_stage *stage,
-                           uint32_t number, struct weft_gpt_layer_means *means) {
-  const struct weft_gpt_stage_means of_stage = weft_gpt_profile_stage_means(rank, number);
-  const double f = (double)of_stage.ms[WEFT_GPT_MEAN_F], b = (double)of_stage.ms[WEFT_GPT_MEAN_B];
-  const double i = (double)of_stage.ms[WEFT_GPT_MEAN_I], w = (double)of_stage.ms[WEFT_GPT_MEAN_W];
+                           uint32_t number, struct weft_gpt_op_means *means) {
+  const struct weft_gpt_op_means of_stage = weft_gpt_profile_stage_means(rank, number);
+  const double f = (double)of_stage.ms[WEFT_OP_F], b = (double)of_stage.ms[WEFT_OP_B];
+  const double i = (double)of_stage.ms[WEFT_OP_I], w = (double)of_stage.ms[WEFT_OP_W];
   const bool splits = !isnan(i) && !isnan(w);
-  double sums[WEFT_GPT_PASS_COUNT] = {0};
+  double sums[WEFT_OP_COUNT] = {0};
   for (uint32_t k = 0; k < stage->layer_count; k++) {
-    for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
+    for (unsigned pass = 0; pass < WEFT_OP_COUNT; pass++) {
       sums[pass] += layer_ms(&stage->times[k], pass);
     }
   }
-  const double backward = b / (sums[WEFT_GPT_PASS_I] + sums[WEFT_GPT_PASS_W]);
-  const double factors[WEFT_GPT_PASS_COUNT] = {
-      [WEFT_GPT_PASS_F] = f / sums[WEFT_GPT_PASS_F],
-      [WEFT_GPT_PASS_I] = splits ? i / sums[WEFT_GPT_PASS_I] : backward,
-      [WEFT_GPT_PASS_W] = splits ? w / sums[WEFT_GPT_PASS_W] : backward};
-  for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
+  const double backward = b / (sums[WEFT_OP_I] + sums[WEFT_OP_W]);
+  const double factors[WEFT_OP_COUNT] = {[WEFT_OP_F] = f / sums[WEFT_OP_F],
+                                         [WEFT_OP_I] = splits ? i / sums[WEFT_OP_I] : backward,
+                                         [WEFT_OP_W] = splits ? w / sums[WEFT_OP_W] : backward};
+  for (unsigned pass = 0; pass < WEFT_OP_COUNT; pass++) {
     if (isfinite(factors[pass])) { /* else the stage was not measured, or has nothing to do */
       means->ms[pass] *= (float)factors[pass];
     }
   }
 }
 
-struct weft_gpt_layer_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
-                                                         uint32_t layer) {
+struct weft_gpt_op_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t layer) {
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
-  struct weft_gpt_layer_means means = {.ms = {0}};
-  for (int pass = 0; pass < WEFT_GPT_PASS_COUNT; pass++) {
+  struct weft_gpt_op_means means = {.ms = {0}};
+  for (unsigned pass = 0; pass < WEFT_OP_COUNT; pass++) {
     means.ms[pass] = (float)layer_ms(&stage->times[k], pass);
   }
   for (uint32_t n = 0; rank->compute->ops->enqueues && n < rank->own_stage_count; n++) {
@@ -204,8 +195,8 @@ static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
   const uint32_t *first = rank->trainer->first_layers;
   double i = 0, w = 0;
   for (uint32_t p = first[s]; p < first[s + 1]; p++) {
-    i += (double)rank->profile.layer_means[p].ms[WEFT_GPT_PASS_I];
-    w += (double)rank->profile.layer_means[p].ms[WEFT_GPT_PASS_W];
+    i += (double)rank->profile.layer_means[p].ms[WEFT_OP_I];
+    w += (double)rank->profile.layer_means[p].ms[WEFT_OP_W];
   }
   return i + w > 0 ? i / (i + w) : 0.5;
 }
@@ -213,16 +204,16 @@ static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
 static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
                        struct weft_stage_costs *costs) {
   const float *ms = rank->profile.means[s].ms;
-  const double f = (double)ms[WEFT_GPT_MEAN_F], b = (double)ms[WEFT_GPT_MEAN_B];
-  const double i = (double)ms[WEFT_GPT_MEAN_I], w = (double)ms[WEFT_GPT_MEAN_W];
+  const double f = (double)ms[WEFT_OP_F], b = (double)ms[WEFT_OP_B];
+  const double i = (double)ms[WEFT_OP_I], w = (double)ms[WEFT_OP_W];
   const bool splits = !isnan(i) && !isnan(w);
   const double full = isnan(b) ? 0 : b, share = input_share(rank, s) * full;
   costs->f = isnan(f) ? 0 : f;
   costs->i = splits ? i : share;
   costs->w = splits ? w : full - share;
   costs->b = isnan(b) ? costs->i + costs->w : b;
-  costs->unshard = (double)ms[WEFT_GPT_MEAN_UNSHARD];
-  costs->reduce_grad = (double)ms[WEFT_GPT_MEAN_REDUCE_GRAD];
+  costs->unshard = (double)ms[WEFT_OP_UNSHARD];
+  costs->reduce_grad = (double)ms[WEFT_OP_REDUCE_GRAD];
 }
 
 /* Of a range of layers, in MiB: what a microbatch saves for its backward, and parameters and
@@ -254,9 +245,9 @@ static void fill_layers(const struct weft_gpt_rank *rank, struct weft_costs *cos
     const float *ms = rank->profile.layer_means[p].ms;
     struct weft_stage_costs alone;
     fill_sizes(rank->trainer, p, 1, &alone);
-    costs->parts[p] = (struct weft_part_costs){.f = (double)ms[WEFT_GPT_PASS_F],
-                                               .i = (double)ms[WEFT_GPT_PASS_I],
-                                               .w = (double)ms[WEFT_GPT_PASS_W],
+    costs->parts[p] = (struct weft_part_costs){.f = (double)ms[WEFT_OP_F],
+                                               .i = (double)ms[WEFT_OP_I],
+                                               .w = (double)ms[WEFT_OP_W],
                                                .activation = alone.activation,
                                                .activation_after_i = alone.activation_after_i,
                                                .parameters = alone.parameters,
@@ -269,8 +260,8 @@ static void fill_layers(const struct weft_gpt_rank *rank, struct weft_costs *cos
 static void fill_hop(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
   double sum = 0, count = 0;
   for (uint32_t s = 0; s + 1 < costs->stage_count; s++) {
-    const double up = (double)rank->profile.means[s + 1].ms[WEFT_GPT_MEAN_RECV_F];
-    const double down = (double)rank->profile.means[s].ms[WEFT_GPT_MEAN_RECV_B];
+    const double up = (double)rank->profile.means[s + 1].ms[WEFT_OP_RECV_F];
+    const double down = (double)rank->profile.means[s].ms[WEFT_OP_RECV_B];
     const double shortest = up > 0 && (down <= 0 || up < down) ? up : down;
     sum += shortest;
     count += shortest > 0;
@@ -279,7 +270,7 @@ static void fill_hop(const struct weft_gpt_rank *rank, struct weft_costs *costs)
 }
 
 static enum weft_status check_measured(const struct weft_gpt_rank *rank, struct weft_error *error) {
-  return isnan(rank->profile.means[0].ms[WEFT_GPT_MEAN_F])
+  return isnan(rank->profile.means[0].ms[WEFT_OP_F])
              ? weft_fail(error, WEFT_ERR_USAGE, "train at least two steps",
                          "nothing has been measured yet: the first step is a warm-up")
              : WEFT_OK;
@@ -322,9 +313,9 @@ static void add_up_layers(const struct weft_gpt_rank *rank, uint32_t s,
   const uint32_t *first = rank->trainer->first_layers;
   costs->f = costs->i = costs->w = 0;
   for (uint32_t p = first[s]; p < first[s + 1]; p++) {
-    costs->f += (double)rank->profile.layer_means[p].ms[WEFT_GPT_PASS_F];
-    costs->i += (double)rank->profile.layer_means[p].ms[WEFT_GPT_PASS_I];
-    costs->w += (double)rank->profile.layer_means[p].ms[WEFT_GPT_PASS_W];
+    costs->f += (double)rank->profile.layer_means[p].ms[WEFT_OP_F];
+    costs->i += (double)rank->profile.layer_means[p].ms[WEFT_OP_I];
+    costs->w += (double)rank->profile.layer_means[p].ms[WEFT_OP_W];
   }
 }
 

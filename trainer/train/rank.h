@@ -36,24 +36,11 @@ struct weft_gpt_stage_times {
   double shortest_ns[WEFT_OP_COUNT]; /* of RECV_F, RECV_B, UNSHARD, REDUCE_GRAD; 0: none yet */
 };
 
-/* Means in ms, as ranks exchange them. Compute: NAN when not measured. Transfers and
- * collectives: the shortest, 0 when there was none. */
-enum weft_gpt_mean {
-  WEFT_GPT_MEAN_F,
-  WEFT_GPT_MEAN_B,
-  WEFT_GPT_MEAN_I,
-  WEFT_GPT_MEAN_W,
-  WEFT_GPT_MEAN_RECV_F,
-  WEFT_GPT_MEAN_RECV_B,
-  WEFT_GPT_MEAN_UNSHARD,
-  WEFT_GPT_MEAN_REDUCE_GRAD,
-  WEFT_GPT_MEAN_COUNT
-};
-struct weft_gpt_stage_means {
-  float ms[WEFT_GPT_MEAN_COUNT];
-};
-struct weft_gpt_layer_means {
-  float ms[WEFT_GPT_PASS_COUNT]; /* 0: not measured */
+/* Means in ms by op, as ranks exchange them. Of a stage, compute: NAN when not measured; transfers
+ * and collectives: the shortest, 0 when there was none. Of a layer, F, I and W: 0 when not
+ * measured. */
+struct weft_gpt_op_means {
+  _Alignas(8) float ms[WEFT_OP_COUNT];
 };
 
 struct weft_gpt_profile {
@@ -61,8 +48,8 @@ struct weft_gpt_profile {
   struct weft_gpt_stage_times *times;     /* [stage_count] */
   int64_t busy_ns, first_begin, last_end; /* compute of the last step */
   /* Of all ranks, means over replicas. */
-  struct weft_gpt_stage_means *means;       /* [stage_count] */
-  struct weft_gpt_layer_means *layer_means; /* [layer_count] */
+  struct weft_gpt_op_means *means;       /* [stage_count] */
+  struct weft_gpt_op_means *layer_means; /* [layer_count] */
   /* The last training step. */
   const struct weft_program *program; /* the pipeline's */
   struct weft_arena event_arena;      /* of the events, which a longer program replaces */
@@ -318,10 +305,10 @@ enum weft_status weft_gpt_profile_reserve(struct weft_gpt_rank *rank, struct wef
 void weft_gpt_profile_add_step(struct weft_gpt_rank *rank);
 /* Forgets all times. */
 void weft_gpt_profile_reset(struct weft_gpt_rank *rank);
-struct weft_gpt_stage_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
-                                                         uint32_t stage);
-struct weft_gpt_layer_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
-                                                         uint32_t layer);
+struct weft_gpt_op_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t stage);
+struct weft_gpt_op_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t layer);
 /* The bubble ratio that the simulator predicts from the means; NAN if it cannot. */
 double weft_gpt_profile_predict_bubble(const struct weft_gpt_rank *rank);
 /* Costs for the planner: times as measured, sizes as allocated. */

@@ -205,7 +205,7 @@ static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
 
 /* Layer k's pass began at `begin` and ends now, which is when the next one's begins. Where work is
  * enqueued it ends some other time, and is not measured. */
-static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_gpt_pass pass,
+static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_op pass,
                          int64_t begin) {
   const int64_t now = weft_clock_ns();
   if (!stage->context->compute->ops->enqueues) {
@@ -295,7 +295,7 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
     call->progress(call->progress_context);
     WEFT_TRY(forward_layer(stage, call, k, error));
     if (call->training) {
-      begin = take_time(stage, k, WEFT_GPT_PASS_F, begin);
+      begin = take_time(stage, k, WEFT_OP_F, begin);
     }
   }
   return WEFT_OK;
@@ -346,7 +346,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
     pass.dy = gradient_of_output(stage, call, k);
     pass.dx = gradient_of_input(stage, call, k);
     WEFT_TRY(compute->ops->backward_input(compute, &pass, error));
-    begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
+    begin = take_time(stage, k, WEFT_OP_I, begin);
   }
   return send_back(stage, call, error);
 }
@@ -364,7 +364,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
     pass.dy = gradient_of_output(stage, call, k);
     pass.gradients = stage->layers[k].gradients;
     WEFT_TRY(compute->ops->backward_weight(compute, &pass, error));
-    begin = take_time(stage, k, WEFT_GPT_PASS_W, begin);
+    begin = take_time(stage, k, WEFT_OP_W, begin);
   }
   return WEFT_OK;
 }

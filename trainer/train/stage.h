@@ -31,11 +31,10 @@ struct weft_gpt_stage_context {
   void *before_forward_context;
 };
 
-/* Times of a layer's calls in training. */
-enum weft_gpt_pass { WEFT_GPT_PASS_F, WEFT_GPT_PASS_I, WEFT_GPT_PASS_W, WEFT_GPT_PASS_COUNT };
+/* Times of a layer's calls in training: F, I and W. */
 struct weft_gpt_layer_times {
-  int64_t total_ns[WEFT_GPT_PASS_COUNT];
-  uint64_t count[WEFT_GPT_PASS_COUNT];
+  int64_t total_ns[WEFT_OP_COUNT];
+  uint64_t count[WEFT_OP_COUNT];
 };
 
 struct weft_gpt_stage {

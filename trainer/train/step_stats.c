@@ -19,22 +19,22 @@ struct head {
 
 struct layer_entry {
   double square_sum; /* of the gradients of this replica's slice */
-  struct weft_gpt_layer_means means;
+  struct weft_gpt_op_means means;
 };
 
 /* A record in memory; `layers` and `stages` have as many entries as the row with the most. */
 struct record {
   struct head *head;
   struct layer_entry *layers;
-  struct weft_gpt_stage_means *stages;
+  struct weft_gpt_op_means *stages;
 };
 _Static_assert(sizeof(struct head) % 8 == 0 && sizeof(struct layer_entry) % 8 == 0 &&
-                   sizeof(struct weft_gpt_stage_means) % 8 == 0,
+                   sizeof(struct weft_gpt_op_means) % 8 == 0,
                "records lie one after the other");
 
 uint64_t weft_gpt_step_stats_bytes(const struct weft_gpt_trainer *trainer) {
   return sizeof(struct head) + trainer->layers.most * sizeof(struct layer_entry) +
-         trainer->stages.most * sizeof(struct weft_gpt_stage_means);
+         trainer->stages.most * sizeof(struct weft_gpt_op_means);
 }
 
 static struct record record_at(const struct weft_gpt_trainer *trainer, unsigned char *bytes) {
@@ -136,20 +136,20 @@ static enum weft_status add_up_entries(struct weft_gpt_rank *rank, struct weft_e
     for (uint32_t k = layers->begin[row]; k < layers->begin[row + 1]; k++) {
       const struct layer_entry *entry = &record.layers[k - layers->begin[row]];
       squares[layers->list[k]] += entry->square_sum;
-      add_floats(WEFT_GPT_PASS_COUNT, entry->means.ms, profile->layer_means[layers->list[k]].ms);
+      add_floats(WEFT_OP_COUNT, entry->means.ms, profile->layer_means[layers->list[k]].ms);
     }
     for (uint32_t k = stages->begin[row]; k < stages->begin[row + 1]; k++) {
-      add_floats(WEFT_GPT_MEAN_COUNT, record.stages[k - stages->begin[row]].ms,
+      add_floats(WEFT_OP_COUNT, record.stages[k - stages->begin[row]].ms,
                  profile->means[stages->list[k]].ms);
     }
   }
   const float replicas = (float)trainer->options.replicas;
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    divide_floats(WEFT_GPT_MEAN_COUNT, replicas, profile->means[s].ms);
+    divide_floats(WEFT_OP_COUNT, replicas, profile->means[s].ms);
   }
   double sum = 0;
   for (uint32_t layer = 0; layer < trainer->layer_count; layer++) {
-    divide_floats(WEFT_GPT_PASS_COUNT, replicas, profile->layer_means[layer].ms);
+    divide_floats(WEFT_OP_COUNT, replicas, profile->layer_means[layer].ms);
     sum += squares[layer];
   }
   rank->stats.gradient_norm =

@@ -254,21 +254,20 @@ static enum weft_status connect(struct weft_gpt_trainer *trainer, struct weft_er
                                              .first = trainer->first_layers};
   WEFT_TRY(weft_gpt_stage_graph(trainer->allocator, &split, &trainer->graph, error));
   const struct weft_graph *graph = trainer->graph;
-  uint32_t losses = 1;
-  trainer->edge_count = graph != NULL ? graph->edge_count : trainer->stage_count - 1;
-  for (uint32_t s = 0; graph != NULL && s + 1 < trainer->stage_count; s++) {
-    losses += graph->out.begin[s] == graph->out.begin[s + 1];
+  uint32_t losses = 0;
+  for (uint32_t s = 0; s < trainer->stage_count; s++) {
+    losses += weft_graph_is_loss(graph, s, trainer->stage_count);
   }
+  trainer->edge_count = weft_graph_edge_count(graph, trainer->stage_count);
   trainer->boundary_count = trainer->edge_count + losses;
   trainer->boundaries =
       weft_arena_allocate(&trainer->arena, trainer->boundary_count, sizeof *trainer->boundaries);
   WEFT_TRY(weft_arena_status(&trainer->arena, error));
   for (uint32_t e = 0; e < trainer->edge_count; e++) {
-    const uint32_t from = graph != NULL ? graph->edges[e].from : e;
-    const uint32_t to = graph != NULL ? graph->edges[e].to : e + 1;
+    const struct weft_edge edge = weft_graph_edge(graph, e);
     trainer->boundaries[e] =
         weft_gpt_boundary(&trainer->config, trainer->compute_ops->dtype, trainer->sequences_max,
-                          weft_gpt_edge_outputs(&split, from, to));
+                          weft_gpt_edge_outputs(&split, edge.from, edge.to));
   }
   return fit_program(trainer, error);
 }
