@@ -232,7 +232,7 @@ is_sound() {
     on_gpus "" run t.csv --device cuda
     [ "$status" -eq 0 ]
     [[ ${stderr_lines[0]} == "weft: compiled kernels are not kept: $PWD/cache/weft "* ]]
-    on_gpus "" doctor
+    on_gpus "" doctor --quick
     [[ $output == *"; compiled kernels are not kept: $PWD/cache/weft "* ]]
     [ -z "$(ls elsewhere)" ]
     [ ! -d kept ] || { rm cache/weft && mv kept cache/weft; }
@@ -253,9 +253,9 @@ is_sound() {
   export LD_LIBRARY_PATH=$PWD/both
   on_gpus version=12040 run t.csv --device cuda
   succeeds
-  on_gpus version=12040 doctor
+  on_gpus version=12040 doctor --quick
   [[ $output == *"driver for CUDA 12.4, NVRTC 12.99"* ]]
-  on_gpus "" doctor
+  on_gpus "" doctor --quick
   [[ $output == *"driver for CUDA 13.0, NVRTC 13.99"* ]]
   on_gpus version=14000 run t.csv --device cuda
   succeeds
@@ -305,12 +305,12 @@ is_sound() {
   weft run t.csv --device cuda
   fails 69 "there is no CUDA driver here: libcuda.so.1 is not found"
   hints
-  weft doctor
+  weft doctor --quick
   [[ $output == *"CUDA          none: there is no CUDA driver here"* ]]
 }
 
 @test "doctor lists GPUs" {
-  on_gpus devices=2 doctor
+  on_gpus devices=2 doctor --quick
   [[ $output == *"CUDA          driver for CUDA 13.0, NVRTC "*"GPU 0: Weft fake GPU, 132 SMs, 1 GiB, capability 9.0"* ]]
   [[ $output == *"GPU 1: Weft fake GPU"* ]]
 }

@@ -17,10 +17,10 @@
 #include "support_seeds.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define SEEDS 100
+#define SEEDS 50
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define SEEDS 100
+#define SEEDS 50
 #endif
 #endif
 #ifndef SEEDS

@@ -17,7 +17,7 @@
 #include "support_seeds.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { CASES = 30 };
+enum { CASES = 15 };
 #else
 enum { CASES = 40 }; /* 120 in `make test-long` */
 #endif

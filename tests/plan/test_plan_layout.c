@@ -17,7 +17,7 @@
 
 enum { PARTS_MAX = 11, STAGES_MAX = 8 };
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { ROUNDS = 30, SEARCHES = 4, BOUNDS = 15 };
+enum { ROUNDS = 30, SEARCHES = 4, BOUNDS = 6 };
 #else
 enum { ROUNDS = 150, SEARCHES = 20, BOUNDS = 30 }; /* 90 in `make test-long` */
 #endif

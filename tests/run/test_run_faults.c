@@ -16,7 +16,7 @@
 #include "support_trial.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define SEEDS 8000u /* about memory; the other build runs all of them */
+#define SEEDS 4000u /* about memory; the other build runs all of them */
 #else
 #define SEEDS 20000u
 #endif

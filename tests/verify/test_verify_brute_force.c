@@ -20,7 +20,7 @@
 #include "support_random_program.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define PROGRAMS 5000u /* about memory; what is right the other build asks all of them */
+#define PROGRAMS 2500u /* about memory; what is right the other build asks all of them */
 #define GRAPHS 1000u
 #else
 #define PROGRAMS 20000u

@@ -18,9 +18,9 @@
 #include "support_gpt_hand.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { STEPS = 8 };
+enum { STEPS = 8, ONE_OF = 3 };
 #else
-enum { STEPS = 50 };
+enum { STEPS = 50, ONE_OF = 1 };
 #endif
 enum { BLOCKS = 14, PARTS = BLOCKS + 2, MICROBATCHES = 16, DATASET_SIZE = 4000 };
 
@@ -242,8 +242,10 @@ static void test_every_schedule(void **state) {
     if (info->fixed || !info->trains) {
       continue;
     }
-    for (uint32_t p = 2; p <= 8; p *= 2) {
-      check_schedule(&dataset, info->name, p, p == 4, &runs);
+    for (uint32_t power = 1; power <= 3; power++) {
+      if ((k + power) % ONE_OF == 0) {
+        check_schedule(&dataset, info->name, 1u << power, power == 2, &runs);
+      }
     }
   }
   print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);

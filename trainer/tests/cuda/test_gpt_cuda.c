@@ -18,9 +18,9 @@
 
 /* Under a sanitizer all of it takes ten times as long. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { RANKS_MAX = 2, SCHEDULE_STEP = 4 };
+enum { RANKS_MAX = 2, SCHEDULE_STEP = 4, MANY_STEPS = 10 };
 #else
-enum { RANKS_MAX = 4, SCHEDULE_STEP = 1 };
+enum { RANKS_MAX = 4, SCHEDULE_STEP = 1, MANY_STEPS = 50 };
 #endif
 
 /* The first step is enqueued, the second recorded, the third replayed. */
@@ -153,7 +153,7 @@ static void test_against_host(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
   static const uint32_t widths[] = {16, 32, 64, 128};
-  for (size_t k = 0; k<WEFT_ARRAY_LENGTH(widths); k += SCHEDULE_STEP> 1 ? 3 : 1) {
+  for (size_t k = 0; k<WEFT_ARRAY_LENGTH(widths); k += SCHEDULE_STEP> 1 ? 2 : 1) {
     struct weft_gpt_trainer_options options = base_options(&dataset);
     options.training.config.heads = k == 0 ? 2 : 1;
     options.training.config.dim = widths[k] * options.training.config.heads;
@@ -238,7 +238,7 @@ static void test_fifty_steps(void **state) {
     options.training.config.heads = 1;
     options.training.config.blocks = 3;
     options.training.batch = options.training.microbatches = 4;
-    options.training.total_steps = 50;
+    options.training.total_steps = MANY_STEPS;
     options.eval_every = 0;
     options.transport = "cuda";
     options.ranks = 1 + k;
