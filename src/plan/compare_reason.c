@@ -7,7 +7,7 @@
 
 #include <weft/support.h>
 
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 
 /* ---- The order ---- */
 

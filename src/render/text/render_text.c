@@ -8,7 +8,7 @@
 #include <weft/support.h>
 
 #include "render/text/text_lane.h"
-#include "sim/idle_gap.h"
+#include "sim/event_waits.h"
 
 enum {
   WIDTH_WORDS = 60, /* from here on there is room for words next to the lines */
