@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/args/option_parser.h"
 #include "cli/io/error_message.h"
@@ -67,42 +68,18 @@ bool weft_cli_read_numbers(const char *text, uint32_t most, uint32_t *numbers, u
 
 /* ---- Decimals and fractions ---- */
 
-/* After an exponent, if there is one and it is allowed. */
-static const char *skip_exponent(const char *at, bool exponents) {
-  if (!exponents || (*at != 'e' && *at != 'E')) {
-    return at;
-  }
-  const char *digits = at + 1 + (at[1] == '+' || at[1] == '-');
-  if (!is_digit(*digits)) {
-    return at;
-  }
-  while (is_digit(*digits)) {
-    digits++;
-  }
-  return digits;
-}
-
-/* "12", "0.5" or ".5", or "5e-1" where exponents are allowed; moves *text behind it. strtod()
- * alone would also accept hexadecimal numbers and infinities. */
+/* "12", "0.5" or ".5", or "5e-1" where exponents are allowed; moves *text behind it. strtod() alone
+ * would also accept signs, hexadecimal numbers and infinities. */
 static bool read_decimal(const char **text, bool exponents, double *number) {
-  const char *at = *text;
-  size_t digits = 0;
-  for (; is_digit(*at); at++) {
-    digits++;
-  }
-  if (*at == '.') {
-    for (at++; is_digit(*at); at++) {
-      digits++;
-    }
-  }
-  if (digits == 0) {
+  const char *begin = *text;
+  char *end;
+  if (!is_digit(begin[begin[0] == '.' ? 1 : 0]) ||
+      (begin[0] == '0' && (begin[1] == 'x' || begin[1] == 'X'))) {
     return false;
   }
-  char *end;
-  *number = strtod(*text, &end);
-  *text = skip_exponent(at, exponents);
-  /* strtod() would read an exponent here. */
-  return end == *text;
+  *number = strtod(begin, &end);
+  *text = end;
+  return exponents || strspn(begin, "0123456789.") >= (size_t)(end - begin);
 }
 
 static const char *real_fault(const char *text, bool exponents, double minimum, double maximum,

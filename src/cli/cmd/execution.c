@@ -34,7 +34,14 @@ static struct weft_event *events_of(const struct weft_cli_execution *execution, 
 
 const struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
                                                    uint32_t step) {
+  assert(execution->keeps_events && step < execution->steps_done);
   return events_of(execution, step);
+}
+
+static struct weft_cli_rank_step *rank_steps_of(const struct weft_cli_execution *execution,
+                                                uint32_t step) {
+  assert(step < execution->step_count);
+  return &execution->rank_steps[(uint64_t)step * execution->program->rank_count];
 }
 
 /* As the simulator reckons: from the first compute, or collective that takes time,
@@ -72,8 +79,8 @@ static uint64_t real_time(const struct weft_cli_execution *execution,
 /* Records what the rank did in the step that has just ended. */
 static void record_step(struct weft_cli_execution *execution, struct weft_transport *transport,
                         uint32_t step, uint64_t entered_ns) {
-  const uint32_t p = execution->program->rank_count, rank = transport->rank;
-  struct weft_cli_rank_step *sum = &execution->rank_steps[(uint64_t)step * p + rank];
+  const uint32_t rank = transport->rank;
+  struct weft_cli_rank_step *sum = &rank_steps_of(execution, step)[rank];
   *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns,
                                      .left_ns = real_time(execution, transport)};
   if (execution->events == NULL) {
@@ -89,7 +96,7 @@ static void record_step(struct weft_cli_execution *execution, struct weft_transp
 
 static int64_t makespan_of(const struct weft_cli_execution *execution, uint32_t step) {
   const uint32_t p = execution->program->rank_count;
-  const struct weft_cli_rank_step *ranks = &execution->rank_steps[(uint64_t)step * p];
+  const struct weft_cli_rank_step *ranks = rank_steps_of(execution, step);
   int64_t begin = INT64_MAX, end = INT64_MIN;
   for (uint32_t r = 0; r < p; r++) {
     if (execution->event_begin[r] < execution->event_begin[r + 1]) {
@@ -102,7 +109,7 @@ static int64_t makespan_of(const struct weft_cli_execution *execution, uint32_t 
 
 uint64_t weft_cli_execution_wall_ns(const struct weft_cli_execution *execution, uint32_t step) {
   const uint32_t p = execution->program->rank_count;
-  const struct weft_cli_rank_step *ranks = &execution->rank_steps[(uint64_t)step * p];
+  const struct weft_cli_rank_step *ranks = rank_steps_of(execution, step);
   uint64_t entered = UINT64_MAX, left = 0;
   for (uint32_t r = 0; r < p; r++) {
     entered = ranks[r].entered_ns < entered ? ranks[r].entered_ns : entered;
@@ -209,8 +216,7 @@ static void say_step(struct weft_cli_execution *execution, uint32_t step) {
 static enum weft_status synchronize(struct weft_cli_execution *execution,
                                     struct weft_transport *transport, uint32_t step,
                                     struct weft_error *error) {
-  const uint32_t p = transport->rank_count;
-  struct weft_cli_rank_step *all = &execution->rank_steps[(uint64_t)(step > 0 ? step - 1 : 0) * p];
+  struct weft_cli_rank_step *all = rank_steps_of(execution, step > 0 ? step - 1 : 0);
   /* Ranks that are still in the step know better which rank is the culprit: they report first. */
   const int64_t limit =
       execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
@@ -264,7 +270,7 @@ static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t 
                                  struct weft_error *error) {
   const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
   const uint32_t p = execution->program->rank_count;
-  struct weft_cli_rank_step *ranks = &execution->rank_steps[(uint64_t)step * p];
+  struct weft_cli_rank_step *ranks = rank_steps_of(execution, step);
   for (uint32_t r = 0; r < p; r++) {
     ranks[r].entered_ns = (uint64_t)weft_clock_ns(); /* replaced when the rank is done */
     WEFT_TRY(weft_pipeline_begin(execution->pipelines[r], true, &batch, error));
@@ -308,12 +314,6 @@ static enum weft_status run_steps(struct weft_cli_execution *execution, struct w
 
 /* ---- The whole execution ---- */
 
-/* Steps whose events are kept. */
-static uint64_t event_room(const struct weft_cli_execution *execution) {
-  return (execution->keeps_events ? execution->step_count : 1) *
-         (execution->event_begin[execution->program->rank_count] + 1);
-}
-
 static enum weft_status make_room(struct weft_cli_execution *execution, struct weft_error *error) {
   struct weft_arena *arena = &execution->arena;
   const uint32_t p = execution->program->rank_count, steps = execution->step_count;
@@ -330,8 +330,9 @@ static enum weft_status make_room(struct weft_cli_execution *execution, struct w
   WEFT_TRY(weft_arena_status(arena, error));
   count_events(execution);
   if (!execution->no_events && !execution->no_notes) {
-    execution->events =
-        weft_arena_allocate(arena, (size_t)event_room(execution), sizeof *execution->events);
+    const uint32_t kept = execution->keeps_events ? steps : 1;
+    execution->events = weft_arena_allocate(arena, (size_t)(kept * (execution->event_begin[p] + 1)),
+                                            sizeof *execution->events);
   }
   make_views(execution);
   return weft_arena_status(arena, error);

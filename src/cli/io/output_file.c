@@ -28,26 +28,16 @@
 #define PIECE_BYTES ((size_t)1 << 20)
 #define NAME_TRIES 100
 
-static void ending_signals(sigset_t *set) {
-  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-  (void)sigemptyset(set);
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(signals); i++) {
-    (void)sigaddset(set, signals[i]);
-  }
-}
+static const int ending_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 static bool ending_signal_waits(void) {
-  sigset_t pending, ending;
-  ending_signals(&ending);
-  if (sigpending(&pending) != 0) {
-    return false;
+  sigset_t pending;
+  bool waits = false;
+  const bool known = sigpending(&pending) == 0;
+  for (size_t i = 0; known && i < WEFT_ARRAY_LENGTH(ending_signals); i++) {
+    waits = waits || sigismember(&pending, ending_signals[i]) == 1;
   }
-  for (int signal = 1; signal < 32; signal++) {
-    if (sigismember(&ending, signal) == 1 && sigismember(&pending, signal) == 1) {
-      return true;
-    }
-  }
-  return false;
+  return waits;
 }
 
 static const char *hint_for(int code) {
@@ -182,7 +172,10 @@ static int replace(const struct weft_cli *cli, const char *given, const char *pa
 static int write_regular(const struct weft_cli *cli, const char *given, const char *path,
                          const struct stat *old, const struct weft_text *text, bool syncs) {
   sigset_t ending, before;
-  ending_signals(&ending);
+  (void)sigemptyset(&ending);
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(ending_signals); i++) {
+    (void)sigaddset(&ending, ending_signals[i]);
+  }
   (void)sigprocmask(SIG_BLOCK, &ending, &before);
   const int status = replace(cli, given, path, old, text, syncs);
   (void)sigprocmask(SIG_SETMASK, &before, NULL);
