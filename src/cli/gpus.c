@@ -1,6 +1,7 @@
 /* The GPUs of --device cuda; see gpus.h. */
 #include "cli/gpus.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -36,6 +37,7 @@ static enum weft_status choose_gpu(const struct weft_cli *cli, const struct weft
 int weft_cli_open_gpus(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        const struct weft_cli_job *job, uint32_t rank_count,
                        struct weft_cuda **out) {
+  assert(cli != NULL && arguments != NULL && out != NULL);
   uint32_t gpus[GPUS_MAX];
   struct weft_error error;
   struct weft_cuda_options options = {

@@ -200,6 +200,7 @@ int weft_cli_job_agree_so_far(struct weft_cli_job *job, int status) {
 /* ---- Failures ---- */
 
 void weft_cli_job_fail(struct weft_cli_job *job, const struct weft_error *error) {
+  assert(job->transport != NULL && error->status < 0);
   struct weft_failure failure;
   if (!job->transport->ops->get_failure(job->transport, &failure)) {
     failure = (struct weft_failure){.rank = job->transport->rank, .error = *error};
@@ -244,6 +245,7 @@ static enum weft_status join_world(struct weft_cli_job *job, const struct weft_c
 
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, const char *transport,
                        const struct weft_comm_options *options) {
+  assert(job != NULL && cli != NULL && transport != NULL && options != NULL);
   const struct weft_comm_info *info = weft_comm_find(transport);
   struct weft_error error, missing;
   int version;
@@ -288,6 +290,7 @@ static int report_alone(const struct weft_cli *cli, const struct weft_cli_reason
 }
 
 int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli_reason *reason) {
+  assert(cli != NULL && reason->text != NULL && reason->status != WEFT_CLI_OK);
   const struct weft_comm_options options = weft_comm_options_default();
   struct weft_error error;
   struct weft_cli_job job;
@@ -301,6 +304,7 @@ int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli
 }
 
 int weft_cli_job_share_input(struct weft_cli_job *job) {
+  assert(job->transport != NULL);
   struct weft_error error;
   if (job->transport->rank_count == 1) {
     return WEFT_CLI_OK;

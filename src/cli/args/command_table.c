@@ -413,6 +413,7 @@ const struct weft_cli_command *weft_cli_command_at(size_t index) {
 }
 
 const struct weft_cli_command *weft_cli_command_find(const char *name) {
+  assert(name != NULL);
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(commands); i++) {
     if (strcmp(commands[i].name, name) == 0) {
       return &commands[i];

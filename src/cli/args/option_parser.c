@@ -35,6 +35,7 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
 
 const char *weft_cli_first_given(const struct weft_cli_arguments *arguments,
                                  const enum weft_cli_option_id *ids, size_t count) {
+  assert(arguments != NULL && ids != NULL);
   for (size_t k = 0; k < count; k++) {
     if (arguments->given[ids[k]]) {
       return weft_cli_option_at(ids[k])->name;
@@ -395,6 +396,7 @@ const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arg
 
 int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                              const struct weft_comm_info *transport) {
+  assert(cli != NULL && arguments != NULL && transport != NULL);
   const bool on_gpus = weft_cli_is_on_gpus(arguments);
   if (on_gpus ? !transport->gpus : transport->gpus_only) {
     return weft_cli_usage(cli, "'--device cuda' without --transport has both",

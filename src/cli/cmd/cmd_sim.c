@@ -124,6 +124,7 @@ static int find_path(const struct weft_cli *cli, struct weft_arena *arena,
 
 /* Prints which rank needs the most, and returns the status for it. */
 static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_report *report) {
+  assert(report->simulation != NULL);
   const struct weft_simulation *simulation = report->simulation;
   uint32_t most = 0, over = 0;
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {

@@ -259,6 +259,7 @@ static void add_trial(struct weft_text *text, const struct weft_cli_mpi_trial *t
 }
 
 void weft_cli_mpi_add(struct weft_text *text, const struct weft_cli_mpi_findings *found) {
+  assert(text != NULL && found != NULL);
   if (found->rank_count > 0) {
     add_job(text, found);
     return;
@@ -305,6 +306,7 @@ static void add_known(struct weft_json *json, const char *key, const char *value
 }
 
 void weft_cli_mpi_add_json(struct weft_json *json, const struct weft_cli_mpi_findings *found) {
+  assert(json != NULL && found != NULL);
   if (found->rank_count > 0) {
     add_json_job(json, found);
     return;

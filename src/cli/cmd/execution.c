@@ -377,6 +377,7 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
 }
 
 void weft_cli_execution_finish(struct weft_cli_execution *execution) {
+  assert(execution != NULL && execution->program != NULL);
   const uint32_t p = execution->program->rank_count;
   if (weft_comm_stuck_ranks(execution->comm_world) > 0) {
     return; /* their threads use it all */

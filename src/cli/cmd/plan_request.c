@@ -94,6 +94,7 @@ static void report(void *context, const struct weft_search_progress *at) {
 void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                   const struct weft_cli *cli, bool is_wanted,
                                   struct weft_search_request *request) {
+  assert(progress != NULL && request->costs != NULL);
   *progress =
       (struct weft_cli_plan_progress){.line = {.cli = cli},
                                       .is_live = is_wanted && weft_cli_progress_line_is_wanted(cli),

@@ -166,6 +166,7 @@ static void add_result(struct weft_text *text, const struct weft_cli_choice *rep
 
 void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,
                          uint32_t columns) {
+  assert(text != NULL && choice->choice->count > 0);
   add_table(text, choice);
   add_bars(text, choice->choice, columns);
   add_result(text, choice);
@@ -202,6 +203,7 @@ static void add_candidate(struct weft_json *json, const struct weft_choice_candi
 }
 
 void weft_cli_choice_add_json(struct weft_text *text, const struct weft_cli_choice *report) {
+  assert(text != NULL && report->choice->count > 0);
   struct weft_json json = weft_json_begin(text, "weft-choice/1");
   const struct weft_choice *choice = report->choice;
   const struct weft_search_request *search = &report->request->search;

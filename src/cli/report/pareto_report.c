@@ -1,4 +1,5 @@
 /* The Pareto front as a table with a plot of characters, and as "weft-pareto/1". */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -112,6 +113,7 @@ static void add_plot(struct weft_text *text, const struct weft_cli_pareto *paret
 
 void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,
                          uint32_t columns) {
+  assert(text != NULL && pareto->request != NULL);
   add_table(text, pareto);
   if (pareto->count > 0) {
     add_plot(text, pareto, columns);
@@ -149,6 +151,7 @@ static void add_json_point(struct weft_json *json, const struct weft_cli_pareto_
 }
 
 void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto) {
+  assert(text != NULL && pareto->request != NULL);
   struct weft_json json = weft_json_begin(text, "weft-pareto/1");
   const struct weft_search_request *request = pareto->request;
   const struct weft_costs *costs = request->costs;

@@ -238,6 +238,7 @@ static void add_bar(struct weft_text *text, const struct weft_choice_candidate *
 
 void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *report,
                                  const char *path) {
+  assert(report->choice->count > 0);
   const struct weft_choice *choice = report->choice;
   const uint32_t rows = weft_cli_choice_rows(choice);
   const double scale = (BARS_RIGHT - BARS_LEFT) / fmax(1e-300, weft_cli_choice_longest(choice));

@@ -1,5 +1,6 @@
 /* The report of a plan: the schedule, its gap to the bound, and the prediction; as text, and as
  * "weft-plan/1" with the members of sim. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -129,6 +130,7 @@ static void add_files(struct weft_text *text, const struct weft_cli_plan *plan) 
 }
 
 void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan) {
+  assert(text != NULL && plan->request != NULL && plan->answer != NULL);
   add_head(text, plan);
   add_result(text, plan);
   weft_cli_sim_text_numbers(text, &plan->prediction);
@@ -178,6 +180,7 @@ void weft_cli_answer_add_stages(struct weft_json *json, const struct weft_search
 }
 
 void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan) {
+  assert(text != NULL && plan->request != NULL && plan->answer != NULL);
   struct weft_json json = weft_json_begin(text, "weft-plan/1");
   add_answer(&json, plan);
   weft_json_number(&json, "seed", plan->request->seed);

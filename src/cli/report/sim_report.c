@@ -147,6 +147,8 @@ enum {
   FIELD_COUNT = FIELD_CAUSES + WEFT_IDLE_CAUSES
 };
 
+static_assert(FIELD_CAUSES == WEFT_ARRAY_LENGTH(fields), "a number for each field");
+
 static double value_of(const struct weft_rank_times *rank, unsigned field) {
   assert(field < FIELD_COUNT);
   if (field >= FIELD_CAUSES) {
