@@ -161,6 +161,13 @@ static void name_rank(const struct weft_cli_job *job, struct weft_error *error) 
   }
 }
 
+/* That of the world, by one of its ranks. */
+static int report_failure(const struct weft_cli_job *job, struct weft_error *error) {
+  weft_launch_add_last_activity(job->transport, error);
+  return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, error)
+                                                 : WEFT_CLI_PEER;
+}
+
 int weft_cli_job_agree(struct weft_cli_job *job, int status) {
   assert(job->transport != NULL);
   char text[HELD_MAX];
@@ -172,21 +179,17 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
   struct weft_error error;
   WEFT_SCOPED_ARENA arena = {.allocator = job->cli.allocator};
   struct outcome *all = weft_arena_allocate(&arena, p, sizeof *all);
-  int agreed;
   if (all == NULL) {
     release_messages(job);
     return weft_cli_fail_memory(&job->cli);
   }
   if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) == WEFT_OK) {
-    agreed = compare_outcomes(job, all);
-  } else { /* the world has failed, and each rank may have said why in its own words */
-    stop_holding(job);
-    name_rank(job, &error);
-    weft_launch_add_last_activity(job->transport, &error);
-    agreed = weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
-                                                     : WEFT_CLI_PEER;
+    return compare_outcomes(job, all);
   }
-  return agreed;
+  /* The world has failed, and each rank may have said why in its own words. */
+  stop_holding(job);
+  name_rank(job, &error);
+  return report_failure(job, &error);
 }
 
 int weft_cli_job_agree_so_far(struct weft_cli_job *job, int status) {
@@ -257,12 +260,8 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli, con
     return weft_cli_fail(cli, NULL, &error);
   }
   /* A rank with a wrong command line takes part in this and in nothing else. */
-  const int status =
-      weft_cli_job_agree(job, lacks ? weft_cli_fail(&job->cli, NULL, &missing) : WEFT_CLI_OK);
-  if (status == WEFT_CLI_OK) {
-    hold_messages(job);
-  }
-  return status;
+  return weft_cli_job_agree_so_far(job,
+                                   lacks ? weft_cli_fail(&job->cli, NULL, &missing) : WEFT_CLI_OK);
 }
 
 /* The reason in the name of this rank, for the supervisor to write. */
@@ -329,10 +328,7 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
   }
   if (job->transport->ops->get_failure(job->transport, &failure)) {
     if (status == WEFT_CLI_OK) { /* a rank has died when all was done but ending */
-      weft_launch_add_last_activity(job->transport, &failure.error);
-      status = weft_launch_is_reporter(job->transport)
-                   ? weft_cli_fail(&job->cli, NULL, &failure.error)
-                   : WEFT_CLI_PEER;
+      status = report_failure(job, &failure.error);
     }
     weft_comm_abandon(job->comm, status);
   }

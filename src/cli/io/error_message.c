@@ -14,93 +14,64 @@
 
 /* ---- The place in a text ---- */
 
-/* The part of a line that is worth showing: all, or a window round `column`. */
-struct excerpt {
-  const char *begin;
-  const char *end;
-  const char *mark;
-  bool cut_left;
-  bool cut_right;
-};
-
+/* What is shown of a long line round the place. */
 #define EXCERPT_BEFORE 48
 #define EXCERPT_AFTER 32
 
 static bool is_inside_character(const char *at) { return ((unsigned char)*at & 0xc0) == 0x80; }
 
-static bool find_excerpt(const char *text, size_t size, uint64_t line_number, uint64_t column,
-                         struct excerpt *excerpt) {
-  const char *end = text + size;
-  const char *line = text;
-  if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
-    line += 3; /* columns are counted after a byte-order mark */
+/* Appends two lines, each after a newline: that line of `data`, or a window of it, with control bytes
+ * escaped, and a caret below the column. Nothing when there is no such place. */
+static void add_place(struct weft_text *text, const char *data, size_t size, uint64_t line,
+                      uint64_t column) {
+  const char *end = data + size, *begin = data;
+  if (size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) {
+    begin += 3; /* columns are counted after a byte-order mark */
   }
-  for (uint64_t number = 1; number < line_number; number++) {
-    const char *newline = memchr(line, '\n', (size_t)(end - line));
-    if (newline == NULL) {
-      return false;
-    }
-    line = newline + 1;
+  for (uint64_t number = 1; number < line && begin != NULL; number++) {
+    const char *newline = memchr(begin, '\n', (size_t)(end - begin));
+    begin = newline != NULL ? newline + 1 : NULL;
   }
-  const char *line_end = memchr(line, '\n', (size_t)(end - line));
-  line_end = line_end != NULL ? line_end : end;
-  if (line_end > line && line_end[-1] == '\r') {
-    line_end--;
+  if (begin == NULL || line == 0 || column == 0) {
+    return;
   }
-  if (column == 0 || column - 1 > (uint64_t)(line_end - line)) {
-    return false;
+  const char *newline = memchr(begin, '\n', (size_t)(end - begin));
+  end = newline != NULL ? newline : end;
+  if (end > begin && end[-1] == '\r') {
+    end--;
   }
-  const char *mark = line + (column - 1);
-  excerpt->mark = mark;
-  excerpt->cut_left = mark - line > EXCERPT_BEFORE;
-  excerpt->cut_right = line_end - mark > EXCERPT_AFTER;
-  excerpt->begin = excerpt->cut_left ? mark - EXCERPT_BEFORE : line;
-  excerpt->end = excerpt->cut_right ? mark + EXCERPT_AFTER : line_end;
-  while (excerpt->begin < mark && is_inside_character(excerpt->begin)) {
-    excerpt->begin++;
+  if (column - 1 > (uint64_t)(end - begin)) {
+    return;
   }
-  while (excerpt->end > mark && excerpt->cut_right && is_inside_character(excerpt->end)) {
-    excerpt->end--;
+  const char *mark = begin + (column - 1);
+  const bool cut_left = mark - begin > EXCERPT_BEFORE, cut_right = end - mark > EXCERPT_AFTER;
+  begin = cut_left ? mark - EXCERPT_BEFORE : begin;
+  end = cut_right ? mark + EXCERPT_AFTER : end;
+  while (begin < mark && is_inside_character(begin)) {
+    begin++;
   }
-  return true;
-}
-
-/* Appends two lines, each after a newline: the excerpt, with control bytes escaped, and a caret below
- * its mark. */
-static void add_excerpt(struct weft_text *text, const struct excerpt *excerpt) {
+  while (end > mark && cut_right && is_inside_character(end)) {
+    end--;
+  }
   weft_text_add(text, "\n    ");
-  const size_t begin = text->size;
-  weft_text_add(text, excerpt->cut_left ? "..." : "");
-  weft_text_add_escaped(text, excerpt->begin, (size_t)(excerpt->mark - excerpt->begin));
-  const size_t width = weft_cli_width(text->data + begin, text->size - begin);
-  weft_text_add_escaped(text, excerpt->mark, (size_t)(excerpt->end - excerpt->mark));
-  weft_text_add(text, excerpt->cut_right ? "..." : "");
-  weft_text_addf(text, "\n    %*s^", (int)width, "");
+  const size_t left = text->size;
+  weft_text_add(text, cut_left ? "..." : "");
+  weft_text_add_escaped(text, begin, (size_t)(mark - begin));
+  const size_t width = weft_cli_width(text->data + left, text->size - left);
+  weft_text_add_escaped(text, mark, (size_t)(end - mark));
+  weft_text_addf(text, "%s\n    %*s^", cut_right ? "..." : "", (int)width, "");
 }
 
 /* ---- Quotes for code. A terminal must not obey what is quoted, so that control bytes are escaped ---- */
 
-/* Bytes of the character at `at` if a terminal shows it as it is, else 0. */
-static size_t shown_length(const char *at) {
-  for (size_t length = 1; length <= 4 && at[length - 1] != '\0'; length++) {
-    char escaped[24];
-    (void)weft_escape(escaped, sizeof escaped, at, length);
-    if (strlen(escaped) == length && memcmp(escaped, at, length) == 0) {
-      return length;
-    }
-  }
-  return 0;
-}
-
-static bool is_shown(const char *word) {
-  while (*word != '\0') {
-    const size_t length = shown_length(word);
-    if (length == 0) {
-      return false;
-    }
-    word += length;
-  }
-  return true;
+/* Whether a terminal shows it as it is; tried at the end of the text. */
+static bool is_shown(struct weft_text *text, const char *word) {
+  const size_t begin = text->size, size = strlen(word);
+  weft_text_add_escaped(text, word, size);
+  const bool shown =
+      !text->failed && text->size - begin == size && memcmp(text->data + begin, word, size) == 0;
+  text->size = begin;
+  return shown;
 }
 
 /* A quote ends the quoted part, stands for itself, and begins another one. */
@@ -121,7 +92,7 @@ void weft_cli_add_shell_word(struct weft_text *text, const char *word) {
     weft_text_add(text, word);
     return;
   }
-  if (is_shown(word)) {
+  if (is_shown(text, word)) {
     add_quoted(text, word);
     return;
   }
@@ -325,11 +296,8 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
   }
   /* The message opens with the file's name and the place already. */
   struct fixed_text place;
-  struct excerpt excerpt;
   init_fixed(&place);
-  if (error->line > 0 && find_excerpt(text, size, error->line, error->column, &excerpt)) {
-    add_excerpt(&place.text, &excerpt);
-  }
+  add_place(&place.text, text, size, error->line, error->column);
   weft_cli_print(cli, hint_of(error), "%s%s", error->message, place.text.data);
   return weft_cli_exit_status(file, error);
 }
