@@ -36,6 +36,9 @@ static void name_rank(const struct weft_pipeline *pipeline, struct weft_error *e
 
 /* ---- Programs ---- */
 
+WEFT_SCOPED_TYPE(weft_program)
+WEFT_SCOPED_TYPE(weft_row)
+
 /* Every row has a rank of the transport, and this rank has a row. */
 static enum weft_status check_ranks(const struct weft_pipeline *pipeline,
                                     const struct weft_program *program, struct weft_error *error) {
@@ -103,7 +106,7 @@ static enum weft_status make_row(const struct weft_pipeline *pipeline,
                                  const struct weft_pipeline_options *options,
                                  uint32_t microbatch_count, bool training, struct weft_row **out,
                                  struct weft_error *error) {
-  struct weft_program *program = NULL;
+  WEFT_SCOPED(weft_program) program = NULL;
   if (microbatch_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
   }
@@ -119,19 +122,19 @@ static enum weft_status make_row(const struct weft_pipeline *pipeline,
     return weft_fail(error, WEFT_ERR_USAGE, "a source that succeeds writes the program to *out",
                      "options.source has made no program: it returned WEFT_OK, and *out is NULL");
   }
-  status = check_program(pipeline, program, microbatch_count, error);
-  if (status < 0) {
-    weft_program_destroy(program);
-    return status;
-  }
-  return weft_row_create(pipeline->allocator, program,
+  WEFT_TRY(check_program(pipeline, program, microbatch_count, error));
+  struct weft_program *given = program;
+  program = NULL;
+  return weft_row_create(pipeline->allocator, given,
                          pipeline->transport->rank - options->first_rank, training, options, out,
                          error);
 }
 
-static void keep_row(struct weft_pipeline *pipeline, struct weft_row *row) {
-  row->next = pipeline->rows;
-  pipeline->rows = row;
+/* The pipeline owns it from here on. */
+static void keep_row(struct weft_pipeline *pipeline, struct weft_row **row) {
+  (*row)->next = pipeline->rows;
+  pipeline->rows = *row;
+  *row = NULL;
 }
 
 static void drop_rows(struct weft_pipeline *pipeline) {
@@ -151,21 +154,15 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
       return WEFT_OK;
     }
   }
-  struct weft_row *row = NULL;
+  WEFT_SCOPED(weft_row) row = NULL;
   WEFT_TRY(make_row(pipeline, &pipeline->options, microbatch_count, training, &row, error));
   assert(row != NULL);
-  enum weft_status status = weft_executor_read_times(&pipeline->executor, error);
-  if (status == WEFT_OK) {
-    status = weft_executor_fit(&pipeline->executor, row, error);
-  }
-  if (status < 0) {
-    weft_row_destroy(row);
-    return status;
-  }
-  keep_row(pipeline, row);
+  WEFT_TRY(weft_executor_read_times(&pipeline->executor, error));
+  WEFT_TRY(weft_executor_fit(&pipeline->executor, row, error));
+  keep_row(pipeline, &row);
   log_line(pipeline,
            training ? "a program for another number of microbatches" : "a forward-only program");
-  *out = row;
+  *out = pipeline->rows;
   return WEFT_OK;
 }
 
@@ -232,10 +229,10 @@ static enum weft_status build_pipeline(struct weft_pipeline *pipeline, struct we
   WEFT_TRY(make_row(pipeline, &pipeline->options, pipeline->options.microbatch_count, true, &row,
                     error));
   assert(row != NULL);
-  keep_row(pipeline, row);
   pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
+  keep_row(pipeline, &row);
   WEFT_TRY(weft_executor_init(&pipeline->executor, pipeline->allocator, transport,
-                              &pipeline->options, row, error));
+                              &pipeline->options, pipeline->rows, error));
   return weft_batch_ends_init(&pipeline->ends, pipeline->allocator, &pipeline->executor, error);
 }
 
@@ -343,7 +340,7 @@ enum weft_status weft_pipeline_set_source(
   WEFT_NEED(source, error);
   struct weft_pipeline_options other = pipeline->options;
   struct weft_error unheard;
-  struct weft_row *row = NULL;
+  WEFT_SCOPED(weft_row) row = NULL;
   error = error != NULL ? error : &unheard;
   if (pipeline->state != WEFT_PIPELINE_READY) {
     return pipeline->state == WEFT_PIPELINE_FAILED
@@ -356,18 +353,14 @@ enum weft_status weft_pipeline_set_source(
   other.source_context = source_context;
   WEFT_TRY(make_row(pipeline, &other, other.microbatch_count, true, &row, error));
   assert(row != NULL);
-  enum weft_status status = weft_executor_check(&pipeline->executor, row, error);
-  if (status < 0) {
-    weft_row_destroy(row);
-    return status;
-  }
+  WEFT_TRY(weft_executor_check(&pipeline->executor, row, error));
   drop_rows(pipeline);
   pipeline->options = other;
-  keep_row(pipeline, row);
+  keep_row(pipeline, &row);
   pipeline->last_row = NULL;
-  pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
+  pipeline->handshake = weft_handshake_make(&pipeline->options, pipeline->rows->hash);
   pipeline->handshake_done = false;
-  status = weft_executor_refit(&pipeline->executor, row, error);
+  const enum weft_status status = weft_executor_refit(&pipeline->executor, pipeline->rows, error);
   return status < 0 ? take_failure(pipeline, error) : WEFT_OK;
 }
 
@@ -447,20 +440,18 @@ static enum weft_status exchange_handshakes(struct weft_pipeline *pipeline, uint
 }
 
 static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
-  uint32_t odd_rank = pipeline->transport->rank;
-  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
-  const enum weft_status status = exchange_handshakes(pipeline, &odd_rank, error);
+  struct weft_executor *executor = &pipeline->executor;
+  WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
+  const enum weft_status status = exchange_handshakes(pipeline, &executor->blamed_rank, error);
   if (status == WEFT_IN_PROGRESS) {
-    return weft_executor_block(&pipeline->executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
+    return weft_executor_block(executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
                                weft_action_idle(), 0, error);
   }
-  if (status < 0) {
-    return weft_pipeline_fail(pipeline, odd_rank, error);
-  }
-  pipeline->handshake_done = true;
-  weft_executor_read_clock(&pipeline->executor);
-  pipeline->executor.last_progress = pipeline->executor.now;
-  return WEFT_OK;
+  WEFT_TRY(status);
+  weft_executor_read_clock(executor);
+  executor->last_progress = executor->now;
+  WEFT_TRY(weft_executor_connect(executor, error));
+  return weft_rank_recording_open(pipeline, error);
 }
 
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
@@ -498,28 +489,19 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     return pipeline->state == WEFT_PIPELINE_FAILED ? pipeline->failure.status : WEFT_OK;
   }
   error->message[0] = error->hint[0] = '\0';
-  enum weft_status status = weft_pipeline_poll(pipeline, error);
-  if (status < 0) {
-    return status;
-  }
+  WEFT_TRY(weft_pipeline_poll(pipeline, error));
+  enum weft_status status;
+  pipeline->executor.blamed_rank = pipeline->transport->rank;
   if (!pipeline->handshake_done) {
     status = shake_hands(pipeline, error);
-    if (status != WEFT_OK) {
-      return status < 0 && pipeline->state != WEFT_PIPELINE_FAILED
-                 ? weft_pipeline_fail(pipeline, pipeline->transport->rank, error)
-                 : status;
+    if (status != WEFT_OK) { /* before any action */
+      return status < 0 ? weft_pipeline_fail(pipeline, pipeline->executor.blamed_rank, error)
+                        : status;
     }
-    status = weft_executor_connect(&pipeline->executor, error);
-    status = status == WEFT_OK ? weft_rank_recording_open(pipeline, error) : status;
-    if (status < 0) { /* before any action */
-      return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
-    }
+    pipeline->handshake_done = true;
   }
-  pipeline->executor.blamed_rank = pipeline->transport->rank;
-  if (status == WEFT_OK) {
-    status = pipeline->rank_recording != NULL ? weft_rank_recording_advance(pipeline, error)
-                                              : weft_executor_advance(&pipeline->executor, error);
-  }
+  status = pipeline->rank_recording != NULL ? weft_rank_recording_advance(pipeline, error)
+                                            : weft_executor_advance(&pipeline->executor, error);
   if ((status == WEFT_ERR_DEVICE || status == WEFT_ERR_STAGE) &&
       pipeline->executor.device != NULL) {
     (void)weft_executor_fail_device(&pipeline->executor, error);

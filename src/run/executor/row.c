@@ -387,12 +387,14 @@ static enum weft_status fill_row(const struct weft_allocator *allocator, struct 
   return weft_row_lay_out_saved(row, options->stages, error);
 }
 
+WEFT_SCOPED_TYPE(weft_row)
+
 enum weft_status weft_row_create(const struct weft_allocator *allocator,
                                  struct weft_program *program, uint32_t rank, bool training,
                                  const struct weft_pipeline_options *options, struct weft_row **out,
                                  struct weft_error *error) {
   assert(rank < program->rank_count);
-  struct weft_row *row = weft_array_allocate_zero(allocator, 1, sizeof *row);
+  WEFT_SCOPED(weft_row) row = weft_array_allocate_zero(allocator, 1, sizeof *row);
   if (row == NULL) {
     weft_program_destroy(program);
     return weft_fail_memory(error, sizeof *row);
@@ -405,12 +407,9 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
   row->begin = program->row_begin[rank];
   row->end = program->row_begin[rank + 1];
   row->sub_actions_max = 1;
-  const enum weft_status status = fill_row(allocator, row, options, error);
-  if (status < 0) {
-    weft_row_destroy(row);
-    return status;
-  }
+  WEFT_TRY(fill_row(allocator, row, options, error));
   *out = row;
+  row = NULL;
   return WEFT_OK;
 }
 
