@@ -110,11 +110,6 @@ static struct weft_stage_batch data_of(const struct weft_batch *batch, uint32_t 
                                    .merges = batch->merges};
 }
 
-static bool is_end(const struct weft_executor *executor, uint32_t stage) {
-  return weft_graph_is_source(executor->graph, stage) ||
-         weft_graph_is_loss(executor->graph, stage, executor->stage_count);
-}
-
 /* Every entry of batch.stages is about a stage that reads it, once. */
 static enum weft_status check_stages(const struct weft_executor *executor,
                                      const struct weft_batch *batch, struct weft_error *error) {
@@ -130,7 +125,9 @@ static enum weft_status check_stages(const struct weft_executor *executor,
                        "batch.stages has stage %" PRIu32 " behind stage %" PRIu32, stage,
                        batch->stages[k - 1].stage);
     }
-    if (stage >= executor->stage_count || !is_end(executor, stage)) {
+    if (stage >= executor->stage_count ||
+        !(weft_graph_is_source(executor->graph, stage) ||
+          weft_graph_is_loss(executor->graph, stage, executor->stage_count))) {
       return weft_fail(error, WEFT_ERR_USAGE,
                        "stages without in-edges read inputs, stages without out-edges targets",
                        "batch.stages has data for stage %" PRIu32 ", which %s", stage,
@@ -228,14 +225,6 @@ static enum weft_status upload_batch(const struct weft_batch_ends *ends, struct 
   return WEFT_OK;
 }
 
-static const struct weft_boundary *output_boundary(const struct weft_batch_ends *ends,
-                                                   const struct weft_executor_stage *stage) {
-  const struct weft_pipeline_options *options = ends->executor->options;
-  return &options
-              ->boundaries[options->boundary_count == 1 ? 0
-                                                        : stage->ports[stage->in_count].boundary];
-}
-
 enum weft_status weft_batch_ends_begin(struct weft_batch_ends *ends, const struct weft_batch *batch,
                                        const struct weft_row *row, struct weft_error *error) {
   assert(batch != NULL && row->own_count == ends->executor->own_count);
@@ -258,7 +247,10 @@ enum weft_status weft_batch_ends_begin(struct weft_batch_ends *ends, const struc
       if (batch->want_outputs) {
         end->stage->outputs = &end->outputs;
         end->outputs.pinned = has_streams(ends) ? device->ops->pinned(device) : NULL;
-        WEFT_TRY(weft_batch_out_begin(&end->outputs, output_boundary(ends, end->stage), m, error));
+        WEFT_TRY(weft_batch_out_begin(
+            &end->outputs,
+            &ends->executor->options->boundaries[end->stage->ports[end->stage->in_count].boundary],
+            m, error));
       }
     }
   }

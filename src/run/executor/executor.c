@@ -12,16 +12,12 @@
 
 /* ---- Waiting ---- */
 
-/* The action at `at`, for status and messages. */
-static struct weft_action present_action(const struct weft_executor *executor) {
-  const struct weft_row *row = executor->row;
-  return executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle();
-}
-
 static void show_phase(struct weft_executor *executor, enum weft_rank_phase phase, uint32_t peer,
                        struct weft_action wants) {
   struct weft_rank_status *status = executor->status;
-  const uint64_t action = weft_action_pack(present_action(executor));
+  const struct weft_row *row = executor->row;
+  const uint64_t action = weft_action_pack(
+      executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle());
   if (status->phase != (uint32_t)phase || status->cell != executor->cell || status->peer != peer) {
     WEFT_STATUS_STORE(status->since, executor->now);
   }

@@ -53,7 +53,7 @@ struct weft_port {
   uint16_t near_port;                     /* and the edge's port there */
   uint16_t output;                        /* of an out-edge: which of call->outputs; edges that
                                              share one have the same */
-  uint32_t boundary;                      /* of options.boundaries, if there are several */
+  uint32_t boundary;                      /* of options.boundaries */
   uint32_t send_channel, receive_channel; /* of the transport */
   uint64_t sent, received;                /* messages so far */
 };

@@ -11,16 +11,6 @@
  * programs may need more. */
 enum { DEPTH_MIN = 64 };
 
-/* One boundary may serve all. */
-static uint32_t boundary_number(const struct weft_pipeline_options *options, uint32_t boundary) {
-  return options->boundary_count == 1 ? 0 : boundary;
-}
-
-static const struct weft_boundary *boundary_at(const struct weft_pipeline_options *options,
-                                               uint32_t boundary) {
-  return &options->boundaries[boundary_number(options, boundary)];
-}
-
 static bool needs_gradients(const struct weft_boundary *boundary) {
   for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     if (boundary->tensors[k].needs_grad) {
@@ -84,7 +74,7 @@ static void link_port(const struct weft_executor *executor, const struct weft_ro
   const struct weft_row_port *of = &first->ports[stage->needs->first_port + n];
   const bool in = n < stage->in_count;
   port->other = of->other;
-  port->boundary = of->boundary;
+  port->boundary = executor->options->boundary_count == 1 ? 0 : of->boundary;
   port->rank = UINT32_MAX;
   number_channels(executor, stage->stage, in, port);
   if (port->other == WEFT_STAGE_NONE) {
@@ -95,14 +85,8 @@ static void link_port(const struct weft_executor *executor, const struct weft_ro
     port->rank = weft_executor_rank_of(executor, first, port->other);
     return;
   }
-  const struct weft_row_stage *near = &first->stages[port->near - executor->stages];
-  const struct weft_row_port *ports = &first->ports[near->first_port];
-  port->near_port =
-      (uint16_t)(in ? near->in_count : 0); /* in-edges and out-edges, each ascending */
-  while (ports[port->near_port].other != stage->stage) {
-    port->near_port++;
-    assert(port->near_port < near->port_count);
-  }
+  assert(of->near != WEFT_PORT_NONE);
+  port->near_port = (uint16_t)(of->near - first->stages[port->near - executor->stages].first_port);
 }
 
 /* Out-edges share an output but for those that have their own; outputs are in the order of their
@@ -112,7 +96,7 @@ static void number_outputs(const struct weft_executor *executor,
   uint32_t shared = UINT32_MAX;
   for (uint32_t n = stage->in_count; n < stage->port_count; n++) {
     struct weft_port *port = &stage->ports[n];
-    const bool shares = !boundary_at(executor->options, port->boundary)->own_output;
+    const bool shares = !executor->options->boundaries[port->boundary].own_output;
     if (shares && shared != UINT32_MAX) {
       port->output = (uint16_t)shared;
       stage->shares = true;
@@ -126,7 +110,7 @@ static void number_outputs(const struct weft_executor *executor,
 static bool has_gradients(const struct weft_executor *executor, const struct weft_row *first,
                           const struct weft_executor_stage *stage, uint32_t n) {
   const struct weft_row_port *of = &first->ports[stage->needs->first_port + n];
-  return of->gradient && needs_gradients(boundary_at(executor->options, of->boundary));
+  return of->gradient && needs_gradients(&executor->options->boundaries[stage->ports[n].boundary]);
 }
 
 void weft_executor_link_stage(const struct weft_executor *executor, const struct weft_row *first,
@@ -158,9 +142,8 @@ static enum weft_status open_pool(const struct weft_executor *executor, struct w
         device->ops->pinned(device); /* which the GPU copies from and to by itself */
   }
   *(gradients ? &port->gradients : &port->activations) = pool;
-  return weft_buffer_layout_init(&pool->layout, boundary_at(executor->options, port->boundary),
-                                 gradients, boundary_number(executor->options, port->boundary),
-                                 error);
+  return weft_buffer_layout_init(&pool->layout, &executor->options->boundaries[port->boundary],
+                                 gradients, port->boundary, error);
 }
 
 /* A stage that gets no gradient must not owe one. */
@@ -219,7 +202,7 @@ static void add_end(struct ends *ends, const struct weft_port *port, bool sends,
   const struct weft_buffer_pool *pool = gradients ? port->gradients : port->activations;
   if (pool != NULL) {
     const char *content = weft_boundary_text(ends->contents[ends->count], WEFT_CONTENT_MAX,
-                                             boundary_at(ends->options, port->boundary), gradients);
+                                             &ends->options->boundaries[port->boundary], gradients);
     ends->items[ends->count++] =
         (struct weft_channel_end){.channel = sends ? port->send_channel : port->receive_channel,
                                   .peer = port->rank,

@@ -203,11 +203,6 @@ static enum weft_status set_slots(struct weft_executor *executor, struct weft_ex
   return WEFT_OK;
 }
 
-static enum weft_status fit_slots(struct weft_executor *executor, struct weft_executor_stage *stage,
-                                  uint32_t count, struct weft_error *error) {
-  return count > stage->slot_count ? set_slots(executor, stage, count, error) : WEFT_OK;
-}
-
 static enum weft_status set_saved(struct weft_executor *executor, uint64_t bytes,
                                   struct weft_error *error) {
   struct weft_device *device = executor->options->device;
@@ -291,7 +286,9 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
     struct weft_executor_stage *stage = &executor->stages[k];
     const struct weft_row_stage *needs = &row->stages[k];
     WEFT_TRY(fit_pools(stage, &row->ports[needs->first_port], error));
-    WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
+    if (needs->slots > stage->slot_count) {
+      WEFT_TRY(set_slots(executor, stage, needs->slots, error));
+    }
   }
   return row->saved_bytes > executor->saved_bytes ? set_saved(executor, row->saved_bytes, error)
                                                   : WEFT_OK;

@@ -95,14 +95,6 @@ static enum weft_status check_header(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-/* Adds the sender, which a damaged message cannot name reliably. */
-static enum weft_status name_sender(const struct weft_executor *executor, uint32_t from,
-                                    struct weft_error *error) {
-  return weft_fail(error, WEFT_ERR_PROTOCOL, error->hint,
-                   "rank %" PRIu32 " got a damaged message from rank %" PRIu32 ": %s",
-                   executor->transport->rank, from, error->message);
-}
-
 /* ---- Buffers ---- */
 
 static void end_transfer(struct weft_executor *executor, const struct weft_buffer *buffer) {
@@ -274,7 +266,10 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
   buffer->under_way = false;
   executor->blamed_rank = port->rank;
   if (weft_message_check(&buffer->message, error) < 0) {
-    return name_sender(executor, port->rank, error);
+    /* Adds the sender, which a damaged message cannot name reliably. */
+    return weft_fail(error, WEFT_ERR_PROTOCOL, error->hint,
+                     "rank %" PRIu32 " got a damaged message from rank %" PRIu32 ": %s",
+                     transport->rank, port->rank, error->message);
   }
   WEFT_TRY(
       check_header(executor,

@@ -37,10 +37,7 @@ static void lower_level(struct level *level) { level->now -= level->now > 0; }
 struct port_levels {
   struct level activations; /* held or, of an out-edge, not known to be received */
   struct level gradients;   /* held or, of an in-edge, not sent */
-  uint32_t near;            /* the edge's other port, on this rank; NO_PORT: elsewhere */
 };
-
-#define NO_PORT UINT32_MAX
 
 struct counting {
   const struct weft_row *row;
@@ -67,20 +64,19 @@ static uint32_t find_port(const struct weft_row *row, uint32_t k, uint32_t other
       return p;
     }
   }
-  return NO_PORT;
+  return WEFT_PORT_NONE;
 }
 
-static void find_near(struct counting *c) {
-  const struct weft_row *row = c->row;
+static void find_near(struct weft_row *row) {
   for (uint32_t k = 0; k < row->own_count; k++) {
     const struct weft_row_stage *stage = &row->stages[k];
     for (uint32_t p = 0; p < stage->port_count; p++) {
       const uint32_t other = row->ports[stage->first_port + p].other;
       uint32_t n;
-      c->ports[stage->first_port + p].near =
+      row->ports[stage->first_port + p].near =
           other != WEFT_STAGE_NONE && weft_row_find_stage(row, other, &n)
               ? find_port(row, n, row->own_stages[k], p >= stage->in_count)
-              : NO_PORT;
+              : WEFT_PORT_NONE;
     }
   }
 }
@@ -100,10 +96,11 @@ static void count_forward(struct counting *c, uint32_t k) {
   for (uint32_t p = stage->in_count; p < stage->port_count; p++) {
     struct port_levels *port = &c->ports[stage->first_port + p];
     raise_level(&port->activations);
-    if (port->near != NO_PORT) {
-      raise_level(&c->ports[port->near].activations);
+    const struct weft_row_port *of = &c->row->ports[stage->first_port + p];
+    if (of->near != WEFT_PORT_NONE) {
+      raise_level(&c->ports[of->near].activations);
     }
-    if (c->row->ports[stage->first_port + p].other == WEFT_STAGE_NONE) {
+    if (of->other == WEFT_STAGE_NONE) {
       lower_level(&port->activations);
       raise_level(&port->gradients); /* the loss makes it */
     }
@@ -120,8 +117,9 @@ static void count_gradient(struct counting *c, uint32_t k) {
       continue;
     }
     raise_level(&port->gradients);
-    if (port->near != NO_PORT) {
-      raise_level(&c->ports[port->near].gradients);
+    const uint32_t near = c->row->ports[stage->first_port + p].near;
+    if (near != WEFT_PORT_NONE) {
+      raise_level(&c->ports[near].gradients);
     }
   }
 }
@@ -129,7 +127,7 @@ static void count_gradient(struct counting *c, uint32_t k) {
 static void count_transfer(struct counting *c, uint32_t k, struct weft_action action) {
   const bool in = action.op == WEFT_OP_RECV_F || action.op == WEFT_OP_SEND_B;
   const uint32_t p = find_port(c->row, k, weft_transfer_other(action), in);
-  if (p == NO_PORT) {
+  if (p == WEFT_PORT_NONE) {
     return; /* there is no such edge: the executor says so */
   }
   switch (action.op) {
@@ -242,7 +240,7 @@ static enum weft_status count_needs(const struct weft_allocator *allocator, stru
                        .slots = weft_arena_allocate(&arena, row->own_count, sizeof *c.slots),
                        .ports = weft_arena_allocate(&arena, row->port_count, sizeof *c.ports)};
   WEFT_TRY(weft_arena_status(&arena, error));
-  find_near(&c);
+  find_near(row);
   for (uint64_t i = row->begin; i < row->end; i++) {
     count_action(&c, row->program->actions[i]);
   }

@@ -29,10 +29,12 @@ struct weft_row_port {
   uint32_t other;    /* the stage at the other end; WEFT_STAGE_NONE: the input of a source, or the
                         output of a loss */
   uint32_t boundary; /* of options.boundaries, if it has one for each */
+  uint32_t near;     /* the edge's other port, in row->ports; WEFT_PORT_NONE: on another rank */
   bool gradient;     /* the graph has gradients on it */
   uint32_t activations, gradients; /* buffers of each kind, at most */
 };
 #define WEFT_STAGE_NONE UINT32_MAX
+#define WEFT_PORT_NONE UINT32_MAX
 
 /* What a row needs of one stage. Its ports are first the in-edges, ascending by stage, then the
  * out-edges, likewise. A source has a port without an edge in front, which holds nothing, and a loss

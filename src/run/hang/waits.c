@@ -83,12 +83,6 @@ static uint64_t cell_of(const struct weft_program *program, uint32_t row, uint32
   return UINT64_MAX;
 }
 
-/* Whether the row does it before `cell`. */
-static bool is_done(const struct weft_program *program, uint32_t row, uint32_t ops,
-                    struct weft_action action, uint64_t cell) {
-  return cell_of(program, row, ops, action) < cell;
-}
-
 /* The ops that show that a wanted action is done. Where receives are only posted, that is
  * the computation that needs the message. */
 static uint32_t signs_of(const struct waits *waits, struct weft_action wanted) {
@@ -119,8 +113,8 @@ static bool waits_for_done_work(const struct waits *waits, const struct weft_ran
   const bool both_wait = state->phase == WEFT_PHASE_RECEIVE && peer.phase == WEFT_PHASE_SEND &&
                          peer.wants.op != WEFT_OP_IDLE &&
                          weft_action_equal(peer.action, state->wants);
-  return both_wait || is_done(waits->program, row_of(waits, state->peer),
-                              signs_of(waits, state->wants), state->wants, peer.cell);
+  return both_wait || cell_of(waits->program, row_of(waits, state->peer),
+                              signs_of(waits, state->wants), state->wants) < peer.cell;
 }
 
 /* Whether a rank has reached the handshake. */
