@@ -48,9 +48,9 @@ const struct weft_comm_info *weft_comm_transport(uint32_t index) {
   return NULL;
 }
 
-int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
+int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli_reason *reason) {
   (void)cli;
-  return refusal->status;
+  return reason->status;
 }
 
 int pipe(int ends[2]) {
