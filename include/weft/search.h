@@ -117,7 +117,7 @@ struct weft_search_answer {
   double open_bound;  /* no schedule that the request allows has: at most `bound` */
   bool optimal;       /* the objective equals the bound */
   bool stopped;       /* by `stop` or the time limit: more work might find a better one */
-  uint64_t evaluated; /* orders */
+  uint64_t evaluated; /* orders, of this layout */
   uint64_t moves;     /* tried by local search */
   double move_ns;     /* mean processor time of a move */
   double check_ns;    /* time of the check */

@@ -238,19 +238,13 @@ static struct weft_search_request request_of(const struct choosing *choosing,
 static enum weft_status bound(const struct choosing *choosing, struct candidate *candidate,
                               struct weft_error *error) {
   struct weft_search_request request = request_of(choosing, candidate);
-  const struct weft_shape shape = {.ranks = candidate->is.ranks,
-                                   .stages_per_rank = candidate->is.stages_per_rank,
-                                   .microbatches = candidate->is.microbatches,
-                                   .placement = candidate->is.placement};
   for (uint32_t d = 0; d < (candidate->replicas_differ ? candidate->is.replicas : 1); d++) {
     double own = 0;
     if (candidate->replicas_differ) {
       request.rank_factors =
           choosing->request->search.rank_factors + (size_t)d * candidate->is.ranks;
     }
-    WEFT_TRY(request.graph != NULL
-                 ? weft_graph_search_bound(choosing->allocator, &request, &own, error)
-                 : weft_partition_bound(choosing->allocator, &request, &shape, &own, error));
+    WEFT_TRY(weft_plan_open_bound(choosing->allocator, &request, &own, error));
     candidate->is.bound = fmax(candidate->is.bound, own);
   }
   return WEFT_OK;

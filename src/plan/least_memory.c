@@ -20,8 +20,9 @@
 
 #include <weft/support.h>
 
+#include "plan/construct/rule_scheduler.h"
 #include "plan/layout/layout.h"
-#include "plan/problem/problem.h"
+#include "plan/problem/incumbent.h"
 
 static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
                                                uint32_t local_stage) {
@@ -111,7 +112,7 @@ int64_t weft_chain_least_of(const struct weft_problem *problem, uint32_t rank) {
 
 /* ---- Of a request ---- */
 
-static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
+static double least_of_chain(const struct weft_problem *problem, const struct weft_costs *costs) {
   uint32_t rank;
   double least = 0;
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
@@ -123,17 +124,72 @@ static double least_of(const struct weft_problem *problem, const struct weft_cos
   return least;
 }
 
-static enum weft_status find(const struct weft_plan_layouts *layouts,
-                             const struct weft_search_request *request, double *least,
-                             struct weft_error *error) {
+/* By a complete search; where that gives up, one microbatch after the other is enough. With a limit of
+ * 0, what exceeds it is what is needed. */
+static enum weft_status search_need(const struct weft_problem *problem,
+                                    struct weft_memory_need *need, struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  struct weft_problem_least least;
+  struct weft_order order;
+  struct weft_plan_clock clock;
+  WEFT_TRY(weft_problem_least(problem, &least, error));
+  WEFT_TRY(weft_order_init(&order, problem, &arena, error));
+  WEFT_TRY(weft_plan_clock_init(&clock, problem, &arena, error));
+  int64_t enough = least.excess;
+  weft_order_serial(problem, &clock, &order);
+  for (uint32_t r = 0; r < problem->rank_count && !least.is_exact; r++) {
+    enough = weft_max(enough, weft_order_peak(problem, &order, r, clock.done) - problem->limit[r]);
+  }
+  *need = (struct weft_memory_need){(double)least.excess / problem->sizes_per_unit,
+                                    (double)enough / problem->sizes_per_unit};
+  return WEFT_OK;
+}
+
+/* On the best of the layouts. */
+static enum weft_status find_need(const struct weft_plan_layouts *layouts,
+                                  const struct weft_search_request *request,
+                                  struct weft_search_control *control,
+                                  struct weft_memory_need *need, struct weft_error *error) {
+  *need = (struct weft_memory_need){INFINITY, INFINITY};
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
     struct weft_problem problem;
+    struct weft_memory_need own;
+    enum weft_status status = WEFT_OK;
     WEFT_TRY(weft_plan_layout_problem(&problem, layouts->allocator, request, layout, error));
-    *least = fmin(*least, least_of(&problem, layout->costs));
+    problem.control = control; /* if it is cancelled, the least is not known */
+    if (problem.stages_per_rank > 0) {
+      own.least = own.enough = least_of_chain(&problem, layout->costs);
+    } else {
+      status = search_need(&problem, &own, error);
+    }
     weft_problem_finish(&problem);
+    if (status < 0) {
+      return status;
+    }
+    *need = (struct weft_memory_need){fmin(need->least, own.least), fmin(need->enough, own.enough)};
   }
   return WEFT_OK;
+}
+
+enum weft_status weft_plan_least_memory(const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        struct weft_search_control *control,
+                                        struct weft_memory_need *need, struct weft_error *error) {
+  assert(request->costs != NULL && need != NULL);
+  /* With a limit of 0, partitions and placements are made for the least memory. */
+  struct weft_costs_view view;
+  struct weft_search_request starved = weft_plan_resolve(request, &view);
+  struct weft_plan_layouts layouts;
+  struct weft_memory_need found;
+  starved.memory_limit = 0;
+  WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, starved.effort, NULL, error));
+  const enum weft_status status = find_need(&layouts, &starved, control, &found, error);
+  weft_plan_layouts_finish(&layouts);
+  if (status == WEFT_OK) {
+    *need = found;
+  }
+  return status;
 }
 
 enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
@@ -142,19 +198,7 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   WEFT_NEED(request, error);
   WEFT_NEED(need, error);
   WEFT_NEED(request->costs, error);
-  if (request->graph != NULL) {
-    return weft_graph_search_least_memory(allocator, request, need, error);
-  }
-  /* With a limit of 0, partitions are made for the least memory. */
-  struct weft_search_request starved = *request;
-  struct weft_plan_layouts layouts;
-  double found = INFINITY;
-  starved.memory_limit = 0;
-  WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, starved.effort, NULL, error));
-  const enum weft_status status = find(&layouts, &starved, &found, error);
-  weft_plan_layouts_finish(&layouts);
-  if (status == WEFT_OK) {
-    *need = (struct weft_memory_need){.least = found, .enough = found};
-  }
-  return status;
+  struct weft_search_control control;
+  weft_search_control_start(&control, request);
+  return weft_plan_least_memory(allocator, request, &control, need, error);
 }

@@ -9,14 +9,17 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-#include "plan/bounds/chain_bound.h"
 #include "plan/construct/constructors.h"
+#include "plan/construct/longest_chain.h"
+#include "plan/construct/rule_scheduler.h"
 #include "plan/improve/improve.h"
 #include "plan/improve/worker_threads.h"
 #include "plan/layout/layout.h"
+#include "plan/layout/partition.h"
 #include "plan/plan_check.h"
-#include "plan/problem/problem.h"
 
 const char *weft_objective_name(enum weft_objective objective) {
   return objective == WEFT_OBJECTIVE_SPAN ? "span" : "makespan";
@@ -31,33 +34,41 @@ struct weft_search_request weft_search_request_default(void) {
 
 /* ---- One layout ---- */
 
-struct attempt {
+struct candidate {
   struct weft_plan_layout *layout;
-  bool dropped; /* others are more promising */
+  bool left_out;     /* others are more promising */
+  double all_reduce; /* part of the objective, in the unit of the costs */
   struct weft_problem problem;
   struct weft_incumbent incumbent;
+  struct weft_longest_chain chain; /* of a graph */
+  bool sought_chain;
 };
 
-static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_layout *layout,
-                                     const struct weft_allocator *allocator,
-                                     const struct weft_search_request *request,
-                                     struct weft_search_control *control,
-                                     struct weft_error *error) {
-  attempt->layout = layout;
-  WEFT_TRY(weft_plan_layout_problem(&attempt->problem, allocator, request, layout, error));
-  attempt->problem.control = control;
-  const enum weft_status status =
-      weft_incumbent_init(&attempt->incumbent, &attempt->problem,
-                          weft_chain_bound(&attempt->problem), error);
+static enum weft_status candidate_init(struct candidate *candidate, struct weft_plan_layout *layout,
+                                       const struct weft_allocator *allocator,
+                                       const struct weft_search_request *request,
+                                       struct weft_search_control *control,
+                                       struct weft_error *error) {
+  struct weft_problem *problem = &candidate->problem;
+  int64_t bound;
+  candidate->layout = layout;
+  WEFT_TRY(weft_plan_layout_problem(problem, allocator, request, layout, error));
+  problem->control = control;
+  candidate->all_reduce = weft_all_reduce_of(request, problem, layout->costs);
+  enum weft_status status = weft_problem_bound(problem, &bound, error);
+  if (status == WEFT_OK) {
+    status = weft_incumbent_init(&candidate->incumbent, problem, bound, error);
+  }
   if (status != WEFT_OK) {
-    weft_problem_finish(&attempt->problem);
+    weft_problem_finish(problem);
   }
   return status;
 }
 
-static void attempt_finish(struct attempt *attempt) {
-  weft_incumbent_finish(&attempt->incumbent);
-  weft_problem_finish(&attempt->problem);
+static void candidate_finish(struct candidate *candidate) {
+  weft_longest_chain_finish(&candidate->chain);
+  weft_incumbent_finish(&candidate->incumbent);
+  weft_problem_finish(&candidate->problem);
 }
 
 /* ---- All layouts ---- */
@@ -66,62 +77,75 @@ struct search {
   const struct weft_allocator *allocator;
   const struct weft_search_request *request;
   struct weft_plan_layouts layouts;
-  struct attempt *attempts; /* [layouts.count] */
-  uint32_t attempt_count;
-  struct attempt *best;
-  uint32_t rung;           /* the present one */
-  double answer_seconds;   /* for each op, to make a table, to check it and to write it */
+  struct candidate *candidates; /* [layouts.count] */
+  uint32_t candidate_count;
+  struct candidate *best;
+  uint32_t round;          /* the present one */
+  double answer_seconds;   /* for each action, to make a table, to check it and to write it */
   bool is_answer_timed;    /* measured here */
   bool leaves_layouts_out; /* there is no time for them */
   struct weft_search_control control;
 };
 
-static double value_of(const struct attempt *attempt) {
-  assert(attempt != NULL);
-  return attempt->incumbent.value == WEFT_NEVER
-             ? INFINITY
-             : (double)attempt->incumbent.value / attempt->problem.ticks_per_unit +
-                   attempt->layout->all_reduce;
+static double in_units(const struct candidate *candidate, int64_t ticks) {
+  return (double)ticks / candidate->problem.ticks_per_unit + candidate->all_reduce;
 }
 
-static double bound_of(const struct attempt *attempt) {
-  return (double)attempt->incumbent.bound / attempt->problem.ticks_per_unit +
-         attempt->layout->all_reduce;
+static double value_of(const struct candidate *candidate) {
+  assert(candidate != NULL);
+  return candidate->incumbent.value == WEFT_NEVER ? INFINITY
+                                                  : in_units(candidate, candidate->incumbent.value);
 }
 
-/* No layout that the request leaves open has an order with a smaller objective. */
+static double bound_of(const struct candidate *candidate) {
+  return in_units(candidate, candidate->incumbent.bound);
+}
+
+/* No layout that the request leaves open has an order with a smaller objective. A chain without an
+ * order has none, or a bound that is not smaller. */
 static double open_bound_of(const struct search *search) {
+  if (weft_is_placement_open(search->request)) {
+    return fmin(search->layouts.rest, bound_of(search->best));
+  }
   /* A search that is stopped at once has not bounded all layouts. */
-  double bound = search->attempt_count < search->layouts.count ? 0 : search->layouts.rest;
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    const struct attempt *attempt = &search->attempts[n];
-    bound = value_of(attempt) < INFINITY ? fmin(bound, bound_of(attempt)) : bound;
+  double bound = search->candidate_count < search->layouts.count ? 0 : search->layouts.rest;
+  for (uint32_t n = 0; n < search->candidate_count; n++) {
+    const struct candidate *candidate = &search->candidates[n];
+    const bool counts = candidate->problem.stages_per_rank == 0 || value_of(candidate) < INFINITY;
+    bound = counts ? fmin(bound, bound_of(candidate)) : bound;
   }
   return fmin(bound, bound_of(search->best));
 }
 
-static double answer_seconds(const struct search *search, const struct attempt *attempt) {
-  return attempt == NULL ? 0
-                         : search->answer_seconds * (double)weft_problem_timed_op_count(&attempt->problem);
+/* Those of its table; of a graph also its messages, which may be many more. */
+static double action_count(const struct weft_problem *problem) {
+  return problem->stages_per_rank > 0
+             ? (double)weft_problem_timed_op_count(problem)
+             : (3.0 * problem->stage_count + 4.0 * problem->graph->edge_count) *
+                   problem->microbatch_count;
 }
 
-static void choose(struct search *search) {
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    struct attempt *attempt = &search->attempts[n];
-    if (search->best == NULL || value_of(attempt) < value_of(search->best)) {
-      search->best = attempt;
+static double answer_seconds(const struct search *search, const struct candidate *candidate) {
+  return candidate == NULL ? 0 : search->answer_seconds * action_count(&candidate->problem);
+}
+
+static void choose_best(struct search *search) {
+  for (uint32_t n = 0; n < search->candidate_count; n++) {
+    struct candidate *candidate = &search->candidates[n];
+    if (search->best == NULL || value_of(candidate) < value_of(search->best)) {
+      search->best = candidate;
     }
   }
   weft_search_control_set_reserve(&search->control, answer_seconds(search, search->best));
 }
 
 /* While an order of a layout is sought, which may become the best. */
-static void reserve_for(struct search *search, const struct attempt *attempt) {
-  weft_search_control_set_reserve(&search->control, fmax(answer_seconds(search, attempt),
+static void reserve_for(struct search *search, const struct candidate *candidate) {
+  weft_search_control_set_reserve(&search->control, fmax(answer_seconds(search, candidate),
                                                          answer_seconds(search, search->best)));
 }
 
-static void time_answer(struct search *search, const struct attempt *attempt);
+static void time_answer(struct search *search, const struct candidate *candidate);
 
 /* Without an order, some layout has to do. Else a layout needs the time for its first orders, which
  * is about that of an answer, and for its answer. */
@@ -139,23 +163,37 @@ static bool has_time_for(struct search *search, const struct weft_plan_layout *l
 /* Starts every new layout with its bound, and with the orders of the constructors if one of them may
  * be the best. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
-  for (uint32_t n = search->attempt_count; n < search->layouts.count; n++) {
+  for (uint32_t n = search->candidate_count; n < search->layouts.count; n++) {
+    struct candidate *candidate = &search->candidates[n];
     if (!has_time_for(search, &search->layouts.list[n])) {
       search->leaves_layouts_out = true;
       search->control.was_cut = true;
       break;
     }
-    WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
-                          search->request, &search->control, error));
-    search->attempt_count++;
-    time_answer(search, &search->attempts[n]);
-    reserve_for(search, &search->attempts[n]);
-    if (search->best == NULL || bound_of(&search->attempts[n]) < value_of(search->best)) {
-      WEFT_TRY(weft_construct_first(&search->attempts[n].incumbent, error));
+    WEFT_TRY(candidate_init(candidate, &search->layouts.list[n], search->allocator,
+                            search->request, &search->control, error));
+    search->candidate_count++;
+    time_answer(search, candidate);
+    reserve_for(search, candidate);
+    if (search->best == NULL || bound_of(candidate) < value_of(search->best)) {
+      WEFT_TRY(weft_construct_first(&candidate->incumbent, error));
     }
-    choose(search);
+    choose_best(search);
   }
   return WEFT_OK;
+}
+
+/* The placement that a local search finds from the best one. */
+static enum weft_status place_locally(struct search *search, struct weft_error *error) {
+  const struct candidate *best = search->best;
+  WEFT_SCOPED_ARENA arena = {.allocator = search->allocator};
+  uint32_t *rank_of = weft_arena_allocate(&arena, best->problem.stage_count, sizeof *rank_of);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  WEFT_TRY(weft_plan_placement_search(best->layout, &best->problem, search->request, bound_of(best),
+                                      search->layouts.rest, rank_of, error));
+  WEFT_TRY(weft_plan_layouts_add_placement(&search->layouts, search->request, rank_of,
+                                           "local search", error));
+  return construct_all(search, error);
 }
 
 /* ---- Improvement ---- */
@@ -166,62 +204,113 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
 /* More than a search has threads, each of which has a seed. */
 enum { SEEDS = 1000 };
 
-/* Nanoseconds of a typical core for each op that a rung must have to be worth it; the default effort
- * always is. */
-enum { OP_WORK = 30 };
+/* Nanoseconds of a typical core for each op that a round must have to be worth it, of a chain and else;
+ * the default effort always is. */
+enum { CHAIN_OP_WORK = 30, OP_WORK = 200 };
 
-static uint32_t first_rung(const struct search *search) {
-  const double least = (double)OP_WORK * (double)weft_problem_timed_op_count(&search->attempts[0].problem);
-  uint32_t rung = 0;
-  while (rung < WEFT_RUNG_DEFAULT && 1e9 * weft_search_rung(rung) < least) {
-    rung++;
+static uint32_t first_round(const struct search *search) {
+  const struct weft_problem *problem = &search->candidates[0].problem;
+  const double least = problem->stages_per_rank > 0
+                           ? (double)CHAIN_OP_WORK * (double)weft_problem_timed_op_count(problem)
+                           : (double)OP_WORK * weft_problem_op_count(problem);
+  uint32_t round = 0;
+  while (round < WEFT_ROUND_DEFAULT && 1e9 * weft_search_round(round) < least) {
+    round++;
   }
-  return rung;
+  return round;
 }
 
-/* Improves the best order of a layout with a share of the rung. */
-static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
-                                struct weft_error *error) {
-  const struct weft_search_request *request = search->request;
-  const double effort = weft_search_rung(search->rung) * share;
-  const struct weft_worker_task task = {
-      .threads = weft_worker_count(request->threads),
-      .seed = request->seed +
-              (uint64_t)(search->rung > WEFT_RUNG_DEFAULT ? search->rung - WEFT_RUNG_DEFAULT : 0) *
-                  SEEDS,
-      .work = (uint64_t)(1e9 * effort)};
-  if (task.work == 0 || attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
-      weft_incumbent_is_optimal(&attempt->incumbent) ||
-      weft_search_control_is_cancelled(&search->control)) {
+/* Whether improvement can go on. */
+static bool may_improve(struct search *search, const struct candidate *candidate, uint64_t work) {
+  return work > 0 && candidate->incumbent.value != WEFT_NEVER && search->control.budget >= 0 &&
+         !weft_incumbent_is_optimal(&candidate->incumbent) &&
+         !weft_search_control_is_cancelled(&search->control);
+}
+
+/* The longest chain of a graph. Not in the first rounds: where there is much memory, they find orders
+ * that improving the chain's would not lead to. Not for spans, for which the chain's bounds do not
+ * hold. */
+static enum weft_status find_chain(const struct search *search, struct candidate *candidate,
+                                   struct weft_error *error) {
+  if (search->round < WEFT_ROUND_DEFAULT || candidate->sought_chain ||
+      candidate->problem.stages_per_rank > 0 ||
+      search->request->objective != WEFT_OBJECTIVE_MAKESPAN) {
     return WEFT_OK;
   }
-  reserve_for(search, attempt);
-  search->control.share = fmin(1 - search->control.done, effort / request->effort);
-  search->control.all_reduce = attempt->layout->all_reduce;
-  WEFT_TRY(weft_improve(&attempt->incumbent, &task, &search->control, error));
-  search->control.done += search->control.share;
-  choose(search);
+  candidate->sought_chain = true;
+  return weft_longest_chain_init(&candidate->chain, &candidate->problem, error);
+}
+
+/* Share of a task for the chain: for its bound, and for its orders if they are the graph's. */
+static double chain_share(const struct weft_longest_chain *chain) {
+  return !chain->exists ? 0 : chain->has_all ? 0.6 : 0.3;
+}
+
+static enum weft_status improve_chain(struct search *search, struct candidate *candidate,
+                                      const struct weft_worker_task *task,
+                                      struct weft_error *error) {
+  struct weft_incumbent *incumbent = &candidate->incumbent;
+  struct weft_longest_chain *chain = &candidate->chain;
+  if (!may_improve(search, candidate, task->work)) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_longest_chain_improve(chain, incumbent->value, task, &search->control, error));
+  incumbent->bound = weft_max(incumbent->bound, chain->incumbent.bound);
+  if (weft_longest_chain_order(chain, &candidate->problem, &incumbent->draft)) {
+    weft_incumbent_try_draft(incumbent);
+  }
+  return WEFT_OK;
+}
+
+/* Improves the best order of a layout with a share of the round. */
+static enum weft_status improve(struct search *search, struct candidate *candidate, double share,
+                                struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  struct weft_search_control *control = &search->control;
+  const double effort = weft_search_round(search->round) * share;
+  const uint32_t above = search->round > WEFT_ROUND_DEFAULT ? search->round - WEFT_ROUND_DEFAULT : 0;
+  struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
+                                  .seed = request->seed + (uint64_t)above * SEEDS,
+                                  .work = (uint64_t)(1e9 * effort)};
+  if (!may_improve(search, candidate, task.work)) {
+    return WEFT_OK;
+  }
+  reserve_for(search, candidate);
+  WEFT_TRY(find_chain(search, candidate, error));
+  struct weft_worker_task chain_task = task;
+  const double both = fmin(1 - control->done, effort / request->effort);
+  const double of_chain = chain_share(&candidate->chain);
+  chain_task.work = (uint64_t)(of_chain * (double)task.work);
+  task.work -= chain_task.work;
+  control->all_reduce = candidate->all_reduce;
+  control->share = (1 - of_chain) * both;
+  WEFT_TRY(weft_improve(&candidate->incumbent, &task, control, error));
+  control->done += control->share;
+  control->share = of_chain * both;
+  WEFT_TRY(improve_chain(search, candidate, &chain_task, error));
+  control->done += control->share;
+  choose_best(search);
   return WEFT_OK;
 }
 
 /* Whether a layout may still have the best order. */
-static bool is_open(const struct search *search, const struct attempt *attempt) {
-  return value_of(attempt) < INFINITY && bound_of(attempt) < value_of(search->best);
+static bool is_open(const struct search *search, const struct candidate *candidate) {
+  return value_of(candidate) < INFINITY && bound_of(candidate) < value_of(search->best);
 }
 
-/* The open attempts, the best first. */
-static uint32_t list_open(const struct search *search, struct attempt **list) {
+/* The open candidates, the best first. */
+static uint32_t list_open(const struct search *search, struct candidate **list) {
   uint32_t count = 0;
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    struct attempt *attempt = &search->attempts[n];
-    if (attempt->dropped || !is_open(search, attempt)) {
+  for (uint32_t n = 0; n < search->candidate_count; n++) {
+    struct candidate *candidate = &search->candidates[n];
+    if (candidate->left_out || !is_open(search, candidate)) {
       continue;
     }
     uint32_t k = count++;
-    for (; k > 0 && value_of(attempt) < value_of(list[k - 1]); k--) {
+    for (; k > 0 && value_of(candidate) < value_of(list[k - 1]); k--) {
       list[k] = list[k - 1];
     }
-    list[k] = attempt;
+    list[k] = candidate;
   }
   return count;
 }
@@ -229,40 +318,40 @@ static uint32_t list_open(const struct search *search, struct attempt **list) {
 /* Successive halving: all open layouts get a little work each, then the better half of them, and so
  * on; the last one gets the rest. */
 static enum weft_status improve_all(struct search *search, struct weft_error *error) {
-  struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
+  struct candidate *list[WEFT_PLAN_LAYOUTS_MAX];
   uint32_t open = list_open(search, list);
-  double rounds = open > 1 ? ceil(log2(open)) : 1, left = 1;
+  double times = open > 1 ? ceil(log2(open)) : 1, left = 1;
   while (open > 1) {
-    const double share = CHOOSING / rounds / open;
+    const double share = CHOOSING / times / open;
     for (uint32_t n = 0; n < open; n++) {
       if (is_open(search, list[n])) {
         WEFT_TRY(improve(search, list[n], share, error));
       }
     }
-    left -= CHOOSING / rounds;
-    const uint32_t before = open;
+    left -= CHOOSING / times;
+    const uint32_t half = (open + 1) / 2;
     open = list_open(search, list);
-    for (uint32_t n = (before + 1) / 2; n < open; n++) {
-      list[n]->dropped = true;
+    for (uint32_t n = half; n < open; n++) {
+      list[n]->left_out = true;
     }
-    open = open < (before + 1) / 2 ? open : (before + 1) / 2;
+    open = open < half ? open : half;
   }
   return open == 1 ? improve(search, list[0], left, error) : WEFT_OK;
 }
 
 static bool is_over(struct search *search) {
-  struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
+  struct candidate *list[WEFT_PLAN_LAYOUTS_MAX];
   return search->control.budget < 0 || weft_search_control_is_cancelled(&search->control) ||
          (list_open(search, list) == 0 &&
           (search->leaves_layouts_out || search->layouts.rest >= value_of(search->best) ||
            weft_plan_layouts_are_complete(&search->layouts, search->request)));
 }
 
-/* The layouts of the rung, and a share of its work for each. `left` is the effort that is left. */
-static enum weft_status climb(struct search *search, double left, struct weft_error *error) {
-  const double effort = weft_search_rung(search->rung);
+/* The layouts of the round, and a share of its work for each. `left` is the effort that is left. */
+static enum weft_status run_round(struct search *search, double left, struct weft_error *error) {
+  const double effort = weft_search_round(search->round);
   search->control.budget = left >= effort ? INFINITY : 1e9 * left;
-  if (search->rung > 0) {
+  if (search->round > 0) {
     const double share = weft_plan_layouts_share(&search->layouts, search->request);
     if (!weft_search_control_spend(&search->control, 1e9 * effort * share)) {
       return WEFT_OK;
@@ -271,74 +360,123 @@ static enum weft_status climb(struct search *search, double left, struct weft_er
     WEFT_TRY(construct_all(search, error));
   }
   const enum weft_status status = improve_all(search, error);
-  for (uint32_t n = 0; n < search->attempt_count; n++) {
-    search->attempts[n].dropped = false; /* the next rung decides anew */
+  for (uint32_t n = 0; n < search->candidate_count; n++) {
+    search->candidates[n].left_out = false; /* the next round decides anew */
   }
   return status;
 }
 
-static enum weft_status climb_all(struct search *search, struct weft_error *error) {
+static enum weft_status run_rounds(struct search *search, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
   double left =
-      request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_RUNGS * request->effort;
-  for (search->rung = first_rung(search); left > 0 && !is_over(search); search->rung++) {
-    WEFT_TRY(climb(search, left, error));
-    left -= weft_search_rung(search->rung);
+      request->use_time && request->effort > 0 ? INFINITY : WEFT_FIRST_ROUNDS * request->effort;
+  for (search->round = first_round(search); left > 0 && !is_over(search); search->round++) {
+    WEFT_TRY(run_round(search, left, error));
+    left -= weft_search_round(search->round);
   }
   return WEFT_OK;
 }
 
 /* ---- The answer ---- */
 
-/* Names the least limit over all layouts, and what makes it necessary in the first of them. */
-static enum weft_status explain_memory(const struct search *search, struct weft_error *error) {
-  const struct attempt *attempt = &search->attempts[0];
-  const struct weft_problem *problem = &attempt->problem;
+static const char memory_hint[] = "give more memory, or use more ranks";
+
+/* What makes so much memory necessary in a chain. */
+static void explain_chain(const struct candidate *candidate, struct weft_text *text) {
+  const struct weft_problem *problem = &candidate->problem;
   uint32_t rank = 0;
-  struct weft_memory_need need;
-  WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &need, error));
   const uint32_t stages = weft_chain_serial_stages(problem, &rank);
-  const double kept = weft_problem_kept(problem, attempt->layout->costs, rank);
+  const double kept = weft_problem_kept(problem, candidate->layout->costs, rank);
   const double held =
       (double)weft_chain_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
   if (kept > 0) {
-    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                     "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
-                     "%" PRIu32
-                     " has %.9g of parameters and gradients, and holds at least %.9g of "
-                     "activations",
-                     search->request->memory_limit, need.least, rank, kept, held);
+    weft_text_addf(text,
+                   ": rank %" PRIu32 " has %.9g of parameters and gradients, and holds at least "
+                   "%.9g of activations",
+                   rank, kept, held);
+  } else {
+    weft_text_addf(text, ": rank %" PRIu32 " holds %.9g after the forward of a single microbatch",
+                   rank, held);
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                   "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
-                   "%" PRIu32 " holds %.9g after the forward of a single microbatch",
-                   search->request->memory_limit, need.least, rank, held);
 }
 
-static double peak_of(const struct attempt *attempt) {
-  const struct weft_problem *problem = &attempt->problem;
+static uint32_t placement_count(const struct search *search) {
+  uint32_t count = 0;
+  for (uint32_t n = 0; n < search->layouts.count; n++) {
+    count += n == 0 || search->layouts.list[n].rank_of != search->layouts.list[n - 1].rank_of;
+  }
+  return count;
+}
+
+/* Names the least limit over all layouts, and of a chain what makes it necessary in the first. */
+static enum weft_status explain_memory(struct search *search, struct weft_error *error) {
+  const struct candidate *first = &search->candidates[0];
+  const double limit = search->request->memory_limit;
+  const uint32_t count = placement_count(search);
+  struct weft_memory_need need;
+  WEFT_SCOPED_TEXT why = {.allocator = search->allocator};
+  char tried[64] = "";
+  WEFT_TRY(weft_plan_least_memory(search->allocator, search->request, &search->control, &need,
+                                  error));
+  if (weft_is_placement_open(search->request)) {
+    (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried", count,
+                   count == 1 ? "" : "s");
+  }
+  if (need.least == need.enough) {
+    if (first->problem.stages_per_rank > 0) {
+      explain_chain(first, &why);
+    }
+    return weft_fail(error, WEFT_ERR_INVALID, memory_hint,
+                     "no schedule fits into a memory of %.9g per rank%s; the least is %.9g%s",
+                     limit, tried, need.least, why.data != NULL ? why.data : "");
+  }
+  if (need.least > limit) {
+    return weft_fail(error, WEFT_ERR_INVALID, memory_hint,
+                     "no schedule fits into a memory of %.9g per rank%s; %.9g is enough, and every "
+                     "schedule needs at least %.9g",
+                     limit, tried, need.enough, need.least);
+  }
+  return weft_fail(error, WEFT_ERR_INVALID, memory_hint,
+                   "no schedule was found that fits into a memory of %.9g per rank%s, and none was "
+                   "proven impossible; %.9g is enough, and every schedule needs at least %.9g",
+                   limit, tried, need.enough, need.least);
+}
+
+static double peak_of(const struct candidate *candidate) {
+  const struct weft_problem *problem = &candidate->problem;
+  const struct weft_incumbent *incumbent = &candidate->incumbent;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const double counted =
-        (double)weft_order_peak(problem, &attempt->incumbent.best, r, attempt->incumbent.clock.done) /
-        problem->sizes_per_unit;
-    peak = fmax(peak, counted + weft_problem_kept(problem, attempt->layout->costs, r));
+        (double)weft_order_peak(problem, &incumbent->best, r, incumbent->clock.done);
+    peak = fmax(peak, counted / problem->sizes_per_unit +
+                          weft_problem_kept(problem, candidate->layout->costs, r));
   }
   return peak;
 }
 
-static enum weft_status make_table(const struct attempt *attempt, struct weft_program **out,
-                                   struct weft_error *error) {
-  const struct weft_problem *problem = &attempt->problem;
-  return attempt->incumbent.name != NULL
-             ? weft_generate(problem->allocator, attempt->incumbent.name, &attempt->layout->shape,
-                             out, error)
-             : weft_order_table(problem, &attempt->incumbent.best, out, error);
+static enum weft_status make_table(const struct candidate *candidate,
+                                   struct weft_search_answer *answer, struct weft_error *error) {
+  const struct weft_problem *problem = &candidate->problem;
+  const struct weft_plan_layout *layout = candidate->layout;
+  if (layout->rank_of != NULL) {
+    const uint32_t n = problem->stage_count;
+    answer->stage_ranks = weft_array_allocate(problem->allocator, n, sizeof *answer->stage_ranks);
+    if (answer->stage_ranks == NULL) {
+      return weft_fail_memory(error, n * sizeof *answer->stage_ranks);
+    }
+    memcpy(answer->stage_ranks, layout->rank_of, n * sizeof *answer->stage_ranks);
+  }
+  return candidate->incumbent.name != NULL
+             ? weft_generate(problem->allocator, candidate->incumbent.name, &layout->shape,
+                             &answer->table, error)
+             : weft_order_table(problem, &candidate->incumbent.best, &answer->table, error);
 }
 
 static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
                                     struct weft_error *error) {
-  struct attempt *best = search->best;
+  struct candidate *best = search->best;
+  struct weft_incumbent *incumbent = &best->incumbent;
   const int64_t made = weft_clock_ns();
   struct weft_search_answer *answer =
       weft_array_allocate_zero(search->allocator, 1, sizeof *answer);
@@ -347,34 +485,33 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
   }
   const double ticks = best->problem.ticks_per_unit;
   const int64_t value =
-      weft_order_evaluate(&best->problem, &best->incumbent.clock, &best->incumbent.best, WEFT_NEVER);
-  assert(value == best->incumbent.value && value >= best->incumbent.bound);
+      weft_order_evaluate(&best->problem, &incumbent->clock, &incumbent->best, WEFT_NEVER);
+  assert(value == incumbent->value && value >= incumbent->bound);
   (void)value;
   *answer = (struct weft_search_answer){
-      .schedule = best->incumbent.name != NULL ? best->incumbent.name : "searched",
+      .schedule = incumbent->name != NULL ? incumbent->name : "searched",
       .objective = search->request->objective,
       .placement = best->layout->shape.placement,
+      .placement_name = best->layout->name,
       .stages_per_rank = best->layout->shape.stages_per_rank,
-      .makespan = (double)best->incumbent.clock.makespan / ticks,
-      .span = (double)best->incumbent.clock.span / ticks,
+      .makespan = (double)incumbent->clock.makespan / ticks,
+      .span = (double)incumbent->clock.span / ticks,
       .peak_memory = peak_of(best),
-      .all_reduce = best->layout->all_reduce,
+      .all_reduce = best->all_reduce,
       .bound = bound_of(best),
       .open_bound = open_bound_of(search),
-      .optimal = weft_incumbent_is_optimal(&best->incumbent),
+      .optimal = weft_incumbent_is_optimal(incumbent),
       .stopped = search->control.was_cut,
-      .evaluated = best->incumbent.evaluated,
-      .moves = best->incumbent.moves,
-      .move_ns = best->incumbent.moves > 0
-                     ? (double)best->incumbent.move_ns / (double)best->incumbent.moves
-                     : 0,
+      .evaluated = incumbent->evaluated,
+      .moves = incumbent->moves,
+      .move_ns = incumbent->moves > 0 ? (double)incumbent->move_ns / (double)incumbent->moves : 0,
       .allocator = search->allocator};
-  enum weft_status status = make_table(best, &answer->table, error);
+  answer->costs = best->layout->costs;
+  answer->stage_parts = best->layout->stage_parts;
+  enum weft_status status = make_table(best, answer, error);
+  best->layout->costs = NULL;
+  best->layout->stage_parts = NULL;
   if (status == WEFT_OK) {
-    answer->costs = best->layout->costs;
-    answer->stage_parts = best->layout->stage_parts;
-    best->layout->costs = NULL;
-    best->layout->stage_parts = NULL;
     const int64_t begin = weft_clock_ns();
     status = weft_plan_check(answer, search->request->memory_limit, error);
     answer->check_ns = (double)(weft_clock_ns() - begin);
@@ -405,27 +542,27 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 
 /* ---- The time of an answer ---- */
 
-/* Seconds of a typical core for each op, where the time is too short to matter; and where it is
- * measured: problems with more ops, and the share of the microbatches that the measurement has. */
+/* Seconds of a typical core for each action, where the time is too short to matter; and where it is
+ * measured: problems with more actions, and the share of the microbatches that the measurement has. */
 #define ANSWER_SECONDS 2.5e-7
 #define ANSWER_MARGIN 1.3 /* large tables do not stay in the caches, and go into files */
-enum { TIMED_OPS = 200000, TIMED_SHARE = 32, TIMES = 3 };
+enum { TIMED_ACTIONS = 200000, TIMED_SHARE = 32, TIMES = 3 };
 
 /* What follows the search, with the answer of a smaller problem; the first order will do. */
-static enum weft_status answer_small(const struct search *search, struct attempt *small,
-                                     double *seconds) {
+static enum weft_status answer_small(const struct weft_search_request *request,
+                                     struct candidate *small, double *seconds) {
   struct weft_plan_layout *layout = small->layout;
-  struct search own = {.allocator = search->allocator, .request = search->request, .best = small};
+  const struct weft_allocator *allocator = small->problem.allocator;
+  struct search own = {.allocator = allocator, .request = request, .best = small};
   struct weft_search_answer *answer;
   double period;
-  struct weft_text text = {.allocator = search->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = allocator};
   const int64_t begin = weft_clock_ns();
   WEFT_TRY(make_answer(&own, &answer, NULL));
   const enum weft_status status =
-      weft_period(search->allocator, answer->table, answer->costs, NULL, &period, NULL);
+      weft_period(allocator, answer->table, answer->costs, NULL, &period, NULL);
   weft_program_print(answer->table, &text);
   *seconds = (double)(weft_clock_ns() - begin) * 1e-9;
-  weft_text_finish(&text);
   layout->costs = answer->costs; /* back to the layout */
   layout->stage_parts = answer->stage_parts;
   answer->costs = NULL;
@@ -435,36 +572,48 @@ static enum weft_status answer_small(const struct search *search, struct attempt
 
 /* How long an answer takes is measured, because machines differ, and other programs run: the
  * shortest of some times, which says most about the next one. */
-static void time_answer(struct search *search, const struct attempt *attempt) {
-  const size_t ops = weft_problem_timed_op_count(&attempt->problem);
-  if (search->request->time_limit <= 0 || search->is_answer_timed || ops < TIMED_OPS) {
+static void time_answer(struct search *search, const struct candidate *candidate) {
+  if (search->request->time_limit <= 0 || search->is_answer_timed ||
+      action_count(&candidate->problem) < (double)TIMED_ACTIONS) {
     return;
   }
-  struct weft_plan_layout layout = *attempt->layout;
-  struct attempt small = {.layout = &layout};
+  struct weft_search_request request = *search->request;
+  struct weft_plan_layout layout = *candidate->layout;
+  struct candidate small = {.layout = &layout};
   double shortest = INFINITY;
   layout.shape.microbatches = (layout.shape.microbatches + TIMED_SHARE - 1) / TIMED_SHARE;
+  request.memory_limit = INFINITY;
   search->is_answer_timed = true;
-  if (attempt_init(&small, &layout, search->allocator, search->request, NULL, NULL) != WEFT_OK) {
+  if (candidate_init(&small, &layout, search->allocator, &request, NULL, NULL) != WEFT_OK) {
     return;
   }
+  struct weft_incumbent *incumbent = &small.incumbent;
+  weft_order_serial(&small.problem, &incumbent->clock, &incumbent->draft);
+  weft_incumbent_try(incumbent, &incumbent->draft, NULL);
   enum weft_status status = WEFT_OK;
-  weft_construct_serial(&small.incumbent);
   for (unsigned n = 0; n < TIMES && status == WEFT_OK && value_of(&small) < INFINITY; n++) {
     double seconds = INFINITY;
-    status = answer_small(search, &small, &seconds);
+    status = answer_small(&request, &small, &seconds);
     shortest = fmin(shortest, seconds);
   }
   if (shortest < INFINITY) {
-    search->answer_seconds = ANSWER_MARGIN * shortest / (double)weft_problem_timed_op_count(&small.problem);
+    search->answer_seconds = ANSWER_MARGIN * shortest / action_count(&small.problem);
   }
-  attempt_finish(&small);
+  candidate_finish(&small);
 }
 
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  const bool is_open_graph = weft_is_placement_open(request);
+  if (is_open_graph) {
+    WEFT_TRY(weft_plan_open_bound(search->allocator, request, &search->layouts.rest, error));
+  }
   WEFT_TRY(construct_all(search, error));
-  WEFT_TRY(climb_all(search, error));
+  if (is_open_graph && request->effort > 0 && value_of(search->best) < INFINITY) {
+    WEFT_TRY(place_locally(search, error));
+  }
+  WEFT_TRY(run_rounds(search, error));
   return value_of(search->best) == INFINITY ? explain_memory(search, error)
                                             : make_answer(search, out, error);
 }
@@ -475,23 +624,22 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
   WEFT_NEED(request->costs, error);
-  if (request->graph != NULL) {
-    return weft_graph_search(allocator, request, out, error);
-  }
+  struct weft_costs_view view;
+  const struct weft_search_request resolved = weft_plan_resolve(request, &view);
   struct search search = {
-      .allocator = allocator, .request = request, .answer_seconds = ANSWER_SECONDS};
-  weft_search_control_start(&search.control, request);
-  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, weft_search_rung(0),
+      .allocator = allocator, .request = &resolved, .answer_seconds = ANSWER_SECONDS};
+  weft_search_control_start(&search.control, &resolved);
+  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, &resolved, weft_search_round(0),
                                   &search.control, error));
   const uint32_t count = WEFT_PLAN_LAYOUTS_MAX;
-  search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);
-  const enum weft_status status = search.attempts == NULL
-                                      ? weft_fail_memory(error, count * sizeof *search.attempts)
+  search.candidates = weft_array_allocate_zero(allocator, count, sizeof *search.candidates);
+  const enum weft_status status = search.candidates == NULL
+                                      ? weft_fail_memory(error, count * sizeof *search.candidates)
                                       : run(&search, out, error);
-  for (uint32_t n = 0; n < search.attempt_count; n++) {
-    attempt_finish(&search.attempts[n]);
+  for (uint32_t n = 0; n < search.candidate_count; n++) {
+    candidate_finish(&search.candidates[n]);
   }
-  weft_array_free(allocator, search.attempts, count, sizeof *search.attempts);
+  weft_array_free(allocator, search.candidates, count, sizeof *search.candidates);
   weft_plan_layouts_finish(&search.layouts);
   return status;
 }

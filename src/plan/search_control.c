@@ -89,8 +89,8 @@ void weft_search_control_return(struct weft_search_control *control, double work
   control->budget += work;
 }
 
-double weft_search_rung(uint32_t rung) {
-  const int above = (int)rung - WEFT_RUNG_DEFAULT;
+double weft_search_round(uint32_t round) {
+  const int above = (int)round - WEFT_ROUND_DEFAULT;
   return weft_search_request_default().effort * pow(above < 0 ? 8 : 2, above);
 }
 

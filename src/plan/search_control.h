@@ -55,15 +55,15 @@ bool weft_search_control_spend(struct weft_search_control *control, double work)
 /* Gives back what such a step did not need. */
 void weft_search_control_return(struct weft_search_control *control, double work);
 
-/* A search goes through rungs, each with more work than the one before, and keeps the best. A rung
+/* A search goes through rounds, each with more work than the one before, and keeps the best. A round
  * does not depend on the effort. So a search with more effort does all that one with less does,
- * and then more: its answer is never worse. The last rung ends at the first step that exceeds the
- * effort. One rung has the default effort; those before it come on top, as WEFT_FIRST_RUNGS. */
-enum { WEFT_RUNG_DEFAULT = 3 };
-#define WEFT_FIRST_RUNGS (1 + 1.0 / 8 + 1.0 / 64 + 1.0 / 512)
+ * and then more: its answer is never worse. The last round ends at the first step that exceeds the
+ * effort. One round has the default effort; those before it come on top, as WEFT_FIRST_ROUNDS. */
+enum { WEFT_ROUND_DEFAULT = 3 };
+#define WEFT_FIRST_ROUNDS (1 + 1.0 / 8 + 1.0 / 64 + 1.0 / 512)
 
-/* The effort of a rung. */
-double weft_search_rung(uint32_t rung);
+/* The effort of a round. */
+double weft_search_round(uint32_t round);
 
 static inline bool weft_search_control_is_cancelled(struct weft_search_control *control) {
   return atomic_load_explicit(&control->cancelled, memory_order_relaxed);

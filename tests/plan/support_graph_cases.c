@@ -13,7 +13,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "plan/problem/problem.h"
+#include "plan/layout/layout.h"
 #include "support_graph_exhaustive.h"
 
 static bool chance(struct weft_random *random, uint32_t percent) {
@@ -147,7 +147,7 @@ static void compare(const struct weft_search_request *request, struct graph_tall
   }
   const double value = request->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan;
   double open;
-  assert_int_equal(weft_graph_search_bound(NULL, request, &open, NULL), WEFT_OK);
+  assert_int_equal(weft_plan_open_bound(NULL, request, &open, NULL), WEFT_OK);
   if (best == GRAPH_NONE || answer->bound > best || open > best || value < best ||
       (answer->optimal && value != best)) {
     fail_msg("case %u: best %g, found %g, bound %g, of all placements %g, optimal %d", tally->cases,
@@ -232,7 +232,7 @@ void graph_cases_compare_memory(uint64_t seed, uint32_t cases, uint32_t stages_m
       fail_msg("case %u, with %g: %s", tally->cases, least, error.message);
     }
     double bound; /* INFINITY where no placement fits */
-    assert_int_equal(weft_graph_search_bound(NULL, &request, &bound, NULL), WEFT_OK);
+    assert_int_equal(weft_plan_open_bound(NULL, &request, &bound, NULL), WEFT_OK);
     assert_true(isfinite(bound));
     weft_search_answer_destroy(answer);
     request.memory_limit = least - 0.5;

@@ -331,18 +331,17 @@ static double taken(const struct model *model, const uint32_t *first) {
   double value = INFINITY;
   assert_int_equal(weft_partition_costs(NULL, &request, &model->shape, first, &costs, NULL), 0);
   costs->hop = model->costs->hop;
-  const double all_reduce = weft_all_reduce_of(&request, &model->shape, costs);
+  costs->all_reduce = model->costs->all_reduce;
   request.costs = costs;
   request.stages_per_rank = model->shape.stages_per_rank;
   request.any_placement = false;
   request.placement = model->shape.placement;
   request.rank_factors = NULL; /* the costs include them */
-  request.replicas = 1;
   request.effort = 0.0005;
   request.threads = 1;
   if (weft_search(NULL, &request, &answer, NULL) == WEFT_OK) {
-    value =
-        (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) + all_reduce;
+    value = (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
+            answer->all_reduce;
     weft_search_answer_destroy(answer);
   }
   weft_costs_destroy(costs);

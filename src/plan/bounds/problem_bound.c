@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/problem/problem.h"
+#include "plan/bounds/chain_bound.h"
 
 /* Times in ticks, [stage]. */
 struct ways {
@@ -470,6 +470,10 @@ static int64_t bound_of_stages(const struct weft_problem *problem, const struct 
 enum weft_status weft_problem_bound(struct weft_problem *problem, int64_t *bound,
                                     struct weft_error *error) {
   assert(problem->stage_count > 0);
+  if (problem->stages_per_rank > 0) {
+    *bound = weft_chain_bound(problem);
+    return WEFT_OK;
+  }
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct ways ways;
   WEFT_TRY(ways_init(&ways, problem, &arena, error));

@@ -1,11 +1,12 @@
-/* Constructors build orders for a chain and offer them to its incumbent. Each is one function in a file
- * of its own. first_orders.c and improve/rounds.c call them. Internal to the module. */
+/* Constructors build orders and offer them to an incumbent; all but the first need a chain. Each is one
+ * function in a file of its own. first_orders.c and improve/rounds.c call them. Internal to the module. */
 #ifndef PLAN_CONSTRUCTORS_H
 #define PLAN_CONSTRUCTORS_H
 
 #include "plan/problem/incumbent.h"
 
-/* The orders of all constructors below that take little time (first_orders.c). */
+/* Some order that fits, if one is found; of a chain those of all constructors below that take little
+ * time (first_orders.c). */
 enum weft_status weft_construct_first(struct weft_incumbent *incumbent,
                                       struct weft_error *error);
 

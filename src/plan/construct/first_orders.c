@@ -2,6 +2,7 @@
 #include <assert.h>
 
 #include "plan/construct/constructors.h"
+#include "plan/construct/rule_scheduler.h"
 
 typedef enum weft_status constructor(struct weft_incumbent *incumbent,
                                      struct weft_error *error);
@@ -14,6 +15,46 @@ static constructor *const constructors[] = {
 
 /* Work of the constructor of periodic orders, in nanoseconds of a typical core. */
 enum { PERIODIC = 7000000 };
+
+/* ---- Of any graph ---- */
+
+/* One as 1F1B, with W where a rank would be idle; else one that fits, if one is found: of one
+ * microbatch after the other some always does, unless gradients come late, or branches share a
+ * rank. */
+static enum weft_status construct_any(struct weft_incumbent *incumbent, struct weft_error *error) {
+  const struct weft_problem *problem = incumbent->problem;
+  WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
+  struct weft_rule_scheduler scheduler;
+  uint64_t work = 0;
+  struct weft_list_rule *rules =
+      weft_arena_allocate(&arena, problem->stage_count, sizeof *rules);
+  WEFT_TRY(weft_rule_scheduler_init(&scheduler, problem, &incumbent->clock, &arena, error));
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    rules[s] = weft_list_rule_classic(problem, s);
+  }
+  if (weft_rule_schedule(problem, &scheduler, rules, WEFT_NEVER, &incumbent->draft, &work) !=
+      WEFT_NEVER) {
+    weft_incumbent_try_draft(incumbent);
+  }
+  if (incumbent->value == WEFT_NEVER) {
+    weft_order_serial(problem, &incumbent->clock, &incumbent->draft);
+    weft_incumbent_try_draft(incumbent);
+  }
+  if (incumbent->value == WEFT_NEVER) {
+    bool found;
+    WEFT_TRY(weft_problem_fit(problem, &incumbent->draft, &found, error));
+    if (found) {
+      weft_incumbent_try_draft(incumbent);
+      assert(incumbent->value != WEFT_NEVER);
+    }
+  }
+  if (incumbent->value != WEFT_NEVER) {
+    weft_search_control_note_order(problem->control);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Of a chain ---- */
 
 /* The orders of a mixed problem in which all backwards are whole, or all are split. */
 static enum weft_status construct_unmixed(struct weft_incumbent *incumbent, bool whole,
@@ -33,7 +74,10 @@ static enum weft_status construct_unmixed(struct weft_incumbent *incumbent, bool
 }
 
 enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct weft_error *error) {
-  assert(incumbent->problem->stages_per_rank > 0);
+  assert(incumbent->clock.done != NULL);
+  if (incumbent->problem->stages_per_rank == 0) {
+    return construct_any(incumbent, error);
+  }
   if (weft_problem_mixes(incumbent->problem)) {
     WEFT_TRY(construct_unmixed(incumbent, false, error));
     return construct_unmixed(incumbent, true, error);

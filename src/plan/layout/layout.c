@@ -9,6 +9,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
+#include "plan/layout/placements.h"
 #include "plan/problem/problem.h"
 
 #define FACTOR_MAX 1e6 /* of a rank */
@@ -22,20 +23,6 @@ static uint32_t part_count(const struct weft_search_request *request) {
 }
 
 /* ---- Costs of the stages of a layout ---- */
-
-static enum weft_status copy_costs(const struct weft_allocator *allocator,
-                                   const struct weft_search_request *request, uint32_t v,
-                                   struct weft_costs **out, struct weft_error *error) {
-  const uint32_t count = request->ranks * v;
-  struct weft_costs_view view;
-  const struct weft_costs *from =
-      weft_costs_of_stages(request->costs, request->ranks, count, &view);
-  WEFT_TRY(weft_costs_create(allocator, count, out, error));
-  for (uint32_t s = 0; s < count; s++) {
-    (*out)->stages[s] = *weft_costs_of(from, s);
-  }
-  return WEFT_OK;
-}
 
 void weft_stage_costs_slow_down(struct weft_stage_costs *stage, double factor) {
   assert(stage != NULL);
@@ -55,16 +42,28 @@ void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_req
   }
 }
 
-/* `first` is the partition; NULL without parts. */
-static enum weft_status make_costs(const struct weft_allocator *allocator,
-                                   const struct weft_search_request *request,
-                                   const struct weft_shape *shape, const uint32_t *first,
-                                   struct weft_costs **out, struct weft_error *error) {
-  if (first != NULL) {
-    WEFT_TRY(weft_partition_costs(allocator, request, shape, first, out, error));
-  } else {
-    WEFT_TRY(copy_costs(allocator, request, shape->stages_per_rank, out, error));
-    weft_costs_slow_down(*out, request, shape);
+static uint32_t stage_count_of(const struct weft_search_request *request,
+                               const struct weft_shape *shape) {
+  return request->graph != NULL ? request->graph->stage_count
+                                : shape->ranks * shape->stages_per_rank;
+}
+
+enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        const struct weft_plan_layout *layout,
+                                        struct weft_costs **out, struct weft_error *error) {
+  assert(layout->shape.ranks > 0 && out != NULL);
+  const uint32_t count = stage_count_of(request, &layout->shape);
+  struct weft_costs_view view;
+  const struct weft_costs *from =
+      weft_costs_of_stages(request->costs, request->ranks, count, &view);
+  WEFT_TRY(weft_costs_create(allocator, count, out, error));
+  for (uint32_t s = 0; s < count; s++) {
+    (*out)->stages[s] = *weft_costs_of(from, s);
+    if (request->rank_factors != NULL) {
+      weft_stage_costs_slow_down(&(*out)->stages[s],
+                                 request->rank_factors[weft_plan_layout_rank_of(layout, s)]);
+    }
   }
   (*out)->hop = request->costs->hop;
   memcpy((*out)->unit, request->costs->unit, sizeof(*out)->unit);
@@ -88,27 +87,39 @@ static enum weft_status set_parts(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
+/* Adds a layout like this one, which has no costs yet; `first` is its partition, NULL without
+ * parts. */
 static enum weft_status add_kind(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
-                                 const struct weft_shape *shape, const uint32_t *first,
-                                 bool whole_backward, struct weft_error *error) {
+                                 const struct weft_plan_layout *like, const uint32_t *first,
+                                 struct weft_error *error) {
   assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
   struct weft_plan_layout *layout = &layouts->list[layouts->count];
-  *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
-  WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
-  layout->all_reduce = weft_all_reduce_of(request, shape, layout->costs);
+  *layout = *like;
+  if (first == NULL) {
+    WEFT_TRY(weft_plan_layout_costs(layouts->allocator, request, like, &layout->costs, error));
+    layouts->count++;
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_partition_costs(layouts->allocator, request, &like->shape, first, &layout->costs,
+                                error));
+  layout->costs->hop = request->costs->hop;
+  memcpy(layout->costs->unit, request->costs->unit, sizeof layout->costs->unit);
   layouts->count++;
-  return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
+  return set_parts(layouts, layout, first, error);
 }
 
+/* Where backwards are all whole or all split, both are tried. */
 static enum weft_status add(struct weft_plan_layouts *layouts,
                             const struct weft_search_request *request,
-                            const struct weft_shape *shape, const uint32_t *first,
+                            struct weft_plan_layout like, const uint32_t *first,
                             struct weft_error *error) {
-  WEFT_TRY(add_kind(layouts, request, shape, first, request->whole_backward, error));
+  like.whole_backward = request->whole_backward;
+  WEFT_TRY(add_kind(layouts, request, &like, first, error));
+  like.whole_backward = true;
   return request->uniform_backward && !request->whole_backward &&
                  weft_costs_gain_from_whole(request->costs)
-             ? add_kind(layouts, request, shape, first, true, error)
+             ? add_kind(layouts, request, &like, first, error)
              : WEFT_OK;
 }
 
@@ -146,7 +157,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  layouts->control, first, error));
     if (!is_listed(layouts, shape, first) && has_room(layouts)) {
-      WEFT_TRY(add(layouts, request, shape, first, error));
+      WEFT_TRY(add(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
     }
   }
   return WEFT_OK;
@@ -176,7 +187,8 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
       layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
-      status = add(layouts, request, shape, list.first[n], error);
+      status = add(layouts, request, (struct weft_plan_layout){.shape = *shape}, list.first[n],
+                   error);
     }
   }
   layouts->rest = fmin(layouts->rest, list.rest);
@@ -210,7 +222,8 @@ static enum weft_status add_placement(struct weft_plan_layouts *layouts,
                                    .microbatches = request->microbatches,
                                    .placement = placement};
   return part_count(request) > 0 ? add_partitions(layouts, request, &shape, error)
-                                 : add(layouts, request, &shape, NULL, error);
+                                 : add(layouts, request,
+                                       (struct weft_plan_layout){.shape = shape}, NULL, error);
 }
 
 static enum weft_status add_placements(struct weft_plan_layouts *layouts,
@@ -296,10 +309,88 @@ enum weft_status weft_plan_check_factors(const struct weft_search_request *reque
   return WEFT_OK;
 }
 
+/* ---- Graphs ---- */
+
+struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
+                                             struct weft_costs_view *view) {
+  struct weft_search_request resolved = *request;
+  if (request->graph != NULL) {
+    resolved.costs =
+        weft_costs_of_stages(request->costs, request->ranks, request->graph->stage_count, view);
+  }
+  return resolved;
+}
+
+static enum weft_status check_graph(const struct weft_search_request *request,
+                                    struct weft_error *error) {
+  if (request->ranks == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
+                     request->ranks, request->microbatches);
+  }
+  if (part_count(request) > 0) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "keep the partition of the costs, or give costs without parts",
+                     "stages that form a graph cannot be partitioned anew: the graph is of stages");
+  }
+  return weft_plan_check_factors(request, error);
+}
+
+static enum weft_status add_placed(struct weft_plan_layouts *layouts,
+                                   const struct weft_search_request *request, uint32_t *rank_of,
+                                   const char *name, enum weft_placement_kind kind,
+                                   struct weft_error *error) {
+  const uint32_t n = request->graph->stage_count, p = request->ranks;
+  WEFT_TRY(weft_problem_check(request, rank_of, error));
+  return add(layouts, request,
+             (struct weft_plan_layout){.shape = {.ranks = p,
+                                                 .stages_per_rank = (n + p - 1) / p,
+                                                 .microbatches = request->microbatches,
+                                                 .placement = kind},
+                                       .rank_of = rank_of,
+                                       .name = name},
+             NULL, error);
+}
+
+static enum weft_status list_graph(struct weft_plan_layouts *layouts,
+                                   const struct weft_search_request *request,
+                                   struct weft_error *error) {
+  struct weft_plan_placement list[WEFT_PLAN_PLACEMENTS_MAX];
+  uint32_t count;
+  WEFT_TRY(check_graph(request, error));
+  WEFT_TRY(weft_plan_placements(request, &layouts->arena, list, &count, error));
+  for (uint32_t n = 0; n < count; n++) {
+    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name, list[n].kind, error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layouts,
+                                                 const struct weft_search_request *request,
+                                                 const uint32_t *rank_of, const char *name,
+                                                 struct weft_error *error) {
+  assert(request->graph != NULL && rank_of != NULL && name != NULL);
+  const size_t size = request->graph->stage_count * sizeof *rank_of;
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    if (memcmp(layouts->list[n].rank_of, rank_of, size) == 0) {
+      return WEFT_OK;
+    }
+  }
+  uint32_t *own = weft_arena_allocate(&layouts->arena, request->graph->stage_count, sizeof *own);
+  WEFT_TRY(weft_arena_status(&layouts->arena, error));
+  memcpy(own, rank_of, size);
+  return add_placed(layouts, request, own, name, WEFT_PLACEMENT_INFERRED, error);
+}
+
+/* ---- All ---- */
+
 static enum weft_status list_all(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
                                  struct weft_error *error) {
   uint32_t v;
+  if (request->graph != NULL) {
+    return list_graph(layouts, request, error);
+  }
   WEFT_TRY(find_stages_per_rank(request, &v, error));
   WEFT_TRY(check_parts(request, v, error));
   WEFT_TRY(weft_plan_check_factors(request, error));
@@ -319,7 +410,8 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
   *layouts = (struct weft_plan_layouts){
-      .allocator = allocator, .control = control, .effort = effort, .rest = INFINITY};
+      .allocator = allocator, .arena = {.allocator = allocator},
+      .control = control, .effort = effort, .rest = INFINITY};
   layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);
@@ -370,6 +462,7 @@ void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
                     sizeof(uint32_t));
   }
   weft_array_free(layouts->allocator, layouts->list, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
+  weft_arena_finish(&layouts->arena);
   *layouts = (struct weft_plan_layouts){.allocator = layouts->allocator};
 }
 
@@ -378,12 +471,12 @@ enum weft_status weft_plan_layout_problem(struct weft_problem *problem,
                                           const struct weft_search_request *request,
                                           const struct weft_plan_layout *layout,
                                           struct weft_error *error) {
-  assert(request->graph == NULL && layout->costs != NULL);
+  assert(layout->costs != NULL);
   struct weft_search_request own = *request;
   own.costs = layout->costs;
   own.microbatches = layout->shape.microbatches;
   own.stages_per_rank = layout->shape.stages_per_rank;
   own.placement = layout->shape.placement;
   own.whole_backward = layout->whole_backward;
-  return weft_problem_init(problem, allocator, &own, NULL, error);
+  return weft_problem_init(problem, allocator, &own, layout->rank_of, error);
 }

@@ -8,18 +8,21 @@
 #include "plan/problem/problem.h"
 
 struct weft_plan_layout {
-  struct weft_shape shape;
+  struct weft_shape shape; /* of a graph with the most stages that an even placement has on a rank */
+  uint32_t *rank_of;       /* [stages] of a graph; NULL: as the shape says */
+  const char *name;        /* of a graph's placement; NULL without one */
   bool whole_backward;
-  struct weft_costs *costs; /* one entry per stage; owned */
+  struct weft_costs *costs; /* one entry per stage, as its rank executes it; owned */
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
-  double all_reduce;        /* part of the objective, in the unit of the costs */
 };
 
-/* Up to five placements, a hundred partitions, and backwards that are all whole or all split. */
+/* Up to five placements of a chain or nine of a graph, a hundred partitions, and backwards that are
+ * all whole or all split. */
 enum { WEFT_PLAN_LAYOUTS_MAX = 1000 };
 
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
+  struct weft_arena arena;             /* of placements */
   struct weft_search_control *control; /* of the search; NULL: none */
   double effort;                       /* for partitions */
   uint32_t count;
@@ -27,9 +30,24 @@ struct weft_plan_layouts {
   double rest; /* lower bound of the objective for all others; INFINITY: there are none that fit */
 };
 
-/* All layouts that a request leaves open, at least one; partitions as they are found with this
- * effort, in seconds. WEFT_ERR_USAGE when the costs do not fit the shape; WEFT_ERR_LIMIT,
- * WEFT_ERR_MEMORY. A cancelled search has fewer partitions. */
+/* Whether the stages of a graph may be on any rank. */
+static inline bool weft_is_placement_open(const struct weft_search_request *request) {
+  return request->graph != NULL && request->rank_of == NULL && request->any_placement;
+}
+
+static inline uint32_t weft_plan_layout_rank_of(const struct weft_plan_layout *layout,
+                                                uint32_t stage) {
+  return layout->rank_of != NULL ? layout->rank_of[stage]
+                                 : weft_shape_rank_of(&layout->shape, stage);
+}
+
+/* The request of a graph with the costs of its stages; the view has to last as long. */
+struct weft_search_request weft_plan_resolve(const struct weft_search_request *request,
+                                             struct weft_costs_view *view);
+
+/* All layouts that a resolved request leaves open, at least one; partitions as they are found with this
+ * effort, in seconds; of a graph those placements that are worth a try, and `rest` is not set.
+ * WEFT_ERR_USAGE when the costs do not fit the shape; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. A cancelled search has fewer partitions. */
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
                                         const struct weft_search_request *request, double effort,
@@ -39,6 +57,11 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
 enum weft_status weft_plan_layouts_extend(struct weft_plan_layouts *layouts,
                                           const struct weft_search_request *request, double effort,
                                           struct weft_error *error);
+/* Adds a placement of a graph, unless it is there already. */
+enum weft_status weft_plan_layouts_add_placement(struct weft_plan_layouts *layouts,
+                                                 const struct weft_search_request *request,
+                                                 const uint32_t *rank_of, const char *name,
+                                                 struct weft_error *error);
 /* Whether more effort finds no other partitions. */
 bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
                                     const struct weft_search_request *request);
@@ -50,11 +73,40 @@ enum weft_status weft_plan_check_factors(const struct weft_search_request *reque
                                          struct weft_error *error);
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts);
 
+/* Costs of the stages on their ranks, without parts. The layout's own do not matter. */
+enum weft_status weft_plan_layout_costs(const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        const struct weft_plan_layout *layout,
+                                        struct weft_costs **out, struct weft_error *error);
+
 /* The problem of a layout. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_plan_layout_problem(struct weft_problem *problem,
                                           const struct weft_allocator *allocator,
                                           const struct weft_search_request *request,
                                           const struct weft_plan_layout *layout,
                                           struct weft_error *error);
+
+/* From the placement of a layout, by moves and swaps of stages, to one with a smaller bound, for a
+ * fixed amount of work; bounds are close unless memory is short, and take less time than orders. The
+ * layout has `bound`, and nothing is below `open`. Fills rank_of[stages] (placement_search.c).
+ * WEFT_ERR_MEMORY. */
+enum weft_status weft_plan_placement_search(const struct weft_plan_layout *layout,
+                                            const struct weft_problem *problem,
+                                            const struct weft_search_request *request,
+                                            double bound, double open, uint32_t *rank_of,
+                                            struct weft_error *error);
+
+/* No layout that a request leaves open has a smaller objective; of a chain one that gives the stages
+ * per rank and the placement. INFINITY: none fits into the memory (open_bound.c). WEFT_ERR_LIMIT,
+ * WEFT_ERR_MEMORY. */
+enum weft_status weft_plan_open_bound(const struct weft_allocator *allocator,
+                                      const struct weft_search_request *request, double *bound,
+                                      struct weft_error *error);
+
+/* weft_search_least_memory() under a control, which may be cancelled, or NULL. */
+enum weft_status weft_plan_least_memory(const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        struct weft_search_control *control,
+                                        struct weft_memory_need *need, struct weft_error *error);
 
 #endif

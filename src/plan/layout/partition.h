@@ -4,7 +4,7 @@
 
 #include <weft/search.h>
 
-#include "plan/search_control.h"
+#include "plan/problem/problem.h"
 
 /* Goals of a partition. All minimise the work of the heaviest rank, heuristically. */
 enum weft_partition_kind {
@@ -70,8 +70,8 @@ enum weft_status weft_partition_bound(const struct weft_allocator *allocator,
 double weft_all_reduce_time(const struct weft_search_request *request, double size);
 /* Size of a stage's gradients that replicas sum up. */
 double weft_gradients_to_reduce(const struct weft_costs *costs, uint32_t stage);
-double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
-                          const struct weft_costs *costs);
+double weft_all_reduce_of(const struct weft_search_request *request,
+                          const struct weft_problem *problem, const struct weft_costs *costs);
 
 /* Costs of the stages of a partition on their ranks, one entry each. Times and known sizes are sums over the
  * parts; what the parts do not specify comes from the entries of the request's costs, divided in

@@ -56,15 +56,15 @@ double weft_gradients_to_reduce(const struct weft_costs *costs, uint32_t stage) 
   return gradients_of(weft_costs_of(costs, stage), are_gradients_specified(costs));
 }
 
-double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
-                          const struct weft_costs *costs) {
-  assert(shape != NULL && costs != NULL);
+double weft_all_reduce_of(const struct weft_search_request *request,
+                          const struct weft_problem *problem, const struct weft_costs *costs) {
+  assert(problem != NULL && costs != NULL);
   const bool specified = are_gradients_specified(costs);
   double most = 0;
-  for (uint32_t r = 0; r < shape->ranks && request->replicas > 1; r++) {
+  for (uint32_t r = 0; r < problem->rank_count && request->replicas > 1; r++) {
     double sum = 0;
-    for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
-      sum += gradients_of(weft_costs_of(costs, weft_shape_stage_of(shape, r, k)), specified);
+    for (uint32_t k = problem->first_of[r]; k < problem->first_of[r + 1]; k++) {
+      sum += gradients_of(weft_costs_of(costs, problem->stage_of[k]), specified);
     }
     most = fmax(most, sum);
   }

@@ -39,7 +39,7 @@ static enum weft_status rate(const struct partition_search *search, const uint32
     const int64_t excess = weft_chain_serial_peak(&problem, rank, stages) - problem.limit[rank];
     *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
                         : (double)weft_chain_bound(&problem) / problem.ticks_per_unit +
-                              weft_all_reduce_of(search->request, search->shape, layout.costs);
+                              weft_all_reduce_of(search->request, &problem, layout.costs);
     weft_problem_finish(&problem);
   }
   weft_costs_destroy(layout.costs);

@@ -397,23 +397,4 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
                                  const struct weft_program *table, struct weft_order *order,
                                  struct weft_error *error);
 
-/* ---- The search: graph_search.c ---- */
-
-/* weft_search() of a request with a graph. */
-enum weft_status weft_graph_search(const struct weft_allocator *allocator,
-                                   const struct weft_search_request *request,
-                                   struct weft_search_answer **out, struct weft_error *error);
-
-/* No placement has a smaller objective, in the unit of the costs; INFINITY: none fits into the
- * memory. WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
-enum weft_status weft_graph_search_bound(const struct weft_allocator *allocator,
-                                         const struct weft_search_request *request, double *bound,
-                                         struct weft_error *error);
-
-/* weft_search_least_memory() of a request with a graph. */
-enum weft_status weft_graph_search_least_memory(const struct weft_allocator *allocator,
-                                                const struct weft_search_request *request,
-                                                struct weft_memory_need *need,
-                                                struct weft_error *error);
-
 #endif
