@@ -14,7 +14,7 @@
  *
  * The serial order (serial_order.c) holds no more than the largest of these. So the least limit is
  * the least over all numbers of stages of the first kind. A whole backward holds nothing for W; a
- * split one is as good where it is the only choice (chain.c). */
+ * split one is as good where it is the only choice (problem.c). */
 #include <assert.h>
 #include <math.h>
 

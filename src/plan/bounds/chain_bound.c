@@ -153,28 +153,26 @@ static int64_t through_one(const struct view *view, int64_t closing, bool own) {
 
 /* ---- Several stages per rank ---- */
 
-struct item {
-  int64_t size, value, count;
-};
-
-/* An upper bound on the value of items within the room: the fractional knapsack. */
-static int64_t knapsack_bound(struct item *items, uint32_t count, int64_t room) {
+/* An upper bound on the value of up to m of each item within the room: the fractional knapsack. */
+int64_t weft_most_value(struct weft_item *items, uint32_t count, int64_t m, int64_t room) {
   int64_t sum = 0;
+  assert(items != NULL && m > 0);
   for (uint32_t n = 0; n < count && room >= 0; n++) {
     uint32_t best = n;
     for (uint32_t k = n + 1; k < count; k++) {
       const double gain = (double)items[k].value * (double)items[best].size;
       best = gain > (double)items[best].value * (double)items[k].size ? k : best;
     }
-    const struct item item = items[best];
+    const struct weft_item item = items[best];
     items[best] = items[n];
-    if (item.size == 0 || item.count <= room / item.size) {
-      sum += item.count * item.value;
-      room -= item.count * item.size;
+    if (item.size == 0 || m <= room / item.size) {
+      sum += m * item.value;
+      room -= m * item.size;
     } else {
       sum += room / item.size * item.value;
-      room %= item.size;
-      return sum + (int64_t)ceil((double)item.value * ((double)room / (double)item.size)) + 1;
+      return sum +
+             (int64_t)ceil((double)item.value * ((double)(room % item.size) / (double)item.size)) +
+             1;
     }
   }
   return sum;
@@ -188,9 +186,10 @@ static int64_t first_gradients(const struct view *view) {
 /* An upper bound on the value of what a rank's microbatches hold within the room: any of the stages,
  * each at most once, and W that are pending. Who holds a stage holds those before it too; so it is
  * also a bound to take each stage together with those before it. */
-static int64_t most_held(const struct item *stages, uint32_t stage_count,
-                         const struct item *weights, uint32_t weight_count, int64_t room) {
-  struct item items[2 * WEFT_LOCAL_STAGES_MAX], sums[2 * WEFT_LOCAL_STAGES_MAX];
+static int64_t most_held(const struct weft_item *stages, uint32_t stage_count,
+                         const struct weft_item *weights, uint32_t weight_count, int64_t m,
+                         int64_t room) {
+  struct weft_item items[2 * WEFT_LOCAL_STAGES_MAX], sums[2 * WEFT_LOCAL_STAGES_MAX];
   const uint32_t count = stage_count + weight_count;
   for (uint32_t k = 0; k < count; k++) {
     items[k] = k < stage_count ? stages[k] : weights[k - stage_count];
@@ -200,18 +199,18 @@ static int64_t most_held(const struct item *stages, uint32_t stage_count,
       sums[k].value += sums[k - 1].value;
     }
   }
-  return weft_min(knapsack_bound(items, count, room), knapsack_bound(sums, count, room));
+  return weft_min(weft_most_value(items, count, m, room), weft_most_value(sums, count, m, room));
 }
 
 /* The most time of F of the rank's first `stages` stages that fits into the room together. */
 static int64_t most_forward(const struct view *view, uint32_t stages, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
-  struct item items[WEFT_LOCAL_STAGES_MAX];
+  struct weft_item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < stages; k++) {
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
-    items[k] = (struct item){stage->held, stage->time[WEFT_KIND_F], view->count};
+    items[k] = (struct weft_item){stage->held, stage->time[WEFT_KIND_F]};
   }
-  return most_held(items, stages, NULL, 0, room);
+  return most_held(items, stages, NULL, 0, view->count, room);
 }
 
 /* Idle time before the first I, which belongs to the last stage: a trip passes, during which only
@@ -236,32 +235,32 @@ static int64_t head_of_many(const struct view *view) {
  * other F are done, so who awaits I of a stage also awaits those of the stages before it. */
 static int64_t most_left(const struct view *view, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
-  struct item stages[WEFT_LOCAL_STAGES_MAX], weights[WEFT_LOCAL_STAGES_MAX];
+  struct weft_item stages[WEFT_LOCAL_STAGES_MAX], weights[WEFT_LOCAL_STAGES_MAX];
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     const int64_t w = weft_least_weight(problem, s);
     stages[k] =
-        (struct item){problem->stages[s].held, weft_least_gradient(problem, s) + w, view->count};
-    weights[k] = (struct item){weft_least_after(problem, s), w, view->count};
+        (struct weft_item){problem->stages[s].held, weft_least_gradient(problem, s) + w};
+    weights[k] = (struct weft_item){weft_least_after(problem, s), w};
   }
-  return weft_min(most_held(stages, v, weights, v, room), view->count * (view->i + view->w));
+  return weft_min(most_held(stages, v, weights, v, view->count, room), view->count * (view->i + view->w));
 }
 
 /* The most time of W that can be left when the last I ends: those in memory beside the gradients of
  * all stages, and its own. */
 static int64_t most_weights(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
-  struct item items[WEFT_LOCAL_STAGES_MAX];
+  struct weft_item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     items[k] =
-        (struct item){weft_least_after(problem, s), weft_least_weight(problem, s), view->count};
+        (struct weft_item){weft_least_after(problem, s), weft_least_weight(problem, s)};
   }
   const int64_t room =
       weft_problem_limit_at_end(problem, view->rank) - problem->stages[view->first].held;
   return weft_min(view->count * view->w,
-                  knapsack_bound(items, problem->stages_per_rank, weft_max(0, room)) +
+                  weft_most_value(items, problem->stages_per_rank, view->count, weft_max(0, room)) +
                       weft_least_weight(problem, view->first));
 }
 
@@ -372,7 +371,10 @@ int64_t weft_chain_bound(const struct weft_problem *problem) {
   if (!weft_paths_init(&paths, problem)) {
     return 0;
   }
-  const int64_t bound = weft_bound_cascade(&paths, bound_with(&paths));
+  int64_t bound = bound_with(&paths);
+  if (problem->stages_per_rank == 1) { /* slowest[] has done its service */
+    bound = weft_bound_first_backwards(problem, paths.forward, bound, paths.slowest);
+  }
   weft_paths_finish(&paths);
   return bound;
 }

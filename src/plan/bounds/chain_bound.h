@@ -32,7 +32,18 @@ void weft_paths_finish(struct weft_paths *paths);
 /* Time from the start of F at `from` to the end of I or B at `to` for a microbatch alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);
 
-/* At least `bound`: considers what a rank can do before its first backward (bound_cascade.c). */
-int64_t weft_bound_cascade(const struct weft_paths *paths, int64_t bound);
+/* ---- Terms that graphs have, too ---- */
+
+struct weft_item {
+  int64_t size, value;
+};
+
+/* An upper bound on the value of up to m of each item within the room; their order changes. */
+int64_t weft_most_value(struct weft_item *items, uint32_t count, int64_t m, int64_t room);
+
+/* At least `bound`: considers what ranks with one stage can do before their first backward
+ * (problem_bound.c). `to_forward` is [stage] the least time until its first F; scratch is [stage]. */
+int64_t weft_bound_first_backwards(const struct weft_problem *problem, const int64_t *to_forward,
+                                   int64_t bound, int64_t *scratch);
 
 #endif

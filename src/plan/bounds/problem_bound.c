@@ -131,13 +131,6 @@ static int64_t after_backward(const struct weft_problem *problem, const struct w
   return spans(problem) ? least_backward(problem, &problem->stages[s]) : ways->from_backward[s];
 }
 
-/* Microbatches of a stage that its rank can hold. */
-static int64_t most_held(const struct weft_problem *problem, uint32_t s) {
-  const struct weft_problem_stage *stage = &problem->stages[s];
-  const int64_t m = problem->microbatch_count, limit = problem->limit[stage->rank];
-  return stage->held == 0 ? m : weft_max(1, weft_min(m, limit / stage->held));
-}
-
 /* With room for K microbatches, F of microbatch n + K starts after the backward of n has ended: the
  * trips of every K-th come one after the other, plus the F of those before the first, or the
  * backwards of those after the last. And all microbatches pass in single file. */
@@ -151,7 +144,7 @@ static int64_t bound_of_stage(const struct weft_problem *problem, const struct w
   }
   const int64_t gradient = weft_least_gradient(problem, s), trip = ways->round_trip[s];
   const int64_t backward = trip - gradient + after_backward(problem, ways, s);
-  const int64_t room = most_held(problem, s), rounds = (m - 1) / room + 1;
+  const int64_t room = weft_problem_most_held(problem, s), rounds = (m - 1) / room + 1;
   const int64_t rest = m - 1 - (rounds - 1) * room;
   int64_t bound = begin + weft_max(forward + (m - 1) * stage->f, backward + (m - 1) * gradient);
   bound = weft_max(bound, begin + (rounds - 1) * trip +
@@ -201,7 +194,7 @@ static int64_t through_state(const struct weft_problem *problem, const struct wa
   const int64_t after =
       weft_max(after_forward(problem, ways, s), f + x * i + weft_max(closing, (x + y) * w));
   if (x < m) {
-    const int64_t most = weft_min(most_held(problem, s), m - 1);
+    const int64_t most = weft_min(weft_problem_most_held(problem, s), m - 1);
     return weft_max(0, trip - i - most * f) + before + after;
   }
   return weft_max(before + after, trip + (m - 1) * i + weft_max(closing, m * w));
@@ -214,7 +207,7 @@ static int64_t through_stage(const struct weft_problem *problem, const struct wa
   const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, size = weft_least_after(problem, s);
   int64_t least = INT64_MAX;
-  for (int64_t x = 1; x <= most_held(problem, s); x++) {
+  for (int64_t x = 1; x <= weft_problem_most_held(problem, s); x++) {
     const int64_t room = problem->limit[stage->rank] - x * stage->held;
     const int64_t y = room < 0 ? 0 : size == 0 ? m - x : weft_min(m - x, room / size);
     least = weft_min(least, through_state(problem, ways, s, x, y));
@@ -224,36 +217,8 @@ static int64_t through_stage(const struct weft_problem *problem, const struct wa
 
 /* ---- A rank with several stages ---- */
 
-struct item {
-  int64_t size, value;
-};
-
 /* More stages of a rank, and memory is taken to be enough. */
 enum { ITEMS_MAX = 128 };
-
-/* An upper bound on the value of up to m of each item within the room: the fractional knapsack. */
-static int64_t most_value(struct item *items, uint32_t count, int64_t m, int64_t room) {
-  int64_t sum = 0;
-  for (uint32_t n = 0; n < count; n++) {
-    uint32_t best = n;
-    for (uint32_t k = n + 1; k < count; k++) {
-      const double gain = (double)items[k].value * (double)items[best].size;
-      best = gain > (double)items[best].value * (double)items[k].size ? k : best;
-    }
-    const struct item item = items[best];
-    items[best] = items[n];
-    if (item.size == 0 || m <= room / item.size) {
-      sum += m * item.value;
-      room -= m * item.size;
-    } else {
-      sum += room / item.size * item.value;
-      return sum +
-             (int64_t)ceil((double)item.value * ((double)(room % item.size) / (double)item.size)) +
-             1;
-    }
-  }
-  return sum;
-}
 
 /* Of a rank, for the bounds below. */
 struct load {
@@ -270,7 +235,7 @@ struct load {
 static void describe(const struct weft_problem *problem, const struct ways *ways, uint32_t rank,
                      struct load *load) {
   const int64_t m = problem->microbatch_count, limit = weft_max(0, problem->limit[rank]);
-  struct item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
+  struct weft_item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
   uint32_t count = 0;
   int64_t all_forwards = 0, all_left = 0, all_weights = 0, last_frozen = INT64_MAX;
   *load = (struct load){.head = INT64_MAX,
@@ -299,17 +264,17 @@ static void describe(const struct weft_problem *problem, const struct ways *ways
         load->first_backward, spans(problem) ? ways->round_trip[s] - weft_least_gradient(problem, s)
                                              : ways->to_backward[s]);
     if (count < ITEMS_MAX) {
-      forwards[count] = (struct item){stage->held, stage->f};
-      left[2 * count] = (struct item){stage->held, back};
-      left[2 * count + 1] = (struct item){weft_least_after(problem, s), w};
-      weights[count] = (struct item){weft_least_after(problem, s), w};
+      forwards[count] = (struct weft_item){stage->held, stage->f};
+      left[2 * count] = (struct weft_item){stage->held, back};
+      left[2 * count + 1] = (struct weft_item){weft_least_after(problem, s), w};
+      weights[count] = (struct weft_item){weft_least_after(problem, s), w};
     }
     count++;
   }
   if (count <= ITEMS_MAX) {
-    all_forwards = weft_min(all_forwards, most_value(forwards, count, m, limit));
-    all_left = weft_min(all_left, most_value(left, 2 * count, m, limit));
-    all_weights = weft_min(all_weights, most_value(weights, count, m, limit));
+    all_forwards = weft_min(all_forwards, weft_most_value(forwards, count, m, limit));
+    all_left = weft_min(all_left, weft_most_value(left, 2 * count, m, limit));
+    all_weights = weft_min(all_weights, weft_most_value(weights, count, m, limit));
   }
   load->last_forward = count == 0 ? last_frozen : load->last_forward;
   load->forwards = all_forwards + load->frozen;
@@ -381,10 +346,13 @@ static bool has_one_stage(const struct weft_problem *problem, uint32_t rank) {
 
 /* Before its first backward, a rank can only run F. If it may idle for D in all, it must run n of
  * them, so that the first gradient arrives within D after the last; that gradient then waits for the
- * n-th F to end, and reaches the stages before that much later (bounds/bound_cascade.c). Ranks with
- * several stages are taken to wait for nothing else. */
-static bool is_refuted(const struct weft_problem *problem, const struct ways *ways, int64_t target,
-                       int64_t *ends) {
+ * n-th F to end, and reaches the stages before that much later. For a target T, D of a rank is T less
+ * its work. The earliest times of the first gradient follow from the last stage to the first: each is
+ * the smallest that the later ones allow, and monotone in theirs. If n exceeds the microbatches or the
+ * memory, no order reaches T. A larger T leaves more D, so bisection finds the smallest T that is not
+ * refuted. Ranks with several stages are taken to wait for nothing else. */
+static bool is_refuted(const struct weft_problem *problem, const int64_t *to_forward,
+                       int64_t target, int64_t *ends) {
   const struct weft_graph *graph = problem->graph;
   for (uint32_t s = problem->stage_count; s-- > 0;) {
     const struct weft_problem_stage *stage = &problem->stages[s];
@@ -395,13 +363,13 @@ static bool is_refuted(const struct weft_problem *problem, const struct ways *wa
                                     weft_problem_hop(problem, 2 * e + 1));
     }
     if (stage->trains && has_one_stage(problem, stage->rank)) {
-      const int64_t idle = target - opening(problem, ways, s) -
+      const int64_t idle = target - (spans(problem) ? 0 : to_forward[s]) -
                            problem->microbatch_count * (stage->f + least_backward(problem, stage));
       const int64_t short_of = starts - stage->f - idle;
       const int64_t more = short_of <= 0  ? 0
                            : stage->f > 0 ? (short_of + stage->f - 1) / stage->f
                                           : INT32_MAX;
-      if (idle < 0 || 1 + more > most_held(problem, s)) {
+      if (idle < 0 || 1 + more > weft_problem_most_held(problem, s)) {
         return true;
       }
       starts = weft_max(starts, (1 + more) * stage->f);
@@ -411,24 +379,25 @@ static bool is_refuted(const struct weft_problem *problem, const struct ways *wa
   return false;
 }
 
-static int64_t bound_of_first_backwards(const struct weft_problem *problem, const struct ways *ways,
-                                        int64_t bound, int64_t *scratch) {
-  if (!is_refuted(problem, ways, bound, scratch)) {
+int64_t weft_bound_first_backwards(const struct weft_problem *problem, const int64_t *to_forward,
+                                   int64_t bound, int64_t *scratch) {
+  assert(to_forward != NULL && bound >= 0 && scratch != NULL);
+  if (!is_refuted(problem, to_forward, bound, scratch)) {
     return bound;
   }
   int64_t low = bound, high = bound; /* low is refuted */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     high =
-        weft_max(high, ways->to_forward[s] + ways->round_trip[s] +
+        weft_max(high, to_forward[s] + problem->round_trip[s] +
                            problem->microbatch_count * (stage->f + least_backward(problem, stage)));
   }
-  if (is_refuted(problem, ways, high, scratch)) {
+  if (is_refuted(problem, to_forward, high, scratch)) {
     return bound; /* not even one microbatch fits */
   }
   while (high - low > 1) {
     const int64_t middle = low + (high - low) / 2;
-    if (is_refuted(problem, ways, middle, scratch)) {
+    if (is_refuted(problem, to_forward, middle, scratch)) {
       low = middle;
     } else {
       high = middle;
@@ -486,7 +455,7 @@ enum weft_status weft_problem_bound(struct weft_problem *problem, int64_t *bound
       most = weft_max(most, through_stage(problem, &ways, only));
     }
   }
-  *bound = bound_of_first_backwards(problem, &ways, most, ways.start);
+  *bound = weft_bound_first_backwards(problem, ways.to_forward, most, ways.start);
   return WEFT_OK;
 }
 

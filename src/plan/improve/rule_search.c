@@ -8,10 +8,7 @@
 /* ---- Limits of the parameters ---- */
 
 static uint32_t most_in_flight(const struct weft_problem *problem, uint32_t s) {
-  const struct weft_problem_stage *stage = &problem->stages[s];
-  const int64_t m = problem->microbatch_count;
-  const int64_t fit = stage->held > 0 ? problem->limit[stage->rank] / stage->held : m;
-  return (uint32_t)(fit < 1 ? 1 : fit < m ? fit : m);
+  return (uint32_t)weft_problem_most_held(problem, s);
 }
 
 static uint32_t within(uint32_t count, uint32_t most) {

@@ -158,6 +158,13 @@ static inline int64_t weft_least_after(const struct weft_problem *problem, uint3
                               : weft_min(at->held, at->held_after);
 }
 
+/* Microbatches that a rank can hold of a stage, if of no other; at least 1. */
+static inline int64_t weft_problem_most_held(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  const int64_t m = problem->microbatch_count;
+  return at->held == 0 ? m : weft_max(1, weft_min(m, problem->limit[at->rank] / at->held));
+}
+
 /* Memory of a rank that the limit does not count, in the unit of the costs: its parameters, and the
  * gradients by which the limit has been reduced. */
 double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
