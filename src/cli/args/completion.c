@@ -48,12 +48,14 @@ static bool names_file(const struct weft_cli_option *option) {
           strcmp(option->value, "FILE") == 0);
 }
 
-/* Single quotes inside a single-quoted word of a shell. */
-static void add_quoted(struct weft_text *text, const char *words) {
+/* Words inside a single-quoted word of a shell: a quote ends it, stands for itself, and begins another
+ * one. What is in `special` gets a backslash. */
+static void add_quoted(struct weft_text *text, const char *words, const char *special) {
   for (; *words != '\0'; words++) {
     if (*words == '\'') {
       weft_text_add(text, "'\\''");
     } else {
+      weft_text_add(text, strchr(special, *words) != NULL ? "\\" : "");
       weft_text_append(text, words, 1);
     }
   }
@@ -151,22 +153,11 @@ void weft_cli_completion_bash_add(struct weft_text *text) {
 
 /* ---- zsh ---- */
 
-/* Inside a '...[summary]' of _arguments, brackets and colons are special. */
-static void add_zsh_summary(struct weft_text *text, const char *words) {
-  for (; *words != '\0'; words++) {
-    if (strchr("[]:", *words) != NULL) {
-      weft_text_add(text, "\\");
-    }
-    const char one[2] = {*words, '\0'};
-    add_quoted(text, one);
-  }
-}
-
 /* `dashes`, `name` and `joint` ("=", "+" where a value follows) spell the option. */
 static void add_zsh_spec(struct weft_text *text, const char *dashes, const char *name,
                          const char *joint, const struct weft_cli_option *option) {
   weft_text_addf(text, " \\\n        '%s%s%s[", dashes, name, option->value != NULL ? joint : "");
-  add_zsh_summary(text, option->summary);
+  add_quoted(text, option->summary, "[]:"); /* which _arguments takes for itself */
   weft_text_add(text, "]");
   if (names_file(option)) {
     weft_text_addf(text, ":%s:_files", option->value);
@@ -217,7 +208,7 @@ void weft_cli_completion_zsh_add(struct weft_text *text) {
                 "    local -a commands=(\n");
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
     weft_text_addf(text, "      '%s:", weft_cli_command_at(i)->name);
-    add_quoted(text, weft_cli_command_at(i)->summary);
+    add_quoted(text, weft_cli_command_at(i)->summary, "");
     weft_text_add(text, "'\n");
   }
   weft_text_add(text,
@@ -258,13 +249,13 @@ static void add_fish_option(struct weft_text *text, const struct weft_cli_comman
     weft_text_add(text, "'");
   }
   weft_text_add(text, " -d '");
-  add_quoted(text, option->summary);
+  add_quoted(text, option->summary, "");
   weft_text_add(text, "'\n");
 }
 
 static void add_fish_command(struct weft_text *text, const struct weft_cli_command *command) {
   weft_text_addf(text, "complete -c weft -n __fish_use_subcommand -f -a %s -d '", command->name);
-  add_quoted(text, command->summary);
+  add_quoted(text, command->summary, "");
   weft_text_add(text, "'\n");
   const struct weft_cli_option *option;
   for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {

@@ -21,44 +21,22 @@ static int64_t to_time(double cost, double per_unit, double factor) {
 
 static void set_times(struct weft_cli_stages *stages, uint32_t stage,
                       const struct weft_stage_costs *costs, double per_unit, double factor) {
-  int64_t *times = stages->timed[stage].times;
-  times[WEFT_OP_F] = to_time(costs->f, per_unit, factor);
-  times[WEFT_OP_B] = to_time(costs->b, per_unit, factor);
-  times[WEFT_OP_I] = to_time(costs->i, per_unit, factor);
-  times[WEFT_OP_W] = to_time(costs->w, per_unit, factor);
-  times[WEFT_OP_UNSHARD] = to_time(costs->unshard, per_unit, 1);
-  times[WEFT_OP_REDUCE_GRAD] = to_time(costs->reduce_grad, per_unit, 1);
-  times[WEFT_OP_OVERLAP_F_B] =
-      costs->overlap_f_b < 0 ? -1 : to_time(costs->overlap_f_b, per_unit, factor);
+  const struct {
+    enum weft_op op;
+    double cost, factor; /* a cost below 0: it has no time of its own */
+  } all[] = {{WEFT_OP_F, costs->f, factor},
+             {WEFT_OP_B, costs->b, factor},
+             {WEFT_OP_I, costs->i, factor},
+             {WEFT_OP_W, costs->w, factor},
+             {WEFT_OP_OVERLAP_F_B, costs->overlap_f_b, factor},
+             {WEFT_OP_UNSHARD, costs->unshard, 1},
+             {WEFT_OP_REDUCE_GRAD, costs->reduce_grad, 1}};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(all); k++) {
+    stages->timed[stage].times[all[k].op] =
+        all[k].cost < 0 ? -1 : to_time(all[k].cost, per_unit, all[k].factor);
+    stages->longest = fmax(stages->longest, all[k].cost * per_unit * all[k].factor);
+  }
   stages->overlaps = stages->overlaps || costs->overlap_f_b >= 0;
-}
-
-static double longest(const struct weft_costs *costs, uint32_t stage_count) {
-  double most = 0;
-  for (uint32_t s = 0; s < stage_count; s++) {
-    const struct weft_stage_costs *at = weft_costs_of(costs, s);
-    const double times[] = {at->f,           at->b,       at->i,          at->w,
-                            at->overlap_f_b, at->unshard, at->reduce_grad};
-    for (size_t k = 0; k < WEFT_ARRAY_LENGTH(times); k++) {
-      most = fmax(most, times[k]);
-    }
-  }
-  return most;
-}
-
-static int check_times(const struct weft_cli *cli, const struct weft_program *program,
-                       const struct weft_costs *costs, const struct weft_cli_time_scale *scale) {
-  double factor = 1;
-  for (uint32_t r = 0; scale->factors != NULL && r < program->rank_count; r++) {
-    factor = fmax(factor, scale->factors[r]);
-  }
-  const double most = longest(costs, program->stage_count) * scale->per_unit * factor;
-  if (most > TIME_NS_MAX) {
-    return weft_cli_usage(cli, "--transport loopback takes no time; or give smaller times",
-                          "an action would take %.0f seconds, and the limit is %.0f", most / 1e9,
-                          TIME_NS_MAX / 1e9);
-  }
-  return WEFT_CLI_OK;
 }
 
 static bool make_room(struct weft_cli_stages *stages) {
@@ -113,9 +91,6 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
   assert(stages != NULL && cli != NULL && program != NULL);
   *stages = (struct weft_cli_stages){.arena = {.allocator = cli->allocator},
                                      .count = program->stage_count};
-  if (kind != WEFT_CLI_STAGE_NULL && kind != WEFT_CLI_STAGE_VIRTUAL) {
-    WEFT_CLI_TRY(check_times(cli, program, costs, scale));
-  }
   if (!make_room(stages)) {
     weft_cli_stages_finish(stages);
     return weft_cli_fail_memory(cli);
@@ -123,6 +98,12 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
   make_stages(stages, kind);
   if (kind != WEFT_CLI_STAGE_NULL) {
     set_all_times(stages, program, costs, scale);
+  }
+  if (kind != WEFT_CLI_STAGE_VIRTUAL && stages->longest > TIME_NS_MAX) {
+    weft_cli_stages_finish(stages);
+    return weft_cli_usage(cli, "--transport loopback takes no time; or give smaller times",
+                          "an action would take %.0f seconds, and the limit is %.0f",
+                          stages->longest / 1e9, TIME_NS_MAX / 1e9);
   }
   return WEFT_CLI_OK;
 }

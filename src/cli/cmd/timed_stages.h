@@ -20,6 +20,7 @@ enum weft_cli_stage_kind {
 struct weft_cli_stages {
   struct weft_arena arena; /* of the arrays */
   uint32_t count;
+  double longest;                   /* time of an action */
   bool overlaps;                    /* an overlap takes a time of its own */
   struct weft_cost_stage *timed;    /* [count] */
   struct weft_cost_stage *together; /* [count]: overlaps, by the stage of their F */
