@@ -12,7 +12,6 @@
 #include "cli/args/help.h"
 #include "cli/args/option_parser.h"
 #include "cli/cli_program.h"
-#include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/io/picture_file.h"
 #include "cli/job.h"

@@ -8,7 +8,6 @@
 #include <weft/lower.h>
 #include <weft/support.h>
 
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/scoped.h"
 

@@ -13,7 +13,6 @@
 
 #include "cli/cmd/commands.h"
 #include "cli/cmd/doctor_mpi.h"
-#include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
 

@@ -12,7 +12,6 @@
 #include <weft/support.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"

@@ -5,7 +5,6 @@
 #include <weft/lower.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"

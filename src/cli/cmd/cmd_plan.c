@@ -11,7 +11,6 @@
 
 #include "cli/cmd/commands.h"
 #include "cli/cmd/plan_command.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/picture_file.h"

@@ -11,7 +11,6 @@
 
 #include "cli/cmd/commands.h"
 #include "cli/io/child_process.h"
-#include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
 

@@ -16,7 +16,6 @@
 #include "cli/args/option_parser.h"
 #include "cli/cmd/commands.h"
 #include "cli/gpus.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"

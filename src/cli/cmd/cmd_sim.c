@@ -9,7 +9,6 @@
 
 #include "cli/args/cost_options.h"
 #include "cli/cmd/commands.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"

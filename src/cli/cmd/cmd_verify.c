@@ -8,7 +8,6 @@
 #include <weft/verify.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"

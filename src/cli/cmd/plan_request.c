@@ -7,7 +7,6 @@
 
 #include <weft/launch.h>
 
-#include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/scoped.h"
 

@@ -7,7 +7,6 @@
 
 #include <weft/support.h>
 
-#include "cli/io/error_message.h"
 #include "cli/scoped.h"
 
 /* Eleven days: more than anybody waits for, and sums of such times do not overflow. */

@@ -13,7 +13,6 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/scoped.h"
 

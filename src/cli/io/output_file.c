@@ -22,7 +22,6 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "cli/io/error_message.h"
 #include "cli/scoped.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)

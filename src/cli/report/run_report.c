@@ -1,6 +1,5 @@
 /* The report of `weft run`: its numbers, as text, as "weft-run/1" and as a timeline. */
 #include "cli/report/run_report.h"
-#include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
 #include <assert.h>
