@@ -48,6 +48,14 @@ const struct weft_comm_info *weft_comm_transport(uint32_t index) {
   return NULL;
 }
 
+enum weft_status weft_comm_library_version(const struct weft_comm_info *info, int *version,
+                                           struct weft_error *error) {
+  (void)info;
+  (void)error;
+  *version = 0;
+  return WEFT_OK;
+}
+
 int weft_cli_job_report_reason(const struct weft_cli *cli, const struct weft_cli_reason *reason) {
   (void)cli;
   return reason->status;

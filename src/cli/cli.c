@@ -33,9 +33,8 @@ bool weft_cli_program_runs(const struct weft_cli_program *program, const char *c
 
 static int print_version(const struct weft_cli *cli, const struct weft_cli_program *program) {
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  const struct weft_cli_arguments nowhere = {.operand_count = 0};
   weft_text_addf(&text, "%s %s\n", program->name, weft_version());
-  return weft_cli_write_output(cli, &nowhere, &text, WEFT_CLI_OK);
+  return weft_cli_write_stdout(cli, &text);
 }
 
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,

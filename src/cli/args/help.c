@@ -11,7 +11,7 @@
  * first line continues where the text is, at column `column`. */
 #define LINE_COLUMNS 80
 
-static void wrap(struct weft_text *text, const char *words, size_t indent, size_t column) {
+static void add_wrapped(struct weft_text *text, const char *words, size_t indent, size_t column) {
   bool first = true;
   while (*words != '\0') {
     if (*words == '\n') {
@@ -53,7 +53,7 @@ static void add_option(struct weft_text *text, const struct weft_cli_option *opt
   const size_t width = text->size - begin;
   const size_t blanks = width + 2 <= SUMMARY_COLUMN ? SUMMARY_COLUMN - width : 2;
   weft_text_addf(text, "%*s", (int)blanks, "");
-  wrap(text, option->summary, SUMMARY_COLUMN, width + blanks);
+  add_wrapped(text, option->summary, SUMMARY_COLUMN, width + blanks);
   if (option->choices != NULL) { /* a word, which cannot be broken: further left if it is long */
     const size_t size = strlen("one of ") + strlen(option->choices);
     const size_t most = LINE_COLUMNS > size ? LINE_COLUMNS - size : 0;
@@ -65,7 +65,7 @@ static void add_option(struct weft_text *text, const struct weft_cli_option *opt
 static void add_command(struct weft_text *text, const struct weft_cli_command *command) {
   weft_text_addf(text, "Usage: weft %s [options]%s%s\n\n", command->name,
                  command->operands[0] != '\0' ? " " : "", command->operands);
-  wrap(text, command->description, 0, 0);
+  add_wrapped(text, command->description, 0, 0);
   const struct weft_cli_option *option;
   const char *heading;
   for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, &heading)) != NULL; k++) {

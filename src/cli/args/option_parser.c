@@ -197,22 +197,13 @@ static int read_next_value(struct parser *parser, const struct weft_cli_option *
 
 /* ---- Names ---- */
 
-static const struct weft_cli_option *find_long(const struct weft_cli_command *command,
-                                               const char *name, size_t size) {
+/* By its name, or by its letter if that is not '\0'. */
+static const struct weft_cli_option *find_option(const struct weft_cli_command *command,
+                                                 char letter, const char *name, size_t size) {
   const struct weft_cli_option *option;
   for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
-    if (strlen(option->name) == size && memcmp(option->name, name, size) == 0) {
-      return option;
-    }
-  }
-  return NULL;
-}
-
-static const struct weft_cli_option *find_letter(const struct weft_cli_command *command,
-                                                 char letter) {
-  const struct weft_cli_option *option;
-  for (unsigned k = 0; (option = weft_cli_command_option_at(command, k, NULL)) != NULL; k++) {
-    if (option->letter == letter) {
+    if (letter != '\0' ? option->letter == letter
+                       : strlen(option->name) == size && memcmp(option->name, name, size) == 0) {
       return option;
     }
   }
@@ -224,7 +215,7 @@ static void add_owners(struct weft_text *text, const char *name, size_t size) {
   uint32_t count = 0;
   for (size_t k = 0; k < weft_cli_command_count() && count < 2; k++) {
     const struct weft_cli_command *command = weft_cli_command_at(k);
-    if (find_long(command, name, size) != NULL) {
+    if (find_option(command, '\0', name, size) != NULL) {
       weft_text_addf(text, "%s'weft %s'", count++ > 0 ? " and " : "", command->name);
     }
   }
@@ -291,7 +282,7 @@ static int read_long(struct parser *parser, const char *word) {
   const char *name = word + 2;
   const char *equals = strchr(name, '=');
   const size_t size = equals != NULL ? (size_t)(equals - name) : strlen(name);
-  const struct weft_cli_option *option = find_long(parser->arguments->command, name, size);
+  const struct weft_cli_option *option = find_option(parser->arguments->command, '\0', name, size);
   if (option == NULL) {
     return fail_unknown(parser, word, name, size);
   }
@@ -310,7 +301,7 @@ static int read_long(struct parser *parser, const char *word) {
 
 static int read_letters(struct parser *parser, const char *word) {
   for (const char *at = word + 1; *at != '\0'; at++) {
-    const struct weft_cli_option *option = find_letter(parser->arguments->command, *at);
+    const struct weft_cli_option *option = find_option(parser->arguments->command, *at, NULL, 0);
     if (option == NULL) {
       /* "-json" is a --json with a dash missing, "-x" is a letter. */
       return fail_unknown(parser, word, word + 1, strlen(word + 1));

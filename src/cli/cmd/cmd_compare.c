@@ -217,7 +217,7 @@ static struct weft_compare_request request_of(const struct compare_run *run) {
   return request;
 }
 
-static int compare(struct compare_run *run) {
+static int compare_files(struct compare_run *run) {
   const struct weft_cli *cli = run->cli;
   WEFT_SCOPED(weft_comparison) comparison = NULL;
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
@@ -241,7 +241,7 @@ int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_argum
   struct compare_run run = {.cli = cli, .arguments = arguments};
   WEFT_CLI_TRY(check_shape(cli, arguments));
   WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &run.costs));
-  const int status = compare(&run);
+  const int status = compare_files(&run);
   weft_cli_costs_finish(&run.costs);
   weft_graph_destroy(run.graph);
   for (unsigned k = 0; k < arguments->operand_count; k++) {

@@ -224,8 +224,8 @@ static int check_schedules(const struct weft_cli *cli, struct findings *findings
   return WEFT_CLI_OK;
 }
 
-static int report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                  const struct weft_cli_mpi_findings *mpi) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_mpi_findings *mpi) {
   struct findings findings = {
       .ok = true,
       .mpi = mpi,
@@ -248,7 +248,7 @@ static int report_job(const struct weft_cli_job *job, const struct weft_cli_argu
     return WEFT_CLI_OK;
   }
   if (!weft_cli_mpi_is_trial()) {
-    return report(&job->cli, arguments, mpi);
+    return write_report(&job->cli, arguments, mpi);
   }
   WEFT_SCOPED_TEXT text = {.allocator = job->cli.allocator};
   weft_cli_mpi_add_lines(&text, mpi);
@@ -280,5 +280,5 @@ int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_argume
     return examine_job(cli, arguments);
   }
   weft_cli_mpi_try(cli, arguments->given[WEFT_CLI_OPTION_QUICK], &mpi);
-  return report(cli, arguments, &mpi);
+  return write_report(cli, arguments, &mpi);
 }

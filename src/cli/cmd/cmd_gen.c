@@ -150,21 +150,20 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
 static int write_for_target(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             const struct weft_program *table) {
   const char *path = weft_cli_output_path(arguments);
-  const bool in_file = path != NULL;
   const struct weft_target_request request = {
       .kind = (enum weft_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
       .table = table,
-      .file = in_file ? path : "table.csv"};
+      .file = path != NULL ? path : "table.csv"};
   WEFT_SCOPED_TEXT needs = {.allocator = cli->allocator};
   WEFT_SCOPED(weft_target) target = NULL;
   WEFT_CLI_CALL(cli, NULL, weft_target(cli->allocator, &request, &target, &error));
   weft_cli_target_text(&needs, request.kind, target);
   WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, target->table));
-  return weft_cli_write_descriptor(cli, in_file ? cli->output : cli->messages,
-                                   in_file ? "standard output" : "standard error", &needs);
+  return path != NULL ? weft_cli_write_stdout(cli, &needs)
+                      : weft_cli_write_descriptor(cli, cli->messages, "standard error", &needs);
 }
 
-static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+static int generate_table(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   WEFT_SCOPED(weft_program) table = NULL;
   WEFT_SCOPED(weft_graph) graph = NULL;
   const char *name = arguments->operands[0];
@@ -200,5 +199,5 @@ int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments
     return weft_cli_usage(cli, "'weft gen --list' lists the schedules",
                           "no schedule named: expected weft gen NAME -p P -m M");
   }
-  return generate(cli, arguments);
+  return generate_table(cli, arguments);
 }

@@ -40,10 +40,6 @@ struct plan_run {
 
 /* ---- Output ---- */
 
-static int write_output(const struct plan_run *run, const struct weft_text *text) {
-  return weft_cli_write_descriptor(run->cli, run->cli->output, "standard output", text);
-}
-
 static bool is_same_file(const char *a, const char *b) {
   struct stat first, second;
   return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
@@ -94,10 +90,10 @@ static int write_both(const struct plan_run *run, const struct weft_text *file,
     WEFT_CLI_TRY(weft_cli_write_file(run->cli, run->path, file));
     WEFT_CLI_TRY(costs != NULL ? write_costs(run, costs_path, costs) : WEFT_CLI_OK);
   } else if (!run->json && file->size > 0) {
-    WEFT_CLI_TRY(write_output(run, file));
+    WEFT_CLI_TRY(weft_cli_write_stdout(run->cli, file));
     return weft_cli_write_descriptor(run->cli, run->cli->messages, "standard error", text);
   }
-  return write_output(run, text);
+  return weft_cli_write_stdout(run->cli, text);
 }
 
 /* The exit status of a search that a signal has ended. */

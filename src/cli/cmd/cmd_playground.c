@@ -59,7 +59,6 @@ static int copy_page(const struct weft_cli *cli, const struct weft_cli_arguments
 static int print_path(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       const char *path, int status) {
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
-  const struct weft_cli_arguments nowhere = {.operand_count = 0};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     struct weft_json json = weft_json_begin(&text, "weft-playground/1");
     weft_json_string(&json, "path", path);
@@ -67,7 +66,8 @@ static int print_path(const struct weft_cli *cli, const struct weft_cli_argument
   } else {
     weft_text_addf(&text, "%s\n", path);
   }
-  return weft_cli_write_output(cli, &nowhere, &text, status);
+  WEFT_CLI_TRY(weft_cli_write_stdout(cli, &text));
+  return status;
 }
 
 static bool has_desktop(void) {

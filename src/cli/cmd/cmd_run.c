@@ -289,14 +289,12 @@ static struct weft_cli_run_report report_of(const struct run *run,
 /* Where -o is for a picture, the report goes to standard output. */
 static int draw_picture(const struct run *run, const struct weft_cli_run_report *report,
                         const struct weft_text *text) {
-  struct weft_cli_arguments to_stdout = *run->arguments;
-  to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
   if (text->failed) {
     return weft_cli_fail_memory(run->cli);
   }
   WEFT_CLI_TRY(weft_cli_run_draw(run->cli, run->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
                                  run->costs.costs, report));
-  return weft_cli_write_output(run->cli, &to_stdout, text, WEFT_CLI_OK);
+  return weft_cli_write_stdout(run->cli, text);
 }
 
 /* On mpi all ranks come here, and rank 0 reports. */

@@ -29,7 +29,7 @@ static double percentile(const double *sorted, uint64_t count, uint64_t percent)
   return sorted[rank > 0 ? rank - 1 : 0];
 }
 
-static void summarise(double *makespans, uint64_t runs, struct weft_cli_jitter *jitter) {
+static void summarise_runs(double *makespans, uint64_t runs, struct weft_cli_jitter *jitter) {
   qsort(makespans, (size_t)runs, sizeof makespans[0], compare_doubles);
   double sum = 0;
   for (uint64_t k = 0; k < runs; k++) {
@@ -58,7 +58,7 @@ static int run_jitter(const struct weft_cli *cli, const struct weft_cli_costs *c
                   weft_makespan(cli->allocator, costs->program, costs->costs, &options,
                                 &makespans[k], &error));
   }
-  summarise(makespans, runs, jitter);
+  summarise_runs(makespans, runs, jitter);
   jitter->share = options.jitter;
   return WEFT_CLI_OK;
 }
@@ -144,8 +144,9 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_rep
 }
 
 /* Everything that is asked for, once the simulation is there. */
-static int complete(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    const struct weft_cli_costs *costs, struct weft_cli_sim_report *report) {
+static int write_prediction(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                            const struct weft_cli_costs *costs,
+                            struct weft_cli_sim_report *report) {
   WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JITTER]) {
@@ -162,8 +163,8 @@ static int complete(const struct weft_cli *cli, const struct weft_cli_arguments 
 }
 
 /* The totals are those of the given times; --jitter adds how they spread. */
-static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_costs *costs, const char *name) {
+static int predict_step(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_costs *costs, const char *name) {
   WEFT_SCOPED(weft_simulation) simulation = NULL;
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
@@ -180,7 +181,7 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
   WEFT_CLI_CALL(
       cli, name,
       weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error));
-  return complete(cli, arguments, costs, &report);
+  return write_prediction(cli, arguments, costs, &report);
 }
 
 /* ---- The command ---- */
@@ -199,5 +200,5 @@ int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments
   WEFT_CLI_TRY(weft_cli_read_operand(cli, arguments, 0, &input));
   WEFT_CLI_TRY(weft_cli_check_valid(cli, input, name));
   WEFT_CLI_TRY(weft_cli_costs_fit(cli, &costs, input, name));
-  return predict(cli, arguments, &costs, name);
+  return predict_step(cli, arguments, &costs, name);
 }

@@ -121,7 +121,7 @@ uint64_t weft_cli_execution_wall_ns(const struct weft_cli_execution *execution, 
 /* ---- Ranks ---- */
 
 /* Of views: what they show is the program's, and lives longer. */
-static void *keep(void *context, void *pointer, size_t old_size, size_t new_size) {
+static void *keep_memory(void *context, void *pointer, size_t old_size, size_t new_size) {
   (void)context;
   (void)pointer;
   (void)old_size;
@@ -131,8 +131,8 @@ static void *keep(void *context, void *pointer, size_t old_size, size_t new_size
 
 /* A pipeline owns its program. A copy for each of p ranks would need p times the
  * memory; `context` is a view of the one that is there, which nothing frees. */
-static enum weft_status lend(void *context, uint32_t microbatch_count, bool training,
-                             struct weft_program **out, struct weft_error *error) {
+static enum weft_status lend_view(void *context, uint32_t microbatch_count, bool training,
+                                  struct weft_program **out, struct weft_error *error) {
   struct weft_program *view = context;
   (void)microbatch_count;
   (void)training;
@@ -143,7 +143,7 @@ static enum weft_status lend(void *context, uint32_t microbatch_count, bool trai
 }
 
 static void make_views(struct weft_cli_execution *execution) {
-  static const struct weft_allocator keeper = {.reallocate = keep};
+  static const struct weft_allocator keeper = {.reallocate = keep_memory};
   const uint64_t hash = weft_program_hash(execution->program); /* once for all ranks */
   (void)weft_placement_infer(execution->program, execution->stage_ranks);
   for (uint32_t r = 0; r < execution->program->rank_count; r++) {
@@ -173,7 +173,7 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.source = lend;
+  options.source = lend_view;
   options.source_context = &execution->views[transport->rank];
   options.microbatch_count = execution->program->microbatch_count;
   options.stages = execution->stages->bases;

@@ -76,7 +76,7 @@ static void add_value(struct weft_text *text, const char *unit,
   }
 }
 
-static void report(void *context, const struct weft_search_progress *at) {
+static void report_progress(void *context, const struct weft_search_progress *at) {
   struct weft_cli_plan_progress *progress = context;
   struct weft_text *text = &progress->text;
   if (!progress->is_live || !weft_cli_progress_line_is_due(&progress->line)) {
@@ -101,7 +101,7 @@ void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                       .rounds = 1,
                                       .text = {.allocator = cli->allocator}};
   request->stop = weft_launch_is_interrupted;
-  request->report = report;
+  request->report = report_progress;
   request->context = progress;
 }
 

@@ -16,7 +16,7 @@
 enum { NOT_FOUND = 127, GRACE_MS = 2000, NS_PER_MS = 1000 * 1000 };
 
 /* In the new process. */
-static _Noreturn void become(const struct weft_cli_child *child, int output) {
+static _Noreturn void become_command(const struct weft_cli_child *child, int output) {
   const int empty = open("/dev/null", O_RDONLY);
   (void)setpgid(0, 0);
   for (size_t k = 0; child->sets != NULL && child->sets[k] != NULL; k += 2) {
@@ -72,7 +72,7 @@ void weft_cli_child_run(struct weft_cli_child *child) {
   (void)fcntl(ends[1], F_SETFD, FD_CLOEXEC);
   const pid_t pid = fork();
   if (pid == 0) {
-    become(child, ends[1]);
+    become_command(child, ends[1]);
   }
   (void)close(ends[1]);
   if (pid > 0) {

@@ -47,7 +47,7 @@ struct weft_cli_mpi weft_cli_mpi_find(size_t index) {
   return mpi;
 }
 
-static size_t append(const char **words, size_t count, const char *const *more) {
+static size_t append_words(const char **words, size_t count, const char *const *more) {
   while (*more != NULL) {
     assert(count + 1 < WEFT_CLI_MPI_WORDS_MAX);
     words[count++] = *more++;
@@ -64,9 +64,9 @@ void weft_cli_mpi_two_processes(const struct weft_cli_mpi *mpi, bool unbound,
     kind++;
   }
   words[0] = mpi->launcher;
-  size_t count = append(words, 1, kind->options);
+  size_t count = append_words(words, 1, kind->options);
   if (unbound) {
-    count = append(words, count, kind->unbound);
+    count = append_words(words, count, kind->unbound);
   }
-  (void)append(words, count, command);
+  (void)append_words(words, count, command);
 }

@@ -130,7 +130,7 @@ static int write_pieces(int fd, const struct weft_text *text) {
 
 /* Fills and closes the temporary file; 0 or an errno. With `syncs`, it also survives the machine,
  * which may take a second or more on a busy disk. */
-static int fill(int fd, const struct stat *old, const struct weft_text *text, bool syncs) {
+static int fill_file(int fd, const struct stat *old, const struct weft_text *text, bool syncs) {
   int code = 0;
   if (old != NULL && fchmod(fd, old->st_mode & 07777) != 0) {
     code = errno;
@@ -148,14 +148,14 @@ static int fill(int fd, const struct stat *old, const struct weft_text *text, bo
 }
 
 /* `given` is what messages call it; `path` the same with links followed. */
-static int replace(const struct weft_cli *cli, const char *given, const char *path,
-                   const struct stat *old, const struct weft_text *text, bool syncs) {
+static int replace_file(const struct weft_cli *cli, const char *given, const char *path,
+                        const struct stat *old, const struct weft_text *text, bool syncs) {
   WEFT_SCOPED_TEXT name = {.allocator = cli->allocator};
   const int fd = create_beside(path, &name);
   if (fd < 0) {
     return name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
   }
-  int code = fill(fd, old, text, syncs);
+  int code = fill_file(fd, old, text, syncs);
   if (code == 0 && rename(name.data, path) != 0) {
     code = errno;
   }
@@ -176,7 +176,7 @@ static int write_regular(const struct weft_cli *cli, const char *given, const ch
     (void)sigaddset(&ending, ending_signals[i]);
   }
   (void)sigprocmask(SIG_BLOCK, &ending, &before);
-  const int status = replace(cli, given, path, old, text, syncs);
+  const int status = replace_file(cli, given, path, old, text, syncs);
   (void)sigprocmask(SIG_SETMASK, &before, NULL);
   return status;
 }

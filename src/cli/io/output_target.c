@@ -1,5 +1,5 @@
-/* Where the data of a command goes: to standard output or to -o FILE. Apart from output_file.c,
- * because the playground has writers of its own. */
+/* Where the data of a command goes: to standard output or to -o FILE. The playground has this, and
+ * writes files in its own way. */
 #include <assert.h>
 #include <string.h>
 
@@ -7,6 +7,10 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+
+int weft_cli_write_stdout(const struct weft_cli *cli, const struct weft_text *text) {
+  return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+}
 
 const char *weft_cli_output_path(const struct weft_cli_arguments *arguments) {
   assert(arguments != NULL);
@@ -21,12 +25,8 @@ bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arg
 int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_text *text, int status) {
   assert(cli != NULL && arguments != NULL && text != NULL);
-  if (text->failed) {
-    return weft_cli_fail_memory(cli);
-  }
   const char *path = weft_cli_output_path(arguments);
-  const int written = path == NULL
-                          ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
-                          : weft_cli_write_file(cli, path, text);
+  const int written =
+      path == NULL ? weft_cli_write_stdout(cli, text) : weft_cli_write_file(cli, path, text);
   return written == WEFT_CLI_OK ? status : written;
 }

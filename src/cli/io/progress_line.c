@@ -10,7 +10,7 @@
 #define CLEAR_LINE "\r\x1b[K"
 #define RENEW_NS UINT64_C(100000000)
 
-static void show(const struct weft_cli_progress_line *line, const char *data, size_t size) {
+static void show_bytes(const struct weft_cli_progress_line *line, const char *data, size_t size) {
   (void)!write(line->cli->messages, data, size);
 }
 
@@ -31,8 +31,8 @@ void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
   /* A line that wraps could not be cleared. */
   const uint32_t columns = line->cli->columns;
   const size_t size = columns > 0 && text->size > columns - 1 ? columns - 1 : text->size;
-  show(line, CLEAR_LINE, strlen(CLEAR_LINE));
-  show(line, text->data, size);
+  show_bytes(line, CLEAR_LINE, strlen(CLEAR_LINE));
+  show_bytes(line, text->data, size);
   line->is_open = true;
   line->said_ns = (uint64_t)weft_clock_ns();
 }
@@ -40,7 +40,7 @@ void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
 void weft_cli_progress_line_clear(struct weft_cli_progress_line *line) {
   assert(line != NULL);
   if (line->is_open) {
-    show(line, CLEAR_LINE, strlen(CLEAR_LINE));
+    show_bytes(line, CLEAR_LINE, strlen(CLEAR_LINE));
     line->is_open = false;
   }
 }
