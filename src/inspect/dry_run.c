@@ -12,7 +12,6 @@
  * known. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include <weft/inspect.h>
@@ -56,7 +55,7 @@ static bool has_actions_left(const struct dry_run *run, uint32_t rank) {
   return run->next[rank] < run->in->row_begin[rank + 1];
 }
 
-static enum weft_status allocate(struct dry_run *run, struct weft_error *error) {
+static enum weft_status prepare_run(struct dry_run *run, struct weft_error *error) {
   const struct weft_program *in = run->in;
   struct weft_arena *arena = &run->arena;
   size_t pairs, messages;
@@ -73,12 +72,7 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(sets); k++) {
     (void)weft_bits_init(sets[k], arena, in->rank_count);
   }
-  return weft_arena_status(arena, error);
-}
-
-static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
-  const struct weft_program *in = run->in;
-  WEFT_TRY(allocate(run, error));
+  WEFT_TRY(weft_arena_status(arena, error));
   (void)weft_placement_infer(in, run->rank_of);
   for (uint32_t rank = 0; rank < in->rank_count; rank++) {
     run->next[rank] = skip_bubbles(in, in->row_begin[rank], in->row_begin[rank + 1]);
@@ -295,21 +289,20 @@ static bool same_result(struct weft_action a, struct weft_action b) {
 }
 
 /* "1SEND_B1 (rank 1, step 9)" */
-static void describe_wanted(const struct weft_program *program, struct weft_action wanted,
-                            char *buffer, size_t size) {
-  char text[24];
+static void add_wanted(const struct weft_program *program, struct weft_action wanted,
+                       struct weft_text *text) {
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
       if (same_result(program->actions[i], wanted)) {
-        (void)weft_action_format(&program->actions[i], text, sizeof text);
-        (void)snprintf(buffer, size, "%s (rank %" PRIu32 ", step %" PRIu64 ")", text, rank,
+        weft_action_print(&program->actions[i], text);
+        weft_text_addf(text, " (rank %" PRIu32 ", step %" PRIu64 ")", rank,
                        weft_program_step_at(program, rank, i));
         return;
       }
     }
   }
-  (void)weft_action_format(&wanted, text, sizeof text);
-  (void)snprintf(buffer, size, "%s (nowhere in the program)", text);
+  weft_action_print(&wanted, text);
+  weft_text_add(text, " (nowhere in the program)");
 }
 
 /* What an action that is not ready waits for; false when no such thing can be. */
@@ -334,42 +327,41 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
 }
 
 /* "rank 0, step 3: 0RECV_B1 waits for 1SEND_B1 (rank 1, step 9)" */
-static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer, size_t size) {
+static void add_wait(const struct dry_run *run, uint32_t rank, struct weft_text *text) {
   const struct weft_action *cell = &run->in->actions[run->next[rank]];
   const struct weft_action *unready = find_unready(run, cell, weft_cell_records(cell));
   struct weft_action wanted;
   char cell_text[40];
-  char wanted_text[80] = "a stage that does not exist";
-  if (find_wanted(run, *unready, &wanted)) {
-    describe_wanted(run->in, wanted, wanted_text, sizeof wanted_text);
-  }
-  (void)snprintf(buffer, size, "rank %" PRIu32 ", step %" PRIu64 ": %s waits for %s", rank,
+  weft_text_addf(text, "rank %" PRIu32 ", step %" PRIu64 ": %s waits for ", rank,
                  weft_program_step_at(run->in, rank, run->next[rank]),
-                 weft_action_format(cell, cell_text, sizeof cell_text), wanted_text);
+                 weft_action_format(cell, cell_text, sizeof cell_text));
+  if (find_wanted(run, *unready, &wanted)) {
+    add_wanted(run->in, wanted, text);
+  } else {
+    weft_text_add(text, "a stage that does not exist");
+  }
 }
 
 static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
                                    struct weft_error *error) {
   enum { NAMED_MAX = 3 }; /* three of them fit into a message */
-  char waits[NAMED_MAX][140] = {""};
-  char more[40] = "";
+  WEFT_SCOPED_TEXT waits = {.allocator = run->arena.allocator};
   uint32_t named = 0;
   for (uint32_t rank = 0; rank < run->in->rank_count && named < NAMED_MAX; rank++) {
     if (has_actions_left(run, rank)) {
-      char *wait = waits[named++];
-      memcpy(wait, "; ", 2);
-      describe_wait(run, rank, wait + 2, sizeof waits[0] - 2);
+      weft_text_add(&waits, named++ > 0 ? "; " : "");
+      add_wait(run, rank, &waits);
     }
   }
   if (run->live_count > named) {
-    (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait", run->live_count - named);
+    weft_text_addf(&waits, "; and %" PRIu32 " more ranks wait", run->live_count - named);
   }
   return weft_fail(error, WEFT_ERR_INVALID,
                    weft_program_has(run->in, WEFT_OPS_SEND | WEFT_OPS_RECV)
                        ? "verify the program to see the cycle, or what is missing"
                        : "it has no SEND and RECV: lower it first",
-                   "the dry run is stuck after %" PRIu32 " steps: %s%s%s%s", step, waits[0] + 2,
-                   waits[1], waits[2], more);
+                   "the dry run is stuck after %" PRIu32 " steps: %s", step,
+                   waits.data != NULL ? waits.data : "");
 }
 
 static enum weft_status run_all(struct dry_run *run, struct weft_error *error) {
@@ -408,27 +400,22 @@ static void write_row(const struct dry_run *run, uint32_t rank, struct weft_prog
   }
 }
 
-static enum weft_status run_and_write(struct dry_run *run, const struct weft_allocator *allocator,
-                                      struct weft_program **out, struct weft_error *error) {
-  WEFT_TRY(prepare(run, error));
-  WEFT_TRY(run_all(run, error));
-  struct weft_program *program;
-  WEFT_TRY(weft_program_allocate(allocator, run->in->rank_count, run->row_sizes, &program, error));
-  for (uint32_t rank = 0; rank < run->in->rank_count; rank++) {
-    write_row(run, rank, program);
-  }
-  weft_program_seal_like(program, run->in, run->in->level);
-  *out = program;
-  return WEFT_OK;
-}
+static void finish_run(struct dry_run *run) { weft_arena_finish(&run->arena); }
 
 enum weft_status weft_dry_run(const struct weft_allocator *allocator, const struct weft_program *in,
                               struct weft_program **out, struct weft_error *error) {
   WEFT_NEED(in, error);
   WEFT_NEED(out, error);
   assert(weft_program_is_sound(in));
-  struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
-  const enum weft_status status = run_and_write(&run, allocator, out, error);
-  weft_arena_finish(&run.arena);
-  return status;
+  WEFT_SCOPED_BY(finish_run) struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
+  struct weft_program *program;
+  WEFT_TRY(prepare_run(&run, error));
+  WEFT_TRY(run_all(&run, error));
+  WEFT_TRY(weft_program_allocate(allocator, in->rank_count, run.row_sizes, &program, error));
+  for (uint32_t rank = 0; rank < in->rank_count; rank++) {
+    write_row(&run, rank, program);
+  }
+  weft_program_seal_like(program, in, in->level);
+  *out = program;
+  return WEFT_OK;
 }

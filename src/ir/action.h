@@ -124,10 +124,9 @@ WEFT_GRAPH_INLINE uint32_t weft_action_edge_count(const struct weft_graph *graph
                                                   struct weft_action action, uint32_t stage_count,
                                                   bool input) {
   if (graph == NULL) {
-    const bool from_below = input ? action.stage > 0 : action.stage + 1u < stage_count;
-    const bool from_above = input ? action.stage + 1u < stage_count : action.stage > 0;
-    return (action.op == WEFT_OP_F && from_below) ||
-           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && from_above);
+    const bool below = action.stage > 0, above = action.stage + 1u < stage_count;
+    return (action.op == WEFT_OP_F && (input ? below : above)) ||
+           (weft_op_in(action.op, WEFT_OPS_GRADIENT) && (input ? above : below));
   }
   const struct weft_edge_list *list = weft_action_edges(graph, action, input);
   return list != NULL ? list->begin[action.stage + 1] - list->begin[action.stage] : 0;

@@ -1,6 +1,6 @@
 /* The run of ranks and queues with a clock; see timed_machine.h.
  *
- * The walk is bare: it finds when inputs arrive, and when ranks end. What else a caller wants to know
+ * The run is bare: it finds when inputs arrive, and when ranks end. What else a caller wants to know
  * it finds row by row, when all times are known. */
 #include "ir/timed_machine.h"
 
@@ -14,7 +14,7 @@
 _Static_assert(sizeof(struct weft_timed_work) <= 64, "one is a cache line");
 
 /* Ranks take turns, each with streams of its own: more than the hardware follows
- * by itself, so a walk asks for what it will need some actions later. */
+ * by itself, so a run asks for what it will need some actions later. */
 enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
 static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -223,14 +223,13 @@ WEFT_GRAPH_INLINE bool is_its_send(const struct weft_action *compute) {
  * that: its SEND nearly always comes next, and then it crosses at once. */
 WEFT_GRAPH_INLINE uint64_t hand_over(struct weft_timed_machine *machine, uint32_t rank,
                                      const struct weft_timed_work *work,
-                                     const struct weft_action *action, bool is_last, int64_t end,
-                                     bool plain) {
+                                     const struct weft_action *action, bool is_last, int64_t end) {
   struct weft_timed_channel *channel = work->out;
   if (channel == NULL) {
     return 1;
   }
   int64_t *input = &work->outputs[action->microbatch];
-  if (plain && work->to != rank && !is_last && is_its_send(action)) {
+  if (work->to != rank && !is_last && is_its_send(action)) {
     cross(machine, channel, input, end);
     return 2;
   }
@@ -280,7 +279,7 @@ WEFT_GRAPH_INLINE bool run_overlap(struct weft_timed_machine *machine, uint32_t 
   return true;
 }
 
-/* ---- The walk ---- */
+/* ---- The run ---- */
 
 /* Overlaps and collectives; false if it has to wait. */
 static bool run_rare(struct weft_timed_machine *machine, uint32_t rank,
@@ -294,11 +293,10 @@ static bool run_rare(struct weft_timed_machine *machine, uint32_t rank,
   return true;
 }
 
-/* Place and clock are in variables: as far as the compiler knows, stores to
+/* Position and clock are in variables: as far as the compiler knows, stores to
  * inputs might change them in the state. Plain: actions take the times of their
  * stages, no channel is shared, and all are single. */
-WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t rank, bool plain,
-                                 bool single) {
+WEFT_GRAPH_INLINE void step_rank(struct weft_timed_machine *machine, uint32_t rank, bool plain) {
   struct weft_timed_rank *state = &machine->ranks[rank];
   const struct weft_action *const actions = machine->placed.program->actions;
   const struct weft_action *at = actions + state->at, *const end = actions + state->end;
@@ -309,7 +307,7 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
       const struct weft_timed_work *work = &stages[at->stage].works[at->op - WEFT_OP_F];
       int64_t begin = later(clock, weft_timed_awaited_at(machine, *at));
       __builtin_prefetch(at + AHEAD_RECORDS);
-      if (!single) {
+      if (!plain) {
         state->waits_for = await_inputs(machine, *at, &begin, false);
         if (state->waits_for != NULL) {
           break;
@@ -326,8 +324,8 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
       clock = begin +
               (plain ? work->duration
                      : weft_timed_adjust(machine, rank, (uint64_t)(at - actions), work->duration));
-      if (single) {
-        at += hand_over(machine, rank, work, at, at + 1 == end, clock, plain);
+      if (plain) {
+        at += hand_over(machine, rank, work, at, at + 1 == end, clock);
       } else {
         publish(machine, rank, *at++, clock, false);
       }
@@ -336,7 +334,7 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
         issue(machine, at, clock);
       }
       if (weft_op_in(at->op, WEFT_OPS_SEND)) {
-        send(machine, *at, single);
+        send(machine, *at, plain);
       }
       at++;
     } else {
@@ -353,16 +351,12 @@ WEFT_GRAPH_INLINE void walk_rank(struct weft_timed_machine *machine, uint32_t ra
   state->clock = clock;
 }
 
-static void walk_plain(struct weft_timed_machine *machine, uint32_t rank) {
-  walk_rank(machine, rank, true, true);
+static void step_plain(struct weft_timed_machine *machine, uint32_t rank) {
+  step_rank(machine, rank, true);
 }
 
-static void walk_single(struct weft_timed_machine *machine, uint32_t rank) {
-  walk_rank(machine, rank, false, true);
-}
-
-static void walk_any(struct weft_timed_machine *machine, uint32_t rank) {
-  walk_rank(machine, rank, false, false);
+static void step_any(struct weft_timed_machine *machine, uint32_t rank) {
+  step_rank(machine, rank, false);
 }
 
 static void reset(struct weft_timed_machine *machine, const int64_t *starts) {
@@ -403,15 +397,13 @@ void weft_timed_forget_awaited(struct weft_timed_machine *machine) {
 bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts) {
   assert(machine->inputs != NULL && machine->queue_work_count == 0);
   reset(machine, starts);
-  const bool plain = machine->timing->adjust == NULL && machine->queues == NULL;
+  const bool plain = machine->single && machine->timing->adjust == NULL && machine->queues == NULL;
   while (machine->work_count > 0) {
     const uint32_t rank = machine->work[--machine->work_count];
-    if (!machine->single) {
-      walk_any(machine, rank);
-    } else if (plain) {
-      walk_plain(machine, rank);
+    if (plain) {
+      step_plain(machine, rank);
     } else {
-      walk_single(machine, rank);
+      step_any(machine, rank);
     }
   }
   return !machine->lacks_memory;

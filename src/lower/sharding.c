@@ -178,8 +178,10 @@ static void put_row(struct sharding *sharding, uint32_t rank) {
   weft_program_builder_copy(&sharding->row, &program->actions[copied], i - copied);
 }
 
-static enum weft_status put_rows(struct sharding *sharding, struct weft_program **out,
-                                 struct weft_error *error) {
+/* Out of line: it keeps its own in registers. */
+static __attribute__((noinline)) enum weft_status put_rows(struct sharding *sharding,
+                                                           struct weft_program **out,
+                                                           struct weft_error *error) {
   const struct weft_program *program = sharding->input->program;
   weft_program_builder_init(&sharding->row, sharding->input->allocator,
                             program->action_count + 3 * (uint64_t)program->stage_count,

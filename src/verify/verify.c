@@ -202,6 +202,12 @@ static bool can_run(const struct weft_verify_context *context) {
 
 static enum weft_status run_checks(struct weft_verify_context *context,
                                    struct weft_report *report) {
+  WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
+  context->owner = weft_arena_allocate(&arena, context->stage_count, sizeof *context->owner);
+  context->exists = weft_arena_allocate(
+      &arena, weft_set_count(context->graph, context->stage_count, context->microbatch_count), 1);
+  WEFT_TRY(weft_arena_status(&arena, context->error));
+  WEFT_TRY(find_owners(context));
   weft_verify_presence(context);
   WEFT_TRY(weft_verify_order(context));
   WEFT_TRY(weft_verify_shards(context));
@@ -215,46 +221,27 @@ static enum weft_status run_checks(struct weft_verify_context *context,
     WEFT_TRY(weft_verify_liveness(context, &report->least_capacity));
   }
   report->liveness_checked = live;
-  if (context->trace && can_step(context)) {
-    WEFT_TRY(weft_verify_trace(context, report));
-  }
-  return WEFT_OK;
+  return context->trace && can_step(context) ? weft_verify_trace(context, report) : WEFT_OK;
 }
 
-/* With the notes of the checks. */
-static enum weft_status check_rows(struct weft_verify_context *context,
-                                   struct weft_report *report) {
+static enum weft_status check_program(struct weft_verify_context *context,
+                                      const struct weft_verify_options *options,
+                                      struct weft_report *report) {
   WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};
-  context->owner = weft_arena_allocate(&arena, context->stage_count, sizeof *context->owner);
-  context->exists = weft_arena_allocate(
-      &arena, weft_set_count(context->graph, context->stage_count, context->microbatch_count), 1);
-  WEFT_TRY(weft_arena_status(&arena, context->error));
-  WEFT_TRY(find_owners(context));
-  return run_checks(context, report);
-}
-
-static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
-                                             const struct weft_verify_options *options,
-                                             struct weft_report *report) {
   struct compute_counts counts = {0};
-  struct weft_arena arena = {.allocator = context->allocator};
-  enum weft_status status = allocate_counts(context, &arena, &counts);
-  if (status == WEFT_OK) {
-    count_compute(context, &counts);
-    report->has_backward = weft_has_backward(context);
-    status = counts.actions > 0 ? infer_shape(context, options, &counts) : WEFT_OK;
-  }
-  weft_arena_finish(&arena);
-  WEFT_TRY(status);
+  WEFT_TRY(allocate_counts(context, &arena, &counts));
+  count_compute(context, &counts);
+  report->has_backward = weft_has_backward(context);
   if (counts.actions == 0) {
     weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_location){0},
                       "there is no F, B, I or W at all: nothing is computed");
     return WEFT_OK;
   }
-  status = check_rows(context, report);
+  WEFT_TRY(infer_shape(context, options, &counts));
+  weft_arena_finish(&arena);
   report->stage_count = context->stage_count;
   report->microbatch_count = context->microbatch_count;
-  return status;
+  return run_checks(context, report);
 }
 
 /* The report and the arena that owns all it points at. */
@@ -298,7 +285,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
                    .graph = program->graph,
                    .max = options->findings_max > 0 ? options->findings_max : 1},
       .error = error};
-  enum weft_status status = check_shape_and_rows(&context, options, &owned->report);
+  enum weft_status status = check_program(&context, options, &owned->report);
   if (status == WEFT_OK && context.findings.failed) {
     status = weft_fail_memory(error, sizeof(struct weft_finding));
   }
