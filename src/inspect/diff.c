@@ -298,30 +298,29 @@ static enum weft_status compare_programs(struct differ *differ, const struct wef
              : WEFT_OK;
 }
 
-/* The result: one arena that holds everything, itself included. */
+/* What the caller sees, and what gives it back. */
 struct diff_object {
-  struct weft_diff diff; /* first: what the caller sees */
-  struct weft_arena arena;
+  struct weft_diff diff; /* first */
+  const struct weft_allocator *allocator;
+  struct weft_difference *differences; /* [capacity] */
+  size_t capacity;
 };
 
-static enum weft_status make_result(const struct differ *differ, struct weft_diff **out,
+/* The object takes the differences over. */
+static enum weft_status make_result(struct differ *differ, struct weft_diff **out,
                                     struct weft_error *error) {
-  struct weft_arena arena = {.allocator = differ->allocator};
-  const size_t bytes = differ->found_count * sizeof *differ->found;
-  struct diff_object *object = weft_arena_allocate(&arena, 1, sizeof *object);
-  struct weft_difference *differences = weft_arena_allocate(&arena, 1, bytes);
-  if (object == NULL || differences == NULL) {
-    weft_arena_finish(&arena);
-    return weft_fail_memory(error, bytes);
+  struct diff_object *object = weft_array_allocate(differ->allocator, 1, sizeof *object);
+  if (object == NULL) {
+    return weft_fail_memory(error, sizeof *object);
   }
-  if (bytes > 0) {
-    memcpy(differences, differ->found, bytes);
-  }
-  object->diff = (struct weft_diff){.difference_count = differ->found_count,
-                                    .differences = differences,
-                                    .left_out = differ->left_out,
-                                    .graphs_differ = differ->graphs_differ};
-  object->arena = arena;
+  *object = (struct diff_object){.diff = {.difference_count = differ->found_count,
+                                          .differences = differ->found,
+                                          .left_out = differ->left_out,
+                                          .graphs_differ = differ->graphs_differ},
+                                 .allocator = differ->allocator,
+                                 .differences = differ->found,
+                                 .capacity = differ->found_capacity};
+  differ->found = NULL;
   *out = &object->diff;
   return WEFT_OK;
 }
@@ -349,7 +348,9 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
 
 void weft_diff_destroy(struct weft_diff *diff) {
   if (diff != NULL) {
-    struct weft_arena arena = ((struct diff_object *)diff)->arena;
-    weft_arena_finish(&arena);
+    struct diff_object *object = (struct diff_object *)diff;
+    weft_array_free(object->allocator, object->differences, object->capacity,
+                    sizeof *object->differences);
+    weft_array_free(object->allocator, object, 1, sizeof *object);
   }
 }

@@ -130,12 +130,10 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
   WEFT_NEED(program, error);
   WEFT_NEED(out, error);
   assert(weft_program_is_sound(program));
-  struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);
-  if (links == NULL) {
-    return weft_fail_memory(error, sizeof *links);
-  }
-  links->program = program;
-  links->arena.allocator = allocator;
+  struct weft_arena arena = {.allocator = allocator};
+  struct weft_links *links = weft_arena_allocate(&arena, 1, sizeof *links);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  *links = (struct weft_links){.program = program, .arena = arena};
   const enum weft_status status = fill_links(links, error);
   if (status < 0) {
     weft_links_destroy(links);
@@ -146,12 +144,10 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
 }
 
 void weft_links_destroy(struct weft_links *links) {
-  if (links == NULL) {
-    return;
+  if (links != NULL) {
+    struct weft_arena arena = links->arena; /* links themselves are in it */
+    weft_arena_finish(&arena);
   }
-  const struct weft_allocator *allocator = links->arena.allocator;
-  weft_arena_finish(&links->arena);
-  weft_array_free(allocator, links, 1, sizeof *links);
 }
 
 uint32_t weft_links_peer(const struct weft_links *links, uint64_t record) {

@@ -48,49 +48,38 @@ const struct weft_pass *weft_pass_at(size_t index) {
 
 /* ---- weft_lower() ---- */
 
-/* The state of a lowering: `owned` is the last pass's output. */
-struct chain {
-  const struct weft_allocator *allocator;
-  const struct weft_program *table;
-  struct weft_program *owned;
-  uint32_t window;
-  bool by_time;
-  struct weft_error *error;
-};
-
-/* Runs a pass on what the last one made. */
-static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
-  const bool first = chain->owned == NULL;
-  const struct weft_pass_input input = {.allocator = chain->allocator,
-                                        .program = first ? chain->table : chain->owned,
-                                        .skip = first ? WEFT_SKIP_TABLE : WEFT_SKIP_BUBBLES,
-                                        .window = chain->window,
-                                        .by_time = chain->by_time};
+/* Runs a pass on what the last one made, which *made owns. */
+static enum weft_status advance(struct weft_pass_input *input, weft_pass_function *pass,
+                                struct weft_program **made, struct weft_error *error) {
   struct weft_program *out;
-  WEFT_TRY(pass(&input, &out, chain->error));
-  weft_program_destroy(chain->owned);
-  chain->owned = out;
+  WEFT_TRY(pass(input, &out, error));
+  weft_program_destroy(*made);
+  *made = out;
+  input->program = out;
+  input->skip = WEFT_SKIP_BUBBLES;
   return WEFT_OK;
 }
 
-static enum weft_status run_passes(struct chain *chain, const struct weft_lower_options *options) {
+static enum weft_status run_passes(struct weft_pass_input *input,
+                                   const struct weft_lower_options *options,
+                                   struct weft_program **made, struct weft_error *error) {
   if (options->merge_bw) {
-    WEFT_TRY(advance(chain, weft_pass_merge_bw));
+    WEFT_TRY(advance(input, weft_pass_merge_bw, made, error));
   }
-  if (options->unshard && options->reduce_grad) {
-    WEFT_TRY(advance(chain, weft_pass_unshard_reduce));
-  } else if (options->unshard) {
-    WEFT_TRY(advance(chain, weft_pass_unshard));
-  } else if (options->reduce_grad) {
-    WEFT_TRY(advance(chain, weft_pass_reduce_grad));
+  if (options->unshard || options->reduce_grad) {
+    WEFT_TRY(advance(input,
+                     !options->reduce_grad ? weft_pass_unshard
+                     : options->unshard    ? weft_pass_unshard_reduce
+                                           : weft_pass_reduce_grad,
+                     made, error));
   }
   if (options->tie_grad) {
-    WEFT_TRY(advance(chain, weft_pass_tie_grad));
+    WEFT_TRY(advance(input, weft_pass_tie_grad, made, error));
   }
   if (options->communicate) {
-    WEFT_TRY(advance(chain, weft_pass_send_recv));
+    WEFT_TRY(advance(input, weft_pass_send_recv, made, error));
   }
-  return chain->owned == NULL ? advance(chain, weft_pass_strip) : WEFT_OK;
+  return *made == NULL ? advance(input, weft_pass_strip, made, error) : WEFT_OK;
 }
 
 static enum weft_status check_table(const struct weft_program *table, const char *hint,
@@ -119,17 +108,18 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "let an edge from stage 0 carry gradients, or tie none",
                      "stage 0 is frozen: it has no gradient to sum with that of the last stage");
   }
-  struct chain chain = {.allocator = allocator,
-                        .table = table,
-                        .window = options->unshard_window,
-                        .by_time = options->by_time,
-                        .error = error};
-  const enum weft_status status = run_passes(&chain, options);
+  struct weft_pass_input input = {.allocator = allocator,
+                                  .program = table,
+                                  .skip = WEFT_SKIP_TABLE,
+                                  .window = options->unshard_window,
+                                  .by_time = options->by_time};
+  struct weft_program *made = NULL;
+  const enum weft_status status = run_passes(&input, options, &made, error);
   if (status < 0) {
-    weft_program_destroy(chain.owned);
+    weft_program_destroy(made);
     return status;
   }
-  *out = chain.owned;
+  *out = made;
   return WEFT_OK;
 }
 

@@ -109,7 +109,7 @@ static enum weft_status check_counts(const struct measured *measured,
   return WEFT_OK;
 }
 
-static enum weft_status take_events(const struct measured *measured,
+static enum weft_status copy_events(const struct measured *measured,
                                     const struct weft_event *events, uint64_t count,
                                     struct weft_error *error) {
   const uint32_t p = measured->program->rank_count;
@@ -396,7 +396,7 @@ static enum weft_status account(struct measured *measured, struct weft_arena *ar
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
     account_rank(measured, r);
   }
-  weft_rank_records_summarize(measured->ranks, 0, unit, measured->simulation);
+  weft_rank_records_summarize(measured->ranks, unit, measured->simulation);
   return WEFT_OK;
 }
 
@@ -425,7 +425,7 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
   }
   WEFT_TRY(weft_simulate(allocator, program, costs, NULL, &measured.simulation, error));
   weft_simulation_drop_arrivals(measured.simulation);
-  enum weft_status status = take_events(&measured, events, event_count, error);
+  enum weft_status status = copy_events(&measured, events, event_count, error);
   if (status == WEFT_OK) {
     status = account(&measured, &arena, ticks_per_unit, error);
   }

@@ -147,7 +147,7 @@ struct curve {
 };
 
 /* Several changes at one time are one point. */
-static void note_size(struct curve *curve, const struct weft_rank_memory *memory, int64_t at) {
+static void record_size(struct curve *curve, const struct weft_rank_memory *memory, int64_t at) {
   const double size = memory->activations.now;
   if (size == curve->size) {
     return;
@@ -185,7 +185,7 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
           action, stage->activation, stage->activation_after_i, program->graph, trains);
       const int64_t at = k < records ? event->begin : event->end;
       weft_rank_memory_activation(&memory, k < records ? saved.from_begin : saved.from_end, at);
-      note_size(&curve, &memory, at);
+      record_size(&curve, &memory, at);
     }
     e += records;
   }
@@ -263,12 +263,17 @@ static struct weft_rank_times times_of(const struct weft_rank_record *record, in
   return times;
 }
 
-void weft_rank_records_summarize(const struct weft_rank_record *records, int64_t first,
-                                 double ticks_per_unit, struct weft_simulation *simulation) {
+void weft_rank_records_summarize(const struct weft_rank_record *records, double ticks_per_unit,
+                                 struct weft_simulation *simulation) {
   const uint32_t p = simulation->program->rank_count;
-  int64_t end = first, busy = 0;
+  int64_t first = INT64_MAX, busy = 0;
   double widest_idle = 0;
   assert(ticks_per_unit > 0);
+  for (uint32_t r = 0; r < p; r++) {
+    first = records[r].has_begun && records[r].first_begin < first ? records[r].first_begin : first;
+  }
+  first = first < INT64_MAX ? first : 0;
+  int64_t end = first;
   for (uint32_t r = 0; r < p; r++) {
     end = records[r].has_begun && last_end(&records[r]) > end ? last_end(&records[r]) : end;
     busy += records[r].busy;

@@ -165,9 +165,9 @@ double weft_bytes_peak(struct weft_bytes_change *changes, size_t count);
 /* For qsort(). */
 int weft_compare_times(const void *a, const void *b);
 
-/* Writes makespan, span, bubbles, peak and ranks of the simulation of records[rank_count],
- * with times from `first` on. */
-void weft_rank_records_summarize(const struct weft_rank_record *records, int64_t first,
-                                 double ticks_per_unit, struct weft_simulation *simulation);
+/* Writes makespan, span, bubbles, peak and ranks of the simulation of records[rank_count], with times
+ * from the first begin on any rank on. */
+void weft_rank_records_summarize(const struct weft_rank_record *records, double ticks_per_unit,
+                                 struct weft_simulation *simulation);
 
 #endif

@@ -73,16 +73,6 @@ static enum weft_status allocate(const struct weft_sim_run *run, struct owned_si
 
 /* ---- Results ---- */
 
-/* The first begin, over ranks that do anything. */
-static int64_t first_begin(const struct weft_sim_recorder *recorder) {
-  int64_t first = INT64_MAX;
-  for (uint32_t r = 0; r < recorder->run->program->rank_count; r++) {
-    const struct weft_rank_record *record = &recorder->records[r];
-    first = record->has_begun && record->first_begin < first ? record->first_begin : first;
-  }
-  return first == INT64_MAX ? 0 : first;
-}
-
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
                                  struct weft_error *error) {
   struct weft_sim_recorder recorder;
@@ -95,8 +85,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
     recorder.event_begin = owned->simulation.event_begin;
     weft_sim_record_all(&recorder);
     owned->simulation.program = run->program;
-    weft_rank_records_summarize(recorder.records, first_begin(&recorder), run->ticks.per_unit,
-                                &owned->simulation);
+    weft_rank_records_summarize(recorder.records, run->ticks.per_unit, &owned->simulation);
   }
   weft_sim_recorder_finish(&recorder);
   /* What RECVs have as their ends; the simulation keeps it. */
