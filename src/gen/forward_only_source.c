@@ -15,7 +15,6 @@
 /* Stages are numbered by place: rank after rank, the deepest first. So a rank takes the first
  * ready place from its first one on. */
 struct forward_order {
-  struct weft_arena arena; /* of all arrays */
   uint32_t rank_count;
   uint32_t stage_count;
   uint32_t microbatch_count;
@@ -30,9 +29,9 @@ struct forward_order {
   struct weft_bits ready;         /* places of stages that have input */
 };
 
-static enum weft_status allocate(struct forward_order *order, struct weft_error *error) {
+static enum weft_status allocate_order(struct forward_order *order, struct weft_arena *arena,
+                                       struct weft_error *error) {
   const uint32_t stages = order->stage_count, ranks = order->rank_count;
-  struct weft_arena *arena = &order->arena;
   order->rank_of = weft_arena_allocate(arena, stages, sizeof *order->rank_of);
   order->place_of = weft_arena_allocate(arena, stages, sizeof *order->place_of);
   order->stage_at = weft_arena_allocate(arena, stages, sizeof *order->stage_at);
@@ -147,20 +146,14 @@ static enum weft_status make_table(const struct weft_allocator *allocator,
 static enum weft_status order_forwards(const struct weft_allocator *allocator,
                                        const struct weft_program *like, uint32_t microbatch_count,
                                        struct weft_program **out, struct weft_error *error) {
-  struct forward_order order = {.arena = {.allocator = allocator},
-                                .rank_count = like->rank_count,
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  struct forward_order order = {.rank_count = like->rank_count,
                                 .stage_count = like->stage_count,
                                 .microbatch_count = microbatch_count,
                                 .graph = like->graph};
-  enum weft_status status = allocate(&order, error);
-  if (status == WEFT_OK) {
-    status = read_placement(&order, like, error);
-  }
-  if (status == WEFT_OK) {
-    status = make_table(allocator, &order, out, error);
-  }
-  weft_arena_finish(&order.arena);
-  return status;
+  WEFT_TRY(allocate_order(&order, &arena, error));
+  WEFT_TRY(read_placement(&order, like, error));
+  return make_table(allocator, &order, out, error);
 }
 
 enum weft_status weft_source_forward_only(const struct weft_allocator *allocator,

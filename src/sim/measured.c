@@ -32,7 +32,6 @@ struct measured {
   struct weft_simulation *simulation;
   struct weft_links *links;
   bool has_backward;
-  uint32_t *event_of;    /* [action_count] NONE: a bubble */
   uint32_t *previous;    /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
   uint32_t *last_send;   /* [channel] the same, while rows are read */
@@ -109,23 +108,21 @@ static enum weft_status check_counts(const struct measured *measured,
   return WEFT_OK;
 }
 
-static enum weft_status copy_events(const struct measured *measured,
+static enum weft_status copy_events(const struct measured *measured, struct weft_arena *arena,
                                     const struct weft_event *events, uint64_t count,
                                     struct weft_error *error) {
-  const uint32_t p = measured->program->rank_count;
-  uint64_t *next = weft_array_allocate_zero(measured->allocator, p, sizeof *next);
-  if (next == NULL) {
-    return weft_fail_memory(error, p * sizeof *next);
+  uint64_t *next = weft_arena_allocate(arena, measured->program->rank_count, sizeof *next);
+  WEFT_TRY(weft_arena_status(arena, error));
+  WEFT_TRY(check_counts(measured, events, count, next, error));
+  for (uint64_t i = 0; i < count; i++) {
+    struct weft_event *event = &measured->simulation->events[next[events[i].rank]++];
+    if (events[i].record != event->record) {
+      return fail_order(measured, &events[i], event, error);
+    }
+    WEFT_TRY(check_times(&events[i], error));
+    *event = events[i];
   }
-  enum weft_status status = check_counts(measured, events, count, next, error);
-  for (uint64_t i = 0; i < count && status == WEFT_OK; i++) {
-    struct weft_event *place = &measured->simulation->events[next[events[i].rank]++];
-    status = events[i].record == place->record ? check_times(&events[i], error)
-                                               : fail_order(measured, &events[i], place, error);
-    *place = events[i];
-  }
-  weft_array_free(measured->allocator, next, p, sizeof *next);
-  return status;
+  return WEFT_OK;
 }
 
 /* A rank begins with a compute action, or with a collective that takes time. */
@@ -152,25 +149,17 @@ static void shift_events(const struct measured *measured) {
 
 /* ---- Ties between events ---- */
 
-static void index_events(struct measured *measured) {
+static void link_sends(struct measured *measured) {
   const struct weft_simulation *simulation = measured->simulation;
   const struct weft_program *program = measured->program;
-  const struct weft_graph *graph = program->graph;
-  const size_t channels = weft_channel_count(graph, program->stage_count);
-  memset(measured->event_of, 0xff, program->action_count * sizeof *measured->event_of); /* NONE */
-  memset(measured->previous, 0xff, program->action_count * sizeof *measured->previous);
+  const size_t channels = weft_channel_count(program->graph, program->stage_count);
+  memset(measured->previous, 0xff, program->action_count * sizeof *measured->previous); /* NONE */
   memset(measured->last_send, 0xff, channels * sizeof *measured->last_send);
-  const struct weft_event *events = simulation->events;
-  const uint64_t event_count = simulation->event_count;
-  uint32_t *event_of = measured->event_of;
-  for (uint64_t i = 0; i < event_count; i++) {
-    const uint32_t record = events[i].record;
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const uint32_t record = simulation->events[i].record;
     const struct weft_action action = program->actions[record];
-    event_of[record] = (uint32_t)i;
-    if (!weft_op_in(action.op, WEFT_OPS_SEND)) {
-      continue;
-    }
-    const uint32_t channel = weft_channel_of(program, action);
+    const uint32_t channel =
+        weft_op_in(action.op, WEFT_OPS_SEND) ? weft_channel_of(program, action) : WEFT_EDGE_NONE;
     if (channel != WEFT_EDGE_NONE) {
       measured->previous[record] = measured->last_send[channel];
       measured->last_send[channel] = (uint32_t)i;
@@ -178,10 +167,10 @@ static void index_events(struct measured *measured) {
   }
 }
 
+/* NULL: a bubble. */
 static const struct weft_event *event_at(const struct measured *measured, uint64_t record) {
-  return record < measured->program->action_count && measured->event_of[record] != NONE
-             ? &measured->simulation->events[measured->event_of[record]]
-             : NULL;
+  const uint64_t event = weft_event_of(measured->simulation, record);
+  return event != WEFT_EVENT_NONE ? &measured->simulation->events[event] : NULL;
 }
 
 /* The events that bring the inputs of an F, B, I or W: RECVs, or actions of other stages that
@@ -374,7 +363,6 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
   measured->buffers_max = count_inputs(program);
   const size_t records = (size_t)program->action_count, stages = program->stage_count;
-  measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
   measured->last_send = weft_arena_allocate(arena, channels, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
@@ -390,7 +378,7 @@ static enum weft_status account(struct measured *measured, struct weft_arena *ar
   WEFT_TRY(allocate(measured, arena, error));
   WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
   shift_events(measured);
-  index_events(measured);
+  link_sends(measured);
   (void)weft_placement_infer(measured->program, measured->rank_of);
   weft_rank_records_init(measured->ranks, measured->program, &measured->memory, measured->rank_of);
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
@@ -418,19 +406,18 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
       .program = program,
       .costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &view),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD)};
-  struct weft_arena arena = {.allocator = allocator};
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
   if (!(ticks_per_unit > 0) || !isfinite(ticks_per_unit)) {
     return weft_fail(error, WEFT_ERR_USAGE, "1e6 for nanoseconds and costs in ms",
                      "there are %g ticks to a unit; expected more than 0", ticks_per_unit);
   }
   WEFT_TRY(weft_simulate(allocator, program, costs, NULL, &measured.simulation, error));
   weft_simulation_drop_arrivals(measured.simulation);
-  enum weft_status status = copy_events(&measured, events, event_count, error);
+  enum weft_status status = copy_events(&measured, &arena, events, event_count, error);
   if (status == WEFT_OK) {
     status = account(&measured, &arena, ticks_per_unit, error);
   }
   weft_links_destroy(measured.links);
-  weft_arena_finish(&arena);
   if (status < 0) {
     weft_simulation_destroy(measured.simulation);
     return status;
