@@ -12,6 +12,8 @@
 #include "ir/action.h"
 #include "ir/program.h"
 
+WEFT_SCOPED_TYPE(weft_program)
+
 /* Stages are numbered by place: rank after rank, the deepest first. So a rank takes the first
  * ready place from its first one on. */
 struct forward_order {
@@ -167,13 +169,9 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
-  struct weft_program *table = NULL;
+  WEFT_SCOPED(weft_program) table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
-  enum weft_status status = weft_program_set_graph(table, like->graph, error);
-  if (status == WEFT_OK) {
-    status = weft_lower(allocator, table, &options, out, error);
-  }
-  weft_program_destroy(table);
-  return status;
+  WEFT_TRY(weft_program_set_graph(table, like->graph, error));
+  return weft_lower(allocator, table, &options, out, error);
 }

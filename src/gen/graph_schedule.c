@@ -17,6 +17,8 @@
 
 #include "gen/generator.h"
 
+WEFT_SCOPED_TYPE(weft_program)
+
 /* The height of each stage; returns the largest. Edges come in ascending order of `from`. */
 static uint32_t find_heights(const struct weft_graph *graph, uint32_t *heights) {
   uint32_t largest = 0;
@@ -60,10 +62,11 @@ static void put_row(struct weft_program_builder *rows, const struct weft_graph *
   weft_program_builder_end_row(rows);
 }
 
-static enum weft_status build(const struct weft_allocator *allocator,
-                              const struct weft_graph *graph, const struct weft_program *table,
-                              const uint32_t *heights, struct weft_program **out,
-                              struct weft_error *error) {
+/* `heights`: one stage per rank, with the row of its height; NULL: stages in their order. */
+static enum weft_status build_table(const struct weft_allocator *allocator,
+                                    const struct weft_graph *graph,
+                                    const struct weft_program *table, const uint32_t *heights,
+                                    struct weft_program **out, struct weft_error *error) {
   struct weft_program_builder rows;
   const uint32_t ranks = heights != NULL ? graph->stage_count : table->rank_count;
   weft_program_builder_init(&rows, allocator, table->action_count, ranks);
@@ -107,24 +110,6 @@ static enum weft_status check_stages(const struct weft_schedule_info *info,
                    graph->stage_count, info->name, shape->ranks, shape->ranks == 1 ? "" : "s", v);
 }
 
-static enum weft_status generate_by_height(const struct weft_allocator *allocator, const char *name,
-                                           struct weft_shape shape, const struct weft_graph *graph,
-                                           struct weft_program **out, struct weft_error *error) {
-  uint32_t *heights = weft_array_allocate_zero(allocator, graph->stage_count, sizeof *heights);
-  if (heights == NULL) {
-    return weft_fail_memory(error, graph->stage_count * sizeof *heights);
-  }
-  struct weft_program *table = NULL;
-  shape.ranks = find_heights(graph, heights) + 1;
-  enum weft_status status = weft_generate(allocator, name, &shape, &table, error);
-  if (status == WEFT_OK) {
-    status = build(allocator, graph, table, heights, out, error);
-  }
-  weft_program_destroy(table);
-  weft_array_free(allocator, heights, graph->stage_count, sizeof *heights);
-  return status;
-}
-
 enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
                                      const struct weft_schedule_info *info,
                                      const struct weft_shape *shape, struct weft_program **out,
@@ -139,12 +124,14 @@ enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
     chain.ranks = graph->stage_count / chain.stages_per_rank;
   }
   WEFT_TRY(check_stages(info, &chain, graph, error));
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  WEFT_SCOPED(weft_program) table = NULL;
+  uint32_t *heights = NULL;
   if (chain.stages_per_rank == 1 && info->stages_per_rank_max == 1) {
-    return generate_by_height(allocator, info->name, chain, graph, out, error);
+    heights = weft_arena_allocate(&arena, graph->stage_count, sizeof *heights);
+    WEFT_TRY(weft_arena_status(&arena, error));
+    chain.ranks = find_heights(graph, heights) + 1;
   }
-  struct weft_program *table = NULL;
   WEFT_TRY(weft_generate(allocator, info->name, &chain, &table, error));
-  const enum weft_status status = build(allocator, graph, table, NULL, out, error);
-  weft_program_destroy(table);
-  return status;
+  return build_table(allocator, graph, table, heights, out, error);
 }

@@ -9,6 +9,8 @@
 #include "ir/program.h"
 #include "ir/program_builder.h"
 
+WEFT_SCOPED_TYPE(weft_program)
+
 /* A table with the placement of the schedule, for the forward-only program. It has one microbatch:
  * the schedule itself may not support the number of microbatches of an evaluation. */
 static enum weft_status make_placement(const struct weft_named_source *source,
@@ -51,21 +53,19 @@ enum weft_status weft_source_named(void *context, uint32_t microbatch_count, boo
                                    .stages_per_rank = source->stages_per_rank,
                                    .microbatches = microbatch_count,
                                    .graph = source->graph};
-  struct weft_program *table = NULL;
+  WEFT_SCOPED(weft_program) table = NULL;
   WEFT_TRY(training ? weft_generate(source->allocator, source->schedule, &shape, &table, error)
                     : make_placement(source, &shape, &table, error));
   assert(table != NULL);
   if (training && table->level == WEFT_LEVEL_COMMS) { /* a fixed schedule that is lowered already */
     *out = table;
+    table = NULL;
     return WEFT_OK;
   }
   const struct weft_lower_options lower = forward_options(source->lower, table);
-  const enum weft_status status =
-      training ? weft_lower(source->allocator, table, &lower, out, error)
-               : weft_source_forward_only(source->allocator, table, microbatch_count, &lower, out,
-                                          error);
-  weft_program_destroy(table);
-  return status;
+  return training ? weft_lower(source->allocator, table, &lower, out, error)
+                  : weft_source_forward_only(source->allocator, table, microbatch_count, &lower,
+                                             out, error);
 }
 
 /* ---- One table or program ---- */

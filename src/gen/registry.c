@@ -10,6 +10,8 @@
 #include "gen/generator.h"
 #include "ir/program.h"
 
+WEFT_SCOPED_TYPE(weft_program)
+
 static const struct weft_generator *const generators[] = {
     &weft_generator_gpipe,
     &weft_generator_1f1b,
@@ -266,16 +268,13 @@ static enum weft_status generate_rows(const struct weft_allocator *allocator,
     generator->row(shape, r, &builder);
     weft_program_builder_end_row(&builder);
   }
-  struct weft_program *table;
+  if (generator->finish == NULL) {
+    return weft_program_builder_finish(&builder, NULL, out, error);
+  }
+  WEFT_SCOPED(weft_program) table = NULL;
   WEFT_TRY(weft_program_builder_finish(&builder, NULL, &table, error));
   assert(weft_program_is_sound(table) && table->rank_count == shape->ranks);
-  if (generator->finish == NULL) {
-    *out = table;
-    return WEFT_OK;
-  }
-  const enum weft_status status = generator->finish(shape, table, out, error);
-  weft_program_destroy(table);
-  return status;
+  return generator->finish(shape, table, out, error);
 }
 
 /* A fixed table serves one shape; fields left 0 are not compared. */

@@ -256,7 +256,7 @@ static uint64_t skip_send(const struct path *path, uint64_t event) {
   return event;
 }
 
-static uint64_t follow(const struct path *path, uint64_t *events, uint64_t room) {
+static uint64_t follow_path(const struct path *path, uint64_t *events, uint64_t room) {
   uint64_t count = 0;
   for (uint64_t e = skip_send(path, last_event(path)); e != WEFT_EVENT_NONE;
        e = skip_send(path, before(path, e))) {
@@ -288,7 +288,7 @@ enum weft_status weft_critical_path(const struct weft_allocator *allocator,
   WEFT_TRY(weft_sim_require_events(simulation, error));
   WEFT_TRY(weft_links_create(allocator, simulation->program, &path.links, error));
   assert(simulation->event_begin[simulation->program->rank_count] == simulation->event_count);
-  *count = follow(&path, events, room);
+  *count = follow_path(&path, events, room);
   weft_links_destroy(path.links);
   return WEFT_OK;
 }
