@@ -117,7 +117,8 @@ static double cells(const struct weft_shape *shape) {
   return p * (6.0 * shape->microbatches + 2.0 * p);
 }
 
-static enum weft_status check(const struct weft_shape *shape, struct weft_error *error) {
+static enum weft_status check_microbatches(const struct weft_shape *shape,
+                                           struct weft_error *error) {
   char hint[128];
   if (shape->microbatches >= 2 * (uint64_t)shape->ranks) {
     return WEFT_OK;
@@ -159,5 +160,5 @@ const struct weft_generator weft_generator_dualpipev = {
              .bubble_of = bubble,
              .peak_of = peak},
     .cells = cells,
-    .check = check,
+    .check = check_microbatches,
     .row = put_row};

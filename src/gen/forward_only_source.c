@@ -45,8 +45,8 @@ static enum weft_status allocate_order(struct forward_order *order, struct weft_
   return weft_arena_status(arena, error);
 }
 
-static enum weft_status check(const struct weft_program *like, uint32_t microbatch_count,
-                              struct weft_error *error) {
+static enum weft_status check_request(const struct weft_program *like, uint32_t microbatch_count,
+                                      struct weft_error *error) {
   if (like->stage_count == 0) {
     return weft_fail(error, WEFT_ERR_INVALID, "", "the program computes nothing: it has no stage");
   }
@@ -170,7 +170,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
   options.communicate = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
   WEFT_SCOPED(weft_program) table = NULL;
-  WEFT_TRY(check(like, microbatch_count, error));
+  WEFT_TRY(check_request(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
   WEFT_TRY(weft_program_set_graph(table, like->graph, error));
   return weft_lower(allocator, table, &options, out, error);

@@ -1,6 +1,6 @@
 /* What a generator is: facts for users, a bound on its size, its limits, and a
- * function that writes one rank's row. docs/adding-a-schedule.md walks through
- * adding one. Generators do not know each other; what several recipes need
+ * function that writes one rank's row. docs/adding-a-schedule.md
+ * adds one. Generators do not know each other; what several recipes need
  * is in this header. */
 #ifndef GEN_GENERATOR_H
 #define GEN_GENERATOR_H
@@ -54,7 +54,7 @@ enum weft_status weft_generate_graph(const struct weft_allocator *allocator,
                                      struct weft_error *error);
 
 /* The oldest I of the row that has no W yet: recipes that delay W take them in
- * the order of their Is, which is a walk over the row written so far. Start
+ * the order of their Is, which is a scan of the row written so far. Start
  * with the row's first record; the caller knows that one is outstanding. */
 void weft_row_put_oldest_w(struct weft_program_builder *row, uint64_t *next_i);
 

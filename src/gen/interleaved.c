@@ -15,14 +15,14 @@
 #include "gen/generator.h"
 #include "ir/program.h"
 
-/* Walks the (local stage, microbatch) order of one direction. */
-struct walk {
+/* A position in the (local stage, microbatch) order of one direction. */
+struct position {
   uint32_t v;
   uint32_t group;       /* microbatches of a round, without the spread remainder */
   uint32_t longer;      /* rounds still to come that have one more */
   uint32_t round_size;  /* of this round */
   uint32_t round_begin; /* its first microbatch */
-  uint32_t local;       /* local stage, counted from the walk's start */
+  uint32_t local;       /* local stage, counted from the first one */
   uint32_t offset;      /* microbatch within the round */
 };
 
@@ -31,27 +31,27 @@ static uint32_t round_count(const struct weft_shape *shape) {
   return rounds > 0 ? rounds : 1;
 }
 
-static struct walk walk_begin(const struct weft_shape *shape) {
+static struct position first_position(const struct weft_shape *shape) {
   const uint32_t rounds = round_count(shape);
-  struct walk walk = {.v = shape->stages_per_rank,
-                      .group = shape->microbatches / rounds,
-                      .longer = shape->microbatches % rounds};
-  walk.round_size = walk.group + (walk.longer > 0);
-  return walk;
+  struct position at = {.v = shape->stages_per_rank,
+                        .group = shape->microbatches / rounds,
+                        .longer = shape->microbatches % rounds};
+  at.round_size = at.group + (at.longer > 0);
+  return at;
 }
 
-static void walk_next(struct walk *walk) {
-  if (++walk->offset < walk->round_size) {
+static void advance_position(struct position *at) {
+  if (++at->offset < at->round_size) {
     return;
   }
-  walk->offset = 0;
-  if (++walk->local < walk->v) {
+  at->offset = 0;
+  if (++at->local < at->v) {
     return;
   }
-  walk->local = 0;
-  walk->round_begin += walk->round_size;
-  walk->longer -= walk->longer > 0;
-  walk->round_size = walk->group + (walk->longer > 0);
+  at->local = 0;
+  at->round_begin += at->round_size;
+  at->longer -= at->longer > 0;
+  at->round_size = at->group + (at->longer > 0);
 }
 
 static uint32_t largest_round(const struct weft_shape *shape) {
@@ -59,19 +59,19 @@ static uint32_t largest_round(const struct weft_shape *shape) {
   return shape->microbatches / rounds + (shape->microbatches % rounds > 0);
 }
 
-static void put_forward(const struct weft_shape *shape, uint32_t rank, struct walk *walk,
+static void put_forward(const struct weft_shape *shape, uint32_t rank, struct position *at,
                         struct weft_program_builder *row) {
-  weft_program_builder_put(row, WEFT_OP_F, walk->local * shape->ranks + rank,
-                           walk->round_begin + walk->offset);
-  walk_next(walk);
+  weft_program_builder_put(row, WEFT_OP_F, at->local * shape->ranks + rank,
+                           at->round_begin + at->offset);
+  advance_position(at);
 }
 
 /* Backwards visit the local stages from the last to the first. */
 static void put_backward(const struct weft_shape *shape, uint32_t rank, enum weft_op op,
-                         struct walk *walk, struct weft_program_builder *row) {
-  weft_program_builder_put(row, op, (walk->v - 1 - walk->local) * shape->ranks + rank,
-                           walk->round_begin + walk->offset);
-  walk_next(walk);
+                         struct position *at, struct weft_program_builder *row) {
+  weft_program_builder_put(row, op, (at->v - 1 - at->local) * shape->ranks + rank,
+                           at->round_begin + at->offset);
+  advance_position(at);
 }
 
 /* Warm-up forwards; `per_rank` is 2 for 1F1B (room for a round trip), 1 for ZB. */
@@ -96,7 +96,7 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   const uint64_t all = (uint64_t)shape->microbatches * shape->stages_per_rank;
   const uint64_t warm = warm_up(shape, rank, 2);
   const uint64_t p = shape->ranks;
-  struct walk forward = walk_begin(shape), backward = forward;
+  struct position forward = first_position(shape), backward = forward;
   weft_program_builder_idle(row, rank);
   for (uint64_t k = 0; k < warm; k++) {
     put_forward(shape, rank, &forward, row);
@@ -151,7 +151,7 @@ static void put_zb_row(const struct weft_shape *shape, uint32_t rank,
   assert(rank < shape->ranks);
   const uint64_t all = (uint64_t)shape->microbatches * shape->stages_per_rank;
   const uint64_t warm = warm_up(shape, rank, 1);
-  struct walk forward = walk_begin(shape), backward = forward;
+  struct position forward = first_position(shape), backward = forward;
   uint64_t next_i = row->count, weights = 0;
   weft_program_builder_idle(row, rank);
   for (uint64_t k = 0; k < warm; k++) {

@@ -41,36 +41,34 @@ const struct weft_schedule_info *weft_schedule_at(size_t index) {
 
 enum { NAME_MAX = 48, NAMES_MAX = 4 };
 
-/* What others call them; folded. PyTorch's class names are found without their "Schedule". */
+/* What others call them, folded; PyTorch's class names are found without their "Schedule". And
+ * published schedules that are not here, each with what to do instead. */
 static const struct {
   const char *name;
   const struct weft_generator *generator;
-} aliases[] = {
-    {"afab", &weft_generator_gpipe}, /* all forward, all backward */
-    {"filldrain", &weft_generator_gpipe},
-    {"pipedreamflush", &weft_generator_1f1b},
-    {"dapple", &weft_generator_1f1b},
-    {"bfs", &weft_generator_looped_bfs},
-    {"breadthfirst", &weft_generator_looped_bfs},
-    {"1f1binterleaved", &weft_generator_interleaved_1f1b},
-    {"vpp", &weft_generator_interleaved_1f1b}, /* Megatron-LM's virtual pipeline */
-    {"zb1p", &weft_generator_zbh1},            /* zero bubble with the memory of 1F1B */
-    {"zbv", &weft_generator_zbv},
-};
-
-/* Published schedules that are not here; folded. */
-static const struct {
-  const char *name;
   const char *hint;
-} absent[] = {
-    {"vhalf", "it is not here by name; search for a plan on a V placement with a memory limit"},
-    {"vmin", "it is not here by name; search for a plan on a V placement with a memory limit"},
-    {"hanayo", "it is not here by name; search for a plan on a V placement"},
-    {"zbh2", "it is not here by name; search for a plan, which may use more memory than ZBH1"},
-    {"chimera",
+} aliases[] = {
+    {"afab", &weft_generator_gpipe, NULL}, /* all forward, all backward */
+    {"filldrain", &weft_generator_gpipe, NULL},
+    {"pipedreamflush", &weft_generator_1f1b, NULL},
+    {"dapple", &weft_generator_1f1b, NULL},
+    {"bfs", &weft_generator_looped_bfs, NULL},
+    {"breadthfirst", &weft_generator_looped_bfs, NULL},
+    {"1f1binterleaved", &weft_generator_interleaved_1f1b, NULL},
+    {"vpp", &weft_generator_interleaved_1f1b, NULL}, /* Megatron-LM's virtual pipeline */
+    {"zb1p", &weft_generator_zbh1, NULL},            /* zero bubble with the memory of 1F1B */
+    {"zbv", &weft_generator_zbv, NULL},
+    {"vhalf", NULL,
+     "it is not here by name; search for a plan on a V placement with a memory limit"},
+    {"vmin", NULL,
+     "it is not here by name; search for a plan on a V placement with a memory limit"},
+    {"hanayo", NULL, "it is not here by name; search for a plan on a V placement"},
+    {"zbh2", NULL,
+     "it is not here by name; search for a plan, which may use more memory than ZBH1"},
+    {"chimera", NULL,
      "it keeps two copies of the model, as no schedule here does; a plan on a V "
      "placement is the nearest"},
-    {"dualpipe",
+    {"dualpipe", NULL,
      "it keeps two copies of the model, as no schedule here does; 'DualPipeV' is the "
      "half of it that needs one"},
 };
@@ -90,14 +88,14 @@ static size_t fold(const char *name, char *folded, size_t size) {
   return used;
 }
 
-/* All names, those of the generators first: the k-th one folded, or NULL after the last. */
+/* All names, those of the generators first: the k-th one folded, or NULL after the last that has one. */
 static const struct weft_generator *name_at(size_t k, char *folded) {
   if (k < GENERATOR_COUNT) {
     (void)fold(generators[k]->info.name, folded, NAME_MAX);
     return generators[k];
   }
   k -= GENERATOR_COUNT;
-  if (k >= sizeof aliases / sizeof aliases[0]) {
+  if (k >= sizeof aliases / sizeof aliases[0] || aliases[k].generator == NULL) {
     return NULL;
   }
   (void)fold(aliases[k].name, folded, NAME_MAX);
@@ -166,7 +164,7 @@ static void suggest(const char *wanted, char *hint, size_t size) {
   }
 }
 
-static const struct weft_generator *find(const char *name, struct weft_error *error) {
+static const struct weft_generator *find_generator(const char *name, struct weft_error *error) {
   static const char prefix[] = "schedule";
   char folded[NAME_MAX], shown[NAME_MAX], hint[192] = "";
   (void)fold(name, folded, sizeof folded);
@@ -177,9 +175,9 @@ static const struct weft_generator *find(const char *name, struct weft_error *er
     return generator;
   }
   suggest(wanted, hint, sizeof hint);
-  for (size_t k = 0; k < sizeof absent / sizeof absent[0]; k++) {
-    if (strcmp(wanted, absent[k].name) == 0) {
-      (void)snprintf(hint, sizeof hint, "%s", absent[k].hint);
+  for (size_t k = 0; k < sizeof aliases / sizeof aliases[0]; k++) {
+    if (aliases[k].hint != NULL && strcmp(wanted, aliases[k].name) == 0) {
+      (void)snprintf(hint, sizeof hint, "%s", aliases[k].hint);
     }
   }
   (void)weft_fail(error, WEFT_ERR_USAGE, hint, "unknown schedule '%s'",
@@ -189,7 +187,7 @@ static const struct weft_generator *find(const char *name, struct weft_error *er
 
 const struct weft_schedule_info *weft_schedule_find(const char *name, struct weft_error *error) {
   assert(name != NULL);
-  const struct weft_generator *generator = find(name, error);
+  const struct weft_generator *generator = find_generator(name, error);
   return generator != NULL ? &generator->info : NULL;
 }
 
@@ -305,7 +303,7 @@ enum weft_status weft_generate(const struct weft_allocator *allocator, const cha
   WEFT_NEED(name, error);
   WEFT_NEED(shape, error);
   WEFT_NEED(out, error);
-  const struct weft_generator *generator = find(name, error);
+  const struct weft_generator *generator = find_generator(name, error);
   if (generator == NULL) {
     return WEFT_ERR_USAGE;
   }

@@ -15,7 +15,7 @@ struct v_row {
   uint32_t count[2][WEFT_OP_COUNT];
 };
 
-static void put(struct v_row *v, enum weft_op op, unsigned local) {
+static void put_op(struct v_row *v, enum weft_op op, unsigned local) {
   const uint32_t mb = v->count[local][op]++;
   if (mb < v->microbatches) {
     weft_program_builder_put(v->row, op, v->stage[local], mb);
@@ -38,44 +38,44 @@ static double cells(const struct weft_shape *shape) {
 static void put_warm_up(struct v_row *v, uint32_t p, uint32_t rank) {
   weft_program_builder_idle(v->row, rank);
   for (uint32_t k = 0; k < 2 * (p - rank) - 1; k++) {
-    put(v, WEFT_OP_F, 0);
+    put_op(v, WEFT_OP_F, 0);
   }
   for (uint32_t k = 0; k < rank; k++) {
-    put(v, WEFT_OP_F, 1);
-    put(v, WEFT_OP_F, 0);
+    put_op(v, WEFT_OP_F, 1);
+    put_op(v, WEFT_OP_F, 0);
   }
   for (uint32_t k = 0; k < p - rank; k++) {
-    put(v, WEFT_OP_F, 1);
-    put(v, WEFT_OP_I, 1);
-    put(v, WEFT_OP_W, 1);
+    put_op(v, WEFT_OP_F, 1);
+    put_op(v, WEFT_OP_I, 1);
+    put_op(v, WEFT_OP_W, 1);
   }
 }
 
 static void put_steady(struct v_row *v, uint32_t all) {
   while (v->count[1][WEFT_OP_F] < v->count[0][WEFT_OP_F] || v->count[0][WEFT_OP_F] < all) {
     if (v->count[0][WEFT_OP_F] < all) {
-      put(v, WEFT_OP_F, 0);
+      put_op(v, WEFT_OP_F, 0);
     }
-    put(v, WEFT_OP_I, 0);
-    put(v, WEFT_OP_W, 0);
-    put(v, WEFT_OP_F, 1);
-    put(v, WEFT_OP_I, 1);
-    put(v, WEFT_OP_W, 1);
+    put_op(v, WEFT_OP_I, 0);
+    put_op(v, WEFT_OP_W, 0);
+    put_op(v, WEFT_OP_F, 1);
+    put_op(v, WEFT_OP_I, 1);
+    put_op(v, WEFT_OP_W, 1);
   }
 }
 
 static void put_cool_down(struct v_row *v, uint32_t p, uint32_t rank, uint32_t all) {
   for (uint32_t k = 0; k < rank; k++) {
-    put(v, WEFT_OP_I, 0);
-    put(v, WEFT_OP_I, 1);
+    put_op(v, WEFT_OP_I, 0);
+    put_op(v, WEFT_OP_I, 1);
   }
   for (uint32_t k = 0; k < p - rank; k++) {
-    put(v, WEFT_OP_I, 0);
-    put(v, WEFT_OP_W, 0);
+    put_op(v, WEFT_OP_I, 0);
+    put_op(v, WEFT_OP_W, 0);
   }
   for (unsigned local = 2; local-- > 0;) {
     while (v->count[local][WEFT_OP_W] < all) {
-      put(v, WEFT_OP_W, local);
+      put_op(v, WEFT_OP_W, local);
     }
   }
 }

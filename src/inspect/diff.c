@@ -134,7 +134,7 @@ static bool comes_down(const struct differ *differ, int32_t d, int32_t k) {
 }
 
 /* The x on diagonal k directly after the d-th edit. */
-static int32_t enter(const struct differ *differ, int32_t d, int32_t k) {
+static int32_t enter_diagonal(const struct differ *differ, int32_t d, int32_t k) {
   if (d == 0) {
     return 0;
   }
@@ -160,7 +160,7 @@ static bool extend(const struct differ *differ, struct section s, int32_t d) {
   const int32_t corner = width - (int32_t)(s.y_end - s.y);
   bool reached = false;
   for (int32_t k = -d; k <= d; k += 2) {
-    const int32_t x = slide(differ, s, enter(differ, d, k), k);
+    const int32_t x = slide(differ, s, enter_diagonal(differ, d, k), k);
     *trace_of(differ, d, k) = x;
     reached |= k == corner && x == width;
   }
@@ -190,7 +190,7 @@ static int32_t find_furthest(const struct differ *differ, struct section s, int3
 static size_t read_runs(const struct differ *differ, struct section s, int32_t d, int32_t k) {
   size_t count = 0;
   for (;; d--) {
-    const int32_t begin = enter(differ, d, k);
+    const int32_t begin = enter_diagonal(differ, d, k);
     const int32_t end = *trace_of(differ, d, k);
     if (end > begin) {
       differ->runs[count++] = (struct run){.x = s.x + (uint32_t)begin,

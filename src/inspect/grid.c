@@ -6,7 +6,7 @@
  *
  * PyTorch widens each column to the step label as well as to its cells; and it
  * fails on a grid with fewer steps than ranks, where ours widens to the rank
- * label too. The grid is walked twice, step by step: once to measure, once to
+ * label too. The grid is scanned twice, step by step: once to measure, once to
  * write. */
 #include <assert.h>
 #include <inttypes.h>

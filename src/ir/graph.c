@@ -203,9 +203,9 @@ static void copy_names(struct weft_arena *arena, struct weft_graph *graph,
   }
 }
 
-static enum weft_status fill(struct weft_arena *arena, struct weft_graph *graph,
-                             const struct weft_edge *edges, const char *const *names,
-                             struct weft_edge *about, struct weft_error *error) {
+static enum weft_status fill_graph(struct weft_arena *arena, struct weft_graph *graph,
+                                   const struct weft_edge *edges, const char *const *names,
+                                   struct weft_edge *about, struct weft_error *error) {
   graph->edges = weft_arena_allocate(arena, graph->edge_count, sizeof *graph->edges);
   struct weft_edge_list *const lists[] = {&graph->in, &graph->out, &graph->gradient_in,
                                           &graph->gradient_out};
@@ -273,7 +273,7 @@ enum weft_status weft_graph_make(const struct weft_allocator *allocator, uint32_
     *graph = (struct weft_graph){
         .stage_count = stage_count, .edge_count = edge_count, .allocator = allocator, .holders = 1};
     struct weft_edge about = weft_edge_make(0, 0);
-    status = fill(&arena, graph, edges, names, &about, error);
+    status = fill_graph(&arena, graph, edges, names, &about, error);
     *at = status < 0 ? find_last(edges, edge_count, &about) : WEFT_EDGE_NONE;
   }
   if (status < 0) {

@@ -59,7 +59,7 @@ WEFT_GRAPH_INLINE bool try_receive(struct weft_machine *machine, const struct we
 
 /* ---- Tables: data ---- */
 
-static void make(struct weft_machine *machine, struct weft_action action) {
+static void make_outputs(struct weft_machine *machine, struct weft_action action) {
   const struct weft_graph *graph = machine->placed.program->graph;
   const uint32_t outputs = weft_action_output_count(graph, action, machine->placed.stage_count);
   for (uint32_t k = 0; k < outputs; k++) {
@@ -87,7 +87,7 @@ static bool try_compute(struct weft_machine *machine, uint32_t rank,
     return false;
   }
   for (uint32_t k = 0; k <= weft_cell_parts(cell); k++) {
-    make(machine, cell[k]);
+    make_outputs(machine, cell[k]);
   }
   return true;
 }

@@ -20,11 +20,6 @@ struct weft_placed_program {
   const uint32_t *rank_of; /* [stage], or WEFT_RANK_NONE */
 };
 
-static inline uint64_t weft_placed_pair(const struct weft_placed_program *placed, uint32_t stage,
-                                        uint32_t microbatch) {
-  return (uint64_t)stage * placed->microbatch_count + microbatch;
-}
-
 static inline uint32_t weft_placed_edge_count(const struct weft_placed_program *placed) {
   return weft_channel_count(placed->program->graph, placed->stage_count);
 }

@@ -31,7 +31,7 @@ bool weft_program_has(const struct weft_program *program, uint32_t ops);
 /* Level, stage and microbatch count, read off the actions. */
 void weft_program_seal(struct weft_program *program);
 
-/* The same without a walk, for passes that know: the counts of `like`. */
+/* The same without a scan, for passes that know: the counts of `like`. */
 void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
                             enum weft_level level);
 

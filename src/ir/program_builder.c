@@ -10,7 +10,8 @@
 
 #include "ir/program.h"
 
-static void fail(struct weft_program_builder *builder, enum weft_status status, size_t bytes) {
+static void record_failure(struct weft_program_builder *builder, enum weft_status status,
+                           size_t bytes) {
   if (builder->status == WEFT_OK) {
     builder->status = status;
     builder->failed_bytes = bytes;
@@ -28,7 +29,7 @@ void weft_program_builder_init(struct weft_program_builder *builder,
   builder->row_begin =
       weft_array_allocate(allocator, builder->row_capacity + 1u, sizeof *builder->row_begin);
   if (builder->actions == NULL || builder->row_begin == NULL) {
-    fail(builder, WEFT_ERR_MEMORY, builder->capacity * sizeof *builder->actions);
+    record_failure(builder, WEFT_ERR_MEMORY, builder->capacity * sizeof *builder->actions);
     builder->capacity = builder->actions != NULL ? builder->capacity : 0; /* appending is safe */
     return;
   }
@@ -40,7 +41,7 @@ static void *resize(struct weft_program_builder *builder, void *array, size_t ol
                     size_t new_count, size_t size) {
   void *resized = weft_array_resize(builder->allocator, array, old_count, new_count, size);
   if (resized == NULL) {
-    fail(builder, WEFT_ERR_MEMORY, new_count * size);
+    record_failure(builder, WEFT_ERR_MEMORY, new_count * size);
   }
   return resized;
 }
@@ -50,7 +51,7 @@ bool weft_program_builder_grow(struct weft_program_builder *builder) {
     return false;
   }
   if (builder->count >= WEFT_ACTIONS_MAX) {
-    fail(builder, WEFT_ERR_LIMIT, 0);
+    record_failure(builder, WEFT_ERR_LIMIT, 0);
     return false;
   }
   const uint64_t capacity = builder->capacity * 2 < 64 ? 64 : builder->capacity * 2;
@@ -101,7 +102,7 @@ void weft_program_builder_end_row(struct weft_program_builder *builder) {
     return;
   }
   if (builder->row_count == WEFT_RANKS_MAX) {
-    fail(builder, WEFT_ERR_LIMIT, 1);
+    record_failure(builder, WEFT_ERR_LIMIT, 1);
     return;
   }
   if (builder->row_count == builder->row_capacity &&
@@ -136,13 +137,13 @@ static bool fit_rows(struct weft_program_builder *builder) {
 }
 
 /* The program, its counts and level still to be set. */
-static enum weft_status finish(struct weft_program_builder *builder, struct weft_program **out,
-                               struct weft_error *error) {
+static enum weft_status make_program(struct weft_program_builder *builder,
+                                     struct weft_program **out, struct weft_error *error) {
   struct weft_program *program = NULL;
   if (builder->status == WEFT_OK && fit_rows(builder)) {
     program = weft_array_allocate_zero(builder->allocator, 1, sizeof *program);
     if (program == NULL) {
-      fail(builder, WEFT_ERR_MEMORY, sizeof *program);
+      record_failure(builder, WEFT_ERR_MEMORY, sizeof *program);
     }
   }
   if (program == NULL) {
@@ -169,7 +170,7 @@ enum weft_status weft_program_builder_finish(struct weft_program_builder *builde
                                              struct weft_program **out, struct weft_error *error) {
   struct weft_program *program;
   assert(out != NULL);
-  WEFT_TRY(finish(builder, &program, error));
+  WEFT_TRY(make_program(builder, &program, error));
   weft_program_seal(program);
   const enum weft_status status = weft_program_set_graph(program, graph, error);
   if (status < 0) {
@@ -185,7 +186,7 @@ enum weft_status weft_program_builder_finish_like(struct weft_program_builder *b
                                                   enum weft_level level, struct weft_program **out,
                                                   struct weft_error *error) {
   assert(like != NULL && out != NULL);
-  WEFT_TRY(finish(builder, out, error));
+  WEFT_TRY(make_program(builder, out, error));
   weft_program_seal_like(*out, like, level);
   return WEFT_OK;
 }

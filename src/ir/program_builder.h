@@ -52,7 +52,7 @@ enum weft_status weft_program_builder_finish(struct weft_program_builder *builde
                                              const struct weft_graph *graph,
                                              struct weft_program **out, struct weft_error *error);
 /* The same for a pass that knows what weft_program_seal() would find out by a
- * walk: counts of `like`, and the level. */
+ * scan: counts of `like`, and the level. */
 enum weft_status weft_program_builder_finish_like(struct weft_program_builder *builder,
                                                   const struct weft_program *like,
                                                   enum weft_level level, struct weft_program **out,

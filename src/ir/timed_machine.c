@@ -54,8 +54,8 @@ static inline void wake(struct weft_timed_machine *machine, uint32_t rank, const
 /* Most programs never wait for a channel, and need no memory for it. */
 static void remember_wait(struct weft_timed_machine *machine, const int64_t *input, int64_t wait) {
   if (machine->waits == NULL) {
-    machine->waits =
-        weft_array_allocate_zero(machine->allocator, machine->input_count, sizeof *machine->waits);
+    machine->waits = weft_array_allocate_zero(machine->arena.allocator, machine->input_count,
+                                              sizeof *machine->waits);
   }
   if (machine->waits == NULL) {
     machine->lacks_memory = true;
@@ -66,22 +66,23 @@ static void remember_wait(struct weft_timed_machine *machine, const int64_t *inp
 
 /* The transfer of a message starts: writes its arrival down, and wakes the rank that may wait for
  * it. */
-WEFT_GRAPH_INLINE void deliver(struct weft_timed_machine *machine,
-                               const struct weft_timed_channel *channel, int64_t *input,
-                               int64_t produced, int64_t start) {
+WEFT_GRAPH_INLINE void deliver_message(struct weft_timed_machine *machine,
+                                       const struct weft_timed_channel *channel, int64_t *input,
+                                       int64_t produced, int64_t start) {
   __builtin_prefetch(input + AHEAD_NUMBERS, 1);
   *input = start + channel->hop;
-  if (start > produced && machine->keeps_waits) {
+  if (start > produced && machine->options.keeps_waits) {
     remember_wait(machine, input, start - produced);
   }
   wake(machine, channel->to, input);
 }
 
-WEFT_GRAPH_INLINE void cross(struct weft_timed_machine *machine, struct weft_timed_channel *channel,
-                             int64_t *input, int64_t produced) {
+WEFT_GRAPH_INLINE void send_message(struct weft_timed_machine *machine,
+                                    struct weft_timed_channel *channel, int64_t *input,
+                                    int64_t produced) {
   const int64_t start = later(produced, channel->free_at);
   channel->free_at = start + channel->occupancy;
-  deliver(machine, channel, input, produced, start);
+  deliver_message(machine, channel, input, produced, start);
 }
 
 /* ---- Queues that channels share ---- */
@@ -130,7 +131,7 @@ static void start_head(struct weft_timed_machine *machine, uint32_t agent) {
   other->head++;
   machine->queue_work[machine->queue_work_count++] = agent;
   machine->queue_work[machine->queue_work_count++] = other_agent;
-  deliver(machine, channel, input, ~made, start);
+  deliver_message(machine, channel, input, ~made, start);
 }
 
 static void advance_queue(struct weft_timed_machine *machine, uint32_t agent) {
@@ -144,8 +145,8 @@ static void advance_queue(struct weft_timed_machine *machine, uint32_t agent) {
 }
 
 /* A rank has come to a transfer of its row: it may start, as far as the row is concerned. */
-static void issue(struct weft_timed_machine *machine, const struct weft_action *transfer,
-                  int64_t time) {
+static void issue_transfer(struct weft_timed_machine *machine, const struct weft_action *transfer,
+                           int64_t time) {
   const struct weft_program *program = machine->placed.program;
   const uint32_t number =
       transfer->op != WEFT_OP_IDLE ? weft_channel_of(program, *transfer) : WEFT_EDGE_NONE;
@@ -160,12 +161,12 @@ static void issue(struct weft_timed_machine *machine, const struct weft_action *
 /* ---- What an action makes ---- */
 
 /* Hands it over on the rank, sends it, or leaves it for its SEND. */
-static inline void put(struct weft_timed_machine *machine, uint32_t rank,
-                       struct weft_timed_channel *channel, int64_t *input, int64_t end) {
+static inline void hand_output(struct weft_timed_machine *machine, uint32_t rank,
+                               struct weft_timed_channel *channel, int64_t *input, int64_t end) {
   if (channel->to == rank) {
     *input = end;
-  } else if (!machine->has_transfers) {
-    cross(machine, channel, input, end);
+  } else if (!machine->options.has_transfers) {
+    send_message(machine, channel, input, end);
   } else {
     *input = ~end;
     if (machine->queues != NULL) {
@@ -174,12 +175,12 @@ static inline void put(struct weft_timed_machine *machine, uint32_t rank,
   }
 }
 
-WEFT_GRAPH_INLINE void publish(struct weft_timed_machine *machine, uint32_t rank,
-                               struct weft_action action, int64_t end, bool single) {
+WEFT_GRAPH_INLINE void hand_outputs(struct weft_timed_machine *machine, uint32_t rank,
+                                    struct weft_action action, int64_t end, bool single) {
   if (single) {
     const struct weft_timed_work *work = weft_timed_work_of(machine, action);
     if (work->out != NULL) {
-      put(machine, rank, work->out, &work->outputs[action.microbatch], end);
+      hand_output(machine, rank, work->out, &work->outputs[action.microbatch], end);
     }
     return;
   }
@@ -188,12 +189,12 @@ WEFT_GRAPH_INLINE void publish(struct weft_timed_machine *machine, uint32_t rank
   for (uint32_t k = 0; k < count; k++) {
     struct weft_timed_channel *channel =
         &machine->channels[weft_action_output_channel(machine->placed.program->graph, action, k)];
-    put(machine, rank, channel, &channel->inputs[action.microbatch], end);
+    hand_output(machine, rank, channel, &channel->inputs[action.microbatch], end);
   }
 }
 
-WEFT_GRAPH_INLINE void send(struct weft_timed_machine *machine, struct weft_action action,
-                            bool single) {
+WEFT_GRAPH_INLINE void step_send(struct weft_timed_machine *machine, struct weft_action action,
+                                 bool single) {
   struct weft_timed_channel *channel;
   if (single) {
     channel = machine->stages[action.stage].works[action.op == WEFT_OP_SEND_F ? 0 : 1].out;
@@ -205,7 +206,7 @@ WEFT_GRAPH_INLINE void send(struct weft_timed_machine *machine, struct weft_acti
   }
   int64_t *input = &channel->inputs[action.microbatch];
   if (*input < 0 && *input != WEFT_TIME_UNKNOWN) { /* made, and not sent before */
-    cross(machine, channel, input, ~*input);
+    send_message(machine, channel, input, ~*input);
   }
 }
 
@@ -221,19 +222,20 @@ WEFT_GRAPH_INLINE bool is_its_send(const struct weft_action *compute) {
 
 /* Hands over what an action has made. Returns how many records are done with
  * that: its SEND nearly always comes next, and then it crosses at once. */
-WEFT_GRAPH_INLINE uint64_t hand_over(struct weft_timed_machine *machine, uint32_t rank,
-                                     const struct weft_timed_work *work,
-                                     const struct weft_action *action, bool is_last, int64_t end) {
+WEFT_GRAPH_INLINE uint64_t hand_single(struct weft_timed_machine *machine, uint32_t rank,
+                                       const struct weft_timed_work *work,
+                                       const struct weft_action *action, bool is_last,
+                                       int64_t end) {
   struct weft_timed_channel *channel = work->out;
   if (channel == NULL) {
     return 1;
   }
   int64_t *input = &work->outputs[action->microbatch];
   if (work->to != rank && !is_last && is_its_send(action)) {
-    cross(machine, channel, input, end);
+    send_message(machine, channel, input, end);
     return 2;
   }
-  put(machine, rank, channel, input, end);
+  hand_output(machine, rank, channel, input, end);
   return 1;
 }
 
@@ -272,7 +274,7 @@ WEFT_GRAPH_INLINE bool run_overlap(struct weft_timed_machine *machine, uint32_t 
   state->clock = begin + weft_timed_overlap(machine, rank, cell);
   for (uint32_t k = 1; k <= cell->parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      publish(machine, rank, cell[k], state->clock, single);
+      hand_outputs(machine, rank, cell[k], state->clock, single);
     }
   }
   state->at += 1 + cell->parts;
@@ -325,16 +327,16 @@ WEFT_GRAPH_INLINE void step_rank(struct weft_timed_machine *machine, uint32_t ra
               (plain ? work->duration
                      : weft_timed_adjust(machine, rank, (uint64_t)(at - actions), work->duration));
       if (plain) {
-        at += hand_over(machine, rank, work, at, at + 1 == end, clock);
+        at += hand_single(machine, rank, work, at, at + 1 == end, clock);
       } else {
-        publish(machine, rank, *at++, clock, false);
+        hand_outputs(machine, rank, *at++, clock, false);
       }
     } else if (weft_op_in(at->op, WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_IDLE))) {
       if (!plain && machine->issued != NULL) {
-        issue(machine, at, clock);
+        issue_transfer(machine, at, clock);
       }
       if (weft_op_in(at->op, WEFT_OPS_SEND)) {
-        send(machine, *at, plain);
+        step_send(machine, *at, plain);
       }
       at++;
     } else {
@@ -397,7 +399,8 @@ void weft_timed_forget_awaited(struct weft_timed_machine *machine) {
 bool weft_timed_run(struct weft_timed_machine *machine, const int64_t *starts) {
   assert(machine->inputs != NULL && machine->queue_work_count == 0);
   reset(machine, starts);
-  const bool plain = machine->single && machine->timing->adjust == NULL && machine->queues == NULL;
+  const bool plain =
+      machine->single && machine->options.timing->adjust == NULL && machine->queues == NULL;
   while (machine->work_count > 0) {
     const uint32_t rank = machine->work[--machine->work_count];
     if (plain) {
@@ -450,7 +453,7 @@ static void open_channels(struct weft_timed_machine *machine) {
         .inputs = &machine->inputs[(size_t)k * machine->placed.microbatch_count],
         .from = owner_of(machine, from),
         .to = owner_of(machine, to)};
-    machine->timing->channel(machine->timing->context, k, channel);
+    machine->options.timing->channel(machine->options.timing->context, k, channel);
     channel->hop = channel->from != channel->to ? channel->hop : 0;
     assert(channel->occupancy >= 0 && channel->hop >= 0);
   }
@@ -480,7 +483,7 @@ static bool link_work(const struct weft_timed_machine *machine, struct weft_time
 }
 
 static void link_stages(struct weft_timed_machine *machine) {
-  const struct weft_timing *timing = machine->timing;
+  const struct weft_timing *timing = machine->options.timing;
   machine->single = true;
   for (uint32_t s = 0; s < machine->placed.stage_count; s++) {
     for (enum weft_op op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
@@ -518,11 +521,8 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
   assert(placed->stage_count == program->stage_count &&
          placed->microbatch_count == program->microbatch_count);
   assert(options->has_transfers || options->channel == WEFT_CHANNEL_EDGE);
-  *machine = (struct weft_timed_machine){.allocator = options->allocator,
+  *machine = (struct weft_timed_machine){.options = *options,
                                          .placed = *placed,
-                                         .timing = options->timing,
-                                         .has_transfers = options->has_transfers,
-                                         .keeps_waits = options->keeps_waits,
                                          .channel_count = weft_placed_edge_count(placed),
                                          .arena = {.allocator = options->allocator}};
   struct weft_arena *arena = &machine->arena;
@@ -535,7 +535,7 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
   machine->ranks = weft_arena_allocate(arena, program->rank_count + 1u, sizeof *machine->ranks);
   machine->work = weft_arena_allocate(arena, program->rank_count, sizeof *machine->work);
   WEFT_TRY(weft_arena_status(arena, error));
-  machine->inputs = weft_array_allocate(machine->allocator, inputs, sizeof *machine->inputs);
+  machine->inputs = weft_array_allocate(machine->arena.allocator, inputs, sizeof *machine->inputs);
   if (machine->inputs == NULL) {
     return weft_fail_memory(error, inputs * sizeof *machine->inputs);
   }
@@ -546,8 +546,9 @@ enum weft_status weft_timed_init(struct weft_timed_machine *machine,
 }
 
 void weft_timed_finish(struct weft_timed_machine *machine) {
-  weft_array_free(machine->allocator, machine->inputs, machine->input_count,
+  weft_array_free(machine->arena.allocator, machine->inputs, machine->input_count,
                   sizeof *machine->inputs);
-  weft_array_free(machine->allocator, machine->waits, machine->input_count, sizeof *machine->waits);
+  weft_array_free(machine->arena.allocator, machine->waits, machine->input_count,
+                  sizeof *machine->waits);
   weft_arena_finish(&machine->arena);
 }

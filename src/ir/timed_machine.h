@@ -15,7 +15,7 @@
  * the compute before it in the row.
  *
  * All of these are maxima and sums, so the order in which ranks are looked at does not matter: a rank
- * is walked until its next input's arrival is unknown, and again when that becomes known. No event
+ * is stepped until its next input's arrival is unknown, and again when that becomes known. No event
  * queue is needed, and the cost is linear. */
 #ifndef IR_TIMED_MACHINE_H
 #define IR_TIMED_MACHINE_H
@@ -61,12 +61,12 @@ struct weft_timed_rank {
   uint64_t end;
   int64_t clock;            /* end of its last compute */
   int64_t stream;           /* end of its last collective */
-  const int64_t *waits_for; /* the input, while it is stuck; NULL: it is to be walked */
+  const int64_t *waits_for; /* the input, while it is stuck; NULL: it is to be stepped */
 };
 
-/* A compute op of a stage, as the walk needs it: no look-up of neighbours or times is left to do per
+/* A compute op of a stage, as the run needs it: no look-up of neighbours or times is left to do per
  * action, and 64 bytes hold it all. Where stages have several inputs or outputs (see `single`), the
- * walk asks the graph for those. */
+ * run asks the graph for those. */
 struct weft_timed_work {
   int64_t *inputs;                     /* [microbatch] of the channel `in` */
   int64_t *outputs;                    /* [microbatch] of the channel `out` */
@@ -101,10 +101,8 @@ struct weft_timed_options {
 };
 
 struct weft_timed_machine {
-  const struct weft_allocator *allocator;
+  struct weft_timed_options options;
   struct weft_placed_program placed;
-  const struct weft_timing *timing;
-  bool has_transfers, keeps_waits;
   bool single;             /* every action has at most one input, and one output, of neighbours */
   struct weft_arena arena; /* owns the arrays below, but for inputs and waits */
   size_t input_count;
@@ -168,8 +166,8 @@ static inline int64_t weft_timed_collective(struct weft_timed_machine *machine,
                                             struct weft_action action) {
   assert(weft_op_in(action.op, WEFT_OPS_SHARD) && action.stage < machine->placed.stage_count);
   const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
-  state->stream = begin + machine->timing->action(machine->timing->context, (enum weft_op)action.op,
-                                                  action.stage);
+  state->stream = begin + machine->options.timing->action(machine->options.timing->context,
+                                                          (enum weft_op)action.op, action.stage);
   if (action.op == WEFT_OP_UNSHARD) {
     machine->unsharded_at[action.stage] = state->stream;
   }
@@ -186,7 +184,7 @@ static inline size_t weft_timed_awaited_count(const struct weft_placed_program *
 /* How long compute takes on a rank, and an overlap. */
 static inline int64_t weft_timed_adjust(const struct weft_timed_machine *machine, uint32_t rank,
                                         uint64_t record, int64_t duration) {
-  const struct weft_timing *timing = machine->timing;
+  const struct weft_timing *timing = machine->options.timing;
   return timing->adjust != NULL ? timing->adjust(timing->context, rank, record, duration)
                                 : duration;
 }
@@ -194,8 +192,9 @@ static inline int64_t weft_timed_adjust(const struct weft_timed_machine *machine
 static inline int64_t weft_timed_overlap(const struct weft_timed_machine *machine, uint32_t rank,
                                          const struct weft_action *cell) {
   const uint64_t record = (uint64_t)(cell - machine->placed.program->actions);
-  return weft_timed_adjust(machine, rank, record,
-                           machine->timing->overlap(machine->timing->context, cell));
+  return weft_timed_adjust(
+      machine, rank, record,
+      machine->options.timing->overlap(machine->options.timing->context, cell));
 }
 
 /* Of a SEND or RECV; NULL: there is no such channel. */

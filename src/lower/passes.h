@@ -26,7 +26,7 @@ weft_pass_function weft_pass_strip;          /* leaves out what is to be skipped
 weft_pass_function weft_pass_merge_bw;       /* I directly followed by its W -> B */
 weft_pass_function weft_pass_unshard;        /* UNSHARD and RESHARD around use */
 weft_pass_function weft_pass_reduce_grad;    /* REDUCE_GRAD after the stage's last W or B */
-weft_pass_function weft_pass_unshard_reduce; /* both, one after the other, in one walk */
+weft_pass_function weft_pass_unshard_reduce; /* both, one after the other, in one scan */
 weft_pass_function weft_pass_tie_grad;       /* TIE_GRAD of the first and the last stage */
 weft_pass_function weft_pass_send_recv;      /* SEND and RECV between ranks */
 

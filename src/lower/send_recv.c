@@ -461,8 +461,8 @@ static void start_rows(struct transfer_pass *pass, struct weft_program *to) {
   }
 }
 
-static enum weft_status run(struct transfer_pass *pass, struct weft_program **out,
-                            struct weft_error *error) {
+static enum weft_status lower_rows(struct transfer_pass *pass, struct weft_program **out,
+                                   struct weft_error *error) {
   struct weft_program *lowered;
   read_rows(pass);
   WEFT_TRY(check_one_rank_per_stage(pass, error));
@@ -514,5 +514,5 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .row_sizes = weft_arena_allocate(&arena, p, sizeof *pass.row_sizes)};
   (void)weft_bits_init(&pass.running, &arena, p);
   WEFT_TRY(weft_arena_status(&arena, error));
-  return run(&pass, out, error);
+  return lower_rows(&pass, out, error);
 }

@@ -4,14 +4,14 @@
  * `window` of them at once, and drops them when they leave the window. The
  * window before an action is the set of stages that this and the following
  * actions compute on, in order of first use, until `window` different ones are
- * found. As the walk goes on its far end only moves forward, so it is a sliding
+ * found. As the scan goes on its far end only moves forward, so it is a sliding
  * window with a use count per stage: every action enters once and leaves once,
  * and the cost does not depend on the window. (PyTorch looks ahead anew for
  * each action, which is quadratic when a rank has fewer stages than the
  * window.) What is unsharded is always exactly the window.
  *
  * reduce_grad puts a stage's REDUCE_GRAD directly after its m-th B or W, which
- * is before a RESHARD at the same place: so the two passes can share one walk,
+ * is before a RESHARD at the same place: so the two passes can share one scan,
  * and a lowering that does both makes one copy of the program instead of two. */
 #include <assert.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ struct sharding {
 
 /* ---- The window ---- */
 
-static void enter(struct sharding *sharding, struct weft_action action) {
+static void enter_window(struct sharding *sharding, struct weft_action action) {
   if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && sharding->uses[action.stage]++ == 0) {
     sharding->entered[sharding->entered_count++] = action.stage;
     sharding->distinct++;
@@ -52,15 +52,15 @@ static void look_ahead(struct sharding *sharding) {
   while (sharding->distinct < sharding->input->window && ahead < sharding->row_end) {
     const uint64_t end = ahead + weft_cell_records(&actions[ahead]);
     do {
-      enter(sharding, actions[ahead]);
+      enter_window(sharding, actions[ahead]);
     } while (++ahead < end);
   }
   sharding->ahead = ahead;
 }
 
 /* Takes a cell out of the window; returns how many stages went out of use. */
-static uint32_t leave(struct sharding *sharding, const struct weft_action *cell, uint32_t records,
-                      uint16_t *left) {
+static uint32_t leave_window(struct sharding *sharding, const struct weft_action *cell,
+                             uint32_t records, uint16_t *left) {
   uint32_t left_count = 0;
   for (uint32_t k = 0; k < records; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) && --sharding->uses[cell[k].stage] == 0) {
@@ -121,7 +121,7 @@ static void put_reductions(struct sharding *sharding, const struct weft_action *
   }
 }
 
-/* ---- The walk ---- */
+/* ---- The scan ---- */
 
 /* Passes over plain actions after which nothing changes; nearly all are. */
 static uint64_t pass_over(struct sharding *sharding, uint64_t i) {
@@ -161,7 +161,8 @@ static void put_row(struct sharding *sharding, uint32_t rank) {
       continue;
     }
     i += records;
-    const uint32_t left_count = sharding->unshards ? leave(sharding, cell, records, left) : 0;
+    const uint32_t left_count =
+        sharding->unshards ? leave_window(sharding, cell, records, left) : 0;
     const bool reduce = sharding->reduces && count_backwards(sharding, cell, records);
     if (left_count > 0 || reduce) {
       weft_program_builder_copy(&sharding->row, &program->actions[copied], i - copied);

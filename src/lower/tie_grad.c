@@ -28,7 +28,7 @@ static uint32_t last_stage(const struct tying *tying) {
   return tying->input->program->stage_count - 1u;
 }
 
-static void note_action(const struct tying *tying, struct weft_action action,
+static void read_action(const struct tying *tying, struct weft_action action,
                         struct row_facts *facts) {
   const uint32_t last = last_stage(tying);
   if (weft_op_in(action.op, WEFT_OPS_BACKWARD)) {
@@ -47,7 +47,7 @@ static struct row_facts read_row(const struct tying *tying, uint32_t rank) {
       facts.compute_end = end;
     }
     for (; i < end; i++) {
-      note_action(tying, program->actions[i], &facts);
+      read_action(tying, program->actions[i], &facts);
     }
   }
   return facts;

@@ -150,7 +150,7 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
   for (unsigned i = first_part; i <= parts; i++) {
     await_needs(simulation, links, here->record + i, &latest);
   }
-  /* A walk along the row, so only where the inputs do not explain it. */
+  /* A scan of the row, so only where the inputs do not explain it. */
   for (unsigned i = first_part; i <= parts && latest.at != here->begin; i++) {
     offer_unshard(simulation, event, action[i].stage, &latest);
   }

@@ -357,8 +357,8 @@ static size_t count_inputs(const struct weft_program *program) {
   return most;
 }
 
-static enum weft_status allocate(struct measured *measured, struct weft_arena *arena,
-                                 struct weft_error *error) {
+static enum weft_status allocate_arrays(struct measured *measured, struct weft_arena *arena,
+                                        struct weft_error *error) {
   const struct weft_program *program = measured->program;
   const uint32_t channels = weft_channel_count(program->graph, program->stage_count);
   measured->buffers_max = count_inputs(program);
@@ -375,7 +375,7 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
 
 static enum weft_status account(struct measured *measured, struct weft_arena *arena, double unit,
                                 struct weft_error *error) {
-  WEFT_TRY(allocate(measured, arena, error));
+  WEFT_TRY(allocate_arrays(measured, arena, error));
   WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
   shift_events(measured);
   link_sends(measured);

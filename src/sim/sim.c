@@ -51,8 +51,8 @@ static void count_events(const struct weft_program *program, uint64_t *begin) {
 }
 
 /* Without events all of them begin at 0, and there are none. */
-static enum weft_status allocate(const struct weft_sim_run *run, struct owned_simulation *owned,
-                                 struct weft_error *error) {
+static enum weft_status allocate_results(const struct weft_sim_run *run,
+                                         struct owned_simulation *owned, struct weft_error *error) {
   const uint32_t p = run->program->rank_count;
   struct weft_simulation *simulation = &owned->simulation;
   uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
@@ -76,7 +76,7 @@ static enum weft_status allocate(const struct weft_sim_run *run, struct owned_si
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
                                  struct weft_error *error) {
   struct weft_sim_recorder recorder;
-  WEFT_TRY(allocate(run, owned, error));
+  WEFT_TRY(allocate_results(run, owned, error));
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
   enum weft_status status = weft_sim_recorder_init(&recorder, run, error);
   if (status == WEFT_OK) {
@@ -90,7 +90,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   weft_sim_recorder_finish(&recorder);
   /* What RECVs have as their ends; the simulation keeps it. */
   struct weft_timed_machine *machine = &run->machine;
-  if (status == WEFT_OK && run->program->graph != NULL && !machine->has_transfers &&
+  if (status == WEFT_OK && run->program->graph != NULL && !machine->options.has_transfers &&
       !run->options.no_events) {
     owned->simulation.arrivals = machine->inputs;
     owned->arrival_count = machine->input_count;

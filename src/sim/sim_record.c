@@ -1,4 +1,4 @@
-/* Memory, causes of idle time, receive buffers and events, once the walk
+/* Memory, causes of idle time, receive buffers and events, once the run
  * (sim_run.c) has found when every input arrives. Then ranks no longer depend on
  * each other: each row is gone through once, from front to back, and what is
  * needed on the way is that of one rank and used again for the next. So nothing

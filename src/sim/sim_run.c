@@ -1,5 +1,5 @@
 /* A program and costs as the machine takes them (ir/timed_machine.h): what takes how many ticks, and
- * on which rank each stage is. What is not found by stepping the program is found by a second walk,
+ * on which rank each stage is. What is not found by stepping the program is found by a second scan,
  * rank after rank (sim_record.c). */
 #include "sim/sim_run.h"
 
@@ -95,7 +95,7 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
 enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,
                                   struct weft_error *error) {
   const struct weft_timed_machine *machine = &run->machine;
-  assert(machine->timing == &run->timing); /* the run has not moved */
+  assert(machine->options.timing == &run->timing); /* the run has not moved */
   if (!weft_timed_run(&run->machine, starts)) {
     return weft_fail_memory(error, machine->input_count * sizeof *machine->waits);
   }
@@ -184,11 +184,10 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                    const struct weft_sim_options *options, bool keeps_waits,
                                    struct weft_error *error) {
   assert(program != NULL && costs != NULL);
-  *run =
-      (struct weft_sim_run){.program = program,
-                            .options = options != NULL ? *options : weft_sim_options_default(),
-                            .arena = {.allocator = allocator},
-                            .machine = {.allocator = allocator, .arena = {.allocator = allocator}}};
+  *run = (struct weft_sim_run){.program = program,
+                               .options = options != NULL ? *options : weft_sim_options_default(),
+                               .arena = {.allocator = allocator},
+                               .machine = {.arena = {.allocator = allocator}}};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);
   const bool has_transfers = program->level == WEFT_LEVEL_COMMS &&
                              weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV);

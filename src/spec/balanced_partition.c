@@ -145,8 +145,8 @@ static void find_best(struct partition *partition, uint32_t *first) {
 
 /* ---- All of it ---- */
 
-static enum weft_status check(const double *weights, uint32_t count, uint32_t stage_count,
-                              struct weft_error *error) {
+static enum weft_status check_weights(const double *weights, uint32_t count, uint32_t stage_count,
+                                      struct weft_error *error) {
   if (stage_count < 1 || stage_count > count) {
     return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages, or smaller parts",
                      "%" PRIu32 " parts cannot be cut into %" PRIu32
@@ -182,8 +182,8 @@ static void add_up(const double *weights, uint32_t count, uint64_t *sums) {
   }
 }
 
-static enum weft_status allocate(struct partition *partition, struct weft_arena *arena,
-                                 struct weft_error *error) {
+static enum weft_status allocate_arrays(struct partition *partition, struct weft_arena *arena,
+                                        struct weft_error *error) {
   const size_t ends = (size_t)partition->count + 1, stages = (size_t)partition->stage_count + 1;
   partition->sums = weft_arena_allocate(arena, ends, sizeof *partition->sums);
   partition->earliest = weft_arena_allocate(arena, stages, sizeof *partition->earliest);
@@ -203,9 +203,9 @@ enum weft_status weft_balanced_partition(const struct weft_allocator *allocator,
     WEFT_NEED(weights, error);
   }
   struct partition partition = {.count = count, .stage_count = stage_count};
-  WEFT_TRY(check(weights, count, stage_count, error));
+  WEFT_TRY(check_weights(weights, count, stage_count, error));
   WEFT_SCOPED_ARENA arena = {.allocator = allocator};
-  WEFT_TRY(allocate(&partition, &arena, error));
+  WEFT_TRY(allocate_arrays(&partition, &arena, error));
   add_up(weights, count, partition.sums);
   partition.bound = least_bound(&partition);
   find_windows(&partition);

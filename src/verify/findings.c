@@ -19,7 +19,7 @@ const char *weft_rule_id(enum weft_rule rule) {
 }
 
 /* Doubles the list; the old block stays in the arena, which is freed at once. */
-static bool grow(struct weft_findings *findings) {
+static bool grow_list(struct weft_findings *findings) {
   const size_t capacity = findings->list_capacity == 0 ? 16 : findings->list_capacity * 2;
   struct weft_finding *list = weft_arena_allocate(findings->arena, capacity, sizeof *list);
   if (list == NULL) {
@@ -66,7 +66,7 @@ struct weft_finding *weft_findings_add(struct weft_findings *findings, enum weft
                                        struct weft_location location, const char *format, ...) {
   assert((unsigned)rule < WEFT_RULE_COUNT);
   if (++findings->count[rule] > findings->max || findings->failed ||
-      (findings->list_count == findings->list_capacity && !grow(findings))) {
+      (findings->list_count == findings->list_capacity && !grow_list(findings))) {
     return NULL;
   }
   char message[512];

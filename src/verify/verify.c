@@ -144,7 +144,7 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
                           context->error);
 }
 
-/* The rank that computes most of each stage, by vote in one walk. */
+/* The rank that computes most of each stage, by vote in one scan. */
 static enum weft_status find_owners(struct weft_verify_context *context) {
   const struct weft_program *program = context->program;
   WEFT_SCOPED_ARENA arena = {.allocator = context->allocator};

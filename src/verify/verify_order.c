@@ -1,6 +1,6 @@
 /* Verify, structure: the order on each rank. What an action needs from its own
  * rank (its F, its I, the results of stages that feed it, its RECVs) must come
- * before it. Rows are walked with the set of what has been done so far; an
+ * before it. Rows are scanned with the set of what has been done so far; an
  * overlap's parts run together, so none may need another. */
 #include <assert.h>
 #include <inttypes.h>

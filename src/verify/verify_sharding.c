@@ -167,7 +167,7 @@ static void check_row(const struct shard_check *check, uint32_t rank) {
   }
 }
 
-/* Counting the row's cells is a walk: only for what is kept. */
+/* Counting the row's cells is a scan: only for what is kept. */
 static struct weft_location row_end(const struct weft_verify_context *context, enum weft_rule rule,
                                     uint32_t stage) {
   const uint32_t rank = context->owner[stage];
