@@ -120,7 +120,8 @@ struct weft_executor {
   struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
   const struct weft_pipeline_options *options;
   uint32_t send_capacity;   /* messages that a channel buffers before a SEND holds up the row */
-  bool has_pairs;           /* every own stage has two ports, as in a chain */
+  bool row_waits;           /* for its RECVs */
+  bool shares;              /* a stage does */
   struct weft_graph *graph; /* held; NULL: a chain */
   struct weft_executor_stage *stages;  /* [own_count], ascending; weft_executor_own_stage() */
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */

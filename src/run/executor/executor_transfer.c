@@ -332,7 +332,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
     }
     WEFT_AWAIT(post_receive(executor, &transfer, error));
   }
-  if (!weft_send_model_info(executor->options->comm)->row_waits) {
+  if (!executor->row_waits) {
     return WEFT_OK;
   }
   executor->cell_step = WEFT_CELL_CALLING;
