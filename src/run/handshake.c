@@ -85,11 +85,13 @@ static const struct handshake_field fields[] = {
      "give all ranks the same options", false},
 };
 
-static const struct weft_handshake *handshake_of(const struct weft_handshakes *handshakes,
-                                                 uint32_t rank) {
-  return handshakes->all != NULL
-             ? &handshakes->all[rank]
-             : handshakes->transport->ops->exchanged(handshakes->transport, rank);
+struct handshakes {
+  struct weft_transport *transport;
+  const struct weft_handshake *all;
+};
+
+static const struct weft_handshake *handshake_of(const struct handshakes *of, uint32_t rank) {
+  return of->all != NULL ? &of->all[rank] : of->transport->ops->exchanged(of->transport, rank);
 }
 
 static uint64_t field_of(const struct weft_handshake *handshake,
@@ -100,7 +102,7 @@ static uint64_t field_of(const struct weft_handshake *handshake,
 }
 
 /* The value that most ranks have, by the majority vote of Boyer and Moore. */
-static uint64_t find_majority(const struct weft_handshakes *handshakes, uint32_t rank_count,
+static uint64_t find_majority(const struct handshakes *handshakes, uint32_t rank_count,
                               const struct handshake_field *field) {
   uint64_t candidate = 0;
   uint32_t votes = 0;
@@ -136,7 +138,7 @@ static const char *show_field(const struct weft_handshake *handshake,
   return buffer;
 }
 
-static enum weft_status compare_field(const struct weft_handshakes *handshakes, uint32_t rank_count,
+static enum weft_status compare_field(const struct handshakes *handshakes, uint32_t rank_count,
                                       const struct handshake_field *field, uint32_t *odd_rank,
                                       struct weft_error *error) {
   const uint64_t most = find_majority(handshakes, rank_count, field);
@@ -173,17 +175,19 @@ static enum weft_status compare_field(const struct weft_handshakes *handshakes, 
                    rank_count);
 }
 
-enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
-                                         uint32_t rank_count, uint32_t *odd_rank,
+enum weft_status weft_handshakes_compare(struct weft_transport *transport,
+                                         const struct weft_handshake *all, uint32_t *odd_rank,
                                          struct weft_error *error) {
-  assert(rank_count > 0 && odd_rank != NULL);
+  const struct handshakes handshakes = {.transport = transport, .all = all};
+  const uint32_t count = transport->rank_count;
+  assert(count > 0 && odd_rank != NULL);
   bool same = true;
-  for (uint32_t r = 1; r < rank_count && same; r++) {
-    same = memcmp(handshake_of(handshakes, 0), handshake_of(handshakes, r),
+  for (uint32_t r = 1; r < count && same; r++) {
+    same = memcmp(handshake_of(&handshakes, 0), handshake_of(&handshakes, r),
                   sizeof(struct weft_handshake)) == 0;
   }
-  for (unsigned k = 0; k < sizeof fields / sizeof fields[0] && !same; k++) {
-    WEFT_TRY(compare_field(handshakes, rank_count, &fields[k], odd_rank, error));
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(fields) && !same; k++) {
+    WEFT_TRY(compare_field(&handshakes, count, &fields[k], odd_rank, error));
   }
   return WEFT_OK;
 }

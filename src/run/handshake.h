@@ -22,16 +22,11 @@ _Static_assert(sizeof(struct weft_handshake) <= WEFT_EXCHANGE_MAX, "one exchange
 struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
                                           uint64_t program_hash);
 
-/* Those of all ranks: an array, or where NULL what the transport keeps (ops->exchanged). */
-struct weft_handshakes {
-  const struct weft_handshake *all; /* [rank_count] */
-  struct weft_transport *transport;
-};
-
-/* WEFT_OK, or WEFT_ERR_PEER, which names the rank that differs from most others (two ranks
+/* Those of all ranks: `all`, [rank_count], or where NULL what the transport keeps (ops->exchanged).
+ * WEFT_OK, or WEFT_ERR_PEER, which names the rank that differs from most others (two ranks
  * when there is no majority), and the field. Numbers and shapes are compared before hashes. */
-enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
-                                         uint32_t rank_count, uint32_t *odd_rank,
+enum weft_status weft_handshakes_compare(struct weft_transport *transport,
+                                         const struct weft_handshake *all, uint32_t *odd_rank,
                                          struct weft_error *error);
 
 #endif

@@ -370,8 +370,6 @@ static enum weft_status start_step(struct weft_pipeline *pipeline, const struct 
                                    struct weft_row *row, struct weft_error *error) {
   struct weft_executor *executor = &pipeline->executor;
   WEFT_TRY(weft_batch_ends_begin(&pipeline->ends, batch, row, error));
-  pipeline->want_losses = batch->want_losses;
-  pipeline->want_outputs = batch->want_outputs;
   pipeline->last_row = row;
   weft_executor_begin(executor, row, pipeline->step);
   weft_rank_recording_begin_step(pipeline);
@@ -425,29 +423,21 @@ static uint32_t find_absent(const struct weft_pipeline *pipeline) {
   return UINT32_MAX;
 }
 
-static enum weft_status exchange_handshakes(struct weft_pipeline *pipeline, uint32_t *odd_rank,
-                                            struct weft_error *error) {
+static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_executor *executor = &pipeline->executor;
   struct weft_transport *transport = pipeline->transport;
+  WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
   if (transport->ops->enqueues) {
     pipeline->handshake.recording = weft_rank_recording_reason(pipeline);
   }
-  const struct weft_handshakes handshakes = {.all = pipeline->handshakes, .transport = transport};
   const enum weft_status status = transport->ops->exchange(
       transport, &pipeline->handshake, pipeline->handshakes, sizeof pipeline->handshake, error);
-  return status == WEFT_OK
-             ? weft_handshakes_compare(&handshakes, transport->rank_count, odd_rank, error)
-             : status;
-}
-
-static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
-  struct weft_executor *executor = &pipeline->executor;
-  WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
-  const enum weft_status status = exchange_handshakes(pipeline, &executor->blamed_rank, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
                                weft_action_idle(), 0, error);
   }
   WEFT_TRY(status);
+  WEFT_TRY(weft_handshakes_compare(transport, pipeline->handshakes, &executor->blamed_rank, error));
   weft_executor_read_clock(executor);
   executor->last_progress = executor->now;
   WEFT_TRY(weft_executor_connect(executor, error));
@@ -456,9 +446,8 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
 
 enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   assert(pipeline->last_row != NULL);
-  if (weft_batch_ends_end(&pipeline->ends, pipeline->want_losses, pipeline->want_outputs,
-                          pipeline->last_row->program->microbatch_count, &pipeline->result,
-                          error) < 0) {
+  if (weft_batch_ends_end(&pipeline->ends, pipeline->last_row->program->microbatch_count,
+                          &pipeline->result, error) < 0) {
     return weft_pipeline_fail(pipeline, pipeline->transport->rank, error);
   }
   pipeline->state = WEFT_PIPELINE_READY;

@@ -30,7 +30,6 @@ struct weft_pipeline {
   uint64_t step;
   struct weft_row *last_row;
   struct weft_batch_ends ends; /* what stages get of a batch, and the results */
-  bool want_losses, want_outputs;
   struct weft_step_result result;
 
   /* Where one thread drives all ranks of the process (step_process.c). */

@@ -237,6 +237,8 @@ enum weft_status weft_batch_ends_begin(struct weft_batch_ends *ends, const struc
   }
   WEFT_TRY(check_wants(ends, batch, row, error));
   WEFT_TRY(make_losses(ends, m, error));
+  ends->want_losses = batch->want_losses;
+  ends->want_outputs = batch->want_outputs;
   double *losses = ends->losses;
   for (uint32_t k = 0; k < ends->count; k++) {
     struct weft_batch_end *end = &ends->items[k];
@@ -277,12 +279,11 @@ static const double *sum_losses(const struct weft_batch_ends *ends, uint32_t mic
   return sums;
 }
 
-enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, bool want_losses,
-                                     bool want_outputs, uint32_t microbatch_count,
+enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, uint32_t microbatch_count,
                                      struct weft_step_result *result, struct weft_error *error) {
   assert(result != NULL);
   uint32_t h = 0;
-  if (!want_losses && !want_outputs) {
+  if (!ends->want_losses && !ends->want_outputs) {
     return WEFT_OK;
   }
   for (uint32_t k = 0; k < ends->count; k++) {
@@ -292,8 +293,8 @@ enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, bool want_los
     }
     struct weft_head_result *head = &ends->heads[h++];
     *head = (struct weft_head_result){.stage = end->stage->stage,
-                                      .losses = want_losses ? end->stage->losses : NULL};
-    if (want_outputs) {
+                                      .losses = ends->want_losses ? end->stage->losses : NULL};
+    if (ends->want_outputs) {
       WEFT_TRY(name_stage(
           end, weft_batch_out_merge(&end->outputs, end->merges, &head->outputs, error), error));
     }
@@ -302,7 +303,7 @@ enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, bool want_los
   result->head_count = h;
   result->heads = ends->heads;
   result->outputs = ends->heads[0].outputs;
-  if (want_losses) {
+  if (ends->want_losses) {
     result->loss_count = microbatch_count;
     result->losses = sum_losses(ends, microbatch_count);
   }

@@ -24,7 +24,8 @@ struct weft_batch_ends {
   struct weft_arena memory;     /* of items and heads */
   struct weft_batch_end *items; /* [count], ascending by stage */
   uint32_t count;
-  uint32_t loss_count; /* of items */
+  bool want_losses, want_outputs; /* in the step that runs */
+  uint32_t loss_count;            /* of items */
   double *losses;     /* [loss_count][microbatch], then their sums, if loss_count > 1; a device with
                           streams accesses them */
   uint32_t loss_room; /* microbatches */
@@ -41,8 +42,7 @@ void weft_batch_ends_finish(struct weft_batch_ends *ends);
 enum weft_status weft_batch_ends_begin(struct weft_batch_ends *ends, const struct weft_batch *batch,
                                        const struct weft_row *row, struct weft_error *error);
 /* After the step. */
-enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, bool want_losses,
-                                     bool want_outputs, uint32_t microbatch_count,
+enum weft_status weft_batch_ends_end(struct weft_batch_ends *ends, uint32_t microbatch_count,
                                      struct weft_step_result *result, struct weft_error *error);
 
 #endif

@@ -673,14 +673,21 @@ enum weft_status weft_executor_await_device(struct weft_executor *executor,
   return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;
 }
 
-/* The end of all that the rank has enqueued: of its other streams, too. */
-static enum weft_status record_end(const struct weft_device_work *work, struct weft_error *error) {
-  const struct weft_device_ops *ops = work->device->ops;
-  struct weft_stream *const others[] = {work->second, work->watch, work->incoming, work->outgoing};
-  WEFT_TRY(ops->make_current(work->device, error));
+enum weft_status weft_device_join(const struct weft_device_work *work, struct weft_error *error) {
+  assert(work->watch != NULL);
+  struct weft_stream *const others[] = {work->watch, work->incoming, work->outgoing};
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others) && others[k] != NULL; k++) {
     WEFT_TRY(weft_device_order(work->device, work->join, others[k], work->stream, error));
   }
+  return WEFT_OK;
+}
+
+/* The end of all that the rank has enqueued: of its other streams, too. */
+static enum weft_status record_end(const struct weft_device_work *work, struct weft_error *error) {
+  const struct weft_device_ops *ops = work->device->ops;
+  WEFT_TRY(ops->make_current(work->device, error));
+  WEFT_TRY(weft_device_order(work->device, work->join, work->second, work->stream, error));
+  WEFT_TRY(weft_device_join(work, error));
   return ops->event_record(work->device, work->end, work->stream, error);
 }
 

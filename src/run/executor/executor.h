@@ -374,6 +374,8 @@ void weft_executor_replay(struct weft_executor *executor, const struct weft_reco
 enum weft_status weft_device_order(struct weft_device *device, struct weft_device_event *event,
                                    struct weft_stream *before, struct weft_stream *after,
                                    struct weft_error *error);
+/* The rank's stream comes after the one that watches it, and after those of copies. */
+enum weft_status weft_device_join(const struct weft_device_work *work, struct weft_error *error);
 /* In a recording, a failure becomes the recording's, and WEFT_OK; else returns it. */
 enum weft_status weft_executor_record_error(const struct weft_executor *executor,
                                             enum weft_status status,

@@ -129,6 +129,11 @@ static bool awaits_collective(const struct weft_rank_state *state) {
   return state->phase == WEFT_PHASE_COMPUTE && weft_op_in(state->wants.op, WEFT_OPS_SHARD);
 }
 
+/* What a rank in compute does. */
+static struct weft_action doing_of(const struct weft_rank_state *state) {
+  return awaits_collective(state) ? state->wants : state->action;
+}
+
 static bool is_behind(const struct weft_rank_state *one, const struct weft_rank_state *other) {
   return one->step != other->step ? one->step < other->step : one->cell < other->cell;
 }
@@ -371,8 +376,7 @@ static void add_flags(struct line *line, const struct waits *waits,
   }
   add_words(line, "is stopped, by a signal or a debugger,");
   if (state->phase == WEFT_PHASE_COMPUTE) {
-    const bool collective = awaits_collective(state);
-    (void)weft_hang_action(collective ? state->wants : state->action, action);
+    (void)weft_hang_action(doing_of(state), action);
     add_words(line, "%s%s", action[0] != '\0' ? " in " : "", action);
   } else {
     add_words(line, "%s", weft_hang_location(state, place));
@@ -399,13 +403,9 @@ static void add_state(struct line *line, const struct waits *waits,
       }
       break;
     case WEFT_PHASE_COMPUTE:
-      if (state->action.op == WEFT_OP_IDLE && !awaits_collective(state)) {
-        add_words(line, "is in zero_grad since %s", time);
-      } else if (awaits_collective(state)) {
-        add_words(line, "waits for its %s since %s", weft_hang_action(state->wants, action), time);
-      } else {
-        add_words(line, "is in %s since %s", weft_hang_action(state->action, action), time);
-      }
+      (void)weft_hang_action(doing_of(state), action);
+      add_words(line, "%s %s since %s", awaits_collective(state) ? "waits for its" : "is in",
+                action[0] != '\0' ? action : "zero_grad", time);
       break;
     case WEFT_PHASE_DONE: add_words(line, "has done its part of step %" PRIu64, state->step); break;
     case WEFT_PHASE_FAILED: add_words(line, "has failed"); break;
@@ -508,7 +508,7 @@ static void hint_compute(struct line *hint, const struct waits *waits, uint32_t 
                          const struct weft_rank_state *state, uint64_t waited) {
   char time[WEFT_HANG_WORD];
   const uint64_t computed = weft_hang_elapsed(waits->hang, state->since);
-  const struct weft_action doing = awaits_collective(state) ? state->wants : state->action;
+  const struct weft_action doing = doing_of(state);
   char action[WEFT_HANG_WORD];
   char what[WEFT_HANG_WORD] = "it has not returned from";
   if (state->on_device) {

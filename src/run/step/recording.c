@@ -56,7 +56,7 @@ enum weft_recording_reason weft_recording_reason_of_step(const struct weft_pipel
   if (always != WEFT_RECORDING_POSSIBLE) {
     return always;
   }
-  if (pipeline->want_outputs) {
+  if (pipeline->ends.want_outputs) {
     return WEFT_RECORDING_OUTPUTS;
   }
   for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {

@@ -268,19 +268,11 @@ static enum weft_status count_votes(struct weft_pipeline *pipeline, bool *replay
 
 /* ---- Recording ---- */
 
-/* What is beside the rank's stream; a rank that exchanges no messages has no stream for them. */
-static void list_streams(const struct weft_device_work *work, struct weft_stream *others[3]) {
-  others[0] = work->watch;
-  others[1] = work->incoming;
-  others[2] = work->outgoing;
-}
-
 static enum weft_status fork_streams(const struct weft_executor *executor,
                                      struct weft_error *error) {
   const struct weft_device_work *work = executor->device;
   const struct weft_device_ops *ops = work->device->ops;
-  struct weft_stream *others[3];
-  list_streams(work, others);
+  struct weft_stream *const others[] = {work->watch, work->incoming, work->outgoing};
   WEFT_TRY(ops->event_record(work->device, work->fork, work->stream, error));
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
     if (others[k] != NULL) {
@@ -288,18 +280,6 @@ static enum weft_status fork_streams(const struct weft_executor *executor,
     }
   }
   return weft_executor_record_begin(executor, error);
-}
-
-static enum weft_status join_streams(const struct weft_device_work *work,
-                                     struct weft_error *error) {
-  struct weft_stream *others[3];
-  list_streams(work, others);
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
-    if (others[k] != NULL) {
-      WEFT_TRY(weft_device_order(work->device, work->join, others[k], work->stream, error));
-    }
-  }
-  return WEFT_OK;
 }
 
 /* Advances through the whole row in one call: between two calls the caller might use the device,
@@ -334,7 +314,7 @@ static enum weft_status record_row(struct weft_pipeline *pipeline, struct weft_r
   weft_executor_record(executor, attempt);
   const enum weft_status status = advance_row(pipeline, error);
   recording->row = weft_executor_end_record(executor, before);
-  attempt->failed = attempt->failed || status < 0 || join_streams(work, &attempt->error) < 0;
+  attempt->failed = attempt->failed || status < 0 || weft_device_join(work, &attempt->error) < 0;
   if (captures && attempt->failed) {
     (void)ops->capture_end(recording->device, work->stream, NULL, &ignored);
   } else if (captures) {
