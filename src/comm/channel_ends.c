@@ -4,10 +4,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <weft/support.h>
 
 enum { DEPTH_MAX = 1 << 20, CHANNELS_MAX = 1 << 24 };
 
@@ -20,68 +16,8 @@ uint32_t weft_channel_round_up(uint32_t count) {
   return power;
 }
 
-enum weft_status weft_channel_ends_init(struct weft_channel_ends *ends,
-                                        const struct weft_allocator *allocator,
-                                        const struct weft_transport *transport, uint32_t count,
-                                        struct weft_error *error) {
-  assert(ends->slots == NULL);
-  if (count > CHANNELS_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a rank has a few channels for each of its stages",
-                     "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
-                     count, CHANNELS_MAX);
-  }
-  const uint32_t room = weft_channel_round_up(2 * count + 1);
-  ends->slots = weft_array_allocate_zero(allocator, room, sizeof *ends->slots);
-  if (ends->slots == NULL) {
-    return weft_fail_memory(error, room * sizeof *ends->slots);
-  }
-  ends->mask = room - 1;
-  return WEFT_OK;
-}
-
-void weft_channel_ends_finish(struct weft_channel_ends *ends,
-                              const struct weft_allocator *allocator) {
-  if (ends->slots != NULL) {
-    weft_array_free(allocator, ends->slots, (size_t)ends->mask + 1, sizeof *ends->slots);
-  }
-  *ends = (struct weft_channel_ends){.slots = NULL};
-}
-
-enum weft_status weft_channel_check_open(const struct weft_transport *transport, bool is_open,
-                                         struct weft_error *error) {
-  return !is_open ? WEFT_OK
-                  : weft_fail(error, WEFT_ERR_USAGE,
-                              "an endpoint serves one pipeline, which names all its channels at "
-                              "once: open another world for another one",
-                              "rank %" PRIu32 " opens its channels a second time", transport->rank);
-}
-
-void weft_channel_copy_content(const struct weft_channel_end *end, char *content) {
-  (void)snprintf(content, WEFT_CONTENT_MAX, "%s", end->content != NULL ? end->content : "");
-}
-
-enum weft_status weft_channel_compare_content(const struct weft_channel_end *end, uint32_t rank,
-                                              uint64_t bytes_max, const char *content,
-                                              struct weft_error *error) {
-  assert(content != NULL);
-  char own[WEFT_CONTENT_MAX];
-  weft_channel_copy_content(end, own);
-  const bool is_named = own[0] != '\0' && content[0] != '\0' && strcmp(own, content) != 0;
-  if (end->bytes_max == bytes_max && !is_named) {
-    return WEFT_OK;
-  }
-  return weft_fail(error, WEFT_ERR_USAGE, "all ranks must describe the same boundaries",
-                   "rank %" PRIu32 " has %s%sup to %" PRIu64 " bytes on channel %" PRIu32
-                   ", where rank %" PRIu32 " has %s%sup to %" PRIu64,
-                   rank, is_named ? own : "", is_named ? ", " : "", end->bytes_max, end->channel,
-                   end->peer, is_named ? content : "", is_named ? ", " : "", bytes_max);
-}
-
-enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,
-                                       const struct weft_transport *transport,
-                                       const struct weft_channel_end *end, uint32_t index,
-                                       struct weft_error *error) {
-  assert(ends->slots != NULL);
+static enum weft_status check_end(const struct weft_transport *transport,
+                                  const struct weft_channel_end *end, struct weft_error *error) {
   if (end->peer >= transport->rank_count || end->peer == transport->rank) {
     return weft_fail(error, WEFT_ERR_USAGE, "a channel connects two ranks of the world",
                      "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
@@ -94,36 +30,107 @@ enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,
                      "; from 1 to %d are possible",
                      transport->rank, end->channel, end->depth, DEPTH_MAX);
   }
-  uint32_t k = weft_channel_hash(end->channel, ends->mask);
-  for (; ends->slots[k].end != 0; k = (k + 1) & ends->mask) {
-    if (ends->slots[k].channel == end->channel) {
-      return weft_fail(error, WEFT_ERR_USAGE, "a rank has one end of a channel",
-                       "rank %" PRIu32 " opens channel %" PRIu32 " twice", transport->rank,
-                       end->channel);
-    }
-  }
-  ends->slots[k] = (struct weft_channel_slot){.channel = end->channel, .end = index + 1};
   return WEFT_OK;
 }
 
-uint32_t weft_channel_ends_find(const struct weft_channel_ends *ends, uint32_t channel) {
-  if (ends->slots == NULL) {
-    return UINT32_MAX;
-  }
+/* Where a channel is in the table, or would be. */
+static uint32_t *find_slot(const struct weft_ends *ends, uint32_t channel) {
   uint32_t k = weft_channel_hash(channel, ends->mask);
-  while (ends->slots[k].end != 0 && ends->slots[k].channel != channel) {
+  while (ends->table[k] != 0 && weft_ends_at(ends, ends->table[k] - 1)->channel != channel) {
     k = (k + 1) & ends->mask;
   }
-  return ends->slots[k].end - 1; /* UINT32_MAX for an empty slot */
+  return &ends->table[k];
 }
 
-enum weft_status weft_channel_check_message(const struct weft_transport *transport,
-                                            uint32_t channel,
-                                            const struct weft_channel_end_state *end, bool sends,
-                                            const struct weft_message *message,
-                                            struct weft_error *error) {
+static enum weft_status add_end(struct weft_ends *ends, const struct weft_transport *transport,
+                                const struct weft_channel_end *from, uint32_t index,
+                                struct weft_error *error) {
+  WEFT_TRY(check_end(transport, from, error));
+  uint32_t *slot = find_slot(ends, from->channel);
+  if (*slot != 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank has one end of a channel",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " twice", transport->rank,
+                     from->channel);
+  }
+  *slot = index + 1;
+  struct weft_end *end = weft_ends_at(ends, index);
+  const uint32_t room = weft_channel_round_up(from->depth);
+  *end = (struct weft_end){
+      .channel = from->channel,
+      .peer = from->peer,
+      .index = index,
+      .depth = from->depth,
+      .mask = room - 1,
+      .sends = from->sends,
+      .bytes_max = from->bytes_max,
+      .messages = weft_arena_allocate(&ends->arena, room, sizeof(struct weft_message *))};
+  return weft_arena_status(&ends->arena, error);
+}
+
+static enum weft_status open_ends(struct weft_ends *ends, const struct weft_allocator *allocator,
+                                  const struct weft_transport *transport,
+                                  const struct weft_channel_end *from, uint32_t count,
+                                  size_t item_size, struct weft_error *error) {
+  const uint32_t room = weft_channel_round_up(2 * count + 1);
+  *ends = (struct weft_ends){
+      .opened = true, .arena.allocator = allocator, .mask = room - 1, .item_size = item_size};
+  ends->table = weft_arena_allocate(&ends->arena, room, sizeof *ends->table);
+  ends->items = weft_arena_allocate(&ends->arena, count, item_size);
+  WEFT_TRY(weft_arena_status(&ends->arena, error));
+  ends->count = count;
+  for (uint32_t k = 0; k < count; k++) {
+    ends->receiver_count += !from[k].sends;
+  }
+  uint32_t receivers = 0, senders = ends->receiver_count;
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(add_end(ends, transport, &from[k], from[k].sends ? senders++ : receivers++, error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_ends_open(struct weft_ends *ends, const struct weft_allocator *allocator,
+                                const struct weft_transport *transport,
+                                const struct weft_channel_end *from, uint32_t count,
+                                size_t item_size, struct weft_error *error) {
+  assert((from != NULL || count == 0) && item_size >= sizeof(struct weft_end));
+  if (ends->opened) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "an endpoint serves one pipeline, which names all its channels at once: open "
+                     "another world for another one",
+                     "rank %" PRIu32 " opens its channels a second time", transport->rank);
+  }
+  if (count > CHANNELS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank has a few channels for each of its stages",
+                     "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
+                     count, CHANNELS_MAX);
+  }
+  const enum weft_status status =
+      open_ends(ends, allocator, transport, from, count, item_size, error);
+  if (status < 0) {
+    weft_ends_close(ends);
+  }
+  return status;
+}
+
+void weft_ends_close(struct weft_ends *ends) {
+  weft_arena_finish(&ends->arena);
+  *ends = (struct weft_ends){.opened = ends->opened};
+}
+
+struct weft_end *weft_ends_find(const struct weft_ends *ends, uint32_t channel) {
+  const uint32_t found = ends->table != NULL ? *find_slot(ends, channel) : 0;
+  return found != 0 ? weft_ends_at(ends, found - 1) : NULL;
+}
+
+/* ---- Messages ---- */
+
+enum weft_status weft_ends_choose(const struct weft_ends *ends,
+                                  const struct weft_transport *transport, uint32_t channel,
+                                  bool sends, const struct weft_message *message,
+                                  struct weft_end **out, struct weft_error *error) {
   assert(message != NULL);
   const char *verb = sends ? "send" : "receive";
+  struct weft_end *end = weft_ends_find(ends, channel);
   if (end == NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
                      "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
@@ -153,5 +160,37 @@ enum weft_status weft_channel_check_message(const struct weft_transport *transpo
                      ", whose payloads have up to %" PRIu64,
                      transport->rank, message->capacity, channel, end->bytes_max);
   }
+  *out = end;
   return WEFT_OK;
+}
+
+uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message) {
+  assert(!weft_end_is_full(end));
+  const uint64_t number = end->posted++;
+  message->state[0] = (uint64_t)end->index + 1;
+  message->state[1] = number;
+  end->messages[number & end->mask] = message;
+  return number;
+}
+
+struct weft_end *weft_ends_of(const struct weft_ends *ends, const struct weft_message *message) {
+  const uint64_t index = __atomic_load_n(&message->state[0], __ATOMIC_ACQUIRE);
+  assert(index <= ends->count);
+  return index != 0 ? weft_ends_at(ends, (uint32_t)index - 1) : NULL;
+}
+
+void weft_end_give_back(struct weft_end *end, struct weft_message *message) {
+  assert(end->done < end->posted && end->messages[message->state[1] & end->mask] == message);
+  end->messages[message->state[1] & end->mask] = NULL;
+  while (end->done < end->posted && weft_end_oldest(end) == NULL) {
+    end->done++;
+  }
+  __atomic_store_n(&message->state[0], 0, __ATOMIC_RELEASE); /* test() may see it now */
+}
+
+void weft_end_cancel(struct weft_end *end, struct weft_message *message) {
+  assert(end->messages[message->state[1] & end->mask] == message);
+  end->messages[message->state[1] & end->mask] = NULL;
+  end->closed = true;
+  message->state[0] = 0;
 }

@@ -1,20 +1,36 @@
-/* The ends of channels that a rank has opened, found by the channel's number; what an end must
- * be, and why a send or receive on one is refused. For transports with their own arrays of ends:
- * the table maps a channel to an index. */
+/* The ends of channels that a rank has opened, and the messages in flight on each. A transport's own
+ * ends begin with struct weft_end. Messages of an end are numbered from 0 in the order in which they
+ * were started; both ends of a channel count alike, so messages match by order. */
 #ifndef COMM_CHANNEL_ENDS_H
 #define COMM_CHANNEL_ENDS_H
 
+#include <weft/support.h>
 #include <weft/transport.h>
 
-struct weft_channel_slot {
+struct weft_end {
   uint32_t channel;
-  uint32_t end; /* index + 1; 0: empty */
+  uint32_t peer;
+  uint32_t index; /* among the rank's ends */
+  uint32_t depth;
+  uint32_t mask; /* of rings with room for `depth` messages: mask + 1 is a power of two */
+  bool sends;
+  bool closed; /* by a cancel() */
+  uint64_t bytes_max;
+  uint64_t posted;                /* messages started so far */
+  uint64_t done;                  /* of these: all before are the caller's again */
+  struct weft_message **messages; /* [mask + 1]; NULL: the caller's again */
 };
 
-/* Open addressing; all zero: no channel is open. */
-struct weft_channel_ends {
-  struct weft_channel_slot *slots; /* [mask + 1] */
+/* All zero: not opened. */
+struct weft_ends {
+  bool opened;
+  struct weft_arena arena; /* of all of it, and of what a transport's ends need */
+  uint32_t *table;         /* [mask + 1] index + 1 by channel, open addressing; 0: empty */
   uint32_t mask;
+  unsigned char *items; /* [count][item_size], those that receive first */
+  size_t item_size;
+  uint32_t count;
+  uint32_t receiver_count;
 };
 
 /* The smallest power of two that is not less than `count`; `count` is at most 2^31. */
@@ -24,46 +40,40 @@ static inline uint32_t weft_channel_hash(uint32_t channel, uint32_t mask) {
   return ((channel * UINT32_C(0x9e3779b1)) >> 8) & mask;
 }
 
-/* Room for `count` ends. WEFT_ERR_MEMORY; WEFT_ERR_USAGE when there are too many. */
-enum weft_status weft_channel_ends_init(struct weft_channel_ends *ends,
-                                        const struct weft_allocator *allocator,
-                                        const struct weft_transport *transport, uint32_t count,
-                                        struct weft_error *error);
-void weft_channel_ends_finish(struct weft_channel_ends *ends,
-                              const struct weft_allocator *allocator);
+/* Opens a rank's ends; what is the transport's own in each item is zero. WEFT_ERR_MEMORY.
+ * WEFT_ERR_USAGE: they have been opened before; a channel twice; a peer that does not exist or is
+ * this rank; a depth that is 0 or too large. After an error none is open. */
+enum weft_status weft_ends_open(struct weft_ends *ends, const struct weft_allocator *allocator,
+                                const struct weft_transport *transport,
+                                const struct weft_channel_end *from, uint32_t count,
+                                size_t item_size, struct weft_error *error);
+void weft_ends_close(struct weft_ends *ends);
 
-/* WEFT_ERR_USAGE when open() has been called before. */
-enum weft_status weft_channel_check_open(const struct weft_transport *transport, bool is_open,
-                                         struct weft_error *error);
+static inline struct weft_end *weft_ends_at(const struct weft_ends *ends, uint32_t index) {
+  return (struct weft_end *)(void *)(ends->items + index * ends->item_size);
+}
+/* The end of a channel; NULL: it is not open. */
+struct weft_end *weft_ends_find(const struct weft_ends *ends, uint32_t channel);
 
-/* Keeps an end's content [WEFT_CONTENT_MAX], and compares that of the second end to open a channel
- * with the first one's: WEFT_ERR_USAGE names both. */
-void weft_channel_copy_content(const struct weft_channel_end *end, char *content);
-enum weft_status weft_channel_compare_content(const struct weft_channel_end *end, uint32_t rank,
-                                              uint64_t bytes_max, const char *content,
-                                              struct weft_error *error);
-
-/* Adds an end as number `index`. WEFT_ERR_USAGE for a peer that does not exist or is this rank,
- * a depth that is 0 or too large, and a channel that is open already. */
-enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,
-                                       const struct weft_transport *transport,
-                                       const struct weft_channel_end *end, uint32_t index,
-                                       struct weft_error *error);
-/* The index of a channel's end; UINT32_MAX: not open. */
-uint32_t weft_channel_ends_find(const struct weft_channel_ends *ends, uint32_t channel);
-
-/* What the two functions below must know about an end; NULL: it is not open. */
-struct weft_channel_end_state {
-  bool sends;
-  bool closed; /* by a cancel() */
-  uint64_t bytes_max;
-};
-
-/* WEFT_OK when the message may go there, else why not. */
-enum weft_status weft_channel_check_message(const struct weft_transport *transport,
-                                            uint32_t channel,
-                                            const struct weft_channel_end_state *end, bool sends,
-                                            const struct weft_message *message,
-                                            struct weft_error *error);
+/* The end to which a message may go. WEFT_ERR_USAGE: why not. Whether it is full is the
+ * transport's to ask. */
+enum weft_status weft_ends_choose(const struct weft_ends *ends,
+                                  const struct weft_transport *transport, uint32_t channel,
+                                  bool sends, const struct weft_message *message,
+                                  struct weft_end **out, struct weft_error *error);
+static inline bool weft_end_is_full(const struct weft_end *end) {
+  return end->posted - end->done >= end->depth;
+}
+/* The message is the transport's; returns its number. */
+uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message);
+/* The end of a message; NULL: it is the caller's already. */
+struct weft_end *weft_ends_of(const struct weft_ends *ends, const struct weft_message *message);
+static inline struct weft_message *weft_end_oldest(const struct weft_end *end) {
+  return end->messages[end->done & end->mask];
+}
+/* The message is done, and the caller's again; in any order. */
+void weft_end_give_back(struct weft_end *end, struct weft_message *message);
+/* The message is the caller's again, and the end is closed. */
+void weft_end_cancel(struct weft_end *end, struct weft_message *message);
 
 #endif

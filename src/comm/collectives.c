@@ -1,6 +1,6 @@
-/* Groups within a process; see collectives.h. The members of a group share a struct with the
- * collective in flight, one at a time: each member publishes its memory and then arrives at
- * barriers.
+/* Groups within a process (world.h). Members find each other by the group's id in their world, and
+ * share a struct with the collective in flight, one at a time: each member publishes its memory and
+ * then arrives at barriers.
  *
  *   ARRIVED    its `from` may be read
  *   SUMMED     (ALL_REDUCE) its slice of the sum may be read
@@ -15,16 +15,13 @@
  * closes the group and waits for those that are reading at that moment: as long as a copy takes.
  * Either a reader sees that the group is closed, or the closing member sees the reader; both
  * accesses are sequentially consistent. */
-#include "comm/collectives.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
 
-#include <weft/support.h>
-
 #include "comm/group_plan.h"
+#include "comm/world.h"
 
 enum barrier { BARRIER_NONE, BARRIER_ARRIVED, BARRIER_SUMMED, BARRIER_FINISHED, BARRIER_COUNT };
 
@@ -57,8 +54,6 @@ struct group {
   struct weft_group base; /* first */
   struct weft_world *world;
   struct weft_shared_group *shared;
-  void (*wake)(void *context, uint32_t rank);
-  void *context;
   struct weft_group_queue queue;
   enum barrier barrier;           /* at which the first of the queue is */
   uint64_t passed[BARRIER_COUNT]; /* by this member */
@@ -70,7 +65,7 @@ static void wake_others(const struct group *group) {
   const struct weft_shared_group *shared = group->shared;
   for (uint32_t k = 0; k < shared->size; k++) {
     if (k != group->base.member) {
-      group->wake(group->context, shared->ranks[k]);
+      group->world->wake(group->world->comm, shared->ranks[k]);
     }
   }
 }
@@ -412,22 +407,21 @@ static void group_destroy(struct weft_group *base) {
 static const struct weft_group_ops group_ops = {
     .destroy = group_destroy, .start = group_start, .test = group_test};
 
-enum weft_status weft_world_group(struct weft_world *world, uint32_t rank, uint32_t id,
-                                  const uint32_t *ranks, uint32_t count,
-                                  void (*wake)(void *context, uint32_t rank), void *context,
+enum weft_status weft_world_group(struct weft_transport *transport, uint32_t id,
+                                  const uint32_t *ranks, uint32_t count, struct weft_device *device,
                                   struct weft_group **out, struct weft_error *error) {
-  assert(rank < world->rank_count && wake != NULL && out != NULL);
+  struct weft_world *world = ((struct weft_world_endpoint *)transport)->world;
+  (void)device; /* any */
+  assert(transport->rank < world->rank_count && out != NULL);
   uint32_t member;
-  WEFT_TRY(weft_group_find_member(world->allocator, rank, world->rank_count, id, ranks, count,
-                                  &member, error));
+  WEFT_TRY(weft_group_find_member(world->allocator, transport->rank, world->rank_count, id, ranks,
+                                  count, &member, error));
   struct group *group = weft_array_allocate_zero(world->allocator, 1, sizeof *group);
   if (group == NULL) {
     return weft_fail_memory(error, sizeof *group);
   }
   group->base = (struct weft_group){.ops = &group_ops, .member = member, .size = count};
   group->world = world;
-  group->wake = wake;
-  group->context = context;
   pthread_mutex_lock(&world->lock);
   const enum weft_status status = join(world, group, id, ranks, error);
   pthread_mutex_unlock(&world->lock);

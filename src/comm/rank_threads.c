@@ -59,6 +59,11 @@ bool weft_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64
 
 /* ---- A rank ---- */
 
+static void fail_world(const struct weft_rank_threads *run, const struct weft_failure *failure) {
+  struct weft_transport *first = weft_comm_endpoint(run->comm, 0);
+  first->ops->fail(first, failure);
+}
+
 static void end_rank(struct rank_thread *self) {
   struct rank_threads *threads = self->threads;
   if (threads->run.end != NULL) {
@@ -79,7 +84,7 @@ static void rank_vanished(void *argument) {
   (void)weft_fail(&failure.error, WEFT_ERR_PEER,
                   "return from rank_main instead of ending its thread",
                   "the thread of rank %" PRIu32 " ended without returning", self->rank);
-  run->fail(run->comm, &failure);
+  fail_world(run, &failure);
   end_rank(self);
 }
 
@@ -98,7 +103,7 @@ static void *run_rank(void *argument) {
       runs ? run->rank_main(run->context, self->transport, &error) : WEFT_OK;
   if (status < 0) {
     const struct weft_failure failure = weft_comm_rank_failure(self->rank, status, &error);
-    run->fail(run->comm, &failure);
+    fail_world(run, &failure);
   }
   pthread_cleanup_pop(0);
   end_rank(self);
@@ -116,7 +121,7 @@ static void start_failed(const struct rank_thread *self, int code) {
                   "the system allows no more threads, or has no memory for their stacks",
                   "cannot start a thread for rank %" PRIu32 " of %" PRIu32 ": %s", self->rank,
                   run->world->rank_count, reason);
-  run->fail(run->comm, &failure);
+  fail_world(run, &failure);
 }
 
 /* Rank 0 comes last. When one cannot be started the world has failed before any rank has begun,
@@ -199,7 +204,7 @@ static void fail_stuck(const struct rank_thread *rank) {
                   "(on loopback stage_limit_ns) gives it time. Its thread still runs",
                   "rank %" PRIu32 "%s has been in %s for %.1f s and does not return", rank->rank,
                   gpu, call, (double)rank->inside_ns / 1e9);
-  run->fail(run->comm, &failure);
+  fail_world(run, &failure);
 }
 
 /* It is not waited for any more. Where ranks take turns, it has the turn, and the others wait for
@@ -268,7 +273,7 @@ static void finish(struct rank_threads *threads) {
 
 enum weft_status weft_rank_threads_run(const struct weft_rank_threads *run,
                                        struct weft_error *error) {
-  assert(run->world != NULL && run->rank_main != NULL && run->fail != NULL);
+  assert(run->world != NULL && run->rank_main != NULL && run->comm != NULL);
   const uint32_t count = run->world->rank_count;
   const size_t size = sizeof(struct rank_threads) + count * sizeof(struct rank_thread);
   struct rank_threads *threads = weft_array_allocate_zero(run->world->allocator, size, 1);

@@ -18,8 +18,6 @@ struct weft_rank_threads {
   struct weft_transport *const *endpoints; /* unless these: [rank_count] */
   weft_rank_main *rank_main;
   void *context;
-  /* ops->fail, for the world as a whole. */
-  void (*fail)(struct weft_comm *comm, const struct weft_failure *failure);
   /* Called in the rank's thread before and after rank_main; may be NULL. end() is also called
    * when the thread ends in rank_main, and by the caller for ranks whose thread could not be
    * started. */

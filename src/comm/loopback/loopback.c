@@ -10,42 +10,32 @@
 #include <weft/support.h>
 
 #include "comm/channel_ends.h"
-#include "comm/collectives.h"
 #include "comm/loopback/loopback.h"
 
 /* A message in flight. */
 struct flight {
-  struct weft_message *message; /* the sender's; NULL: cancelled */
   int64_t begin;
   int64_t arrival;
 };
 
-/* First in, first out; `capacity` is fixed. */
-struct flight_queue {
-  struct flight *items;
-  uint32_t capacity;
-  uint32_t count;
-  uint32_t first;
-};
-
-struct weft_loopback_channel {
-  uint32_t number;
-  uint32_t sender, receiver; /* UINT32_MAX: that end is not open yet */
-  uint64_t bytes_max;
-  char content[WEFT_CONTENT_MAX];
-  struct flight_queue sent;
-  struct flight_queue posted; /* receives: only `message` counts */
-  struct weft_random random;  /* of delays: they must not depend on the order of wake-ups */
-  int64_t free_at;            /* the channel is occupied until then */
+struct loopback_channel {
+  struct weft_world_channel base;        /* first */
+  struct loopback_end *sends, *receives; /* NULL: that end is not open yet */
+  struct weft_random random; /* of delays: they must not depend on the order of wake-ups */
+  int64_t free_at;           /* the channel is occupied until then */
   int64_t last_arrival;
 };
 
+struct loopback_end {
+  struct weft_end base; /* first */
+  struct loopback_channel *channel;
+  struct flight *flights; /* [mask + 1] of an end that sends */
+};
+
 struct weft_loopback_endpoint {
-  struct weft_transport base;
+  struct weft_world_endpoint base; /* first */
   struct weft_loopback *world;
-  bool opened;
-  uint32_t *incoming; /* channel numbers that this rank receives on */
-  uint32_t incoming_count;
+  struct weft_ends ends; /* struct loopback_end */
 };
 
 /* A rank's position in the heap. */
@@ -54,8 +44,6 @@ struct weft_loopback_wake {
   uint64_t order; /* random: decides among those of one time */
   uint32_t place; /* in heap */
 };
-
-enum message_state { IDLE = 0, IN_FLIGHT, DONE };
 
 /* ---- The heap of ranks ---- */
 
@@ -96,44 +84,10 @@ static void set_wake(struct weft_loopback *world, uint32_t rank, int64_t at) {
   sift(world, rank);
 }
 
+/* No later than at that time. */
 static void wake_by(struct weft_loopback *world, uint32_t rank, int64_t at) {
   if (at < world->wakes[rank].at) {
     set_wake(world, rank, at);
-  }
-}
-
-static void wake_all(struct weft_loopback *world) {
-  for (uint32_t r = 0; r < world->options.rank_count; r++) {
-    wake_by(world, r, world->now);
-  }
-}
-
-/* ---- Queues ---- */
-
-static struct flight *queue_at(const struct flight_queue *queue, uint32_t k) {
-  const uint32_t place = queue->first + k;
-  return &queue->items[place < queue->capacity ? place : place - queue->capacity];
-}
-
-static bool queue_push(struct flight_queue *queue, struct flight flight) {
-  if (queue->count == queue->capacity) {
-    return false;
-  }
-  *queue_at(queue, queue->count++) = flight;
-  return true;
-}
-
-static void queue_pop(struct flight_queue *queue) {
-  assert(queue->count > 0);
-  queue->first = queue->first + 1 < queue->capacity ? queue->first + 1 : 0;
-  queue->count--;
-}
-
-static void queue_forget(struct flight_queue *queue, const struct weft_message *message) {
-  for (uint32_t k = 0; k < queue->count; k++) {
-    if (queue_at(queue, k)->message == message) {
-      queue_at(queue, k)->message = NULL;
-    }
   }
 }
 
@@ -143,115 +97,43 @@ static struct weft_loopback_endpoint *endpoint_of(struct weft_transport *transpo
   return (struct weft_loopback_endpoint *)transport;
 }
 
-/* The table that it outgrows stays in the arena. */
-static enum weft_status reserve_channels(struct weft_loopback *world, uint32_t number,
-                                         struct weft_error *error) {
-  if (number < world->channel_capacity) {
-    return WEFT_OK;
-  }
-  const size_t wanted = 2 * ((size_t)number + 1), size = sizeof(struct weft_loopback_channel *);
-  struct weft_loopback_channel **channels = weft_arena_allocate(&world->arena, wanted, size);
-  WEFT_TRY(weft_arena_status(&world->arena, error));
-  if (world->channel_capacity > 0) {
-    memcpy(channels, world->channels, world->channel_capacity * size);
-  }
-  world->channels = channels;
-  world->channel_capacity = wanted;
-  return WEFT_OK;
-}
-
-static enum weft_status find_channel(struct weft_loopback *world,
-                                     const struct weft_channel_end *end,
-                                     struct weft_loopback_channel **out, struct weft_error *error) {
-  WEFT_TRY(reserve_channels(world, end->channel, error));
-  struct weft_loopback_channel **channel = &world->channels[end->channel];
-  if (*channel == NULL) {
-    *channel = weft_arena_allocate(&world->arena, 1, sizeof **channel);
-    WEFT_TRY(weft_arena_status(&world->arena, error));
-    (*channel)->number = end->channel;
-    (*channel)->random.state = world->options.seed;
-    (*channel)->random.state = weft_random_next(&(*channel)->random) ^ end->channel;
-    (*channel)->sender = (*channel)->receiver = UINT32_MAX;
-    (*channel)->bytes_max = end->bytes_max;
-    weft_channel_copy_content(end, (*channel)->content);
-  }
-  *out = *channel;
-  return WEFT_OK;
-}
-
-static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
-                                 const struct weft_channel_end *end, struct weft_error *error) {
+static enum weft_status attach_end(struct weft_loopback_endpoint *endpoint,
+                                   const struct weft_channel_end *from, struct weft_error *error) {
   struct weft_loopback *world = endpoint->world;
-  struct weft_loopback_channel *channel = NULL;
-  if (end->peer >= endpoint->base.rank_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
-                     "channel %" PRIu32 " leads to rank %" PRIu32 " of %" PRIu32, end->channel,
-                     end->peer, endpoint->base.rank_count);
+  struct loopback_end *end = (struct loopback_end *)weft_ends_find(&endpoint->ends, from->channel);
+  struct weft_world_channel *base = NULL;
+  WEFT_TRY(weft_world_channel(&world->shared, from, endpoint->base.transport.rank,
+                              sizeof *end->channel, &base, error));
+  struct loopback_channel *channel = end->channel = (struct loopback_channel *)base;
+  if (channel->sends == NULL && channel->receives == NULL) {
+    channel->random.state = world->options.seed;
+    channel->random.state = weft_random_next(&channel->random) ^ from->channel;
   }
-  WEFT_TRY(find_channel(world, end, &channel, error));
-  assert(channel != NULL);
-  uint32_t *self = end->sends ? &channel->sender : &channel->receiver;
-  const uint32_t other = end->sends ? channel->receiver : channel->sender;
-  if (*self != UINT32_MAX || (other != UINT32_MAX && other != end->peer)) {
-    return weft_fail(
-        error, WEFT_ERR_USAGE,
-        "a channel has one sender and one receiver: keep options.first_channel of replicas apart",
-        "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32 ", which is already open",
-        endpoint->base.rank, end->channel, end->peer);
-  }
-  WEFT_TRY(weft_channel_compare_content(end, endpoint->base.rank, channel->bytes_max,
-                                        channel->content, error));
-  struct flight_queue *queue = end->sends ? &channel->sent : &channel->posted;
-  queue->items = weft_arena_allocate(&world->arena, end->depth, sizeof *queue->items);
-  queue->capacity = end->depth;
-  WEFT_TRY(weft_arena_status(&world->arena, error));
-  *self = endpoint->base.rank;
-  if (!end->sends) {
-    endpoint->incoming[endpoint->incoming_count++] = end->channel;
-  }
-  return WEFT_OK;
+  *(from->sends ? &channel->sends : &channel->receives) = end;
+  end->flights = weft_arena_allocate(&endpoint->ends.arena, from->sends ? end->base.mask + 1 : 0,
+                                     sizeof *end->flights);
+  return weft_arena_status(&endpoint->ends.arena, error);
 }
 
 static enum weft_status loopback_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
-  assert(ends != NULL || count == 0);
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  struct weft_arena *arena = &endpoint->world->arena;
-  uint32_t incoming = 0;
-  WEFT_TRY(weft_channel_check_open(transport, endpoint->opened, error));
-  endpoint->opened = true;
+  WEFT_TRY(weft_ends_open(&endpoint->ends, endpoint->world->allocator, transport, ends, count,
+                          sizeof(struct loopback_end), error));
   for (uint32_t k = 0; k < count; k++) {
-    incoming += !ends[k].sends;
-  }
-  endpoint->incoming = weft_arena_allocate(arena, incoming, sizeof *endpoint->incoming);
-  WEFT_TRY(weft_arena_status(arena, error));
-  for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(open_end(endpoint, &ends[k], error));
+    WEFT_TRY(attach_end(endpoint, &ends[k], error));
   }
   return WEFT_OK;
 }
 
-static struct weft_loopback_channel *channel_of(struct weft_loopback_endpoint *endpoint,
-                                                uint32_t number, bool sends) {
-  struct weft_loopback *world = endpoint->world;
-  struct weft_loopback_channel *channel =
-      number < world->channel_capacity ? world->channels[number] : NULL;
-  const uint32_t rank = endpoint->base.rank;
-  return channel != NULL && (sends ? channel->sender : channel->receiver) == rank ? channel : NULL;
-}
-
-static enum weft_status fail_channel(const struct weft_loopback_endpoint *endpoint, uint32_t number,
-                                     bool sends, struct weft_error *error) {
-  return weft_fail(error, WEFT_ERR_USAGE, "open() names the channels of a rank",
-                   "rank %" PRIu32 " does not %s on channel %" PRIu32, endpoint->base.rank,
-                   sends ? "send" : "receive", number);
+static const struct flight *oldest_flight(const struct loopback_end *end) {
+  return &end->flights[end->base.done & end->base.mask];
 }
 
 /* ---- Messages ---- */
 
-static int64_t random_delay(const struct weft_loopback *world,
-                            struct weft_loopback_channel *channel) {
+static int64_t random_delay(const struct weft_loopback *world, struct loopback_channel *channel) {
   const int64_t max = world->options.delay_ticks_max;
   return max > 0 ? (int64_t)(weft_random_next(&channel->random) % ((uint64_t)max + 1)) : 0;
 }
@@ -263,30 +145,23 @@ static int64_t occupied_ticks(const struct weft_comm_options *options, uint32_t 
 
 static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
                                       struct weft_message *message, struct weft_error *error) {
-  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_loopback *world = endpoint->world;
-  struct weft_loopback_channel *channel = channel_of(endpoint, number, true);
-  if (channel == NULL) {
-    return fail_channel(endpoint, number, true, error);
-  }
-  if (message->header.bytes > channel->bytes_max || message->capacity < message->header.bytes) {
-    return weft_fail(error, WEFT_ERR_USAGE, "the boundary's largest shape must be larger",
-                     "a message of %" PRIu64 " bytes on channel %" PRIu32 ", which is for %" PRIu64,
-                     message->header.bytes, number, channel->bytes_max);
-  }
-  if (channel->sent.count == channel->sent.capacity) {
+  struct weft_end *end = NULL;
+  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, true, message, &end, error));
+  if (weft_end_is_full(end)) {
     return WEFT_IN_PROGRESS;
   }
+  struct loopback_channel *channel = ((struct loopback_end *)end)->channel;
   const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
   channel->free_at = begin + occupied_ticks(&world->options, number);
   int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
-  (void)queue_push(&channel->sent, (struct flight){message, begin, arrival});
-  message->state[0] = IN_FLIGHT;
-  message->state[1] = number;
-  if (channel->receiver != UINT32_MAX) {
-    wake_by(world, channel->receiver, arrival);
+  ((struct loopback_end *)end)->flights[weft_end_accept(end, message) & end->mask] =
+      (struct flight){begin, arrival};
+  if (channel->receives != NULL) {
+    wake_by(world, channel->base.receiver, arrival);
   }
   return WEFT_OK;
 }
@@ -304,82 +179,86 @@ static void hand_over(struct weft_message *sent, struct weft_message *received,
   sent->device = device;
   sent->begin = received->begin = flight->begin;
   sent->end = received->end = flight->arrival;
-  sent->state[0] = received->state[0] = DONE;
 }
 
-static void match(struct weft_loopback *world, struct weft_loopback_channel *channel) {
-  while (channel->sent.count > 0 && channel->posted.count > 0) {
-    const struct flight *flight = queue_at(&channel->sent, 0);
-    struct weft_message *received = queue_at(&channel->posted, 0)->message;
-    if (flight->arrival > world->now || flight->message == NULL || received == NULL) {
+static void match_channel(struct weft_loopback *world, const struct loopback_channel *channel) {
+  struct loopback_end *from = channel->sends, *to = channel->receives;
+  if (from == NULL || to == NULL || from->base.closed || to->base.closed) {
+    return;
+  }
+  while (from->base.done < from->base.posted && to->base.done < to->base.posted) {
+    struct weft_message *sent = weft_end_oldest(&from->base);
+    struct weft_message *received = weft_end_oldest(&to->base);
+    const struct flight *flight = oldest_flight(from);
+    if (flight->arrival > world->now) {
       return;
     }
-    hand_over(flight->message, received, flight);
-    queue_pop(&channel->sent);
-    queue_pop(&channel->posted);
-    wake_by(world, channel->sender, world->now);
+    hand_over(sent, received, flight);
+    weft_end_give_back(&from->base, sent);
+    weft_end_give_back(&to->base, received);
+    wake_by(world, channel->base.sender, world->now);
   }
 }
 
 static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
                                          struct weft_message *message, struct weft_error *error) {
-  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  struct weft_loopback_channel *channel = channel_of(endpoint, number, false);
-  if (channel == NULL) {
-    return fail_channel(endpoint, number, false, error);
-  }
-  if (!queue_push(&channel->posted, (struct flight){.message = message})) {
+  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  struct weft_end *end = NULL;
+  WEFT_TRY(weft_ends_choose(&endpoint->ends, transport, number, false, message, &end, error));
+  if (weft_end_is_full(end)) {
     return WEFT_IN_PROGRESS;
   }
-  message->state[0] = IN_FLIGHT;
-  message->state[1] = number;
-  match(endpoint->world, channel); /* it may be there already */
+  (void)weft_end_accept(end, message);
+  /* it may be there already */
+  match_channel(endpoint->world, ((const struct loopback_end *)end)->channel);
   return WEFT_OK;
 }
 
 static enum weft_status loopback_test(struct weft_transport *transport,
                                       struct weft_message *message, struct weft_error *error) {
-  struct weft_loopback *world = endpoint_of(transport)->world;
+  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  const struct weft_end *end = weft_ends_of(&endpoint->ends, message);
   (void)error;
-  assert(message->state[0] != IDLE);
-  if (message->state[0] == IN_FLIGHT) {
-    match(world, world->channels[message->state[1]]);
+  if (end != NULL) {
+    match_channel(endpoint->world, ((const struct loopback_end *)end)->channel);
   }
-  return message->state[0] == DONE ? WEFT_OK : WEFT_IN_PROGRESS;
+  return message->state[0] == 0 ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
 static void loopback_cancel(struct weft_transport *transport, struct weft_message *message) {
-  struct weft_loopback *world = endpoint_of(transport)->world;
-  if (message->state[0] == IN_FLIGHT) {
-    struct weft_loopback_channel *channel = world->channels[message->state[1]];
-    queue_forget(&channel->sent, message);
-    queue_forget(&channel->posted, message);
+  struct weft_end *end = weft_ends_of(&endpoint_of(transport)->ends, message);
+  if (end != NULL) {
+    weft_end_cancel(end, message);
   }
-  message->state[0] = IDLE;
 }
 
 /* ---- Time ---- */
 
+static const struct loopback_end *receiver_at(const struct weft_loopback_endpoint *endpoint,
+                                              uint32_t index) {
+  assert(index < endpoint->ends.receiver_count);
+  return (const struct loopback_end *)weft_ends_at(&endpoint->ends, index);
+}
+
 static enum weft_status loopback_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
   const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  struct weft_loopback *world = endpoint->world;
-  WEFT_TRY(weft_world_check(&world->shared, error));
-  for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
-    match(world, world->channels[endpoint->incoming[k]]);
+  WEFT_TRY(weft_world_check(endpoint->base.world, error));
+  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++) {
+    match_channel(endpoint->world, receiver_at(endpoint, k)->channel);
   }
   return WEFT_OK;
 }
 
 static enum weft_status loopback_wait(struct weft_transport *transport, int64_t until,
                                       struct weft_error *error) {
-  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_loopback *world = endpoint->world;
-  for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
-    const struct weft_loopback_channel *channel = world->channels[endpoint->incoming[k]];
-    if (channel->sent.count > 0 && queue_at(&channel->sent, 0)->arrival > world->now &&
-        queue_at(&channel->sent, 0)->arrival < until) {
-      until = queue_at(&channel->sent, 0)->arrival;
+  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++) {
+    const struct loopback_end *from = receiver_at(endpoint, k)->channel->sends;
+    if (from != NULL && from->base.done < from->base.posted &&
+        oldest_flight(from)->arrival > world->now && oldest_flight(from)->arrival < until) {
+      until = oldest_flight(from)->arrival;
     }
   }
   wake_by(world, transport->rank, until > world->now ? until : world->now);
@@ -390,59 +269,17 @@ static int64_t loopback_now(struct weft_transport *transport) {
   return __atomic_load_n(&endpoint_of(transport)->world->now, __ATOMIC_RELAXED);
 }
 
-/* ---- What all share ---- */
-
-static enum weft_status loopback_exchange(struct weft_transport *transport, const void *mine,
-                                          void *all, size_t size, struct weft_error *error) {
-  struct weft_loopback *world = endpoint_of(transport)->world;
-  bool first_call;
-  (void)error;
-  const enum weft_status status =
-      weft_world_exchange(&world->shared, transport->rank, mine, all, size, &first_call);
-  if (first_call && status == WEFT_OK) {
-    wake_all(world);
-  }
-  return status;
-}
-
-static const void *loopback_exchanged(struct weft_transport *transport, uint32_t rank) {
-  return weft_world_exchanged(&endpoint_of(transport)->world->shared, transport->rank, rank);
-}
-
 static void loopback_fail(struct weft_transport *transport, const struct weft_failure *failure) {
   /* Any thread: weft_loopback_next() wakes the ranks. */
   (void)weft_world_fail(&endpoint_of(transport)->world->shared, failure);
 }
-
-static bool loopback_failed(struct weft_transport *transport, struct weft_failure *failure) {
-  return weft_world_failed(&endpoint_of(transport)->world->shared, failure);
-}
-
-static struct weft_rank_status *loopback_status(struct weft_transport *transport, uint32_t rank) {
-  return &endpoint_of(transport)->world->shared.ranks[rank].status;
-}
-
-static void wake_rank(void *context, uint32_t rank) { weft_loopback_wake(context, rank); }
-
-static enum weft_status loopback_group(struct weft_transport *transport, uint32_t id,
-                                       const uint32_t *ranks, uint32_t count,
-                                       struct weft_device *device, struct weft_group **out,
-                                       struct weft_error *error) {
-  struct weft_loopback *world = endpoint_of(transport)->world;
-  (void)device;
-  return weft_world_group(&world->shared, transport->rank, id, ranks, count, wake_rank, world, out,
-                          error);
-}
-
-/* Endpoints are the world's. */
-static void loopback_destroy(struct weft_transport *transport) { (void)transport; }
 
 static const struct weft_transport_ops loopback_ops = {
     .name = "loopback",
     .virtual_time = true,
     .async_progress = true,
     .device_memory = true,
-    .destroy = loopback_destroy,
+    .destroy = weft_world_destroy_endpoint,
     .open = loopback_open,
     .send = loopback_send,
     .receive = loopback_receive,
@@ -451,43 +288,50 @@ static const struct weft_transport_ops loopback_ops = {
     .progress = loopback_progress,
     .wait = loopback_wait,
     .now = loopback_now,
-    .exchange = loopback_exchange,
-    .exchanged = loopback_exchanged,
+    .exchange = weft_world_exchange,
+    .exchanged = weft_world_exchanged,
     .fail = loopback_fail,
-    .get_failure = loopback_failed,
-    .rank_status = loopback_status,
-    .group = loopback_group,
+    .get_failure = weft_world_get_failure,
+    .rank_status = weft_world_rank_status,
+    .group = weft_world_group,
 };
 
 /* ---- The world ---- */
 
 static enum weft_status allocate_ranks(struct weft_loopback *world, struct weft_error *error) {
   const uint32_t count = world->options.rank_count;
-  world->endpoints = weft_arena_allocate(&world->arena, count, sizeof *world->endpoints);
-  world->wakes = weft_arena_allocate(&world->arena, count, sizeof *world->wakes);
-  world->heap = weft_arena_allocate(&world->arena, count, sizeof *world->heap);
-  return weft_arena_status(&world->arena, error);
+  struct weft_arena *arena = &world->shared.arena;
+  world->endpoints = weft_arena_allocate(arena, count, sizeof *world->endpoints);
+  world->wakes = weft_arena_allocate(arena, count, sizeof *world->wakes);
+  world->heap = weft_arena_allocate(arena, count, sizeof *world->heap);
+  return weft_arena_status(arena, error);
 }
 
 static void start_ranks(struct weft_loopback *world) {
   for (uint32_t r = 0; r < world->options.rank_count; r++) {
     world->endpoints[r] = (struct weft_loopback_endpoint){
-        .base = {.ops = &loopback_ops, .rank = r, .rank_count = world->options.rank_count},
+        .base = {.transport = {.ops = &loopback_ops,
+                               .rank = r,
+                               .rank_count = world->options.rank_count},
+                 .world = &world->shared},
         .world = world};
     world->wakes[r].at = WEFT_TIME_NEVER;
     put(world, r, r);
   }
-  wake_all(world);
+  weft_world_wake_all(&world->shared);
 }
 
-static struct weft_loopback *loopback_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_loopback_kind);
-  return (struct weft_loopback *)comm;
+static void wake_comm(struct weft_comm *comm, uint32_t rank) {
+  struct weft_loopback *world = weft_loopback_of(comm);
+  assert(rank < world->options.rank_count);
+  wake_by(world, rank, world->now);
 }
 
 static void close_comm(struct weft_comm *comm) {
-  struct weft_loopback *world = loopback_of(comm);
-  weft_arena_finish(&world->arena);
+  struct weft_loopback *world = weft_loopback_of(comm);
+  for (uint32_t r = 0; world->endpoints != NULL && r < world->options.rank_count; r++) {
+    weft_ends_close(&world->endpoints[r].ends);
+  }
   weft_world_finish(&world->shared);
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
@@ -500,10 +344,11 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *world);
   }
   world->comm.kind = &weft_loopback_kind;
-  world->allocator = world->arena.allocator = allocator;
+  world->allocator = allocator;
   world->options = *options;
   world->random.state = options->seed;
-  enum weft_status status = weft_world_init(&world->shared, allocator, options->rank_count, error);
+  enum weft_status status = weft_world_init(&world->shared, allocator, options->rank_count,
+                                            &world->comm, wake_comm, error);
   if (status < 0) {
     weft_array_free(allocator, world, 1, sizeof *world);
     return status;
@@ -519,15 +364,16 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
 }
 
 static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  const struct weft_loopback *world = loopback_of(comm);
-  return rank < world->options.rank_count ? &world->endpoints[rank].base : NULL;
+  const struct weft_loopback *world = weft_loopback_of(comm);
+  return rank < world->options.rank_count ? &world->endpoints[rank].base.transport : NULL;
 }
 
-enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
+enum weft_status weft_loopback_next(struct weft_comm *comm, uint32_t *rank,
                                     struct weft_error *error) {
+  struct weft_loopback *world = weft_loopback_of(comm);
   if (!world->failure_spread && weft_world_check(&world->shared, NULL) < 0) {
     world->failure_spread = true;
-    wake_all(world);
+    weft_world_wake_all(&world->shared);
   }
   const uint32_t next = world->heap[0];
   const int64_t at = world->wakes[next].at;
@@ -543,21 +389,6 @@ enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
   return WEFT_OK;
 }
 
-void weft_loopback_wake(struct weft_loopback *world, uint32_t rank) {
-  assert(rank < world->options.rank_count);
-  wake_by(world, rank, world->now);
-}
-
-static enum weft_status next_rank(struct weft_comm *comm, uint32_t *rank,
-                                  struct weft_error *error) {
-  return weft_loopback_next(loopback_of(comm), rank, error);
-}
-
-static void wake_comm(struct weft_comm *comm, uint32_t rank) {
-  assert(rank < loopback_of(comm)->options.rank_count);
-  weft_loopback_wake(loopback_of(comm), rank);
-}
-
 const struct weft_comm_kind weft_loopback_kind = {
     .info = {.name = "loopback",
              .summary = "all ranks in this process, one at a time, in virtual time",
@@ -566,6 +397,6 @@ const struct weft_comm_kind weft_loopback_kind = {
     .close = close_comm,
     .endpoint = comm_endpoint,
     .run = weft_loopback_run,
-    .next = next_rank,
+    .next = weft_loopback_next,
     .wake = wake_comm,
 };

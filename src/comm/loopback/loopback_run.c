@@ -26,11 +26,6 @@ struct weft_loopback_run {
   struct turn turns[];
 };
 
-static struct weft_loopback *loopback_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_loopback_kind);
-  return (struct weft_loopback *)comm;
-}
-
 /* ---- Deadlock ---- */
 
 /* "rank 0 waits for rank 1, rank 1 waits", as far as it fits. */
@@ -71,9 +66,7 @@ static void fail_deadlock(struct weft_loopback *world) {
                   "with a stall limit, the ranks report the wait cycle",
                   "no rank can continue, and no message is in flight: %s", waits);
   (void)weft_world_fail(&world->shared, &failure); /* unless it has failed before */
-  for (uint32_t r = 0; r < world->shared.rank_count; r++) {
-    weft_loopback_wake(world, r);
-  }
+  weft_world_wake_all(&world->shared);
 }
 
 /* ---- Turns ---- */
@@ -84,7 +77,7 @@ static uint32_t choose_next(struct weft_loopback *world) {
   while (run->running > 0) {
     struct weft_error error;
     uint32_t next;
-    if (weft_loopback_next(world, &next, &error) < 0) {
+    if (weft_loopback_next(&world->comm, &next, &error) < 0) {
       fail_deadlock(world);
     } else if (!run->turns[next].returned) {
       return next;
@@ -131,7 +124,7 @@ enum weft_status weft_loopback_yield(struct weft_loopback *world, uint32_t rank,
 
 /* Rank 0 comes last: the other threads are there when it gives the first turn. */
 static void begin_rank(struct weft_comm *comm, uint32_t rank) {
-  struct weft_loopback *world = loopback_of(comm);
+  struct weft_loopback *world = weft_loopback_of(comm);
   if (rank == 0) {
     world->run->begun = true;
     give_turn(world->run, choose_next(world));
@@ -141,7 +134,7 @@ static void begin_rank(struct weft_comm *comm, uint32_t rank) {
 
 /* When a thread could not be started, the caller ends those that are not there, rank 0 last. */
 static void end_rank(struct weft_comm *comm, uint32_t rank) {
-  struct weft_loopback *world = loopback_of(comm);
+  struct weft_loopback *world = weft_loopback_of(comm);
   stop_if_left(world, rank);
   world->run->turns[rank].returned = true;
   world->run->running--;
@@ -152,11 +145,6 @@ static void end_rank(struct weft_comm *comm, uint32_t rank) {
 }
 
 /* ---- The run ---- */
-
-static void fail_world(struct weft_comm *comm, const struct weft_failure *failure) {
-  struct weft_transport *first = weft_comm_endpoint(comm, 0);
-  first->ops->fail(first, failure);
-}
 
 static void finish_run(struct weft_loopback *world) {
   struct weft_loopback_run *run = world->run;
@@ -174,14 +162,13 @@ static void finish_run(struct weft_loopback *world) {
 enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
                                    weft_rank_main *rank_main, void *context,
                                    struct weft_error *error) {
-  struct weft_loopback *world = loopback_of(comm);
+  struct weft_loopback *world = weft_loopback_of(comm);
   const uint32_t count = world->shared.rank_count;
   const struct weft_rank_threads threads = {.world = &world->shared,
                                             .comm = comm,
                                             .endpoints = endpoints,
                                             .rank_main = rank_main,
                                             .context = context,
-                                            .fail = fail_world,
                                             .begin = begin_rank,
                                             .end = end_rank,
                                             .takes_turns = true,
@@ -194,8 +181,8 @@ enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport
   run->running = count;
   for (uint32_t r = 0; r < count; r++) {
     (void)sem_init(&run->turns[r].given, 0, 0);
-    weft_loopback_wake(world, r);
   }
+  weft_world_wake_all(&world->shared);
   world->run = run;
   const enum weft_status status = weft_rank_threads_run(&threads, error);
   finish_run(world);

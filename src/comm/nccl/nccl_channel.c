@@ -22,45 +22,34 @@ enum {
 
 /* ---- Ends and communicators ---- */
 
-static bool shares_communicator(const struct weft_channel_end *a,
-                                const struct weft_channel_end *b) {
-  return a->peer == b->peer && a->sends == b->sends &&
-         (a->channel == b->channel || (a->communicator != 0 && a->communicator == b->communicator));
+static struct weft_nccl_end *end_at(const struct weft_nccl_world *world, uint32_t index) {
+  return (struct weft_nccl_end *)weft_ends_at(&world->ends, index);
 }
 
 /* The communicator of an end, made if it is the first of it. */
-static uint32_t find_communicator(struct weft_nccl_world *world,
-                                  const struct weft_channel_end *ends, uint32_t k) {
-  assert(k < world->end_count && ends[k].device != NULL);
+static uint32_t find_communicator(struct weft_nccl_world *world, const struct weft_nccl_end *end) {
+  assert(end->device == NULL); /* not among the others yet */
   const uint32_t rank = world->transport.rank;
-  for (uint32_t other = 0; other < k; other++) {
-    if (ends[other].device != NULL && shares_communicator(&ends[other], &ends[k])) {
-      struct weft_nccl_communicator *communicator =
-          &world->communicators[world->ends[other].communicator];
-      if (ends[k].channel < communicator->channel) {
-        communicator->channel = ends[k].channel;
-        communicator->end = k;
-      }
-      return world->ends[other].communicator;
+  const struct weft_end *base = &end->base;
+  for (uint32_t k = 0; k < world->ends.count && end->shares != 0; k++) {
+    const struct weft_nccl_end *other = end_at(world, k);
+    if (other->device != NULL && other->shares == end->shares && other->base.peer == base->peer &&
+        other->base.sends == base->sends) {
+      uint32_t *channel = &world->communicators[other->communicator].channel;
+      *channel = base->channel < *channel ? base->channel : *channel;
+      return other->communicator;
     }
   }
   struct weft_nccl_communicator *communicator = &world->communicators[world->communicator_count];
-  communicator->from = ends[k].sends ? rank : ends[k].peer;
-  communicator->to = ends[k].sends ? ends[k].peer : rank;
-  communicator->channel = ends[k].channel;
-  communicator->end = k;
+  communicator->from = base->sends ? rank : base->peer;
+  communicator->to = base->sends ? base->peer : rank;
+  communicator->channel = base->channel;
   return world->communicator_count++;
 }
 
-static enum weft_status add_end(struct weft_nccl_world *world, const struct weft_channel_end *ends,
-                                uint32_t k, struct weft_error *error) {
-  const struct weft_channel_end *from = &ends[k];
-  struct weft_nccl_end *end = &world->ends[k];
-  WEFT_TRY(weft_channel_ends_add(&world->by_channel, &world->transport, from, k, error));
-  end->channel = from->channel;
-  end->peer = from->peer;
-  end->depth = from->depth;
-  end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
+static enum weft_status set_up_end(struct weft_nccl_world *world,
+                                   const struct weft_channel_end *from, struct weft_error *error) {
+  struct weft_nccl_end *end = (struct weft_nccl_end *)weft_ends_find(&world->ends, from->channel);
   if (weft_device_is_host(from->device)) {
     return WEFT_OK;
   }
@@ -69,28 +58,29 @@ static enum weft_status add_end(struct weft_nccl_world *world, const struct weft
                      "open all channels of a rank for its one device, that of its groups",
                      "rank %" PRIu32 " opens channels for two devices", world->transport.rank);
   }
-  world->device = end->device = from->device;
-  end->communicator = find_communicator(world, ends, k);
-  end->slots = weft_arena_allocate(&world->arena, from->depth, sizeof *end->slots);
-  return weft_arena_status(&world->arena, error);
+  end->shares = from->communicator;
+  end->slots =
+      weft_arena_allocate(&world->ends.arena, (size_t)end->base.mask + 1, sizeof *end->slots);
+  WEFT_TRY(weft_arena_status(&world->ends.arena, error));
+  world->device = from->device;
+  end->communicator = find_communicator(world, end);
+  end->device = from->device;
+  return WEFT_OK;
 }
 
-static enum weft_status add_ends(struct weft_nccl_world *world, const struct weft_channel_end *ends,
-                                 uint32_t count, struct weft_error *error) {
-  assert(world->ends == NULL && world->communicator_count == 0);
+static enum weft_status set_up_ends(struct weft_nccl_world *world,
+                                    const struct weft_channel_end *ends, uint32_t count,
+                                    struct weft_error *error) {
+  assert(world->communicator_count == 0);
+  struct weft_arena *arena = &world->ends.arena;
   uint32_t group_count;
   world->device = weft_nccl_group_device(world, &group_count);
-  world->ends = weft_arena_allocate(&world->arena, count, sizeof *world->ends);
   world->communicators =
-      weft_arena_allocate(&world->arena, count + (size_t)group_count, sizeof *world->communicators);
-  world->ranks =
-      weft_arena_allocate(&world->arena, world->transport.rank_count, sizeof *world->ranks);
-  WEFT_TRY(weft_arena_status(&world->arena, error));
-  WEFT_TRY(weft_channel_ends_init(&world->by_channel, world->allocator, &world->transport, count,
-                                  error));
-  world->end_count = count;
+      weft_arena_allocate(arena, count + (size_t)group_count, sizeof *world->communicators);
+  world->ranks = weft_arena_allocate(arena, world->transport.rank_count, sizeof *world->ranks);
+  WEFT_TRY(weft_arena_status(arena, error));
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(add_end(world, ends, k, error));
+    WEFT_TRY(set_up_end(world, &ends[k], error));
   }
   for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
     group->communicator = &world->communicators[world->communicator_count++];
@@ -113,7 +103,7 @@ static enum weft_status open_inner(struct weft_nccl_world *world,
   }
   for (uint32_t k = 0; k < count; k++) {
     notes[k] = ends[k];
-    if (world->ends[k].device != NULL) {
+    if (!weft_device_is_host(ends[k].device)) {
       notes[k].device = NULL;
       notes[k].bytes_max = ID_BYTES;
     }
@@ -211,15 +201,15 @@ static enum weft_status check_blocks(struct weft_nccl_world *world,
 }
 
 static enum weft_status check_ranks(const struct weft_nccl_world *world, struct weft_error *error) {
-  for (uint32_t k = 0; k < world->end_count; k++) {
-    const struct weft_nccl_end *end = &world->ends[k];
-    const struct weft_nccl_rank *peer = &world->ranks[end->peer];
+  for (uint32_t k = 0; k < world->ends.count; k++) {
+    const struct weft_nccl_end *end = end_at(world, k);
+    const struct weft_nccl_rank *peer = &world->ranks[end->base.peer];
     if ((end->device != NULL) != (peer->has_device != 0)) {
       return weft_fail(error, WEFT_ERR_USAGE, "put both on GPUs, or both on the host",
                        "rank %" PRIu32 " is on %s and exchanges messages with rank %" PRIu32
                        ", which is on %s",
-                       world->transport.rank, end->device != NULL ? "a GPU" : "the host", end->peer,
-                       peer->has_device ? "a GPU" : "the host");
+                       world->transport.rank, end->device != NULL ? "a GPU" : "the host",
+                       end->base.peer, peer->has_device ? "a GPU" : "the host");
     }
   }
   for (uint32_t r = 0; r < world->transport.rank_count && world->device != NULL; r++) {
@@ -296,19 +286,12 @@ enum weft_status weft_nccl_open(struct weft_transport *transport,
                                 struct weft_error *error) {
   assert(ends != NULL || count == 0);
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
-  WEFT_TRY(weft_channel_check_open(transport, world->opened, error));
-  world->opened = true;
-  enum weft_status status = add_ends(world, ends, count, error);
-  if (status == WEFT_OK) {
-    status = open_inner(world, ends, count, error);
-  }
-  if (status == WEFT_OK) {
-    status = compare_ranks(world, error);
-  }
-  if (status == WEFT_OK && world->device != NULL) {
-    status = weft_nccl_connect(world, error);
-  }
-  return status;
+  WEFT_TRY(weft_ends_open(&world->ends, world->allocator, transport, ends, count,
+                          sizeof(struct weft_nccl_end), error));
+  WEFT_TRY(set_up_ends(world, ends, count, error));
+  WEFT_TRY(open_inner(world, ends, count, error));
+  WEFT_TRY(compare_ranks(world, error));
+  return world->device != NULL ? weft_nccl_connect(world, error) : WEFT_OK;
 }
 
 void weft_nccl_close_ends(struct weft_nccl_world *world) {
@@ -327,9 +310,9 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
       device->ops->free(device, allocator, world->communicators[k].others,
                         world->communicators[k].others_bytes);
     }
-    for (uint32_t k = 0; k < world->end_count; k++) {
-      struct weft_nccl_end *end = &world->ends[k];
-      for (uint32_t s = 0; end->slots != NULL && s < end->depth; s++) {
+    for (uint32_t k = 0; k < world->ends.count; k++) {
+      const struct weft_nccl_end *end = end_at(world, k);
+      for (uint32_t s = 0; end->slots != NULL && s <= end->base.mask; s++) {
         device->ops->event_destroy(device, allocator, end->slots[s].event);
       }
     }
@@ -337,12 +320,10 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
     device->ops->stream_destroy(device, allocator, world->stream);
   }
   weft_nccl_groups_disconnect(world);
-  weft_channel_ends_finish(&world->by_channel, allocator);
-  weft_arena_finish(&world->arena);
+  weft_ends_close(&world->ends);
   world->device = NULL;
   world->stream = NULL;
   world->any_communicators = false;
-  world->ends = NULL;
   world->communicators = NULL;
-  world->end_count = world->communicator_count = 0;
+  world->communicator_count = 0;
 }

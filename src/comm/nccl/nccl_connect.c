@@ -152,11 +152,11 @@ static enum weft_status share_group_id(struct weft_nccl_world *world,
   assert(communicator->group != NULL && communicator->size > 1);
   struct weft_group *group = communicator->group->inner;
   struct weft_transport *inner = world->inner;
-  struct weft_collective *gather = weft_arena_allocate(&world->arena, 1, sizeof *gather);
+  struct weft_collective *gather = weft_arena_allocate(&world->ends.arena, 1, sizeof *gather);
   ncclUniqueId *ids =
-      weft_arena_allocate(&world->arena, communicator->size + (size_t)1, sizeof *ids);
+      weft_arena_allocate(&world->ends.arena, communicator->size + (size_t)1, sizeof *ids);
   enum weft_status status;
-  WEFT_TRY(weft_arena_status(&world->arena, error));
+  WEFT_TRY(weft_arena_status(&world->ends.arena, error));
   if (communicator->member == 0) {
     WEFT_TRY(make_id(world, &ids[communicator->size], error));
   }
@@ -181,15 +181,15 @@ static enum weft_status share_id(struct weft_nccl_world *world,
   if (communicator->size > 0) {
     return share_group_id(world, communicator, until, id, error);
   }
-  const struct weft_nccl_end *end = &world->ends[communicator->end];
+  const struct weft_end *end = weft_ends_find(&world->ends, communicator->channel);
   struct weft_transport *inner = world->inner;
   struct weft_message message = {
-      .header = {.bytes = end->state.sends ? ID_BYTES : 0}, .data = id, .capacity = ID_BYTES};
-  if (end->state.sends) {
+      .header = {.bytes = end->sends ? ID_BYTES : 0}, .data = id, .capacity = ID_BYTES};
+  if (end->sends) {
     WEFT_TRY(make_id(world, id, error));
   }
-  WEFT_TRY((end->state.sends ? inner->ops->send : inner->ops->receive)(inner, communicator->channel,
-                                                                       &message, error));
+  WEFT_TRY((end->sends ? inner->ops->send : inner->ops->receive)(inner, communicator->channel,
+                                                                 &message, error));
   WEFT_TRY(await_message(world, &message, end->peer, until, error));
   return message.header.bytes == ID_BYTES
              ? WEFT_OK
@@ -331,8 +331,8 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
 enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error) {
   assert(world->device != NULL && world->stream == NULL);
   struct weft_nccl_communicator **order = weft_arena_allocate(
-      &world->arena, world->communicator_count, sizeof(struct weft_nccl_communicator *));
-  WEFT_TRY(weft_arena_status(&world->arena, error));
+      &world->ends.arena, world->communicator_count, sizeof(struct weft_nccl_communicator *));
+  WEFT_TRY(weft_arena_status(&world->ends.arena, error));
   WEFT_TRY(prepare_device(world, error));
   for (uint32_t k = 0; k < world->communicator_count; k++) {
     order[k] = &world->communicators[k];

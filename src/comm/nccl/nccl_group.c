@@ -203,7 +203,7 @@ static void destroy(struct weft_group *base) {
 
 static enum weft_status check_group(const struct weft_nccl_world *world, uint32_t id,
                                     const struct weft_device *device, struct weft_error *error) {
-  if (world->opened) {
+  if (world->ends.opened) {
     return weft_fail(error, WEFT_ERR_USAGE, "create groups with a device before the pipeline",
                      "rank %" PRIu32 " creates group %" PRIu32
                      " for collectives on its GPU after its channels have been opened",

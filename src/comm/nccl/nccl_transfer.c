@@ -11,25 +11,24 @@
 
 /* ---- Starting ---- */
 
+/* The end of a channel whose messages go by NCCL; NULL: it is not open, or MPI's. */
 static struct weft_nccl_end *find_end(const struct weft_nccl_world *world, uint32_t channel) {
-  const uint32_t index = weft_channel_ends_find(&world->by_channel, channel);
-  return index != UINT32_MAX ? &world->ends[index] : NULL;
+  struct weft_nccl_end *end = (struct weft_nccl_end *)weft_ends_find(&world->ends, channel);
+  return end != NULL && end->device != NULL ? end : NULL;
 }
-
-/* Whether this channel's messages go by NCCL. */
-static bool is_ours(const struct weft_nccl_end *end) { return end != NULL && end->device != NULL; }
 
 static enum weft_status check_message(const struct weft_nccl_world *world,
                                       const struct weft_nccl_end *end, bool sends,
                                       const struct weft_message *message,
                                       struct weft_error *error) {
-  WEFT_TRY(weft_channel_check_message(&world->transport, end->channel, &end->state, sends, message,
-                                      error));
+  struct weft_end *same;
+  WEFT_TRY(weft_ends_choose(&world->ends, &world->transport, end->base.channel, sends, message,
+                            &same, error));
   if (message->device != end->device) {
     return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
                      "rank %" PRIu32 " opened channel %" PRIu32
                      " for payloads on its GPU, and this one is on another device (%s)",
-                     world->transport.rank, end->channel, weft_device_name(message->device));
+                     world->transport.rank, end->base.channel, weft_device_name(message->device));
   }
   return WEFT_OK;
 }
@@ -77,8 +76,8 @@ static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft
                                 const struct weft_message *message, struct weft_stream *stream,
                                 struct weft_error *error) {
   const struct weft_nccl_api *nccl = world->nccl;
-  const uint64_t bytes = end->state.bytes_max;
-  const bool sends = end->state.sends;
+  const uint64_t bytes = end->base.bytes_max;
+  const bool sends = end->base.sends;
   if (message->header_only) {
     return WEFT_OK;
   }
@@ -122,8 +121,8 @@ static enum weft_status start_note(struct weft_nccl_world *world, const struct w
   slot->header.data = &slot->note;
   slot->header.capacity = sizeof slot->room;
   slot->header.device = NULL;
-  if (!end->state.sends) {
-    return inner->ops->receive(inner, end->channel, &slot->header, error);
+  if (!end->base.sends) {
+    return inner->ops->receive(inner, end->base.channel, &slot->header, error);
   }
   slot->header.header = message->header;
   slot->header.header.bytes = sizeof slot->note;
@@ -131,8 +130,8 @@ static enum weft_status start_note(struct weft_nccl_world *world, const struct w
     slot->header.shapes[t] = message->shapes[t];
   }
   slot->note = (struct weft_nccl_note){
-      .bytes = message->header.bytes, .bytes_max = end->state.bytes_max, .number = slot->number};
-  return inner->ops->send(inner, end->channel, &slot->header, error);
+      .bytes = message->header.bytes, .bytes_max = end->base.bytes_max, .number = slot->number};
+  return inner->ops->send(inner, end->base.channel, &slot->header, error);
 }
 
 void weft_nccl_drain_stream(struct weft_nccl_world *world, struct weft_device_event *mark,
@@ -164,14 +163,15 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
   return start_note(world, end, slot, message, error);
 }
 
-static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_end *end, bool sends,
-                              struct weft_message *message, struct weft_error *error) {
+static enum weft_status start_message(struct weft_nccl_world *world, struct weft_nccl_end *end,
+                                      bool sends, struct weft_message *message,
+                                      struct weft_error *error) {
   WEFT_TRY(check_message(world, end, sends, message, error));
   WEFT_TRY(weft_nccl_check_alive(world, error));
   struct weft_nccl_communicator *communicator = &world->communicators[end->communicator];
-  struct weft_nccl_slot *slot = &end->slots[end->posted % end->depth];
+  struct weft_nccl_slot *slot = &end->slots[end->base.posted & end->base.mask];
   struct weft_device *device = world->device;
-  if (end->posted - end->done >= end->depth) {
+  if (weft_end_is_full(&end->base)) {
     return WEFT_IN_PROGRESS;
   }
   if (message->stream == NULL) {
@@ -185,15 +185,14 @@ static enum weft_status start(struct weft_nccl_world *world, struct weft_nccl_en
     return status;
   }
   slot->number = communicator->messages;
-  slot->waits_for_event = slot->done = false;
+  slot->waits_for_event = false;
   message->begin = message->end = world->inner->ops->now(world->inner);
   if (start_transfer(world, end, slot, message, stream, error) < 0) {
     weft_nccl_drain(world, communicator); /* what was enqueued of it */
     return error->status;
   }
   communicator->messages++;
-  message->state[0] = (uint64_t)(end - world->ends) + 1;
-  message->state[1] = end->posted++;
+  (void)weft_end_accept(&end->base, message);
   return WEFT_OK;
 }
 
@@ -201,28 +200,31 @@ enum weft_status weft_nccl_send(struct weft_transport *transport, uint32_t chann
                                 struct weft_message *message, struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   struct weft_nccl_end *end = find_end(world, channel);
-  return is_ours(end) ? start(world, end, true, message, error)
-                      : world->inner->ops->send(world->inner, channel, message, error);
+  return end != NULL ? start_message(world, end, true, message, error)
+                     : world->inner->ops->send(world->inner, channel, message, error);
 }
 
 enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t channel,
                                    struct weft_message *message, struct weft_error *error) {
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   struct weft_nccl_end *end = find_end(world, channel);
-  return is_ours(end) ? start(world, end, false, message, error)
-                      : world->inner->ops->receive(world->inner, channel, message, error);
+  return end != NULL ? start_message(world, end, false, message, error)
+                     : world->inner->ops->receive(world->inner, channel, message, error);
 }
 
 /* ---- Ending ---- */
 
-static void end_slot(struct weft_nccl_end *end, struct weft_nccl_slot *slot,
-                     struct weft_message *message) {
-  assert(end->done < end->posted && !slot->done);
-  message->state[0] = 0;
-  slot->done = true;
-  while (end->done < end->posted && end->slots[end->done % end->depth].done) {
-    end->done++;
-  }
+/* The slot of a message in flight; NULL: the message is the caller's already. */
+static struct weft_nccl_slot *slot_of(const struct weft_nccl_world *world,
+                                      const struct weft_message *message,
+                                      struct weft_nccl_end **end) {
+  *end = (struct weft_nccl_end *)weft_ends_of(&world->ends, message);
+  return *end != NULL ? &(*end)->slots[message->state[1] & (*end)->base.mask] : NULL;
+}
+
+static void end_event(struct weft_nccl_world *world, struct weft_nccl_slot *slot) {
+  world->polled -= slot->waits_for_event;
+  slot->waits_for_event = false;
 }
 
 static enum weft_status fail_note(const struct weft_nccl_world *world,
@@ -233,7 +235,7 @@ static enum weft_status fail_note(const struct weft_nccl_world *world,
                    "the same boundaries",
                    "channel %" PRIu32 " from rank %" PRIu32 " to rank %" PRIu32
                    ": %s: found %" PRIu64 ", expected %" PRIu64,
-                   end->channel, end->peer, world->transport.rank, what, found, expected);
+                   end->base.channel, end->base.peer, world->transport.rank, what, found, expected);
 }
 
 /* The header has arrived: it is the message's. */
@@ -246,9 +248,9 @@ static enum weft_status take_header(const struct weft_nccl_world *world,
     return fail_note(world, end, "bytes that come with a header", slot->header.header.bytes,
                      sizeof *note, error);
   }
-  if (note->bytes_max != end->state.bytes_max) {
+  if (note->bytes_max != end->base.bytes_max) {
     return fail_note(world, end, "largest payload that the sender and the receiver opened it for",
-                     note->bytes_max, end->state.bytes_max, error);
+                     note->bytes_max, end->base.bytes_max, error);
   }
   if (note->number != slot->number) {
     return fail_note(world, end, "number of the transfer between the two ranks", note->number,
@@ -269,12 +271,11 @@ enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_me
   if (weft_device_is_host(message->device)) {
     return world->inner->ops->test(world->inner, message, error);
   }
-  if (message->state[0] == 0) {
+  struct weft_nccl_end *end;
+  struct weft_nccl_slot *slot = slot_of(world, message, &end);
+  if (slot == NULL) {
     return WEFT_OK;
   }
-  assert(message->state[0] <= world->end_count);
-  struct weft_nccl_end *end = &world->ends[message->state[0] - 1];
-  struct weft_nccl_slot *slot = &end->slots[message->state[1] % end->depth];
   enum weft_status status = world->inner->ops->test(world->inner, &slot->header, error);
   if (status != WEFT_OK) {
     return status;
@@ -284,15 +285,14 @@ enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_me
     if (status != WEFT_OK) {
       return status;
     }
-    slot->waits_for_event = false;
-    world->polled--;
+    end_event(world, slot);
   }
-  if (!end->state.sends) {
+  if (!end->base.sends) {
     WEFT_TRY(take_header(world, end, slot, message, error));
   }
   message->end = world->inner->ops->now(world->inner);
   message->begin = message->begin < message->end ? message->begin : message->end;
-  end_slot(end, slot, message);
+  weft_end_give_back(&end->base, message);
   return WEFT_OK;
 }
 
@@ -303,18 +303,14 @@ void weft_nccl_cancel(struct weft_transport *transport, struct weft_message *mes
     world->inner->ops->cancel(world->inner, message);
     return;
   }
-  if (message->state[0] == 0) {
+  struct weft_nccl_end *end;
+  struct weft_nccl_slot *slot = slot_of(world, message, &end);
+  if (slot == NULL) {
     return;
   }
-  struct weft_nccl_end *end = &world->ends[message->state[0] - 1];
-  struct weft_nccl_slot *slot = &end->slots[message->state[1] % end->depth];
   world->cancelled = true;
-  end->state.closed = true;
   world->inner->ops->cancel(world->inner, &slot->header);
   weft_nccl_drain(world, &world->communicators[end->communicator]);
-  if (slot->waits_for_event) {
-    slot->waits_for_event = false;
-    world->polled--;
-  }
-  end_slot(end, slot, message);
+  end_event(world, slot);
+  weft_end_cancel(&end->base, message);
 }

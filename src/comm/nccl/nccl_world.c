@@ -82,7 +82,7 @@ static enum weft_status make_world(const struct weft_allocator *allocator,
   world->comm.kind = &weft_nccl_kind;
   world->mpi = mpi;
   world->inner = weft_comm_local(mpi);
-  world->allocator = world->arena.allocator = allocator;
+  world->allocator = allocator;
   world->nccl = nccl;
   world->own_order = options->sums == WEFT_COMM_SUMS_OF_NCCL;
   world->piece = piece_of(options);

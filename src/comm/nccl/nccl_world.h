@@ -69,7 +69,6 @@ struct weft_nccl_communicator {
   uint64_t others_bytes;
   uint32_t from, to; /* of two ranks */
   uint32_t channel;  /* the first that it carries: its number among those of the two ranks */
-  uint32_t end;      /* that channel's */
   uint64_t messages; /* so far; recorded ones once */
   uint64_t issued;   /* transfers that were enqueued to run, so far */
   struct weft_stream *stream; /* of messages without one; NULL: there was none yet */
@@ -95,7 +94,6 @@ struct weft_nccl_slot {
   struct weft_device_event *event; /* after the transfer, where the caller gave no stream */
   uint64_t number;                 /* of the transfer, as this rank counts */
   bool waits_for_event;
-  bool done;
 };
 
 /* A group, as its rank sees it. */
@@ -112,14 +110,11 @@ struct weft_nccl_group {
 };
 
 struct weft_nccl_end {
-  struct weft_channel_end_state state;
+  struct weft_end base;       /* first */
   struct weft_device *device; /* where payloads are; NULL: in memory of the host, and MPI's */
-  uint32_t channel;
-  uint32_t peer;
-  uint32_t depth;
+  uint32_t shares;            /* struct weft_channel_end.communicator */
   uint32_t communicator;
-  uint64_t posted, done;
-  struct weft_nccl_slot *slots; /* [depth] */
+  struct weft_nccl_slot *slots; /* [mask + 1] */
 };
 
 /* What ranks tell each other before communicators are made; at most WEFT_EXCHANGE_MAX bytes. */
@@ -144,24 +139,20 @@ struct weft_nccl_world {
   const struct weft_nccl_api *nccl;
   bool own_order; /* sums are NCCL's, in whatever order it takes them */
 
-  bool opened;
+  struct weft_ends ends;          /* struct weft_nccl_end */
   struct weft_nccl_group *groups; /* with a device, created before open() */
   uint64_t piece;                 /* WEFT_NCCL_PIECE, or of the options */
   struct weft_device *device;     /* of all ends that are on a GPU; NULL: none is */
   struct weft_stream *stream;     /* of first transfers */
   void *scratch;                  /* on the device, for first transfers */
   uint64_t scratch_bytes;
-  struct weft_arena arena;
-  struct weft_nccl_end *ends;
-  uint32_t end_count;
-  struct weft_nccl_communicator *communicators;
+  struct weft_nccl_communicator *communicators; /* in the arena of the ends, as `ranks` */
   uint32_t communicator_count;
   bool any_communicators; /* of any rank */
-  struct weft_channel_ends by_channel;
-  uint64_t polled; /* messages in flight whose event must be asked for */
-  bool cancelled;  /* a message was */
-  bool recorded;   /* recordings have transfers: communicators end after those; atomic */
-  bool stuck;      /* a communicator has not ended: nothing is freed */
+  uint64_t polled;        /* messages in flight whose event must be asked for */
+  bool cancelled;         /* a message was */
+  bool recorded;          /* recordings have transfers: communicators end after those; atomic */
+  bool stuck;             /* a communicator has not ended: nothing is freed */
   struct weft_nccl_rank *ranks; /* [rank_count] */
 
   int64_t next_poll;

@@ -10,9 +10,6 @@
 #include <assert.h>
 #include <unistd.h>
 
-#include <weft/support.h>
-
-#include "comm/collectives.h"
 #include "comm/rank_threads.h"
 
 enum {
@@ -29,14 +26,6 @@ void weft_endpoint_signal(struct weft_endpoint *endpoint) {
     pthread_mutex_lock(&endpoint->lock);
     pthread_cond_signal(&endpoint->wake);
     pthread_mutex_unlock(&endpoint->lock);
-  }
-}
-
-static void signal_all_but(struct weft_threads *threads, const struct weft_endpoint *self) {
-  for (uint32_t r = 0; r < threads->world.rank_count; r++) {
-    if (&threads->endpoints[r] != self) {
-      weft_endpoint_signal(&threads->endpoints[r]);
-    }
   }
 }
 
@@ -88,8 +77,8 @@ static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
   pthread_mutex_unlock(&endpoint->lock);
 }
 
-enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
-                                    struct weft_error *error) {
+static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
+                                      struct weft_error *error) {
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
   (void)error;
   if (!nothing_happened(endpoint) || until <= 0) {
@@ -103,18 +92,14 @@ enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t un
 
 /* ---- the other ops ---- */
 
-static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
-
 static enum weft_status endpoint_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
   const uint64_t events = __atomic_load_n(&endpoint->shared.events, __ATOMIC_SEQ_CST);
-  WEFT_TRY(weft_world_check(&endpoint->threads->world, error));
+  WEFT_TRY(weft_world_check(endpoint->base.world, error));
   if (events != endpoint->seen) {
     endpoint->seen = events;
-    for (uint32_t k = 0; k < endpoint->receiver_count; k++) {
-      weft_end_match(&endpoint->ends[k]);
-    }
+    weft_endpoint_match(endpoint);
   }
   return WEFT_OK;
 }
@@ -124,62 +109,14 @@ static int64_t endpoint_now(struct weft_transport *transport) {
   return weft_clock_ns();
 }
 
-static enum weft_status endpoint_exchange(struct weft_transport *transport, const void *mine,
-                                          void *all, size_t size, struct weft_error *error) {
-  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
-  struct weft_world *world = &endpoint->threads->world;
-  bool first_call;
-  if (size > WEFT_EXCHANGE_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "use weft_allgather()",
-                     "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
-  }
-  WEFT_TRY(weft_world_check(world, error));
-  const enum weft_status status =
-      weft_world_exchange(world, transport->rank, mine, all, size, &first_call);
-  if (status == WEFT_OK && first_call) {
-    signal_all_but(endpoint->threads, endpoint); /* the last rank: the others wait */
-  }
-  return status;
-}
-
-static const void *endpoint_exchanged(struct weft_transport *transport, uint32_t rank) {
-  return weft_world_exchanged(&((struct weft_endpoint *)transport)->threads->world, transport->rank,
-                              rank);
-}
-
-static void fail_world(struct weft_threads *threads, const struct weft_failure *failure) {
+static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
   if (weft_world_fail(&threads->world, failure)) {
-    signal_all_but(threads, NULL);
+    weft_world_wake_all(&threads->world);
     if (threads->one_process) {
       weft_step_barrier_wake(&threads->barrier);
     }
   }
-}
-
-static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
-  fail_world(((struct weft_endpoint *)transport)->threads, failure);
-}
-
-static bool endpoint_failed(struct weft_transport *transport, struct weft_failure *failure) {
-  return weft_world_failed(&((struct weft_endpoint *)transport)->threads->world, failure);
-}
-
-static struct weft_rank_status *endpoint_status(struct weft_transport *transport, uint32_t rank) {
-  return &((struct weft_endpoint *)transport)->threads->world.ranks[rank].status;
-}
-
-static void wake_rank(void *context, uint32_t rank) {
-  weft_endpoint_signal(&((struct weft_threads *)context)->endpoints[rank]);
-}
-
-static enum weft_status endpoint_group(struct weft_transport *transport, uint32_t id,
-                                       const uint32_t *ranks, uint32_t count,
-                                       struct weft_device *device, struct weft_group **out,
-                                       struct weft_error *error) {
-  struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
-  (void)device; /* any */
-  return weft_world_group(&threads->world, transport->rank, id, ranks, count, wake_rank, threads,
-                          out, error);
 }
 
 static enum weft_status endpoint_step_barrier(struct weft_transport *transport, void *item,
@@ -196,31 +133,38 @@ static void endpoint_set_undriven(struct weft_transport *transport) {
                                  transport->rank);
 }
 
-static const struct weft_transport_ops endpoint_ops = {.name = "threads",
-                                                       .async_progress = true,
-                                                       .device_memory = true,
-                                                       .destroy = endpoint_destroy,
-                                                       .open = weft_endpoint_open,
-                                                       .send = weft_endpoint_send,
-                                                       .receive = weft_endpoint_receive,
-                                                       .test = weft_endpoint_test,
-                                                       .cancel = weft_endpoint_cancel,
-                                                       .progress = endpoint_progress,
-                                                       .wait = weft_endpoint_wait,
-                                                       .now = endpoint_now,
-                                                       .exchange = endpoint_exchange,
-                                                       .exchanged = endpoint_exchanged,
-                                                       .fail = endpoint_fail,
-                                                       .get_failure = endpoint_failed,
-                                                       .rank_status = endpoint_status,
-                                                       .group = endpoint_group};
+static const struct weft_transport_ops endpoint_ops = {
+    .name = "threads",
+    .async_progress = true,
+    .device_memory = true,
+    .destroy = weft_world_destroy_endpoint,
+    .open = weft_endpoint_open,
+    .send = weft_endpoint_send,
+    .receive = weft_endpoint_receive,
+    .test = weft_endpoint_test,
+    .cancel = weft_endpoint_cancel,
+    .progress = endpoint_progress,
+    .wait = endpoint_wait,
+    .now = endpoint_now,
+    .exchange = weft_world_exchange,
+    .exchanged = weft_world_exchanged,
+    .fail = endpoint_fail,
+    .get_failure = weft_world_get_failure,
+    .rank_status = weft_world_rank_status,
+    .group = weft_world_group,
+};
 
 /* ---- the world ---- */
 
+static void wake_rank(struct weft_comm *comm, uint32_t rank) {
+  weft_endpoint_signal(&((struct weft_threads *)comm)->endpoints[rank]);
+}
+
 static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   struct weft_endpoint *endpoint = &threads->endpoints[rank];
-  endpoint->base = (struct weft_transport){
-      .ops = &threads->ops, .rank = rank, .rank_count = threads->world.rank_count};
+  endpoint->base = (struct weft_world_endpoint){
+      .transport = {.ops = &threads->ops, .rank = rank, .rank_count = threads->world.rank_count},
+      .world = &threads->world};
   endpoint->threads = threads;
   if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
     return false;
@@ -249,7 +193,7 @@ static enum weft_status init_endpoints(struct weft_threads *threads, struct weft
 
 static void free_endpoints(struct weft_threads *threads) {
   for (uint32_t r = 0; r < threads->endpoint_count; r++) {
-    weft_endpoint_close(&threads->endpoints[r]);
+    weft_ends_close(&threads->endpoints[r].ends);
     pthread_mutex_destroy(&threads->endpoints[r].lock);
     pthread_cond_destroy(&threads->endpoints[r].wake);
   }
@@ -268,8 +212,6 @@ void weft_threads_close(struct weft_comm *comm) {
   if (threads->one_process) {
     weft_step_barrier_finish(&threads->barrier);
   }
-  weft_arena_finish(&threads->arena);
-  pthread_mutex_destroy(&threads->lock);
   weft_world_finish(&threads->world);
   weft_array_free(threads->allocator, threads, 1, sizeof *threads);
 }
@@ -290,20 +232,18 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
     threads->ops.step_barrier = endpoint_step_barrier;
     threads->ops.set_undriven = endpoint_set_undriven;
   }
-  threads->allocator = threads->arena.allocator = allocator;
+  threads->allocator = allocator;
   threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
-  enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count, error);
+  enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count,
+                                            &threads->comm, wake_rank, error);
   if (status != WEFT_OK) {
-    goto free_threads;
-  }
-  if (pthread_mutex_init(&threads->lock, NULL) != 0) {
-    status = weft_fail_memory(error, sizeof threads->lock);
-    goto finish_world;
+    weft_array_free(allocator, threads, 1, sizeof *threads);
+    return status;
   }
   if (one_process && !weft_step_barrier_init(&threads->barrier, &threads->world, threads->spins)) {
-    pthread_mutex_destroy(&threads->lock);
-    status = weft_fail_memory(error, options->rank_count * sizeof(void *));
-    goto finish_world;
+    weft_world_finish(&threads->world);
+    weft_array_free(allocator, threads, 1, sizeof *threads);
+    return weft_fail_memory(error, options->rank_count * sizeof(void *));
   }
   threads->one_process = one_process;
   status = init_endpoints(threads, error);
@@ -313,21 +253,11 @@ enum weft_status weft_threads_open(const struct weft_allocator *allocator,
   }
   *out = &threads->comm;
   return WEFT_OK;
-
-finish_world:
-  weft_world_finish(&threads->world);
-free_threads:
-  weft_array_free(allocator, threads, 1, sizeof *threads);
-  return status;
 }
 
 struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank) {
   const struct weft_threads *threads = threads_of(comm);
-  return rank < threads->world.rank_count ? &threads->endpoints[rank].base : NULL;
-}
-
-static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
-  fail_world(threads_of(comm), failure);
+  return rank < threads->world.rank_count ? &threads->endpoints[rank].base.transport : NULL;
 }
 
 enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
@@ -339,8 +269,7 @@ enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport 
                                         .comm = comm,
                                         .endpoints = endpoints,
                                         .rank_main = rank_main,
-                                        .context = context,
-                                        .fail = fail_comm};
+                                        .context = context};
   return weft_rank_threads_run(&run, error);
 }
 

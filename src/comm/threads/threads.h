@@ -54,42 +54,26 @@ struct weft_entry {
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX];
 };
 
-/* A channel, shared by both ends; created by the first end that opens it. */
 struct weft_threads_channel {
-  uint32_t number;
-  uint32_t sender; /* rank */
-  uint32_t receiver;
-  uint64_t bytes_max;
-  char content[WEFT_CONTENT_MAX];
+  struct weft_world_channel base; /* first */
   /* The sender's ring; atomic; NULL until the sender opens its end. */
   struct weft_entry *entries;
   uint32_t entry_mask;
 };
 
 /* One rank's end of a channel; only its thread accesses it. */
-struct weft_end {
-  struct weft_channel_end_state state;
+struct weft_threads_end {
+  struct weft_end base; /* first */
   struct weft_threads_channel *channel;
   struct weft_endpoint *peer;
-  uint32_t depth;
-  uint32_t mask;                  /* of `messages` */
-  uint64_t posted;                /* messages sent or posted so far */
-  uint64_t matched;               /* of these: reaped, or received */
-  struct weft_message **messages; /* [mask + 1], by position; NULL: cancelled */
 };
 
 struct weft_endpoint {
-  struct weft_transport base;
+  struct weft_world_endpoint base; /* first */
   struct weft_threads *threads;
   uint64_t seen; /* `events` at the last progress() */
   struct weft_core_yield yield;
-
-  bool opened;
-  struct weft_arena arena; /* of its ends */
-  struct weft_end *ends;   /* [end_count], those that receive first */
-  uint32_t end_count;
-  uint32_t receiver_count;
-  struct weft_channel_ends by_channel;
+  struct weft_ends ends; /* struct weft_threads_end */
 
   /* What other threads access, on its own cache lines. */
   struct {
@@ -113,22 +97,12 @@ struct weft_threads {
   bool spins;                      /* every rank can have a core: waiting may spin */
   bool one_process;                /* one thread drives all ranks, from here: */
   struct weft_step_barrier barrier;
-
-  pthread_mutex_t lock;    /* over the table of channels and what is in them, but for the rings */
-  struct weft_arena arena; /* of the channels */
-  struct weft_threads_channel *
-      *channels; /* open addressing by number; [channel_room], a power of two */
-  uint32_t channel_room;
-  uint32_t channel_count;
 };
 
 /* Something happened for a rank: its wait() returns. Any thread. */
 void weft_endpoint_signal(struct weft_endpoint *endpoint);
 
-/* Completes posted receives whose messages have arrived. */
-void weft_end_match(struct weft_end *end);
-
-/* As the ops. */
+/* threads_transfer.c: as the ops. */
 enum weft_status weft_endpoint_open(struct weft_transport *transport,
                                     const struct weft_channel_end *ends, uint32_t count,
                                     struct weft_error *error);
@@ -139,11 +113,8 @@ enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_
 enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error);
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message);
-enum weft_status weft_endpoint_wait(struct weft_transport *transport, int64_t until,
-                                    struct weft_error *error);
-
-/* Frees what open() allocated, but for the channels, which are the world's. */
-void weft_endpoint_close(struct weft_endpoint *endpoint);
+/* Completes posted receives whose messages have arrived. */
+void weft_endpoint_match(const struct weft_endpoint *endpoint);
 
 /* ---- The world, for kinds that are made of it ---- */
 

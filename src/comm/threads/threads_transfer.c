@@ -1,13 +1,61 @@
-/* Messages of the threads transport: from the sender's ring to the receiver, and the receiver's
- * buffer back (threads.h has the picture). Lock-free; one thread uses each end. Nothing
- * allocates. */
+/* Channels and messages of the threads transport: from the sender's ring to the receiver, and the
+ * receiver's buffer back (threads.h has the picture). Messages are lock-free; one thread uses each
+ * end; nothing but open() allocates. The two ends open a channel independently, in any order. The
+ * ring belongs to the sending end and has its depth, so a send need not wait for the receiver to
+ * open its end. */
 #include <assert.h>
-
-#include <weft/support.h>
 
 #include "comm/threads/threads.h"
 
 _Static_assert(sizeof(struct weft_entry) % WEFT_CACHE_LINE == 0, "entries share no cache line");
+
+/* ---- opening ---- */
+
+/* Whole cache lines, on their boundaries. */
+static enum weft_status make_ring(struct weft_world *world, struct weft_threads_channel *channel,
+                                  uint32_t count, struct weft_error *error) {
+  assert(channel->entries == NULL && count > 0);
+  const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
+  unsigned char *block = weft_arena_allocate(&world->arena, size, 1);
+  WEFT_TRY(weft_arena_status(&world->arena, error));
+  const size_t skip = WEFT_CACHE_LINE - (uintptr_t)block % WEFT_CACHE_LINE;
+  channel->entry_mask = count - 1;
+  __atomic_store_n(&channel->entries, (struct weft_entry *)(void *)(block + skip),
+                   __ATOMIC_RELEASE);
+  return WEFT_OK;
+}
+
+static enum weft_status attach_end(struct weft_endpoint *endpoint,
+                                   const struct weft_channel_end *from, struct weft_error *error) {
+  struct weft_world *world = endpoint->base.world;
+  struct weft_threads_end *end =
+      (struct weft_threads_end *)weft_ends_find(&endpoint->ends, from->channel);
+  struct weft_world_channel *channel = NULL;
+  WEFT_TRY(weft_world_channel(world, from, endpoint->base.transport.rank, sizeof *end->channel,
+                              &channel, error));
+  end->channel = (struct weft_threads_channel *)channel;
+  end->peer = &endpoint->threads->endpoints[from->peer];
+  return from->sends ? make_ring(world, end->channel, end->base.mask + 1, error) : WEFT_OK;
+}
+
+enum weft_status weft_endpoint_open(struct weft_transport *transport,
+                                    const struct weft_channel_end *ends, uint32_t count,
+                                    struct weft_error *error) {
+  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
+  struct weft_world *world = endpoint->base.world;
+  enum weft_status status = WEFT_OK;
+  WEFT_TRY(weft_ends_open(&endpoint->ends, world->allocator, transport, ends, count,
+                          sizeof(struct weft_threads_end), error));
+  pthread_mutex_lock(&world->lock);
+  for (uint32_t k = 0; k < count && status == WEFT_OK; k++) {
+    status = attach_end(endpoint, &ends[k], error);
+  }
+  pthread_mutex_unlock(&world->lock);
+  if (status != WEFT_OK) {
+    weft_ends_close(&endpoint->ends); /* no channel is open then */
+  }
+  return status;
+}
 
 /* ---- hand-over ---- */
 
@@ -21,13 +69,6 @@ static void copy_header(struct weft_message_header *header_out,
   for (size_t k = 0; k < count; k++) {
     shapes_out[k] = shapes[k];
   }
-}
-
-/* The message is the caller's again. */
-static void give_back(struct weft_end *end, struct weft_message *message) {
-  message->state[0] = 0;
-  end->messages[end->matched & end->mask] = NULL;
-  end->matched++;
 }
 
 static struct weft_handover handover_of(const struct weft_message *message) {
@@ -44,7 +85,7 @@ static void set_buffer(struct weft_message *message, struct weft_handover buffer
 }
 
 /* The entry is TAKING: its content is ours. */
-static void take(struct weft_entry *entry, struct weft_message *message, int64_t now) {
+static void take_entry(struct weft_entry *entry, struct weft_message *message, int64_t now) {
   const struct weft_handover sent = entry->buffer;
   copy_header(&message->header, message->shapes, &entry->header, entry->shapes);
   entry->buffer = handover_of(message);
@@ -54,28 +95,28 @@ static void take(struct weft_entry *entry, struct weft_message *message, int64_t
   message->end = now;
 }
 
-void weft_end_match(struct weft_end *end) {
-  assert(!end->state.sends);
-  struct weft_threads_channel *channel = end->channel;
+static void match_receives(struct weft_threads_end *end) {
+  assert(!end->base.sends);
+  struct weft_end *base = &end->base;
+  const struct weft_threads_channel *channel = end->channel;
   struct weft_entry *entries;
   bool any = false;
-  if (end->matched == end->posted || end->state.closed ||
+  if (base->done == base->posted || base->closed ||
       (entries = __atomic_load_n(&channel->entries, __ATOMIC_ACQUIRE)) == NULL) {
     return;
   }
-  while (end->matched < end->posted) {
-    struct weft_entry *entry = &entries[end->matched & channel->entry_mask];
+  while (base->done < base->posted) {
+    struct weft_entry *entry = &entries[base->done & channel->entry_mask];
     uint32_t state = WEFT_ENTRY_POSTED;
     if (__atomic_load_n(&entry->state, __ATOMIC_RELAXED) != WEFT_ENTRY_POSTED ||
         !__atomic_compare_exchange_n(&entry->state, &state, WEFT_ENTRY_TAKING, false,
                                      __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
       break; /* not there yet, or revoked */
     }
-    struct weft_message *message = end->messages[end->matched & end->mask];
-    assert(message != NULL);
-    take(entry, message, weft_clock_ns());
+    struct weft_message *message = weft_end_oldest(base);
+    take_entry(entry, message, weft_clock_ns());
     __atomic_store_n(&entry->state, WEFT_ENTRY_DONE, __ATOMIC_RELEASE);
-    give_back(end, message);
+    weft_end_give_back(base, message);
     any = true;
   }
   if (any) {
@@ -83,76 +124,70 @@ void weft_end_match(struct weft_end *end) {
   }
 }
 
-/* Completes sends that were received. */
-static void reap(struct weft_end *end) {
-  assert(end->state.sends);
-  const struct weft_threads_channel *channel = end->channel;
-  while (end->matched < end->posted) {
-    struct weft_entry *entry = &channel->entries[end->matched & channel->entry_mask];
-    if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != WEFT_ENTRY_DONE) {
-      return;
-    }
-    struct weft_message *message = end->messages[end->matched & end->mask];
-    set_buffer(message, entry->buffer);
-    message->end = entry->end;
-    __atomic_store_n(&entry->state, WEFT_ENTRY_FREE, __ATOMIC_RELAXED);
-    give_back(end, message);
+void weft_endpoint_match(const struct weft_endpoint *endpoint) {
+  struct weft_threads_end *ends = (struct weft_threads_end *)(void *)endpoint->ends.items;
+  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++) {
+    match_receives(&ends[k]);
   }
 }
 
-static void update(struct weft_end *end) {
-  if (end->state.sends) {
-    reap(end);
+/* Completes sends that were received. */
+static void reap_sends(struct weft_threads_end *end) {
+  assert(end->base.sends);
+  struct weft_end *base = &end->base;
+  const struct weft_threads_channel *channel = end->channel;
+  while (base->done < base->posted) {
+    struct weft_entry *entry = &channel->entries[base->done & channel->entry_mask];
+    if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != WEFT_ENTRY_DONE) {
+      return;
+    }
+    struct weft_message *message = weft_end_oldest(base);
+    set_buffer(message, entry->buffer);
+    message->end = entry->end;
+    __atomic_store_n(&entry->state, WEFT_ENTRY_FREE, __ATOMIC_RELAXED);
+    weft_end_give_back(base, message);
+  }
+}
+
+static void update_end(struct weft_threads_end *end) {
+  if (end->base.sends) {
+    reap_sends(end);
   } else {
-    weft_end_match(end);
+    match_receives(end);
   }
 }
 
 /* ---- starting ---- */
 
-/* The end, when the message may go there now; else NULL, and why. */
-static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_t channel,
-                                   bool sends, const struct weft_message *message,
-                                   enum weft_status *status, struct weft_error *error) {
-  const uint32_t index = weft_channel_ends_find(&endpoint->by_channel, channel);
-  struct weft_end *end = index != UINT32_MAX ? &endpoint->ends[index] : NULL;
-  *status = weft_channel_check_message(&endpoint->base, channel, end != NULL ? &end->state : NULL,
-                                       sends, message, error);
-  if (*status < 0) {
-    return NULL;
-  }
-  assert(end != NULL);
-  if (end->posted - end->matched == end->depth) {
-    update(end);
-    if (end->posted - end->matched == end->depth) {
-      *status = WEFT_IN_PROGRESS;
-      return NULL;
+/* The message's end, when it may go there now, and its number. */
+static enum weft_status accept_message(struct weft_transport *transport, uint32_t channel,
+                                       bool sends, struct weft_message *message,
+                                       struct weft_threads_end **out, uint64_t *number,
+                                       struct weft_error *error) {
+  struct weft_end *end = NULL;
+  WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, transport, channel, sends,
+                            message, &end, error));
+  *out = (struct weft_threads_end *)end;
+  if (weft_end_is_full(end)) {
+    update_end(*out);
+    if (weft_end_is_full(end)) {
+      return WEFT_IN_PROGRESS;
     }
   }
-  return end;
-}
-
-/* The message is the transport's; returns its position on the channel. */
-static uint64_t accept(const struct weft_endpoint *endpoint, struct weft_end *end,
-                       struct weft_message *message) {
-  assert(end->posted - end->matched < end->depth);
-  const uint64_t position = end->posted++;
-  message->state[0] = (uint64_t)(end - endpoint->ends) + 1;
-  message->state[1] = position;
-  end->messages[position & end->mask] = message;
-  return position;
+  *number = weft_end_accept(end, message);
+  return WEFT_OK;
 }
 
 enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
                                     struct weft_message *message, struct weft_error *error) {
-  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
-  enum weft_status status;
-  struct weft_end *end = choose_end(endpoint, channel, true, message, &status, error);
-  if (end == NULL) {
+  struct weft_threads_end *end = NULL;
+  uint64_t number = 0;
+  const enum weft_status status =
+      accept_message(transport, channel, true, message, &end, &number, error);
+  if (status != WEFT_OK) {
     return status;
   }
-  const uint64_t position = accept(endpoint, end, message);
-  struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
+  struct weft_entry *entry = &end->channel->entries[number & end->channel->entry_mask];
   message->begin = weft_clock_ns();
   copy_header(&entry->header, entry->shapes, &message->header, message->shapes);
   entry->buffer = handover_of(message);
@@ -164,39 +199,30 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
 
 enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
                                        struct weft_message *message, struct weft_error *error) {
-  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
-  enum weft_status status;
-  struct weft_end *end = choose_end(endpoint, channel, false, message, &status, error);
-  if (end == NULL) {
-    return status;
+  struct weft_threads_end *end = NULL;
+  uint64_t number = 0;
+  const enum weft_status status =
+      accept_message(transport, channel, false, message, &end, &number, error);
+  if (status == WEFT_OK) {
+    match_receives(end); /* it may have arrived already, and no further event would follow */
   }
-  (void)accept(endpoint, end, message);
-  weft_end_match(end); /* it may have arrived already, and no further event would follow */
-  return WEFT_OK;
+  return status;
 }
 
 /* ---- ending ---- */
 
-/* NULL: the message is the caller's already. */
-static struct weft_end *end_of(struct weft_transport *transport,
-                               const struct weft_message *message) {
-  assert(message->state[0] <= ((const struct weft_endpoint *)transport)->end_count);
-  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
-  return message->state[0] != 0 ? &endpoint->ends[message->state[0] - 1] : NULL;
-}
-
 enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error) {
+  struct weft_end *end = weft_ends_of(&((struct weft_endpoint *)transport)->ends, message);
   (void)error;
-  struct weft_end *end = end_of(transport, message);
   if (end != NULL) {
-    update(end);
+    update_end((struct weft_threads_end *)end);
   }
   return message->state[0] == 0 ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
 /* Takes a send back; false when the receiver was faster, and the entry is DONE. */
-static bool revoke(struct weft_entry *entry) {
+static bool revoke_entry(struct weft_entry *entry) {
   uint32_t state = WEFT_ENTRY_POSTED;
   if (__atomic_compare_exchange_n(&entry->state, &state, WEFT_ENTRY_REVOKED, false,
                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
@@ -209,16 +235,16 @@ static bool revoke(struct weft_entry *entry) {
 }
 
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message) {
-  struct weft_end *end = end_of(transport, message);
+  struct weft_end *base = weft_ends_of(&((struct weft_endpoint *)transport)->ends, message);
+  struct weft_threads_end *end = (struct weft_threads_end *)base;
   if (end == NULL) {
     return;
   }
-  const uint64_t position = message->state[1];
-  end->state.closed = true;
-  if (end->state.sends && !revoke(&end->channel->entries[position & end->channel->entry_mask])) {
-    reap(end); /* in order, so it comes to this one */
+  if (base->sends &&
+      !revoke_entry(&end->channel->entries[message->state[1] & end->channel->entry_mask])) {
+    reap_sends(end); /* in order, so it comes to this one */
+    base->closed = true;
     return;
   }
-  end->messages[position & end->mask] = NULL;
-  message->state[0] = 0;
+  weft_end_cancel(base, message);
 }

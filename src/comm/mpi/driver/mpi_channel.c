@@ -28,20 +28,23 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
 }
 
 /* Headers are whole cache lines, so that the next one is aligned. */
-static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  const uint64_t bytes_max = end->state.bytes_max;
+static void lay_out_end(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  const uint64_t bytes_max = end->base.bytes_max;
   const bool eager = bytes_max <= WEFT_MPI_EAGER && bytes_max <= world->piece;
   const size_t size = WEFT_MPI_HEADER_MAX + (eager ? (size_t)bytes_max : 0);
-  end->near = weft_mpi_same_machine(world, world->transport.rank, end->peer);
+  end->near = weft_mpi_same_machine(world, world->transport.rank, end->base.peer);
   end->header_size = (size + 63) / 64 * 64;
   end->part_count = eager ? 1 : 1 + (uint32_t)((bytes_max + world->piece - 1) / world->piece);
 }
 
-static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                                  struct weft_error *error) {
-  struct weft_arena *arena = &world->end_arena;
-  const size_t room = (size_t)end->mask + 1;
-  end->messages = weft_arena_allocate(arena, room, sizeof(struct weft_message *));
+static enum weft_status set_up_end(struct weft_mpi_world *world,
+                                   const struct weft_channel_end *from, struct weft_error *error) {
+  struct weft_arena *arena = &world->ends.arena;
+  struct weft_mpi_end *end = (struct weft_mpi_end *)weft_ends_find(&world->ends, from->channel);
+  WEFT_TRY(check_end(world, from, error));
+  end->rendezvous = from->rendezvous;
+  lay_out_end(world, end);
+  const size_t room = (size_t)end->base.mask + 1;
   end->requests = weft_arena_allocate(arena, room * end->part_count, sizeof(MPI_Request));
   end->headers = weft_arena_allocate(arena, room, end->header_size);
   WEFT_TRY(weft_arena_status(arena, error));
@@ -51,96 +54,35 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
   return WEFT_OK;
 }
 
-static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
-                                const struct weft_channel_end *from, struct weft_error *error) {
-  assert(index < world->end_count);
-  struct weft_mpi_end *end = &world->ends[index];
-  WEFT_TRY(weft_channel_ends_add(&world->by_channel, &world->transport, from, index, error));
-  WEFT_TRY(check_end(world, from, error));
-  end->channel = from->channel;
-  end->peer = from->peer;
-  end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
-  end->rendezvous = from->rendezvous;
-  end->depth = from->depth;
-  end->mask = weft_channel_round_up(from->depth) - 1;
-  lay_out(world, end);
-  return make_ring(world, end, error);
-}
-
-/* One request for each end, and one for an exchange. */
-enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
-                                        struct weft_error *error) {
-  assert(room > world->active_count);
-  struct weft_arena arena = {.allocator = world->allocator};
-  MPI_Request *active = weft_arena_allocate(&arena, room, sizeof(MPI_Request));
-  uint32_t *owner = weft_arena_allocate(&arena, room, sizeof *owner);
-  int *ready = weft_arena_allocate(&arena, room, sizeof *ready);
-  MPI_Status *statuses = weft_arena_allocate(&arena, room, sizeof *statuses);
-  const enum weft_status status = weft_arena_status(&arena, error);
-  if (status < 0) {
-    weft_arena_finish(&arena);
-    return status;
-  }
-  const uint32_t kept = world->active_count;
-  for (uint32_t k = 0; k < kept; k++) { /* of an exchange in flight */
-    active[k] = world->active[k];
-    owner[k] = world->active_owner[k];
-  }
-  weft_mpi_close(world);
-  world->active_arena = arena;
-  world->active = active;
-  world->active_owner = owner;
-  world->ready = ready;
-  world->statuses = statuses;
-  world->active_room = room;
-  world->active_count = kept;
-  return WEFT_OK;
-}
-
-static enum weft_status open_ends(struct weft_mpi_world *world, const struct weft_channel_end *ends,
-                                  uint32_t count, struct weft_error *error) {
-  WEFT_TRY(weft_mpi_active_create(world, count + 1, error));
-  world->end_arena.allocator = world->allocator;
-  world->ends = weft_arena_allocate(&world->end_arena, count, sizeof *world->ends);
-  WEFT_TRY(weft_arena_status(&world->end_arena, error));
-  world->end_count = count;
-  WEFT_TRY(weft_channel_ends_init(&world->by_channel, world->allocator, &world->transport, count,
-                                  error));
+/* The lists have room for one request of each end. */
+static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_channel_end *ends,
+                               uint32_t count, struct weft_error *error) {
+  struct weft_arena *arena = &world->ends.arena;
+  world->active = weft_arena_allocate(arena, count, sizeof(MPI_Request));
+  world->active_end = weft_arena_allocate(arena, count, sizeof *world->active_end);
+  world->ready = weft_arena_allocate(arena, count, sizeof *world->ready);
+  world->statuses = weft_arena_allocate(arena, count, sizeof *world->statuses);
+  WEFT_TRY(weft_arena_status(arena, error));
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(add_end(world, k, &ends[k], error));
+    WEFT_TRY(set_up_end(world, &ends[k], error));
   }
   return WEFT_OK;
-}
-
-static void close_ends(struct weft_mpi_world *world) {
-  weft_channel_ends_finish(&world->by_channel, world->allocator);
-  weft_arena_finish(&world->end_arena);
-  world->ends = NULL;
-  world->end_count = 0;
 }
 
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error) {
-  assert(ends != NULL || count == 0);
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  WEFT_TRY(weft_channel_check_open(transport, world->opened, error));
   weft_mpi_lock(world);
-  world->opened = true;
-  const enum weft_status status = open_ends(world, ends, count, error);
-  if (status != WEFT_OK) {
-    close_ends(world); /* no channel is open then */
+  enum weft_status status = weft_ends_open(&world->ends, world->allocator, transport, ends, count,
+                                           sizeof(struct weft_mpi_end), error);
+  if (status == WEFT_OK) {
+    assert(world->active_count == 0);
+    status = set_up(world, ends, count, error);
+    if (status < 0) {
+      weft_ends_close(&world->ends); /* no channel is open then */
+    }
   }
   weft_mpi_unlock(world);
   return status;
-}
-
-void weft_mpi_close(struct weft_mpi_world *world) {
-  close_ends(world);
-  weft_arena_finish(&world->active_arena);
-  world->active = NULL;
-  world->active_owner = NULL;
-  world->ready = NULL;
-  world->statuses = NULL;
-  world->active_room = world->active_count = 0;
 }

@@ -15,7 +15,8 @@
 enum { CHUNK = 256 << 10, SUM_BLOCK = 512 };
 
 struct weft_mpi_group {
-  struct weft_group base; /* first */
+  struct weft_group base;  /* first */
+  struct weft_arena arena; /* of all of it but `arrived` */
   struct weft_mpi_world *world;
   uint32_t id;
   uint32_t *ranks;       /* [size] */
@@ -236,17 +237,6 @@ static void unlist(struct weft_mpi_group *group) {
   }
 }
 
-static void free_group(struct weft_mpi_group *group) {
-  assert(!group->listed);
-  const struct weft_allocator *allocator = group->world->allocator;
-  const uint32_t size = group->base.size;
-  weft_array_free(allocator, group->ranks, size, sizeof *group->ranks);
-  weft_array_free(allocator, group->requests, 2 * (size_t)size, sizeof(MPI_Request));
-  weft_array_free(allocator, group->statuses, 2 * (size_t)size, sizeof *group->statuses);
-  weft_array_free(allocator, group->arrived, size, CHUNK);
-  weft_array_free(allocator, group, 1, sizeof *group);
-}
-
 /* After a failure a collective may be in flight, which keeps its memory. */
 static void group_destroy(struct weft_group *base) {
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
@@ -259,7 +249,9 @@ static void group_destroy(struct weft_group *base) {
   unlist(group);
   weft_mpi_unlock(world);
   if (free_it) {
-    free_group(group);
+    struct weft_arena arena = group->arena; /* the group lies in it */
+    weft_array_free(world->allocator, group->arrived, group->base.size, CHUNK);
+    weft_arena_finish(&arena);
   }
 }
 
@@ -283,22 +275,27 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
   }
   WEFT_TRY(weft_group_find_member(allocator, transport->rank, transport->rank_count, id, ranks,
                                   count, &member, error));
-  struct weft_mpi_group *group = weft_array_allocate_zero(allocator, 1, sizeof *group);
-  if (group == NULL) {
-    return weft_fail_memory(error, sizeof *group);
-  }
-  group->base = (struct weft_group){.ops = &group_ops, .member = member, .size = count};
-  group->world = world;
-  group->id = id;
-  group->ranks = weft_array_allocate(allocator, count, sizeof *group->ranks);
-  group->requests = weft_array_allocate(allocator, 2 * (size_t)count, sizeof(MPI_Request));
-  group->statuses = weft_array_allocate(allocator, 2 * (size_t)count, sizeof *group->statuses);
-  group->arrived = weft_array_allocate(allocator, count, CHUNK); /* untouched until a sum */
-  if (group->ranks == NULL || group->requests == NULL || group->statuses == NULL ||
-      group->arrived == NULL) {
-    free_group(group);
+  struct weft_arena arena = {.allocator = allocator};
+  struct weft_mpi_group *group = weft_arena_allocate(&arena, 1, sizeof *group);
+  uint32_t *own_ranks = weft_arena_allocate(&arena, count, sizeof *own_ranks);
+  MPI_Request *requests = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof(MPI_Request));
+  MPI_Status *statuses = weft_arena_allocate(&arena, 2 * (size_t)count, sizeof *statuses);
+  unsigned char *arrived = weft_array_allocate(allocator, count, CHUNK); /* untouched until a sum */
+  if (weft_arena_status(&arena, NULL) < 0 || arrived == NULL) {
+    weft_array_free(allocator, arrived, count, CHUNK);
+    weft_arena_finish(&arena);
     return weft_fail_memory(error, (size_t)count * CHUNK);
   }
+  *group = (struct weft_mpi_group){
+      .base = {.ops = &group_ops, .member = member, .size = count},
+      .arena = arena,
+      .world = world,
+      .id = id,
+      .ranks = own_ranks,
+      .requests = requests,
+      .statuses = statuses,
+      .arrived = arrived,
+  };
   memcpy(group->ranks, ranks, count * sizeof *ranks);
   for (size_t k = 0; k < 2 * (size_t)count; k++) {
     group->requests[k] = MPI_REQUEST_NULL;

@@ -33,59 +33,49 @@ enum {
   THREAD_NS_IDLE = 1000 * WEFT_MPI_NS_PER_US
 };
 
-void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner) {
-  assert(world->active_count < world->active_room && request != MPI_REQUEST_NULL);
-  world->active[world->active_count] = request;
-  world->active_owner[world->active_count] = owner;
-  world->active_count++;
-}
-
 /* ---- polling ---- */
 
-static void end_exchange(struct weft_mpi_world *world, int result) {
+static void poll_exchange(struct weft_mpi_world *world) {
+  int flag = 0;
+  const int result = MPI_Test(&world->exchange, &flag, MPI_STATUS_IGNORE);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "an exchange");
-    return;
   }
-  world->exchanged = true;
-  world->events++;
+  world->events += flag != 0;
 }
 
-/* Those that are done leave the list; `ready` then holds their owners. */
+/* Those that are done leave the list; `ready` then holds their ends. */
 static void remove_ready(struct weft_mpi_world *world, uint32_t count) {
   assert(count <= world->active_count);
   uint32_t kept = 0;
   for (uint32_t k = 0; k < count; k++) {
     const int at = world->ready[k];
     world->active[at] = MPI_REQUEST_NULL;
-    world->ready[k] = (int)world->active_owner[at];
+    world->ready[k] = (int)world->active_end[at];
   }
   for (uint32_t k = 0; k < world->active_count; k++) {
     if (world->active[k] != MPI_REQUEST_NULL) {
       world->active[kept] = world->active[k];
-      world->active_owner[kept++] = world->active_owner[k];
+      world->active_end[kept++] = world->active_end[k];
     }
   }
   world->active_count = kept;
 }
 
-static void take_one(struct weft_mpi_world *world, uint32_t owner, int result, MPI_Status *status) {
-  assert(owner == UINT32_MAX || owner < world->end_count);
-  if (owner == UINT32_MAX) {
-    end_exchange(world, result);
-    return;
-  }
-  struct weft_mpi_end *end = &world->ends[owner];
+static void end_request(struct weft_mpi_world *world, uint32_t index, int result,
+                        MPI_Status *status) {
+  struct weft_mpi_end *end = (struct weft_mpi_end *)weft_ends_at(&world->ends, index);
+  assert(index < world->ends.count && end->listed);
   end->listed = false;
-  weft_mpi_end_take(world, end, result, status);
+  weft_mpi_end_part(world, end, result, status);
   weft_mpi_end_advance(world, end);
 }
 
-static void take_ready(struct weft_mpi_world *world, uint32_t count, int result) {
+static void end_ready(struct weft_mpi_world *world, uint32_t count, int result) {
   remove_ready(world, count);
   for (uint32_t k = 0; k < count; k++) {
     const int one = result == MPI_SUCCESS ? MPI_SUCCESS : world->statuses[k].MPI_ERROR;
-    take_one(world, (uint32_t)world->ready[k], one, &world->statuses[k]);
+    end_request(world, (uint32_t)world->ready[k], one, &world->statuses[k]);
   }
 }
 
@@ -96,7 +86,7 @@ static void poll_message(struct weft_mpi_world *world) {
   const int result = MPI_Test(&world->active[0], &flag, &status);
   if (flag || result != MPI_SUCCESS) {
     world->active_count = 0;
-    take_one(world, world->active_owner[0], result, &status);
+    end_request(world, world->active_end[0], result, &status);
   }
 }
 
@@ -113,7 +103,7 @@ static void poll_messages(struct weft_mpi_world *world) {
     }
   }
   if (count > 0) { /* MPI_UNDEFINED is negative */
-    take_ready(world, (uint32_t)count, result);
+    end_ready(world, (uint32_t)count, result);
   }
 }
 
@@ -139,6 +129,9 @@ void weft_mpi_advance(struct weft_mpi_world *world) {
   if (world->groups != NULL) {
     weft_mpi_groups_advance(world);
   }
+  if (world->exchange != MPI_REQUEST_NULL) {
+    poll_exchange(world);
+  }
   if (world->polls++ % POLLS_PER_CLOCK == 0) {
     poll_rarely(world);
   }
@@ -159,6 +152,10 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
   return status;
 }
 
+static bool is_idle(const struct weft_mpi_world *world) {
+  return world->active_count == 0 && world->groups == NULL && world->exchange == MPI_REQUEST_NULL;
+}
+
 /* Where MPI uses sockets, a poll may be a few system calls. What it costs when nothing has come
  * is the cheapest poll of late; one that moved a message does not count. So polling takes a small
  * share of a computation, and the messages wait for a time that is short compared with
@@ -177,7 +174,7 @@ void weft_mpi_progress_from_compute(struct weft_transport *transport) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   weft_mpi_lock(world);
   const int64_t now = weft_mpi_time(world);
-  const bool polls = world->active_count > 0 || world->groups != NULL;
+  const bool polls = !is_idle(world);
   if (now >= world->next_progress) {
     weft_mpi_advance(world);
     if (polls) { /* else MPI was not called, and it took no time */
@@ -200,8 +197,9 @@ struct backoff {
 static bool payload_flows(const struct weft_mpi_world *world) {
   bool flows = false;
   for (uint32_t k = 0; k < world->active_count && !flows; k++) {
-    const uint32_t owner = world->active_owner[k];
-    flows = owner != UINT32_MAX && weft_mpi_end_flows(&world->ends[owner]);
+    const struct weft_mpi_end *end =
+        (const struct weft_mpi_end *)weft_ends_at(&world->ends, world->active_end[k]);
+    flows = end->near && end->part > 0;
   }
   return flows;
 }
@@ -298,7 +296,7 @@ static int64_t poll_from_thread(struct weft_mpi_world *world, int64_t pause, boo
   weft_mpi_advance(world);
   const bool moved = world->events != before;
   const bool flows = spare && payload_flows(world);
-  const bool idle = world->active_count == 0 && world->groups == NULL;
+  const bool idle = is_idle(world);
   __atomic_store_n(&world->thread_idles, idle, __ATOMIC_RELAXED);
   weft_mpi_unlock(world);
   if (flows || idle) {
@@ -358,18 +356,14 @@ void weft_mpi_stop_thread(struct weft_mpi_world *world) {
 
 static void start_exchange(struct weft_mpi_world *world, const void *mine, size_t size) {
   assert(!world->exchanging && size <= WEFT_EXCHANGE_MAX);
-  MPI_Request request;
   const int bytes = size > 0 ? (int)size : 1; /* an exchange of nothing waits, too */
   memcpy(world->exchange_mine, mine, size);
   const int result = MPI_Iallgather(world->exchange_mine, bytes, MPI_BYTE, world->exchange_all,
-                                    bytes, MPI_BYTE, world->exchanges, &request);
+                                    bytes, MPI_BYTE, world->exchanges, &world->exchange);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "starting an exchange");
-    return;
   }
-  world->exchanging = true;
-  world->exchanged = false;
-  weft_mpi_list(world, request, UINT32_MAX);
+  world->exchanging = result == MPI_SUCCESS;
 }
 
 enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
@@ -387,7 +381,9 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
       start_exchange(world, mine, size);
     }
     weft_mpi_advance(world);
-    status = world->exchanging && world->exchanged ? WEFT_OK : WEFT_IN_PROGRESS;
+    status = world->exchanging && world->exchange == MPI_REQUEST_NULL && !world->has_failed
+                 ? WEFT_OK
+                 : WEFT_IN_PROGRESS;
   }
   if (status == WEFT_OK) {
     memcpy(all, world->exchange_all, size * transport->rank_count);

@@ -220,8 +220,7 @@ static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_er
   world->processes = weft_arena_allocate(arena, count, sizeof *world->processes);
   world->process_rank = weft_arena_allocate(arena, count, sizeof *world->process_rank);
   world->exchange_all = weft_arena_allocate(arena, count, WEFT_EXCHANGE_MAX);
-  WEFT_TRY(weft_arena_status(arena, error));
-  return weft_mpi_active_create(world, 1, error);
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status set_up(struct weft_mpi_world *world,
@@ -254,7 +253,7 @@ static enum weft_status set_up(struct weft_mpi_world *world,
 
 /* All but MPI's own. */
 static void free_world(struct weft_mpi_world *world) {
-  weft_mpi_close(world);
+  weft_ends_close(&world->ends);
   weft_mpi_peers_finish(world);
   weft_arena_finish(&world->table_arena);
   (void)pthread_mutex_destroy(&world->lock);
@@ -275,6 +274,7 @@ static enum weft_status driver_open(const struct weft_allocator *allocator,
   world->base.driver = &weft_mpi_driver_table;
   world->allocator = world->table_arena.allocator = allocator;
   world->status_file = -1;
+  world->exchange = MPI_REQUEST_NULL;
   world->messages = world->control = world->exchanges = world->collectives = MPI_COMM_NULL;
   if (pthread_mutex_init(&world->lock, NULL) != 0) {
     weft_array_free(allocator, world, 1, sizeof *world);

@@ -51,32 +51,21 @@ enum {
 /* One end of a channel. Messages start and complete in order; `part` of the oldest is awaited:
  * 0 its header, then its pieces. */
 struct weft_mpi_end {
-  struct weft_channel_end_state state;
-  uint32_t channel;
-  uint32_t peer;
-  bool broken; /* something arrived that cannot be right: world->trouble */
-  bool listed; /* among the world's active requests */
-  bool near;   /* the peer is on this host */
+  struct weft_end base; /* first */
+  bool broken;          /* something arrived that cannot be right: world->trouble */
+  bool listed;          /* among the world's active requests */
+  bool near;            /* the peer is on this host */
   bool rendezvous;
-  uint32_t depth;
-  uint32_t mask; /* of the ring */
   uint32_t part;
   uint32_t part_count;
-  uint64_t posted;
-  uint64_t done;
-  size_t header_size;             /* at most; with the payload, if the channel is eager */
-  struct weft_message **messages; /* [mask + 1]; NULL: cancelled */
-  MPI_Request *requests;          /* [mask + 1][part_count] */
-  unsigned char *headers;         /* [mask + 1][header_size] */
+  size_t header_size;     /* at most; with the payload, if the channel is eager */
+  MPI_Request *requests;  /* [mask + 1][part_count] */
+  unsigned char *headers; /* [mask + 1][header_size] */
 };
 
 /* Two tags for a channel: the payload need not be received first because it is sent first. */
-static inline int weft_mpi_header_tag(const struct weft_mpi_end *end) {
-  return (int)(2 * end->channel);
-}
-static inline int weft_mpi_payload_tag(const struct weft_mpi_end *end) {
-  return (int)(2 * end->channel + 1);
-}
+static inline int weft_mpi_header_tag(uint32_t channel) { return (int)(2 * channel); }
+static inline int weft_mpi_payload_tag(uint32_t channel) { return (int)(2 * channel + 1); }
 
 /* What every rank sends to all others when a world is opened. */
 struct weft_mpi_peer_info {
@@ -139,20 +128,14 @@ struct weft_mpi_world {
   MPI_Comm exchanges;
   MPI_Comm collectives;
 
-  bool opened;
-  struct weft_arena end_arena; /* of the ends and their rings */
-  struct weft_mpi_end *ends;
-  uint32_t end_count;
-  struct weft_channel_ends by_channel;
+  struct weft_ends ends; /* struct weft_mpi_end */
 
-  /* The oldest request of each end with a message in flight; and the exchange's. */
-  struct weft_arena active_arena; /* of the next four */
-  MPI_Request *active;            /* [active_room] */
-  uint32_t *active_owner;         /* index of an end; UINT32_MAX: the exchange */
-  int *ready;                     /* [active_room], for MPI_Testsome */
-  MPI_Status *statuses;
+  /* The oldest request of each end with a message in flight; all in the arena of the ends. */
+  MPI_Request *active;  /* [active_count] of at most as many as there are ends */
+  uint32_t *active_end; /* whose it is */
+  int *ready;           /* for MPI_Testsome */
+  MPI_Status *statuses; /* likewise */
   uint32_t active_count;
-  uint32_t active_room;
   uint64_t events;               /* things that happened for this rank */
   uint64_t seen;                 /* of these, at the last progress() */
   uint64_t found;                /* of these, by wait() */
@@ -164,8 +147,8 @@ struct weft_mpi_world {
   int64_t next_progress;         /* before this time, progress_from_compute() does nothing */
   struct weft_mpi_group *groups; /* with a collective in flight */
 
-  bool exchanging;
-  bool exchanged;
+  MPI_Request exchange; /* MPI_REQUEST_NULL: it is done, */
+  bool exchanging;      /* or there is none */
   unsigned char exchange_mine[WEFT_EXCHANGE_MAX];
   unsigned char *exchange_all; /* [rank_count][WEFT_EXCHANGE_MAX] */
 
@@ -227,10 +210,6 @@ int weft_mpi_await(MPI_Request *request);
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error);
-void weft_mpi_close(struct weft_mpi_world *world);
-/* Room for that many active requests; keeps those there are. */
-enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
-                                        struct weft_error *error);
 
 /* mpi_transfer.c */
 enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
@@ -241,15 +220,12 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
                                struct weft_error *error);
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message);
 /* A part of the oldest message is done, with that result of MPI. */
-void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+void weft_mpi_end_part(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
                        MPI_Status *status);
-/* The payload of the oldest message is being copied between ranks of a host. */
-bool weft_mpi_end_flows(const struct weft_mpi_end *end);
 /* Continues with what comes after it, and lists the end when it has to wait. */
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end);
 
 /* mpi_progress.c */
-void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner);
 void weft_mpi_advance(struct weft_mpi_world *world);
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error);
 void weft_mpi_progress_from_compute(struct weft_transport *transport);
