@@ -173,12 +173,6 @@ uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message) {
   return number;
 }
 
-struct weft_end *weft_ends_of(const struct weft_ends *ends, const struct weft_message *message) {
-  const uint64_t index = __atomic_load_n(&message->state[0], __ATOMIC_ACQUIRE);
-  assert(index <= ends->count);
-  return index != 0 ? weft_ends_at(ends, (uint32_t)index - 1) : NULL;
-}
-
 void weft_end_give_back(struct weft_end *end, struct weft_message *message) {
   assert(end->done < end->posted && end->messages[message->state[1] & end->mask] == message);
   end->messages[message->state[1] & end->mask] = NULL;

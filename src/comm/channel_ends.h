@@ -4,6 +4,8 @@
 #ifndef COMM_CHANNEL_ENDS_H
 #define COMM_CHANNEL_ENDS_H
 
+#include <assert.h>
+
 #include <weft/support.h>
 #include <weft/transport.h>
 
@@ -67,7 +69,12 @@ static inline bool weft_end_is_full(const struct weft_end *end) {
 /* The message is the transport's; returns its number. */
 uint64_t weft_end_accept(struct weft_end *end, struct weft_message *message);
 /* The end of a message; NULL: it is the caller's already. */
-struct weft_end *weft_ends_of(const struct weft_ends *ends, const struct weft_message *message);
+static inline struct weft_end *weft_ends_of(const struct weft_ends *ends,
+                                            const struct weft_message *message) {
+  const uint64_t index = __atomic_load_n(&message->state[0], __ATOMIC_ACQUIRE);
+  assert(index <= ends->count);
+  return index != 0 ? weft_ends_at(ends, (uint32_t)index - 1) : NULL;
+}
 static inline struct weft_message *weft_end_oldest(const struct weft_end *end) {
   return end->messages[end->done & end->mask];
 }

@@ -234,18 +234,20 @@ static void loopback_cancel(struct weft_transport *transport, struct weft_messag
 
 /* ---- Time ---- */
 
-static const struct loopback_end *receiver_at(const struct weft_loopback_endpoint *endpoint,
-                                              uint32_t index) {
-  assert(index < endpoint->ends.receiver_count);
-  return (const struct loopback_end *)weft_ends_at(&endpoint->ends, index);
+/* Those that receive: [ends.receiver_count]. */
+static const struct loopback_end *receivers_of(const struct weft_loopback_endpoint *endpoint) {
+  return (const struct loopback_end *)(const void *)endpoint->ends.items;
 }
 
 static enum weft_status loopback_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
   const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  const struct loopback_end *end = receivers_of(endpoint);
   WEFT_TRY(weft_world_check(endpoint->base.world, error));
-  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++) {
-    match_channel(endpoint->world, receiver_at(endpoint, k)->channel);
+  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++, end++) {
+    if (end->base.done < end->base.posted) {
+      match_channel(endpoint->world, end->channel);
+    }
   }
   return WEFT_OK;
 }
@@ -253,12 +255,13 @@ static enum weft_status loopback_progress(struct weft_transport *transport,
 static enum weft_status loopback_wait(struct weft_transport *transport, int64_t until,
                                       struct weft_error *error) {
   const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  const struct loopback_end *end = receivers_of(endpoint);
   struct weft_loopback *world = endpoint->world;
-  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++) {
-    const struct loopback_end *from = receiver_at(endpoint, k)->channel->sends;
-    if (from != NULL && from->base.done < from->base.posted &&
-        oldest_flight(from)->arrival > world->now && oldest_flight(from)->arrival < until) {
-      until = oldest_flight(from)->arrival;
+  for (uint32_t k = 0; k < endpoint->ends.receiver_count; k++, end++) {
+    const struct loopback_end *from = end->channel->sends;
+    if (from != NULL && from->base.done < from->base.posted) {
+      const int64_t arrival = oldest_flight(from)->arrival;
+      until = arrival > world->now && arrival < until ? arrival : until;
     }
   }
   wake_by(world, transport->rank, until > world->now ? until : world->now);
