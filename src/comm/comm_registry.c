@@ -104,7 +104,7 @@ enum weft_status weft_comm_open(const struct weft_allocator *allocator, const ch
   WEFT_TRY(check_options(options, error));
   WEFT_TRY(
       kind->open(allocator != NULL ? allocator : weft_allocator_default(), options, out, error));
-  assert((*out)->kind == kind);
+  assert(strcmp((*out)->kind->info.name, name) == 0);
   return WEFT_OK;
 }
 
@@ -139,13 +139,6 @@ struct weft_transport *weft_comm_local(struct weft_comm *comm) {
   return comm->kind->local != NULL ? comm->kind->local(comm) : comm->kind->endpoint(comm, 0);
 }
 
-enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main, void *context,
-                               struct weft_error *error) {
-  WEFT_NEED(comm, error);
-  WEFT_NEED(rank_main, error);
-  return comm->kind->run(comm, NULL, rank_main, context, error);
-}
-
 struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,
                                            const struct weft_error *reason) {
   assert(status < 0 && reason != NULL);
@@ -157,10 +150,9 @@ struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status statu
   return failure;
 }
 
-enum weft_status weft_comm_run_local(struct weft_comm *comm,
-                                     struct weft_transport *const *endpoints,
-                                     weft_rank_main *rank_main, void *context,
-                                     struct weft_error *error) {
+static enum weft_status run_local(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                  weft_rank_main *rank_main, void *context,
+                                  struct weft_error *error) {
   struct weft_transport *local = weft_comm_local(comm);
   struct weft_error reason = {.status = WEFT_OK};
   struct weft_failure failure;
@@ -174,6 +166,21 @@ enum weft_status weft_comm_run_local(struct weft_comm *comm,
     local->ops->fail(local, &failure);
   }
   return local->ops->progress(local, error);
+}
+
+enum weft_status weft_comm_run_endpoints(struct weft_comm *comm,
+                                         struct weft_transport *const *endpoints,
+                                         weft_rank_main *rank_main, void *context,
+                                         struct weft_error *error) {
+  return (comm->kind->run != NULL ? comm->kind->run : run_local)(comm, endpoints, rank_main,
+                                                                 context, error);
+}
+
+enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main, void *context,
+                               struct weft_error *error) {
+  WEFT_NEED(comm, error);
+  WEFT_NEED(rank_main, error);
+  return weft_comm_run_endpoints(comm, NULL, rank_main, context, error);
 }
 
 uint32_t weft_comm_stuck_ranks(const struct weft_comm *comm) {

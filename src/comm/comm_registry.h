@@ -20,7 +20,8 @@ struct weft_comm_kind {
   struct weft_transport *(*local)(struct weft_comm *comm);
   /* With all ranks in this process: a rank's endpoint, or NULL, there is no such rank; else NULL. */
   struct weft_transport *(*endpoint)(struct weft_comm *comm, uint32_t rank);
-  /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. */
+  /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. NULL with a
+   * process per rank: this one's, in the caller's thread. */
   enum weft_status (*run)(struct weft_comm *comm, struct weft_transport *const *endpoints,
                           weft_rank_main *rank_main, void *context, struct weft_error *error);
   /* Virtual time only, else NULL. */
@@ -41,11 +42,11 @@ struct weft_comm {
   uint32_t stuck_ranks; /* whose threads run on: nothing may be freed */
 };
 
-/* `run` of kinds with a process per rank: this process's rank, in the caller's thread. */
-enum weft_status weft_comm_run_local(struct weft_comm *comm,
-                                     struct weft_transport *const *endpoints,
-                                     weft_rank_main *rank_main, void *context,
-                                     struct weft_error *error);
+/* weft_comm_run(), with such endpoints. */
+enum weft_status weft_comm_run_endpoints(struct weft_comm *comm,
+                                         struct weft_transport *const *endpoints,
+                                         weft_rank_main *rank_main, void *context,
+                                         struct weft_error *error);
 /* Why a rank failed whose rank_main returned `status`, and gave this reason or none. */
 struct weft_failure weft_comm_rank_failure(uint32_t rank, enum weft_status status,
                                            const struct weft_error *reason);

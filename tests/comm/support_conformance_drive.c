@@ -64,5 +64,6 @@ void conformance_drive_run(struct weft_comm *comm, struct conformance_rank *rank
   for (uint32_t r = 0; r < rank_count; r++) {
     endpoints[r] = ranks[r].transport;
   }
-  (void)comm->kind->run(comm, endpoints, rank_main, ranks, &error); /* ranks[] say the same */
+  (void)weft_comm_run_endpoints(comm, endpoints, rank_main, ranks,
+                                &error); /* ranks[] say the same */
 }

@@ -186,7 +186,7 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
     job->on_start(job->on_context, world);
   }
   const enum weft_status status =
-      world->kind->run(world, job->delay_max > 0 ? endpoints : NULL, rank_main, job, error);
+      weft_comm_run_endpoints(world, job->delay_max > 0 ? endpoints : NULL, rank_main, job, error);
   if (job->on_end != NULL) {
     job->on_end(job->on_context);
   }

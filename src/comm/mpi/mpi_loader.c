@@ -266,21 +266,10 @@ static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_
 
 /* ---- the transport's entry in the registry ---- */
 
-static struct weft_mpi *mpi_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_mpi_kind);
-  return (struct weft_mpi *)comm;
-}
-
-static void close_comm(struct weft_comm *comm) { mpi_of(comm)->driver->close(mpi_of(comm)); }
-
-static struct weft_transport *comm_local(struct weft_comm *comm) {
-  return mpi_of(comm)->driver->endpoint(mpi_of(comm));
-}
-
 static enum weft_status check_rank_count(struct weft_comm *comm,
                                          const struct weft_comm_options *options,
                                          struct weft_error *error) {
-  const uint32_t count = comm_local(comm)->rank_count;
+  const uint32_t count = weft_comm_local(comm)->rank_count;
   if (options->rank_count != 0 && options->rank_count != count) {
     return weft_fail(error, WEFT_ERR_USAGE, "mpirun -n starts that many processes",
                      "a world of %" PRIu32 " ranks in a job of %" PRIu32 " process%s",
@@ -293,46 +282,18 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
   const struct weft_mpi_driver *driver = NULL;
-  struct weft_mpi *world = NULL;
+  struct weft_comm *comm = NULL;
   WEFT_TRY(choose_driver(options->implementation, &driver, error));
   assert(driver != NULL);
-  WEFT_TRY(driver->open(allocator, options, &world, error));
-  world->comm.kind = &weft_mpi_kind;
-  const enum weft_status status = check_rank_count(&world->comm, options, error);
+  WEFT_TRY(driver->kind->open(allocator, options, &comm, error));
+  const enum weft_status status = check_rank_count(comm, options, error);
   if (status < 0) {
-    close_comm(&world->comm);
+    weft_comm_close(comm);
     return status;
   }
-  *out = &world->comm;
+  *out = comm;
   return WEFT_OK;
 }
 
-static void abandon_comm(struct weft_comm *comm, int exit_status) {
-  mpi_of(comm)->driver->abandon(mpi_of(comm), exit_status);
-}
-
-static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
-  const struct weft_mpi *world = (const struct weft_mpi *)comm;
-  world->driver->facts(world, facts);
-}
-
-static enum weft_status pingpong_comm(struct weft_comm *comm,
-                                      const struct weft_comm_pingpong *pingpong,
-                                      struct weft_error *error) {
-  return mpi_of(comm)->driver->pingpong(mpi_of(comm), pingpong, error);
-}
-
-const struct weft_comm_kind weft_mpi_kind = {
-    .info = {.name = "mpi",
-             .summary = "a process per rank, started by mpirun or srun",
-             .process_per_rank = true,
-             .progress_thread = true,
-             .gpus = true},
-    .open = open_comm,
-    .close = close_comm,
-    .local = comm_local,
-    .run = weft_comm_run_local,
-    .abandon = abandon_comm,
-    .facts = comm_facts,
-    .pingpong = pingpong_comm,
-};
+/* Its worlds are of the driver's kind. */
+const struct weft_comm_kind weft_mpi_kind = {.info = WEFT_MPI_INFO, .open = open_comm};

@@ -172,12 +172,6 @@ static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *fac
   weft_comm_facts(((const struct weft_nccl_world *)comm)->mpi, facts);
 }
 
-static enum weft_status pingpong_comm(struct weft_comm *comm,
-                                      const struct weft_comm_pingpong *pingpong,
-                                      struct weft_error *error) {
-  return weft_comm_pingpong(world_of(comm)->mpi, pingpong, error);
-}
-
 const struct weft_comm_kind weft_nccl_kind = {
     .info = {.name = "nccl",
              .summary = "a process per rank, on GPUs; payloads by NCCL, all else by MPI",
@@ -192,9 +186,7 @@ const struct weft_comm_kind weft_nccl_kind = {
     .close = close_comm,
     .disconnect = disconnect,
     .local = comm_local,
-    .run = weft_comm_run_local,
     .abandon = abandon_comm,
     .library_version = weft_nccl_version,
     .facts = comm_facts,
-    .pingpong = pingpong_comm,
 };

@@ -166,8 +166,8 @@ static void wait_for_reports(struct weft_mpi_world *world) {
   }
 }
 
-void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status) {
-  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+void weft_mpi_abandon(struct weft_comm *comm, int exit_status) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)comm;
   pthread_t guard;
   if (pthread_create(&guard, NULL, exit_later, &exit_status) != 0) {
     (void)alarm((OTHERS_MS + ABORT_MS) / 1000 + 1);

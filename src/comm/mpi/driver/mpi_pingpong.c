@@ -24,11 +24,11 @@ static int go_and_return(const struct weft_mpi_world *world,
   return result;
 }
 
-enum weft_status weft_mpi_driver_pingpong(struct weft_mpi *base,
-                                          const struct weft_comm_pingpong *pingpong,
-                                          struct weft_error *error) {
+enum weft_status weft_mpi_pingpong(struct weft_comm *comm,
+                                   const struct weft_comm_pingpong *pingpong,
+                                   struct weft_error *error) {
   assert(pingpong->round_ns != NULL || pingpong->rounds == 0);
-  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+  struct weft_mpi_world *world = (struct weft_mpi_world *)comm;
   const uint32_t rank = world->transport.rank, rank_count = world->transport.rank_count;
   if (rank_count < 2 || rank > 1 || pingpong->bytes > INT_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, "",

@@ -200,9 +200,9 @@ static void gather_facts(struct weft_mpi_world *world) {
   describe_binding(world->binding, sizeof world->binding);
 }
 
-static void driver_facts(const struct weft_mpi *base, struct weft_comm_facts *facts) {
-  const struct weft_mpi_world *world = (const struct weft_mpi_world *)base;
-  *facts = (struct weft_comm_facts){.implementation = base->driver->implementation,
+static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
+  const struct weft_mpi_world *world = (const struct weft_mpi_world *)comm;
+  *facts = (struct weft_comm_facts){.implementation = WEFT_MPI_IMPLEMENTATION,
                                     .library = world->library,
                                     .threading = world->threading,
                                     .rank_on_host = world->rank_on_host,
@@ -260,18 +260,17 @@ static void free_world(struct weft_mpi_world *world) {
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
-/* The one symbol that a driver exports. */
-WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
+static const struct weft_comm_kind kind;
 
-static enum weft_status driver_open(const struct weft_allocator *allocator,
-                                    const struct weft_comm_options *options, struct weft_mpi **out,
-                                    struct weft_error *error) {
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
   assert(allocator != NULL && options != NULL && out != NULL);
   struct weft_mpi_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
-  world->base.driver = &weft_mpi_driver_table;
+  world->comm.kind = &kind;
   world->allocator = world->table_arena.allocator = allocator;
   world->status_file = -1;
   world->exchange = MPI_REQUEST_NULL;
@@ -285,7 +284,7 @@ static enum weft_status driver_open(const struct weft_allocator *allocator,
     free_world(world); /* communicators stay: the others may not be there to free them */
     return status;
   }
-  *out = &world->base;
+  *out = &world->comm;
   return WEFT_OK;
 }
 
@@ -333,8 +332,8 @@ static void keep_for_mpi(struct weft_mpi_world *world) {
   }
 }
 
-static void driver_close(struct weft_mpi *base) {
-  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+static void close_comm(struct weft_comm *comm) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)comm;
   struct weft_mpi_shared_status *shared = world->peers[world->transport.rank].shared;
   const bool well = wait_for_all(world);
   weft_mpi_stop_thread(world);
@@ -352,17 +351,21 @@ static void driver_close(struct weft_mpi *base) {
   }
 }
 
-static struct weft_transport *driver_endpoint(struct weft_mpi *base) {
-  return &((struct weft_mpi_world *)base)->transport;
+static struct weft_transport *comm_local(struct weft_comm *comm) {
+  assert(comm->kind == &kind);
+  return &((struct weft_mpi_world *)comm)->transport;
 }
 
-const struct weft_mpi_driver weft_mpi_driver_table = {
-    .version = WEFT_VERSION,
-    .implementation = WEFT_MPI_IMPLEMENTATION,
-    .open = driver_open,
-    .close = driver_close,
-    .endpoint = driver_endpoint,
-    .abandon = weft_mpi_driver_abandon,
-    .facts = driver_facts,
-    .pingpong = weft_mpi_driver_pingpong,
+static const struct weft_comm_kind kind = {
+    .info = WEFT_MPI_INFO,
+    .open = open_comm,
+    .close = close_comm,
+    .local = comm_local,
+    .abandon = weft_mpi_abandon,
+    .facts = comm_facts,
+    .pingpong = weft_mpi_pingpong,
 };
+
+/* The one symbol that a driver exports. */
+WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
+const struct weft_mpi_driver weft_mpi_driver_table = {.version = WEFT_VERSION, .kind = &kind};

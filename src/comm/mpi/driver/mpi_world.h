@@ -112,7 +112,7 @@ struct weft_mpi_failure_note {
 struct weft_mpi_group;
 
 struct weft_mpi_world {
-  struct weft_mpi base; /* first */
+  struct weft_comm comm; /* first */
   struct weft_transport transport;
   struct weft_transport_ops ops;
   const struct weft_allocator *allocator;
@@ -266,7 +266,8 @@ static inline enum weft_status weft_mpi_failure_check(struct weft_mpi_world *wor
 }
 /* A call of MPI went wrong. */
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what);
-void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status);
+/* As of weft_comm_kind. */
+void weft_mpi_abandon(struct weft_comm *comm, int exit_status);
 
 /* mpi_peers.c */
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error);
@@ -301,9 +302,9 @@ void weft_mpi_groups_advance(struct weft_mpi_world *world);
 /* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the lock. */
 void weft_mpi_library_describe(char *out, size_t size);
 
-/* mpi_pingpong.c: as the driver's function. */
-enum weft_status weft_mpi_driver_pingpong(struct weft_mpi *base,
-                                          const struct weft_comm_pingpong *pingpong,
-                                          struct weft_error *error);
+/* mpi_pingpong.c: as of weft_comm_kind. */
+enum weft_status weft_mpi_pingpong(struct weft_comm *comm,
+                                   const struct weft_comm_pingpong *pingpong,
+                                   struct weft_error *error);
 
 #endif
