@@ -77,12 +77,10 @@ static enum weft_status weft_block(struct pingpong *at, uint64_t *half_ns,
 
 static enum weft_status bare_block(struct pingpong *at, uint64_t *half_ns,
                                    struct weft_error *error) {
-  const struct weft_comm_pingpong bare = {.out = at->out,
-                                          .in = at->in,
-                                          .bytes = at->bytes,
-                                          .rounds = at->rounds,
-                                          .round_ns = at->round_ns};
-  WEFT_TRY(weft_comm_pingpong(at->job->comm, &bare, error));
+  for (uint32_t k = 0; k < at->rounds; k++) {
+    WEFT_TRY(
+        weft_comm_pingpong(at->job->comm, at->out, at->in, at->bytes, &at->round_ns[k], error));
+  }
   *half_ns = weft_bench_median(at->round_ns, at->rounds) / 2;
   return WEFT_OK;
 }

@@ -219,19 +219,11 @@ struct weft_comm_facts {
 };
 WEFT_API void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts);
 
-/* Round trips between ranks 0 and 1 without the transport, by the network's own calls: what the
- * transport is compared with. */
-struct weft_comm_pingpong {
-  const void *out;
-  void *in;
-  uint64_t bytes; /* of each; at most INT_MAX */
-  uint32_t rounds;
-  uint64_t *round_ns; /* [rounds], written */
-};
-/* Ranks 0 and 1 call it, with no message in flight. WEFT_ERR_UNAVAILABLE where the transport has
- * no network. */
-WEFT_API enum weft_status weft_comm_pingpong(struct weft_comm *comm,
-                                             const struct weft_comm_pingpong *pingpong,
+/* A round trip of `bytes` (at most INT_MAX) between ranks 0 and 1 without the transport, by the
+ * network's own calls: what the transport is compared with. Both call it, with no message in flight.
+ * WEFT_ERR_UNAVAILABLE where the transport has no network. */
+WEFT_API enum weft_status weft_comm_pingpong(struct weft_comm *comm, const void *out, void *in,
+                                             uint64_t bytes, uint64_t *round_ns,
                                              struct weft_error *error);
 
 #ifdef __cplusplus

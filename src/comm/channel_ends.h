@@ -57,6 +57,13 @@ static inline struct weft_end *weft_ends_at(const struct weft_ends *ends, uint32
 /* The end of a channel; NULL: it is not open. */
 struct weft_end *weft_ends_find(const struct weft_ends *ends, uint32_t channel);
 
+/* Bytes of the shapes that follow a header. */
+static inline size_t weft_shapes_size(const struct weft_message_header *header) {
+  const size_t count =
+      header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
+  return count * sizeof(struct weft_tensor_shape);
+}
+
 /* The end to which a message may go. WEFT_ERR_USAGE: why not. Whether it is full is the
  * transport's to ask. */
 enum weft_status weft_ends_choose(const struct weft_ends *ends,

@@ -213,12 +213,6 @@ static enum weft_status do_work(const struct weft_shared_group *shared, uint32_t
 
 /* ---- Collectives ---- */
 
-static const char *name_of(enum weft_collective_kind kind) {
-  return kind == WEFT_ALL_GATHER       ? "an all-gather"
-         : kind == WEFT_REDUCE_SCATTER ? "a reduce-scatter"
-                                       : "an all-reduce";
-}
-
 /* All members compare the same contributions, and return the same error. */
 static enum weft_status check_same(const struct weft_shared_group *shared,
                                    struct weft_error *error) {
@@ -230,8 +224,9 @@ static enum weft_status check_same(const struct weft_shared_group *shared,
                        "members of a group start the same collectives in the same order",
                        "in group %" PRIu32 " rank %" PRIu32 " starts %s of %" PRIu64
                        " bytes, and rank %" PRIu32 " %s of %" PRIu64,
-                       shared->id, shared->ranks[0], name_of(first->kind), first->bytes,
-                       shared->ranks[k], name_of(theirs->kind), theirs->bytes);
+                       shared->id, shared->ranks[0], weft_collective_name(first->kind),
+                       first->bytes, shared->ranks[k], weft_collective_name(theirs->kind),
+                       theirs->bytes);
     }
   }
   return WEFT_OK;

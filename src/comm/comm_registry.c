@@ -223,14 +223,13 @@ void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts
   }
 }
 
-enum weft_status weft_comm_pingpong(struct weft_comm *comm,
-                                    const struct weft_comm_pingpong *pingpong,
-                                    struct weft_error *error) {
+enum weft_status weft_comm_pingpong(struct weft_comm *comm, const void *out, void *in,
+                                    uint64_t bytes, uint64_t *round_ns, struct weft_error *error) {
   WEFT_NEED(comm, error);
-  WEFT_NEED(pingpong, error);
+  WEFT_NEED(round_ns, error);
   if (comm->kind->pingpong == NULL) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "it is for transports with a network",
                      "the transport %s has nothing to compare with", comm->kind->info.name);
   }
-  return comm->kind->pingpong(comm, pingpong, error);
+  return comm->kind->pingpong(comm, out, in, bytes, round_ns, error);
 }

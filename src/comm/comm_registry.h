@@ -32,8 +32,8 @@ struct weft_comm_kind {
   /* May be NULL. */
   enum weft_status (*library_version)(int *version, struct weft_error *error);
   void (*facts)(const struct weft_comm *comm, struct weft_comm_facts *facts);
-  enum weft_status (*pingpong)(struct weft_comm *comm, const struct weft_comm_pingpong *pingpong,
-                               struct weft_error *error);
+  enum weft_status (*pingpong)(struct weft_comm *comm, const void *out, void *in, uint64_t bytes,
+                               uint64_t *round_ns, struct weft_error *error);
 };
 
 /* Base of every world: put it first. */

@@ -101,8 +101,10 @@ struct weft_group_sum weft_group_plan_sum(const struct weft_group_plan *plan) {
 
 /* ---- What a group may be asked for ---- */
 
-static const char *name_of(enum weft_collective_kind kind) {
-  return kind == WEFT_REDUCE_SCATTER ? "a reduce-scatter" : "an all-reduce";
+const char *weft_collective_name(enum weft_collective_kind kind) {
+  return kind == WEFT_ALL_GATHER       ? "an all-gather"
+         : kind == WEFT_REDUCE_SCATTER ? "a reduce-scatter"
+                                       : "an all-reduce";
 }
 
 enum weft_status weft_group_check(const struct weft_collective *collective, uint32_t size,
@@ -116,7 +118,7 @@ enum weft_status weft_group_check(const struct weft_collective *collective, uint
   if (collective->kind != WEFT_ALL_GATHER && collective->bytes % sizeof(float) != 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "sums are of f32: give a multiple of 4 bytes",
                      "%s of %" PRIu64 " bytes, which are not whole floats",
-                     name_of(collective->kind), collective->bytes);
+                     weft_collective_name(collective->kind), collective->bytes);
   }
   if (!weft_multiply(collective->bytes, size, &all) || all > PTRDIFF_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each member a smaller share",

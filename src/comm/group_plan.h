@@ -7,6 +7,8 @@
  *     reduce-scatter  every member sends each other one a piece of that one's share; the owner sums
  *     all-reduce      the same over slices, then every member sends its slice to all others
  *
+ * Within a process members read each other's memory, and need no rounds (collectives.c).
+ *
  * In a round every member sends a part to each other one and receives one from each. All members
  * have the same rounds, and the pieces of a sum are bounded, so the memory for them is, too. */
 #ifndef COMM_GROUP_PLAN_H
@@ -60,6 +62,8 @@ const unsigned char *weft_group_plan_part(const struct weft_group_plan *plan, ui
 
 /* ---- What a group may be asked for ---- */
 
+/* "an all-gather" */
+const char *weft_collective_name(enum weft_collective_kind kind);
 /* WEFT_ERR_USAGE: an unknown kind, a sum over parts of floats, more bytes than there can be. */
 enum weft_status weft_group_check(const struct weft_collective *collective, uint32_t size,
                                   struct weft_error *error);

@@ -187,7 +187,7 @@ static void wrong_in_comm(void **state) {
   REFUSES("rank_main is NULL", weft_comm_run(comm, NULL, NULL, &error));
   REFUSES("comm is NULL", weft_comm_next(NULL, &rank, &error));
   REFUSES("no virtual time", weft_comm_next(comm, &rank, &error));
-  REFUSES("pingpong is NULL", weft_comm_pingpong(comm, NULL, &error));
+  REFUSES("round_ns is NULL", weft_comm_pingpong(comm, "", &rank, 1, NULL, &error));
   REFUSES("transport is NULL", weft_barrier(NULL, 0, &error));
   REFUSES("transport is NULL", weft_allgather(NULL, &byte, &byte, 1, 0, &error));
   REFUSES("mine is NULL", weft_allgather(transport, NULL, &byte, 1, 0, &error));

@@ -172,7 +172,7 @@ static void hand_over(struct weft_message *sent, struct weft_message *received,
   void *buffer = received->data;
   struct weft_device *device = received->device;
   received->header = sent->header;
-  memcpy(received->shapes, sent->shapes, sent->header.tensor_count * sizeof sent->shapes[0]);
+  memcpy(received->shapes, sent->shapes, weft_shapes_size(&sent->header));
   received->data = sent->data;
   received->device = sent->device;
   sent->data = buffer;

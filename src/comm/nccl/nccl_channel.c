@@ -41,6 +41,7 @@ static uint32_t find_communicator(struct weft_nccl_world *world, const struct we
     }
   }
   struct weft_nccl_communicator *communicator = &world->communicators[world->communicator_count];
+  communicator->world = world;
   communicator->from = base->sends ? rank : base->peer;
   communicator->to = base->sends ? base->peer : rank;
   communicator->channel = base->channel;
@@ -73,10 +74,9 @@ static enum weft_status set_up_ends(struct weft_nccl_world *world,
                                     struct weft_error *error) {
   assert(world->communicator_count == 0);
   struct weft_arena *arena = &world->ends.arena;
-  uint32_t group_count;
-  world->device = weft_nccl_group_device(world, &group_count);
+  world->device = world->groups != NULL ? world->groups->device : NULL;
   world->communicators =
-      weft_arena_allocate(arena, count + (size_t)group_count, sizeof *world->communicators);
+      weft_arena_allocate(arena, count + (size_t)world->group_count, sizeof *world->communicators);
   world->ranks = weft_arena_allocate(arena, world->transport.rank_count, sizeof *world->ranks);
   WEFT_TRY(weft_arena_status(arena, error));
   for (uint32_t k = 0; k < count; k++) {
@@ -84,7 +84,8 @@ static enum weft_status set_up_ends(struct weft_nccl_world *world,
   }
   for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
     group->communicator = &world->communicators[world->communicator_count++];
-    *group->communicator = (struct weft_nccl_communicator){.group = group,
+    *group->communicator = (struct weft_nccl_communicator){.world = world,
+                                                           .group = group,
                                                            .group_id = group->id,
                                                            .size = group->base.size,
                                                            .member = group->base.member};
@@ -92,24 +93,24 @@ static enum weft_status set_up_ends(struct weft_nccl_world *world,
   return WEFT_OK;
 }
 
-/* The mpi world's channels carry notes where payloads are on the GPU. */
+/* The mpi world's channels carry headers where payloads are on the GPU. */
 static enum weft_status open_inner(struct weft_nccl_world *world,
                                    const struct weft_channel_end *ends, uint32_t count,
                                    struct weft_error *error) {
-  struct weft_channel_end *notes =
-      weft_array_allocate(world->allocator, count + (size_t)1, sizeof *notes);
-  if (notes == NULL) {
-    return weft_fail_memory(error, count * sizeof *notes);
+  struct weft_channel_end *headers =
+      weft_array_allocate(world->allocator, count + (size_t)1, sizeof *headers);
+  if (headers == NULL) {
+    return weft_fail_memory(error, count * sizeof *headers);
   }
   for (uint32_t k = 0; k < count; k++) {
-    notes[k] = ends[k];
+    headers[k] = ends[k];
     if (!weft_device_is_host(ends[k].device)) {
-      notes[k].device = NULL;
-      notes[k].bytes_max = ID_BYTES;
+      headers[k].device = NULL;
+      headers[k].bytes_max = ID_BYTES;
     }
   }
-  const enum weft_status status = world->inner->ops->open(world->inner, notes, count, error);
-  weft_array_free(world->allocator, notes, count + (size_t)1, sizeof *notes);
+  const enum weft_status status = world->inner->ops->open(world->inner, headers, count, error);
+  weft_array_free(world->allocator, headers, count + (size_t)1, sizeof *headers);
   return status;
 }
 
@@ -152,8 +153,8 @@ static enum weft_status exchange(struct weft_nccl_world *world, const struct wef
   return status;
 }
 
-static enum weft_status describe(struct weft_nccl_world *world, struct weft_nccl_rank *out,
-                                 struct weft_error *error) {
+static enum weft_status describe_rank(struct weft_nccl_world *world, struct weft_nccl_rank *out,
+                                      struct weft_error *error) {
   struct weft_cuda_identity identity;
   memset(out, 0, sizeof *out);
   out->version = (uint32_t)world->nccl->version;
@@ -260,10 +261,7 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
   struct weft_nccl_rank mine;
   uint32_t sharing = 0;
   _Static_assert(sizeof mine <= WEFT_EXCHANGE_MAX, "what can be exchanged");
-  const enum weft_status status = describe(world, &mine, error);
-  if (status < 0) {
-    return status; /* the caller fails, and the others learn of it */
-  }
+  WEFT_TRY(describe_rank(world, &mine, error)); /* the caller fails, and the others learn of it */
   WEFT_TRY(exchange(world, &mine, error));
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     world->any_communicators = world->any_communicators || world->ranks[r].communicators > 0;
@@ -319,7 +317,9 @@ void weft_nccl_close_ends(struct weft_nccl_world *world) {
     device->ops->free(device, allocator, world->scratch, world->scratch_bytes);
     device->ops->stream_destroy(device, allocator, world->stream);
   }
-  weft_nccl_groups_disconnect(world);
+  for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
+    group->communicator = NULL;
+  }
   weft_ends_close(&world->ends);
   world->device = NULL;
   world->stream = NULL;

@@ -64,7 +64,7 @@ enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *
 }
 
 /* Waits a moment; the error of a world that has failed. */
-static enum weft_status pause_and_look(struct weft_nccl_world *world, struct weft_error *error) {
+static enum weft_status pause_and_poll(struct weft_nccl_world *world, struct weft_error *error) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   WEFT_TRY(world->inner->ops->progress(world->inner, error));
   (void)nanosleep(&pause, NULL);
@@ -75,10 +75,10 @@ static enum weft_status pause_and_look(struct weft_nccl_world *world, struct wef
 static enum weft_status fail_after_others(struct weft_nccl_world *world, ncclResult_t result,
                                           const char *call, struct weft_error *error) {
   struct weft_error reason;
-  const int64_t until = weft_clock_ns() + (int64_t)WEFT_NCCL_SETTLE_MS * WEFT_NCCL_NS_PER_MS;
+  const int64_t until = weft_clock_ns() + (int64_t)WEFT_NCCL_REPORT_MS * WEFT_NCCL_NS_PER_MS;
   (void)weft_nccl_fail(world->nccl, result, call, &reason);
   while (weft_clock_ns() < until) {
-    WEFT_TRY(pause_and_look(world, error));
+    WEFT_TRY(pause_and_poll(world, error));
   }
   *error = reason;
   return reason.status;
@@ -97,7 +97,7 @@ enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
     if (result == ncclInProgress && weft_clock_ns() < spin_until) {
       (void)sched_yield();
     } else if (result == ncclInProgress) {
-      WEFT_TRY(pause_and_look(world, error));
+      WEFT_TRY(pause_and_poll(world, error));
       if (world->inner->ops->now(world->inner) >= until) {
         return weft_nccl_fail_late(world, call, UINT32_MAX, error);
       }
@@ -113,7 +113,7 @@ enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
   struct weft_device *device = world->device;
   enum weft_status status;
   while ((status = device->ops->event_query(device, event, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(pause_and_look(world, error));
+    WEFT_TRY(pause_and_poll(world, error));
     if (world->inner->ops->now(world->inner) >= until) {
       return weft_nccl_fail_late(world, what, peer, error);
     }
@@ -174,7 +174,7 @@ static enum weft_status share_group_id(struct weft_nccl_world *world,
   return status;
 }
 
-/* The sender makes the id, and it goes over the communicator's first channel, before any note. */
+/* The sender makes the id, and it goes over the communicator's first channel, before any header. */
 static enum weft_status share_id(struct weft_nccl_world *world,
                                  const struct weft_nccl_communicator *communicator, int64_t until,
                                  ncclUniqueId *id, struct weft_error *error) {
@@ -264,32 +264,29 @@ static enum weft_status warm_up(struct weft_nccl_world *world,
                                peer, until, error);
 }
 
-/* Of a communicator of two ranks in the order of all. */
+/* Where a communicator is in the order of all. */
 struct place {
-  uint32_t keys[5];
+  uint32_t keys[6];
 };
 
 static struct place place_of(const struct weft_nccl_communicator *communicator) {
+  if (communicator->size > 0) {
+    return (struct place){{1, communicator->group_id}};
+  }
   assert(communicator->from != communicator->to);
   const uint32_t low =
       communicator->from < communicator->to ? communicator->from : communicator->to;
   const uint32_t distance = communicator->from + communicator->to - 2 * low;
   return (struct place){
-      {distance, low / distance % 2, communicator->channel, communicator->from != low, low}};
+      {0, distance, low / distance % 2, communicator->channel, communicator->from != low, low}};
 }
 
 static int compare_communicators(const void *left, const void *right) {
-  const struct weft_nccl_communicator *const *a = left, *const *b = right;
-  if ((*a)->size > 0 || (*b)->size > 0) {
-    return (*a)->size == 0 ? -1
-           : (*b)->size == 0
-               ? 1
-               : ((*a)->group_id > (*b)->group_id) - ((*a)->group_id < (*b)->group_id);
-  }
-  const struct place first = place_of(*a), second = place_of(*b);
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(first.keys); k++) {
-    if (first.keys[k] != second.keys[k]) {
-      return first.keys[k] < second.keys[k] ? -1 : 1;
+  const struct place a = place_of(*(const struct weft_nccl_communicator *const *)left);
+  const struct place b = place_of(*(const struct weft_nccl_communicator *const *)right);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(a.keys); k++) {
+    if (a.keys[k] != b.keys[k]) {
+      return a.keys[k] < b.keys[k] ? -1 : 1;
     }
   }
   return 0;

@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -44,7 +43,7 @@ static void record_trouble(struct weft_nccl_world *world,
   world->trouble_at = weft_clock_ns();
 }
 
-static void look(struct weft_nccl_world *world) {
+static void poll_communicators(struct weft_nccl_world *world) {
   for (uint32_t k = 0; k < world->communicator_count && world->trouble_at == 0; k++) {
     const struct weft_nccl_communicator *communicator = &world->communicators[k];
     ncclResult_t state = ncclSuccess;
@@ -82,33 +81,27 @@ void weft_nccl_poll(struct weft_nccl_world *world) {
   }
   world->next_poll = now + (int64_t)WEFT_NCCL_POLL_MS * WEFT_NCCL_NS_PER_MS;
   if (world->trouble_at == 0) {
-    look(world);
-  } else if (now - world->trouble_at > (int64_t)WEFT_NCCL_SETTLE_MS * WEFT_NCCL_NS_PER_MS) {
+    poll_communicators(world);
+  } else if (now - world->trouble_at > (int64_t)WEFT_NCCL_REPORT_MS * WEFT_NCCL_NS_PER_MS) {
     world->inner->ops->fail(world->inner, &world->trouble);
   }
 }
 
 /* ---- Aborting ---- */
 
-struct abort_one {
-  struct weft_nccl_world *world;
-  struct weft_nccl_communicator *communicator;
-};
-
 /* Freeing memory waits for all that runs on the GPU, and so for transfers of other communicators.
  * So all are aborted at once. */
 static void *abort_communicator(void *context) {
-  const struct abort_one *one = context;
-  struct weft_nccl_world *world = one->world;
+  struct weft_nccl_communicator *communicator = context;
+  struct weft_nccl_world *world = communicator->world;
   struct weft_error error;
   (void)world->device->ops->make_current(world->device, &error);
-  (void)world->nccl->ncclCommAbort(one->communicator->comm);
+  (void)world->nccl->ncclCommAbort(communicator->comm);
   (void)pthread_mutex_lock(&world->lock);
-  one->communicator->gone = true;
+  communicator->gone = true;
   world->aborts_left--;
   (void)pthread_cond_broadcast(&world->ended);
   (void)pthread_mutex_unlock(&world->lock);
-  free(context);
   return NULL;
 }
 
@@ -117,18 +110,11 @@ static void start_aborts(struct weft_nccl_world *world) {
   world->aborting = true;
   for (uint32_t k = 0; k < world->communicator_count; k++) {
     struct weft_nccl_communicator *communicator = &world->communicators[k];
-    struct abort_one *one =
-        communicator->comm != NULL && !communicator->gone ? malloc(sizeof *one) : NULL;
     pthread_t thread;
-    if (one == NULL) {
-      continue;
-    }
-    *one = (struct abort_one){.world = world, .communicator = communicator};
-    if (pthread_create(&thread, NULL, abort_communicator, one) == 0) {
+    if (communicator->comm != NULL && !communicator->gone &&
+        pthread_create(&thread, NULL, abort_communicator, communicator) == 0) {
       (void)pthread_detach(thread);
       world->aborts_left++;
-    } else {
-      free(one);
     }
   }
 }

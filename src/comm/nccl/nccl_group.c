@@ -12,7 +12,7 @@
 /* A collective in the group's own stream, for which test() waits. */
 struct weft_nccl_pending {
   struct weft_device_event *event;
-  struct weft_collective *of; /* NULL: none any more */
+  const struct weft_collective *of; /* NULL: of none now */
   struct weft_nccl_pending *next;
 };
 
@@ -22,8 +22,9 @@ static struct weft_nccl_group *self_of(struct weft_group *group) {
 
 /* ---- Starting ---- */
 
-static enum weft_status check(const struct weft_nccl_group *group,
-                              const struct weft_collective *collective, struct weft_error *error) {
+static enum weft_status check_collective(const struct weft_nccl_group *group,
+                                         const struct weft_collective *collective,
+                                         struct weft_error *error) {
   WEFT_TRY(weft_group_check(collective, group->base.size, error));
   if (collective->device != group->device ||
       (group->base.size > 1 && group->communicator == NULL)) {
@@ -41,46 +42,36 @@ static enum weft_status check(const struct weft_nccl_group *group,
   return WEFT_OK;
 }
 
-/* A group of one member has no communicator. */
-static enum weft_status copy_own(const struct weft_nccl_group *group,
-                                 const struct weft_collective *collective,
-                                 struct weft_error *error) {
-  return collective->bytes == 0 || collective->from == collective->to
-             ? WEFT_OK
-             : weft_copy(&(struct weft_copy){.to = collective->to,
-                                             .to_device = group->device,
-                                             .from = collective->from,
-                                             .from_device = group->device,
-                                             .row_bytes = collective->bytes,
-                                             .rows = 1},
-                         collective->stream, error);
+/* The event of a collective; of NULL: one that is free. */
+static struct weft_nccl_pending *find_pending(const struct weft_nccl_group *group,
+                                              const struct weft_collective *of) {
+  struct weft_nccl_pending *one = group->pending;
+  while (one != NULL && one->of != of) {
+    one = one->next;
+  }
+  return one;
 }
 
 static enum weft_status record_pending(struct weft_nccl_group *group,
-                                       struct weft_collective *collective,
+                                       const struct weft_collective *collective,
                                        struct weft_error *error) {
   assert(group->communicator != NULL && collective->stream == NULL);
   struct weft_nccl_world *world = group->world;
   struct weft_device *device = group->device;
-  struct weft_nccl_pending *one = group->unused;
+  struct weft_nccl_pending *one = find_pending(group, NULL);
   if (one == NULL) {
     one = weft_array_allocate_zero(world->allocator, 1, sizeof *one);
     if (one == NULL) {
       return weft_fail_memory(error, sizeof *one);
     }
-    const enum weft_status status =
-        device->ops->event_create(device, world->allocator, &one->event, error);
-    if (status < 0) {
-      weft_array_free(world->allocator, one, 1, sizeof *one);
-      return status;
-    }
-    group->unused = one;
+    one->next = group->pending;
+    group->pending = one;
+  }
+  if (one->event == NULL) {
+    WEFT_TRY(device->ops->event_create(device, world->allocator, &one->event, error));
   }
   WEFT_TRY(device->ops->event_record(device, one->event, group->communicator->stream, error));
-  group->unused = one->next;
-  one->next = group->pending;
   one->of = collective;
-  group->pending = one;
   world->polled++;
   return WEFT_OK;
 }
@@ -102,15 +93,16 @@ static enum weft_status start_own(struct weft_nccl_group *group, struct weft_col
   return status;
 }
 
-static enum weft_status start(struct weft_group *base, struct weft_collective *collective,
-                              struct weft_error *error) {
+static enum weft_status start_collective(struct weft_group *base,
+                                         struct weft_collective *collective,
+                                         struct weft_error *error) {
   struct weft_nccl_group *group = self_of(base);
   if (weft_device_is_host(collective->device)) {
     return group->inner->ops->start(group->inner, collective, error);
   }
-  WEFT_TRY(check(group, collective, error));
-  if (base->size == 1) {
-    return copy_own(group, collective, error);
+  WEFT_TRY(check_collective(group, collective, error));
+  if (base->size == 1) { /* it has no communicator */
+    return weft_nccl_copy_own(group->device, collective, 0, collective->stream, error);
   }
   WEFT_TRY(weft_nccl_check_alive(group->world, error));
   return collective->stream != NULL ? weft_nccl_collect(group->world, group->communicator,
@@ -120,55 +112,27 @@ static enum weft_status start(struct weft_group *base, struct weft_collective *c
 
 /* ---- Ending ---- */
 
-static struct weft_nccl_pending **find_pending(struct weft_nccl_group *group,
-                                               const struct weft_collective *collective) {
-  struct weft_nccl_pending **link = &group->pending;
-  while (*link != NULL && (*link)->of != collective) {
-    link = &(*link)->next;
-  }
-  return link;
-}
-
-static void end_pending(struct weft_nccl_group *group, struct weft_nccl_pending **link) {
-  assert(*link != NULL && group->world->polled > 0);
-  struct weft_nccl_pending *one = *link;
-  *link = one->next;
-  one->of = NULL;
-  one->next = group->unused;
-  group->unused = one;
-  group->world->polled--;
-}
-
-static enum weft_status test(struct weft_group *base, struct weft_collective *collective,
-                             struct weft_error *error) {
+static enum weft_status test_collective(struct weft_group *base, struct weft_collective *collective,
+                                        struct weft_error *error) {
   struct weft_nccl_group *group = self_of(base);
   struct weft_device *device = group->device;
   if (weft_device_is_host(collective->device)) {
     return group->inner->ops->test(group->inner, collective, error);
   }
-  struct weft_nccl_pending **link = find_pending(group, collective);
-  if (*link == NULL) {
+  struct weft_nccl_pending *one = find_pending(group, collective);
+  if (one == NULL) {
     return WEFT_OK;
   }
-  const enum weft_status status = device->ops->event_query(device, (*link)->event, error);
+  const enum weft_status status = device->ops->event_query(device, one->event, error);
   if (status == WEFT_OK) {
     WEFT_TRY(weft_nccl_check_alive(group->world, error)); /* aborted work ends, too */
-    end_pending(group, link);
+    one->of = NULL;
+    group->world->polled--;
   }
   return status;
 }
 
 /* ---- Making and destroying ---- */
-
-static void free_pending(struct weft_nccl_group *group) {
-  const struct weft_allocator *allocator = group->world->allocator;
-  while (group->unused != NULL) {
-    struct weft_nccl_pending *one = group->unused;
-    group->unused = one->next;
-    group->device->ops->event_destroy(group->device, allocator, one->event);
-    weft_array_free(allocator, one, 1, sizeof *one);
-  }
-}
 
 static void leave_world(struct weft_nccl_group *group) {
   struct weft_nccl_group **link = &group->world->groups;
@@ -177,28 +141,32 @@ static void leave_world(struct weft_nccl_group *group) {
   }
   if (*link != NULL) {
     *link = group->next;
+    group->world->group_count--;
   }
   if (group->communicator != NULL) {
     group->communicator->group = NULL; /* the communicator stays, until all end */
   }
 }
 
-/* After a failure collectives may be under way. */
-static void destroy(struct weft_group *base) {
+static void destroy_group(struct weft_group *base) {
   if (base == NULL) {
     return;
   }
   struct weft_nccl_group *group = self_of(base);
-  if (group->pending != NULL) {
-    weft_nccl_drain(group->world, group->communicator);
-  }
+  const struct weft_allocator *allocator = group->world->allocator;
   while (group->pending != NULL) {
-    end_pending(group, &group->pending);
+    struct weft_nccl_pending *one = group->pending;
+    group->pending = one->next;
+    if (one->of != NULL) { /* after a failure it may be under way */
+      weft_nccl_drain(group->world, group->communicator);
+      group->world->polled--;
+    }
+    group->device->ops->event_destroy(group->device, allocator, one->event);
+    weft_array_free(allocator, one, 1, sizeof *one);
   }
-  free_pending(group);
   leave_world(group);
   group->inner->ops->destroy(group->inner);
-  weft_array_free(group->world->allocator, group, 1, sizeof *group);
+  weft_array_free(allocator, group, 1, sizeof *group);
 }
 
 static enum weft_status check_group(const struct weft_nccl_world *world, uint32_t id,
@@ -220,7 +188,8 @@ enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
                                  const uint32_t *ranks, uint32_t count, struct weft_device *device,
                                  struct weft_group **out, struct weft_error *error) {
   assert(out != NULL && (ranks != NULL || count == 0));
-  static const struct weft_group_ops ops = {.destroy = destroy, .start = start, .test = test};
+  static const struct weft_group_ops ops = {
+      .destroy = destroy_group, .start = start_collective, .test = test_collective};
   struct weft_nccl_world *world = weft_nccl_world_of(transport);
   device = weft_device_is_host(device) ? NULL : device;
   const bool connects = device != NULL && count > 1;
@@ -245,22 +214,8 @@ enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
   if (connects) {
     group->next = world->groups;
     world->groups = group;
+    world->group_count++;
   }
   *out = &group->base;
   return WEFT_OK;
-}
-
-struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, uint32_t *count) {
-  assert(count != NULL);
-  *count = 0;
-  for (const struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
-    *count += 1;
-  }
-  return world->groups != NULL ? world->groups->device : NULL;
-}
-
-void weft_nccl_groups_disconnect(struct weft_nccl_world *world) {
-  for (struct weft_nccl_group *group = world->groups; group != NULL; group = group->next) {
-    group->communicator = NULL;
-  }
 }

@@ -45,19 +45,21 @@ static enum weft_status collect_by_nccl(struct weft_nccl_world *world,
                                         struct weft_nccl_communicator *communicator,
                                         const struct weft_collective *collective,
                                         struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_nccl_api *nccl = world->nccl;
+  const size_t floats = (size_t)(collective->bytes / sizeof(float));
   const bool all = collective->kind == WEFT_ALL_REDUCE;
+  const bool gathers = collective->kind == WEFT_ALL_GATHER;
   WEFT_TRY(begin_call(world, communicator, collective->recorded, error));
-  if (collective->kind == WEFT_ALL_GATHER) {
-    const ncclResult_t result =
-        world->nccl->ncclAllGather(collective->from, collective->to, (size_t)collective->bytes,
-                                   ncclInt8, communicator->comm, stream);
-    return end_call(world, communicator, result, "ncclAllGather", collective->recorded, stream,
-                    error);
-  }
-  const ncclResult_t result = (all ? world->nccl->ncclAllReduce : world->nccl->ncclReduceScatter)(
-      collective->from, collective->to, (size_t)(collective->bytes / sizeof(float)), ncclFloat32,
-      ncclSum, communicator->comm, stream);
-  return end_call(world, communicator, result, all ? "ncclAllReduce" : "ncclReduceScatter",
+  const ncclResult_t result =
+      gathers ? nccl->ncclAllGather(collective->from, collective->to, (size_t)collective->bytes,
+                                    ncclInt8, communicator->comm, stream)
+              : (all ? nccl->ncclAllReduce : nccl->ncclReduceScatter)(
+                    collective->from, collective->to, floats, ncclFloat32, ncclSum,
+                    communicator->comm, stream);
+  return end_call(world, communicator, result,
+                  gathers ? "ncclAllGather"
+                  : all   ? "ncclAllReduce"
+                          : "ncclReduceScatter",
                   collective->recorded, stream, error);
 }
 
@@ -119,6 +121,18 @@ static enum weft_status add_up(const struct weft_nccl_world *world,
                    : WEFT_OK;
 }
 
+enum weft_status weft_nccl_copy_own(struct weft_device *device,
+                                    const struct weft_collective *collective, uint32_t member,
+                                    struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_copy own = {.to = (char *)collective->to + member * collective->bytes,
+                                .to_device = device,
+                                .from = collective->from,
+                                .from_device = device,
+                                .row_bytes = collective->bytes,
+                                .rows = 1};
+  return own.to == own.from || own.row_bytes == 0 ? WEFT_OK : weft_copy(&own, stream, error);
+}
+
 /* A sum in place: `to` is this member's share, which nobody else reads. */
 static enum weft_status collect_in_order(struct weft_nccl_world *world,
                                          struct weft_nccl_communicator *communicator,
@@ -130,15 +144,8 @@ static enum weft_status collect_in_order(struct weft_nccl_world *world,
                                  .scratch = communicator->others,
                                  .reduce_bytes = world->piece,
                                  .gather_bytes = UINT64_MAX};
-  char *own = (char *)collective->to + communicator->member * collective->bytes;
-  if (collective->kind == WEFT_ALL_GATHER && own != collective->from) {
-    WEFT_TRY(weft_copy(&(struct weft_copy){.to = own,
-                                           .to_device = world->device,
-                                           .from = collective->from,
-                                           .from_device = world->device,
-                                           .row_bytes = collective->bytes,
-                                           .rows = 1},
-                       stream, error));
+  if (collective->kind == WEFT_ALL_GATHER) {
+    WEFT_TRY(weft_nccl_copy_own(world->device, collective, communicator->member, stream, error));
   }
   for (weft_group_plan_begin(&plan); weft_group_plan_has_round(&plan);
        weft_group_plan_end_round(&plan)) {

@@ -4,6 +4,7 @@
  * receive needs no header to be enqueued. */
 #include <assert.h>
 #include <inttypes.h>
+#include <string.h>
 
 #include <weft/support.h>
 
@@ -71,10 +72,11 @@ static enum weft_status explain_recording(struct weft_error *error) {
                    "while the step was recorded as a CUDA graph: %s", error->message);
 }
 
-static enum weft_status enqueue(struct weft_nccl_world *world, const struct weft_nccl_end *end,
-                                struct weft_nccl_communicator *communicator,
-                                const struct weft_message *message, struct weft_stream *stream,
-                                struct weft_error *error) {
+static enum weft_status enqueue_transfer(struct weft_nccl_world *world,
+                                         const struct weft_nccl_end *end,
+                                         struct weft_nccl_communicator *communicator,
+                                         const struct weft_message *message,
+                                         struct weft_stream *stream, struct weft_error *error) {
   const struct weft_nccl_api *nccl = world->nccl;
   const uint64_t bytes = end->base.bytes_max;
   const bool sends = end->base.sends;
@@ -114,22 +116,20 @@ static enum weft_status record_event(struct weft_nccl_world *world, struct weft_
   return WEFT_OK;
 }
 
-static enum weft_status start_note(struct weft_nccl_world *world, const struct weft_nccl_end *end,
-                                   struct weft_nccl_slot *slot, const struct weft_message *message,
-                                   struct weft_error *error) {
+static enum weft_status start_header(struct weft_nccl_world *world, const struct weft_nccl_end *end,
+                                     struct weft_nccl_slot *slot,
+                                     const struct weft_message *message, struct weft_error *error) {
   struct weft_transport *inner = world->inner;
-  slot->header.data = &slot->note;
+  slot->header.data = &slot->own;
   slot->header.capacity = sizeof slot->room;
   slot->header.device = NULL;
   if (!end->base.sends) {
     return inner->ops->receive(inner, end->base.channel, &slot->header, error);
   }
   slot->header.header = message->header;
-  slot->header.header.bytes = sizeof slot->note;
-  for (uint32_t t = 0; t < message->header.tensor_count && t < WEFT_TENSORS_MAX; t++) {
-    slot->header.shapes[t] = message->shapes[t];
-  }
-  slot->note = (struct weft_nccl_note){
+  slot->header.header.bytes = sizeof slot->own;
+  memcpy(slot->header.shapes, message->shapes, weft_shapes_size(&message->header));
+  slot->own = (struct weft_nccl_header){
       .bytes = message->header.bytes, .bytes_max = end->base.bytes_max, .number = slot->number};
   return inner->ops->send(inner, end->base.channel, &slot->header, error);
 }
@@ -156,11 +156,12 @@ void weft_nccl_drain(struct weft_nccl_world *world,
 static enum weft_status start_transfer(struct weft_nccl_world *world, struct weft_nccl_end *end,
                                        struct weft_nccl_slot *slot, struct weft_message *message,
                                        struct weft_stream *stream, struct weft_error *error) {
-  WEFT_TRY(enqueue(world, end, &world->communicators[end->communicator], message, stream, error));
+  WEFT_TRY(enqueue_transfer(world, end, &world->communicators[end->communicator], message, stream,
+                            error));
   if (message->stream == NULL) {
     WEFT_TRY(record_event(world, slot, stream, error));
   }
-  return start_note(world, end, slot, message, error);
+  return start_header(world, end, slot, message, error);
 }
 
 static enum weft_status start_message(struct weft_nccl_world *world, struct weft_nccl_end *end,
@@ -227,9 +228,9 @@ static void end_event(struct weft_nccl_world *world, struct weft_nccl_slot *slot
   slot->waits_for_event = false;
 }
 
-static enum weft_status fail_note(const struct weft_nccl_world *world,
-                                  const struct weft_nccl_end *end, const char *what, uint64_t found,
-                                  uint64_t expected, struct weft_error *error) {
+static enum weft_status fail_header(const struct weft_nccl_world *world,
+                                    const struct weft_nccl_end *end, const char *what,
+                                    uint64_t found, uint64_t expected, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_PROTOCOL,
                    "all ranks must run the same program, and describe "
                    "the same boundaries",
@@ -239,28 +240,26 @@ static enum weft_status fail_note(const struct weft_nccl_world *world,
 }
 
 /* The header has arrived: it is the message's. */
-static enum weft_status take_header(const struct weft_nccl_world *world,
+static enum weft_status read_header(const struct weft_nccl_world *world,
                                     const struct weft_nccl_end *end,
                                     const struct weft_nccl_slot *slot, struct weft_message *message,
                                     struct weft_error *error) {
-  const struct weft_nccl_note *note = &slot->note;
-  if (slot->header.header.bytes != sizeof *note) {
-    return fail_note(world, end, "bytes that come with a header", slot->header.header.bytes,
-                     sizeof *note, error);
+  const struct weft_nccl_header *own = &slot->own;
+  if (slot->header.header.bytes != sizeof *own) {
+    return fail_header(world, end, "bytes that come with a header", slot->header.header.bytes,
+                       sizeof *own, error);
   }
-  if (note->bytes_max != end->base.bytes_max) {
-    return fail_note(world, end, "largest payload that the sender and the receiver opened it for",
-                     note->bytes_max, end->base.bytes_max, error);
+  if (own->bytes_max != end->base.bytes_max) {
+    return fail_header(world, end, "largest payload that the sender and the receiver opened it for",
+                       own->bytes_max, end->base.bytes_max, error);
   }
-  if (note->number != slot->number) {
-    return fail_note(world, end, "number of the transfer between the two ranks", note->number,
-                     slot->number, error);
+  if (own->number != slot->number) {
+    return fail_header(world, end, "number of the transfer between the two ranks", own->number,
+                       slot->number, error);
   }
   message->header = slot->header.header;
-  message->header.bytes = note->bytes;
-  for (uint32_t t = 0; t < message->header.tensor_count && t < WEFT_TENSORS_MAX; t++) {
-    message->shapes[t] = slot->header.shapes[t];
-  }
+  message->header.bytes = own->bytes;
+  memcpy(message->shapes, slot->header.shapes, weft_shapes_size(&message->header));
   message->begin = slot->header.begin;
   return WEFT_OK;
 }
@@ -288,7 +287,7 @@ enum weft_status weft_nccl_test(struct weft_transport *transport, struct weft_me
     end_event(world, slot);
   }
   if (!end->base.sends) {
-    WEFT_TRY(take_header(world, end, slot, message, error));
+    WEFT_TRY(read_header(world, end, slot, message, error));
   }
   message->end = world->inner->ops->now(world->inner);
   message->begin = message->begin < message->end ? message->begin : message->end;

@@ -8,7 +8,7 @@
 
 #include "comm/rank_threads.h"
 
-enum { WAIT_NS = 50 * 1000 }; /* between two looks at an event */
+enum { WAIT_NS = 50 * 1000 }; /* between two polls of an event */
 
 /* ---- The endpoint ---- */
 

@@ -1,14 +1,5 @@
 /* The nccl transport, inside: this process's rank, whose payloads on a GPU travel by NCCL.
  *
- *   nccl_api.c       libnccl
- *   nccl_world.c     opening and closing a world; the entry in the registry
- *   nccl_channel.c   open(): which communicators there are, and their blocks
- *   nccl_connect.c   making and warming them up, in one order
- *   nccl_transfer.c  messages
- *   nccl_failure.c   errors of NCCL, and the end of communicators that no longer answer
- *   nccl_group.c     groups: creating, starting and testing
- *   nccl_sum.c       their collectives, and sums in order of members
- *
  * An mpi world does all the rest: it starts the job, and carries ids, exchanges, statuses and
  * failures, and messages whose payload is in memory of the host. A message on a GPU is two: its
  * header goes by MPI, its payload by NCCL, on a communicator of two ranks. Header and payload are
@@ -51,8 +42,8 @@ enum {
   WEFT_NCCL_CTAS = 4,         /* blocks of a communicator, at most; a power of two */
   WEFT_NCCL_AHEAD = 64,       /* transfers of a communicator from one mark to the next, */
   WEFT_NCCL_MARKS = 4,        /* and marks that may not have happened yet */
-  WEFT_NCCL_POLL_MS = 5,      /* between two looks for errors */
-  WEFT_NCCL_SETTLE_MS = 1000, /* an error of NCCL is reported after this: a rank that died is the
+  WEFT_NCCL_POLL_MS = 5,      /* between two polls for errors */
+  WEFT_NCCL_REPORT_MS = 1000, /* an error of NCCL is reported after this: a rank that died is the
                                  reason, and will be noticed */
   WEFT_NCCL_ABORT_MS = 1000,  /* aborting communicators may take so long */
   WEFT_NCCL_PIECE = 4 << 20,  /* bytes of each member's share that are summed at once */
@@ -61,6 +52,7 @@ enum {
 
 /* A communicator of two ranks, one of which sends; or of the members of a group. */
 struct weft_nccl_communicator {
+  struct weft_nccl_world *world;
   ncclComm_t comm;
   struct weft_nccl_group *group; /* NULL: of two ranks; and after its group has been destroyed */
   uint32_t group_id, size;       /* of a group, and its members; 0: of two ranks */
@@ -78,7 +70,7 @@ struct weft_nccl_communicator {
 };
 
 /* What goes by MPI with each payload. */
-struct weft_nccl_note {
+struct weft_nccl_header {
   uint64_t bytes;     /* of the payload */
   uint64_t bytes_max; /* of the channel, as the sender opened it */
   uint64_t number;    /* of the transfer on its communicator */
@@ -86,9 +78,9 @@ struct weft_nccl_note {
 
 /* A message that is under way. */
 struct weft_nccl_slot {
-  struct weft_message header; /* travels by MPI, with the note as payload */
+  struct weft_message header; /* travels by MPI, with `own` as payload */
   union {
-    struct weft_nccl_note note;
+    struct weft_nccl_header own;
     ncclUniqueId room; /* the channel also carries these, once */
   };
   struct weft_device_event *event; /* after the transfer, where the caller gave no stream */
@@ -105,8 +97,8 @@ struct weft_nccl_group {
   struct weft_nccl_communicator
       *communicator; /* NULL: of one member, on the host, or not connected */
   uint32_t id;
-  struct weft_nccl_pending *pending, *unused; /* collectives that test() waits for */
-  struct weft_nccl_group *next;               /* of those that open() connects */
+  struct weft_nccl_pending *pending; /* for collectives that test() waits for */
+  struct weft_nccl_group *next;      /* of those that open() connects */
 };
 
 struct weft_nccl_end {
@@ -140,11 +132,12 @@ struct weft_nccl_world {
   bool own_order; /* sums are NCCL's, in whatever order it takes them */
 
   struct weft_ends ends;          /* struct weft_nccl_end */
-  struct weft_nccl_group *groups; /* with a device, created before open() */
-  uint64_t piece;                 /* WEFT_NCCL_PIECE, or of the options */
-  struct weft_device *device;     /* of all ends that are on a GPU; NULL: none is */
-  struct weft_stream *stream;     /* of first transfers */
-  void *scratch;                  /* on the device, for first transfers */
+  struct weft_nccl_group *groups; /* with a device, all with the same; created before open() */
+  uint32_t group_count;
+  uint64_t piece;             /* WEFT_NCCL_PIECE, or of the options */
+  struct weft_device *device; /* of all ends that are on a GPU; NULL: none is */
+  struct weft_stream *stream; /* of first transfers */
+  void *scratch;              /* on the device, for first transfers */
   uint64_t scratch_bytes;
   struct weft_nccl_communicator *communicators; /* in the arena of the ends, as `ranks` */
   uint32_t communicator_count;
@@ -242,12 +235,12 @@ void weft_nccl_finalize(struct weft_nccl_world *world);
 enum weft_status weft_nccl_group(struct weft_transport *transport, uint32_t id,
                                  const uint32_t *ranks, uint32_t count, struct weft_device *device,
                                  struct weft_group **out, struct weft_error *error);
-/* The device of the groups that open() connects: all have the same; NULL: there are none. */
-struct weft_device *weft_nccl_group_device(const struct weft_nccl_world *world, uint32_t *count);
-/* Groups know nothing of their communicators any more. */
-void weft_nccl_groups_disconnect(struct weft_nccl_world *world);
 
 /* nccl_sum.c */
+/* Copies what a member gives to where it lies among what all give. */
+enum weft_status weft_nccl_copy_own(struct weft_device *device,
+                                    const struct weft_collective *collective, uint32_t member,
+                                    struct weft_stream *stream, struct weft_error *error);
 /* Enqueues a collective of the communicator's group. */
 enum weft_status weft_nccl_collect(struct weft_nccl_world *world,
                                    struct weft_nccl_communicator *communicator,

@@ -160,45 +160,23 @@ static void wake_rank(struct weft_comm *comm, uint32_t rank) {
   weft_endpoint_signal(&((struct weft_threads *)comm)->endpoints[rank]);
 }
 
-static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
-  struct weft_endpoint *endpoint = &threads->endpoints[rank];
-  endpoint->base = (struct weft_world_endpoint){
-      .transport = {.ops = &threads->ops, .rank = rank, .rank_count = threads->world.rank_count},
-      .world = &threads->world};
-  endpoint->threads = threads;
-  if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
-    return false;
-  }
-  if (!weft_condition_init(&endpoint->wake)) {
-    pthread_mutex_destroy(&endpoint->lock);
-    return false;
-  }
-  return true;
-}
-
 static enum weft_status init_endpoints(struct weft_threads *threads, struct weft_error *error) {
-  const uint32_t count = threads->world.rank_count;
+  struct weft_world *world = &threads->world;
   threads->endpoints =
-      weft_array_allocate_zero(threads->allocator, count, sizeof *threads->endpoints);
-  if (threads->endpoints == NULL) {
-    return weft_fail_memory(error, count * sizeof *threads->endpoints);
-  }
-  for (; threads->endpoint_count < count; threads->endpoint_count++) {
-    if (!init_endpoint(threads, threads->endpoint_count)) {
+      weft_arena_allocate(&world->arena, world->rank_count, sizeof *threads->endpoints);
+  WEFT_TRY(weft_arena_status(&world->arena, error));
+  for (uint32_t r = 0; r < world->rank_count; r++) {
+    struct weft_endpoint *endpoint = &threads->endpoints[r];
+    endpoint->base = (struct weft_world_endpoint){
+        .transport = {.ops = &threads->ops, .rank = r, .rank_count = world->rank_count},
+        .world = world};
+    endpoint->threads = threads;
+    if (pthread_mutex_init(&endpoint->lock, NULL) != 0 || !weft_condition_init(&endpoint->wake)) {
       return weft_fail_memory(error, sizeof(pthread_mutex_t) + sizeof(pthread_cond_t));
     }
+    threads->endpoint_count++;
   }
   return WEFT_OK;
-}
-
-static void free_endpoints(struct weft_threads *threads) {
-  for (uint32_t r = 0; r < threads->endpoint_count; r++) {
-    weft_ends_close(&threads->endpoints[r].ends);
-    pthread_mutex_destroy(&threads->endpoints[r].lock);
-    pthread_cond_destroy(&threads->endpoints[r].wake);
-  }
-  weft_array_free(threads->allocator, threads->endpoints, threads->world.rank_count,
-                  sizeof *threads->endpoints);
 }
 
 static struct weft_threads *threads_of(struct weft_comm *comm) {
@@ -208,7 +186,11 @@ static struct weft_threads *threads_of(struct weft_comm *comm) {
 
 void weft_threads_close(struct weft_comm *comm) {
   struct weft_threads *threads = threads_of(comm);
-  free_endpoints(threads);
+  for (uint32_t r = 0; r < threads->endpoint_count; r++) {
+    weft_ends_close(&threads->endpoints[r].ends);
+    pthread_mutex_destroy(&threads->endpoints[r].lock);
+    pthread_cond_destroy(&threads->endpoints[r].wake);
+  }
   if (threads->one_process) {
     weft_step_barrier_finish(&threads->barrier);
   }

@@ -4,6 +4,7 @@
  * ring belongs to the sending end and has its depth, so a send need not wait for the receiver to
  * open its end. */
 #include <assert.h>
+#include <string.h>
 
 #include "comm/threads/threads.h"
 
@@ -63,12 +64,8 @@ static void copy_header(struct weft_message_header *header_out,
                         struct weft_tensor_shape *shapes_out,
                         const struct weft_message_header *header,
                         const struct weft_tensor_shape *shapes) {
-  const size_t count =
-      header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
   *header_out = *header;
-  for (size_t k = 0; k < count; k++) {
-    shapes_out[k] = shapes[k];
-  }
+  memcpy(shapes_out, shapes, weft_shapes_size(header));
 }
 
 static struct weft_handover handover_of(const struct weft_message *message) {

@@ -1,8 +1,10 @@
-/* Messages. On the wire a message is a header (below) and the payload: in one MPI message where
+/* Channels and messages. On the wire a message is a header (below) and the payload: in one MPI message where
  * the channel is for small payloads, else the header by itself and the payload in pieces that
  * MPI can count, straight from one `data` into the other. Every part that arrives is checked
- * against the header, because MPI accepts a message that is shorter than its receive. Nothing
- * here allocates. */
+ * against the header, because MPI accepts a message that is shorter than its receive. All that
+ * is ever allocated for messages is in open(). Whether the two ends agree on the largest payload,
+ * and so on the number of pieces, is checked when a message arrives: its header carries the
+ * sender's figure. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include "comm/mpi/driver/mpi_world.h"
 
 enum {
+  PARTS_MAX = 1 << 16,
   TESTS_WITHOUT_PROGRESS = 32, /* after so many, test() makes progress itself */
   WAKE_BYTES = 1 << 20,        /* from this payload on, waking the progress thread pays */
   CANCEL_NS = 100 * WEFT_MPI_NS_PER_MS
@@ -48,10 +51,83 @@ static unsigned char *piece_place(const struct weft_mpi_world *world,
   return (unsigned char *)message->data + (part - 1) * world->piece;
 }
 
-static size_t shapes_size(const struct weft_message_header *header) {
-  const size_t count =
-      header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
-  return count * sizeof(struct weft_tensor_shape);
+/* ---- opening ---- */
+
+static enum weft_status check_end(const struct weft_mpi_world *world,
+                                  const struct weft_channel_end *end, struct weft_error *error) {
+  const struct weft_transport *base = &world->transport;
+  if (end->channel > (world->tag_max - 1) / 2) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages: a channel is two tags of MPI's",
+                     "rank %" PRIu32 " opens channel %" PRIu32 "; this MPI has tags up to %" PRIu64,
+                     base->rank, end->channel, world->tag_max);
+  }
+  if (end->bytes_max / world->piece >= PARTS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use smaller microbatches",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " for payloads of up to %" PRIu64
+                     " bytes; at most %d pieces of %" PRIu64 " bytes are possible",
+                     base->rank, end->channel, end->bytes_max, PARTS_MAX, world->piece);
+  }
+  return WEFT_OK;
+}
+
+/* Headers are whole cache lines, so that the next one is aligned. */
+static void lay_out_end(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  const uint64_t bytes_max = end->base.bytes_max;
+  const bool eager = bytes_max <= WEFT_MPI_EAGER && bytes_max <= world->piece;
+  const size_t size = WEFT_MPI_HEADER_MAX + (eager ? (size_t)bytes_max : 0);
+  end->near = weft_mpi_same_machine(world, world->transport.rank, end->base.peer);
+  end->header_size = (size + 63) / 64 * 64;
+  end->part_count = eager ? 1 : 1 + (uint32_t)((bytes_max + world->piece - 1) / world->piece);
+}
+
+static enum weft_status set_up_end(struct weft_mpi_world *world,
+                                   const struct weft_channel_end *from, struct weft_error *error) {
+  struct weft_arena *arena = &world->ends.arena;
+  struct weft_mpi_end *end = (struct weft_mpi_end *)weft_ends_find(&world->ends, from->channel);
+  WEFT_TRY(check_end(world, from, error));
+  end->rendezvous = from->rendezvous;
+  lay_out_end(world, end);
+  const size_t room = (size_t)end->base.mask + 1;
+  end->requests = weft_arena_allocate(arena, room * end->part_count, sizeof(MPI_Request));
+  end->headers = weft_arena_allocate(arena, room, end->header_size);
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (size_t k = 0; k < room * end->part_count; k++) {
+    end->requests[k] = MPI_REQUEST_NULL;
+  }
+  return WEFT_OK;
+}
+
+/* The lists have room for one request of each end. */
+static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_channel_end *ends,
+                               uint32_t count, struct weft_error *error) {
+  struct weft_arena *arena = &world->ends.arena;
+  world->active = weft_arena_allocate(arena, count, sizeof(MPI_Request));
+  world->active_end = weft_arena_allocate(arena, count, sizeof *world->active_end);
+  world->ready = weft_arena_allocate(arena, count, sizeof *world->ready);
+  world->statuses = weft_arena_allocate(arena, count, sizeof *world->statuses);
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(set_up_end(world, &ends[k], error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_mpi_open(struct weft_transport *transport,
+                               const struct weft_channel_end *ends, uint32_t count,
+                               struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  weft_mpi_lock(world);
+  enum weft_status status = weft_ends_open(&world->ends, world->allocator, transport, ends, count,
+                                           sizeof(struct weft_mpi_end), error);
+  if (status == WEFT_OK) {
+    assert(world->active_count == 0);
+    status = set_up(world, ends, count, error);
+    if (status < 0) {
+      weft_ends_close(&world->ends); /* no channel is open then */
+    }
+  }
+  weft_mpi_unlock(world);
+  return status;
 }
 
 /* ---- what arrived ---- */
@@ -72,7 +148,7 @@ static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, co
 
 /* Reads a header of `count` bytes into the message, and the payload that comes with it; false
  * when it cannot be right. */
-static bool take_header(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+static bool read_header(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
                         struct weft_message *message) {
   const unsigned char *at = header_of(end, end->base.done);
   struct wire_header wire;
@@ -82,7 +158,7 @@ static bool take_header(struct weft_mpi_world *world, struct weft_mpi_end *end, 
   }
   memcpy(&wire, at, sizeof wire);
   const uint64_t bytes = wire.header.bytes;
-  const size_t shapes = shapes_size(&wire.header);
+  const size_t shapes = weft_shapes_size(&wire.header);
   const uint64_t within = end->part_count == 1 ? bytes : 0;
   if (wire.bytes_max != end->base.bytes_max) {
     break_end(world, end, "all ranks must describe the same boundaries",
@@ -103,8 +179,8 @@ static bool take_header(struct weft_mpi_world *world, struct weft_mpi_end *end, 
   return !end->broken;
 }
 
-static bool take_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
-                       const struct weft_message *message) {
+static bool check_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+                        const struct weft_message *message) {
   const uint64_t expected = (uint64_t)piece_size(world, message->header.bytes, end->part);
   if (count != expected) {
     break_end(world, end, "", "bytes of payload in a piece", count, expected);
@@ -112,14 +188,14 @@ static bool take_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   return count == expected;
 }
 
-static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+static bool read_received(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
                           MPI_Status *status, struct weft_message *message) {
   int count = 0;
   int class = MPI_SUCCESS;
   if (result == MPI_SUCCESS) {
     (void)MPI_Get_count(status, MPI_BYTE, &count);
-    return end->part == 0 ? take_header(world, end, (uint64_t)count, message)
-                          : take_piece(world, end, (uint64_t)count, message);
+    return end->part == 0 ? read_header(world, end, (uint64_t)count, message)
+                          : check_piece(world, end, (uint64_t)count, message);
   }
   (void)MPI_Error_class(result, &class);
   if (class == MPI_ERR_TRUNCATE) {
@@ -151,7 +227,7 @@ void weft_mpi_end_part(struct weft_mpi_world *world, struct weft_mpi_end *end, i
   assert(end->base.done < end->base.posted && end->part < end->part_count && message != NULL);
   *request_of(end, end->base.done, end->part) = MPI_REQUEST_NULL;
   const bool good =
-      end->base.sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
+      end->base.sends ? result == MPI_SUCCESS : read_received(world, end, result, status, message);
   if (!good) {
     if (!end->broken) {
       end->broken = true;
@@ -214,7 +290,7 @@ static int send_header(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   unsigned char *at = header_of(end, position);
   const struct wire_header wire = {
       .begin = message->begin, .bytes_max = end->base.bytes_max, .header = message->header};
-  const size_t shapes = shapes_size(&message->header);
+  const size_t shapes = weft_shapes_size(&message->header);
   const size_t within = end->part_count == 1 ? (size_t)message->header.bytes : 0;
   memcpy(at, &wire, sizeof wire);
   memcpy(at + sizeof wire, message->shapes, shapes);
@@ -227,14 +303,17 @@ static int send_header(struct weft_mpi_world *world, struct weft_mpi_end *end, u
       weft_mpi_header_tag(end->base.channel), world->messages, request_of(end, position, 0));
 }
 
-static int send_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
-                       const struct weft_message *message) {
+/* Sends the pieces of a payload, or posts their receives. */
+static int post_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t number,
+                       const struct weft_message *message, uint64_t bytes) {
   int result = MPI_SUCCESS;
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
-    const int size = piece_size(world, message->header.bytes, part);
-    result = MPI_Isend(size > 0 ? piece_place(world, message, part) : NULL, size, MPI_BYTE,
-                       (int)end->base.peer, weft_mpi_payload_tag(end->base.channel),
-                       world->messages, request_of(end, position, part));
+    const int size = piece_size(world, bytes, part), peer = (int)end->base.peer;
+    const int tag = weft_mpi_payload_tag(end->base.channel);
+    unsigned char *at = size > 0 ? piece_place(world, message, part) : NULL;
+    MPI_Request *request = request_of(end, number, part);
+    result = end->base.sends ? MPI_Isend(at, size, MPI_BYTE, peer, tag, world->messages, request)
+                             : MPI_Irecv(at, size, MPI_BYTE, peer, tag, world->messages, request);
   }
   return result;
 }
@@ -245,7 +324,7 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
   const uint64_t position = accept_message(world, end, message);
   /* The payload first: the peer copies it while this rank still sends the header. They have
    * tags of their own, so the order does not matter to the receiver. */
-  int result = send_pieces(world, end, position, message);
+  int result = post_pieces(world, end, position, message, message->header.bytes);
   if (result == MPI_SUCCESS) {
     result = send_header(world, end, position, message);
   }
@@ -258,18 +337,11 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
 
 static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end,
                           struct weft_message *message) {
-  const int peer = (int)end->base.peer;
   const uint64_t position = accept_message(world, end, message);
-  int result = MPI_SUCCESS;
-  for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
-    result =
-        MPI_Irecv(piece_place(world, message, part), piece_size(world, end->base.bytes_max, part),
-                  MPI_BYTE, peer, weft_mpi_payload_tag(end->base.channel), world->messages,
-                  request_of(end, position, part));
-  }
+  int result = post_pieces(world, end, position, message, end->base.bytes_max);
   if (result == MPI_SUCCESS) {
-    result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE, peer,
-                       weft_mpi_header_tag(end->base.channel), world->messages,
+    result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE,
+                       (int)end->base.peer, weft_mpi_header_tag(end->base.channel), world->messages,
                        request_of(end, position, 0));
   }
   if (result != MPI_SUCCESS) {

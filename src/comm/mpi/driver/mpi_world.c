@@ -51,11 +51,16 @@ static const struct weft_transport_ops mpi_ops = {
 
 /* ---- MPI itself ---- */
 
-static enum weft_status fail_mpi(struct weft_error *error, int result, const char *what) {
-  char text[MPI_MAX_ERROR_STRING + 1] = "";
+void weft_mpi_error_text(int result, char text[MPI_MAX_ERROR_STRING + 1]) {
   int length = 0;
+  text[0] = '\0';
   (void)MPI_Error_string(result, text, &length);
   text[strcspn(text, "\n")] = '\0';
+}
+
+static enum weft_status fail_mpi(struct weft_error *error, int result, const char *what) {
+  char text[MPI_MAX_ERROR_STRING + 1];
+  weft_mpi_error_text(result, text);
   return weft_fail(error, WEFT_ERR_PEER, "", "MPI failed at %s: %.300s", what, text);
 }
 
@@ -165,6 +170,31 @@ static void free_communicators(struct weft_mpi_world *world) {
 
 /* ---- facts ---- */
 
+/* The word after "Device:"; "" when none is named. */
+static void find_device(const char *text, char *out, size_t size) {
+  static const char label[] = "Device:";
+  const char *at = strstr(text, label);
+  at = at != NULL ? at + sizeof label - 1 : "";
+  at += strspn(at, " \t");
+  (void)snprintf(out, size, "%.*s", (int)strcspn(at, " \t\n"), at);
+}
+
+/* Which MPI this is: the first line of its version string, and the device, which MPICH and its kin
+ * name further down ("MPICH Device: ch4:ucx"): "MPICH Version: 4.0.2, device ch4:ucx". */
+static void describe_library(char *out, size_t size) {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "", device[40];
+  int length = 0;
+  (void)MPI_Get_library_version(text, &length);
+  find_device(text, device, sizeof device);
+  text[strcspn(text, "\n")] = '\0';
+  for (char *at = text; *at != '\0'; at++) {
+    if (*at == '\t') {
+      *at = ' ';
+    }
+  }
+  (void)snprintf(out, size, "%.200s%s%s", text, device[0] != '\0' ? ", device " : "", device);
+}
+
 /* "0-3,8" */
 static void describe_binding(char *out, size_t size) {
   cpu_set_t set;
@@ -194,7 +224,7 @@ static void describe_binding(char *out, size_t size) {
 static void gather_facts(struct weft_mpi_world *world) {
   int flag = 0;
   int *tag_max = NULL;
-  weft_mpi_library_describe(world->library, sizeof world->library);
+  describe_library(world->library, sizeof world->library);
   (void)MPI_Comm_get_attr(world->messages, MPI_TAG_UB, (void *)&tag_max, &flag);
   world->tag_max = flag && *tag_max > 0 ? (uint64_t)*tag_max : 32767; /* MPI's least */
   describe_binding(world->binding, sizeof world->binding);

@@ -1,18 +1,5 @@
 /* The mpi transport, inside: this process's rank in a world of processes.
  *
- *   mpi_world.c        opening and closing a world
- *   mpi_channel.c      open(): rings of requests, all that is ever allocated for messages
- *   mpi_transfer.c     messages
- *   mpi_progress.c     progress, waiting, the progress thread, exchanges
- *   mpi_failure.c      the agreed failure; ending the job
- *   mpi_peers.c        the other ranks: hosts, processes, statuses
- *   mpi_control.c      control messages: failures, requests for statuses
- *   mpi_collectives.c  groups
- *   mpi_clock.c        one time for all hosts
- *   mpi_pingpong.c     MPI without the transport, for comparison
- *   mpi_finalize.c     the end of MPI
- *   mpi_library.c      which MPI this is
- *
  * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A small
  * message is one MPI message with header and payload, through a buffer of ours. On channels for
  * larger payloads the header is a message by itself, and the payload goes in pieces straight
@@ -40,7 +27,6 @@ enum {
       16 + sizeof(struct weft_message_header) + WEFT_TENSORS_MAX * sizeof(struct weft_tensor_shape),
   WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
   WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
-  WEFT_MPI_SETTLE_MS = 100,  /* of the failures within this time the earliest counts */
   WEFT_MPI_CONTROL_US = 200, /* between two probes for control messages */
   WEFT_MPI_PEERS_MS = 5,     /* between two checks whether peers are alive */
   WEFT_MPI_NS_PER_US = 1000,
@@ -99,10 +85,8 @@ struct weft_mpi_peer {
   MPI_Request question_request;
 };
 
-/* What travels on the control communicator. */
-enum weft_mpi_control_kind { WEFT_MPI_FAILURE = 1, WEFT_MPI_QUESTION, WEFT_MPI_STATUS };
-
-struct weft_mpi_failure_note {
+/* A failure, as it travels on the control communicator. */
+struct weft_mpi_report {
   int64_t time;
   uint32_t rank; /* that reported it */
   uint32_t reserved;
@@ -164,12 +148,12 @@ struct weft_mpi_world {
   bool agreed; /* a failure is known, and agreed */
   int64_t failed_at;
   uint32_t heard_count; /* ranks that have reported which failure they know, without this one */
-  struct weft_mpi_failure_note note; /* the best so far */
-  struct weft_mpi_failure_note own;  /* as it was sent */
-  struct weft_error trouble;         /* why an end is broken */
-  int64_t cancel_until;              /* cancel() waits no longer; 0: has not waited */
-  int cancelled;                     /* 1: a message was; it may still come */
-  int any_cancelled;                 /* by any rank; written when the world ends */
+  struct weft_mpi_report report; /* the earliest so far */
+  struct weft_mpi_report own;    /* as it was sent */
+  struct weft_error trouble;     /* why an end is broken */
+  int64_t cancel_until;          /* cancel() waits no longer; 0: has not waited */
+  int cancelled;                 /* 1: a message was; it may still come */
+  int any_cancelled;             /* by any rank; written when the world ends */
 
   bool has_thread;
   pthread_t thread;
@@ -205,13 +189,13 @@ static inline void weft_mpi_unlock(struct weft_mpi_world *world) {
 /* mpi_world.c: as MPI_Wait, but sleeps in between: in MPI's own waiting, ranks that outnumber the
  * cores would spin against each other. Without the lock. */
 int weft_mpi_await(MPI_Request *request);
+/* What an error of MPI is, in one line. */
+void weft_mpi_error_text(int result, char text[MPI_MAX_ERROR_STRING + 1]);
 
-/* mpi_channel.c */
+/* mpi_transfer.c */
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error);
-
-/* mpi_transfer.c */
 enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
                                struct weft_message *message, struct weft_error *error);
 enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
@@ -241,20 +225,13 @@ void weft_mpi_wake_thread(struct weft_mpi_world *world);
 
 /* mpi_control.c */
 void weft_mpi_control_poll(struct weft_mpi_world *world);
-void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
-                           enum weft_mpi_control_kind kind, const void *data, size_t size,
-                           MPI_Request *request);
 /* No answer is on its way to this rank. */
 bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world);
 void weft_mpi_refresh_status(struct weft_transport *transport, int64_t until);
-
-/* mpi_failure.c */
 void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure);
 bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure *failure);
-/* This rank reports a failure to all, or receives such a report. */
+/* This rank reports a failure to all. */
 void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_failure *failure);
-void weft_mpi_failure_receive(struct weft_mpi_world *world, uint32_t from,
-                              const struct weft_mpi_failure_note *note);
 /* Nothing more is to be expected from that rank: it has reported what it knows, or is dead. */
 void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank);
 /* The agreed error, for which it waits; there is one. */
@@ -299,12 +276,8 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
 
-/* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the lock. */
-void weft_mpi_library_describe(char *out, size_t size);
-
 /* mpi_pingpong.c: as of weft_comm_kind. */
-enum weft_status weft_mpi_pingpong(struct weft_comm *comm,
-                                   const struct weft_comm_pingpong *pingpong,
-                                   struct weft_error *error);
+enum weft_status weft_mpi_pingpong(struct weft_comm *comm, const void *out, void *in,
+                                   uint64_t bytes, uint64_t *round_ns, struct weft_error *error);
 
 #endif
