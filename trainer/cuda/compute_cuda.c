@@ -59,6 +59,7 @@ enum weft_status weft_gpt_cuda_launch(const struct weft_gpt_cuda *cuda,
 
 /* cublasLt stores matrices by columns: a row-major array is there the transposed matrix. */
 struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_product_call *call) {
+  assert(call->rows > 0 && call->in > 0 && call->out > 0);
   struct weft_product_shape shape = {
       .a = {.type = WEFT_PRODUCT_BF16},
       .b = {.type = WEFT_PRODUCT_BF16},
@@ -97,6 +98,7 @@ struct weft_product_shape weft_gpt_cuda_product_shape(const struct weft_gpt_prod
 static enum weft_status find_product(struct weft_gpt_products *products,
                                      const struct weft_gpt_product_call *call,
                                      struct weft_product **out, struct weft_error *error) {
+  assert(products->count <= WEFT_GPT_CUDA_PRODUCTS_MAX);
   for (uint32_t k = 0; k < products->count; k++) {
     const struct weft_gpt_product *product = &products->items[k];
     if (product->kind == call->kind && product->rows == call->rows && product->in == call->in &&
@@ -121,6 +123,7 @@ static enum weft_status find_product(struct weft_gpt_products *products,
 
 struct weft_product_call weft_gpt_cuda_product_call(const struct weft_gpt_product_call *call,
                                                     void *workspace) {
+  assert(call->x != NULL && call->w != NULL && call->y != NULL);
   return (struct weft_product_call){.alpha = 1,
                                     .beta = call->c != NULL ? 1 : 0,
                                     .a = call->w,
@@ -178,6 +181,7 @@ static void close_products(struct weft_gpt_cuda *cuda) {
 
 static enum weft_status scale(struct weft_gpt_compute *compute, uint64_t count, float factor,
                               float *x, struct weft_stream *stream, struct weft_error *error) {
+  assert(count % 4 == 0);
   if (factor == 1) {
     return WEFT_OK;
   }
@@ -232,6 +236,7 @@ static enum weft_status sum_parts(const struct weft_gpt_cuda *cuda, double *part
 static enum weft_status sum_some(struct weft_gpt_cuda *cuda, uint32_t first, uint32_t last,
                                  const struct weft_gpt_floats *arrays, double *sums,
                                  struct weft_error *error) {
+  assert(first < last && last - first <= SUM_ARRAYS);
   for (uint32_t k = first; k < last; k++) {
     if (arrays[k].count > 0) {
       WEFT_TRY(
@@ -263,6 +268,7 @@ static enum weft_status square_sums(struct weft_gpt_compute *compute, uint32_t c
 static enum weft_status enqueue_round(struct weft_gpt_compute *compute, uint64_t count,
                                       const float *parameters, void *rounded,
                                       struct weft_stream *stream, struct weft_error *error) {
+  assert(count % 8 == 0);
   return weft_gpt_cuda_launch(
       weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_to_bf16, weft_gpt_cuda_threads(count / 8),
       (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(rounded), WEFT_GPT_ADDRESS(parameters), count},
@@ -329,6 +335,7 @@ static enum weft_status sum_losses(struct weft_gpt_compute *compute, uint32_t co
 static enum weft_status clip(struct weft_gpt_compute *compute, const double *sums, uint32_t layers,
                              uint32_t heads, uint32_t replicas, struct weft_stream *stream,
                              struct weft_error *error) {
+  assert(sums != NULL && replicas > 0);
   const struct weft_gpt_cuda *cuda = weft_gpt_cuda_of(compute);
   return weft_gpt_cuda_launch(
       cuda, WEFT_GPT_CUDA_clip, (struct weft_gpt_cuda_grid){.blocks = {1}, .threads = {1024}},
@@ -368,6 +375,7 @@ static enum weft_status update_layer(struct weft_gpt_compute *compute,
 static enum weft_status add(struct weft_gpt_compute *compute, uint64_t count, const float *a,
                             const float *b, float *c, struct weft_stream *stream,
                             struct weft_error *error) {
+  assert(count % 4 == 0);
   return weft_gpt_cuda_launch(
       weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_add, weft_gpt_cuda_threads(count / 4),
       (uint64_t[VALUES_MAX]){WEFT_GPT_ADDRESS(c), WEFT_GPT_ADDRESS(a), WEFT_GPT_ADDRESS(b), count},

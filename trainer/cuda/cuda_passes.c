@@ -141,6 +141,7 @@ static uint64_t token_bytes(const struct pass *p) {
 static enum weft_status linear(const struct pass *p, uint64_t in, uint64_t out, const void *x,
                                uint32_t weight, uint32_t bias, const void *residual, void *y,
                                struct weft_error *error) {
+  assert(x != NULL && y != NULL);
   return weft_gpt_cuda_multiply(p->cuda,
                                 &(struct weft_gpt_product_call){.kind = WEFT_GPT_PRODUCT_FORWARD,
                                                                 .rows = p->rows,
@@ -201,6 +202,7 @@ static enum weft_status linear_backward_weight(const struct pass *p, uint64_t in
 
 static enum weft_status norm(const struct pass *p, const void *x, uint32_t weight, uint32_t bias,
                              void *y, float *mean, float *rstd, struct weft_error *error) {
+  assert(x != NULL && y != NULL);
   LAUNCH(norm, GRID(.blocks = {(p->rows + 7) / 8}, .threads = {256}), ADDRESS(y), ADDRESS(mean),
          ADDRESS(rstd), ADDRESS(x), ADDRESS(parameter(p, weight)), ADDRESS(parameter(p, bias)),
          p->rows, p->channels);
@@ -418,6 +420,7 @@ static enum weft_status head_forward(const struct pass *p, struct weft_error *er
 }
 
 static enum weft_status head_backward_input(const struct pass *p, struct weft_error *error) {
+  assert(p->call->targets != NULL);
   const struct cuda_saved *k = &p->saved;
   WEFT_TRY(linear_backward_input(p, p->channels, p->vocabulary, k->logits, WEFT_GPT_LM_HEAD_WEIGHT,
                                  p->call->scratch, error));

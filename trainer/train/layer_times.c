@@ -97,6 +97,7 @@ static enum weft_status run_pass(const struct measurement *m, enum weft_op pass,
 /* A pass once to warm up, then some times. */
 static enum weft_status time_pass(const struct measurement *m, enum weft_op pass, int64_t *ns,
                                   struct weft_error *error) {
+  assert(pass == WEFT_OP_F || pass == WEFT_OP_I || pass == WEFT_OP_W);
   const struct weft_device_ops *ops = m->device->ops;
   WEFT_TRY(run_pass(m, pass, error));
   WEFT_TRY(ops->event_record(m->device, m->events[0], m->stream, error));
@@ -111,6 +112,7 @@ static enum weft_status time_pass(const struct measurement *m, enum weft_op pass
 /* No time where there is no memory for it. */
 static enum weft_status time_layer(struct measurement *m, uint32_t layer,
                                    struct weft_gpt_layer_times *out, struct weft_error *error) {
+  assert(layer < m->rank->trainer->layer_count && out != NULL);
   const struct weft_allocator *allocator = m->rank->trainer->allocator;
   m->memory = NULL;
   m->bytes = lay_out(m, layer);
@@ -152,6 +154,7 @@ static enum weft_status time_layers(struct measurement *m, struct weft_error *er
 
 enum weft_status weft_gpt_rank_time_layers(const struct weft_gpt_rank *rank,
                                            struct weft_error *error) {
+  assert(rank->compute != NULL && rank->stages != NULL);
   struct measurement m = {.rank = rank, .device = rank->compute->device};
   const struct weft_allocator *allocator = rank->trainer->allocator;
   if (!rank->compute->ops->enqueues || !rank->trainer->options.times_layers) {

@@ -1,6 +1,7 @@
 /* The optimizer's step: the learning rate, clipping, AdamW on what this rank keeps of its layers,
  * and the gathering of parameters that only gradients and moments are sharded for. On the host it
  * comes after the pipeline's step; where work is enqueued it is the end of that step. */
+#include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>
@@ -9,6 +10,7 @@
 
 /* What this rank keeps of a layer. */
 static struct weft_gpt_update update_of(const struct weft_gpt_rank *rank, uint32_t layer) {
+  assert(layer < rank->trainer->layer_count);
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
@@ -78,6 +80,7 @@ static enum weft_status gather_parameters(struct weft_gpt_rank *rank, struct wef
 
 enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double learning_rate,
                                               struct weft_error *error) {
+  assert(learning_rate >= 0);
   const double clip = weft_gpt_rank_training(rank)->clip, norm = rank->stats.gradient_norm;
   struct weft_gpt_adamw adamw = adamw_of(rank, learning_rate);
   if (clip > 0 && norm > clip) {
@@ -91,6 +94,7 @@ enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double
 /* ---- Enqueued ---- */
 
 void weft_gpt_rank_set_step(const struct weft_gpt_rank *rank, double learning_rate) {
+  assert(learning_rate >= 0);
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
   const struct weft_gpt_adamw adamw = adamw_of(rank, learning_rate);
   if (rank->compute->ops->set_step != NULL) {
@@ -248,6 +252,7 @@ enum weft_status weft_gpt_rank_finish_step(void *context, uint32_t pass, struct 
 
 double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint64_t warmup,
                               uint64_t total) {
+  assert(rate_min <= rate);
   static const double pi = 3.14159265358979323846;
   if (step < warmup) {
     return rate * (double)(step + 1) / (double)warmup;

@@ -67,6 +67,7 @@ static bool is_transfer(uint32_t op) {
 
 static void add_event(struct weft_gpt_profile *profile, const struct weft_action *action,
                       const struct weft_event *event, bool counts) {
+  assert(event->begin <= event->end);
   struct weft_gpt_stage_times *times = &profile->times[action->stage];
   const double duration = (double)(event->end - event->begin);
   double *shortest = &times->shortest_ns[action->op];
@@ -143,6 +144,7 @@ struct weft_gpt_op_means weft_gpt_profile_stage_means(const struct weft_gpt_rank
 }
 
 static double layer_ms(const struct weft_gpt_layer_times *times, unsigned pass) {
+  assert(pass < WEFT_OP_COUNT);
   return times->count[pass] > 0 ? (double)times->total_ns[pass] / (double)times->count[pass] * 1e-6
                                 : 0;
 }
@@ -173,6 +175,7 @@ static void scale_to_stage(const struct weft_gpt_rank *rank, const struct weft_g
 
 struct weft_gpt_op_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
                                                       uint32_t layer) {
+  assert(layer < rank->trainer->layer_count);
   uint32_t k;
   const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
   struct weft_gpt_op_means means = {.ms = {0}};
@@ -203,6 +206,7 @@ static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
 
 static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
                        struct weft_stage_costs *costs) {
+  assert(s < rank->trainer->stage_count);
   const float *ms = rank->profile.means[s].ms;
   const double f = (double)ms[WEFT_OP_F], b = (double)ms[WEFT_OP_B];
   const double i = (double)ms[WEFT_OP_I], w = (double)ms[WEFT_OP_W];
@@ -220,6 +224,7 @@ static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
  * gradients. Unsharded buffers come on top of the shards. */
 static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t first, uint32_t count,
                        struct weft_stage_costs *costs) {
+  assert(first + count <= trainer->layer_count);
   const struct weft_gpt_config *config = &trainer->config;
   const enum weft_gpt_shard shard = trainer->options.shard;
   const uint32_t replicas = trainer->options.replicas;

@@ -11,6 +11,7 @@
 
 struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank, uint32_t layer,
                                                 uint32_t *k) {
+  assert(k != NULL);
   assert(layer < rank->trainer->layer_count);
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
@@ -247,6 +248,7 @@ static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_er
 static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t layer,
                                    struct weft_gpt_layer_state *unsharded,
                                    struct weft_error *error) {
+  assert(layer < rank->trainer->layer_count);
   const struct weft_gpt_checkpoint *resume = rank->trainer->options.resume;
   uint32_t k = 0;
   struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
@@ -373,6 +375,7 @@ static struct weft_gpt_compute *find_neighbour(const struct weft_gpt_rank *rank)
 
 enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_trainer *trainer,
                                     struct weft_transport *transport, struct weft_error *error) {
+  assert(trainer != NULL && transport != NULL);
   assert(transport != NULL && transport->rank_count == trainer->world_size);
   *rank = (struct weft_gpt_rank){.trainer = trainer,
                                  .transport = transport,

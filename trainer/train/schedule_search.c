@@ -148,6 +148,7 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
                                          struct weft_gpt_rank *rank, const struct weft_costs *costs,
                                          double limit, struct weft_gpt_planned *out,
                                          struct weft_error *error) {
+  assert(costs != NULL && out != NULL);
   assert(costs != NULL && limit > 0);
   struct weft_search_request request = make_request(trainer, rank, costs);
   double need = 0;

@@ -1,5 +1,6 @@
 /* What needs unsharded layers or other ranks' data between steps and at the end: checkpoints, the
  * hash of all parameters, the model for the sampler, and the events for the timeline. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -100,6 +101,7 @@ static enum weft_status run_collective(struct weft_gpt_rank *rank, enum weft_col
 /* Broadcasts a layer within the first replica: a sum to which all ranks but one give zeros. */
 static enum weft_status broadcast_layer(struct weft_gpt_rank *rank, uint32_t layer,
                                         const float *own, struct weft_error *error) {
+  assert(layer < rank->trainer->layer_count);
   const uint64_t bytes = weft_gpt_layer_floats(&rank->trainer->config, layer) * sizeof(float);
   float *buffer;
   WEFT_TRY(weft_gpt_rank_gather_buffer(rank, WEFT_GPT_GATHERED_MAX - 1, &buffer, error));
@@ -117,6 +119,7 @@ static enum weft_status broadcast_layer(struct weft_gpt_rank *rank, uint32_t lay
 }
 
 enum weft_status weft_gpt_rank_gather_model(struct weft_gpt_rank *rank, struct weft_error *error) {
+  assert(rank->pipeline != NULL);
   for (uint32_t layer = 0; layer < rank->trainer->layer_count; layer++) {
     struct weft_gpt_layer_state gathered = {.parameters = NULL};
     uint32_t k;
@@ -135,6 +138,7 @@ enum weft_status weft_gpt_rank_gather_model(struct weft_gpt_rank *rank, struct w
 /* ---- Events ---- */
 
 enum weft_status weft_gpt_rank_gather_events(struct weft_gpt_rank *rank, struct weft_error *error) {
+  assert(rank->profile.program != NULL);
   struct weft_gpt_profile *profile = &rank->profile;
   const uint64_t capacity = profile->event_capacity;
   if (profile->all_events == NULL) {

@@ -207,6 +207,7 @@ static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
  * enqueued it ends some other time, and is not measured. */
 static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_op pass,
                          int64_t begin) {
+  assert(k < stage->layer_count);
   const int64_t now = weft_clock_ns();
   if (!stage->context->compute->ops->enqueues) {
     stage->times[k].total_ns[pass] += now - begin;
@@ -262,6 +263,7 @@ static enum weft_status forward_head(struct weft_gpt_stage *stage,
 
 static enum weft_status forward_layer(struct weft_gpt_stage *stage, struct weft_stage_call *call,
                                       uint32_t k, struct weft_error *error) {
+  assert(stage->layer_count > 0);
   struct weft_gpt_compute *compute = stage->context->compute;
   struct weft_gpt_pass_call pass = pass_call(stage, call, k);
   const struct weft_gpt_links inputs = weft_gpt_layer_inputs(stage->config, pass.layer);
@@ -494,6 +496,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
 enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
                                        uint32_t first_layer, uint32_t layer_count,
                                        struct weft_gpt_stage **out, struct weft_error *error) {
+  assert(context != NULL && layer_count > 0 && out != NULL);
   assert(layer_count > 0 && out != NULL);
   struct weft_gpt_stage *stage = weft_gpt_allocate(context->allocator, 1, sizeof *stage);
   if (stage == NULL) {
@@ -537,6 +540,7 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
 
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config, enum weft_dtype dtype,
                                        uint64_t sequences_max, uint32_t outputs) {
+  assert(sequences_max > 0 && outputs > 0);
   const uint32_t each = weft_gpt_outputs_per_tensor(outputs);
   struct weft_boundary boundary = {.tensor_count = (outputs + each - 1) / each, .own_output = true};
   for (uint32_t k = 0; k < boundary.tensor_count; k++) {

@@ -1,6 +1,7 @@
 /* The collective actions of a stage, with its replicas and with the stage that shares weights:
  * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and returns
  * WEFT_IN_PROGRESS until all are done, so that the pipeline can compute meanwhile. */
+#include <assert.h>
 #include <weft/support.h>
 
 #include "trainer/train/stage.h"
@@ -13,6 +14,7 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
 
 static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
                               struct weft_collective collective, struct weft_error *error) {
+  assert(k < stage->layer_count);
   struct weft_group *group = stage->context->group;
   stage->collectives[k] = collective;
   return group->ops->start(group, &stage->collectives[k], error);
@@ -131,6 +133,7 @@ static enum weft_status unshard_through_host(struct weft_gpt_stage *stage,
 
 enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
+  assert(call != NULL);
   struct weft_gpt_stage *stage = stage_of(base);
   if (stage->context->sharding.mode != WEFT_GPT_SHARD_FULL) {
     return WEFT_OK;
@@ -203,6 +206,7 @@ static bool waits_for_tie(const struct weft_gpt_stage *stage) {
 
 enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft_stage_call *call,
                                             struct weft_error *error) {
+  assert(call != NULL);
   struct weft_gpt_stage *stage = stage_of(base);
   if (!call->again && waits_for_tie(stage)) {
     stage->reduces_later = true;
@@ -215,6 +219,7 @@ enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft
 
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count) {
+  assert(offset != NULL && count != NULL);
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
   (void)weft_gpt_layer_parameters(config, head ? config->blocks + 1 : 0, parameters);
   *offset = parameters[head ? WEFT_GPT_LM_HEAD_WEIGHT : WEFT_GPT_WTE].offset;
@@ -263,6 +268,7 @@ static enum weft_status tie_here(const struct weft_gpt_tie *tie, struct weft_gpt
 static enum weft_status tie_with_own(struct weft_gpt_tie *tie, const struct weft_gpt_stage *stage,
                                      bool again, struct weft_stream *stream,
                                      struct weft_error *error) {
+  assert(tie->first == stage || tie->last == stage);
   struct weft_gpt_compute *compute = stage->context->compute;
   struct weft_gpt_stage *other = stage == tie->first ? tie->last : tie->first;
   if (!again) {

@@ -75,6 +75,7 @@ enum weft_status weft_gpt_rank_source(void *context, uint32_t microbatches, bool
 enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
                                         const struct weft_program *table, struct weft_program **out,
                                         struct weft_error *error) {
+  assert(table != NULL && out != NULL);
   const struct weft_lower_options lower = lower_options(trainer);
   struct weft_fixed_source fixed = {
       .allocator = trainer->allocator, .program = table, .lower = &lower};
@@ -356,6 +357,7 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
 
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error) {
+  assert(trainer->options.ranks > 0);
   assert(trainer->stage_count == 0);
   trainer->compute_ops =
       trainer->options.cuda != NULL ? weft_gpt_compute_cuda_ops() : weft_gpt_compute_host()->ops;

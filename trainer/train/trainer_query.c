@@ -59,6 +59,7 @@ const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_
 
 static bool copy_slice(const struct weft_gpt_stage *stage, uint32_t k, const float *from,
                        float *to) {
+  assert(k < stage->layer_count);
   const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
   const uint64_t floats = stage->layers[k].floats;
   const uint64_t end = shard->slice_begin + shard->slice_floats;
