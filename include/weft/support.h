@@ -150,7 +150,7 @@ WEFT_API uint64_t weft_splitmix(uint64_t state);
  *     static struct { int (*zlibVersion)(void); } api;
  *     static const struct weft_library_symbol symbols[] = {{"zlibVersion", &api.zlibVersion, false}};
  *     static const char *const names[] = {"libz.so.1"};
- *     static const struct weft_library library = {"zlib", names, 1, symbols, 1, "install zlib1g"};
+ *     static struct weft_library library = {"zlib", names, 1, symbols, 1, "install zlib1g"};
  *     WEFT_TRY(weft_library_load(&library, error));
  */
 struct weft_library_symbol {
@@ -166,11 +166,16 @@ struct weft_library {
   const struct weft_library_symbol *symbols;
   size_t symbol_count;
   const char *hint; /* what to install */
+  /* What comes after loading, such as a check of its version. NULL: nothing. */
+  enum weft_status (*start)(struct weft_error *error);
+  bool is_tried; /* by weft_library_load(), with this outcome */
+  struct weft_error outcome;
 };
 
-/* It stays loaded. WEFT_ERR_UNAVAILABLE: none of the names, or a symbol is missing. */
-WEFT_API enum weft_status weft_library_load(const struct weft_library *library,
-                                            struct weft_error *error);
+/* Once per process: later calls, of any thread, have the same outcome. It stays loaded.
+ * WEFT_ERR_UNAVAILABLE: none of the names, or a symbol is missing; else what start() says, which
+ * loads no other library. */
+WEFT_API enum weft_status weft_library_load(struct weft_library *library, struct weft_error *error);
 
 /* By its name or path. `global`: its symbols are there for other libraries, and it can never be
  * unloaded. NULL: it cannot be opened, and *reason says why, until the thread's next call of these. */

@@ -2,6 +2,7 @@
  * loaded stays loaded, so that pointers into it stay valid. */
 #include <assert.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ const char *weft_library_find(void *library, const struct weft_library_symbol *s
   return NULL;
 }
 
-enum weft_status weft_library_load(const struct weft_library *library, struct weft_error *error) {
+static enum weft_status load_library(const struct weft_library *library, struct weft_error *error) {
   void *handle = NULL;
   assert(library->name_count > 0);
   for (size_t k = 0; handle == NULL && k < library->name_count; k++) {
@@ -46,7 +47,21 @@ enum weft_status weft_library_load(const struct weft_library *library, struct we
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, library->hint, "%s is too old: it has no %s",
                      library->names[0], missing);
   }
-  return WEFT_OK;
+  return library->start != NULL ? library->start(error) : WEFT_OK;
+}
+
+enum weft_status weft_library_load(struct weft_library *library, struct weft_error *error) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  (void)pthread_mutex_lock(&lock);
+  if (!library->is_tried) {
+    (void)load_library(library, &library->outcome);
+    library->is_tried = true;
+  }
+  (void)pthread_mutex_unlock(&lock);
+  if (library->outcome.status < 0 && error != NULL) {
+    *error = library->outcome;
+  }
+  return library->outcome.status;
 }
 
 static void *open_accepted(const char *name, bool any,

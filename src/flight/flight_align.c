@@ -11,8 +11,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include <weft/spec.h>
+#include <weft/inspect.h>
 
 #include "ir/action.h"
 
@@ -29,59 +30,31 @@ struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_ro
   return NULL;
 }
 
-/* The rank at the other end; WEFT_RANK_NONE: the program has none. */
-static uint32_t peer_of(const struct weft_program *program, const uint32_t *rank_of,
-                        struct weft_action action) {
-  struct weft_action partner;
-  return weft_action_partner(action, program->stage_count, &partner) ? rank_of[partner.stage]
-                                                                     : WEFT_RANK_NONE;
-}
-
-/* ---- Which computation a transfer belongs to ---- */
-
-/* A forward or a backward that passes a gradient on, in an order for searching. */
-struct computation {
-  uint64_t key;
-  uint64_t place; /* twice that in the row; odd for the parts of an overlap, which share one */
-};
-
-static uint64_t key_of(struct weft_action action, bool forward) {
-  return (uint64_t)action.stage << 40 | (uint64_t)action.microbatch << 1 | forward;
-}
-
-static int compare_computations(const void *a, const void *b) {
-  const uint64_t left = ((const struct computation *)a)->key;
-  const uint64_t right = ((const struct computation *)b)->key;
-  return left < right ? -1 : left > right;
-}
-
-static size_t list_computations(const struct weft_program *program, uint64_t begin, uint64_t end,
-                                struct computation *list) {
-  size_t count = 0;
-  for (uint64_t i = begin; i < end;) {
-    const uint32_t records = weft_cell_records(&program->actions[i]);
-    for (uint32_t k = 0; k < records; k++) {
-      const struct weft_action action = program->actions[i + k];
-      if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && action.op != WEFT_OP_W) {
-        list[count++] = (struct computation){key_of(action, action.op == WEFT_OP_F),
-                                             2 * (i - begin) + (records > 1)};
-      }
-    }
-    i += records;
-  }
-  qsort(list, count, sizeof *list, compare_computations);
-  return count;
-}
-
 #define NO_COMPUTE UINT64_MAX
 
-static uint64_t compute_of(const struct computation *list, size_t count,
-                           struct weft_action action) {
-  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
-  const struct computation wanted = {.key = key_of(action, forward)};
-  const struct computation *found =
-      bsearch(&wanted, list, count, sizeof *list, compare_computations);
-  return found != NULL ? found->place : NO_COMPUTE;
+/* Which computation each record of a row belongs to: a forward, or a backward that passes a
+ * gradient on, and what it receives. Twice its place in the row; odd for the parts of an overlap,
+ * which share one. */
+static void find_computes(const struct weft_program *program, const struct weft_links *links,
+                          uint64_t begin, uint64_t end, uint64_t *compute_of) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  memset(compute_of, 0xff, (end - begin) * sizeof *compute_of); /* NO_COMPUTE */
+  for (uint64_t cell = begin; cell < end;) {
+    const uint32_t records = weft_cell_records(&program->actions[cell]);
+    for (uint64_t record = cell; record < cell + records; record++) {
+      const uint8_t op = program->actions[record].op;
+      if (!weft_op_in(op, WEFT_OPS_COMPUTE) || op == WEFT_OP_W) {
+        continue;
+      }
+      compute_of[record - begin] = 2 * (cell - begin) + (records > 1);
+      for (unsigned n = weft_links_needs(links, record, needs); n > 0; n--) {
+        if (weft_op_in(program->actions[needs[n - 1]].op, WEFT_OPS_RECV)) {
+          compute_of[needs[n - 1] - begin] = compute_of[record - begin];
+        }
+      }
+    }
+    cell += records;
+  }
 }
 
 static void add_transfer(struct weft_flight_row *row, uint64_t record, uint32_t peer, bool sends) {
@@ -108,10 +81,10 @@ static void list_places(struct weft_flight_row *row, uint32_t *places) {
 }
 
 static enum weft_status read_row(struct weft_arena *arena, const struct weft_program *program,
-                                 const uint32_t *rank_of, uint32_t rank,
+                                 const struct weft_links *links, uint32_t rank,
                                  struct weft_flight_row *row, struct weft_error *error) {
   const uint64_t begin = program->row_begin[rank], end = program->row_begin[rank + 1];
-  uint64_t count = 0;
+  uint64_t count = 0, needs[WEFT_NEEDS_MAX];
   for (uint64_t i = begin; i < end; i++) {
     count += weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV);
   }
@@ -122,25 +95,28 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
                                .compute = weft_arena_allocate(arena, room, sizeof *row->compute),
                                .channels = weft_arena_allocate(arena, room, sizeof *row->channels)};
   uint32_t *places = weft_arena_allocate(arena, room, sizeof *places);
-  struct computation *computations =
-      weft_arena_allocate(arena, (size_t)(end - begin) + 1, sizeof *computations);
+  uint64_t *compute_of = weft_arena_allocate(arena, (size_t)(end - begin) + 1, sizeof *compute_of);
   WEFT_TRY(weft_arena_status(arena, error));
   row->length = end - begin;
-  const size_t computation_count = list_computations(program, begin, end, computations);
+  find_computes(program, links, begin, end, compute_of);
   for (uint64_t i = begin; i < end; i++) {
     const struct weft_action action = program->actions[i];
-    if (!weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    const bool sends = weft_op_in(action.op, WEFT_OPS_SEND);
+    const uint32_t peer = weft_links_peer(links, i);
+    if (!sends && !weft_op_in(action.op, WEFT_OPS_RECV)) {
       continue;
     }
-    const uint32_t peer = peer_of(program, rank_of, action);
-    if (peer == WEFT_RANK_NONE) {
+    if (peer == WEFT_MATCH_NONE) {
       char word[32];
       return weft_fail(error, WEFT_ERR_INVALID, "verify the program to see what is wrong with it",
                        "rank %" PRIu32 ": no rank has the other end of %s", rank,
                        weft_action_format(&action, word, sizeof word));
     }
-    row->compute[row->count] = compute_of(computations, computation_count, action);
-    add_transfer(row, i, peer, weft_op_in(action.op, WEFT_OPS_SEND));
+    if (sends && weft_links_needs(links, i, needs) > 0) {
+      compute_of[i - begin] = compute_of[needs[0] - begin];
+    }
+    row->compute[row->count] = compute_of[i - begin];
+    add_transfer(row, i, weft_program_rank_at(program, peer), sends);
   }
   list_places(row, places);
   return WEFT_OK;
@@ -149,13 +125,14 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
 enum weft_status weft_flight_rows_read(struct weft_arena *arena, const struct weft_program *program,
                                        struct weft_flight_row *rows, struct weft_error *error) {
   assert(program != NULL && rows != NULL);
-  uint32_t *rank_of = weft_arena_allocate(arena, (size_t)program->stage_count + 1, sizeof *rank_of);
-  WEFT_TRY(weft_arena_status(arena, error));
-  (void)weft_placement_infer(program, rank_of);
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    WEFT_TRY(read_row(arena, program, rank_of, r, &rows[r], error));
+  struct weft_links *links;
+  WEFT_TRY(weft_links_create(arena->allocator, program, &links, error));
+  enum weft_status status = WEFT_OK;
+  for (uint32_t r = 0; r < program->rank_count && status == WEFT_OK; r++) {
+    status = read_row(arena, program, links, r, &rows[r], error);
   }
-  return WEFT_OK;
+  weft_links_destroy(links);
+  return status;
 }
 
 /* ---- Alignment ---- */

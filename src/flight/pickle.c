@@ -404,8 +404,8 @@ bool weft_pickle_is(const struct weft_pickle_value *value, const char *text) {
 }
 
 /* The last one counts, as in Python. */
-static const struct weft_pickle_value *find(const struct weft_pickle_value *dictionary,
-                                            const char *key, size_t size) {
+static const struct weft_pickle_value *find_value(const struct weft_pickle_value *dictionary,
+                                                  const char *key, size_t size) {
   if (dictionary == NULL || dictionary->kind != WEFT_PICKLE_DICTIONARY) {
     return NULL;
   }
@@ -420,13 +420,14 @@ static const struct weft_pickle_value *find(const struct weft_pickle_value *dict
 const struct weft_pickle_value *weft_pickle_find(const struct weft_pickle_value *dictionary,
                                                  const char *key) {
   assert(key != NULL);
-  return find(dictionary, key, strlen(key));
+  return find_value(dictionary, key, strlen(key));
 }
 
 const struct weft_pickle_value *weft_pickle_find_same(const struct weft_pickle_value *dictionary,
                                                       const struct weft_pickle_value *key) {
-  return key != NULL && key->kind == WEFT_PICKLE_TEXT ? find(dictionary, key->text, key->count)
-                                                      : NULL;
+  return key != NULL && key->kind == WEFT_PICKLE_TEXT
+             ? find_value(dictionary, key->text, key->count)
+             : NULL;
 }
 
 int64_t weft_pickle_integer(const struct weft_pickle_value *value, int64_t otherwise) {

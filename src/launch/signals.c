@@ -18,17 +18,17 @@ static const struct {
                {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"},
                {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGILL, "SIGILL"},
                {SIGQUIT, "SIGQUIT"}, {SIGXCPU, "SIGXCPU"}, {SIGSYS, "SIGSYS"}};
-enum { SIGNALS = 3 }; /* the first, which are noted */
+enum { SIGNALS = 3 }; /* the first, which are recorded */
 
 /* Atomic accesses: a handler writes, threads of all ranks read. */
 static volatile sig_atomic_t pending;
 static int64_t pending_ns;
 static struct sigaction actions_before[SIGNALS];
-static bool is_noting;
+static bool is_recording;
 
 #define SAME_REQUEST_NS INT64_C(200000000)
 
-static void note(int number) {
+static void record_signal(int number) {
   const int before = __atomic_load_n(&pending, __ATOMIC_RELAXED);
   const int64_t now = weft_clock_ns();
   if (before == number && now - __atomic_load_n(&pending_ns, __ATOMIC_RELAXED) < SAME_REQUEST_NS) {
@@ -43,10 +43,10 @@ static void note(int number) {
 
 void weft_launch_signals_begin(void) {
   struct sigaction action;
-  assert(!is_noting);
-  is_noting = true;
+  assert(!is_recording);
+  is_recording = true;
   memset(&action, 0, sizeof action);
-  action.sa_handler = note;
+  action.sa_handler = record_signal;
   action.sa_flags = SA_RESTART;
   __atomic_store_n(&pending, 0, __ATOMIC_RELAXED);
   for (unsigned k = 0; k < SIGNALS; k++) {
@@ -58,8 +58,8 @@ void weft_launch_signals_begin(void) {
 }
 
 void weft_launch_signals_end(void) {
-  assert(is_noting);
-  is_noting = false;
+  assert(is_recording);
+  is_recording = false;
   for (unsigned k = 0; k < SIGNALS; k++) {
     (void)sigaction(signals[k].number, &actions_before[k], NULL);
   }

@@ -231,6 +231,9 @@ void weft_add_time(struct weft_text *text, const struct weft_picture *picture, d
 
 enum { LISTED_MAX = 12 };
 
+/* A chain's edges say nothing. */
+static bool is_listed(const struct weft_graph *graph) { return !weft_graph_is_chain(graph); }
+
 static void add_rest(struct weft_text *text, uint32_t count) {
   if (count > LISTED_MAX) {
     weft_text_addf(text, " and %" PRIu32 " more", count - LISTED_MAX);
@@ -239,29 +242,25 @@ static void add_rest(struct weft_text *text, uint32_t count) {
 
 void weft_add_edges(struct weft_text *text, const struct weft_graph *graph) {
   assert(text != NULL);
-  if (weft_graph_is_chain(graph)) {
-    return;
+  const uint32_t count = is_listed(graph) ? weft_graph_edge_count(graph, 0) : 0;
+  weft_text_add(text, count > 0 ? "edges" : "");
+  for (uint32_t e = 0; e < count && e < LISTED_MAX; e++) {
+    const struct weft_edge edge = weft_graph_edge(graph, e);
+    weft_text_addf(text, "%s %u>%u%s", e > 0 ? "," : "", edge.from, edge.to,
+                   edge.gradient ? "" : "F");
   }
-  weft_text_add(text, "edges");
-  for (uint32_t e = 0; e < graph->edge_count && e < LISTED_MAX; e++) {
-    const struct weft_edge *edge = &graph->edges[e];
-    weft_text_addf(text, "%s %u>%u%s", e > 0 ? "," : "", edge->from, edge->to,
-                   edge->gradient ? "" : "F");
-  }
-  add_rest(text, graph->edge_count);
+  add_rest(text, count);
 }
 
 void weft_add_stage_names(struct weft_text *text, const struct weft_graph *graph) {
   assert(text != NULL);
-  if (!weft_graph_has_names(graph) || weft_graph_is_chain(graph)) {
-    return;
-  }
-  weft_text_add(text, "stages");
-  for (uint32_t s = 0; s < graph->stage_count && s < LISTED_MAX; s++) {
-    weft_text_add(text, s > 0 ? ", " : " ");
+  const uint32_t count =
+      is_listed(graph) && weft_graph_has_names(graph) ? weft_graph_stage_count(graph) : 0;
+  for (uint32_t s = 0; s < count && s < LISTED_MAX; s++) {
+    weft_text_add(text, s > 0 ? ", " : "stages ");
     weft_graph_add_stage(graph, s, text);
   }
-  add_rest(text, graph->stage_count);
+  add_rest(text, count);
 }
 
 size_t weft_count_characters(const char *data, size_t size) {

@@ -33,17 +33,19 @@ static struct weft_library library_of(size_t name_count) {
 static void the_first_library_that_is_there_is_taken(void **state) {
   (void)state;
   struct weft_error error;
-  const struct weft_library library = library_of(2);
+  struct weft_library library = library_of(2);
   api.weft_no_such_function = (void (*)(void))abort;
   assert_int_equal(weft_library_load(&library, &error), WEFT_OK);
   assert_int_equal(api.strlen("weft"), 4);
   assert_true(api.weft_no_such_function == NULL);
+  library.name_count = 1; /* it is loaded once, so this does not matter any more */
+  assert_int_equal(weft_library_load(&library, &error), WEFT_OK);
 }
 
 static void the_message_names_the_library_and_what_to_install(void **state) {
   (void)state;
   struct weft_error error;
-  const struct weft_library library = library_of(1);
+  struct weft_library library = library_of(1);
   assert_int_equal(weft_library_load(&library, &error), WEFT_ERR_UNAVAILABLE);
   assert_string_equal(error.message,
                       "there is no C library here: libweft-no-such-library.so.7 is not found");

@@ -6,8 +6,8 @@
 
 _Static_assert(WEFT_GPT_TENSORS_MAX == WEFT_GPT_ARRAYS * WEFT_GPT_PARAMETERS_MAX, "");
 
-static struct weft_gpt_tensor describe(const struct weft_gpt_parameter *parameter,
-                                       const char *suffix) {
+static struct weft_gpt_tensor describe_tensor(const struct weft_gpt_parameter *parameter,
+                                              const char *suffix) {
   struct weft_gpt_tensor tensor = {.dim_count = parameter->dim_count,
                                    .dims = {parameter->dims[0], parameter->dims[1]},
                                    .bytes = parameter->count * sizeof(float)};
@@ -24,7 +24,7 @@ uint32_t weft_gpt_layer_tensors(const struct weft_gpt_config *config, uint32_t l
   uint32_t filled = 0;
   for (uint32_t k = 0; k < count; k++) {
     for (uint32_t array = 0; array < WEFT_GPT_ARRAYS; array++) {
-      tensors[filled] = describe(&parameters[k], suffixes[array]);
+      tensors[filled] = describe_tensor(&parameters[k], suffixes[array]);
       if (places != NULL) {
         places[filled] = (struct weft_gpt_layer_tensor){.array = (enum weft_gpt_array)array,
                                                         .offset = parameters[k].offset};

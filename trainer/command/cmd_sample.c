@@ -41,7 +41,7 @@ static enum weft_status load_layer(struct model *model, uint32_t layer, struct w
   return weft_gpt_checkpoint_read_layer(model->checkpoint, state, error);
 }
 
-static enum weft_status load(struct model *model, const char *dir, struct weft_error *error) {
+static enum weft_status load_model(struct model *model, const char *dir, struct weft_error *error) {
   WEFT_TRY(weft_gpt_checkpoint_open(model->allocator, dir, &model->checkpoint, error));
   model->training = weft_gpt_checkpoint_training(model->checkpoint);
   model->layer_count = weft_gpt_layer_count(&model->training->config);
@@ -161,7 +161,7 @@ int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_argu
                           "there is no model: expected --checkpoint DIR");
   }
   weft_train_choose_kernels(cli);
-  const bool loaded = load(&model, dir, &error) == WEFT_OK;
+  const bool loaded = load_model(&model, dir, &error) == WEFT_OK;
   weft_launch_signals_begin();
   int status = loaded ? write_sample(cli, arguments, &model) : weft_cli_fail(cli, NULL, &error);
   weft_launch_signals_end();

@@ -226,8 +226,8 @@ static int run_steps(const struct weft_train_setup *setup, struct weft_train_pro
 }
 
 /* Signals are noted from here on, for a checkpoint: before, they end the process, whatever it reads. */
-static int run(const struct weft_train_setup *setup, struct weft_train_progress *progress,
-               struct weft_gpt_trainer *trainer) {
+static int run_trainer(const struct weft_train_setup *setup, struct weft_train_progress *progress,
+                       struct weft_gpt_trainer *trainer) {
   weft_launch_signals_begin();
   const int status = run_steps(setup, progress, trainer);
   weft_launch_signals_end();
@@ -235,8 +235,8 @@ static int run(const struct weft_train_setup *setup, struct weft_train_progress 
 }
 
 /* Everything that can fail before the ranks start. */
-static int prepare(struct weft_train_setup *setup, struct weft_train_progress *progress,
-                   struct weft_gpt_trainer **trainer) {
+static int prepare_files(struct weft_train_setup *setup, struct weft_train_progress *progress,
+                         struct weft_gpt_trainer **trainer) {
   struct weft_error error;
   int status = weft_train_check_files(setup);
   if (status == WEFT_CLI_OK) {
@@ -268,13 +268,13 @@ static int train(struct weft_train_setup *setup, struct weft_train_progress *pro
     status = weft_cli_job_agree_so_far(setup->job, status);
   }
   if (status == WEFT_CLI_OK) {
-    status = prepare(setup, progress, &trainer);
+    status = prepare_files(setup, progress, &trainer);
   }
   if (setup->job != NULL) {
     status = weft_cli_job_agree(setup->job, status);
   }
   if (status == WEFT_CLI_OK) {
-    status = run(setup, progress, trainer);
+    status = run_trainer(setup, progress, trainer);
   }
   if (trainer != NULL) {
     weft_gpt_trainer_destroy(trainer);

@@ -45,7 +45,7 @@ struct pass {
   struct cuda_saved saved;
 };
 
-static void *take(uint64_t *at, char *base, uint64_t bytes) {
+static void *take_memory(uint64_t *at, char *base, uint64_t bytes) {
   void *taken = base + *at;
   *at += (bytes + 255) / 256 * 256;
   return taken;
@@ -61,28 +61,28 @@ static uint64_t lay_out(const struct weft_gpt_config *config, uint32_t layer, ui
   if (layer == 0) {
     return 0;
   }
-  saved->ln1 = take(&at, base, row);
-  saved->mean1 = take(&at, base, rows * sizeof(float));
-  saved->rstd1 = take(&at, base, rows * sizeof(float));
-  saved->parts1 = take(&at, base, parts);
+  saved->ln1 = take_memory(&at, base, row);
+  saved->mean1 = take_memory(&at, base, rows * sizeof(float));
+  saved->rstd1 = take_memory(&at, base, rows * sizeof(float));
+  saved->parts1 = take_memory(&at, base, parts);
   if (weft_gpt_is_head(config, layer)) {
-    saved->logits = take(&at, base, rows * config->vocabulary * 2);
-    saved->losses = take(&at, base, rows * sizeof(float));
+    saved->logits = take_memory(&at, base, rows * config->vocabulary * 2);
+    saved->losses = take_memory(&at, base, rows * sizeof(float));
     return at;
   }
-  saved->qkv = take(&at, base, 3 * row);
-  saved->attention = take(&at, base, row);
-  saved->log_sums = take(&at, base, rows * config->heads * sizeof(float));
-  saved->xmid = take(&at, base, row);
-  saved->ln2 = take(&at, base, row);
-  saved->fc = take(&at, base, 4 * row);
-  saved->gelu = take(&at, base, 4 * row);
-  saved->dqkv = take(&at, base, 3 * row);
-  saved->dxmid = take(&at, base, row);
-  saved->dfc = take(&at, base, 4 * row);
-  saved->mean2 = take(&at, base, rows * sizeof(float));
-  saved->rstd2 = take(&at, base, rows * sizeof(float));
-  saved->parts2 = take(&at, base, parts);
+  saved->qkv = take_memory(&at, base, 3 * row);
+  saved->attention = take_memory(&at, base, row);
+  saved->log_sums = take_memory(&at, base, rows * config->heads * sizeof(float));
+  saved->xmid = take_memory(&at, base, row);
+  saved->ln2 = take_memory(&at, base, row);
+  saved->fc = take_memory(&at, base, 4 * row);
+  saved->gelu = take_memory(&at, base, 4 * row);
+  saved->dqkv = take_memory(&at, base, 3 * row);
+  saved->dxmid = take_memory(&at, base, row);
+  saved->dfc = take_memory(&at, base, 4 * row);
+  saved->mean2 = take_memory(&at, base, rows * sizeof(float));
+  saved->rstd2 = take_memory(&at, base, rows * sizeof(float));
+  saved->parts2 = take_memory(&at, base, parts);
   return at;
 }
 

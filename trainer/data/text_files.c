@@ -22,7 +22,8 @@ void weft_gpt_paths_finish(struct weft_gpt_paths *paths) {
 }
 
 /* Adds a path that is in the arena, or NULL when there was no memory for it. */
-static enum weft_status add(struct weft_gpt_paths *paths, char *path, struct weft_error *error) {
+static enum weft_status add_path(struct weft_gpt_paths *paths, char *path,
+                                 struct weft_error *error) {
   if (paths->count == paths->capacity) {
     const uint64_t capacity = paths->capacity == 0 ? 64 : 2 * paths->capacity;
     char **items = weft_array_resize(paths->arena.allocator, (void *)paths->items,
@@ -70,9 +71,9 @@ static bool is_text_name(const char *name) {
 
 static bool is_wanted_folder(const char *name) { return strncmp(name, "build", 5) != 0; }
 
-/* ---- The walk ---- */
+/* ---- The scan ---- */
 
-struct walk {
+struct scan {
   struct weft_gpt_paths *files;
   struct weft_gpt_paths folders; /* not visited yet */
 };
@@ -82,24 +83,24 @@ static enum weft_status fail_on(const char *path, struct weft_error *error) {
 }
 
 /* Adds an entry of a folder to the folders or the files, if it is wanted. */
-static enum weft_status sort_out(struct walk *walk, const char *folder, const char *name,
+static enum weft_status sort_out(struct scan *scan, const char *folder, const char *name,
                                  struct weft_error *error) {
-  char *path = join(&walk->files->arena, folder, name);
+  char *path = join(&scan->files->arena, folder, name);
   struct stat status;
-  WEFT_TRY(weft_arena_status(&walk->files->arena, error));
+  WEFT_TRY(weft_arena_status(&scan->files->arena, error));
   if (lstat(path, &status) != 0) {
     return fail_on(path, error);
   }
   if (S_ISDIR(status.st_mode) && is_wanted_folder(name)) {
-    return add(&walk->folders, path, error);
+    return add_path(&scan->folders, path, error);
   }
   return S_ISREG(status.st_mode) && is_text_name(name) &&
                  (uint64_t)status.st_size <= WEFT_GPT_FILE_SIZE_MAX
-             ? add(walk->files, path, error)
+             ? add_path(scan->files, path, error)
              : WEFT_OK;
 }
 
-static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *stream,
+static enum weft_status read_folder(struct scan *scan, const char *folder, DIR *stream,
                                     struct weft_error *error) {
   for (;;) {
     errno = 0;
@@ -108,19 +109,19 @@ static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *
       return errno == 0 ? WEFT_OK : fail_on(folder, error);
     }
     if (entry->d_name[0] != '.') {
-      WEFT_TRY(sort_out(walk, folder, entry->d_name, error));
+      WEFT_TRY(sort_out(scan, folder, entry->d_name, error));
     }
   }
 }
 
 /* Visits the last folder of the list; those found in it take its place. */
-static enum weft_status visit(struct walk *walk, struct weft_error *error) {
-  const char *folder = walk->folders.items[--walk->folders.count];
+static enum weft_status visit_folder(struct scan *scan, struct weft_error *error) {
+  const char *folder = scan->folders.items[--scan->folders.count];
   DIR *stream = opendir(folder);
   if (stream == NULL) {
     return fail_on(folder, error);
   }
-  const enum weft_status status = read_folder(walk, folder, stream, error);
+  const enum weft_status status = read_folder(scan, folder, stream, error);
   (void)closedir(stream);
   return status;
 }
@@ -132,14 +133,14 @@ static int compare_paths(const void *a, const void *b) {
 enum weft_status weft_gpt_paths_find(struct weft_gpt_paths *paths, const char *folder,
                                      struct weft_error *error) {
   assert(paths != NULL && folder != NULL);
-  struct walk walk = {.files = paths, .folders = {.arena = {.allocator = paths->arena.allocator}}};
+  struct scan scan = {.files = paths, .folders = {.arena = {.allocator = paths->arena.allocator}}};
   const uint64_t before = paths->count;
-  enum weft_status status =
-      add(&walk.folders, weft_arena_copy_text(&walk.folders.arena, folder, strlen(folder)), error);
-  while (status == WEFT_OK && walk.folders.count > 0) {
-    status = visit(&walk, error);
+  enum weft_status status = add_path(
+      &scan.folders, weft_arena_copy_text(&scan.folders.arena, folder, strlen(folder)), error);
+  while (status == WEFT_OK && scan.folders.count > 0) {
+    status = visit_folder(&scan, error);
   }
-  weft_gpt_paths_finish(&walk.folders);
+  weft_gpt_paths_finish(&scan.folders);
   if (paths->count > before) {
     qsort((void *)(paths->items + before), paths->count - before, sizeof *paths->items,
           compare_paths);

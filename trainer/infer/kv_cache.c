@@ -49,7 +49,7 @@ static struct tensors tensors_of(const struct weft_gpt_inference *inference, uin
 
 /* ---- Memory ---- */
 
-static float *take(float *memory, uint64_t *used, uint64_t floats) {
+static float *take_floats(float *memory, uint64_t *used, uint64_t floats) {
   float *taken = memory != NULL ? memory + *used : NULL;
   *used += (floats + 15) / 16 * 16;
   return taken;
@@ -63,17 +63,17 @@ static uint64_t lay_out(struct weft_gpt_inference *inference, float *memory) {
   const uint64_t rows = t < ROWS_MAX ? t : ROWS_MAX;
   uint64_t used = 0;
   inference->memory = memory;
-  inference->qkv = take(memory, &used, config->blocks * t * 3 * c);
-  inference->x = take(memory, &used, rows * c);
-  inference->normed = take(memory, &used, rows * c);
-  inference->mixed = take(memory, &used, rows * c);
-  inference->hidden = take(memory, &used, rows * 4 * c);
-  inference->gelu = take(memory, &used, rows * 4 * c);
-  inference->skips = take(memory, &used, weft_gpt_skip_count(config) * rows * c);
-  inference->mean = take(memory, &used, rows);
-  inference->rstd = take(memory, &used, rows);
-  inference->scores = take(memory, &used, t);
-  inference->logits = take(memory, &used, config->vocabulary);
+  inference->qkv = take_floats(memory, &used, config->blocks * t * 3 * c);
+  inference->x = take_floats(memory, &used, rows * c);
+  inference->normed = take_floats(memory, &used, rows * c);
+  inference->mixed = take_floats(memory, &used, rows * c);
+  inference->hidden = take_floats(memory, &used, rows * 4 * c);
+  inference->gelu = take_floats(memory, &used, rows * 4 * c);
+  inference->skips = take_floats(memory, &used, weft_gpt_skip_count(config) * rows * c);
+  inference->mean = take_floats(memory, &used, rows);
+  inference->rstd = take_floats(memory, &used, rows);
+  inference->scores = take_floats(memory, &used, t);
+  inference->logits = take_floats(memory, &used, config->vocabulary);
   return used;
 }
 

@@ -35,7 +35,7 @@ struct block {
   float *scratch;
 };
 
-static float *take(float **next, uint64_t floats) {
+static float *take_floats(float **next, uint64_t floats) {
   float *taken = *next;
   *next += floats;
   return taken;
@@ -43,20 +43,20 @@ static float *take(float **next, uint64_t floats) {
 
 static struct block_saved lay_out(float *saved, uint64_t rows, uint64_t channels, uint64_t heads) {
   struct block_saved at;
-  at.ln1 = take(&saved, rows * channels);
-  at.qkv = take(&saved, rows * 3 * channels);
-  at.attention = take(&saved, rows * channels);
-  at.xmid = take(&saved, rows * channels);
-  at.ln2 = take(&saved, rows * channels);
-  at.fc = take(&saved, rows * 4 * channels);
-  at.gelu = take(&saved, rows * 4 * channels);
-  at.share1 = take(&saved, 2 * channels);
-  at.share2 = take(&saved, 2 * channels);
-  at.log_sums = take(&saved, rows * heads);
-  at.mean1 = take(&saved, rows);
-  at.rstd1 = take(&saved, rows);
-  at.mean2 = take(&saved, rows);
-  at.rstd2 = take(&saved, rows);
+  at.ln1 = take_floats(&saved, rows * channels);
+  at.qkv = take_floats(&saved, rows * 3 * channels);
+  at.attention = take_floats(&saved, rows * channels);
+  at.xmid = take_floats(&saved, rows * channels);
+  at.ln2 = take_floats(&saved, rows * channels);
+  at.fc = take_floats(&saved, rows * 4 * channels);
+  at.gelu = take_floats(&saved, rows * 4 * channels);
+  at.share1 = take_floats(&saved, 2 * channels);
+  at.share2 = take_floats(&saved, 2 * channels);
+  at.log_sums = take_floats(&saved, rows * heads);
+  at.mean1 = take_floats(&saved, rows);
+  at.rstd1 = take_floats(&saved, rows);
+  at.mean2 = take_floats(&saved, rows);
+  at.rstd2 = take_floats(&saved, rows);
   return at;
 }
 

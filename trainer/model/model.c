@@ -83,8 +83,8 @@ static uint64_t aligned(uint64_t floats) {
   return (floats + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
 }
 
-static void describe(const struct weft_gpt_config *config, uint32_t layer, const struct form *form,
-                     struct weft_gpt_parameter *parameter) {
+static void describe_parameter(const struct weft_gpt_config *config, uint32_t layer,
+                               const struct form *form, struct weft_gpt_parameter *parameter) {
   const bool matrix = form->columns != NO_SIZE;
   *parameter = (struct weft_gpt_parameter){
       .dim_count = matrix ? 2 : 1,
@@ -107,7 +107,7 @@ uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_
   const struct form *forms = forms_of(config, layer, &count);
   uint64_t offset = 0;
   for (uint32_t k = 0; k < count; k++) {
-    describe(config, layer, &forms[k], &parameters[k]);
+    describe_parameter(config, layer, &forms[k], &parameters[k]);
     parameters[k].offset = offset;
     offset = aligned(offset + parameters[k].count);
   }

@@ -24,7 +24,7 @@ static uint32_t kind_of(const struct weft_gpt_config *config, uint32_t layer) {
   return layer == 0 ? 0 : layer <= config->blocks ? 1 : 2;
 }
 
-static void *take(const struct measurement *m, uint64_t *at, uint64_t bytes) {
+static void *take_memory(const struct measurement *m, uint64_t *at, uint64_t bytes) {
   void *taken = m->memory != NULL ? m->memory + *at : NULL;
   *at += (bytes + WEFT_DEVICE_ALIGN - 1) / WEFT_DEVICE_ALIGN * WEFT_DEVICE_ALIGN;
   return taken;
@@ -47,22 +47,23 @@ static uint64_t lay_out(struct measurement *m, uint32_t layer) {
                                         .tokens = config->context,
                                         .stream = m->stream,
                                         .training = true};
-  void *tokens = take(m, &at, token_bytes); /* first: copied there */
-  m->call.loss = take(m, &at, sizeof(double));
-  m->call.parameters = take(m, &at, floats * (ops->rounds ? 2 : sizeof(float)));
-  m->call.gradients = take(m, &at, floats * sizeof(float));
-  m->call.scratch = take(m, &at, ops->scratch_bytes(config, layer, sequences, config->context));
-  m->call.saved = take(m, &at, ops->saved_bytes(config, layer, sequences, config->context));
-  m->call.x = embeds ? tokens : take(m, &at, row_bytes);
+  void *tokens = take_memory(m, &at, token_bytes); /* first: copied there */
+  m->call.loss = take_memory(m, &at, sizeof(double));
+  m->call.parameters = take_memory(m, &at, floats * (ops->rounds ? 2 : sizeof(float)));
+  m->call.gradients = take_memory(m, &at, floats * sizeof(float));
+  m->call.scratch =
+      take_memory(m, &at, ops->scratch_bytes(config, layer, sequences, config->context));
+  m->call.saved = take_memory(m, &at, ops->saved_bytes(config, layer, sequences, config->context));
+  m->call.x = embeds ? tokens : take_memory(m, &at, row_bytes);
   m->call.targets = is_head ? tokens : NULL;
-  m->call.y = is_head ? NULL : take(m, &at, row_bytes);
-  m->call.dy = is_head ? NULL : take(m, &at, row_bytes);
-  m->call.dx = embeds ? NULL : take(m, &at, row_bytes);
+  m->call.y = is_head ? NULL : take_memory(m, &at, row_bytes);
+  m->call.dy = is_head ? NULL : take_memory(m, &at, row_bytes);
+  m->call.dx = embeds ? NULL : take_memory(m, &at, row_bytes);
   return at;
 }
 
 /* Tokens all over the vocabulary; all other numbers are small, and the same. */
-static enum weft_status fill(const struct measurement *m, struct weft_error *error) {
+static enum weft_status fill_memory(const struct measurement *m, struct weft_error *error) {
   const struct weft_gpt_config *config = m->call.config;
   const uint64_t rows = m->call.sequences * m->call.tokens;
   const bool bytes = weft_gpt_token_dtype(config) == WEFT_U8;
@@ -121,7 +122,7 @@ static enum weft_status time_layer(struct measurement *m, uint32_t layer,
     return WEFT_OK;
   }
   (void)lay_out(m, layer);
-  enum weft_status status = fill(m, error);
+  enum weft_status status = fill_memory(m, error);
   static const enum weft_op passes[] = {WEFT_OP_F, WEFT_OP_I, WEFT_OP_W};
   for (size_t k = 0; status == WEFT_OK && k < WEFT_ARRAY_LENGTH(passes); k++) {
     const enum weft_op pass = passes[k];

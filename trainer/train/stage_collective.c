@@ -12,8 +12,9 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
 
 /* ---- Replicas ---- */
 
-static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
-                              struct weft_collective collective, struct weft_error *error) {
+static enum weft_status start_collective(struct weft_gpt_stage *stage, uint32_t k,
+                                         struct weft_collective collective,
+                                         struct weft_error *error) {
   assert(k < stage->layer_count);
   struct weft_group *group = stage->context->group;
   stage->collectives[k] = collective;
@@ -21,7 +22,7 @@ static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
 }
 
 /* Tests the stage's collectives in order. WEFT_OK: all are done. */
-static enum weft_status finish(struct weft_gpt_stage *stage, struct weft_error *error) {
+static enum weft_status finish_collectives(struct weft_gpt_stage *stage, struct weft_error *error) {
   struct weft_group *group = stage->context->group;
   while (stage->collectives_done < stage->layer_count) {
     const enum weft_status status =
@@ -88,17 +89,18 @@ static enum weft_status unshard_enqueued(struct weft_gpt_stage *stage,
   for (uint32_t k = 0; k < stage->layer_count; k++) {
     const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
     uint16_t *rounded = shard->rounded;
-    WEFT_TRY(start(stage, k,
-                   (struct weft_collective){.kind = WEFT_ALL_GATHER,
-                                            .from = rounded + shard->slice_begin,
-                                            .to = rounded,
-                                            .device = stage->context->compute->device,
-                                            .bytes = shard->slice_floats * sizeof *rounded,
-                                            .stream = call->stream,
-                                            .recorded = call->recorded},
-                   error));
+    WEFT_TRY(
+        start_collective(stage, k,
+                         (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                                  .from = rounded + shard->slice_begin,
+                                                  .to = rounded,
+                                                  .device = stage->context->compute->device,
+                                                  .bytes = shard->slice_floats * sizeof *rounded,
+                                                  .stream = call->stream,
+                                                  .recorded = call->recorded},
+                         error));
   }
-  return finish(stage, error);
+  return finish_collectives(stage, error);
 }
 
 /* The same through memory of the host. */
@@ -116,14 +118,14 @@ static enum weft_status unshard_through_host(struct weft_gpt_stage *stage,
     WEFT_TRY(copy_rounded(stage, (uint16_t *)shard->rounded + shard->slice_begin,
                           host + shard->slice_begin, shard->slice_floats, true, call->stream,
                           error));
-    WEFT_TRY(start(stage, k,
-                   (struct weft_collective){.kind = WEFT_ALL_GATHER,
-                                            .from = host + shard->slice_begin,
-                                            .to = host,
-                                            .bytes = shard->slice_floats * sizeof *host},
-                   error));
+    WEFT_TRY(start_collective(stage, k,
+                              (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                                       .from = host + shard->slice_begin,
+                                                       .to = host,
+                                                       .bytes = shard->slice_floats * sizeof *host},
+                              error));
   }
-  const enum weft_status status = finish(stage, error);
+  const enum weft_status status = finish_collectives(stage, error);
   for (uint32_t k = 0; status == WEFT_OK && k < stage->layer_count; k++) {
     WEFT_TRY(copy_rounded(stage, memory->shards[k].rounded, stage->gathered + memory->offsets[k],
                           memory->offsets[k + 1] - memory->offsets[k], false, call->stream, error));
@@ -154,10 +156,10 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
                                              .from = shard->parameters,
                                              .to = stage->layers[k].parameters,
                                              .bytes = shard->slice_floats * sizeof(float)};
-      WEFT_TRY(start(stage, k, gather, error));
+      WEFT_TRY(start_collective(stage, k, gather, error));
     }
   }
-  return finish(stage, error);
+  return finish_collectives(stage, error);
 }
 
 enum weft_status weft_gpt_stage_reshard(struct weft_stage *base, struct weft_stage_call *call,
@@ -177,7 +179,7 @@ static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft
                                         .from = stage->layers[k].gradients,
                                         .to = shard->gradients,
                                         .bytes = shard->floats * sizeof(float)};
-    WEFT_TRY(start(stage, k, sum, error));
+    WEFT_TRY(start_collective(stage, k, sum, error));
   }
   return WEFT_OK;
 }
@@ -190,7 +192,7 @@ static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct 
     WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, NULL, error));
     WEFT_TRY(start_reducing(stage, error));
   }
-  const enum weft_status status = finish(stage, error);
+  const enum weft_status status = finish_collectives(stage, error);
   if (status == WEFT_OK) {
     weft_gpt_stage_memory_release_gradients(&stage->memory);
   }

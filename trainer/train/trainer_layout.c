@@ -190,7 +190,7 @@ static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft
   return WEFT_OK;
 }
 
-static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+static enum weft_status split_layers(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   const uint32_t *given = trainer->options.first_layers;
   const size_t count = trainer->stage_count + 1u;
   trainer->first_layers =
@@ -274,9 +274,9 @@ static enum weft_status connect(struct weft_gpt_trainer *trainer, struct weft_er
 }
 
 /* Lists `count` layers or stages by the row that has them: a counting sort. */
-static enum weft_status own(struct weft_gpt_trainer *trainer, const uint32_t *row_of,
-                            uint32_t count, struct weft_gpt_ownership *ownership,
-                            struct weft_error *error) {
+static enum weft_status list_owned(struct weft_gpt_trainer *trainer, const uint32_t *row_of,
+                                   uint32_t count, struct weft_gpt_ownership *ownership,
+                                   struct weft_error *error) {
   const uint32_t rows = trainer->options.ranks;
   ownership->list = weft_arena_allocate(&trainer->arena, count, sizeof *ownership->list);
   ownership->begin = weft_arena_allocate(&trainer->arena, rows + 2u, sizeof *ownership->begin);
@@ -304,7 +304,7 @@ static enum weft_status own_layers(struct weft_gpt_trainer *trainer, struct weft
       row_of[layer] = trainer->rank_of[s];
     }
   }
-  return own(trainer, row_of, trainer->layer_count, &trainer->layers, error);
+  return list_owned(trainer, row_of, trainer->layer_count, &trainer->layers, error);
 }
 
 /* ---- What ranks must agree on ---- */
@@ -363,9 +363,9 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
       trainer->options.cuda != NULL ? weft_gpt_compute_cuda_ops() : weft_gpt_compute_host()->ops;
   WEFT_TRY(fill_options(trainer, error));
   WEFT_TRY(read_shape(trainer, error));
-  WEFT_TRY(split(trainer, error));
+  WEFT_TRY(split_layers(trainer, error));
   WEFT_TRY(connect(trainer, error));
-  WEFT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
+  WEFT_TRY(list_owned(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
   WEFT_TRY(own_layers(trainer, error));
   for (uint32_t layer = 0; layer < trainer->layer_count; layer++) {
     const uint32_t replicas = trainer->options.replicas;

@@ -2,14 +2,11 @@
 #include "comm/nccl/nccl_api.h"
 
 #include <assert.h>
-#include <pthread.h>
 
 #include <weft/comm.h>
 #include <weft/support.h>
 
 static struct weft_nccl_api api;
-static struct weft_error load_error; /* WEFT_OK: loaded */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char install_hint[] =
     "install libnccl2 2.26 or later, or 'pip install nvidia-nccl-cu13' and have LD_LIBRARY_PATH "
@@ -23,13 +20,6 @@ static const struct weft_library_symbol symbols[] = {
         {"ncclGetErrorString", (void *)&api.ncclGetErrorString, false},
     {"ncclGetLastError", (void *)&api.ncclGetLastError, false}};
 static const char *const names[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
-static const struct weft_library libnccl = {.title = "NCCL",
-                                            .names = names,
-                                            .name_count = WEFT_ARRAY_LENGTH(names),
-                                            .symbols = symbols,
-                                            .symbol_count = WEFT_ARRAY_LENGTH(symbols),
-                                            .hint = install_hint};
-
 static enum weft_status check_version(struct weft_error *error) {
   if (api.ncclGetVersion(&api.version) != ncclSuccess || api.version < WEFT_NCCL_VERSION_MIN) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
@@ -39,21 +29,16 @@ static enum weft_status check_version(struct weft_error *error) {
   return WEFT_OK;
 }
 
-static void load(void) {
-  if (weft_library_load(&libnccl, &load_error) == WEFT_OK) {
-    (void)check_version(&load_error);
-  }
-}
-
 enum weft_status weft_nccl_api_load(const struct weft_nccl_api **out, struct weft_error *error) {
+  static struct weft_library libnccl = {.title = "NCCL",
+                                        .names = names,
+                                        .name_count = WEFT_ARRAY_LENGTH(names),
+                                        .symbols = symbols,
+                                        .symbol_count = WEFT_ARRAY_LENGTH(symbols),
+                                        .hint = install_hint,
+                                        .start = check_version};
   assert(out != NULL);
-  (void)pthread_once(&once, load);
-  if (load_error.status < 0) {
-    if (error != NULL) {
-      *error = load_error;
-    }
-    return load_error.status;
-  }
+  WEFT_TRY(weft_library_load(&libnccl, error));
   *out = &api;
   return WEFT_OK;
 }

@@ -2,7 +2,6 @@
 #include "device/cuda/cuda_api.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,8 +14,6 @@ enum { VERSION_MIN = 12000 };
 static const unsigned long CONNECTIONS_MIN = 2, CONNECTIONS_MAX = 32, CONNECTIONS_MPS = 64;
 
 static struct weft_cuda_api api;
-static struct weft_error load_error; /* WEFT_OK: loaded */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char install_hint[] = "install NVIDIA's driver for CUDA 12.0 or later";
 
@@ -30,37 +27,6 @@ static const struct weft_library_symbol symbols[] = {
 #undef REQUIRED
 };
 static const char *const names[] = {"libcuda.so.1"};
-static const struct weft_library libcuda = {.title = "CUDA driver",
-                                            .names = names,
-                                            .name_count = WEFT_ARRAY_LENGTH(names),
-                                            .symbols = symbols,
-                                            .symbol_count = WEFT_ARRAY_LENGTH(symbols),
-                                            .hint = install_hint};
-
-static enum weft_status initialise(struct weft_error *error) {
-  const CUresult result = api.cuInit(0);
-  int count = 0;
-  if (result == CUDA_ERROR_NO_DEVICE ||
-      (result == CUDA_SUCCESS && api.cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 0)) {
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
-                     "a GPU must be visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES",
-                     "libcuda.so.1 is installed, and finds no GPU");
-  }
-  if (result != CUDA_SUCCESS) {
-    const char *text = NULL;
-    (void)api.cuGetErrorString(result, &text);
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
-                     "the kernel module may be missing or of another version: see nvidia-smi",
-                     "CUDA cannot be initialised: %s", text != NULL ? text : "unknown error");
-  }
-  if (api.cuDriverGetVersion(&api.version) != CUDA_SUCCESS || api.version < VERSION_MIN) {
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
-                     "the driver supports CUDA %d.%d, and 12.0 is needed", api.version / 1000,
-                     api.version % 1000 / 10);
-  }
-  return WEFT_OK;
-}
-
 /* Whether processes share GPUs by MPS: its control daemon listens here. */
 static bool has_mps(void) {
   const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
@@ -97,22 +63,41 @@ static void choose_connections(void) {
   weft_environment_default(WEFT_ENVIRONMENT_CUDA_DEVICE_MAX_CONNECTIONS, text);
 }
 
-static void load(void) {
+static enum weft_status start_driver(struct weft_error *error) {
   choose_connections();
-  if (weft_library_load(&libcuda, &load_error) == WEFT_OK) {
-    (void)initialise(&load_error);
+  const CUresult result = api.cuInit(0);
+  int count = 0;
+  if (result == CUDA_ERROR_NO_DEVICE ||
+      (result == CUDA_SUCCESS && api.cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 0)) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "a GPU must be visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+                     "libcuda.so.1 is installed, and finds no GPU");
   }
+  if (result != CUDA_SUCCESS) {
+    const char *text = NULL;
+    (void)api.cuGetErrorString(result, &text);
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "the kernel module may be missing or of another version: see nvidia-smi",
+                     "CUDA cannot be initialised: %s", text != NULL ? text : "unknown error");
+  }
+  if (api.cuDriverGetVersion(&api.version) != CUDA_SUCCESS || api.version < VERSION_MIN) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
+                     "the driver supports CUDA %d.%d, and 12.0 is needed", api.version / 1000,
+                     api.version % 1000 / 10);
+  }
+  return WEFT_OK;
 }
 
 enum weft_status weft_cuda_api_load(const struct weft_cuda_api **out, struct weft_error *error) {
+  static struct weft_library libcuda = {.title = "CUDA driver",
+                                        .names = names,
+                                        .name_count = WEFT_ARRAY_LENGTH(names),
+                                        .symbols = symbols,
+                                        .symbol_count = WEFT_ARRAY_LENGTH(symbols),
+                                        .hint = install_hint,
+                                        .start = start_driver};
   assert(out != NULL);
-  (void)pthread_once(&once, load);
-  if (load_error.status < 0) {
-    if (error != NULL) {
-      *error = load_error;
-    }
-    return load_error.status;
-  }
+  WEFT_TRY(weft_library_load(&libcuda, error));
   *out = &api;
   return WEFT_OK;
 }

@@ -78,7 +78,7 @@ static void load_builtins(void) {
   (void)weft_library_open(name, false, NULL);
 }
 
-static void load(void) {
+static void load_nvrtc(void) {
   const struct weft_cuda_api *cuda;
   const bool has_driver = weft_cuda_api_load(&cuda, NULL) == WEFT_OK;
   int major = has_driver ? cuda->version / 1000 : VERSION_MAJOR_MAX;
@@ -91,7 +91,7 @@ static void load(void) {
 }
 
 int weft_cuda_compiler_version(void) {
-  (void)pthread_once(&once, load);
+  (void)pthread_once(&once, load_nvrtc);
   return nvrtc.version;
 }
 
@@ -131,9 +131,9 @@ static enum weft_status fail_compile(const struct weft_allocator *allocator, nvr
   return status;
 }
 
-static enum weft_status compile(const struct weft_allocator *allocator, nvrtcProgram program,
-                                bool exact, uint32_t capability, char **code, size_t *size,
-                                struct weft_error *error) {
+static enum weft_status compile_program(const struct weft_allocator *allocator,
+                                        nvrtcProgram program, bool exact, uint32_t capability,
+                                        char **code, size_t *size, struct weft_error *error) {
   char architecture[32];
   (void)snprintf(architecture, sizeof architecture, "-arch=sm_%" PRIu32 "%s", capability,
                  target_suffix(capability));
@@ -195,7 +195,8 @@ static enum weft_status find_code(const struct weft_allocator *allocator, const 
   if (nvrtc.nvrtcCreateProgram(&program, source, "kernels.cu", 0, NULL, NULL) != 0) {
     return weft_fail_memory(error, strlen(source));
   }
-  const enum weft_status status = compile(allocator, program, exact, capability, code, size, error);
+  const enum weft_status status =
+      compile_program(allocator, program, exact, capability, code, size, error);
   (void)nvrtc.nvrtcDestroyProgram(&program);
   if (status == WEFT_OK) {
     weft_kernel_cache_write(name, *code, *size);

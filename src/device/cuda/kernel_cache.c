@@ -47,11 +47,29 @@ static enum weft_status fail_folder(const char *folder, const char *reason,
                    weft_escape(shown, sizeof shown, folder, strlen(folder)), reason);
 }
 
-/* -1 in *out: there is none yet. */
-static enum weft_status open_folder(const char *folder, int *out, struct weft_error *error) {
+/* Folders on the way are the user's own as well, as XDG has it. */
+static void make_folders(char *path) {
+  for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    (void)mkdir(path, 0700);
+    *slash = '/';
+  }
+  (void)mkdir(path, 0700);
+}
+
+/* -1 in *out: there is none yet. `make`: then it is made. */
+static enum weft_status open_folder(bool make, int *out, struct weft_error *error) {
+  char folder[PATH_SIZE];
   struct stat facts;
-  const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   *out = -1;
+  if (!find_folder(folder)) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "set HOME or XDG_CACHE_HOME",
+                     "compiled kernels are not kept: there is no folder for a cache");
+  }
+  if (make) {
+    make_folders(folder);
+  }
+  const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) {
     return errno == ENOENT ? WEFT_OK
                            : fail_folder(folder,
@@ -69,24 +87,9 @@ static enum weft_status open_folder(const char *folder, int *out, struct weft_er
   return WEFT_OK;
 }
 
-/* Folders on the way are the user's own as well, as XDG has it. */
-static void make_folders(char *path) {
-  for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-    *slash = '\0';
-    (void)mkdir(path, 0700);
-    *slash = '/';
-  }
-  (void)mkdir(path, 0700);
-}
-
 enum weft_status weft_cuda_cache_check(struct weft_error *error) {
-  char folder[PATH_SIZE];
   int fd;
-  if (!find_folder(folder)) {
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "set HOME or XDG_CACHE_HOME",
-                     "compiled kernels are not kept: there is no folder for a cache");
-  }
-  WEFT_TRY(open_folder(folder, &fd, error));
+  WEFT_TRY(open_folder(false, &fd, error));
   if (fd >= 0) {
     (void)close(fd);
   }
@@ -117,15 +120,14 @@ static bool read_code(const struct weft_allocator *allocator, FILE *file, size_t
 bool weft_kernel_cache_read(const struct weft_allocator *allocator, const char *name, char **code,
                             size_t *size) {
   assert(strlen(name) < WEFT_KERNEL_CACHE_NAME_SIZE && code != NULL && size != NULL);
-  char folder[PATH_SIZE];
-  int folder_fd;
+  int folder;
   struct stat facts;
   bool done = false;
-  if (!find_folder(folder) || open_folder(folder, &folder_fd, NULL) < 0 || folder_fd < 0) {
+  if (open_folder(false, &folder, NULL) < 0 || folder < 0) {
     return false;
   }
-  const int fd = openat(folder_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  (void)close(folder_fd);
+  const int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  (void)close(folder);
   FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
   if (file == NULL) {
     if (fd >= 0) {
@@ -144,32 +146,28 @@ bool weft_kernel_cache_read(const struct weft_allocator *allocator, const char *
  * a pipe, is replaced. Two threads of a process may write at the same time. */
 void weft_kernel_cache_write(const char *name, const char *code, size_t size) {
   assert(strlen(name) < WEFT_KERNEL_CACHE_NAME_SIZE && code != NULL && size > 0);
-  char folder[PATH_SIZE], temporary[WEFT_KERNEL_CACHE_NAME_SIZE + 48];
+  char temporary[WEFT_KERNEL_CACHE_NAME_SIZE + 48];
   struct timespec now = {0};
-  int folder_fd;
-  if (!find_folder(folder)) {
-    return;
-  }
-  make_folders(folder);
-  if (open_folder(folder, &folder_fd, NULL) < 0 || folder_fd < 0) {
+  int folder;
+  if (open_folder(true, &folder, NULL) < 0 || folder < 0) {
     return;
   }
   (void)clock_gettime(CLOCK_REALTIME, &now);
   (void)snprintf(temporary, sizeof temporary, "%.*s.%ld.%ld", WEFT_KERNEL_CACHE_NAME_SIZE, name,
                  (long)getpid(), now.tv_nsec);
   const int fd =
-      openat(folder_fd, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+      openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   FILE *file = fd >= 0 ? fdopen(fd, "wb") : NULL;
   if (file != NULL) {
     const uint64_t sum = weft_checksum(code, size);
     const bool written =
         fwrite(code, 1, size, file) == size && fwrite(&sum, sizeof sum, 1, file) == 1;
-    if (fclose(file) != 0 || !written || renameat(folder_fd, temporary, folder_fd, name) != 0) {
-      (void)unlinkat(folder_fd, temporary, 0);
+    if (fclose(file) != 0 || !written || renameat(folder, temporary, folder, name) != 0) {
+      (void)unlinkat(folder, temporary, 0);
     }
   } else if (fd >= 0) {
     (void)close(fd);
-    (void)unlinkat(folder_fd, temporary, 0);
+    (void)unlinkat(folder, temporary, 0);
   }
-  (void)close(folder_fd);
+  (void)close(folder);
 }

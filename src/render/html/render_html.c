@@ -394,8 +394,8 @@ static enum weft_status add_picture(const struct weft_picture *picture, struct w
   return status;
 }
 
-static enum weft_status check(const struct weft_picture *pictures, size_t picture_count,
-                              struct weft_error *error) {
+static enum weft_status check_pictures(const struct weft_picture *pictures, size_t picture_count,
+                                       struct weft_error *error) {
   uint64_t events = 0;
   if (picture_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "", "a page needs at least one timeline");
@@ -444,6 +444,6 @@ enum weft_status weft_render_html(const struct weft_picture *pictures, size_t pi
     WEFT_NEED(pictures, error);
   }
   const struct weft_render_options standard = weft_render_options_default();
-  WEFT_TRY(check(pictures, picture_count, error));
+  WEFT_TRY(check_pictures(pictures, picture_count, error));
   return add_page(pictures, picture_count, options != NULL ? options : &standard, text, error);
 }

@@ -199,7 +199,7 @@ static enum weft_status add_rows(struct weft_svg *svg, struct weft_error *error)
   return WEFT_OK;
 }
 
-static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
+static enum weft_status draw_document(struct weft_svg *svg, struct weft_error *error) {
   WEFT_TRY(scan_events(svg, error));
   lay_out(svg);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
@@ -238,7 +238,7 @@ enum weft_status weft_render_svg(const struct weft_picture *picture,
                          .width = chosen.width,
                          .memory = {.allocator = text->allocator, .picture = picture}};
   const size_t size_before = text->size;
-  const enum weft_status status = draw(&svg, error);
+  const enum weft_status status = draw_document(&svg, error);
   if (status < 0 && text->data != NULL) {
     text->size = size_before;
     text->data[size_before] = '\0';

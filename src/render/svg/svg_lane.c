@@ -70,7 +70,7 @@ static bool is_plain(const struct cluster *cluster, uint32_t colour) {
   return cluster->share_count == 1 && cluster->shares[0].colour == colour && idle < 0.01;
 }
 
-static void start(const struct weft_svg *svg, struct cluster *cluster, double begin) {
+static void begin_column(const struct weft_svg *svg, struct cluster *cluster, double begin) {
   const double column = (begin - svg->plot_left) / svg->cell_min + TINY;
   cluster->begin = cluster->end = begin;
   cluster->limit =
@@ -120,7 +120,7 @@ static void cluster_add(struct weft_svg *svg, struct cluster *cluster,
       cluster_flush(svg, cluster, begin, top);
     }
     if (cluster->share_count == 0) {
-      start(svg, cluster, begin);
+      begin_column(svg, cluster, begin);
     }
     const double stop = goes_on || end < cluster->limit ? end : cluster->limit;
     for (uint32_t i = 0; i < shown; i++) {

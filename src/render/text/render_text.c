@@ -380,8 +380,8 @@ static void add_title(const struct layout *layout, struct weft_text *text) {
 
 /* ---- All of it ---- */
 
-static enum weft_status draw(struct layout *layout, struct weft_text *text,
-                             struct weft_error *error) {
+static enum weft_status draw_layout(struct layout *layout, struct weft_text *text,
+                                    struct weft_error *error) {
   WEFT_TRY(prepare_layout(layout, error));
   add_title(layout, text);
   WEFT_TRY(add_ranks(layout, text, error));
@@ -409,7 +409,7 @@ enum weft_status weft_render_text(const struct weft_picture *picture,
                           .step = chosen.all_ranks ? 1 : step_of(picture),
                           .memory = {.allocator = text->allocator}};
   const size_t size_before = text->size;
-  const enum weft_status status = draw(&layout, text, error);
+  const enum weft_status status = draw_layout(&layout, text, error);
   if (status < 0 && text->data != NULL) {
     text->size = size_before;
     text->data[size_before] = '\0';
