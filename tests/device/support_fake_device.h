@@ -11,6 +11,7 @@
 
 #include "device/cuda/cuda_api.h"
 #include "fake_cuda.h"
+#include "fake_functions.h"
 
 enum { COUNT = 64, BYTES = 4 * COUNT, STREAMS = 4, SEEDS = 200 };
 

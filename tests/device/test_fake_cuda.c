@@ -255,7 +255,7 @@ static void test_queries(void **state) {
     early++;
   }
   OK(result);
-  OK(cuda->cuStreamQuery(a));
+  OK(cuStreamQuery(a));
   assert_true(early > 0);
   nothing_found();
   fake_cuda_drop("cuEventRecord", 2);
@@ -350,7 +350,7 @@ static void test_a_kernel_that_never_ends(void **state) {
   launch_scale(a, data, 2, COUNT);
   launch_scale(a, data, 2, COUNT);
   for (unsigned k = 0; k < 100; k++) {
-    assert_int_equal(cuda->cuStreamQuery(a), CUDA_ERROR_NOT_READY);
+    assert_int_equal(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
   }
   fake_cuda_release();
   OK(cuda->cuStreamSynchronize(a));
@@ -404,7 +404,7 @@ static void test_accesses_out_of_bounds(void **state) {
     }
     assert_int_equal(cuda->cuStreamSynchronize(a), CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_int_equal(fake_cuda_count(FAKE_CUDA_FAULT), 1);
-    assert_int_equal(cuda->cuStreamQuery(a), CUDA_ERROR_ILLEGAL_ADDRESS); /* it is lost */
+    assert_int_equal(cuStreamQuery(a), CUDA_ERROR_ILLEGAL_ADDRESS); /* it is lost */
     assert_int_equal(cuda->cuMemFree(data), CUDA_ERROR_ILLEGAL_ADDRESS);
     assert_int_equal(cuda->cuStreamDestroy(a), CUDA_ERROR_ILLEGAL_ADDRESS);
     fake_cuda_reset(&(struct fake_cuda_options){.devices = 2});
@@ -420,7 +420,7 @@ static void test_failures_at_a_call(void **state) {
   fake_cuda_fail("cuMemAlloc", 1, 0, false);
   assert_int_equal(cuda->cuMemAlloc(&data, 8), CUDA_ERROR_OUT_OF_MEMORY);
   OK(cuda->cuMemAlloc(&data, 600));
-  OK(cuda->cuMemGetInfo(&free_bytes, &total));
+  OK(cuMemGetInfo(&free_bytes, &total));
   assert_true(free_bytes == 400 && total == 1000);
   assert_int_equal(cuda->cuMemAlloc(&more, 600), CUDA_ERROR_OUT_OF_MEMORY);
   assert_int_equal(fake_cuda_calls("cuMemAlloc"), 3);
@@ -515,7 +515,7 @@ static void test_two_devices(void **state) {
   CUstream b = create_stream();
   OK(cuda->cuMemsetD8Async(here, 1, BYTES, a));
   assert_int_equal(cuda->cuEventRecord(event, b), CUDA_ERROR_INVALID_HANDLE);
-  OK(cuda->cuMemcpyPeerAsync(there, contexts[1], here, contexts[0], BYTES, a));
+  OK(cuMemcpyPeerAsync(there, contexts[1], here, contexts[0], BYTES, a));
   OK(cuda->cuEventRecord(event, a));
   OK(cuda->cuStreamWaitEvent(b, event, 0));
   launch_scale(b, there, 2, COUNT);

@@ -13,6 +13,7 @@
 
 #include "device/cuda/cuda_api.h"
 #include "fake_cuda.h"
+#include "fake_functions.h"
 #include "support_cuda_job.h"
 
 /* Under AddressSanitizer a part of the calls and crashes has to do; the other build has all. */

@@ -1,7 +1,7 @@
 /* The part of CUDA's driver interface that Weft uses: types, constants and functions, declared
  * here because building Weft needs no CUDA. libcuda keeps this binary interface; the names and
  * numbers are those of its documentation. Requires a driver for CUDA 12.0 or later; what came
- * later, or only tests call, is OPTIONAL.
+ * later is OPTIONAL.
  *
  *     const struct weft_cuda_api *cuda;
  *     WEFT_TRY(weft_cuda_api_load(&cuda, error));
@@ -30,20 +30,12 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
 enum {
   CUDA_SUCCESS = 0,
-  CUDA_ERROR_INVALID_VALUE = 1,
   CUDA_ERROR_OUT_OF_MEMORY = 2,
-  CUDA_ERROR_NOT_INITIALIZED = 3,
   CUDA_ERROR_NO_DEVICE = 100,
-  CUDA_ERROR_INVALID_CONTEXT = 201,
-  CUDA_ERROR_INVALID_HANDLE = 400,
-  CUDA_ERROR_NOT_FOUND = 500,
   CUDA_ERROR_NOT_READY = 600,
-  CUDA_ERROR_ILLEGAL_ADDRESS = 700,
   CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
-  CUDA_ERROR_NOT_SUPPORTED = 801,
   CUDA_ERROR_MPS_MAX_CLIENTS_REACHED = 808,
-  CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED = 809,
-  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+  CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED = 809
 };
 
 enum {
@@ -54,7 +46,6 @@ enum {
 
 enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
-enum { CU_EVENT_RECORD_EXTERNAL = 1 }; /* under capture: a node that records at every launch */
 enum { CU_MEMHOSTALLOC_PORTABLE = 1, CU_MEMHOSTALLOC_DEVICEMAP = 2 };
 enum { CU_MEMORYTYPE_UNIFIED = 4 };
 enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1 };
@@ -112,21 +103,16 @@ typedef struct {
     (CUcontext peer, unsigned int flags))                                                          \
   X(REQUIRED, cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr * data, size_t bytes))                     \
   X(REQUIRED, cuMemFree, "cuMemFree_v2", (CUdeviceptr data))                                       \
-  X(OPTIONAL, cuMemGetInfo, "cuMemGetInfo_v2", (size_t * free_bytes, size_t * total))              \
   X(REQUIRED, cuMemHostAlloc, "cuMemHostAlloc", (void **data, size_t bytes, unsigned int flags))   \
   X(REQUIRED, cuMemFreeHost, "cuMemFreeHost", (void *data))                                        \
   X(REQUIRED, cuMemcpyAsync, "cuMemcpyAsync",                                                      \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                             \
   X(REQUIRED, cuMemcpy2DAsync, "cuMemcpy2DAsync_v2", (const CUDA_MEMCPY2D *copy, CUstream stream)) \
-  X(OPTIONAL, cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                              \
-    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, \
-     CUstream stream))                                                                             \
   X(REQUIRED, cuMemsetD8Async, "cuMemsetD8Async",                                                  \
     (CUdeviceptr data, unsigned char value, size_t count, CUstream stream))                        \
   X(REQUIRED, cuStreamCreate, "cuStreamCreate", (CUstream * stream, unsigned int flags))           \
   X(REQUIRED, cuStreamDestroy, "cuStreamDestroy_v2", (CUstream stream))                            \
   X(REQUIRED, cuStreamSynchronize, "cuStreamSynchronize", (CUstream stream))                       \
-  X(OPTIONAL, cuStreamQuery, "cuStreamQuery", (CUstream stream))                                   \
   X(REQUIRED, cuStreamWaitEvent, "cuStreamWaitEvent",                                              \
     (CUstream stream, CUevent event, unsigned int flags))                                          \
   X(OPTIONAL, cuStreamWriteValue32, "cuStreamWriteValue32_v2",                                     \
@@ -134,8 +120,6 @@ typedef struct {
   X(REQUIRED, cuEventCreate, "cuEventCreate", (CUevent * event, unsigned int flags))               \
   X(REQUIRED, cuEventDestroy, "cuEventDestroy_v2", (CUevent event))                                \
   X(REQUIRED, cuEventRecord, "cuEventRecord", (CUevent event, CUstream stream))                    \
-  X(OPTIONAL, cuEventRecordWithFlags, "cuEventRecordWithFlags",                                    \
-    (CUevent event, CUstream stream, unsigned int flags))                                          \
   X(REQUIRED, cuEventQuery, "cuEventQuery", (CUevent event))                                       \
   X(REQUIRED, cuEventSynchronize, "cuEventSynchronize", (CUevent event))                           \
   X(REQUIRED, cuEventElapsedTime, "cuEventElapsedTime",                                            \
@@ -152,7 +136,6 @@ typedef struct {
      CUstream stream, void **parameters, void **extra))                                            \
   X(REQUIRED, cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream stream, int mode))        \
   X(REQUIRED, cuStreamEndCapture, "cuStreamEndCapture", (CUstream stream, CUgraph * graph))        \
-  X(OPTIONAL, cuGraphGetNodes, "cuGraphGetNodes", (CUgraph graph, void *nodes, size_t *count))     \
   X(REQUIRED, cuGraphInstantiate, "cuGraphInstantiateWithFlags",                                   \
     (CUgraphExec * executable, CUgraph graph, unsigned long long flags))                           \
   X(REQUIRED, cuGraphDestroy, "cuGraphDestroy", (CUgraph graph))                                   \

@@ -16,7 +16,7 @@ enum { FINDINGS_MAX = 100, DEAD_MAX = 1024 };
 
 static const char *const call_names[] = {
 #define FAKE_NAME(how, name, symbol, parameters) #name,
-    WEFT_CUDA_FUNCTIONS(FAKE_NAME)
+    FAKE_CUDA_FUNCTIONS(FAKE_NAME)
 #undef FAKE_NAME
 };
 

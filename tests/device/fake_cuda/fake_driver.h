@@ -4,20 +4,15 @@
 
 #include <pthread.h>
 
-#include "device/cuda/cuda_api.h"
 #include "fake_cuda.h"
+#include "fake_functions.h"
 
-/* The functions of the table are defined under their names in C, and exported as their symbols. */
-#define FAKE_DECLARE(how, name, symbol, parameters) \
-  FAKE_CUDA_API CUresult name parameters __asm__(symbol);
-WEFT_CUDA_FUNCTIONS(FAKE_DECLARE)
-#undef FAKE_DECLARE
 /* Not in the table: Weft's kernels have at most 48 KiB of shared memory, and do not ask for more. */
 FAKE_CUDA_API CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value);
 
 enum fake_call {
 #define FAKE_CALL(how, name, symbol, parameters) FAKE_CALL_##name,
-  WEFT_CUDA_FUNCTIONS(FAKE_CALL)
+  FAKE_CUDA_FUNCTIONS(FAKE_CALL)
 #undef FAKE_CALL
       FAKE_CALL_COUNT
 };
