@@ -29,7 +29,7 @@ enum { STALL_LIMIT = 1000, TURNS_MAX = 1000000, MUTANTS_PER_KIND = 3 };
 
 /* Under AddressSanitizer a part of the programs has to do; the other build runs all of these. */
 #if defined(__SANITIZE_ADDRESS__)
-enum { RANDOM_PROGRAMS = 750 };
+enum { RANDOM_PROGRAMS = 400 };
 #else
 enum { RANDOM_PROGRAMS = 3000 };
 #endif

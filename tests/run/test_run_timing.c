@@ -139,10 +139,17 @@ static void run_case(const char *schedule, uint32_t p, uint32_t v, uint32_t m,
   free(stages);
 }
 
+/* Under AddressSanitizer one of the three times has to do, each in its turn. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { ONE_OF = 3 };
+#else
+enum { ONE_OF = 1 };
+#endif
+
 static void test_every_schedule(void **state) {
   (void)state;
   static const struct times times[] = {{1, 1, 1, 2, 0, 0}, {3, 5, 2, 7, 2, 0}, {4, 6, 5, 11, 1, 3}};
-  uint32_t cases = 0;
+  uint32_t cases = 0, drawn = 0;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);
     if (info->fixed) {
@@ -158,15 +165,18 @@ static void test_every_schedule(void **state) {
           }
           weft_program_destroy(table);
           for (size_t t = 0; t < sizeof times / sizeof times[0]; t++) {
-            run_case(info->name, p, v, m, &times[t], t == 0 ? 0 : cases);
-            cases++;
+            drawn++;
+            if ((drawn + drawn / 3) % ONE_OF == 0) {
+              run_case(info->name, p, v, m, &times[t], t == 0 ? 0 : cases);
+              cases++;
+            }
           }
         }
       }
     }
   }
   print_message("%u cases, two steps each, every event equal\n", cases);
-  assert_true(cases > 1000);
+  assert_true(cases * ONE_OF > 1000);
 }
 
 int main(void) {

@@ -13,7 +13,7 @@
 #include "support_oracle_nccl.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-#define PROGRAMS 400u /* about memory; what is right the other build asks all of them */
+#define PROGRAMS 200u /* about memory; what is right the other build asks all of them */
 #define GRAPHS 100u
 #else
 #define PROGRAMS 2000u

@@ -317,7 +317,7 @@ static void draw_split(struct weft_random *random, const struct weft_gpt_config 
 
 /* Under AddressSanitizer some of them have to do. */
 #if defined(__SANITIZE_ADDRESS__)
-enum { RUNS = 12 };
+enum { RUNS = 6 };
 #else
 enum { RUNS = 40 };
 #endif
