@@ -112,7 +112,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
                         weft_cli_quoted(name).text);
 }
 
-/* The model is for training on GPUs; blocks have a width, too. */
+/* The model is for training, most of it for that on GPUs; blocks have a width, too. */
 static int refuse_model(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id options[] = {
       WEFT_CLI_OPTION_DEVICE,     WEFT_CLI_OPTION_MODEL, WEFT_CLI_OPTION_LAYERS,
@@ -122,11 +122,13 @@ static int refuse_model(const struct weft_cli *cli, const struct weft_cli_argume
   const bool trains = strcmp(name, "train") == 0, blocks = strcmp(name, "gpu-blocks") == 0;
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     const bool is_device = options[i] == WEFT_CLI_OPTION_DEVICE;
+    const bool is_of_host =
+        is_device || options[i] == WEFT_CLI_OPTION_LAYERS || options[i] == WEFT_CLI_OPTION_DIM;
     if (arguments->given[options[i]] && !(blocks && options[i] == WEFT_CLI_OPTION_DIM) &&
-        !(trains && (is_device || weft_cli_is_on_gpus(arguments)))) {
+        !(trains && (is_of_host || weft_cli_is_on_gpus(arguments)))) {
       return weft_cli_usage(cli, "weft bench train --device cuda",
                             "--%s has no effect: it is for the benchmark train%s",
-                            weft_cli_option_at(options[i])->name, is_device ? "" : " on GPUs");
+                            weft_cli_option_at(options[i])->name, is_of_host ? "" : " on GPUs");
     }
   }
   return WEFT_CLI_OK;

@@ -97,6 +97,7 @@ struct entry {
 /* The state of the benchmark. */
 struct bench {
   const struct weft_cli *cli;
+  struct weft_gpt_training training;
   struct weft_gpt_dataset dataset;
   struct weft_bench_bare *bares[WEFT_BENCH_TRAIN_RANKS];
   struct entry entries[WEFT_BENCH_TRAIN_SCHEDULES];
@@ -115,11 +116,12 @@ static enum weft_status make_entry(struct bench *bench, const char *schedule, st
 
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
-  const struct weft_gpt_training training = weft_bench_train_fixed_training(STEPS);
+  const struct weft_gpt_training *training = &bench->training;
+  WEFT_TRY(weft_gpt_config_check(&training->config, error));
   WEFT_TRY(weft_bench_train_fixed_dataset(allocator, &bench->dataset, error));
   for (int k = 0; k < WEFT_BENCH_TRAIN_RANKS; k++) {
-    WEFT_TRY(weft_bench_bare_create(allocator, &training.config, training.batch / MICROBATCHES,
-                                    training.config.context, &bench->bares[k], error));
+    WEFT_TRY(weft_bench_bare_create(allocator, &training->config, training->batch / MICROBATCHES,
+                                    training->config.context, &bench->bares[k], error));
   }
   for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     WEFT_TRY(make_entry(bench, schedules[k], &bench->entries[k], error));
@@ -147,12 +149,20 @@ static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t 
   return weft_bench_fail(cli, &at, "the parameters differ from those of one rank");
 }
 
+static struct weft_gpt_trainer_options options_of(const struct bench *bench,
+                                                  const struct weft_program *program,
+                                                  uint64_t steps) {
+  struct weft_gpt_trainer_options options =
+      weft_bench_train_fixed_options(&bench->dataset, program, steps);
+  options.training.config = bench->training.config;
+  return options;
+}
+
 /* A few steps of 1F1B: first on all ranks, where memory is measured, since nothing has been
  * returned to malloc() yet; then on one. */
 static int check(struct bench *bench, struct weft_bench_train_results *results) {
   const struct entry *entry = &bench->entries[0];
-  struct weft_gpt_trainer_options options =
-      weft_bench_train_fixed_options(&bench->dataset, entry->program, CHECK_STEPS);
+  struct weft_gpt_trainer_options options = options_of(bench, entry->program, CHECK_STEPS);
   struct weft_bench_train_block on_one;
   int status = weft_bench_train_block_run(bench->cli, &options, entry->program, &results->memory);
   options.program = entry->on_one;
@@ -167,8 +177,7 @@ static int check(struct bench *bench, struct weft_bench_train_results *results) 
 /* The hash of every block is that of the first. */
 static int run_block(struct bench *bench, size_t schedule, const struct weft_program *program,
                      struct weft_bench_train_block *block) {
-  const struct weft_gpt_trainer_options options =
-      weft_bench_train_fixed_options(&bench->dataset, program, STEPS);
+  const struct weft_gpt_trainer_options options = options_of(bench, program, STEPS);
   const int status =
       weft_bench_train_block_run(bench->cli, &options, bench->entries[schedule].program, block);
   bench->hash = bench->hash == 0 ? block->hash : bench->hash;
@@ -255,7 +264,7 @@ static struct weft_bench_train_prediction sum_up_prediction(struct prediction *p
 
 static void sum_up(struct bench *bench, struct weft_bench_train_results *results) {
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  results->training = weft_bench_train_fixed_training(STEPS);
+  results->training = bench->training;
   const struct weft_gpt_config *config = &results->training.config;
   results->parameters = weft_gpt_parameter_count(config);
   results->processors = processors > 0 ? (uint64_t)processors : 0;
@@ -304,6 +313,10 @@ int weft_bench_cmd_train(const struct weft_cli *cli, const struct weft_cli_argum
     return weft_cli_fail_memory(cli);
   }
   bench->cli = cli;
+  bench->training = weft_bench_train_fixed_training(STEPS);
+  struct weft_gpt_config *config = &bench->training.config;
+  config->blocks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_LAYERS, config->blocks);
+  config->dim = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_DIM, config->dim);
   const int status =
       measure(bench, weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, ROUNDS), &results);
   release(bench);

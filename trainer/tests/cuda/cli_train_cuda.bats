@@ -164,8 +164,8 @@ hash_of() {
                               "partitions_zero_bubble"]) and
          (.cases | all(.tokens_per_s > 0 and .step_ms > 0 and .simulated_pipeline_ms > 0 and .steps_measured == 8)) and
          .ranks_share > 0 and .zero_bubble_gain > 0 and .simulated_gain > 0' <<<"$output"
-  weft bench train --dim 64
-  fails 2 "--dim has no effect"
+  weft bench train --heads 4
+  fails 2 "--heads has no effect"
   hints
   weft bench run --device cuda
   fails 2 "--device has no effect"
