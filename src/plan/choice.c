@@ -27,9 +27,6 @@ enum { FINALISTS = 8 };
 /* Bounds of partitions are rounded down by this share. */
 #define SLACK 2e-9
 
-/* Tried when v is not given. */
-static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
-
 enum { CANDIDATES_MAX = 1024 };
 
 struct candidate {
@@ -75,62 +72,32 @@ static double *factors_of(struct choosing *choosing, struct candidate *candidate
   return factors;
 }
 
-static enum weft_status add(struct choosing *choosing, uint32_t ranks, uint32_t microbatches,
-                            uint32_t v, enum weft_placement_kind placement,
+static enum weft_status add(struct choosing *choosing, const struct weft_shape *shape,
                             struct weft_error *error) {
   const struct weft_search_request *search = &choosing->request->search;
   assert(choosing->count < CANDIDATES_MAX);
   struct candidate *candidate = &choosing->list[choosing->count];
-  *candidate = (struct candidate){.is = {.ranks = ranks,
-                                         .replicas = search->ranks / ranks,
-                                         .microbatches = microbatches,
-                                         .stages_per_rank = v,
-                                         .placement = placement,
+  *candidate = (struct candidate){.is = {.ranks = shape->ranks,
+                                         .replicas = search->ranks / shape->ranks,
+                                         .microbatches = shape->microbatches,
+                                         .stages_per_rank = shape->stages_per_rank,
+                                         .placement = shape->placement,
                                          .value = INFINITY},
                                   .costs = *search->costs};
   if (search->costs->stage_count == 1 && search->graph == NULL) {
-    candidate->entry = weft_stage_costs_divide(&search->costs->stages[0], (double)ranks * v);
+    candidate->entry = weft_stage_costs_divide(&search->costs->stages[0],
+                                               (double)shape->ranks * shape->stages_per_rank);
     candidate->costs.stages = &candidate->entry;
   }
   candidate->costs.of = WEFT_COSTS_OF_STAGE; /* the model is the same for any number of ranks */
   if (search->rank_factors != NULL) {
     candidate->factors = factors_of(choosing, candidate);
     if (candidate->factors == NULL) {
-      return weft_fail_memory(error, ranks * sizeof *candidate->factors);
+      return weft_fail_memory(error, shape->ranks * sizeof *candidate->factors);
     }
   }
   choosing->count++;
   return WEFT_OK;
-}
-
-static enum weft_status add_placements(struct choosing *choosing, uint32_t ranks,
-                                       uint32_t microbatches, uint32_t v,
-                                       struct weft_error *error) {
-  const struct weft_search_request *search = &choosing->request->search;
-  const uint64_t stages = (uint64_t)ranks * v;
-  if (stages > search->costs->part_count || v > WEFT_LOCAL_STAGES_MAX ||
-      stages * microbatches > WEFT_PROBLEM_OPS_MAX / 3) {
-    return WEFT_OK;
-  }
-  if (v == 1 || search->any_placement || search->placement == WEFT_PLACEMENT_LOOP) {
-    WEFT_TRY(add(choosing, ranks, microbatches, v, WEFT_PLACEMENT_LOOP, error));
-  }
-  if (v % 2 == 0 && (search->any_placement || search->placement == WEFT_PLACEMENT_V)) {
-    WEFT_TRY(add(choosing, ranks, microbatches, v, WEFT_PLACEMENT_V, error));
-  }
-  return WEFT_OK;
-}
-
-/* The search places the stages; more ranks than stages have nothing to do, and a given placement has
- * equally many on each. */
-static enum weft_status add_graph(struct choosing *choosing, uint32_t ranks, uint32_t microbatches,
-                                  struct weft_error *error) {
-  const struct weft_search_request *search = &choosing->request->search;
-  const uint32_t n = search->graph->stage_count;
-  return ranks > n || (!search->any_placement && n % ranks != 0)
-             ? WEFT_OK
-             : add(choosing, ranks, microbatches, (n + ranks - 1) / ranks, WEFT_PLACEMENT_INFERRED,
-                   error);
 }
 
 /* All divisors of the ranks whose replicas can divide the batch. */
@@ -145,17 +112,16 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
         m > WEFT_MICROBATCHES_MAX) {
       continue;
     }
-    if (search->graph != NULL) {
-      WEFT_TRY(add_graph(choosing, p, (uint32_t)m, error));
-      continue;
-    }
-    if (search->stages_per_rank > 0) {
-      WEFT_TRY(add_placements(choosing, p, (uint32_t)m, search->stages_per_rank, error));
-      continue;
-    }
-    /* One rank has nothing to wait for: more stages do not help. */
-    for (size_t n = 0; n < (p > 1 ? WEFT_ARRAY_LENGTH(usual_stages_per_rank) : 1); n++) {
-      WEFT_TRY(add_placements(choosing, p, (uint32_t)m, usual_stages_per_rank[n], error));
+    struct weft_search_request own = *search;
+    struct weft_shape shapes[WEFT_PLAN_SHAPES_MAX];
+    own.ranks = p;
+    own.microbatches = (uint32_t)m;
+    own.keep_partition = false;
+    const uint32_t count = weft_plan_shapes(&own, search->stages_per_rank, shapes);
+    for (uint32_t n = 0; n < count; n++) {
+      /* One rank has nothing to wait for: more stages do not help. */
+      const bool helps = p > 1 || search->graph != NULL || search->stages_per_rank > 0 || n == 0;
+      WEFT_TRY(helps ? add(choosing, &shapes[n], error) : WEFT_OK);
     }
   }
   return WEFT_OK;
@@ -252,18 +218,11 @@ static enum weft_status bound(const struct choosing *choosing, struct candidate 
 
 /* Candidates that are too large for a search are left out. WEFT_ERR_LIMIT: all are. */
 static enum weft_status bound_all(struct choosing *choosing, struct weft_error *error) {
-  const struct weft_graph *graph = choosing->request->search.graph;
-  uint32_t *one_rank = NULL; /* of each stage: the size does not depend on the placement */
-  if (!WEFT_ALLOCATE(&choosing->arena, one_rank, weft_graph_stage_count(graph))) {
-    return weft_arena_status(&choosing->arena, error);
-  }
   struct weft_error own;
   enum weft_status status = WEFT_OK;
   uint32_t kept = 0;
   for (uint32_t n = 0; n < choosing->count; n++) {
-    const struct weft_search_request request = request_of(choosing, &choosing->list[n]);
-    status = graph != NULL ? weft_problem_check(&request, one_rank, &own) : WEFT_OK;
-    status = status == WEFT_OK ? bound(choosing, &choosing->list[n], &own) : status;
+    status = bound(choosing, &choosing->list[n], &own);
     if (status == WEFT_OK) {
       choosing->list[kept++] = choosing->list[n]; /* sort() mends what moves */
     } else if (status != WEFT_ERR_LIMIT) {
@@ -487,17 +446,14 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
     }
   }
   assert(where != NULL);
-  char pipeline[80] = "";
-  (void)snprintf(pipeline, sizeof pipeline, "a pipeline of %" PRIu32 " rank%s", where->ranks,
-                 where->ranks == 1 ? "" : "s");
+  char pipeline[96], stages[48] = "";
   if (search->graph == NULL) {
-    return weft_fail(error, WEFT_ERR_INVALID, hint,
-                     "no candidate fits into a memory of %.9g per rank; the least is %.9g: %s with "
-                     "%" PRIu32 " stage%s on each",
-                     search->memory_limit, need.least, pipeline, where->stages_per_rank,
-                     where->stages_per_rank == 1 ? "" : "s");
+    (void)snprintf(stages, sizeof stages, " with %" PRIu32 " stage%s on each",
+                   where->stages_per_rank, where->stages_per_rank == 1 ? "" : "s");
   }
-  const char *tried = search->any_placement ? " on the placements tried" : "";
+  (void)snprintf(pipeline, sizeof pipeline, "a pipeline of %" PRIu32 " rank%s%s", where->ranks,
+                 where->ranks == 1 ? "" : "s", stages);
+  const char *tried = weft_is_placement_open(search) ? " on the placements tried" : "";
   if (need.least == need.enough) {
     return weft_fail(error, WEFT_ERR_INVALID, hint,
                      "no candidate fits into a memory of %.9g per rank%s; the least is %.9g: %s",

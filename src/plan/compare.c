@@ -13,12 +13,10 @@
 #include <weft/support.h>
 
 #include "plan/compare_reason.h"
+#include "plan/layout/layout.h"
 
 WEFT_SCOPED_TYPE(weft_program)
 WEFT_SCOPED_TYPE(weft_simulation)
-
-/* Stages per rank that are tried where they are open. */
-static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
 
 /* The comparison and the arena that owns its arrays. */
 struct owned_comparison {
@@ -305,8 +303,8 @@ static enum weft_status try_schedule(struct comparing *comparing,
 /* Whether v is usual, or one of the first `end` programs has it. */
 static bool is_tried(const struct weft_compare_request *request, uint32_t v, uint32_t end) {
   bool found = false;
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(usual_stages_per_rank); k++) {
-    found = found || v == usual_stages_per_rank[k];
+  for (size_t k = 0; k < WEFT_USUAL_STAGES; k++) {
+    found = found || v == weft_usual_stages_per_rank[k];
   }
   for (uint32_t k = 0; k < end; k++) {
     found = found || v == stages_per_rank(request->programs[k]);
@@ -330,8 +328,8 @@ static enum weft_status try_values(struct comparing *comparing,
   if (fixed != 0) {
     return try_schedule(comparing, info, fixed, error);
   }
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(usual_stages_per_rank); k++) {
-    WEFT_TRY(try_open(comparing, info, usual_stages_per_rank[k], error));
+  for (size_t k = 0; k < WEFT_USUAL_STAGES; k++) {
+    WEFT_TRY(try_open(comparing, info, weft_usual_stages_per_rank[k], error));
   }
   for (uint32_t k = 0; k < request->program_count; k++) {
     const struct weft_program *program = request->programs[k];
@@ -396,7 +394,7 @@ static enum weft_status compare(struct comparing *comparing, struct weft_error *
   WEFT_TRY(weft_compare_shape(request, &comparison->shape, error));
   WEFT_TRY(check_factors(request, comparison->shape.ranks, error));
   comparison->graph = weft_graph_hold(graph_of(request));
-  const size_t values = WEFT_ARRAY_LENGTH(usual_stages_per_rank) + request->program_count;
+  const size_t values = WEFT_USUAL_STAGES + request->program_count;
   const size_t most = request->program_count + weft_schedule_count() * values;
   comparison->entries = weft_arena_allocate(comparing->arena, most, sizeof *comparison->entries);
   comparison->omissions =

@@ -14,8 +14,7 @@
 
 #define FACTOR_MAX 1e6 /* of a rank */
 
-/* Tried when v is not given. */
-static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
+const uint32_t weft_usual_stages_per_rank[WEFT_USUAL_STAGES] = {1, 2, 4};
 
 /* Parts to partition into stages; 0: the stages are given. */
 static uint32_t part_count(const struct weft_search_request *request) {
@@ -213,29 +212,46 @@ static enum weft_status add_partitions(struct weft_plan_layouts *layouts,
 
 /* ---- Placements ---- */
 
-static enum weft_status add_placement(struct weft_plan_layouts *layouts,
-                                      const struct weft_search_request *request, uint32_t v,
-                                      enum weft_placement_kind placement,
-                                      struct weft_error *error) {
-  const struct weft_shape shape = {.ranks = request->ranks,
-                                   .stages_per_rank = v,
-                                   .microbatches = request->microbatches,
-                                   .placement = placement};
-  return part_count(request) > 0 ? add_partitions(layouts, request, &shape, error)
-                                 : add(layouts, request,
-                                       (struct weft_plan_layout){.shape = shape}, NULL, error);
-}
-
-static enum weft_status add_placements(struct weft_plan_layouts *layouts,
-                                       const struct weft_search_request *request, uint32_t v,
-                                       struct weft_error *error) {
+static uint32_t list_placements(const struct weft_search_request *request, uint32_t v,
+                                struct weft_shape *list) {
+  const struct weft_shape shape = {
+      .ranks = request->ranks, .stages_per_rank = v, .microbatches = request->microbatches};
+  uint32_t count = 0;
   if (v == 1 || request->any_placement || request->placement == WEFT_PLACEMENT_LOOP) {
-    WEFT_TRY(add_placement(layouts, request, v, WEFT_PLACEMENT_LOOP, error));
+    list[count] = shape;
+    list[count++].placement = WEFT_PLACEMENT_LOOP;
   }
   if (v % 2 == 0 && (request->any_placement || request->placement == WEFT_PLACEMENT_V)) {
-    WEFT_TRY(add_placement(layouts, request, v, WEFT_PLACEMENT_V, error));
+    list[count] = shape;
+    list[count++].placement = WEFT_PLACEMENT_V;
   }
-  return WEFT_OK;
+  return count;
+}
+
+uint32_t weft_plan_shapes(const struct weft_search_request *request, uint32_t v,
+                          struct weft_shape list[WEFT_PLAN_SHAPES_MAX]) {
+  assert(request->ranks > 0 && list != NULL);
+  const uint32_t p = request->ranks, parts = part_count(request);
+  uint32_t count = 0;
+  if (request->graph != NULL) {
+    const uint32_t n = request->graph->stage_count;
+    list[0] = (struct weft_shape){.ranks = p,
+                                  .stages_per_rank = (n + p - 1) / p,
+                                  .microbatches = request->microbatches,
+                                  .placement = WEFT_PLACEMENT_INFERRED};
+    return p <= n && (request->any_placement || n % p == 0);
+  }
+  if (v != 0) {
+    return parts > 0 && (uint64_t)p * v > parts ? 0 : list_placements(request, v, list);
+  }
+  for (size_t n = 0; n < WEFT_USUAL_STAGES; n++) {
+    const uint64_t stages = (uint64_t)p * weft_usual_stages_per_rank[n];
+    const bool fits = stages * request->microbatches <= WEFT_PROBLEM_OPS_MAX / 3;
+    if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX) && (fits || n == 0)) {
+      count += list_placements(request, weft_usual_stages_per_rank[n], list + count);
+    }
+  }
+  return count;
 }
 
 /* The v that was given, or that follows from the number of entries; 0: open. */
@@ -279,21 +295,6 @@ static enum weft_status check_parts(const struct weft_search_request *request, u
   return weft_fail(
       error, WEFT_ERR_USAGE, "use fewer ranks or stages per rank, or give smaller parts",
       "the costs have %" PRIu32 " parts, which cannot make %" PRIu64 " stages", parts, stages);
-}
-
-static enum weft_status list_usual(struct weft_plan_layouts *layouts,
-                                   const struct weft_search_request *request,
-                                   struct weft_error *error) {
-  const uint32_t parts = part_count(request);
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(usual_stages_per_rank); n++) {
-    const uint32_t v = usual_stages_per_rank[n];
-    const uint64_t stages = (uint64_t)request->ranks * v;
-    const bool fits = stages * request->microbatches <= WEFT_PROBLEM_OPS_MAX / 3;
-    if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX) && (fits || n == 0)) {
-      WEFT_TRY(add_placements(layouts, request, v, error));
-    }
-  }
-  return WEFT_OK;
 }
 
 enum weft_status weft_plan_check_factors(const struct weft_search_request *request,
@@ -388,14 +389,19 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
                                  struct weft_error *error) {
   uint32_t v;
+  struct weft_shape shapes[WEFT_PLAN_SHAPES_MAX];
   if (request->graph != NULL) {
     return list_graph(layouts, request, error);
   }
   WEFT_TRY(find_stages_per_rank(request, &v, error));
   WEFT_TRY(check_parts(request, v, error));
   WEFT_TRY(weft_plan_check_factors(request, error));
-  WEFT_TRY(v != 0 ? add_placements(layouts, request, v, error)
-                  : list_usual(layouts, request, error));
+  const uint32_t count = weft_plan_shapes(request, v, shapes);
+  for (uint32_t n = 0; n < count; n++) {
+    WEFT_TRY(part_count(request) > 0
+                 ? add_partitions(layouts, request, &shapes[n], error)
+                 : add(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL, error));
+  }
   if (layouts->count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",
                      "a V needs two stages on each rank, and %" PRIu32 " were asked for", v);

@@ -30,6 +30,17 @@ struct weft_plan_layouts {
   double rest; /* lower bound of the objective for all others; INFINITY: there are none that fit */
 };
 
+/* Stages per rank that are tried where they are not given. */
+enum { WEFT_USUAL_STAGES = 3, WEFT_PLAN_SHAPES_MAX = 2 * WEFT_USUAL_STAGES };
+extern const uint32_t weft_usual_stages_per_rank[WEFT_USUAL_STAGES];
+
+/* The shapes that a request leaves open if it has v stages per rank, 0: the usual ones; returns how many
+ * there are. None have more stages than there are parts. A graph has one, whose placement the search
+ * finds, unless there are more ranks than stages, or other numbers of stages on them than its placement
+ * allows. */
+uint32_t weft_plan_shapes(const struct weft_search_request *request, uint32_t v,
+                          struct weft_shape list[WEFT_PLAN_SHAPES_MAX]);
+
 /* Whether the stages of a graph may be on any rank. */
 static inline bool weft_is_placement_open(const struct weft_search_request *request) {
   return request->graph != NULL && request->rank_of == NULL && request->any_placement;

@@ -77,6 +77,7 @@ static enum weft_status bound_placements(const struct weft_allocator *allocator,
   double *ways = weft_arena_allocate(&arena, n, sizeof *ways);
   uint32_t *rank_of = weft_arena_allocate(&arena, n, sizeof *rank_of);
   WEFT_TRY(weft_arena_status(&arena, error));
+  WEFT_TRY(weft_problem_check(request, rank_of, error)); /* the size does not depend on them */
   if (least_memory(request, ways) > request->memory_limit * (1 + MEMORY_SLACK)) {
     *bound = INFINITY;
     return WEFT_OK;
@@ -100,6 +101,7 @@ enum weft_status weft_plan_open_bound(const struct weft_allocator *allocator,
     const struct weft_search_request resolved = weft_plan_resolve(request, &view);
     return bound_placements(allocator, &resolved, bound, error);
   }
+  WEFT_TRY(weft_problem_check(request, NULL, error));
   const struct weft_shape shape = {.ranks = request->ranks,
                                    .stages_per_rank = request->stages_per_rank,
                                    .microbatches = request->microbatches,
