@@ -423,7 +423,7 @@ static enum weft_status explain_memory(struct search *search, struct weft_error 
                    count == 1 ? "" : "s");
   }
   if (need.least == need.enough) {
-    if (first->problem.stages_per_rank > 0) {
+    if (search->request->graph == NULL) {
       explain_chain(first, &why);
     }
     return weft_fail(error, WEFT_ERR_INVALID, memory_hint,
@@ -455,6 +455,11 @@ static double peak_of(const struct candidate *candidate) {
   return peak;
 }
 
+/* Of the schedule; NULL: it has none. Those with names are of chains that no graph gives. */
+static const char *name_of(const struct candidate *candidate) {
+  return candidate->layout->rank_of == NULL ? candidate->incumbent.name : NULL;
+}
+
 static enum weft_status make_table(const struct candidate *candidate,
                                    struct weft_search_answer *answer, struct weft_error *error) {
   const struct weft_problem *problem = &candidate->problem;
@@ -467,9 +472,9 @@ static enum weft_status make_table(const struct candidate *candidate,
     }
     memcpy(answer->stage_ranks, layout->rank_of, n * sizeof *answer->stage_ranks);
   }
-  return candidate->incumbent.name != NULL
-             ? weft_generate(problem->allocator, candidate->incumbent.name, &layout->shape,
-                             &answer->table, error)
+  const char *name = name_of(candidate);
+  return name != NULL
+             ? weft_generate(problem->allocator, name, &layout->shape, &answer->table, error)
              : weft_order_table(problem, &candidate->incumbent.best, &answer->table, error);
 }
 
@@ -488,8 +493,9 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       weft_order_evaluate(&best->problem, &incumbent->clock, &incumbent->best, WEFT_NEVER);
   assert(value == incumbent->value && value >= incumbent->bound);
   (void)value;
+  const char *name = name_of(best);
   *answer = (struct weft_search_answer){
-      .schedule = incumbent->name != NULL ? incumbent->name : "searched",
+      .schedule = name != NULL ? name : "searched",
       .objective = search->request->objective,
       .placement = best->layout->shape.placement,
       .placement_name = best->layout->name,

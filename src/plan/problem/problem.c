@@ -297,6 +297,43 @@ static void set_sizes(struct weft_problem *problem, const struct weft_search_req
 
 /* ---- The problem ---- */
 
+static bool is_placed(const struct weft_problem *problem, const struct weft_shape *shape) {
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    if (problem->stages[s].rank != weft_shape_rank_of(shape, s)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* A graph that is a chain on a loop or a V, with channels that take the same time, has the constructors
+ * and bounds of chains. */
+static void look_for_chain(struct weft_problem *problem) {
+  static const enum weft_placement_kind kinds[] = {WEFT_PLACEMENT_LOOP, WEFT_PLACEMENT_V};
+  const uint32_t v = problem->stage_count / problem->rank_count;
+  if (problem->stage_count % problem->rank_count != 0 || v > WEFT_LOCAL_STAGES_MAX ||
+      !weft_graph_is_chain(problem->graph)) {
+    return;
+  }
+  for (uint32_t c = 1; c < 2 * problem->graph->edge_count; c++) {
+    if (problem->occupancy[c] != problem->occupancy[0]) {
+      return;
+    }
+  }
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(kinds) && problem->stages_per_rank == 0; n++) {
+    const struct weft_shape shape = {.ranks = problem->rank_count,
+                                     .stages_per_rank = v,
+                                     .microbatches = problem->microbatch_count,
+                                     .placement = kinds[n]};
+    if (is_placed(problem, &shape)) {
+      problem->stages_per_rank = v;
+      problem->placement = kinds[n];
+      weft_problem_set_occupancy(problem,
+                                 problem->graph->edge_count > 0 ? problem->occupancy[0] : 0);
+    }
+  }
+}
+
 enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
@@ -322,6 +359,9 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
   if (status < 0) {
     weft_problem_finish(problem);
     return status;
+  }
+  if (graph != NULL) {
+    look_for_chain(problem);
   }
   set_sizes(problem, request);
   return WEFT_OK;

@@ -63,7 +63,7 @@ struct weft_problem {
   struct weft_arena arena;
   struct weft_search_control *control; /* of the search; NULL: none */
   const struct weft_graph *graph;
-  bool is_graph_given; /* by the request; else it is that of a chain, in the arena */
+  bool is_graph_given; /* by the request; else it is a chain's own, in the arena */
   uint32_t rank_count, stage_count, microbatch_count;
   uint32_t stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
                                that needs one takes it */
