@@ -112,21 +112,12 @@ static void set_targets(struct chain *chain, const struct setting *setting) {
 
 /* ---- Search ---- */
 
-static int64_t run(struct chain *chain, const struct setting *setting, int64_t cutoff) {
-  struct weft_incumbent *incumbent = chain->incumbent;
-  const double lead = value_of(setting, LEAD);
-  const struct weft_target_rule rule = {
-      .lead = lead < 1e6 ? (int64_t)(lead * chain->period) : INT64_MAX,
-      .fill = value_of(setting, FILL)};
+static int64_t try_setting(struct chain *chain, const struct setting *setting, int64_t cutoff) {
+  const struct weft_target_rule rule =
+      weft_target_rule_make(value_of(setting, LEAD), chain->period, value_of(setting, FILL));
   set_targets(chain, setting);
-  chain->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
-  const int64_t value =
-      weft_list_scheduler_run(&chain->scheduler, &rule, cutoff, &incumbent->draft);
   chain->runs--;
-  if (value < incumbent->value) {
-    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
-  }
-  return value;
+  return weft_list_scheduler_try(&chain->scheduler, &rule, cutoff, chain->incumbent);
 }
 
 /* All choices of one parameter; true when one of them is better. */
@@ -137,7 +128,7 @@ static bool try_choices(struct chain *chain, struct setting *setting, enum param
   for (uint8_t choice = 0; choice < CHOICES && chain->runs > 0; choice++) {
     other.choice[which] = choice;
     const int64_t value =
-        choice == setting->choice[which] ? WEFT_NEVER : run(chain, &other, *best - 1);
+        choice == setting->choice[which] ? WEFT_NEVER : try_setting(chain, &other, *best - 1);
     if (value < *best) {
       *best = value;
       *setting = other;
@@ -147,8 +138,8 @@ static bool try_choices(struct chain *chain, struct setting *setting, enum param
   return better;
 }
 
-static void climb(struct chain *chain, struct setting setting) {
-  int64_t best = run(chain, &setting, WEFT_NEVER);
+static void descend(struct chain *chain, struct setting setting) {
+  int64_t best = try_setting(chain, &setting, WEFT_NEVER);
   uint32_t still = 0;
   for (uint32_t n = 0; still < PARAMETER_COUNT; n++) {
     if (chain->runs == 0 || weft_incumbent_is_done(chain->incumbent)) {
@@ -170,15 +161,7 @@ static void try_chains(struct chain *chain) {
   const uint32_t each = (uint32_t)(runs < RUNS_MIN ? RUNS_MIN : runs) / 3;
   for (uint32_t n = 0; n < WEFT_ARRAY_LENGTH(starts); n++) {
     chain->runs = each;
-    climb(chain, starts[n]);
-  }
-}
-
-static void set_period(struct chain *chain) {
-  const struct weft_problem *problem = chain->incumbent->problem;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const double work = (double)chain->scheduler.work[r] / problem->microbatch_count;
-    chain->period = work > chain->period ? work : chain->period;
+    descend(chain, starts[n]);
   }
 }
 
@@ -191,7 +174,7 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
   struct chain chain = {.incumbent = incumbent};
   WEFT_TRY(weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock,
                                     error));
-  set_period(&chain);
+  chain.period = (double)chain.scheduler.period;
   try_chains(&chain);
   weft_list_scheduler_finish(&chain.scheduler);
   return WEFT_OK;

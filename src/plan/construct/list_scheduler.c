@@ -22,6 +22,8 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     scheduler->limit[r] = weft_problem_limit_at_end(problem, r) - scheduler->growth[r];
+    scheduler->period =
+        weft_max(scheduler->period, scheduler->work[r] / problem->microbatch_count);
   }
 }
 
@@ -330,4 +332,16 @@ int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
     }
   }
   return weft_plan_clock_summarise(scheduler->problem, scheduler->clock);
+}
+
+int64_t weft_list_scheduler_try(struct weft_list_scheduler *scheduler,
+                                const struct weft_target_rule *rule, int64_t cutoff,
+                                struct weft_incumbent *incumbent) {
+  assert(scheduler->problem == incumbent->problem);
+  scheduler->is_patient = weft_incumbent_is_serial(incumbent);
+  const int64_t value = weft_list_scheduler_run(scheduler, rule, cutoff, &incumbent->draft);
+  if (value < incumbent->value) {
+    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
+  }
+  return value;
 }

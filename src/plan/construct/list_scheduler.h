@@ -13,6 +13,7 @@
 #define PLAN_LIST_SCHEDULER_H
 
 #include "plan/construct/rank_queue.h"
+#include "plan/problem/incumbent.h"
 
 struct weft_target_rule {
   int64_t lead; /* how much smaller the target of an action that has not arrived may be than that
@@ -32,6 +33,7 @@ struct weft_list_scheduler {
   int64_t *held;       /* [rank] memory */
   int64_t *held_for_w; /* [rank] the part of it that W will free */
   int64_t *work;       /* [rank] time of all its ops */
+  int64_t period;      /* of a microbatch on the busiest rank */
   int64_t *rest;       /* [rank] time of its remaining ops */
   int64_t *growth;     /* [rank] memory that an I may add until its W */
   int64_t *limit;      /* [rank] for activations, without that and with all gradients */
@@ -59,5 +61,19 @@ static inline int64_t *weft_target_row(const struct weft_list_scheduler *schedul
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
                                 struct weft_order *order);
+
+/* The same into the incumbent's draft, which is then tried. */
+int64_t weft_list_scheduler_try(struct weft_list_scheduler *scheduler,
+                                const struct weft_target_rule *rule, int64_t cutoff,
+                                struct weft_incumbent *incumbent);
+
+/* A lead in periods that is any. */
+#define WEFT_LEAD_ANY 1e6
+
+static inline struct weft_target_rule weft_target_rule_make(double lead, double period,
+                                                            double fill) {
+  return (struct weft_target_rule){
+      .lead = lead < WEFT_LEAD_ANY ? (int64_t)(lead * period) : INT64_MAX, .fill = fill};
+}
 
 #endif

@@ -38,11 +38,9 @@ struct setting {
   uint32_t wait_count;
   /* Microbatches in flight beyond those of the pattern, by local stage; ANY_NUMBER. */
   int32_t spare[SPARES];
-  double lead; /* of the list scheduler, in periods; LEAD_ANY */
+  double lead; /* of the list scheduler, in periods; WEFT_LEAD_ANY */
   double fill; /* of the list scheduler */
 };
-
-#define LEAD_ANY 1e6
 
 /* A place on the circle of a rank. */
 struct place {
@@ -81,7 +79,6 @@ struct periodic {
   uint32_t *sum_counts_of[GROUP_MAX + 1], *sum_counts;
   double *open; /* [stage] memory of it and all stages before, in shares of limits */
   const struct setting *setting; /* of the patterns */
-  int64_t least;                 /* work of the busiest rank for a microbatch */
   int64_t period, circle;
   uint64_t work_left;
 };
@@ -425,21 +422,12 @@ static void set_targets(const struct periodic *periodic) {
 }
 
 static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
-  struct weft_incumbent *incumbent = periodic->incumbent;
   const struct setting *setting = periodic->setting;
-  const struct weft_target_rule rule = {
-      .lead = setting->lead < LEAD_ANY ? (int64_t)(setting->lead * (double)periodic->period)
-                                       : INT64_MAX,
-      .fill = setting->fill};
+  const struct weft_target_rule rule =
+      weft_target_rule_make(setting->lead, (double)periodic->period, setting->fill);
   set_targets(periodic);
-  periodic->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
-  const int64_t value =
-      weft_list_scheduler_run(&periodic->scheduler, &rule, cutoff, &incumbent->draft);
   spend(periodic, weft_problem_timed_op_count(periodic->problem) * OP_WORK);
-  if (value < incumbent->value) {
-    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
-  }
-  return value;
+  return weft_list_scheduler_try(&periodic->scheduler, &rule, cutoff, periodic->incumbent);
 }
 
 /* ---- Settings ---- */
@@ -447,7 +435,7 @@ static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
 /* The objective of a setting's order; WEFT_NEVER when it exceeds the cutoff. */
 static int64_t value_of(struct periodic *periodic, const struct setting *setting, int64_t cutoff) {
   periodic->setting = setting;
-  periodic->period = (int64_t)((double)periodic->least * setting->stretch);
+  periodic->period = (int64_t)((double)periodic->scheduler.period * setting->stretch);
   periodic->circle = periodic->period * setting->group;
   const double least = (double)periodic->period * periodic->problem->microbatch_count;
   spend(periodic, CHOICES_WORK);
@@ -469,8 +457,8 @@ static int64_t try_usual(struct periodic *periodic, struct setting *best) {
   static const struct {
     int32_t spare;
     double lead;
-  } rules[] = {{ANY_NUMBER, LEAD_ANY}, {1, LEAD_ANY},     {ANY_NUMBER, 1}, {0, LEAD_ANY},
-               {2, LEAD_ANY},          {ANY_NUMBER, 0.5}, {3, LEAD_ANY},   {ANY_NUMBER, 0.3}};
+  } rules[] = {{ANY_NUMBER, WEFT_LEAD_ANY}, {1, WEFT_LEAD_ANY},     {ANY_NUMBER, 1}, {0, WEFT_LEAD_ANY},
+               {2, WEFT_LEAD_ANY},          {ANY_NUMBER, 0.5}, {3, WEFT_LEAD_ANY},   {ANY_NUMBER, 0.3}};
   for (size_t r = 0; r < WEFT_ARRAY_LENGTH(rules); r++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(stretches) && !is_finished(periodic); n++) {
       struct setting setting = {
@@ -490,7 +478,7 @@ static int64_t try_usual(struct periodic *periodic, struct setting *best) {
 
 /* A small random change. */
 static void vary(struct periodic *periodic, struct setting *setting) {
-  static const double leads[] = {0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, LEAD_ANY};
+  static const double leads[] = {0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, WEFT_LEAD_ANY};
   struct weft_random *random = &periodic->random;
   switch (weft_random_below(random, 11)) {
     case 0:
@@ -588,10 +576,6 @@ static bool allocate(struct periodic *periodic) {
 static void prepare(struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   double open = 0;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    periodic->least =
-        weft_max(periodic->least, periodic->scheduler.work[r] / problem->microbatch_count);
-  }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     open += ((double)stage->held + 1e-6) / ((double)problem->limit[stage->rank] + 1);
@@ -615,7 +599,7 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
           WEFT_OK) {
     if (allocate(&periodic)) {
       prepare(&periodic);
-      if (periodic.least > 0) { /* work that takes no time has no period */
+      if (periodic.scheduler.period > 0) { /* work that takes no time has no period */
         search(&periodic);
       }
     }

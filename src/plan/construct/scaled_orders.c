@@ -29,19 +29,16 @@ enum { RUNS_MIN = 8 };
 /* How the times of a small order become targets. */
 struct setting {
   double burst;      /* 1: all that a small action stands for runs at once; 0: evenly spread out */
-  double lead;       /* of the list scheduler, in periods; LEAD_ANY */
+  double lead;       /* of the list scheduler, in periods; WEFT_LEAD_ANY */
   double fill;       /* of the list scheduler */
   bool weights_last; /* W run whenever there is time */
 };
-
-#define LEAD_ANY 1e6
 
 struct scaled {
   struct weft_incumbent *incumbent;
   const struct weft_problem *problem;
   struct weft_list_scheduler scheduler;
   struct weft_random random;
-  double period; /* the work of a microbatch on the busiest rank */
   uint64_t seed;
   /* Of one size: */
   struct weft_problem small;
@@ -243,28 +240,20 @@ static void set_row(struct scaled *scaled, const struct setting *setting, uint32
 }
 
 /* The objective of a setting's order; WEFT_NEVER when it exceeds the cutoff. */
-static int64_t run(struct scaled *scaled, const struct setting *setting, int64_t cutoff) {
-  struct weft_incumbent *incumbent = scaled->incumbent;
-  const struct weft_target_rule rule = {
-      .lead = setting->lead < LEAD_ANY ? (int64_t)(setting->lead * scaled->period) : INT64_MAX,
-      .fill = setting->fill};
+static int64_t try_setting(struct scaled *scaled, const struct setting *setting, int64_t cutoff) {
+  const struct weft_target_rule rule =
+      weft_target_rule_make(setting->lead, (double)scaled->scheduler.period, setting->fill);
   for (uint32_t s = 0; s < scaled->problem->stage_count; s++) {
     set_row(scaled, setting, s, WEFT_KIND_F);
     set_row(scaled, setting, s, WEFT_KIND_I);
     set_row(scaled, setting, s, WEFT_KIND_W);
   }
-  scaled->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
-  const int64_t value =
-      weft_list_scheduler_run(&scaled->scheduler, &rule, cutoff, &incumbent->draft);
-  if (value < incumbent->value) {
-    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
-  }
-  return value;
+  return weft_list_scheduler_try(&scaled->scheduler, &rule, cutoff, scaled->incumbent);
 }
 
 /* A small random change. */
 static void vary(struct weft_random *random, struct setting *setting) {
-  static const double leads[] = {0.3, 0.5, 1, 1.5, 2, 3, 4, 6, 8, LEAD_ANY};
+  static const double leads[] = {0.3, 0.5, 1, 1.5, 2, 3, 4, 6, 8, WEFT_LEAD_ANY};
   switch (weft_random_below(random, 4)) {
     case 0: setting->burst = weft_random_below(random, 5) / 4.0; break;
     case 1: setting->lead = leads[weft_random_below(random, WEFT_ARRAY_LENGTH(leads))]; break;
@@ -289,7 +278,7 @@ static void try_settings(struct scaled *scaled, uint64_t runs) {
         vary(&scaled->random, &setting);
       } while (weft_random_below(&scaled->random, 2) == 0);
     }
-    const int64_t value = run(scaled, &setting, least == WEFT_NEVER ? WEFT_NEVER : least - 1);
+    const int64_t value = try_setting(scaled, &setting, least == WEFT_NEVER ? WEFT_NEVER : least - 1);
     if (value < least) {
       least = value;
       best = setting;
@@ -333,10 +322,6 @@ uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work,
       weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &error) !=
           WEFT_OK) {
     return 0;
-  }
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    scaled.period =
-        fmax(scaled.period, (double)scaled.scheduler.work[r] / problem->microbatch_count);
   }
   for (uint32_t n = 0; n < count && !weft_incumbent_is_done(incumbent); n++) {
     use_size(&scaled, sizes[n], work / count);

@@ -203,16 +203,11 @@ static void set_targets(struct blocks *blocks, const struct block *block) {
 
 static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
                 int64_t cutoff) {
-  struct weft_incumbent *incumbent = blocks->incumbent;
   const struct weft_target_rule rule = {.lead = lead, .fill = fill};
-  blocks->scheduler.is_patient = weft_incumbent_is_serial(incumbent);
   const int64_t value =
-      weft_list_scheduler_run(&blocks->scheduler, &rule, cutoff, &incumbent->draft);
+      weft_list_scheduler_try(&blocks->scheduler, &rule, cutoff, blocks->incumbent);
   block->value = value < block->value ? value : block->value;
   blocks->runs--;
-  if (value < incumbent->value) {
-    weft_incumbent_try(incumbent, &incumbent->draft, NULL);
-  }
 }
 
 /* Every block is scheduled once, or as many as there is work for; then the best ones with other
