@@ -1,5 +1,5 @@
 /* Profiles, enumerated op by op as long as they fit into the memory. */
-#include "plan/bounds/bound_profiles.h"
+#include "plan/bounds/bound_table.h"
 
 #include <assert.h>
 #include <stdlib.h>

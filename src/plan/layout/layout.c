@@ -9,7 +9,6 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
-#include "plan/layout/placements.h"
 #include "plan/problem/problem.h"
 
 #define FACTOR_MAX 1e6 /* of a rank */
@@ -356,12 +355,13 @@ static enum weft_status add_placed(struct weft_plan_layouts *layouts,
 static enum weft_status list_graph(struct weft_plan_layouts *layouts,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
-  struct weft_plan_placement list[WEFT_PLAN_PLACEMENTS_MAX];
+  struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX];
   uint32_t count;
   WEFT_TRY(check_graph(request, error));
   WEFT_TRY(weft_plan_placements(request, &layouts->arena, list, &count, error));
   for (uint32_t n = 0; n < count; n++) {
-    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name, list[n].kind, error));
+    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name,
+                        list[n].shape.placement, error));
   }
   return WEFT_OK;
 }

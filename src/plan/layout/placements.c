@@ -2,7 +2,7 @@
  * with the most, and balanced by work alone. Blocks of stages by their numbers cut few edges of a
  * chain with skip connections; blocks of branches, one after the other, let encoders run at the same
  * time; folded blocks bring both ends of a U together. */
-#include "plan/layout/placements.h"
+#include "plan/layout/layout.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -263,21 +263,21 @@ static void place_balanced(const struct weft_search_request *request, double *lo
 struct placing {
   const struct weft_search_request *request;
   struct weft_arena *arena;
-  struct weft_plan_placement *list;
+  struct weft_plan_layout *list;
   uint32_t count;
 };
 
 /* Adds what was written behind the list, unless it is there already. */
 static void add(struct placing *placing, const char *name, enum weft_placement_kind kind) {
   const size_t size = placing->request->graph->stage_count * sizeof(uint32_t);
-  struct weft_plan_placement *own = &placing->list[placing->count];
+  struct weft_plan_layout *own = &placing->list[placing->count];
   for (uint32_t k = 0; k < placing->count; k++) {
     if (memcmp(placing->list[k].rank_of, own->rank_of, size) == 0) {
       return;
     }
   }
   own->name = name;
-  own->kind = kind;
+  own->shape.placement = kind;
   placing->count++;
 }
 
@@ -326,7 +326,8 @@ static enum weft_status add_open(struct placing *placing, struct weft_error *err
 }
 
 enum weft_status weft_plan_placements(const struct weft_search_request *request,
-                                      struct weft_arena *arena, struct weft_plan_placement list[],
+                                      struct weft_arena *arena,
+                                      struct weft_plan_layout list[WEFT_PLAN_PLACEMENTS_MAX],
                                       uint32_t *count, struct weft_error *error) {
   assert(request->graph != NULL && list != NULL);
   const uint32_t n = request->graph->stage_count, p = request->ranks;
