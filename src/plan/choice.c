@@ -72,7 +72,7 @@ static double *factors_of(struct choosing *choosing, struct candidate *candidate
   return factors;
 }
 
-static enum weft_status add(struct choosing *choosing, const struct weft_shape *shape,
+static enum weft_status add_candidate(struct choosing *choosing, const struct weft_shape *shape,
                             struct weft_error *error) {
   const struct weft_search_request *search = &choosing->request->search;
   assert(choosing->count < CANDIDATES_MAX);
@@ -121,13 +121,13 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
     for (uint32_t n = 0; n < count; n++) {
       /* One rank has nothing to wait for: more stages do not help. */
       const bool helps = p > 1 || search->graph != NULL || search->stages_per_rank > 0 || n == 0;
-      WEFT_TRY(helps ? add(choosing, &shapes[n], error) : WEFT_OK);
+      WEFT_TRY(helps ? add_candidate(choosing, &shapes[n], error) : WEFT_OK);
     }
   }
   return WEFT_OK;
 }
 
-static enum weft_status check(const struct weft_choice_request *request, struct weft_error *error) {
+static enum weft_status check_request(const struct weft_choice_request *request, struct weft_error *error) {
   const struct weft_search_request *search = &request->search;
   WEFT_NEED(search->costs, error);
   const uint32_t stages = weft_graph_stage_count(search->graph);
@@ -292,7 +292,7 @@ static bool is_open(const struct choosing *choosing, const struct candidate *can
   return !candidate->is_finished && candidate->is.bound * (1 + SLACK) < choosing->best;
 }
 
-static void take(struct choosing *choosing, struct candidate *candidate,
+static void take_answer(struct choosing *choosing, struct candidate *candidate,
                  struct weft_search_answer *answer) {
   const double value =
       (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
@@ -312,7 +312,7 @@ static void take(struct choosing *choosing, struct candidate *candidate,
 }
 
 /* With a share of the work, or all the time that is left. */
-static enum weft_status plan(struct choosing *choosing, struct candidate *candidate, double share,
+static enum weft_status plan_candidate(struct choosing *choosing, struct candidate *candidate, double share,
                              double seconds, struct weft_error *error) {
   struct weft_search_request request = request_of(choosing, candidate);
   struct weft_search_answer *answer;
@@ -329,7 +329,7 @@ static enum weft_status plan(struct choosing *choosing, struct candidate *candid
   const enum weft_status status = weft_search(choosing->allocator, &request, &answer, &own);
   choosing->done = fmin(1, choosing->done + share);
   if (status == WEFT_OK) {
-    take(choosing, candidate, answer);
+    take_answer(choosing, candidate, answer);
     return WEFT_OK;
   }
   if (status == WEFT_ERR_INVALID) { /* no partition that was tried fits into the memory */
@@ -383,7 +383,7 @@ static enum weft_status plan_some(struct choosing *choosing, uint32_t most, doub
       break;
     }
     if (is_open(choosing, candidate) && is_affordable(choosing, candidate, 1)) {
-      WEFT_TRY(plan(choosing, candidate, share, seconds, error));
+      WEFT_TRY(plan_candidate(choosing, candidate, share, seconds, error));
       candidate->is_finished = candidate->is_finished || to_the_end;
       most--;
     }
@@ -406,7 +406,7 @@ static enum weft_status construct_all(struct choosing *choosing, struct weft_err
       if (is_open(choosing, candidate) &&
           (round == 2 || ((candidate->is.stages_per_rank > 1) == (round == 1) &&
                           is_affordable(choosing, candidate, CONSTRUCTING)))) {
-        WEFT_TRY(plan(choosing, candidate, 0, INFINITY, error));
+        WEFT_TRY(plan_candidate(choosing, candidate, 0, INFINITY, error));
       }
     }
   }
@@ -466,7 +466,7 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
                    search->memory_limit, tried, need.enough, pipeline, need.least);
 }
 
-static enum weft_status make(struct choosing *choosing, struct weft_choice **out,
+static enum weft_status make_choice(struct choosing *choosing, struct weft_choice **out,
                              struct weft_error *error) {
   struct weft_choice *choice = weft_array_allocate_zero(choosing->allocator, 1, sizeof *choice);
   if (choice == NULL) {
@@ -493,7 +493,7 @@ static enum weft_status make(struct choosing *choosing, struct weft_choice **out
   return WEFT_OK;
 }
 
-static enum weft_status run(struct choosing *choosing, struct weft_choice **out,
+static enum weft_status choose(struct choosing *choosing, struct weft_choice **out,
                             struct weft_error *error) {
   WEFT_TRY(list_candidates(choosing, error));
   if (choosing->count == 0) {
@@ -501,7 +501,7 @@ static enum weft_status run(struct choosing *choosing, struct weft_choice **out,
   }
   WEFT_TRY(bound_all(choosing, error));
   WEFT_TRY(plan_all(choosing, error));
-  return choosing->best == INFINITY ? explain_memory(choosing, error) : make(choosing, out, error);
+  return choosing->best == INFINITY ? explain_memory(choosing, error) : make_choice(choosing, out, error);
 }
 
 enum weft_status weft_choose(const struct weft_allocator *allocator,
@@ -509,14 +509,14 @@ enum weft_status weft_choose(const struct weft_allocator *allocator,
                              struct weft_error *error) {
   WEFT_NEED(request, error);
   WEFT_NEED(out, error);
-  WEFT_TRY(check(request, error));
+  WEFT_TRY(check_request(request, error));
   struct choosing choosing = {.allocator = allocator,
                               .request = request,
                               .arena = {.allocator = allocator},
                               .best = INFINITY,
                               .begin_ns = (int64_t)weft_clock_ns()};
   enum weft_status status = WEFT_ALLOCATE(&choosing.arena, choosing.list, CANDIDATES_MAX)
-                                ? run(&choosing, out, error)
+                                ? choose(&choosing, out, error)
                                 : weft_fail_memory(error, CANDIDATES_MAX * sizeof *choosing.list);
   for (uint32_t n = 0; n < choosing.count; n++) {
     weft_search_answer_destroy(choosing.list[n].is.answer);

@@ -608,7 +608,7 @@ static void time_answer(struct search *search, const struct candidate *candidate
   candidate_finish(&small);
 }
 
-static enum weft_status run(struct search *search, struct weft_search_answer **out,
+static enum weft_status search_all(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
   const struct weft_search_request *request = search->request;
   const bool is_open_graph = weft_is_placement_open(request);
@@ -641,7 +641,7 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   search.candidates = weft_array_allocate_zero(allocator, count, sizeof *search.candidates);
   const enum weft_status status = search.candidates == NULL
                                       ? weft_fail_memory(error, count * sizeof *search.candidates)
-                                      : run(&search, out, error);
+                                      : search_all(&search, out, error);
   for (uint32_t n = 0; n < search.candidate_count; n++) {
     candidate_finish(&search.candidates[n]);
   }

@@ -194,7 +194,7 @@ static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, ui
   return find(enumeration, row);
 }
 
-static void describe(struct enumeration *enumeration, uint32_t index) {
+static void describe_profile(struct enumeration *enumeration, uint32_t index) {
   struct weft_line_profiles *profiles = enumeration->profiles;
   const uint32_t *gaps = enumeration->rows + (size_t)index * (enumeration->width + 1) + 1;
   int64_t room = enumeration->limit;
@@ -237,7 +237,7 @@ static bool fill(struct enumeration *enumeration) {
   (void)enumerate(enumeration, 1, enumeration->longest, enumeration->limit, &entries);
   sort_rows(enumeration->rows, count, enumeration->width);
   for (uint32_t n = 0; n < count; n++) {
-    describe(enumeration, n);
+    describe_profile(enumeration, n);
   }
   return true;
 }

@@ -85,7 +85,7 @@ static int64_t fits(const struct view *view, int64_t room, int64_t size) {
   return room < 0 ? 0 : size == 0 ? view->count : weft_min(view->count, room / size);
 }
 
-static void describe(struct view *view, const struct weft_paths *paths, uint32_t rank) {
+static void describe_rank(struct view *view, const struct weft_paths *paths, uint32_t rank) {
   const struct weft_problem *problem = paths->problem;
   *view = (struct view){.paths = paths,
                         .rank = rank,
@@ -352,7 +352,7 @@ static int64_t bound_with(const struct weft_paths *paths) {
   int64_t around = 0;  /* the largest opening + closing before, less both paths */
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     struct view view;
-    describe(&view, paths, r);
+    describe_rank(&view, paths, r);
     const int64_t w = weft_least_weight(problem, view.first);
     const int64_t out = paths->forward[view.first], back = paths->backward[view.first];
     closing = r == 0 ? w : weft_max(closing, w - back);

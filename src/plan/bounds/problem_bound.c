@@ -232,7 +232,7 @@ struct load {
   double held;                         /* all activations together */
 };
 
-static void describe(const struct weft_problem *problem, const struct ways *ways, uint32_t rank,
+static void describe_load(const struct weft_problem *problem, const struct ways *ways, uint32_t rank,
                      struct load *load) {
   const int64_t m = problem->microbatch_count, limit = weft_max(0, problem->limit[rank]);
   struct weft_item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
@@ -290,7 +290,7 @@ static void describe(const struct weft_problem *problem, const struct ways *ways
 static int64_t through_rank(const struct weft_problem *problem, const struct ways *ways,
                             uint32_t rank) {
   struct load load;
-  describe(problem, ways, rank, &load);
+  describe_load(problem, ways, rank, &load);
   if (load.head == INT64_MAX) {
     return 0;
   }

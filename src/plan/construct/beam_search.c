@@ -391,7 +391,7 @@ static void thin(struct beam *beam, struct layer *layer, uint32_t width) {
 static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at, uint32_t stage,
                  enum weft_plan_op_kind kind) {
   const size_t done_size = (size_t)beam->done_words * sizeof(uint64_t);
-  struct prefix *place = NULL;
+  struct prefix *slot = NULL;
   for (uint32_t n = layer->buckets[bucket_of(beam, at)]; n != 0;) {
     struct prefix *other = prefix_at(beam, layer, n - 1);
     n = other->next;
@@ -402,7 +402,7 @@ static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at
       return true;
     }
     if (is_as_early(beam, at, other)) {
-      place = other;
+      slot = other;
       break;
     }
   }
@@ -410,21 +410,21 @@ static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at
     beam->is_exact = false;
     return false;
   }
-  if (place == NULL) {
+  if (slot == NULL) {
     if (layer->count == ROOM * beam->width) {
       thin(beam, layer, beam->width);
     }
-    place = prefix_at(beam, layer, layer->count);
-    memcpy(place, at, beam->stride);
+    slot = prefix_at(beam, layer, layer->count);
+    memcpy(slot, at, beam->stride);
     link_in(beam, layer, layer->count++);
   } else {
-    const uint32_t next = place->next;
-    memcpy(place, at, beam->stride);
-    place->next = next;
+    const uint32_t next = slot->next;
+    memcpy(slot, at, beam->stride);
+    slot->next = next;
   }
   beam->traces[beam->trace_count] =
       (struct trace){.before = at->trace, .stage = (uint16_t)stage, .kind = (uint16_t)kind};
-  place->trace = beam->trace_count++;
+  slot->trace = beam->trace_count++;
   return true;
 }
 
@@ -531,7 +531,7 @@ static bool extend(struct beam *beam, const struct prefix *from, struct layer *n
 
 /* ---- Orders ---- */
 
-/* The place of the W of a whole backward, as yet. */
+/* The slot of the W of a whole backward, as yet. */
 enum { NO_OP = UINT32_MAX };
 
 /* The sequence of each rank, from the trace of a complete prefix, with the W of whole backwards right
@@ -712,7 +712,7 @@ enum { TRY_WORK = 100, COPY_BYTES = 16 };
 
 /* One beam search for about `work`, which becomes what it took: 0 when there was too little for
  * one. True when it was complete: no order is better than the incumbent and the target. */
-static bool run(struct weft_incumbent *incumbent, const struct weft_guide *guide,
+static bool run_beam(struct weft_incumbent *incumbent, const struct weft_guide *guide,
                 int64_t target, uint64_t *work) {
   const struct weft_problem *problem = incumbent->problem;
   const size_t ops = weft_problem_timed_op_count(problem);
@@ -750,7 +750,7 @@ uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
       weft_incumbent_is_done(incumbent)) {
     return 0;
   }
-  if (run(incumbent, NULL, INT64_MAX, &work)) {
+  if (run_beam(incumbent, NULL, INT64_MAX, &work)) {
     incumbent->bound = incumbent->value;
   }
   return work;
@@ -770,7 +770,7 @@ static bool search_target(struct weft_incumbent *incumbent, struct weft_guide *g
   guide->windows.work_left = states;
   const enum weft_guide_result result = weft_guide_aim(guide, target);
   uint64_t work = result == WEFT_GUIDE_OPEN ? part : 0;
-  const bool complete = work > 0 && run(incumbent, guide, target, &work);
+  const bool complete = work > 0 && run_beam(incumbent, guide, target, &work);
   const uint64_t all = work + (states - guide->windows.work_left) * STATE_WORK;
   /* Nothing can be done with so little. */
   *left = *left < all || (result != WEFT_GUIDE_REFUTED && work == 0) ? 0 : *left - all;

@@ -1,15 +1,15 @@
 /* Orders that repeat: every microbatch takes the same path, one period after the one before it; or
  * groups of some microbatches do, as many periods after the group before.
  *
- * The periods of a group are a circle for each rank, on which each of its ops has a place, and no
- * two overlap. The ops of a microbatch get their places in the order of its path: forwards from the
+ * The periods of a group are a circle for each rank, on which each of its ops has a slot, and no
+ * two overlap. The ops of a microbatch get their slots in the order of its path: forwards from the
  * first stage to the last, then backwards; one microbatch of the group after the other. An op takes
- * one of the free places from the arrival of its input on; the longer it waits, the longer all
+ * one of the free slots from the arrival of its input on; the longer it waits, the longer all
  * stages before it hold their activations. Among many such choices a beam search keeps the ones
- * that hold the least. A place that leaves gaps which nothing fits into is only taken if the rank
+ * that hold the least. A slot that leaves gaps which nothing fits into is only taken if the rank
  * has that much time left. W run where nothing else does.
  *
- * The places are targets for the list scheduler, which takes care of the start, the end and the
+ * The slots are targets for the list scheduler, which takes care of the start, the end and the
  * memory limit; the microbatches in flight at a stage may be limited to those of the pattern. The
  * period is at least the work of the busiest rank; with little memory a longer one is better. It,
  * waits at some ops, and the rule of the list scheduler are found by a local search. */
@@ -42,17 +42,17 @@ struct setting {
   double fill; /* of the list scheduler */
 };
 
-/* A place on the circle of a rank. */
-struct place {
+/* A slot on the circle of a rank. */
+struct slot {
   int64_t at; /* less than the period */
   int64_t time;
 };
 
-/* The places of the first ops of a microbatch's path. */
+/* The slots of the first ops of a microbatch's path. */
 struct pattern {
   double cost;          /* memory times waiting time */
   int64_t *start;       /* [GROUP_MAX * 2 * stage_count] along the path, by microbatch */
-  struct place *places; /* [rank * 2v * group + n], ascending */
+  struct slot *slots; /* [rank * 2v * group + n], ascending */
   uint32_t *counts;     /* [rank] */
   int64_t *lost;        /* [rank] time in gaps that nothing fits into */
 };
@@ -186,7 +186,7 @@ static int64_t lost_in(const struct periodic *periodic, uint32_t rank, int64_t g
   return within == periodic->sum_counts[rank] ? 0 : gap - periodic->sums[rank][within - 1];
 }
 
-/* ---- Places ---- */
+/* ---- Slots ---- */
 
 struct step {
   uint32_t number, stage, rank;
@@ -250,7 +250,7 @@ static void offer(const struct periodic *periodic, const struct choice *choice, 
   }
 }
 
-/* The places of a step in a gap of the circle: as early as possible; after a time that other ops
+/* The slots of a step in a gap of the circle: as early as possible; after a time that other ops
  * fill; or right before the end. */
 static void look_into(const struct periodic *periodic, const struct step *step,
                       const struct choice *from, int64_t gap_at, int64_t gap, struct choice *list,
@@ -280,23 +280,23 @@ static void look_into(const struct periodic *periodic, const struct step *step,
 static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
                              const struct step *step, struct choice *list) {
   const struct pattern *pattern = &periodic->now[which];
-  const struct place *places = pattern->places + (size_t)step->rank * 2 *
+  const struct slot *slots = pattern->slots + (size_t)step->rank * 2 *
                                                      periodic->problem->stages_per_rank *
                                                      periodic->setting->group;
-  const uint32_t places_count = pattern->counts[step->rank];
+  const uint32_t slot_count = pattern->counts[step->rank];
   const struct choice from = {.cost = pattern->cost,
                               .start = ready_at(periodic, pattern, step),
                               .lost = pattern->lost[step->rank],
                               .pattern = which};
   uint32_t count = 0;
-  if (places_count == 0) {
+  if (slot_count == 0) {
     list[0] = from;
     list[0].lost = lost_in(periodic, step->rank, periodic->circle - step->time);
     return 1;
   }
-  for (uint32_t n = 0; n < places_count; n++) {
-    const int64_t at = places[n].at + places[n].time;
-    const int64_t end = n + 1 < places_count ? places[n + 1].at : places[0].at + periodic->circle;
+  for (uint32_t n = 0; n < slot_count; n++) {
+    const int64_t at = slots[n].at + slots[n].time;
+    const int64_t end = n + 1 < slot_count ? slots[n + 1].at : slots[0].at + periodic->circle;
     if (end - at >= step->time) {
       look_into(periodic, step, &from, at, end - at, list, &count);
     }
@@ -309,22 +309,22 @@ static void copy_pattern(const struct periodic *periodic, const struct pattern *
   const struct weft_problem *problem = periodic->problem;
   const size_t all = (size_t)periodic->setting->group * 2 * problem->stage_count;
   memcpy(to->start, from->start, all * sizeof *to->start);
-  memcpy(to->places, from->places, all * sizeof *to->places);
+  memcpy(to->slots, from->slots, all * sizeof *to->slots);
   memcpy(to->counts, from->counts, problem->rank_count * sizeof *to->counts);
   memcpy(to->lost, from->lost, problem->rank_count * sizeof *to->lost);
 }
 
-static void put(const struct periodic *periodic, struct pattern *pattern, const struct step *step,
+static void put_step(const struct periodic *periodic, struct pattern *pattern, const struct step *step,
                 const struct choice *choice) {
-  struct place *places = pattern->places + (size_t)step->rank * 2 *
+  struct slot *slots = pattern->slots + (size_t)step->rank * 2 *
                                                periodic->problem->stages_per_rank *
                                                periodic->setting->group;
   uint32_t n = pattern->counts[step->rank]++;
-  const struct place place = {.at = choice->start % periodic->circle, .time = step->time};
-  for (; n > 0 && places[n - 1].at > place.at; n--) {
-    places[n] = places[n - 1];
+  const struct slot slot = {.at = choice->start % periodic->circle, .time = step->time};
+  for (; n > 0 && slots[n - 1].at > slot.at; n--) {
+    slots[n] = slots[n - 1];
   }
-  places[n] = place;
+  slots[n] = slot;
   pattern->start[step->number] = choice->start;
   pattern->lost[step->rank] = choice->lost;
   pattern->cost = choice->cost;
@@ -344,7 +344,7 @@ static void spend(struct periodic *periodic, uint64_t work) {
   periodic->work_left -= work < periodic->work_left ? work : periodic->work_left;
 }
 
-/* False when no pattern has a place for some op. */
+/* False when no pattern has a slot for some op. */
 static bool find_patterns(struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   const uint32_t steps = 2 * problem->stage_count * periodic->setting->group;
@@ -368,7 +368,7 @@ static bool find_patterns(struct periodic *periodic) {
     for (uint32_t k = 0; k < periodic->count; k++) {
       const struct choice *choice = &periodic->choices[k];
       copy_pattern(periodic, &periodic->now[choice->pattern], &periodic->next[k]);
-      put(periodic, &periodic->next[k], &step, choice);
+      put_step(periodic, &periodic->next[k], &step, choice);
     }
     struct pattern *swap = periodic->now;
     periodic->now = periodic->next;
@@ -555,7 +555,7 @@ static bool allocate_patterns(struct periodic *periodic, struct pattern *pattern
   struct weft_arena *arena = &periodic->arena;
   for (uint32_t n = 0; n < WIDTH; n++) {
     if (!WEFT_ALLOCATE(arena, patterns[n].start, GROUP_MAX * 2 * stages) ||
-        !WEFT_ALLOCATE(arena, patterns[n].places, GROUP_MAX * 2 * stages) ||
+        !WEFT_ALLOCATE(arena, patterns[n].slots, GROUP_MAX * 2 * stages) ||
         !WEFT_ALLOCATE(arena, patterns[n].counts, ranks) ||
         !WEFT_ALLOCATE(arena, patterns[n].lost, ranks)) {
       return false;
@@ -573,7 +573,7 @@ static bool allocate(struct periodic *periodic) {
          allocate_patterns(periodic, periodic->now) && allocate_patterns(periodic, periodic->next);
 }
 
-static void prepare(struct periodic *periodic) {
+static void set_open(struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   double open = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -598,7 +598,7 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
       weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->clock, &error) ==
           WEFT_OK) {
     if (allocate(&periodic)) {
-      prepare(&periodic);
+      set_open(&periodic);
       if (periodic.scheduler.period > 0) { /* work that takes no time has no period */
         search(&periodic);
       }

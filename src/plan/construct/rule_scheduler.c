@@ -29,7 +29,7 @@ enum weft_status weft_rule_scheduler_init(struct weft_rule_scheduler *scheduler,
   const uint32_t p = problem->rank_count, n = problem->stage_count;
   scheduler->clock = clock;
   scheduler->arrives = weft_arena_allocate(arena, n, 2 * sizeof(int64_t));
-  scheduler->place = weft_arena_allocate(arena, n, sizeof(uint32_t));
+  scheduler->slot = weft_arena_allocate(arena, n, sizeof(uint32_t));
   (void)weft_bits_init(&scheduler->ready, arena, n);
   (void)weft_bits_init(&scheduler->pending, arena, n);
   weft_rank_queue_init(&scheduler->queue, p, arena);
@@ -74,9 +74,9 @@ STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_plan_op_ki
     return;
   }
   if (arrives[WEFT_KIND_F] != WEFT_NEVER || arrives[WEFT_KIND_I] != WEFT_NEVER) {
-    weft_bits_insert(&scheduler->ready, scheduler->place[s]);
+    weft_bits_insert(&scheduler->ready, scheduler->slot[s]);
   } else {
-    weft_bits_remove(&scheduler->ready, scheduler->place[s]);
+    weft_bits_remove(&scheduler->ready, scheduler->slot[s]);
   }
 }
 
@@ -240,7 +240,7 @@ STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
 
 /* From its F to its backward a microbatch takes as much as it may need after that; all gradients are
  * held from the start. */
-static void hold(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind, uint32_t k) {
+static void hold_memory(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind, uint32_t k) {
   const struct weft_problem_stage *stage = &b->problem->stages[s];
   const int64_t size = size_of(b, stage), after = is_whole(b, s, k) ? 0 : stage->held_after;
   const int64_t owed = kind == WEFT_KIND_F ? 0 : kind == WEFT_KIND_I ? after : -after;
@@ -252,7 +252,7 @@ static void hold(const struct builder *b, uint32_t s, enum weft_plan_op_kind kin
 }
 
 /* Does an op; returns how many ranks are on the clock's stack then. */
-STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t start, bool single) {
+STEP uint32_t put_op(const struct builder *b, uint32_t rank, uint32_t op, int64_t start, bool single) {
   const uint32_t s = op / WEFT_ORDER_KINDS;
   const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
   struct weft_rule_scheduler *scheduler = b->scheduler;
@@ -261,19 +261,19 @@ STEP uint32_t put(const struct builder *b, uint32_t rank, uint32_t op, int64_t s
   const uint32_t k = done[kind];
   scheduler->reserve[rank] -= single ? 0 : reserve_of(b, s);
   weft_plan_clock_advance(b->problem, clock, op, is_whole(b, s, k), start);
-  hold(b, s, kind, k);
+  hold_memory(b, s, kind, k);
   scheduler->reserve[rank] += single ? 0 : reserve_of(b, s);
   b->order->ops[clock->at[rank]++] = op;
   if (kind == WEFT_KIND_W) {
     if (!single && done[WEFT_KIND_W] == done[WEFT_KIND_I]) {
-      weft_bits_remove(&scheduler->pending, scheduler->place[s]);
+      weft_bits_remove(&scheduler->pending, scheduler->slot[s]);
     }
     return 0;
   }
   note_arrival(b, s, kind, single);
   if (kind == WEFT_KIND_I) {
     if (!single) {
-      weft_bits_insert(&scheduler->pending, scheduler->place[s]);
+      weft_bits_insert(&scheduler->pending, scheduler->slot[s]);
     }
   } else if (b->problem->stages[s].trains && done[WEFT_KIND_I] == k) {
     note_arrival(b, s, WEFT_KIND_I, single); /* it has waited for this F */
@@ -286,13 +286,13 @@ STEP void skip_weights(const struct builder *b, uint32_t rank, uint32_t s, int64
                        bool single) {
   const uint32_t *done = done_of(b, s);
   while (done[WEFT_KIND_W] < done[WEFT_KIND_I] && is_whole(b, s, done[WEFT_KIND_W])) {
-    (void)put(b, rank, s * WEFT_ORDER_KINDS + WEFT_KIND_W, start, single);
+    (void)put_op(b, rank, s * WEFT_ORDER_KINDS + WEFT_KIND_W, start, single);
   }
 }
 
 /* Runs the next op of a rank, and lets those that get its output decide again. False: the rank has
  * idled too long. */
-STEP bool act(const struct builder *b, uint32_t rank, bool single) {
+STEP bool run_next(const struct builder *b, uint32_t rank, bool single) {
   const struct weft_problem *problem = b->problem;
   struct weft_rule_scheduler *scheduler = b->scheduler;
   const uint32_t op = scheduler->next[rank];
@@ -304,7 +304,7 @@ STEP bool act(const struct builder *b, uint32_t rank, bool single) {
   if (scheduler->idle[rank] > scheduler->idle_max[rank]) {
     return false;
   }
-  uint32_t count = put(b, rank, op, start, single);
+  uint32_t count = put_op(b, rank, op, start, single);
   if (op % WEFT_ORDER_KINDS != WEFT_KIND_F &&
       b->rules[op / WEFT_ORDER_KINDS].whole_from < b->rules[op / WEFT_ORDER_KINDS].whole_to) {
     skip_weights(b, rank, op / WEFT_ORDER_KINDS, start, single);
@@ -365,7 +365,7 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
   weft_bits_clear(&scheduler->pending);
   for (uint32_t k = 0; k < problem->stage_count; k++) {
     const uint32_t s = problem->stage_of[k];
-    scheduler->place[s] = problem->stage_count - 1 - k;
+    scheduler->slot[s] = problem->stage_count - 1 - k;
     scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = WEFT_NEVER;
     note_arrival(b, s, WEFT_KIND_F, single);
     if (problem->stages[s].trains) {
@@ -400,11 +400,11 @@ static bool are_all_whole(const struct weft_problem *problem, const struct weft_
 }
 
 /* Returns the number of steps. */
-STEP uint64_t run(const struct builder *b, bool single) {
+STEP uint64_t run_all(const struct builder *b, bool single) {
   const struct weft_rank_queue *queue = &b->scheduler->queue;
   for (uint64_t n = 1;; n++) {
     const uint32_t soonest = queue->soonest[1];
-    if (queue->when[soonest] == WEFT_NEVER || !act(b, soonest, single) ||
+    if (queue->when[soonest] == WEFT_NEVER || !run_next(b, soonest, single) ||
         (n % POLL_INTERVAL == 0 && weft_search_control_is_cancelled(b->problem->control))) {
       return n;
     }
@@ -424,7 +424,7 @@ int64_t weft_rule_schedule(const struct weft_problem *problem,
     return WEFT_NEVER;
   }
   const uint64_t op_work = (single ? SINGLE_OP_WORK : OP_WORK) + levels * LEVEL_WORK;
-  *work += op_work * (single ? run(&b, true) : run(&b, false));
+  *work += op_work * (single ? run_all(&b, true) : run_all(&b, false));
   return weft_plan_clock_summarise(problem, scheduler->clock);
 }
 

@@ -20,7 +20,7 @@ struct weft_rule_scheduler {
   struct weft_plan_clock *clock; /* borrowed */
   int64_t *arrives; /* [stage * 2] when all is there that its next F, then its next D, waits for;
                         WEFT_NEVER: not known */
-  uint32_t *place;  /* [stage] rank after rank, of each the last stage first: members of */
+  uint32_t *slot;  /* [stage] rank after rank, of each the last stage first: members of */
   struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
   struct weft_bits pending; /* and those with a W to do */
   struct weft_rank_queue queue; /* by the start of the next op, */

@@ -194,11 +194,11 @@ static void note_times(struct scaled *scaled) {
 
 /* ---- Targets ---- */
 
-/* Splits a place between the middles of `count` items into the item before it and the share of the
+/* Splits a position between the middles of `count` items into the item before it and the share of the
  * way to the next; beyond the ends, the line goes on. */
-static uint32_t split(double place, uint32_t count, double *share) {
-  const double item = count < 2 ? 0 : fmin(fmax(floor(place - 0.5), 0), count - 2);
-  *share = count < 2 ? 0 : place - 0.5 - item;
+static uint32_t split(double position, uint32_t count, double *share) {
+  const double item = count < 2 ? 0 : fmin(fmax(floor(position - 0.5), 0), count - 2);
+  *share = count < 2 ? 0 : position - 0.5 - item;
   return (uint32_t)item;
 }
 

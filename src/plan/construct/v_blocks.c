@@ -201,7 +201,7 @@ static void set_targets(struct blocks *blocks, const struct block *block) {
   }
 }
 
-static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
+static void try_block(struct blocks *blocks, struct block *block, int64_t lead, double fill,
                 int64_t cutoff) {
   const struct weft_target_rule rule = {.lead = lead, .fill = fill};
   const int64_t value =
@@ -227,7 +227,7 @@ static void try_all(struct blocks *blocks) {
     blocks->all[n].value = WEFT_NEVER;
     if (n % stride == 0 && !weft_incumbent_is_done(blocks->incumbent)) {
       set_targets(blocks, &blocks->all[n]);
-      run(blocks, &blocks->all[n], first_lead, first_fill, cutoff_of(blocks->incumbent));
+      try_block(blocks, &blocks->all[n], first_lead, first_fill, cutoff_of(blocks->incumbent));
     }
   }
 }
@@ -240,7 +240,7 @@ static void try_other_rules(struct blocks *blocks, struct block *block) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(leads); n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
       if (!done && blocks->runs > 0 && !weft_incumbent_is_done(blocks->incumbent)) {
-        run(blocks, block, leads[n], fills[f], blocks->incumbent->value);
+        try_block(blocks, block, leads[n], fills[f], blocks->incumbent->value);
       }
     }
   }

@@ -31,7 +31,7 @@ static struct weft_op_message *link_all(const struct weft_problem *problem, uint
   return link;
 }
 
-static struct weft_op_message *describe(const struct weft_problem *problem, uint32_t op,
+static struct weft_op_message *describe_op(const struct weft_problem *problem, uint32_t op,
                                         struct weft_op_facts *facts,
                                         struct weft_op_message *links) {
   const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
@@ -92,7 +92,7 @@ enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
   }
   memset(evaluator->pending, 0xff, p * sizeof *evaluator->pending);
   for (uint32_t op = 0; op < n * WEFT_ORDER_KINDS; op++) {
-    links = describe(problem, op, &evaluator->facts[op], links);
+    links = describe_op(problem, op, &evaluator->facts[op], links);
   }
   return WEFT_OK;
 }

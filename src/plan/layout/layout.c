@@ -108,7 +108,7 @@ static enum weft_status add_kind(struct weft_plan_layouts *layouts,
 }
 
 /* Where backwards are all whole or all split, both are tried. */
-static enum weft_status add(struct weft_plan_layouts *layouts,
+static enum weft_status add_layout(struct weft_plan_layouts *layouts,
                             const struct weft_search_request *request,
                             struct weft_plan_layout like, const uint32_t *first,
                             struct weft_error *error) {
@@ -155,7 +155,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  layouts->control, first, error));
     if (!is_listed(layouts, shape, first) && has_room(layouts)) {
-      WEFT_TRY(add(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
+      WEFT_TRY(add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
     }
   }
   return WEFT_OK;
@@ -185,7 +185,7 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
       layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
-      status = add(layouts, request, (struct weft_plan_layout){.shape = *shape}, list.first[n],
+      status = add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, list.first[n],
                    error);
     }
   }
@@ -342,7 +342,7 @@ static enum weft_status add_placed(struct weft_plan_layouts *layouts,
                                    struct weft_error *error) {
   const uint32_t n = request->graph->stage_count, p = request->ranks;
   WEFT_TRY(weft_problem_check(request, rank_of, error));
-  return add(layouts, request,
+  return add_layout(layouts, request,
              (struct weft_plan_layout){.shape = {.ranks = p,
                                                  .stages_per_rank = (n + p - 1) / p,
                                                  .microbatches = request->microbatches,
@@ -400,7 +400,7 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
   for (uint32_t n = 0; n < count; n++) {
     WEFT_TRY(part_count(request) > 0
                  ? add_partitions(layouts, request, &shapes[n], error)
-                 : add(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL, error));
+                 : add_layout(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL, error));
   }
   if (layouts->count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",

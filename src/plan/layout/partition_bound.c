@@ -166,7 +166,7 @@ static double fits(const struct bounding *all, double room, double size) {
 }
 
 /* False when the stage does not fit into the memory. */
-static bool describe(const struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end,
+static bool describe_range(const struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end,
                      struct view *view) {
   const struct sums *a = &all->before[begin], *b = &all->before[end];
   const struct sums *last = &all->before[all->part_count];
@@ -227,7 +227,7 @@ static double through(struct bounding *all, const struct view *view, double clos
 static double bound_of(struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end,
                        double below) {
   struct view view;
-  if (!describe(all, rank, begin, end, &view)) {
+  if (!describe_range(all, rank, begin, end, &view)) {
     return INFINITY;
   }
   const double gradients = all->before[end].gradients - all->before[begin].gradients;

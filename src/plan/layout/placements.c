@@ -268,7 +268,7 @@ struct placing {
 };
 
 /* Adds what was written behind the list, unless it is there already. */
-static void add(struct placing *placing, const char *name, enum weft_placement_kind kind) {
+static void add_placement(struct placing *placing, const char *name, enum weft_placement_kind kind) {
   const size_t size = placing->request->graph->stage_count * sizeof(uint32_t);
   struct weft_plan_layout *own = &placing->list[placing->count];
   for (uint32_t k = 0; k < placing->count; k++) {
@@ -286,7 +286,7 @@ static void add_shape(struct placing *placing, enum weft_placement_kind kind) {
   for (uint32_t s = 0; s < placing->request->graph->stage_count; s++) {
     placing->list[placing->count].rank_of[s] = weft_shape_rank_of(&shape, s);
   }
-  add(placing, weft_placement_name(kind), kind);
+  add_placement(placing, weft_placement_name(kind), kind);
 }
 
 /* Stages that place_balanced() sorts in the simplest way. */
@@ -315,12 +315,12 @@ static enum weft_status add_open(struct placing *placing, struct weft_error *err
     if (makes_sense && (!ways[k].by_memory || isfinite(request->memory_limit))) {
       WEFT_TRY(place_blocks(request, &ways[k], placing->arena,
                             placing->list[placing->count].rank_of, error));
-      add(placing, ways[k].name, WEFT_PLACEMENT_INFERRED);
+      add_placement(placing, ways[k].name, WEFT_PLACEMENT_INFERRED);
     }
   }
   if (n <= BALANCED_MAX) {
     place_balanced(request, load, placed, placing->list[placing->count].rank_of);
-    add(placing, "balanced", WEFT_PLACEMENT_INFERRED);
+    add_placement(placing, "balanced", WEFT_PLACEMENT_INFERRED);
   }
   return WEFT_OK;
 }
@@ -339,7 +339,7 @@ enum weft_status weft_plan_placements(const struct weft_search_request *request,
   const bool is_even = p > 0 && n % p == 0, any = request->any_placement;
   if (request->rank_of != NULL) {
     memcpy(list[0].rank_of, request->rank_of, n * sizeof(uint32_t));
-    add(&placing, "as given", WEFT_PLACEMENT_INFERRED);
+    add_placement(&placing, "as given", WEFT_PLACEMENT_INFERRED);
   } else if (!any && !is_even) {
     return weft_fail(error, WEFT_ERR_USAGE, "leave the placement open, or place every stage",
                      "%" PRIu32 " stages on %" PRIu32 " ranks make no %s", n, p,

@@ -216,7 +216,7 @@ static bool take_candidate(struct memory_search *search, struct frame *frame) {
 }
 
 /* Looks for an order of `m` microbatches that exceeds the limits by `excess` at most. */
-static enum outcome look(struct memory_search *search, uint32_t m, bool with_all, int64_t excess) {
+static enum outcome search_for(struct memory_search *search, uint32_t m, bool with_all, int64_t excess) {
   uint32_t depth = 0;
   search->m = m, search->with_all = with_all, search->excess = excess;
   search->looks_until = search->looks > LOOKS_OF_RUN ? search->looks - LOOKS_OF_RUN : 0;
@@ -248,7 +248,7 @@ static enum outcome look(struct memory_search *search, uint32_t m, bool with_all
 
 /* ---- Orders ---- */
 
-static void put(const struct weft_problem *problem, struct weft_order *order, uint32_t *at,
+static void put_op(const struct weft_problem *problem, struct weft_order *order, uint32_t *at,
                 uint32_t op) {
   const uint32_t rank = problem->stages[op / WEFT_ORDER_KINDS].rank;
   order->ops[at[rank]++] = op;
@@ -264,7 +264,7 @@ static void write_order(struct memory_search *search, struct weft_order *order) 
   memcpy(at, problem->begin, problem->rank_count * sizeof *at);
   for (uint32_t k = 0; k < problem->microbatch_count; k += search->m) {
     for (uint32_t n = 0; n < search->length; n++) {
-      put(problem, order, at, search->ops[n]);
+      put_op(problem, order, at, search->ops[n]);
     }
   }
   memset(order->whole, problem->may_join, (size_t)problem->stage_count * problem->microbatch_count);
@@ -282,13 +282,13 @@ static bool has_gradients(const struct weft_problem *problem) {
 /* The order found is in `search`; after NONE, `next` is the least excess that an order may have. */
 static enum outcome find(struct memory_search *search, int64_t excess) {
   const uint32_t m = search->problem->microbatch_count;
-  enum outcome outcome = look(search, 1, true, excess);
+  enum outcome outcome = search_for(search, 1, true, excess);
   if (outcome != NONE || !has_gradients(search->problem)) {
     return outcome;
   }
-  outcome = look(search, m, false, excess);
+  outcome = search_for(search, m, false, excess);
   for (uint32_t few = m < 2 ? m : 2; few > 0 && outcome == GIVEN_UP; few--) {
-    outcome = look(search, few, false, excess) == NONE ? NONE : GIVEN_UP;
+    outcome = search_for(search, few, false, excess) == NONE ? NONE : GIVEN_UP;
   }
   return outcome;
 }
