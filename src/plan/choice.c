@@ -73,7 +73,7 @@ static double *factors_of(struct choosing *choosing, struct candidate *candidate
 }
 
 static enum weft_status add_candidate(struct choosing *choosing, const struct weft_shape *shape,
-                            struct weft_error *error) {
+                                      struct weft_error *error) {
   const struct weft_search_request *search = &choosing->request->search;
   assert(choosing->count < CANDIDATES_MAX);
   struct candidate *candidate = &choosing->list[choosing->count];
@@ -127,7 +127,8 @@ static enum weft_status list_candidates(struct choosing *choosing, struct weft_e
   return WEFT_OK;
 }
 
-static enum weft_status check_request(const struct weft_choice_request *request, struct weft_error *error) {
+static enum weft_status check_request(const struct weft_choice_request *request,
+                                      struct weft_error *error) {
   const struct weft_search_request *search = &request->search;
   WEFT_NEED(search->costs, error);
   const uint32_t stages = weft_graph_stage_count(search->graph);
@@ -293,7 +294,7 @@ static bool is_open(const struct choosing *choosing, const struct candidate *can
 }
 
 static void take_answer(struct choosing *choosing, struct candidate *candidate,
-                 struct weft_search_answer *answer) {
+                        struct weft_search_answer *answer) {
   const double value =
       (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
       answer->all_reduce;
@@ -312,8 +313,8 @@ static void take_answer(struct choosing *choosing, struct candidate *candidate,
 }
 
 /* With a share of the work, or all the time that is left. */
-static enum weft_status plan_candidate(struct choosing *choosing, struct candidate *candidate, double share,
-                             double seconds, struct weft_error *error) {
+static enum weft_status plan_candidate(struct choosing *choosing, struct candidate *candidate,
+                                       double share, double seconds, struct weft_error *error) {
   struct weft_search_request request = request_of(choosing, candidate);
   struct weft_search_answer *answer;
   struct weft_error own;
@@ -467,7 +468,7 @@ static enum weft_status explain_memory(const struct choosing *choosing, struct w
 }
 
 static enum weft_status make_choice(struct choosing *choosing, struct weft_choice **out,
-                             struct weft_error *error) {
+                                    struct weft_error *error) {
   struct weft_choice *choice = weft_array_allocate_zero(choosing->allocator, 1, sizeof *choice);
   if (choice == NULL) {
     return weft_fail_memory(error, sizeof *choice);
@@ -494,14 +495,15 @@ static enum weft_status make_choice(struct choosing *choosing, struct weft_choic
 }
 
 static enum weft_status choose(struct choosing *choosing, struct weft_choice **out,
-                            struct weft_error *error) {
+                               struct weft_error *error) {
   WEFT_TRY(list_candidates(choosing, error));
   if (choosing->count == 0) {
     return fail_none(choosing->request, error);
   }
   WEFT_TRY(bound_all(choosing, error));
   WEFT_TRY(plan_all(choosing, error));
-  return choosing->best == INFINITY ? explain_memory(choosing, error) : make_choice(choosing, out, error);
+  return choosing->best == INFINITY ? explain_memory(choosing, error)
+                                    : make_choice(choosing, out, error);
 }
 
 enum weft_status weft_choose(const struct weft_allocator *allocator,

@@ -25,7 +25,7 @@
 #include "plan/problem/incumbent.h"
 
 static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
-                                               uint32_t local_stage) {
+                                                 uint32_t local_stage) {
   return &problem->stages[problem->stage_of[rank * problem->stages_per_rank + local_stage]];
 }
 

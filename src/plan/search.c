@@ -170,8 +170,8 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
       search->control.was_cut = true;
       break;
     }
-    WEFT_TRY(candidate_init(candidate, &search->layouts.list[n], search->allocator,
-                            search->request, &search->control, error));
+    WEFT_TRY(candidate_init(candidate, &search->layouts.list[n], search->allocator, search->request,
+                            &search->control, error));
     search->candidate_count++;
     time_answer(search, candidate);
     reserve_for(search, candidate);
@@ -268,7 +268,8 @@ static enum weft_status improve(struct search *search, struct candidate *candida
   const struct weft_search_request *request = search->request;
   struct weft_search_control *control = &search->control;
   const double effort = weft_search_round(search->round) * share;
-  const uint32_t above = search->round > WEFT_ROUND_DEFAULT ? search->round - WEFT_ROUND_DEFAULT : 0;
+  const uint32_t above =
+      search->round > WEFT_ROUND_DEFAULT ? search->round - WEFT_ROUND_DEFAULT : 0;
   struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
                                   .seed = request->seed + (uint64_t)above * SEEDS,
                                   .work = (uint64_t)(1e9 * effort)};
@@ -391,7 +392,8 @@ static void explain_chain(const struct candidate *candidate, struct weft_text *t
       (double)weft_chain_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
   if (kept > 0) {
     weft_text_addf(text,
-                   ": rank %" PRIu32 " has %.9g of parameters and gradients, and holds at least "
+                   ": rank %" PRIu32
+                   " has %.9g of parameters and gradients, and holds at least "
                    "%.9g of activations",
                    rank, kept, held);
   } else {
@@ -416,8 +418,8 @@ static enum weft_status explain_memory(struct search *search, struct weft_error 
   struct weft_memory_need need;
   WEFT_SCOPED_TEXT why = {.allocator = search->allocator};
   char tried[64] = "";
-  WEFT_TRY(weft_plan_least_memory(search->allocator, search->request, &search->control, &need,
-                                  error));
+  WEFT_TRY(
+      weft_plan_least_memory(search->allocator, search->request, &search->control, &need, error));
   if (weft_is_placement_open(search->request)) {
     (void)snprintf(tried, sizeof tried, " on the %" PRIu32 " placement%s tried", count,
                    count == 1 ? "" : "s");
@@ -609,7 +611,7 @@ static void time_answer(struct search *search, const struct candidate *candidate
 }
 
 static enum weft_status search_all(struct search *search, struct weft_search_answer **out,
-                            struct weft_error *error) {
+                                   struct weft_error *error) {
   const struct weft_search_request *request = search->request;
   const bool is_open_graph = weft_is_placement_open(request);
   if (is_open_graph) {

@@ -60,7 +60,9 @@ static double named_bubble(const struct v_row *row) {
   struct v_case planned;
   struct weft_incumbent incumbent;
   v_case_init(&planned, row, row->limit);
-  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL), WEFT_OK);
+  assert_int_equal(
+      weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL),
+      WEFT_OK);
   assert_int_equal(weft_construct_named(&incumbent, NULL), WEFT_OK);
   assert_string_equal(incumbent.name, "ZBVZeroBubble");
   const double bubble = v_case_bubble(&planned, incumbent.value);

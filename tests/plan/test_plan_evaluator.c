@@ -56,8 +56,7 @@ static void expect_consistent(struct trial *trial) {
   const size_t ops = weft_problem_op_count(&trial->planning.problem);
   struct weft_evaluator fresh;
   assert_true(weft_order_evaluate(&trial->planning.problem, &trial->room.clock, &evaluator->order,
-                                  WEFT_NEVER) ==
-              evaluator->value);
+                                  WEFT_NEVER) == evaluator->value);
   assert_int_equal(weft_evaluator_init(&fresh, &trial->planning.problem, NULL), WEFT_OK);
   assert_true(weft_evaluator_set(&fresh, &evaluator->order));
   assert_memory_equal(fresh.end, evaluator->end, ops * sizeof *fresh.end);
@@ -85,8 +84,9 @@ static void make_move(struct trial *trial, const struct weft_move *move) {
   memcpy(trial->room.order.whole, evaluator->order.whole, flag_count(&trial->planning.problem));
   const uint32_t op = ops[move->from];
   if (move->from == move->to) {
-    uint8_t *whole = &trial->room.order.whole[op / WEFT_ORDER_KINDS * trial->planning.problem.microbatch_count +
-                                        evaluator->index[move->from]];
+    uint8_t *whole =
+        &trial->room.order.whole[op / WEFT_ORDER_KINDS * trial->planning.problem.microbatch_count +
+                                 evaluator->index[move->from]];
     *whole = !*whole;
     return;
   }
@@ -107,7 +107,8 @@ static void try_moves(struct trial *trial, struct weft_random *random) {
     }
     make_move(trial, &move);
     const int64_t value = weft_order_fits(&trial->planning.problem, &trial->room.order, trial->done)
-                              ? weft_order_evaluate(&trial->planning.problem, &trial->room.clock, &trial->room.order, WEFT_NEVER)
+                              ? weft_order_evaluate(&trial->planning.problem, &trial->room.clock,
+                                                    &trial->room.order, WEFT_NEVER)
                               : WEFT_NEVER;
     const bool possible = value != WEFT_NEVER;
     assert_int_equal(weft_evaluator_try(evaluator, &move, far_away), possible);
@@ -205,19 +206,22 @@ static bool expect_list(struct trial *trial, struct weft_random *random) {
   struct weft_rule_scheduler scheduler;
   uint64_t work = 0;
   assert_true(problem->stage_count <= WEFT_ARRAY_LENGTH(rules));
-  assert_int_equal(weft_rule_scheduler_init(&scheduler, problem, &trial->room.clock,
-                                            &trial->room.arena, NULL), WEFT_OK);
+  assert_int_equal(
+      weft_rule_scheduler_init(&scheduler, problem, &trial->room.clock, &trial->room.arena, NULL),
+      WEFT_OK);
   draw_rules(problem, random, rules);
   const int64_t value =
       weft_rule_schedule(problem, &scheduler, rules, far_away, &trial->room.order, &work);
   if (value == WEFT_NEVER) {
     return false;
   }
-  assert_true(weft_order_evaluate(problem, &trial->room.clock, &trial->room.order, WEFT_NEVER) == value);
+  assert_true(weft_order_evaluate(problem, &trial->room.clock, &trial->room.order, WEFT_NEVER) ==
+              value);
   assert_true(weft_order_fits(problem, &trial->room.order, trial->done));
-  assert_true(weft_rule_schedule(problem, &scheduler, rules, value, &trial->room.order, &work) == value);
-  assert_true(weft_rule_schedule(problem, &scheduler, rules, value - 1, &trial->room.order, &work) ==
-              WEFT_NEVER);
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value, &trial->room.order, &work) ==
+              value);
+  assert_true(weft_rule_schedule(problem, &scheduler, rules, value - 1, &trial->room.order,
+                                 &work) == WEFT_NEVER);
   return true;
 }
 

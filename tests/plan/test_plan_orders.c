@@ -107,8 +107,8 @@ static void words_that_are_none_have_no_peak(void **state) {
   const struct weft_shape shape = {.ranks = 1, .stages_per_rank = 1, .microbatches = 2};
   struct planning planning;
   planning_init(&planning, &random, &shape, false);
-  uint32_t sequences[][6] = {{F, B, W, F, B, W}, {B, F, W, F, B, W}, {F, W, B, F, B, W},
-                             {F, B, W, B, F, W}};
+  uint32_t sequences[][6] = {
+      {F, B, W, F, B, W}, {B, F, W, F, B, W}, {F, W, B, F, B, W}, {F, B, W, B, F, W}};
   uint8_t whole[2] = {0};
   uint32_t done[STAGE];
   for (size_t n = 0; n < sizeof sequences / sizeof sequences[0]; n++) {

@@ -56,12 +56,12 @@ static void expect_within_memory(const struct weft_problem *problem, const struc
 
 /* ---- Every feasible limit has an order ---- */
 
-typedef enum weft_status constructor(struct weft_incumbent *incumbent,
-                                     struct weft_error *error);
+typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
 
 static int64_t construct(const struct weft_problem *problem, constructor *make) {
   struct weft_incumbent incumbent;
-  assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL), WEFT_OK);
+  assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL),
+                   WEFT_OK);
   assert_int_equal(make(&incumbent, NULL), WEFT_OK);
   const int64_t value = incumbent.value;
   if (value < WEFT_NEVER) {
@@ -188,7 +188,9 @@ static double constructed_bubble(const struct v_row *row, double limit) {
   struct v_case planned;
   struct weft_incumbent incumbent;
   v_case_init(&planned, row, limit);
-  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL), WEFT_OK);
+  assert_int_equal(
+      weft_incumbent_init(&incumbent, &planned.problem, weft_chain_bound(&planned.problem), NULL),
+      WEFT_OK);
   assert_int_equal(weft_construct_v_blocks(&incumbent, NULL), WEFT_OK);
   const double bubble = v_case_bubble(&planned, incumbent.value);
   weft_incumbent_finish(&incumbent);
@@ -287,9 +289,10 @@ static void a_list_ends_when_the_search_does(void **state) {
   const struct weft_target_rule rule = {.lead = INT64_MAX};
   struct weft_list_scheduler list;
   struct weft_incumbent incumbent;
-  assert_int_equal(weft_incumbent_init(&incumbent, &head.problem, weft_chain_bound(&head.problem), NULL), WEFT_OK);
-  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.clock, NULL),
-                   WEFT_OK);
+  assert_int_equal(
+      weft_incumbent_init(&incumbent, &head.problem, weft_chain_bound(&head.problem), NULL),
+      WEFT_OK);
+  assert_int_equal(weft_list_scheduler_init(&list, &head.problem, &incumbent.clock, NULL), WEFT_OK);
   const int64_t value = weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft);
   assert_true(value < WEFT_NEVER);
   weft_search_control_start(&control, &request);

@@ -44,7 +44,8 @@ static void small_problems_are_mostly_solved(void **state) {
       problem->limit[r] = (int64_t)((double)weft_chain_least_of(problem, r) * more);
     }
     struct weft_incumbent incumbent;
-    assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL), WEFT_OK);
+    assert_int_equal(weft_incumbent_init(&incumbent, problem, weft_chain_bound(problem), NULL),
+                     WEFT_OK);
     weft_construct_windows(&incumbent, &(uint64_t){12000000});
     const int64_t best = exhaustive_best(problem, problem->objective, 300000);
     assert_true(best > 0 && incumbent.bound <= best && incumbent.value >= best);
@@ -66,7 +67,8 @@ static void cases_are_mostly_as_good_as_the_peer(void **state) {
     struct weft_problem problem;
     struct weft_incumbent incumbent;
     planner_case_problem(one, &problem);
-    assert_int_equal(weft_incumbent_init(&incumbent, &problem, weft_chain_bound(&problem), NULL), WEFT_OK);
+    assert_int_equal(weft_incumbent_init(&incumbent, &problem, weft_chain_bound(&problem), NULL),
+                     WEFT_OK);
     weft_construct_windows(&incumbent, &(uint64_t){12000000});
     as_good += (double)incumbent.value / problem.ticks_per_unit < one->peer_span * (1 + 1e-8);
     weft_incumbent_finish(&incumbent);

@@ -25,8 +25,8 @@ struct enumeration {
 /* ---- Memory ---- */
 
 /* Microbatches between two ops of the line hold the stages whose F is done and whose I is not. */
-static void weigh(struct enumeration *enumeration, const struct weft_problem *problem, uint32_t rank,
-                  enum weft_line_detail detail) {
+static void weigh(struct enumeration *enumeration, const struct weft_problem *problem,
+                  uint32_t rank, enum weft_line_detail detail) {
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
   const uint32_t counted = detail == WEFT_LINE_WEIGHTS ? 1 : v; /* stages whose W is only counted */
   int64_t least = INT64_MAX;
@@ -242,8 +242,9 @@ static bool fill(struct enumeration *enumeration) {
   return true;
 }
 
-bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_problem *problem,
-                             uint32_t rank, enum weft_line_detail detail, uint64_t most) {
+bool weft_line_profiles_init(struct weft_line_profiles *profiles,
+                             const struct weft_problem *problem, uint32_t rank,
+                             enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
   struct enumeration enumeration = {
       .profiles = profiles, .most = most, .flow = detail == WEFT_LINE_FLOW};

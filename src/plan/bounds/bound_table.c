@@ -266,13 +266,13 @@ static struct move describe_move(const struct weft_state_table *table, uint32_t 
   }
   const struct weft_state_table_op *op = &table->ops[n];
   const bool adds = table->now->extra > 0 ? n == table->line - 1 : n >= table->line / 2;
-  return (struct move){.n = n,
-                       .k = k,
-                       .head = op->head[k],
-                       .tail = op->tail[k],
-                       .time = op->time,
-                       .shift = adds && table->detail != WEFT_LINE_FLOW &&
-                                table->problem->may_split};
+  return (struct move){
+      .n = n,
+      .k = k,
+      .head = op->head[k],
+      .tail = op->tail[k],
+      .time = op->time,
+      .shift = adds && table->detail != WEFT_LINE_FLOW && table->problem->may_split};
 }
 
 static struct move lead_to(const struct weft_state_table *table, struct move move, uint32_t first,

@@ -47,8 +47,9 @@ struct weft_line_profiles {
 
 /* All profiles within a rank's memory. False when out of memory, or when profiles and counted W
  * together have more than `most` entries; weft_line_profiles_finish() in any case. */
-bool weft_line_profiles_init(struct weft_line_profiles *profiles, const struct weft_problem *problem,
-                             uint32_t rank, enum weft_line_detail detail, uint64_t most);
+bool weft_line_profiles_init(struct weft_line_profiles *profiles,
+                             const struct weft_problem *problem, uint32_t rank,
+                             enum weft_line_detail detail, uint64_t most);
 void weft_line_profiles_finish(struct weft_line_profiles *profiles);
 
 /* ---- The table ---- */

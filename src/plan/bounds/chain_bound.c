@@ -219,8 +219,8 @@ static int64_t most_forward(const struct view *view, uint32_t stages, int64_t ro
 static int64_t head_of_many(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
   const uint32_t stages = problem->stages_per_rank;
-  const int64_t trip =
-      weft_paths_trip(view->paths, view->first, view->last) - weft_least_gradient(problem, view->last);
+  const int64_t trip = weft_paths_trip(view->paths, view->first, view->last) -
+                       weft_least_gradient(problem, view->last);
   int64_t head =
       weft_max(0, trip - most_forward(view, stages, view->limit - first_gradients(view)));
   for (uint32_t k = 1; k < stages; k++) {
@@ -240,11 +240,11 @@ static int64_t most_left(const struct view *view, int64_t room) {
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     const int64_t w = weft_least_weight(problem, s);
-    stages[k] =
-        (struct weft_item){problem->stages[s].held, weft_least_gradient(problem, s) + w};
+    stages[k] = (struct weft_item){problem->stages[s].held, weft_least_gradient(problem, s) + w};
     weights[k] = (struct weft_item){weft_least_after(problem, s), w};
   }
-  return weft_min(most_held(stages, v, weights, v, view->count, room), view->count * (view->i + view->w));
+  return weft_min(most_held(stages, v, weights, v, view->count, room),
+                  view->count * (view->i + view->w));
 }
 
 /* The most time of W that can be left when the last I ends: those in memory beside the gradients of
@@ -254,8 +254,7 @@ static int64_t most_weights(const struct view *view) {
   struct weft_item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    items[k] =
-        (struct weft_item){weft_least_after(problem, s), weft_least_weight(problem, s)};
+    items[k] = (struct weft_item){weft_least_after(problem, s), weft_least_weight(problem, s)};
   }
   const int64_t room =
       weft_problem_limit_at_end(problem, view->rank) - problem->stages[view->first].held;
@@ -315,8 +314,8 @@ static int64_t trips(const struct view *view) {
   const int64_t rounds = (view->count - 1) / room + 1;
   const int64_t rest = view->count - 1 - (rounds - 1) * room;
   return rounds * weft_paths_trip(view->paths, view->first, view->first) +
-         rest *
-             weft_max(stage->time[WEFT_KIND_F], weft_least_gradient(view->paths->problem, view->first));
+         rest * weft_max(stage->time[WEFT_KIND_F],
+                         weft_least_gradient(view->paths->problem, view->first));
 }
 
 /* ---- The bound ---- */

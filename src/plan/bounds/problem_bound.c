@@ -45,8 +45,8 @@ static void measure(const struct weft_problem *problem, uint32_t from, int64_t *
     for (uint32_t n = graph->in.begin[s]; n < graph->in.begin[s + 1]; n++) {
       const uint32_t e = graph->in.edges[n], other = graph->edges[e].from;
       if (other >= first && forward[other] >= 0) {
-        forward[s] =
-            weft_max(forward[s], forward[other] + problem->stages[other].f + weft_problem_hop(problem, 2 * e));
+        forward[s] = weft_max(forward[s], forward[other] + problem->stages[other].f +
+                                              weft_problem_hop(problem, 2 * e));
       }
     }
   }
@@ -56,8 +56,7 @@ static void measure(const struct weft_problem *problem, uint32_t from, int64_t *
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_in.edges[n], other = graph->edges[e].to;
       if (backward[other] >= 0) {
-        backward[s] = weft_max(backward[s], backward[other] +
-                                                weft_least_gradient(problem, other) +
+        backward[s] = weft_max(backward[s], backward[other] + weft_least_gradient(problem, other) +
                                                 weft_problem_hop(problem, 2 * e + 1));
       }
     }
@@ -71,9 +70,10 @@ static void measure_ends(const struct weft_problem *problem, struct ways *ways) 
     ways->from_backward[s] = stage->trains ? least_backward(problem, stage) : 0;
     for (uint32_t n = graph->gradient_out.begin[s]; n < graph->gradient_out.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_out.edges[n];
-      ways->from_backward[s] = weft_max(ways->from_backward[s],
-                                        weft_least_gradient(problem, s) + weft_problem_hop(problem, 2 * e + 1) +
-                                            ways->from_backward[graph->edges[e].from]);
+      ways->from_backward[s] =
+          weft_max(ways->from_backward[s], weft_least_gradient(problem, s) +
+                                               weft_problem_hop(problem, 2 * e + 1) +
+                                               ways->from_backward[graph->edges[e].from]);
     }
   }
   for (uint32_t s = problem->stage_count; s-- > 0;) {
@@ -82,8 +82,8 @@ static void measure_ends(const struct weft_problem *problem, struct ways *ways) 
     for (uint32_t n = graph->out.begin[s]; n < graph->out.begin[s + 1]; n++) {
       const uint32_t e = graph->out.edges[n];
       ways->from_forward[s] =
-          weft_max(ways->from_forward[s],
-                   stage->f + weft_problem_hop(problem, 2 * e) + ways->from_forward[graph->edges[e].to]);
+          weft_max(ways->from_forward[s], stage->f + weft_problem_hop(problem, 2 * e) +
+                                              ways->from_forward[graph->edges[e].to]);
     }
   }
 }
@@ -166,10 +166,10 @@ static int64_t bound_of_edge(const struct weft_problem *problem, const struct wa
                   others * problem->occupancy[2 * e] + weft_problem_hop(problem, 2 * e) +
                   ways->from_forward[edge->to];
   if (edge->gradient) {
-    bound = weft_max(bound, ways->to_backward[edge->to] +
-                                weft_least_gradient(problem, edge->to) +
-                                others * problem->occupancy[2 * e + 1] + weft_problem_hop(problem, 2 * e + 1) +
-                                ways->from_backward[edge->from]);
+    bound =
+        weft_max(bound, ways->to_backward[edge->to] + weft_least_gradient(problem, edge->to) +
+                            others * problem->occupancy[2 * e + 1] +
+                            weft_problem_hop(problem, 2 * e + 1) + ways->from_backward[edge->from]);
   }
   return bound;
 }
@@ -188,7 +188,8 @@ static int64_t through_state(const struct weft_problem *problem, const struct wa
                              uint32_t s, int64_t x, int64_t y) {
   const struct weft_problem_stage *stage = &problem->stages[s];
   const int64_t m = problem->microbatch_count, trip = ways->round_trip[s];
-  const int64_t f = stage->f, i = weft_least_gradient(problem, s), w = weft_least_weight(problem, s);
+  const int64_t f = stage->f, i = weft_least_gradient(problem, s),
+                w = weft_least_weight(problem, s);
   const int64_t closing = after_backward(problem, ways, s) - i;
   const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
   const int64_t after =
@@ -232,8 +233,8 @@ struct load {
   double held;                         /* all activations together */
 };
 
-static void describe_load(const struct weft_problem *problem, const struct ways *ways, uint32_t rank,
-                     struct load *load) {
+static void describe_load(const struct weft_problem *problem, const struct ways *ways,
+                          uint32_t rank, struct load *load) {
   const int64_t m = problem->microbatch_count, limit = weft_max(0, problem->limit[rank]);
   struct weft_item forwards[ITEMS_MAX], left[2 * ITEMS_MAX], weights[ITEMS_MAX];
   uint32_t count = 0;
@@ -359,8 +360,9 @@ static bool is_refuted(const struct weft_problem *problem, const int64_t *to_for
     int64_t starts = stage->f; /* the first backward, after the start of the first F */
     for (uint32_t n = graph->gradient_in.begin[s]; n < graph->gradient_in.begin[s + 1]; n++) {
       const uint32_t e = graph->gradient_in.edges[n];
-      starts = weft_max(starts, stage->f + weft_problem_hop(problem, 2 * e) + ends[graph->edges[e].to] +
-                                    weft_problem_hop(problem, 2 * e + 1));
+      starts =
+          weft_max(starts, stage->f + weft_problem_hop(problem, 2 * e) + ends[graph->edges[e].to] +
+                               weft_problem_hop(problem, 2 * e + 1));
     }
     if (stage->trains && has_one_stage(problem, stage->rank)) {
       const int64_t idle = target - (spans(problem) ? 0 : to_forward[s]) -

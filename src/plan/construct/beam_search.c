@@ -616,10 +616,9 @@ static void set_times(struct beam *beam, struct prefix *start) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t split = stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W];
     beam->back[s] = weft_least_gradient(problem, s);
-    beam->both[s] = !problem->may_split ? stage->time[WEFT_KIND_B]
-                    : !problem->may_join
-                        ? split
-                        : weft_min(split, stage->time[WEFT_KIND_B]);
+    beam->both[s] = !problem->may_split  ? stage->time[WEFT_KIND_B]
+                    : !problem->may_join ? split
+                                         : weft_min(split, stage->time[WEFT_KIND_B]);
     times_of(start)[beam->left_at + stage->rank] +=
         problem->microbatch_count * (stage->time[WEFT_KIND_F] + beam->both[s]);
     if (stage->local_stage == 0 && problem->objective == WEFT_OBJECTIVE_SPAN) {
@@ -713,7 +712,7 @@ enum { TRY_WORK = 100, COPY_BYTES = 16 };
 /* One beam search for about `work`, which becomes what it took: 0 when there was too little for
  * one. True when it was complete: no order is better than the incumbent and the target. */
 static bool run_beam(struct weft_incumbent *incumbent, const struct weft_guide *guide,
-                int64_t target, uint64_t *work) {
+                     int64_t target, uint64_t *work) {
   const struct weft_problem *problem = incumbent->problem;
   const size_t ops = weft_problem_timed_op_count(problem);
   struct beam beam = {.problem = problem,

@@ -172,8 +172,8 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
     return WEFT_OK;
   }
   struct chain chain = {.incumbent = incumbent};
-  WEFT_TRY(weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock,
-                                    error));
+  WEFT_TRY(
+      weft_list_scheduler_init(&chain.scheduler, incumbent->problem, &incumbent->clock, error));
   chain.period = (double)chain.scheduler.period;
   try_chains(&chain);
   weft_list_scheduler_finish(&chain.scheduler);

@@ -7,12 +7,10 @@
 
 /* Some order that fits, if one is found; of a chain those of all constructors below that take little
  * time (first_orders.c). */
-enum weft_status weft_construct_first(struct weft_incumbent *incumbent,
-                                      struct weft_error *error);
+enum weft_status weft_construct_first(struct weft_incumbent *incumbent, struct weft_error *error);
 
 /* The named schedules on the problem's placement. */
-enum weft_status weft_construct_named(struct weft_incumbent *incumbent,
-                                      struct weft_error *error);
+enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error);
 
 /* One microbatch after the other: fits whenever any order does. */
 void weft_construct_serial(struct weft_incumbent *incumbent);
@@ -32,13 +30,11 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
 
 /* Orders that repeat, for any placement and costs. For about `work` nanoseconds of a typical core;
  * returns the work done. */
-uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work,
-                                 uint64_t seed);
+uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed);
 
 /* Orders for many ranks from one for few; nothing for few ranks. For about `work` nanoseconds of a
  * typical core; returns the work done. */
-uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work,
-                               uint64_t seed);
+uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed);
 
 /* Beam search, which for small problems finds the optimum and raises the bound to it. For about
  * `work` nanoseconds of a typical core; does nothing when that is too little. Returns the work

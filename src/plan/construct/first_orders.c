@@ -4,8 +4,7 @@
 #include "plan/construct/constructors.h"
 #include "plan/construct/rule_scheduler.h"
 
-typedef enum weft_status constructor(struct weft_incumbent *incumbent,
-                                     struct weft_error *error);
+typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
 
 static constructor *const constructors[] = {
     weft_construct_named,
@@ -26,8 +25,7 @@ static enum weft_status construct_any(struct weft_incumbent *incumbent, struct w
   WEFT_SCOPED_ARENA arena = {.allocator = problem->allocator};
   struct weft_rule_scheduler scheduler;
   uint64_t work = 0;
-  struct weft_list_rule *rules =
-      weft_arena_allocate(&arena, problem->stage_count, sizeof *rules);
+  struct weft_list_rule *rules = weft_arena_allocate(&arena, problem->stage_count, sizeof *rules);
   WEFT_TRY(weft_rule_scheduler_init(&scheduler, problem, &incumbent->clock, &arena, error));
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     rules[s] = weft_list_rule_classic(problem, s);

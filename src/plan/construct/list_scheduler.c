@@ -22,8 +22,7 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     scheduler->limit[r] = weft_problem_limit_at_end(problem, r) - scheduler->growth[r];
-    scheduler->period =
-        weft_max(scheduler->period, scheduler->work[r] / problem->microbatch_count);
+    scheduler->period = weft_max(scheduler->period, scheduler->work[r] / problem->microbatch_count);
   }
 }
 
@@ -171,9 +170,9 @@ static bool has_room(struct decision *decision, uint32_t s) {
     return false;
   }
   const int64_t held = decision->held - decision->held_for_w + stage->held;
-  return held <= decision->limit && held - returning(decision) +
-                                            reserve_after(decision, stage->local_stage) <=
-                                        decision->limit;
+  return held <= decision->limit &&
+         held - returning(decision) + reserve_after(decision, stage->local_stage) <=
+             decision->limit;
 }
 
 static void consider_w(struct decision *decision, uint32_t w) {

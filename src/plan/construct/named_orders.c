@@ -24,15 +24,13 @@ static enum weft_status offer_named(struct weft_incumbent *incumbent,
     /* With its backwards split it is no longer the named schedule. */
     const bool whole = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_B));
     const bool is_whole = !problem->may_split;
-    weft_incumbent_try(incumbent, &incumbent->draft,
-                                     whole == is_whole ? info->name : NULL);
+    weft_incumbent_try(incumbent, &incumbent->draft, whole == is_whole ? info->name : NULL);
   }
   weft_program_destroy(table);
   return status == WEFT_ERR_MEMORY ? status : WEFT_OK;
 }
 
-enum weft_status weft_construct_named(struct weft_incumbent *incumbent,
-                                      struct weft_error *error) {
+enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;

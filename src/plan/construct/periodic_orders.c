@@ -50,11 +50,11 @@ struct slot {
 
 /* The slots of the first ops of a microbatch's path. */
 struct pattern {
-  double cost;          /* memory times waiting time */
-  int64_t *start;       /* [GROUP_MAX * 2 * stage_count] along the path, by microbatch */
+  double cost;        /* memory times waiting time */
+  int64_t *start;     /* [GROUP_MAX * 2 * stage_count] along the path, by microbatch */
   struct slot *slots; /* [rank * 2v * group + n], ascending */
-  uint32_t *counts;     /* [rank] */
-  int64_t *lost;        /* [rank] time in gaps that nothing fits into */
+  uint32_t *counts;   /* [rank] */
+  int64_t *lost;      /* [rank] time in gaps that nothing fits into */
 };
 
 struct choice {
@@ -281,8 +281,8 @@ static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
                              const struct step *step, struct choice *list) {
   const struct pattern *pattern = &periodic->now[which];
   const struct slot *slots = pattern->slots + (size_t)step->rank * 2 *
-                                                     periodic->problem->stages_per_rank *
-                                                     periodic->setting->group;
+                                                  periodic->problem->stages_per_rank *
+                                                  periodic->setting->group;
   const uint32_t slot_count = pattern->counts[step->rank];
   const struct choice from = {.cost = pattern->cost,
                               .start = ready_at(periodic, pattern, step),
@@ -314,11 +314,11 @@ static void copy_pattern(const struct periodic *periodic, const struct pattern *
   memcpy(to->lost, from->lost, problem->rank_count * sizeof *to->lost);
 }
 
-static void put_step(const struct periodic *periodic, struct pattern *pattern, const struct step *step,
-                const struct choice *choice) {
+static void put_step(const struct periodic *periodic, struct pattern *pattern,
+                     const struct step *step, const struct choice *choice) {
   struct slot *slots = pattern->slots + (size_t)step->rank * 2 *
-                                               periodic->problem->stages_per_rank *
-                                               periodic->setting->group;
+                                            periodic->problem->stages_per_rank *
+                                            periodic->setting->group;
   uint32_t n = pattern->counts[step->rank]++;
   const struct slot slot = {.at = choice->start % periodic->circle, .time = step->time};
   for (; n > 0 && slots[n - 1].at > slot.at; n--) {
@@ -457,8 +457,9 @@ static int64_t try_usual(struct periodic *periodic, struct setting *best) {
   static const struct {
     int32_t spare;
     double lead;
-  } rules[] = {{ANY_NUMBER, WEFT_LEAD_ANY}, {1, WEFT_LEAD_ANY},     {ANY_NUMBER, 1}, {0, WEFT_LEAD_ANY},
-               {2, WEFT_LEAD_ANY},          {ANY_NUMBER, 0.5}, {3, WEFT_LEAD_ANY},   {ANY_NUMBER, 0.3}};
+  } rules[] = {{ANY_NUMBER, WEFT_LEAD_ANY}, {1, WEFT_LEAD_ANY}, {ANY_NUMBER, 1},
+               {0, WEFT_LEAD_ANY},          {2, WEFT_LEAD_ANY}, {ANY_NUMBER, 0.5},
+               {3, WEFT_LEAD_ANY},          {ANY_NUMBER, 0.3}};
   for (size_t r = 0; r < WEFT_ARRAY_LENGTH(rules); r++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(stretches) && !is_finished(periodic); n++) {
       struct setting setting = {
@@ -583,8 +584,7 @@ static void set_open(struct periodic *periodic) {
   }
 }
 
-uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work,
-                                 uint64_t seed) {
+uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   struct weft_error error;

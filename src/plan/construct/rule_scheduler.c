@@ -240,7 +240,8 @@ STEP void decide_again(const struct builder *b, uint32_t rank, bool single) {
 
 /* From its F to its backward a microbatch takes as much as it may need after that; all gradients are
  * held from the start. */
-static void hold_memory(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind, uint32_t k) {
+static void hold_memory(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind,
+                        uint32_t k) {
   const struct weft_problem_stage *stage = &b->problem->stages[s];
   const int64_t size = size_of(b, stage), after = is_whole(b, s, k) ? 0 : stage->held_after;
   const int64_t owed = kind == WEFT_KIND_F ? 0 : kind == WEFT_KIND_I ? after : -after;
@@ -252,7 +253,8 @@ static void hold_memory(const struct builder *b, uint32_t s, enum weft_plan_op_k
 }
 
 /* Does an op; returns how many ranks are on the clock's stack then. */
-STEP uint32_t put_op(const struct builder *b, uint32_t rank, uint32_t op, int64_t start, bool single) {
+STEP uint32_t put_op(const struct builder *b, uint32_t rank, uint32_t op, int64_t start,
+                     bool single) {
   const uint32_t s = op / WEFT_ORDER_KINDS;
   const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
   struct weft_rule_scheduler *scheduler = b->scheduler;

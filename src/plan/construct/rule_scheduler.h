@@ -20,13 +20,13 @@ struct weft_rule_scheduler {
   struct weft_plan_clock *clock; /* borrowed */
   int64_t *arrives; /* [stage * 2] when all is there that its next F, then its next D, waits for;
                         WEFT_NEVER: not known */
-  uint32_t *slot;  /* [stage] rank after rank, of each the last stage first: members of */
-  struct weft_bits ready;   /* the stages whose next F or D has a known arrival, */
-  struct weft_bits pending; /* and those with a W to do */
+  uint32_t *slot;   /* [stage] rank after rank, of each the last stage first: members of */
+  struct weft_bits ready;       /* the stages whose next F or D has a known arrival, */
+  struct weft_bits pending;     /* and those with a W to do */
   struct weft_rank_queue queue; /* by the start of the next op, */
   uint32_t *next;               /* [rank] that op */
-  int64_t *held;            /* [rank] memory */
-  int64_t *owed;            /* [stage] the part of it that W will free */
+  int64_t *held;                /* [rank] memory */
+  int64_t *owed;                /* [stage] the part of it that W will free */
   int64_t *reserve;  /* [rank] room for one microbatch of each stage that has none in flight */
   int64_t *idle;     /* [rank] so far */
   int64_t *idle_max; /* [rank] */

@@ -43,7 +43,7 @@ struct scaled {
   /* Of one size: */
   struct weft_problem small;
   struct weft_incumbent found; /* for the small problem */
-  double ratio;                      /* of the numbers of ranks */
+  double ratio;                /* of the numbers of ranks */
   double *middle; /* [(kind * stage count + stage) * m + microbatch] of small actions */
   uint32_t *done; /* [op] scratch */
 };
@@ -181,8 +181,7 @@ static void note_times(struct scaled *scaled) {
     int64_t now = 0;
     for (uint32_t n = small->begin[r]; n < small->begin[r + 1]; n++) {
       const uint32_t s = best->ops[n] / WEFT_ORDER_KINDS, k = done[best->ops[n]]++;
-      const enum weft_plan_op_kind kind =
-          (enum weft_plan_op_kind)(best->ops[n] % WEFT_ORDER_KINDS);
+      const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(best->ops[n] % WEFT_ORDER_KINDS);
       const bool is_whole = best->whole[(size_t)s * small->microbatch_count + k] != 0;
       const int64_t time = weft_problem_duration(&small->stages[s], kind, is_whole);
       now = weft_max(now, weft_plan_clock_input(small, clock, s, kind, k));
@@ -203,7 +202,8 @@ static uint32_t split(double position, uint32_t count, double *share) {
 }
 
 /* Between the times of the neighbouring small actions. */
-static double spread(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage, double microbatch) {
+static double spread(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage,
+                     double microbatch) {
   const struct weft_problem *small = &scaled->small;
   double across, along;
   const uint32_t s = split(stage, small->stage_count, &across);
@@ -216,7 +216,8 @@ static double spread(const struct scaled *scaled, enum weft_plan_op_kind kind, d
 }
 
 /* One of those that run one after the other around the time of their small action. */
-static double gather(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage, double microbatch) {
+static double gather(const struct scaled *scaled, enum weft_plan_op_kind kind, double stage,
+                     double microbatch) {
   const struct weft_problem *small = &scaled->small;
   const uint32_t s = (uint32_t)stage, k = (uint32_t)microbatch;
   const double time = (double)weft_problem_duration(&small->stages[s], kind, !small->may_split);
@@ -278,7 +279,8 @@ static void try_settings(struct scaled *scaled, uint64_t runs) {
         vary(&scaled->random, &setting);
       } while (weft_random_below(&scaled->random, 2) == 0);
     }
-    const int64_t value = try_setting(scaled, &setting, least == WEFT_NEVER ? WEFT_NEVER : least - 1);
+    const int64_t value =
+        try_setting(scaled, &setting, least == WEFT_NEVER ? WEFT_NEVER : least - 1);
     if (value < least) {
       least = value;
       best = setting;
@@ -293,7 +295,7 @@ static void use_size(struct scaled *scaled, uint32_t ranks, uint64_t work) {
   struct weft_error error;
   if (make_small(scaled, ranks) &&
       weft_incumbent_init(&scaled->found, &scaled->small, weft_chain_bound(&scaled->small),
-                                &error) == WEFT_OK) {
+                          &error) == WEFT_OK) {
     if (search_small(scaled, work / 2)) {
       note_times(scaled);
       try_settings(scaled, work / 2 / each);
@@ -303,8 +305,7 @@ static void use_size(struct scaled *scaled, uint32_t ranks, uint64_t work) {
   weft_arena_finish(&scaled->small.arena);
 }
 
-uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work,
-                               uint64_t seed) {
+uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const uint64_t least = 2 * RUNS_MIN * OP_WORK * weft_problem_timed_op_count(problem);
@@ -319,8 +320,7 @@ uint64_t weft_construct_scaled(struct weft_incumbent *incumbent, uint64_t work,
   /* Without memory for it, the search goes on without it. */
   if (count == 0 || weft_incumbent_is_done(incumbent) ||
       (double)incumbent->value < (1 + CLOSE) * (double)incumbent->bound ||
-      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &error) !=
-          WEFT_OK) {
+      weft_list_scheduler_init(&scaled.scheduler, problem, &incumbent->clock, &error) != WEFT_OK) {
     return 0;
   }
   for (uint32_t n = 0; n < count && !weft_incumbent_is_done(incumbent); n++) {

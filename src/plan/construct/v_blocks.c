@@ -202,7 +202,7 @@ static void set_targets(struct blocks *blocks, const struct block *block) {
 }
 
 static void try_block(struct blocks *blocks, struct block *block, int64_t lead, double fill,
-                int64_t cutoff) {
+                      int64_t cutoff) {
   const struct weft_target_rule rule = {.lead = lead, .fill = fill};
   const int64_t value =
       weft_list_scheduler_try(&blocks->scheduler, &rule, cutoff, blocks->incumbent);

@@ -12,15 +12,14 @@
 
 struct rule {
   uint8_t priority[WEFT_ORDER_KINDS]; /* smaller goes first */
-  bool by_slack;                     /* the op with the least slack instead; W has more */
-  uint8_t patience;                  /* wait for F or I, in quarters of the time of W */
+  bool by_slack;                      /* the op with the least slack instead; W has more */
+  uint8_t patience;                   /* wait for F or I, in quarters of the time of W */
 };
 
 static const struct rule rules[] = {
-    {{1, 0, 2}, false, 0}, {{0, 1, 2}, false, 0}, {{2, 0, 1}, false, 0},
-    {{1, 0, 2}, false, 1}, {{1, 0, 2}, false, 2}, {{1, 0, 2}, false, 3},
-    {{1, 0, 2}, false, 4}, {{1, 0, 2}, true, 0},  {{1, 0, 2}, true, 1},
-    {{1, 0, 2}, true, 2},  {{1, 0, 2}, true, 3},  {{1, 0, 2}, true, 4},
+    {{1, 0, 2}, false, 0}, {{0, 1, 2}, false, 0}, {{2, 0, 1}, false, 0}, {{1, 0, 2}, false, 1},
+    {{1, 0, 2}, false, 2}, {{1, 0, 2}, false, 3}, {{1, 0, 2}, false, 4}, {{1, 0, 2}, true, 0},
+    {{1, 0, 2}, true, 1},  {{1, 0, 2}, true, 2},  {{1, 0, 2}, true, 3},  {{1, 0, 2}, true, 4},
 };
 
 /* Targets: the bound plus so many 1/10,000 of it. */
@@ -245,9 +244,8 @@ void weft_construct_windows(struct weft_incumbent *incumbent, uint64_t *work) {
   const struct weft_problem *problem = incumbent->problem;
   const uint64_t all = *work;
   *work = sharpen(incumbent, all / 4);
-  struct builder builder = {.problem = problem,
-                            .arena = {.allocator = problem->allocator},
-                            .clock = &incumbent->clock};
+  struct builder builder = {
+      .problem = problem, .arena = {.allocator = problem->allocator}, .clock = &incumbent->clock};
   if (weft_guide_init(&builder.guide, problem, all / 2) && allocate(&builder)) {
     try_targets(&builder, incumbent);
     *work += all / 2 - builder.guide.windows.work_left + builder.guide.filled + builder.built;

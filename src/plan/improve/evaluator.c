@@ -32,8 +32,8 @@ static struct weft_op_message *link_all(const struct weft_problem *problem, uint
 }
 
 static struct weft_op_message *describe_op(const struct weft_problem *problem, uint32_t op,
-                                        struct weft_op_facts *facts,
-                                        struct weft_op_message *links) {
+                                           struct weft_op_facts *facts,
+                                           struct weft_op_message *links) {
   const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(op % WEFT_ORDER_KINDS);
   const struct weft_problem_stage *stage = &problem->stages[op / WEFT_ORDER_KINDS];
   const struct weft_graph *graph = problem->graph;

@@ -133,7 +133,7 @@ static double temperature_of(const struct pool *pool, uint32_t number) {
   const double ops = weft_problem_op_count(problem);
   const double temperature = pool->round->temperature * (number % 2 == 0 ? 1.25 : 0.5);
   return is_chain(problem) && pool->workers[number].is_single ? temperature * sqrt(900 / ops)
-                                                                : temperature;
+                                                              : temperature;
 }
 
 static void work(void *context, uint32_t number) {
@@ -153,8 +153,7 @@ static void tick(void *context) {
   const struct weft_incumbent *incumbent = pool->incumbent;
   const double ticks = incumbent->problem->ticks_per_unit;
   weft_search_control_report(pool->control, (double)incumbent->value / ticks,
-                             (double)incumbent->bound / ticks, pool->done,
-                             incumbent->evaluated);
+                             (double)incumbent->bound / ticks, pool->done, incumbent->evaluated);
 }
 
 /* ---- Between rounds ---- */

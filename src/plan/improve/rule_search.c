@@ -169,9 +169,9 @@ static void set_grid(struct weft_worker *worker, uint32_t n) {
   const uint32_t caps = cap_count(worker), size = caps * (uint32_t)WEFT_ARRAY_LENGTH(delays);
   const enum cap how = worker->is_single ? caps_single[n % caps] : caps_any[n % caps];
   const uint8_t *delay = delays[n % size / caps];
-  const unsigned mix = weft_problem_mixes(problem)       ? n / size % MIXES
-                       : problem->may_split ? MIX_SPLIT
-                                            : MIX_WHOLE;
+  const unsigned mix = weft_problem_mixes(problem) ? n / size % MIXES
+                       : problem->may_split        ? MIX_SPLIT
+                                                   : MIX_WHOLE;
   if (worker->is_single) {
     set_warmups(problem, worker->tried);
   }

@@ -109,9 +109,9 @@ static enum weft_status add_kind(struct weft_plan_layouts *layouts,
 
 /* Where backwards are all whole or all split, both are tried. */
 static enum weft_status add_layout(struct weft_plan_layouts *layouts,
-                            const struct weft_search_request *request,
-                            struct weft_plan_layout like, const uint32_t *first,
-                            struct weft_error *error) {
+                                   const struct weft_search_request *request,
+                                   struct weft_plan_layout like, const uint32_t *first,
+                                   struct weft_error *error) {
   like.whole_backward = request->whole_backward;
   WEFT_TRY(add_kind(layouts, request, &like, first, error));
   like.whole_backward = true;
@@ -155,7 +155,8 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  layouts->control, first, error));
     if (!is_listed(layouts, shape, first) && has_room(layouts)) {
-      WEFT_TRY(add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
+      WEFT_TRY(
+          add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, first, error));
     }
   }
   return WEFT_OK;
@@ -185,8 +186,8 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
       layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
-      status = add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape}, list.first[n],
-                   error);
+      status = add_layout(layouts, request, (struct weft_plan_layout){.shape = *shape},
+                          list.first[n], error);
     }
   }
   layouts->rest = fmin(layouts->rest, list.rest);
@@ -343,13 +344,13 @@ static enum weft_status add_placed(struct weft_plan_layouts *layouts,
   const uint32_t n = request->graph->stage_count, p = request->ranks;
   WEFT_TRY(weft_problem_check(request, rank_of, error));
   return add_layout(layouts, request,
-             (struct weft_plan_layout){.shape = {.ranks = p,
-                                                 .stages_per_rank = (n + p - 1) / p,
-                                                 .microbatches = request->microbatches,
-                                                 .placement = kind},
-                                       .rank_of = rank_of,
-                                       .name = name},
-             NULL, error);
+                    (struct weft_plan_layout){.shape = {.ranks = p,
+                                                        .stages_per_rank = (n + p - 1) / p,
+                                                        .microbatches = request->microbatches,
+                                                        .placement = kind},
+                                              .rank_of = rank_of,
+                                              .name = name},
+                    NULL, error);
 }
 
 static enum weft_status list_graph(struct weft_plan_layouts *layouts,
@@ -360,8 +361,8 @@ static enum weft_status list_graph(struct weft_plan_layouts *layouts,
   WEFT_TRY(check_graph(request, error));
   WEFT_TRY(weft_plan_placements(request, &layouts->arena, list, &count, error));
   for (uint32_t n = 0; n < count; n++) {
-    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name,
-                        list[n].shape.placement, error));
+    WEFT_TRY(add_placed(layouts, request, list[n].rank_of, list[n].name, list[n].shape.placement,
+                        error));
   }
   return WEFT_OK;
 }
@@ -400,7 +401,8 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
   for (uint32_t n = 0; n < count; n++) {
     WEFT_TRY(part_count(request) > 0
                  ? add_partitions(layouts, request, &shapes[n], error)
-                 : add_layout(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL, error));
+                 : add_layout(layouts, request, (struct weft_plan_layout){.shape = shapes[n]}, NULL,
+                              error));
   }
   if (layouts->count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",
@@ -415,9 +417,11 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         struct weft_search_control *control,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
-  *layouts = (struct weft_plan_layouts){
-      .allocator = allocator, .arena = {.allocator = allocator},
-      .control = control, .effort = effort, .rest = INFINITY};
+  *layouts = (struct weft_plan_layouts){.allocator = allocator,
+                                        .arena = {.allocator = allocator},
+                                        .control = control,
+                                        .effort = effort,
+                                        .rest = INFINITY};
   layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);

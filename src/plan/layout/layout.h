@@ -8,9 +8,10 @@
 #include "plan/problem/problem.h"
 
 struct weft_plan_layout {
-  struct weft_shape shape; /* of a graph with the most stages that an even placement has on a rank */
-  uint32_t *rank_of;       /* [stages] of a graph; NULL: as the shape says */
-  const char *name;        /* of a graph's placement; NULL without one */
+  struct weft_shape
+      shape;         /* of a graph with the most stages that an even placement has on a rank */
+  uint32_t *rank_of; /* [stages] of a graph; NULL: as the shape says */
+  const char *name;  /* of a graph's placement; NULL without one */
   bool whole_backward;
   struct weft_costs *costs; /* one entry per stage, as its rank executes it; owned */
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
@@ -113,8 +114,8 @@ enum weft_status weft_plan_layout_problem(struct weft_problem *problem,
  * WEFT_ERR_MEMORY. */
 enum weft_status weft_plan_placement_search(const struct weft_plan_layout *layout,
                                             const struct weft_problem *problem,
-                                            const struct weft_search_request *request,
-                                            double bound, double open, uint32_t *rank_of,
+                                            const struct weft_search_request *request, double bound,
+                                            double open, uint32_t *rank_of,
                                             struct weft_error *error);
 
 /* No layout that a request leaves open has a smaller objective; of a chain one that gives the stages

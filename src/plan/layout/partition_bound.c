@@ -167,7 +167,7 @@ static double fits(const struct bounding *all, double room, double size) {
 
 /* False when the stage does not fit into the memory. */
 static bool describe_range(const struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end,
-                     struct view *view) {
+                           struct view *view) {
   const struct sums *a = &all->before[begin], *b = &all->before[end];
   const struct sums *last = &all->before[all->part_count];
   const double factor = factor_of(all, rank), whole = b->b - a->b, i = b->i - a->i;

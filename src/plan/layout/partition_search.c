@@ -7,9 +7,9 @@
 
 #include <weft/support.h>
 
-#include "plan/layout/partition.h"
 #include "plan/bounds/chain_bound.h"
 #include "plan/layout/layout.h"
+#include "plan/layout/partition.h"
 
 struct partition_search {
   const struct weft_allocator *allocator;
@@ -31,8 +31,8 @@ static enum weft_status rate(const struct partition_search *search, const uint32
   WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first,
                                 &layout.costs, search->error));
   layout.costs->hop = search->request->costs->hop;
-  const enum weft_status status = weft_plan_layout_problem(
-      &problem, search->allocator, search->request, &layout, search->error);
+  const enum weft_status status = weft_plan_layout_problem(&problem, search->allocator,
+                                                           search->request, &layout, search->error);
   if (status == WEFT_OK) {
     uint32_t rank;
     const uint32_t stages = weft_chain_serial_stages(&problem, &rank);

@@ -44,8 +44,8 @@ static bool change(uint32_t *rank_of, uint32_t stage, uint32_t way, uint32_t ran
 
 enum weft_status weft_plan_placement_search(const struct weft_plan_layout *layout,
                                             const struct weft_problem *problem,
-                                            const struct weft_search_request *request,
-                                            double bound, double open, uint32_t *rank_of,
+                                            const struct weft_search_request *request, double bound,
+                                            double open, uint32_t *rank_of,
                                             struct weft_error *error) {
   assert(request->graph != NULL && layout->rank_of != NULL && rank_of != NULL);
   const uint32_t n = problem->stage_count, p = problem->rank_count;

@@ -268,7 +268,8 @@ struct placing {
 };
 
 /* Adds what was written behind the list, unless it is there already. */
-static void add_placement(struct placing *placing, const char *name, enum weft_placement_kind kind) {
+static void add_placement(struct placing *placing, const char *name,
+                          enum weft_placement_kind kind) {
   const size_t size = placing->request->graph->stage_count * sizeof(uint32_t);
   struct weft_plan_layout *own = &placing->list[placing->count];
   for (uint32_t k = 0; k < placing->count; k++) {

@@ -216,7 +216,8 @@ static bool take_candidate(struct memory_search *search, struct frame *frame) {
 }
 
 /* Looks for an order of `m` microbatches that exceeds the limits by `excess` at most. */
-static enum outcome search_for(struct memory_search *search, uint32_t m, bool with_all, int64_t excess) {
+static enum outcome search_for(struct memory_search *search, uint32_t m, bool with_all,
+                               int64_t excess) {
   uint32_t depth = 0;
   search->m = m, search->with_all = with_all, search->excess = excess;
   search->looks_until = search->looks > LOOKS_OF_RUN ? search->looks - LOOKS_OF_RUN : 0;
@@ -249,7 +250,7 @@ static enum outcome search_for(struct memory_search *search, uint32_t m, bool wi
 /* ---- Orders ---- */
 
 static void put_op(const struct weft_problem *problem, struct weft_order *order, uint32_t *at,
-                uint32_t op) {
+                   uint32_t op) {
   const uint32_t rank = problem->stages[op / WEFT_ORDER_KINDS].rank;
   order->ops[at[rank]++] = op;
   if (op % WEFT_ORDER_KINDS == WEFT_KIND_I) {

@@ -65,7 +65,8 @@ struct weft_problem {
   const struct weft_graph *graph;
   bool is_graph_given; /* by the request; else it is a chain's own, in the arena */
   uint32_t rank_count, stage_count, microbatch_count;
-  uint32_t stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
+  uint32_t
+      stages_per_rank; /* of a chain on a loop or a V; 0: it is none, and no constructor or bound
                                that needs one takes it */
   enum weft_placement_kind placement; /* of a chain */
   enum weft_objective objective;
@@ -84,7 +85,8 @@ struct weft_problem {
   uint32_t *first_of; /* [rank + 1] stage_of[first_of[r]] ... */
   uint32_t *height;   /* [stage] edges on the longest way to a stage without out-edges */
   uint32_t height_max;
-  int64_t *round_trip; /* [stage] from the start of F to the end of I or B of the same microbatch, at
+  int64_t
+      *round_trip; /* [stage] from the start of F to the end of I or B of the same microbatch, at
                           least; of a graph set by weft_problem_bound() */
 };
 
@@ -139,9 +141,7 @@ static inline int64_t weft_problem_hop(const struct weft_problem *problem, uint3
  * it, which take the least that either kind allows. */
 static inline int64_t weft_least_gradient(const struct weft_problem *problem, uint32_t stage) {
   const struct weft_problem_stage *at = &problem->stages[stage];
-  return !problem->may_split  ? at->b
-         : !problem->may_join ? at->i
-                              : weft_min(at->i, at->b);
+  return !problem->may_split ? at->b : !problem->may_join ? at->i : weft_min(at->i, at->b);
 }
 
 static inline int64_t weft_least_weight(const struct weft_problem *problem, uint32_t stage) {
@@ -182,15 +182,15 @@ struct weft_order {
 /* ---- Time ---- */
 
 struct weft_plan_clock {
-  int64_t *arrivals; /* [channel * m + k] */
-  int64_t *free;     /* [channel] */
-  uint32_t *done;    /* [stage * WEFT_ORDER_KINDS + kind] */
-  uint32_t *at;      /* [rank] into ops */
-  int64_t *time;     /* [rank] end of its last op */
-  int64_t *first;    /* [rank] start of its first op */
-  uint32_t *work;    /* ranks to look at, a stack */
-  bool *is_waiting;  /* [rank] on the stack */
-  uint32_t *scratch; /* [stage * 2] */
+  int64_t *arrivals;                /* [channel * m + k] */
+  int64_t *free;                    /* [channel] */
+  uint32_t *done;                   /* [stage * WEFT_ORDER_KINDS + kind] */
+  uint32_t *at;                     /* [rank] into ops */
+  int64_t *time;                    /* [rank] end of its last op */
+  int64_t *first;                   /* [rank] start of its first op */
+  uint32_t *work;                   /* ranks to look at, a stack */
+  bool *is_waiting;                 /* [rank] on the stack */
+  uint32_t *scratch;                /* [stage * 2] */
   int64_t makespan, span, span_sum; /* the last is the sum of all ranks' spans */
 };
 
