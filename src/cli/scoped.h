@@ -26,8 +26,8 @@
     }                                \
   } while (0)
 
-/* Calls a function of the library, which gets &error, and returns to the caller when it fails, after
- * reporting it as weft_cli_fail() does:
+/* Calls a function of the library, which gets &error, and returns to the caller when it fails,
+ * after reporting it as weft_cli_fail() does:
  *
  *     WEFT_CLI_CALL(cli, name, weft_simulate(..., &simulation, &error));
  */

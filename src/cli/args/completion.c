@@ -48,8 +48,8 @@ static bool names_file(const struct weft_cli_option *option) {
           strcmp(option->value, "FILE") == 0);
 }
 
-/* Words inside a single-quoted word of a shell: a quote ends it, stands for itself, and begins another
- * one. What is in `special` gets a backslash. */
+/* Words inside a single-quoted word of a shell: a quote ends it, stands for itself, and begins
+ * another one. What is in `special` gets a backslash. */
 static void add_quoted(struct weft_text *text, const char *words, const char *special) {
   for (; *words != '\0'; words++) {
     if (*words == '\'') {

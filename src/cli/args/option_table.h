@@ -82,8 +82,8 @@ const struct weft_cli_command *weft_cli_command_find(const char *name);
 const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
                                                       enum weft_cli_option_id id);
 
-/* Option number `index` in the order of help; NULL: there are no more. *heading is the heading before
- * it, or NULL; `heading` may be NULL. */
+/* Option number `index` in the order of help; NULL: there are no more. *heading is the heading
+ * before it, or NULL; `heading` may be NULL. */
 const struct weft_cli_option *weft_cli_command_option_at(const struct weft_cli_command *command,
                                                          unsigned index, const char **heading);
 

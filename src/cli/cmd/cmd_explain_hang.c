@@ -16,7 +16,7 @@
 #include "cli/io/output_file.h"
 #include "cli/scoped.h"
 
-/* ---- The dumps of a PyTorch job: the files of a folder with a number at the end of their names ---- */
+/* ---- The dumps of a PyTorch job: files with a number at the end of their names ---- */
 
 /* As for other inputs: see input_file.c. */
 #define BYTES_MAX (UINT64_C(256) << 20)

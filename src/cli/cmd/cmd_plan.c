@@ -46,8 +46,8 @@ static bool is_same_file(const char *a, const char *b) {
          first.st_ino == second.st_ino;
 }
 
-/* The name of the costs beside a table: plan.csv, plan.costs.json. No name where the table goes to a
- * pipe or a device, or where the costs were read from that file. */
+/* The name of the costs beside a table: plan.csv, plan.costs.json. No name where the table goes to
+ * a pipe or a device, or where the costs were read from that file. */
 static void add_costs_path(struct weft_text *path, const struct plan_run *run) {
   static const char ending[] = ".csv";
   const char *table = run->path, *given = run->arguments->texts[WEFT_CLI_OPTION_COSTS];
@@ -78,8 +78,8 @@ static int write_costs(const struct plan_run *run, const struct weft_text *path,
 }
 
 /* Writes `file` to -o if that is given, with the costs (or NULL) beside it, else to standard output
- * unless there is nothing to write; and `text` to standard output, unless the file is there: both are
- * complete before either is written. */
+ * unless there is nothing to write; and `text` to standard output, unless the file is there: both
+ * are complete before either is written. */
 static int write_both(const struct plan_run *run, const struct weft_text *file,
                       const struct weft_text *costs_path, const struct weft_costs *costs,
                       const struct weft_text *text) {

@@ -114,8 +114,8 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 
 /* ---- What is drawn: tables or programs, read, checked and simulated ---- */
 
-/* Of a longer table transfers could not be seen, and three times the events are more than a page can
- * hold. Without SEND and RECV they take the same time, unless channels are shared. */
+/* Of a longer table transfers could not be seen, and three times the events are more than a page
+ * can hold. Without SEND and RECV they take the same time, unless channels are shared. */
 #define TRANSFERS_ACTIONS_MAX 2500000u
 
 enum { TIMELINES_MAX = 2 };
@@ -141,9 +141,9 @@ static void finish_timelines(struct timelines *timelines) {
   weft_cli_costs_finish(&timelines->costs);
 }
 
-/* A table gets SEND and RECV, and nothing else, so that transfers can be seen; a program is drawn as
- * it is. The costs are fitted to one program after the other; a simulation stays valid, because the
- * program that it borrows is the timeline's own. */
+/* A table gets SEND and RECV, and nothing else, so that transfers can be seen; a program is drawn
+ * as it is. The costs are fitted to one program after the other; a simulation stays valid, because
+ * the program that it borrows is the timeline's own. */
 static int read_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct timelines *timelines) {
   struct weft_cli_costs *costs = &timelines->costs;

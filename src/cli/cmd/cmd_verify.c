@@ -170,8 +170,8 @@ static enum weft_status print_windows(const struct excerpt *excerpt, struct weft
   return status;
 }
 
-/* Appends an excerpt of the grid of the program with the place of the finding, or all members of its
- * cycle, marked; nothing when the finding has no place in it. */
+/* Appends an excerpt of the grid of the program with the place of the finding, or all members of
+ * its cycle, marked; nothing when the finding has no place in it. */
 static enum weft_status add_grid(struct weft_text *text, const struct weft_program *program,
                                  const struct weft_finding *finding, struct weft_error *error) {
   const bool cycle = finding->cycle_length > 0;
@@ -298,8 +298,8 @@ static enum weft_status add_findings(struct weft_text *text, const struct result
   return status;
 }
 
-/* One line when all is well, and one on the graph of the stages; else the findings, the grid around one
- * of them, and their number. */
+/* One line when all is well, and one on the graph of the stages; else the findings, the grid around
+ * one of them, and their number. */
 static enum weft_status add_text(struct weft_text *text, const struct result *result,
                                  struct weft_error *error) {
   if (result->report->ok) {

@@ -1,5 +1,5 @@
-/* `weft doctor`: what it finds out about MPI. The processes of a trial are a job of `weft doctor` that
- * writes a few lines instead of a report. */
+/* `weft doctor`: what it finds out about MPI. The processes of a trial are a job of `weft doctor`
+ * that writes a few lines instead of a report. */
 #include "cli/cmd/doctor_mpi.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
-/* What `weft doctor` finds out about MPI: under a launcher where the ranks are, and how fast messages
- * go; without one which MPIs are installed, and whether two processes that each starts exchange
- * messages. */
+/* What `weft doctor` finds out about MPI: under a launcher where the ranks are, and how fast
+ * messages go; without one which MPIs are installed, and whether two processes that each starts
+ * exchange messages. */
 #ifndef CLI_DOCTOR_MPI_H
 #define CLI_DOCTOR_MPI_H
 
@@ -42,8 +42,8 @@ struct weft_cli_mpi_findings {
  * most ten seconds for each. `quick`: only looks which there are. */
 void weft_cli_mpi_try(const struct weft_cli *cli, bool quick, struct weft_cli_mpi_findings *found);
 
-/* Under a launcher; all ranks call it. The findings are to be finished. WEFT_CLI_OK, or another exit
- * status after having reported why. */
+/* Under a launcher; all ranks call it. The findings are to be finished. WEFT_CLI_OK, or another
+ * exit status after having reported why. */
 int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings *found);
 void weft_cli_mpi_finish(struct weft_cli_job *job, struct weft_cli_mpi_findings *found);
 

@@ -1,6 +1,7 @@
-/* What `weft plan` reports: the answer of a search with its prediction, "weft-plan/1"; with --pareto
- * the least time for each amount of memory, "weft-pareto/1"; with --global-batch the candidates for
- * the use of all ranks, "weft-choice/1". Each as text and as JSON, the last two also as a picture. */
+/* What `weft plan` reports: the answer of a search with its prediction, "weft-plan/1"; with
+ * --pareto the least time for each amount of memory, "weft-pareto/1"; with --global-batch the
+ * candidates for the use of all ranks, "weft-choice/1". Each as text and as JSON, the last two also
+ * as a picture. */
 #ifndef CLI_PLAN_H
 #define CLI_PLAN_H
 
@@ -12,8 +13,8 @@
 #include "cli/report/sim_report.h"
 #include "cli/report/target_report.h"
 
-/* Reads the options into a request, which borrows `costs`, fitted to its ranks. Returns WEFT_CLI_OK,
- * or another exit status after it has printed the error. */
+/* Reads the options into a request, which borrows `costs`, fitted to its ranks. Returns
+ * WEFT_CLI_OK, or another exit status after it has printed the error. */
 int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
                                struct weft_cli_costs *costs, struct weft_search_request *request);
@@ -86,9 +87,9 @@ struct weft_cli_pareto {
   bool stopped; /* by a signal or the time limit */
 };
 
-/* Searches for the points, to be finished in any case. The request's memory limit is the largest one tried; its effort and time
- * limit are for all searches together. WEFT_CLI_OK, or another exit status after it has printed the
- * error. */
+/* Searches for the points, to be finished in any case. The request's memory limit is the largest
+ * one tried; its effort and time limit are for all searches together. WEFT_CLI_OK, or another exit
+ * status after it has printed the error. */
 int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_request *request,
                          struct weft_cli_plan_progress *progress, struct weft_cli_pareto *pareto);
 

@@ -20,8 +20,8 @@
 
 static bool is_inside_character(const char *at) { return ((unsigned char)*at & 0xc0) == 0x80; }
 
-/* Appends two lines, each after a newline: that line of `data`, or a window of it, with control bytes
- * escaped, and a caret below the column. Nothing when there is no such place. */
+/* Appends two lines, each after a newline: that line of `data`, or a window of it, with control
+ * bytes escaped, and a caret below the column. Nothing when there is no such place. */
 static void add_place(struct weft_text *text, const char *data, size_t size, uint64_t line,
                       uint64_t column) {
   const char *end = data + size, *begin = data;
@@ -62,7 +62,7 @@ static void add_place(struct weft_text *text, const char *data, size_t size, uin
   weft_text_addf(text, "%s\n    %*s^", cut_right ? "..." : "", (int)width, "");
 }
 
-/* ---- Quotes for code. A terminal must not obey what is quoted, so that control bytes are escaped ---- */
+/* ---- Quotes for code: a terminal must not obey what is quoted ---- */
 
 /* Whether a terminal shows it as it is; tried at the end of the text. */
 static bool is_shown(struct weft_text *text, const char *word) {
@@ -108,7 +108,8 @@ void weft_cli_add_shell_word(struct weft_text *text, const char *word) {
   weft_text_add(text, "'");
 }
 
-/* A text in a buffer of its own: it works when memory has run out, and what does not fit is cut off. */
+/* A text in a buffer of its own: it works when memory has run out, and what does not fit is cut
+ * off. */
 struct fixed_text {
   struct weft_text text;
   struct weft_allocator allocator;

@@ -19,8 +19,8 @@
 #define CHUNK_BYTES ((size_t)1 << 16)
 #define READ_BYTES_MAX ((size_t)1 << 20)
 
-/* What is read, for messages, and the size after which an endless input is refused: as the library's
- * parsers have it. */
+/* What is read, for messages, and the size after which an endless input is refused: as the
+ * library's parsers have it. */
 struct kind {
   const char *content;
   const char *hint;

@@ -17,8 +17,8 @@ struct weft_cli_mpi weft_cli_mpi_find(size_t index);
 /* The same with launcher NULL; starts nothing. */
 struct weft_cli_mpi weft_cli_mpi_at(size_t index);
 
-/* The command line of two processes of `command` (words until NULL) under the launcher,
- * which binds nothing if `unbound`; written to words [WEFT_CLI_MPI_WORDS_MAX], with NULL behind it. */
+/* The command line of two processes of `command` (words until NULL) under the launcher, which binds
+ * nothing if `unbound`; written to words [WEFT_CLI_MPI_WORDS_MAX], with NULL behind it. */
 enum { WEFT_CLI_MPI_WORDS_MAX = 40 };
 void weft_cli_mpi_two_processes(const struct weft_cli_mpi *mpi, bool unbound,
                                 const char *const *command, const char **words);

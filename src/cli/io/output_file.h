@@ -19,7 +19,8 @@ int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_argu
  * after printing why. */
 int weft_cli_write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text);
 
-/* Writes `text` to a descriptor that messages call `name`, or to standard output; the same statuses. */
+/* Writes `text` to a descriptor that messages call `name`, or to standard output; the same
+ * statuses. */
 int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
                               const struct weft_text *text);
 int weft_cli_write_stdout(const struct weft_cli *cli, const struct weft_text *text);

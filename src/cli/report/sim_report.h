@@ -49,8 +49,8 @@ void weft_cli_scope_json(struct weft_json *json, const struct weft_costs *costs,
 /* "rank" or "stage". */
 const char *weft_cli_scope_name(const struct weft_costs *costs);
 
-/* The heading of a table of schedules: "4 ranks, 8 microbatches; times in ms; " and what the costs are
- * of, where the numbers of stages differ, and an empty line; NULL graph: chains. */
+/* The heading of a table of schedules: "4 ranks, 8 microbatches; times in ms; " and what the costs
+ * are of, where the numbers of stages differ, and an empty line; NULL graph: chains. */
 void weft_cli_heading_add(struct weft_text *text, uint32_t ranks, uint32_t microbatches,
                           const struct weft_costs *costs, const struct weft_graph *graph);
 
