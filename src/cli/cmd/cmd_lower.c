@@ -35,13 +35,12 @@ static int warn_of_findings(const struct weft_cli *cli, const char *path,
   const char *name = weft_cli_input_name(path);
   WEFT_SCOPED(weft_report) report = NULL;
   WEFT_CLI_CALL(cli, name, weft_verify(cli->allocator, table, NULL, &report, &error));
-  const uint64_t count = report->finding_count + report->findings_left_out;
   if (!report->ok) {
-    weft_cli_print(cli, NULL,
-                   "warning: %s is not a complete schedule: %" PRIu64
-                   " finding%s; 'weft verify %s' lists them",
-                   weft_cli_quoted(name).text, count, weft_cli_plural(count),
-                   weft_cli_shell_word(path).text);
+    weft_cli_print(
+        cli, NULL, "warning: %s is not a complete schedule: %s; 'weft verify %s' lists them",
+        weft_cli_quoted(name).text,
+        weft_cli_count(report->finding_count + report->findings_left_out, "finding").text,
+        weft_cli_shell_word(path).text);
   }
   return WEFT_CLI_OK;
 }

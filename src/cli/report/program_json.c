@@ -32,16 +32,12 @@ struct weft_cli_size weft_cli_size(const struct weft_program *program) {
 
 void weft_cli_note_text(struct weft_text *text, const struct weft_program *program) {
   assert(text != NULL && program != NULL);
-  static const char word[] = "note: ";
-  weft_text_add(text, word);
-  const size_t begin = text->size;
-  weft_program_note(program, text);
-  if (!text->failed && text->size == begin) {
-    text->size -= strlen(word);
-    text->data[text->size] = '\0';
-    return;
+  WEFT_SCOPED_TEXT note = {.allocator = text->allocator};
+  weft_program_note(program, &note);
+  text->failed = text->failed || note.failed;
+  if (note.size > 0 && !note.failed) {
+    weft_text_addf(text, "note: %s\n", note.data);
   }
-  weft_text_add(text, "\n");
 }
 
 void weft_cli_note_json(struct weft_json *json, const struct weft_program *program) {
