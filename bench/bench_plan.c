@@ -66,7 +66,9 @@ static int check(const struct weft_cli *cli, struct weft_bench_plan_measurement 
   }
   *hash = weft_program_hash(program);
   measurement->at.actions = program->action_count;
-  measurement->held_bytes = program->allocated_bytes;
+  measurement->held_bytes = sizeof *program +
+                            (program->rank_count + (size_t)1) * sizeof *program->row_begin +
+                            program->action_capacity * sizeof *program->actions;
   measurement->peak_bytes = counter.bytes_peak;
   weft_program_destroy(program);
   if (!ok) {

@@ -119,7 +119,6 @@ struct weft_program {
   uint64_t *row_begin; /* [rank_count + 1]: rank r is actions[row_begin[r] .. row_begin[r + 1]) */
   struct weft_graph *graph; /* of the stages, held by the program; NULL: a chain */
   const struct weft_allocator *allocator;
-  size_t allocated_bytes;      /* held by this program, all arrays together */
   uint64_t known_hash;         /* weft_program_hash(), once it has been stored here; 0: not yet */
   const uint32_t *known_ranks; /* weft_placement_infer()'s, likewise; borrowed; NULL: not yet */
 };

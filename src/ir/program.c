@@ -56,8 +56,6 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
     weft_program_destroy(program);
     return weft_fail_memory(error, total * sizeof(struct weft_action));
   }
-  program->allocated_bytes =
-      sizeof *program + (rank_count + 1u) * sizeof(uint64_t) + total * sizeof(struct weft_action);
   program->row_begin[0] = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
     program->row_begin[r + 1] = program->row_begin[r] + row_sizes[r];
@@ -131,21 +129,6 @@ enum weft_status weft_program_set_graph(struct weft_program *program,
   program->known_hash = 0;
   weft_graph_destroy(old);
   return WEFT_OK;
-}
-
-void weft_program_shrink(struct weft_program *program) {
-  if (program->action_count == program->action_capacity) {
-    return;
-  }
-  const size_t size = sizeof *program->actions;
-  const uint64_t keep = program->action_count > 0 ? program->action_count : 1;
-  void *smaller = weft_array_resize(program->allocator, program->actions, program->action_capacity,
-                                    keep, size);
-  if (smaller != NULL) { /* otherwise keep the larger block: nothing is lost */
-    program->allocated_bytes -= (program->action_capacity - keep) * size;
-    program->actions = smaller;
-    program->action_capacity = keep;
-  }
 }
 
 uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t rank) {

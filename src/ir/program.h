@@ -35,8 +35,4 @@ void weft_program_seal(struct weft_program *program);
 void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
                             enum weft_level level);
 
-/* Gives back actions beyond the last row's end, after rows were made shorter
- * than allocated. Cannot fail. */
-void weft_program_shrink(struct weft_program *program);
-
 #endif

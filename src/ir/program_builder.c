@@ -131,8 +131,18 @@ static enum weft_status report(const struct weft_program_builder *builder,
                    builder->failed_bytes != 0 ? "ranks" : "actions");
 }
 
-/* row_begin shrunk to its exact size: the program frees it by its rank count. */
-static bool fit_rows(struct weft_program_builder *builder) {
+/* Both arrays shrunk to their size: the program frees rows by its rank count. What is left of actions
+ * may stay, where nothing smaller is to be had. */
+static bool fit_arrays(struct weft_program_builder *builder) {
+  const uint64_t keep = builder->count > 0 ? builder->count : 1;
+  void *smaller = keep < builder->capacity
+                      ? weft_array_resize(builder->allocator, builder->actions, builder->capacity,
+                                          keep, sizeof *builder->actions)
+                      : NULL;
+  if (smaller != NULL) {
+    builder->actions = smaller;
+    builder->capacity = keep;
+  }
   return builder->row_count == builder->row_capacity || resize_rows(builder, builder->row_count);
 }
 
@@ -140,7 +150,7 @@ static bool fit_rows(struct weft_program_builder *builder) {
 static enum weft_status make_program(struct weft_program_builder *builder,
                                      struct weft_program **out, struct weft_error *error) {
   struct weft_program *program = NULL;
-  if (builder->status == WEFT_OK && fit_rows(builder)) {
+  if (builder->status == WEFT_OK && fit_arrays(builder)) {
     program = weft_array_allocate_zero(builder->allocator, 1, sizeof *program);
     if (program == NULL) {
       record_failure(builder, WEFT_ERR_MEMORY, sizeof *program);
@@ -151,16 +161,12 @@ static enum weft_status make_program(struct weft_program_builder *builder,
     weft_program_builder_abandon(builder);
     return status;
   }
-  *program = (struct weft_program){
-      .allocator = builder->allocator,
-      .rank_count = builder->row_count,
-      .actions = builder->actions,
-      .action_count = builder->count,
-      .action_capacity = builder->capacity,
-      .row_begin = builder->row_begin,
-      .allocated_bytes = sizeof *program + (builder->row_count + 1u) * sizeof(uint64_t) +
-                         builder->capacity * sizeof(struct weft_action)};
-  weft_program_shrink(program);
+  *program = (struct weft_program){.allocator = builder->allocator,
+                                   .rank_count = builder->row_count,
+                                   .actions = builder->actions,
+                                   .action_count = builder->count,
+                                   .action_capacity = builder->capacity,
+                                   .row_begin = builder->row_begin};
   *out = program;
   return WEFT_OK;
 }

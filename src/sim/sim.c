@@ -90,7 +90,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   weft_sim_recorder_finish(&recorder);
   /* What RECVs have as their ends; the simulation keeps it. */
   struct weft_timed_machine *machine = &run->machine;
-  if (status == WEFT_OK && run->program->graph != NULL && !machine->options.has_transfers &&
+  if (status == WEFT_OK && run->keeps_messages && !machine->options.has_transfers &&
       !run->options.no_events) {
     owned->simulation.arrivals = machine->inputs;
     owned->arrival_count = machine->input_count;

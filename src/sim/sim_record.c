@@ -287,13 +287,13 @@ static size_t count_messages(const struct weft_timed_machine *machine, bool of_o
   return most;
 }
 
-/* Only the messages of a graph are kept account of. */
-static bool has_sizes(const struct weft_timed_machine *machine) {
-  bool found = false;
-  for (uint32_t k = 0; k < machine->channel_count && machine->placed.program->graph != NULL; k++) {
-    found = found || machine->channels[k].bytes > 0;
+static bool has_sizes(const struct weft_sim_run *run) {
+  for (uint32_t k = 0; run->keeps_messages && k < run->machine.channel_count; k++) {
+    if (run->machine.channels[k].bytes > 0) {
+      return true;
+    }
   }
-  return found;
+  return false;
 }
 
 enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
@@ -307,7 +307,7 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
   size_t *counts = weft_arena_allocate(&run->arena, program->rank_count, sizeof *counts);
   WEFT_TRY(weft_arena_status(&run->arena, error));
   recorder->buffers_max = count_messages(&run->machine, true, counts);
-  if (has_sizes(&run->machine)) {
+  if (has_sizes(run)) {
     recorder->messages_max = count_messages(&run->machine, false, counts);
     recorder->messages =
         weft_arena_allocate(&run->arena, 2 * recorder->messages_max, sizeof *recorder->messages);

@@ -186,6 +186,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
   assert(program != NULL && costs != NULL);
   *run = (struct weft_sim_run){.program = program,
                                .options = options != NULL ? *options : weft_sim_options_default(),
+                               .keeps_messages = program->graph != NULL,
                                .arena = {.allocator = allocator},
                                .machine = {.arena = {.allocator = allocator}}};
   run->costs = weft_costs_of_stages(costs, program->rank_count, program->stage_count, &run->view);

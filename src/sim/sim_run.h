@@ -14,6 +14,7 @@ struct weft_sim_run {
   const struct weft_costs *costs; /* of stages: the caller's, or in `view` */
   struct weft_costs_view view;
   struct weft_sim_options options;
+  bool keeps_messages; /* of a graph: what they take, and of tables when they arrive */
   struct weft_ticks ticks;
   struct weft_timing timing;
   struct weft_arena arena;
