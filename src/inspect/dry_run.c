@@ -356,9 +356,7 @@ static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
   if (run->live_count > named) {
     weft_text_addf(&waits, "; and %" PRIu32 " more ranks wait", run->live_count - named);
   }
-  if (waits.failed) {
-    return weft_fail_memory(error, waits.size);
-  }
+  WEFT_TRY(weft_text_status(&waits, error));
   return weft_fail(error, WEFT_ERR_INVALID,
                    weft_program_has(run->in, WEFT_OPS_SEND | WEFT_OPS_RECV)
                        ? "verify the program to see the cycle, or what is missing"

@@ -430,6 +430,7 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
       add_waits(pass, row->next[k], &waits);
     }
   }
+  WEFT_TRY(weft_text_status(&waits, error));
   return weft_fail(
       error, WEFT_ERR_INVALID, "verify the table to see the cycle",
       "the table cannot be executed: %" PRIu32 " of %" PRIu32 " ranks never get on%.400s%s", stuck,

@@ -84,6 +84,7 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
                      weft_action_format(&run->program->actions[state->at], cell, sizeof cell));
     }
   }
+  WEFT_TRY(weft_text_status(&waits, error));
   return weft_fail(error, WEFT_ERR_INVALID,
                    "verify the program to see what is missing, or the cycle",
                    "it never finishes: %" PRIu32 " of %" PRIu32
