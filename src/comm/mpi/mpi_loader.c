@@ -71,20 +71,15 @@ static bool folder_of(const char *path, char *out) {
   return true;
 }
 
-/* This code was linked into the program, from the static library. */
-static bool is_in_program(void) {
+/* The shared library that this code is in, with an absolute path. False for the program, into which
+ * the static library was linked, and for one that was loaded by a relative path: after a chdir() that
+ * would be another file. */
+static bool library_file(char *out) {
   Dl_info info;
   void *map = NULL;
   return dladdr1((const void *)implementations, &info, &map, RTLD_DL_LINKMAP) != 0 && map != NULL &&
-         ((const struct link_map *)map)->l_name[0] == '\0';
-}
-
-/* The shared library that this code is in, with an absolute path. False for the program, and for one
- * that was loaded by a relative path: after a chdir() that would be another file. */
-static bool library_file(char *out) {
-  Dl_info info;
-  return !is_in_program() && dladdr((const void *)implementations, &info) != 0 &&
-         info.dli_fname[0] == '/' && snprintf(out, PATH_SIZE, "%s", info.dli_fname) < PATH_SIZE;
+         ((const struct link_map *)map)->l_name[0] != '\0' && info.dli_fname[0] == '/' &&
+         snprintf(out, PATH_SIZE, "%s", info.dli_fname) < PATH_SIZE;
 }
 
 /* Not argv[0], which is relative to the folder in which the program was started. */
@@ -174,8 +169,8 @@ static enum weft_status fail_not_found(const struct implementation *which,
 
 /* Global, because Open MPI's components need its symbols in the global scope. *missing, and no
  * message: there is no file of that bare name on the library path. */
-static enum weft_status load(const char *path, const char *hint, bool *missing,
-                             const struct weft_mpi_driver **out, struct weft_error *error) {
+static enum weft_status load_driver(const char *path, const char *hint, bool *missing,
+                                    const struct weft_mpi_driver **out, struct weft_error *error) {
   char reason[REASON_SIZE];
   const char *text;
   void *handle = weft_library_open(path, true, &text);
@@ -212,15 +207,15 @@ static enum weft_status load_one(const struct implementation *which,
   struct search search = {.distrusted = ""};
   char file[PATH_SIZE];
   if (library_file(file) && find_beside(file, which->file, LIBRARY_PLACES, &search)) {
-    return load(search.path, which->packages, NULL, out, error);
+    return load_driver(search.path, which->packages, NULL, out, error);
   }
   bool missing = false;
-  const enum weft_status status = load(which->file, which->packages, &missing, out, error);
+  const enum weft_status status = load_driver(which->file, which->packages, &missing, out, error);
   if (!missing) {
     return status;
   }
   return program_file(file) && find_beside(file, which->file, PROGRAM_PLACES, &search)
-             ? load(search.path, which->packages, NULL, out, error)
+             ? load_driver(search.path, which->packages, NULL, out, error)
              : fail_not_found(which, &search, error);
 }
 
@@ -236,31 +231,23 @@ static enum weft_status load_any(const struct weft_mpi_driver **out, struct weft
   return status;
 }
 
-static enum weft_status check_launcher(const char *wanted, struct weft_error *error) {
-  const char *launcher = weft_mpi_launcher();
-  if (launcher != NULL && strcmp(launcher, wanted) != 0) {
+static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_driver **out,
+                                      struct weft_error *error) {
+  const char *path = getenv("WEFT_MPI_DRIVER"), *launcher = weft_mpi_launcher();
+  if (wanted != NULL && find_implementation(wanted) == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "there are openmpi and mpich",
+                     "no MPI implementation is called `%.40s`", wanted);
+  }
+  if (wanted != NULL && launcher != NULL && strcmp(launcher, wanted) != 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "start it with that MPI's own mpirun",
                      "this process was started by %s and is to use %s; each process would be "
                      "alone",
                      launcher, wanted);
   }
-  return WEFT_OK;
-}
-
-static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_driver **out,
-                                      struct weft_error *error) {
-  const char *path = getenv("WEFT_MPI_DRIVER");
-  if (wanted != NULL && find_implementation(wanted) == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "there are openmpi and mpich",
-                     "no MPI implementation is called `%.40s`", wanted);
-  }
-  if (wanted != NULL) {
-    WEFT_TRY(check_launcher(wanted, error));
-  }
   if (path != NULL && path[0] != '\0') {
-    return load(path, NULL, NULL, out, error);
+    return load_driver(path, NULL, NULL, out, error);
   }
-  wanted = wanted != NULL ? wanted : weft_mpi_launcher();
+  wanted = wanted != NULL ? wanted : launcher;
   return wanted != NULL ? load_one(find_implementation(wanted), out, error) : load_any(out, error);
 }
 

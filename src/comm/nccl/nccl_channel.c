@@ -135,20 +135,15 @@ uint32_t weft_nccl_blocks(void) {
   return weft_channel_round_up(blocks);
 }
 
-static enum weft_status exchange(struct weft_nccl_world *world, const struct weft_nccl_rank *mine,
-                                 struct weft_error *error) {
+static enum weft_status exchange_ranks(struct weft_nccl_world *world,
+                                       const struct weft_nccl_rank *mine,
+                                       struct weft_error *error) {
   struct weft_transport *inner = world->inner;
   const int64_t until = weft_nccl_limit(world);
-  enum weft_status status = WEFT_IN_PROGRESS;
-  while (status == WEFT_IN_PROGRESS) {
-    WEFT_TRY(inner->ops->progress(inner, error));
-    status = inner->ops->exchange(inner, mine, world->ranks, sizeof *mine, error);
-    if (status == WEFT_IN_PROGRESS) {
-      WEFT_TRY(inner->ops->wait(inner, until, error));
-      if (inner->ops->now(inner) >= until) {
-        return weft_nccl_fail_late(world, "channels are opened", UINT32_MAX, error);
-      }
-    }
+  enum weft_status status;
+  while ((status = inner->ops->exchange(inner, mine, world->ranks, sizeof *mine, error)) ==
+         WEFT_IN_PROGRESS) {
+    WEFT_TRY(weft_nccl_wait(world, "channels are opened", UINT32_MAX, until, error));
   }
   return status;
 }
@@ -262,7 +257,7 @@ static enum weft_status compare_ranks(struct weft_nccl_world *world, struct weft
   uint32_t sharing = 0;
   _Static_assert(sizeof mine <= WEFT_EXCHANGE_MAX, "what can be exchanged");
   WEFT_TRY(describe_rank(world, &mine, error)); /* the caller fails, and the others learn of it */
-  WEFT_TRY(exchange(world, &mine, error));
+  WEFT_TRY(exchange_ranks(world, &mine, error));
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     world->any_communicators = world->any_communicators || world->ranks[r].communicators > 0;
   }

@@ -40,9 +40,10 @@ int64_t weft_nccl_limit(struct weft_nccl_world *world) {
   return limit > 0 ? world->inner->ops->now(world->inner) + limit : WEFT_TIME_NEVER;
 }
 
-/* A rank that is stopped is the reason, whomever this one waits for. */
-enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
-                                     struct weft_error *error) {
+/* The stall limit is over, while `what`. A rank that is stopped is the reason, whomever this one
+ * waits for; `peer`: UINT32_MAX, or that one. */
+static enum weft_status fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
+                                  struct weft_error *error) {
   assert(what != NULL && (peer == UINT32_MAX || peer < world->transport.rank_count));
   char name[WEFT_RANK_NAME_SIZE] = "the other ranks";
   bool stopped = false;
@@ -61,6 +62,14 @@ enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *
   world->inner->ops->fail(world->inner, &failure);
   *error = failure.error;
   return error->status;
+}
+
+enum weft_status weft_nccl_wait(struct weft_nccl_world *world, const char *what, uint32_t peer,
+                                int64_t until, struct weft_error *error) {
+  struct weft_transport *inner = world->inner;
+  WEFT_TRY(inner->ops->wait(inner, until, error));
+  WEFT_TRY(inner->ops->progress(inner, error));
+  return inner->ops->now(inner) < until ? WEFT_OK : fail_late(world, what, peer, error);
 }
 
 /* Waits a moment; the error of a world that has failed. */
@@ -99,7 +108,7 @@ enum weft_status weft_nccl_await(struct weft_nccl_world *world, ncclComm_t comm,
     } else if (result == ncclInProgress) {
       WEFT_TRY(pause_and_poll(world, error));
       if (world->inner->ops->now(world->inner) >= until) {
-        return weft_nccl_fail_late(world, call, UINT32_MAX, error);
+        return fail_late(world, call, UINT32_MAX, error);
       }
     }
   }
@@ -115,28 +124,13 @@ enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
   while ((status = device->ops->event_query(device, event, error)) == WEFT_IN_PROGRESS) {
     WEFT_TRY(pause_and_poll(world, error));
     if (world->inner->ops->now(world->inner) >= until) {
-      return weft_nccl_fail_late(world, what, peer, error);
+      return fail_late(world, what, peer, error);
     }
   }
   return status;
 }
 
 /* ---- Ids ---- */
-
-static enum weft_status await_message(struct weft_nccl_world *world, struct weft_message *message,
-                                      uint32_t peer, int64_t until, struct weft_error *error) {
-  struct weft_transport *inner = world->inner;
-  enum weft_status status;
-  while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
-         (status = inner->ops->test(inner, message, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(inner->ops->wait(inner, until, error));
-    if (inner->ops->now(inner) >= until) {
-      inner->ops->cancel(inner, message);
-      return weft_nccl_fail_late(world, "communicators are made", peer, error);
-    }
-  }
-  return status;
-}
 
 static enum weft_status make_id(const struct weft_nccl_world *world, ncclUniqueId *id,
                                 struct weft_error *error) {
@@ -151,7 +145,6 @@ static enum weft_status share_group_id(struct weft_nccl_world *world,
                                        int64_t until, ncclUniqueId *id, struct weft_error *error) {
   assert(communicator->group != NULL && communicator->size > 1);
   struct weft_group *group = communicator->group->inner;
-  struct weft_transport *inner = world->inner;
   struct weft_collective *gather = weft_arena_allocate(&world->ends.arena, 1, sizeof *gather);
   ncclUniqueId *ids =
       weft_arena_allocate(&world->ends.arena, communicator->size + (size_t)1, sizeof *ids);
@@ -163,12 +156,9 @@ static enum weft_status share_group_id(struct weft_nccl_world *world,
   *gather = (struct weft_collective){
       .kind = WEFT_ALL_GATHER, .from = &ids[communicator->size], .to = ids, .bytes = ID_BYTES};
   WEFT_TRY(group->ops->start(group, gather, error));
-  while ((status = inner->ops->progress(inner, error)) == WEFT_OK &&
-         (status = group->ops->test(group, gather, error)) == WEFT_IN_PROGRESS) {
-    WEFT_TRY(inner->ops->wait(inner, until, error));
-    if (inner->ops->now(inner) >= until) {
-      return weft_nccl_fail_late(world, "the communicator of a group is made", UINT32_MAX, error);
-    }
+  while ((status = group->ops->test(group, gather, error)) == WEFT_IN_PROGRESS) {
+    WEFT_TRY(
+        weft_nccl_wait(world, "the communicator of a group is made", UINT32_MAX, until, error));
   }
   *id = ids[0];
   return status;
@@ -190,7 +180,15 @@ static enum weft_status share_id(struct weft_nccl_world *world,
   }
   WEFT_TRY((end->sends ? inner->ops->send : inner->ops->receive)(inner, communicator->channel,
                                                                  &message, error));
-  WEFT_TRY(await_message(world, &message, end->peer, until, error));
+  enum weft_status status;
+  while ((status = inner->ops->test(inner, &message, error)) == WEFT_IN_PROGRESS) {
+    status = weft_nccl_wait(world, "communicators are made", end->peer, until, error);
+    if (status < 0) {
+      inner->ops->cancel(inner, &message);
+      return status;
+    }
+  }
+  WEFT_TRY(status);
   return message.header.bytes == ID_BYTES
              ? WEFT_OK
              : weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must open the same channels",
@@ -292,9 +290,9 @@ static int compare_communicators(const void *left, const void *right) {
   return 0;
 }
 
-static enum weft_status prepare_communicator(struct weft_nccl_world *world,
-                                             struct weft_nccl_communicator *communicator,
-                                             struct weft_error *error) {
+static enum weft_status allocate_communicator(struct weft_nccl_world *world,
+                                              struct weft_nccl_communicator *communicator,
+                                              struct weft_error *error) {
   struct weft_device *device = world->device;
   for (uint32_t m = 0; m < WEFT_NCCL_MARKS; m++) {
     WEFT_TRY(device->ops->event_create(device, world->allocator, &communicator->marks[m], error));
@@ -320,7 +318,7 @@ static enum weft_status prepare_device(struct weft_nccl_world *world, struct wef
     return weft_device_fail_allocation(device, world->scratch_bytes, error);
   }
   for (uint32_t k = 0; k < world->communicator_count; k++) {
-    WEFT_TRY(prepare_communicator(world, &world->communicators[k], error));
+    WEFT_TRY(allocate_communicator(world, &world->communicators[k], error));
   }
   return WEFT_OK;
 }

@@ -18,22 +18,6 @@ static struct weft_nccl_end *find_end(const struct weft_nccl_world *world, uint3
   return end != NULL && end->device != NULL ? end : NULL;
 }
 
-static enum weft_status check_message(const struct weft_nccl_world *world,
-                                      const struct weft_nccl_end *end, bool sends,
-                                      const struct weft_message *message,
-                                      struct weft_error *error) {
-  struct weft_end *same;
-  WEFT_TRY(weft_ends_choose(&world->ends, &world->transport, end->base.channel, sends, message,
-                            &same, error));
-  if (message->device != end->device) {
-    return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
-                     "rank %" PRIu32 " opened channel %" PRIu32
-                     " for payloads on its GPU, and this one is on another device (%s)",
-                     world->transport.rank, end->base.channel, weft_device_name(message->device));
-  }
-  return WEFT_OK;
-}
-
 struct weft_device_event *weft_nccl_mark_ahead(const struct weft_nccl_communicator *communicator,
                                                bool recorded) {
   const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
@@ -167,7 +151,15 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
 static enum weft_status start_message(struct weft_nccl_world *world, struct weft_nccl_end *end,
                                       bool sends, struct weft_message *message,
                                       struct weft_error *error) {
-  WEFT_TRY(check_message(world, end, sends, message, error));
+  struct weft_end *same;
+  WEFT_TRY(weft_ends_choose(&world->ends, &world->transport, end->base.channel, sends, message,
+                            &same, error));
+  if (message->device != end->device) {
+    return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
+                     "rank %" PRIu32 " opened channel %" PRIu32
+                     " for payloads on its GPU, and this one is on another device (%s)",
+                     world->transport.rank, end->base.channel, weft_device_name(message->device));
+  }
   WEFT_TRY(weft_nccl_check_alive(world, error));
   struct weft_nccl_communicator *communicator = &world->communicators[end->communicator];
   struct weft_nccl_slot *slot = &end->slots[end->base.posted & end->base.mask];

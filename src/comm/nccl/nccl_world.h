@@ -177,9 +177,10 @@ uint32_t weft_nccl_blocks(void);
 enum weft_status weft_nccl_connect(struct weft_nccl_world *world, struct weft_error *error);
 /* When this rank's stall limit is over, from now on. */
 int64_t weft_nccl_limit(struct weft_nccl_world *world);
-/* It is over, while `what`. `peer`: UINT32_MAX, or who is waited for. */
-enum weft_status weft_nccl_fail_late(struct weft_nccl_world *world, const char *what, uint32_t peer,
-                                     struct weft_error *error);
+/* Lets messages of the mpi world progress; fails when it is `until`, while `what`. `peer`:
+ * UINT32_MAX, or who is waited for. */
+enum weft_status weft_nccl_wait(struct weft_nccl_world *world, const char *what, uint32_t peer,
+                                int64_t until, struct weft_error *error);
 /* Until the event has happened, or the world has failed, or `until`. */
 enum weft_status weft_nccl_await_event(struct weft_nccl_world *world,
                                        struct weft_device_event *event, const char *what,

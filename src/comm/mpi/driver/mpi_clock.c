@@ -33,33 +33,25 @@ static uint32_t leader_of(const struct weft_mpi_world *world, uint32_t rank) {
   return leader;
 }
 
-/* Rank 0's side. */
-static int answer(const struct weft_mpi_world *world, uint32_t rank) {
-  int result = MPI_SUCCESS;
-  for (int k = 0; k < ROUND_TRIPS && result == MPI_SUCCESS; k++) {
-    int64_t time;
-    result = MPI_Recv(&time, 1, MPI_INT64_T, (int)rank, 0, world->control, MPI_STATUS_IGNORE);
-    time = weft_clock_ns();
-    if (result == MPI_SUCCESS) {
-      result = MPI_Send(&time, 1, MPI_INT64_T, (int)rank, 0, world->control);
-    }
-  }
-  return result;
-}
-
-static int ask(const struct weft_mpi_world *world, int64_t *offset) {
+/* Round trips between rank 0, which answers with its time, and the leader of another machine, which
+ * takes the offset from the shortest. */
+static int exchange_times(const struct weft_mpi_world *world, uint32_t peer, int64_t *offset) {
+  const bool asks = peer == 0;
   int64_t shortest = INT64_MAX;
   int result = MPI_SUCCESS;
   for (int k = 0; k < ROUND_TRIPS && result == MPI_SUCCESS; k++) {
     const int64_t before = weft_clock_ns();
     int64_t time = before;
-    result = MPI_Send(&time, 1, MPI_INT64_T, 0, 0, world->control);
-    if (result == MPI_SUCCESS) {
-      result = MPI_Recv(&time, 1, MPI_INT64_T, 0, 0, world->control, MPI_STATUS_IGNORE);
+    for (int half = 0; half < 2 && result == MPI_SUCCESS; half++) {
+      const bool sends = asks == (half == 0);
+      time = sends ? weft_clock_ns() : time;
+      result =
+          sends ? MPI_Send(&time, 1, MPI_INT64_T, (int)peer, 0, world->control)
+                : MPI_Recv(&time, 1, MPI_INT64_T, (int)peer, 0, world->control, MPI_STATUS_IGNORE);
     }
-    const int64_t after = weft_clock_ns();
-    if (after - before < shortest) {
-      shortest = after - before;
+    const int64_t took = weft_clock_ns() - before;
+    if (asks && took < shortest) {
+      shortest = took;
       *offset = time - (before + shortest / 2);
     }
   }
@@ -71,21 +63,16 @@ static int measure(struct weft_mpi_world *world, uint32_t leader, int64_t *offse
   int result = MPI_SUCCESS;
   for (uint32_t r = 1; rank == 0 && r < world->transport.rank_count; r++) {
     if (result == MPI_SUCCESS && leader_of(world, r) == r) {
-      result = answer(world, r);
+      result = exchange_times(world, r, offset);
     }
   }
-  return rank != 0 && leader == rank ? ask(world, offset) : result;
+  return rank != 0 && leader == rank ? exchange_times(world, 0, offset) : result;
 }
 
 enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error) {
-  const uint32_t count = world->transport.rank_count;
   const uint32_t leader = leader_of(world, world->transport.rank);
   int64_t offset = 0;
-  bool one_machine = true;
-  for (uint32_t r = 1; r < count; r++) {
-    one_machine &= weft_mpi_same_machine(world, 0, r);
-  }
-  if (one_machine) {
+  if (world->ranks_on_host == world->transport.rank_count) {
     return WEFT_OK;
   }
   int result = measure(world, leader, &offset);

@@ -26,8 +26,7 @@ struct weft_mpi_group {
   struct weft_group_queue queue;
   struct weft_group_plan plan; /* of the first of the queue */
   bool posted;                 /* the present round's messages */
-  struct weft_mpi_group *next; /* in the world's list */
-  bool listed;
+  struct weft_mpi_group *next; /* of the world's */
 };
 
 /* ---- a round ---- */
@@ -99,6 +98,7 @@ static void begin_collective(struct weft_mpi_group *group) {
 static void end_collective(struct weft_mpi_group *group) {
   weft_group_queue_pop(&group->queue);
   group->world->events++;
+  group->world->collective_count--;
   begin_collective(group);
 }
 
@@ -165,23 +165,16 @@ static void advance_group(struct weft_mpi_group *group) {
 }
 
 void weft_mpi_groups_advance(struct weft_mpi_world *world) {
-  struct weft_mpi_group **place = &world->groups;
-  while (*place != NULL) {
-    struct weft_mpi_group *group = *place;
+  for (struct weft_mpi_group *group = world->groups; group != NULL; group = group->next) {
     advance_group(group);
-    if (group->queue.first == NULL) {
-      *place = group->next;
-      group->listed = false;
-    } else {
-      place = &group->next;
-    }
   }
 }
 
 /* ---- the ops ---- */
 
-static enum weft_status check(const struct weft_mpi_group *group,
-                              const struct weft_collective *collective, struct weft_error *error) {
+static enum weft_status check_collective(const struct weft_mpi_group *group,
+                                         const struct weft_collective *collective,
+                                         struct weft_error *error) {
   if (!weft_device_is_host(collective->device)) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "copy it to host memory (weft_copy)",
                      "a collective in the memory of a %s device, and mpi works on host memory only",
@@ -194,16 +187,12 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
                                     struct weft_error *error) {
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
   struct weft_mpi_world *world = group->world;
-  WEFT_TRY(check(group, collective, error));
+  WEFT_TRY(check_collective(group, collective, error));
   weft_mpi_lock(world);
   if (weft_group_queue_add(&group->queue, collective)) {
     begin_collective(group);
   }
-  if (!group->listed) {
-    group->listed = true;
-    group->next = world->groups;
-    world->groups = group;
-  }
+  world->collective_count++;
   weft_mpi_groups_advance(world);
   weft_mpi_unlock(world);
   return WEFT_OK;
@@ -225,18 +214,6 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
   return status;
 }
 
-static void unlist(struct weft_mpi_group *group) {
-  struct weft_mpi_group **place = &group->world->groups;
-  while (group->listed) {
-    if (*place == group) {
-      *place = group->next;
-      group->listed = false;
-    } else {
-      place = &(*place)->next;
-    }
-  }
-}
-
 /* After a failure a collective may be in flight, which keeps its memory. */
 static void group_destroy(struct weft_group *base) {
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
@@ -246,7 +223,11 @@ static void group_destroy(struct weft_group *base) {
   struct weft_mpi_world *world = group->world;
   weft_mpi_lock(world);
   const bool free_it = group->queue.first == NULL;
-  unlist(group);
+  struct weft_mpi_group **place = &world->groups;
+  while (*place != group) {
+    place = &(*place)->next;
+  }
+  *place = group->next;
   weft_mpi_unlock(world);
   if (free_it) {
     struct weft_arena arena = group->arena; /* the group lies in it */
@@ -300,6 +281,10 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
   for (size_t k = 0; k < 2 * (size_t)count; k++) {
     group->requests[k] = MPI_REQUEST_NULL;
   }
+  weft_mpi_lock(world);
+  group->next = world->groups;
+  world->groups = group;
+  weft_mpi_unlock(world);
   *out = &group->base;
   return WEFT_OK;
 }

@@ -223,8 +223,10 @@ static void agree_failure(struct weft_mpi_world *world) {
   }
 }
 
-enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error) {
-  assert(world->has_failed);
+enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error) {
+  if (!world->has_failed) {
+    return WEFT_OK;
+  }
   agree_failure(world);
   if (error != NULL) {
     *error = world->report.failure.error;

@@ -18,15 +18,6 @@
 
 enum { ANSWER_S = 60, LINE_SIZE = 64 };
 
-bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world) {
-  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
-    if (!weft_mpi_same_machine(world, r, world->transport.rank)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 /* The launcher's connection; -1: another kind of launcher, or none. */
 static int launcher_file(void) {
   const char *text = getenv("PMI_FD");
@@ -72,22 +63,14 @@ static bool finalize_by_launcher(void) {
          ask_launcher(file, "cmd=finalize\n", "cmd=finalize_ack");
 }
 
-void weft_mpi_finalize(bool by_launcher) {
-  if (!by_launcher || !finalize_by_launcher()) {
-    (void)MPI_Finalize();
+#endif
+
+void weft_mpi_finalize(bool several_hosts) {
+#ifdef MPICH_VERSION
+  if (several_hosts && finalize_by_launcher()) {
+    return;
   }
-}
-
-#else
-
-bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world) {
-  (void)world;
-  return false;
-}
-
-void weft_mpi_finalize(bool by_launcher) {
-  (void)by_launcher;
+#endif
+  (void)several_hosts;
   (void)MPI_Finalize();
 }
-
-#endif

@@ -80,7 +80,19 @@ static struct weft_mpi_shared_status *map_shared(int file) {
   return shared != MAP_FAILED ? shared : NULL;
 }
 
-/* Where there is no such memory, it is private, and other ranks ask for it. */
+/* Where there is no such memory, it is private, and ranks ask for statuses. */
+static enum weft_status need_status(const struct weft_mpi_world *world, struct weft_mpi_peer *peer,
+                                    struct weft_error *error) {
+  if (peer->shared == NULL) {
+    peer->shared = weft_array_allocate_zero(world->allocator, 1, sizeof *peer->shared);
+    if (peer->shared == NULL) {
+      return weft_fail_memory(error, sizeof *peer->shared);
+    }
+    peer->shared->status.peer = UINT32_MAX;
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status make_shared(struct weft_mpi_world *world, struct weft_error *error) {
   struct weft_mpi_peer *self = &world->peers[world->transport.rank];
   world->status_file = memfd_create("weft-status", MFD_CLOEXEC);
@@ -88,14 +100,10 @@ static enum weft_status make_shared(struct weft_mpi_world *world, struct weft_er
     self->shared = map_shared(world->status_file);
     self->mapped = self->shared != NULL;
   }
-  if (self->shared == NULL) {
-    self->shared = weft_array_allocate_zero(world->allocator, 1, sizeof *self->shared);
+  if (self->mapped) {
+    self->shared->status.peer = UINT32_MAX;
   }
-  if (self->shared == NULL) {
-    return weft_fail_memory(error, sizeof *self->shared);
-  }
-  self->shared->status.peer = UINT32_MAX;
-  return WEFT_OK;
+  return need_status(world, self, error);
 }
 
 /* ---- the others ---- */
@@ -122,53 +130,39 @@ static bool is_visible(const struct weft_mpi_world *world, uint32_t rank) {
          started == info->started;
 }
 
-static void watch(struct weft_mpi_world *world, uint32_t rank) {
-  assert(world->process_count < world->transport.rank_count);
+static void watch_process(struct weft_mpi_world *world, uint32_t rank) {
+  assert(rank < world->transport.rank_count);
 #ifdef SYS_pidfd_open
   const int file = (int)syscall(SYS_pidfd_open, world->peers[rank].info.pid, 0U);
-  if (file >= 0) {
-    world->processes[world->process_count] = (struct pollfd){.fd = file, .events = POLLIN};
-    world->process_rank[world->process_count++] = rank;
-  }
+  world->processes[rank] = (struct pollfd){.fd = file, .events = POLLIN};
 #else
   (void)world;
   (void)rank;
 #endif
 }
 
-static int open_shared(const struct weft_mpi_peer_info *info) {
-  char path[64];
-  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", info->pid, info->status_file);
-  return info->status_file >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
-}
-
 static void map_peer(struct weft_mpi_peer *peer) {
   assert(peer->visible && peer->shared == NULL);
-  const int file = open_shared(&peer->info);
-  if (file < 0) {
-    return;
+  const struct weft_mpi_peer_info *info = &peer->info;
+  char path[64];
+  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", info->pid, info->status_file);
+  const int file = info->status_file >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+  if (file >= 0) {
+    peer->shared = map_shared(file);
+    peer->mapped = peer->shared != NULL;
+    (void)close(file);
   }
-  peer->shared = map_shared(file);
-  peer->mapped = peer->shared != NULL;
-  (void)close(file);
 }
 
-static enum weft_status inspect(struct weft_mpi_world *world, uint32_t rank,
-                                struct weft_error *error) {
+static enum weft_status inspect_peer(struct weft_mpi_world *world, uint32_t rank,
+                                     struct weft_error *error) {
   struct weft_mpi_peer *peer = &world->peers[rank];
   if (is_visible(world, rank)) {
     peer->visible = true;
-    watch(world, rank);
+    watch_process(world, rank);
     map_peer(peer);
   }
-  if (peer->shared == NULL) {
-    peer->shared = weft_array_allocate_zero(world->allocator, 1, sizeof *peer->shared);
-    if (peer->shared == NULL) {
-      return weft_fail_memory(error, sizeof *peer->shared);
-    }
-    peer->shared->status.peer = UINT32_MAX;
-  }
-  return WEFT_OK;
+  return need_status(world, peer, error);
 }
 
 /* All ranks come to the same result: they compare the same infos. */
@@ -229,7 +223,7 @@ static enum weft_status inspect_all(struct weft_mpi_world *world, struct weft_er
       world->rank_on_host += r < world->transport.rank;
     }
     if (r != world->transport.rank) {
-      WEFT_TRY(inspect(world, r, error));
+      WEFT_TRY(inspect_peer(world, r, error));
     }
   }
   return WEFT_OK;
@@ -248,12 +242,11 @@ enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft
 }
 
 void weft_mpi_peers_finish(struct weft_mpi_world *world) {
-  for (uint32_t k = 0; k < world->process_count; k++) {
-    (void)close(world->processes[k].fd);
-  }
-  world->process_count = 0;
-  for (uint32_t r = 0; world->peers != NULL && r < world->transport.rank_count; r++) {
+  for (uint32_t r = 0; world->processes != NULL && r < world->transport.rank_count; r++) {
     struct weft_mpi_peer *peer = &world->peers[r];
+    if (world->processes[r].fd >= 0) {
+      (void)close(world->processes[r].fd);
+    }
     if (peer->mapped) {
       (void)munmap(peer->shared, sizeof *peer->shared);
     } else {
@@ -283,18 +276,16 @@ static void end_of_process(struct weft_mpi_world *world, uint32_t rank) {
 }
 
 void weft_mpi_peers_check(struct weft_mpi_world *world) {
-  if (world->process_count == 0 || poll(world->processes, world->process_count, 0) <= 0) {
+  const uint32_t count = world->transport.rank_count;
+  if (count < 2 || poll(world->processes, count, 0) <= 0) {
     return;
   }
-  for (uint32_t k = world->process_count; k-- > 0;) {
-    if (world->processes[k].revents == 0) {
-      continue;
+  for (uint32_t r = 0; r < count; r++) {
+    if (world->processes[r].revents != 0) {
+      end_of_process(world, r);
+      (void)close(world->processes[r].fd);
+      world->processes[r] = (struct pollfd){.fd = -1};
     }
-    end_of_process(world, world->process_rank[k]);
-    (void)close(world->processes[k].fd);
-    world->process_count--;
-    world->processes[k] = world->processes[world->process_count];
-    world->process_rank[k] = world->process_rank[world->process_count];
   }
 }
 

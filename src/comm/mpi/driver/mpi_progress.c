@@ -126,7 +126,7 @@ void weft_mpi_advance(struct weft_mpi_world *world) {
   } else if (world->active_count > 0) {
     poll_messages(world);
   }
-  if (world->groups != NULL) {
+  if (world->collective_count > 0) {
     weft_mpi_groups_advance(world);
   }
   if (world->exchange != MPI_REQUEST_NULL) {
@@ -153,7 +153,8 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
 }
 
 static bool is_idle(const struct weft_mpi_world *world) {
-  return world->active_count == 0 && world->groups == NULL && world->exchange == MPI_REQUEST_NULL;
+  return world->active_count == 0 && world->collective_count == 0 &&
+         world->exchange == MPI_REQUEST_NULL;
 }
 
 /* Where MPI uses sockets, a poll may be a few system calls. What it costs when nothing has come

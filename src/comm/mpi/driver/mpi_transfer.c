@@ -46,11 +46,6 @@ static int piece_size(const struct weft_mpi_world *world, uint64_t bytes, uint32
   return (int)(left < world->piece ? left : world->piece);
 }
 
-static unsigned char *piece_place(const struct weft_mpi_world *world,
-                                  const struct weft_message *message, uint32_t part) {
-  return (unsigned char *)message->data + (part - 1) * world->piece;
-}
-
 /* ---- opening ---- */
 
 static enum weft_status check_end(const struct weft_mpi_world *world,
@@ -310,7 +305,8 @@ static int post_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     const int size = piece_size(world, bytes, part), peer = (int)end->base.peer;
     const int tag = weft_mpi_payload_tag(end->base.channel);
-    unsigned char *at = size > 0 ? piece_place(world, message, part) : NULL;
+    unsigned char *data = message->data;
+    unsigned char *at = size > 0 ? data + (part - 1) * world->piece : NULL;
     MPI_Request *request = request_of(end, number, part);
     result = end->base.sends ? MPI_Isend(at, size, MPI_BYTE, peer, tag, world->messages, request)
                              : MPI_Irecv(at, size, MPI_BYTE, peer, tag, world->messages, request);

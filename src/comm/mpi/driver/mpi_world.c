@@ -7,6 +7,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -241,16 +242,50 @@ static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *fac
                                     .binding = world->binding};
 }
 
+/* What MPI itself takes, measured where the transport is measured, by the same clock. The communicator
+ * of exchanges otherwise carries collectives only. */
+static enum weft_status ping_pong(struct weft_comm *comm, const void *out, void *in, uint64_t bytes,
+                                  uint64_t *round_ns, struct weft_error *error) {
+  assert(round_ns != NULL);
+  struct weft_mpi_world *world = (struct weft_mpi_world *)comm;
+  const uint32_t rank = world->transport.rank, rank_count = world->transport.rank_count;
+  const int peer = 1 - (int)rank, size = (int)bytes;
+  if (rank_count < 2 || rank > 1 || bytes > INT_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "",
+                     "rank %" PRIu32 " of %" PRIu32 " starts a ping-pong of %" PRIu64
+                     " bytes; it is for ranks 0 and 1, with at most %d",
+                     rank, rank_count, bytes, INT_MAX);
+  }
+  weft_mpi_lock(world);
+  const int64_t begin = weft_clock_ns();
+  int result = MPI_SUCCESS;
+  for (uint32_t k = 0; k < 2 && result == MPI_SUCCESS; k++) { /* rank 0 sends first */
+    result = k == rank ? MPI_Send(out, size, MPI_BYTE, peer, 0, world->exchanges)
+                       : MPI_Recv(in, size, MPI_BYTE, peer, 0, world->exchanges, MPI_STATUS_IGNORE);
+  }
+  *round_ns = (uint64_t)(weft_clock_ns() - begin);
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "a ping-pong");
+  }
+  const enum weft_status status = weft_mpi_failure_check(world, error);
+  weft_mpi_unlock(world);
+  return status;
+}
+
 /* ---- making it ---- */
 
 static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_error *error) {
   const uint32_t count = world->transport.rank_count;
   struct weft_arena *arena = &world->table_arena;
   world->peers = weft_arena_allocate(arena, count, sizeof *world->peers);
-  world->processes = weft_arena_allocate(arena, count, sizeof *world->processes);
-  world->process_rank = weft_arena_allocate(arena, count, sizeof *world->process_rank);
+  struct pollfd *processes = weft_arena_allocate(arena, count, sizeof *processes);
   world->exchange_all = weft_arena_allocate(arena, count, WEFT_EXCHANGE_MAX);
-  return weft_arena_status(arena, error);
+  WEFT_TRY(weft_arena_status(arena, error));
+  world->processes = processes;
+  for (uint32_t r = 0; r < count; r++) {
+    processes[r].fd = -1;
+  }
+  return WEFT_OK;
 }
 
 static enum weft_status set_up(struct weft_mpi_world *world,
@@ -373,11 +408,11 @@ static void close_comm(struct weft_comm *comm) {
   }
   __atomic_store_n(&shared->finalizing, 1, __ATOMIC_RELEASE);
   const bool owns_mpi = world->owns_mpi;
-  const bool by_launcher = weft_mpi_finalizes_by_launcher(world);
+  const bool several_hosts = world->ranks_on_host < world->transport.rank_count;
   free_communicators(world);
   free_world(world);
   if (owns_mpi) {
-    weft_mpi_finalize(by_launcher);
+    weft_mpi_finalize(several_hosts);
   }
 }
 
@@ -393,7 +428,7 @@ static const struct weft_comm_kind kind = {
     .local = comm_local,
     .abandon = weft_mpi_abandon,
     .facts = comm_facts,
-    .pingpong = weft_mpi_pingpong,
+    .pingpong = ping_pong,
 };
 
 /* The one symbol that a driver exports. */

@@ -129,7 +129,8 @@ struct weft_mpi_world {
   struct weft_core_yield yield;  /* in wait() */
   int64_t poll_ns;               /* what a poll costs at least; 0: not known */
   int64_t next_progress;         /* before this time, progress_from_compute() does nothing */
-  struct weft_mpi_group *groups; /* with a collective in flight */
+  struct weft_mpi_group *groups; /* of this rank */
+  uint32_t collective_count;     /* in flight */
 
   MPI_Request exchange; /* MPI_REQUEST_NULL: it is done, */
   bool exchanging;      /* or there is none */
@@ -138,9 +139,7 @@ struct weft_mpi_world {
 
   struct weft_arena table_arena; /* of what has rank_count items */
   struct weft_mpi_peer *peers;   /* [rank_count] */
-  struct pollfd *processes;      /* [process_count] of peers on this host that live */
-  uint32_t *process_rank;
-  uint32_t process_count;
+  struct pollfd *processes;      /* [rank_count]; fd -1: not on this host, or ended */
   int status_file;
   int64_t next_control;
   int64_t next_peers;
@@ -234,13 +233,8 @@ bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure 
 void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_failure *failure);
 /* Nothing more is to be expected from that rank: it has reported what it knows, or is dead. */
 void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank);
-/* The agreed error, for which it waits; there is one. */
-enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error);
-/* WEFT_OK, or that. */
-static inline enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world,
-                                                      struct weft_error *error) {
-  return world->has_failed ? weft_mpi_failure_agreed(world, error) : WEFT_OK;
-}
+/* WEFT_OK, or the agreed error, for which it waits. */
+enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error);
 /* A call of MPI went wrong. */
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what);
 /* As of weft_comm_kind. */
@@ -264,10 +258,8 @@ void weft_mpi_sleep(int64_t ns);
 /* All ranks call it; it waits for them. */
 enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error);
 
-/* mpi_finalize.c: whether the end needs the launcher's help; and the end, when all ranks are
- * through and the world is gone. Without the lock. */
-bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world);
-void weft_mpi_finalize(bool by_launcher);
+/* mpi_finalize.c: the end, when all ranks are through and the world is gone. Without the lock. */
+void weft_mpi_finalize(bool several_hosts);
 
 /* mpi_collectives.c */
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
@@ -275,9 +267,5 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        struct weft_device *device, struct weft_group **out,
                                        struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
-
-/* mpi_pingpong.c: as of weft_comm_kind. */
-enum weft_status weft_mpi_pingpong(struct weft_comm *comm, const void *out, void *in,
-                                   uint64_t bytes, uint64_t *round_ns, struct weft_error *error);
 
 #endif
