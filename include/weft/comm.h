@@ -182,7 +182,7 @@ WEFT_API uint32_t weft_missing_rank(struct weft_transport *transport, bool *stop
 /* ---- Stepping ranks in one thread, in virtual time ----
  *
  * Instead of weft_comm_run(), where the transport has virtual time: the caller advances one rank
- * after the other, and wait() of an endpoint notes the deadline and returns at once.
+ * after the other, and wait() of an endpoint records the deadline and returns at once.
  *
  *     while (ranks_running > 0) {
  *       weft_comm_next(comm, &rank, &error);

@@ -274,7 +274,7 @@ struct weft_transport_ops {
 
   /* Waits until something has happened for this rank since progress(), or until now() is `until`
    * (WEFT_TIME_NEVER: no limit). May return early. In virtual time it lets other ranks run; when
-   * the caller steps the ranks (weft_comm_next), it notes `until` and returns at once. */
+   * the caller steps the ranks (weft_comm_next), it records `until` and returns at once. */
   enum weft_status (*wait)(struct weft_transport *transport, int64_t until,
                            struct weft_error *error);
 

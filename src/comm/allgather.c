@@ -67,8 +67,9 @@ static enum weft_status fail_stalled(struct weft_transport *transport, int64_t l
 }
 
 /* Repeats exchange() until all ranks have come. */
-static enum weft_status exchange(struct weft_transport *transport, const void *mine, void *all,
-                                 size_t size, int64_t limit, struct weft_error *error) {
+static enum weft_status exchange_within(struct weft_transport *transport, const void *mine,
+                                        void *all, size_t size, int64_t limit,
+                                        struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
   const int64_t now = ops->now(transport);
   const int64_t until = limit > 0 && limit < WEFT_TIME_NEVER - now ? now + limit : WEFT_TIME_NEVER;
@@ -86,12 +87,12 @@ static enum weft_status exchange(struct weft_transport *transport, const void *m
 }
 
 /* `pieces` has room for one exchange: [rank_count][WEFT_EXCHANGE_MAX]. */
-static enum weft_status gather(struct weft_transport *transport, const unsigned char *mine,
-                               unsigned char *all, size_t size, unsigned char *pieces,
-                               int64_t limit, struct weft_error *error) {
+static enum weft_status gather_pieces(struct weft_transport *transport, const unsigned char *mine,
+                                      unsigned char *all, size_t size, unsigned char *pieces,
+                                      int64_t limit, struct weft_error *error) {
   for (size_t at = 0; at < size; at += WEFT_EXCHANGE_MAX) {
     const size_t piece = size - at < WEFT_EXCHANGE_MAX ? size - at : WEFT_EXCHANGE_MAX;
-    WEFT_TRY(exchange(transport, mine + at, pieces, piece, limit, error));
+    WEFT_TRY(exchange_within(transport, mine + at, pieces, piece, limit, error));
     for (uint32_t r = 0; r < transport->rank_count; r++) {
       memcpy(all + r * size + at, pieces + r * piece, piece);
     }
@@ -102,17 +103,15 @@ static enum weft_status gather(struct weft_transport *transport, const unsigned 
 enum weft_status weft_allgather(struct weft_transport *transport, const void *mine, void *all,
                                 size_t size, int64_t stall_limit, struct weft_error *error) {
   WEFT_NEED(transport, error);
-  if (size > 0) {
-    WEFT_NEED(mine, error);
-    WEFT_NEED(all, error);
-  }
-  unsigned char stack[STACK_RANKS * WEFT_EXCHANGE_MAX];
-  unsigned char *pieces = stack;
   if (size == 0) {
     return weft_barrier(transport, stall_limit, error);
   }
+  WEFT_NEED(mine, error);
+  WEFT_NEED(all, error);
+  unsigned char stack[STACK_RANKS * WEFT_EXCHANGE_MAX];
+  unsigned char *pieces = stack;
   if (size <= WEFT_EXCHANGE_MAX) {
-    return exchange(transport, mine, all, size, stall_limit, error);
+    return exchange_within(transport, mine, all, size, stall_limit, error);
   }
   if (transport->rank_count > STACK_RANKS) {
     pieces = weft_array_allocate(NULL, transport->rank_count, WEFT_EXCHANGE_MAX);
@@ -122,7 +121,8 @@ enum weft_status weft_allgather(struct weft_transport *transport, const void *mi
       return fail_world(transport, transport->rank, &reason, error);
     }
   }
-  const enum weft_status status = gather(transport, mine, all, size, pieces, stall_limit, error);
+  const enum weft_status status =
+      gather_pieces(transport, mine, all, size, pieces, stall_limit, error);
   if (pieces != stack) {
     weft_array_free(NULL, pieces, transport->rank_count, WEFT_EXCHANGE_MAX);
   }
@@ -133,5 +133,5 @@ enum weft_status weft_barrier(struct weft_transport *transport, int64_t stall_li
                               struct weft_error *error) {
   WEFT_NEED(transport, error);
   unsigned char nothing[1] = {0};
-  return exchange(transport, nothing, nothing, 0, stall_limit, error);
+  return exchange_within(transport, nothing, nothing, 0, stall_limit, error);
 }

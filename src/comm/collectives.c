@@ -101,7 +101,7 @@ static bool begin_reading(struct weft_shared_group *shared) {
 }
 
 /* The memory of collectives in flight belongs to the caller again. */
-static void abandon(struct group *group) {
+static void abandon_group(struct group *group) {
   struct weft_shared_group *shared = group->shared;
   __atomic_store_n(&shared->closed, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&shared->readers, __ATOMIC_SEQ_CST) > 0) {
@@ -112,7 +112,7 @@ static void abandon(struct group *group) {
 
 /* The agreed error, if there is one; else that a member was destroyed. */
 static enum weft_status fail_closed(struct group *group, struct weft_error *error) {
-  abandon(group);
+  abandon_group(group);
   WEFT_TRY(weft_world_check(group->world, error));
   return weft_fail(error, WEFT_ERR_PEER, "destroy a group when no collective is in flight",
                    "a member of group %" PRIu32 " (%" PRIu32
@@ -125,7 +125,7 @@ static enum weft_status fail_closed(struct group *group, struct weft_error *erro
 enum { LANE = 16, BLOCK = 2048 };
 
 /* The inner loop has a fixed length: compilers make vectors of it at any level. */
-static void add(float *restrict sum, const float *restrict numbers, uint64_t count) {
+static void add_numbers(float *restrict sum, const float *restrict numbers, uint64_t count) {
   uint64_t i = 0;
   for (; i + LANE <= count; i += LANE) {
     for (unsigned k = 0; k < LANE; k++) {
@@ -138,9 +138,9 @@ static void add(float *restrict sum, const float *restrict numbers, uint64_t cou
 }
 
 /* Between two members' memory; NULL: a block of ours. */
-static enum weft_status copy(void *to, const struct contribution *to_part, const void *from,
-                             const struct contribution *from_part, uint64_t bytes,
-                             struct weft_error *error) {
+static enum weft_status copy_bytes(void *to, const struct contribution *to_part, const void *from,
+                                   const struct contribution *from_part, uint64_t bytes,
+                                   struct weft_error *error) {
   if (to == from) {
     return WEFT_OK;
   }
@@ -168,15 +168,15 @@ static enum weft_status sum_range(const struct weft_shared_group *shared, uint32
       const struct contribution *theirs = &shared->contributions[k];
       const unsigned char *from = theirs->from + offset + at * sizeof(float);
       if (k == 0) {
-        WEFT_TRY(copy(sum, NULL, from, theirs, bytes, error));
+        WEFT_TRY(copy_bytes(sum, NULL, from, theirs, bytes, error));
       } else if (weft_device_is_host(theirs->device)) {
-        add(sum, (const float *)(const void *)from, length);
+        add_numbers(sum, (const float *)(const void *)from, length);
       } else {
-        WEFT_TRY(copy(read, NULL, from, theirs, bytes, error));
-        add(sum, read, length);
+        WEFT_TRY(copy_bytes(read, NULL, from, theirs, bytes, error));
+        add_numbers(sum, read, length);
       }
     }
-    WEFT_TRY(copy(to + at * sizeof(float), own, sum, NULL, bytes, error));
+    WEFT_TRY(copy_bytes(to + at * sizeof(float), own, sum, NULL, bytes, error));
   }
   return WEFT_OK;
 }
@@ -194,7 +194,7 @@ static enum weft_status copy_shares(const struct weft_shared_group *shared, uint
     const struct contribution *theirs = &shared->contributions[k];
     const struct weft_span share = share_of(shared, k);
     const void *from = own->kind == WEFT_ALL_GATHER ? theirs->from : theirs->to + share.begin;
-    WEFT_TRY(copy(own->to + share.begin, own, from, theirs, share.bytes, error));
+    WEFT_TRY(copy_bytes(own->to + share.begin, own, from, theirs, share.bytes, error));
   }
   return WEFT_OK;
 }
@@ -232,7 +232,7 @@ static enum weft_status check_same(const struct weft_shared_group *shared,
   return WEFT_OK;
 }
 
-static void publish(struct group *group) {
+static void publish_collective(struct group *group) {
   const struct weft_collective *collective = group->queue.first;
   struct contribution *own = &group->shared->contributions[group->base.member];
   own->kind = collective->kind;
@@ -278,7 +278,7 @@ static void end_first(struct group *group) {
   weft_group_queue_pop(&group->queue);
   group->barrier = BARRIER_NONE;
   if (group->queue.first != NULL) {
-    publish(group);
+    publish_collective(group);
   }
 }
 
@@ -307,7 +307,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
   }
   WEFT_TRY(weft_world_check(group->world, error));
   if (weft_group_queue_add(&group->queue, collective)) {
-    publish(group);
+    publish_collective(group);
   }
   return WEFT_OK;
 }
@@ -339,8 +339,8 @@ static struct weft_shared_group *make_group(const struct weft_allocator *allocat
   return shared;
 }
 
-static enum weft_status join(struct weft_world *world, struct group *group, uint32_t id,
-                             const uint32_t *ranks, struct weft_error *error) {
+static enum weft_status join_group(struct weft_world *world, struct group *group, uint32_t id,
+                                   const uint32_t *ranks, struct weft_error *error) {
   struct weft_shared_group **place = find_group(world, id);
   const uint32_t size = group->base.size;
   if (*place == NULL) {
@@ -392,7 +392,7 @@ static void group_destroy(struct weft_group *base) {
     return;
   }
   if (group->queue.first != NULL) {
-    abandon(group);
+    abandon_group(group);
     wake_others(group);
   }
   leave_group(group);
@@ -418,7 +418,7 @@ enum weft_status weft_world_group(struct weft_transport *transport, uint32_t id,
   group->base = (struct weft_group){.ops = &group_ops, .member = member, .size = count};
   group->world = world;
   pthread_mutex_lock(&world->lock);
-  const enum weft_status status = join(world, group, id, ranks, error);
+  const enum weft_status status = join_group(world, group, id, ranks, error);
   pthread_mutex_unlock(&world->lock);
   if (status < 0) {
     weft_array_free(world->allocator, group, 1, sizeof *group);

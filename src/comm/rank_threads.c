@@ -149,17 +149,13 @@ static void start_ranks(struct rank_threads *threads) {
 
 /* ---- The watchdog ---- */
 
-static int64_t limit_of(const struct rank_threads *threads, uint32_t rank) {
-  const struct weft_rank_status *status = &threads->run.world->ranks[rank].status;
-  return threads->run.takes_turns ? threads->run.stage_limit_ns
-                                  : __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
-}
-
 /* Whether a rank is in the same call of a function as long as it may be. */
 static bool is_stuck(struct rank_thread *rank, int64_t elapsed) {
   const struct weft_rank_status *status = &rank->threads->run.world->ranks[rank->rank].status;
   const uint64_t calls = __atomic_load_n(&status->calls, __ATOMIC_RELAXED);
-  const int64_t limit = limit_of(rank->threads, rank->rank);
+  const int64_t limit = rank->threads->run.takes_turns
+                            ? rank->threads->run.stage_limit_ns
+                            : __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
   const bool is_same = calls % 2 == 1 && calls == rank->calls;
   rank->calls = calls;
   rank->inside_ns = is_same ? rank->inside_ns + elapsed : 0;
@@ -229,7 +225,7 @@ static void leave_behind(struct rank_threads *threads, uint32_t stuck) {
 
 /* Waits for the ranks. A moment counts only as far as this thread ran in it: not while the
  * process was stopped, or in a debugger. */
-static void watch(struct rank_threads *threads) {
+static void watch_ranks(struct rank_threads *threads) {
   int64_t before = weft_clock_ns();
   pthread_mutex_lock(&threads->lock);
   while (threads->running > 0) {
@@ -253,7 +249,7 @@ static void watch(struct rank_threads *threads) {
 
 /* ---- The run ---- */
 
-static void finish(struct rank_threads *threads) {
+static void finish_ranks(struct rank_threads *threads) {
   const uint32_t count = threads->run.world->rank_count;
   for (uint32_t r = 0; r < count; r++) {
     struct rank_thread *rank = &threads->ranks[r];
@@ -293,8 +289,8 @@ enum weft_status weft_rank_threads_run(const struct weft_rank_threads *run,
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* the ranks use `run` */
   start_ranks(threads);
-  watch(threads);
-  finish(threads);
+  watch_ranks(threads);
+  finish_ranks(threads);
   (void)pthread_setcancelstate(before, NULL);
   return weft_world_check(run->world, error);
 }

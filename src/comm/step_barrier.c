@@ -109,7 +109,7 @@ static void begin_if_complete(struct weft_step_barrier *barrier, uint32_t rank,
 /* ---- Waiting ---- */
 
 /* A step of a graph may take less than waking a thread, which a virtual machine does in 50 to 300
- * us: while there are cores for all, a rank looks whether the round is over, for a while, or for
+ * us: while there are cores for all, a rank polls whether the round is over, for a while, or for
  * all of a short one. If one rank slept through that, it would be late, and so the others would
  * have to sleep as well, in every round. A longer one it sleeps through, and is awake again before
  * the time at which it ends if it is like the one before. */
@@ -121,7 +121,7 @@ enum {
   LATER_BY = 64
 };
 
-static bool spin(const struct weft_step_barrier *barrier, uint64_t round, int64_t time) {
+static bool spin_until_over(const struct weft_step_barrier *barrier, uint64_t round, int64_t time) {
   const int64_t end = weft_clock_ns() + time;
   while (weft_clock_ns() < end) {
     for (int k = 0; k < SPINS_PER_CLOCK; k++) {
@@ -143,7 +143,8 @@ struct waiter {
 };
 
 /* The rank's call ends before the round: nobody drives it any more. False: somebody does. */
-static bool leave(struct weft_step_barrier *barrier, const struct waiter *waiter, bool failed) {
+static bool leave_round(struct weft_step_barrier *barrier, const struct waiter *waiter,
+                        bool failed) {
   for (;;) {
     const uint32_t state = state_of(barrier);
     if ((state & LEADS) != 0) {
@@ -171,7 +172,7 @@ static enum weft_status sleep_until(struct weft_step_barrier *barrier, const str
     const bool has_leader = (state & LEADS) != 0;
     const int64_t limit = has_leader || state == DRIVEN ? WEFT_TIME_NEVER : waiter->until;
     if ((!has_leader || barrier->leader_abandoned) && weft_world_check(barrier->world, error) < 0 &&
-        (barrier->leader_abandoned || leave(barrier, waiter, true))) {
+        (barrier->leader_abandoned || leave_round(barrier, waiter, true))) {
       status = error->status;
       break;
     }
@@ -185,7 +186,7 @@ static enum weft_status sleep_until(struct weft_step_barrier *barrier, const str
       break;
     }
     if (!is_over(barrier, waiter->round) && state_of(barrier) < CLOSED &&
-        leave(barrier, waiter, false)) {
+        leave_round(barrier, waiter, false)) {
       status = WEFT_IN_PROGRESS;
       break;
     }
@@ -201,7 +202,7 @@ static enum weft_status wait_for_others(struct weft_step_barrier *barrier,
   const int64_t early = EARLY_NS + period / LATER_BY;
   const int64_t end = __atomic_load_n(&barrier->ended_ns, __ATOMIC_RELAXED) + period;
   const int64_t first = SPIN_NS + (period < SHORT_NS ? 2 * period : 0);
-  bool over = barrier->spins && spin(barrier, waiter->round, first);
+  bool over = barrier->spins && spin_until_over(barrier, waiter->round, first);
   while (!over) {
     const bool naps = barrier->spins && end - early > weft_clock_ns();
     const enum weft_status status =
@@ -210,26 +211,10 @@ static enum weft_status wait_for_others(struct weft_step_barrier *barrier,
       return status;
     }
     begin_if_complete(barrier, waiter->rank, waiter->drive); /* a rank has become undriven */
-    over = is_over(barrier, waiter->round) || (naps && spin(barrier, waiter->round, 2 * early));
+    over = is_over(barrier, waiter->round) ||
+           (naps && spin_until_over(barrier, waiter->round, 2 * early));
   }
   return WEFT_OK;
-}
-
-enum weft_status weft_step_barrier_arrive(struct weft_step_barrier *barrier, uint32_t rank,
-                                          void *item,
-                                          void (*drive)(void *const *items, uint32_t count),
-                                          int64_t until, struct weft_error *error) {
-  assert(rank < barrier->world->rank_count && item != NULL && !barrier->undriven[rank]);
-  const struct waiter waiter = {rank, drive, __atomic_load_n(&barrier->rounds, __ATOMIC_ACQUIRE),
-                                until};
-  WEFT_TRY(weft_world_check(barrier->world, error));
-  barrier->items[rank] = item;
-  uint32_t state = state_of(barrier);
-  while (state < CLOSED && !change_state(barrier, state, state + 1)) {
-    state = state_of(barrier);
-  }
-  begin_if_complete(barrier, rank, drive);
-  return is_over(barrier, waiter.round) ? WEFT_OK : wait_for_others(barrier, &waiter, error);
 }
 
 /* ---- Undriven ranks ---- */
@@ -245,8 +230,8 @@ void weft_step_barrier_set_undriven(struct weft_step_barrier *barrier, uint32_t 
   pthread_mutex_unlock(&barrier->lock);
 }
 
-enum weft_status weft_step_barrier_arrive_undriven(struct weft_step_barrier *barrier, uint32_t rank,
-                                                   struct weft_error *error) {
+static enum weft_status arrive_undriven(struct weft_step_barrier *barrier, uint32_t rank,
+                                        struct weft_error *error) {
   pthread_mutex_lock(&barrier->lock);
   assert(barrier->undriven[rank]);
   const struct waiter waiter = {rank, NULL, barrier->rounds, WEFT_TIME_NEVER};
@@ -263,6 +248,29 @@ enum weft_status weft_step_barrier_arrive_undriven(struct weft_step_barrier *bar
   }
   return weft_world_check(barrier->world,
                           error); /* drive() may have failed after this rank arrived */
+}
+
+/* ---- Arriving ---- */
+
+enum weft_status weft_step_barrier_arrive(struct weft_step_barrier *barrier, uint32_t rank,
+                                          void *item,
+                                          void (*drive)(void *const *items, uint32_t count),
+                                          int64_t until, struct weft_error *error) {
+  assert(rank < barrier->world->rank_count && (item != NULL) == (drive != NULL));
+  if (item == NULL) {
+    return arrive_undriven(barrier, rank, error);
+  }
+  assert(!barrier->undriven[rank]);
+  const struct waiter waiter = {rank, drive, __atomic_load_n(&barrier->rounds, __ATOMIC_ACQUIRE),
+                                until};
+  WEFT_TRY(weft_world_check(barrier->world, error));
+  barrier->items[rank] = item;
+  uint32_t state = state_of(barrier);
+  while (state < CLOSED && !change_state(barrier, state, state + 1)) {
+    state = state_of(barrier);
+  }
+  begin_if_complete(barrier, rank, drive);
+  return is_over(barrier, waiter.round) ? WEFT_OK : wait_for_others(barrier, &waiter, error);
 }
 
 /* ---- The world's failures ---- */

@@ -39,11 +39,9 @@ enum weft_status weft_step_barrier_arrive(struct weft_step_barrier *barrier, uin
                                           void *item,
                                           void (*drive)(void *const *items, uint32_t count),
                                           int64_t until, struct weft_error *error);
-/* As weft_transport_ops.set_undriven; and step_barrier() for such a rank. */
+/* As weft_transport_ops.set_undriven. */
 void weft_step_barrier_set_undriven(struct weft_step_barrier *barrier, uint32_t rank);
-enum weft_status weft_step_barrier_arrive_undriven(struct weft_step_barrier *barrier, uint32_t rank,
-                                                   struct weft_error *error);
-/* The world has failed: those who wait look. */
+/* The world has failed: those who wait poll it. */
 void weft_step_barrier_wake(struct weft_step_barrier *barrier);
 /* A rank's function does not return: the rank in whose thread it runs, which is not waited for any
  * more. */

@@ -107,9 +107,9 @@ static enum weft_status grow_table(struct weft_world *world, struct weft_error *
 }
 
 /* The end of `rank` with the channel as the end that was opened before has it. */
-static enum weft_status compare(const struct weft_world_channel *channel,
-                                const struct weft_world_channel *own, uint32_t rank, uint32_t peer,
-                                struct weft_error *error) {
+static enum weft_status compare_ends(const struct weft_world_channel *channel,
+                                     const struct weft_world_channel *own, uint32_t rank,
+                                     uint32_t peer, struct weft_error *error) {
   const bool is_named = own->content[0] != '\0' && channel->content[0] != '\0' &&
                         strcmp(own->content, channel->content) != 0;
   if (own->sender != channel->sender || own->receiver != channel->receiver) {
@@ -151,7 +151,7 @@ enum weft_status weft_world_channel(struct weft_world *world, const struct weft_
     world->channel_count++;
   }
   *out = *place;
-  return compare(*place, &own, rank, end->peer, error);
+  return compare_ends(*place, &own, rank, end->peer, error);
 }
 
 /* ---- As the ops ---- */

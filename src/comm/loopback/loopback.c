@@ -52,15 +52,15 @@ static bool is_before(const struct weft_loopback *world, uint32_t a, uint32_t b)
   return x->at != y->at ? x->at < y->at : x->order != y->order ? x->order < y->order : a < b;
 }
 
-static void put(struct weft_loopback *world, uint32_t place, uint32_t rank) {
+static void put_rank(struct weft_loopback *world, uint32_t place, uint32_t rank) {
   world->heap[place] = rank;
   world->wakes[rank].place = place;
 }
 
-static void sift(struct weft_loopback *world, uint32_t rank) {
+static void sift_rank(struct weft_loopback *world, uint32_t rank) {
   uint32_t place = world->wakes[rank].place;
   while (place > 0 && is_before(world, rank, world->heap[(place - 1) / 2])) {
-    put(world, place, world->heap[(place - 1) / 2]);
+    put_rank(world, place, world->heap[(place - 1) / 2]);
     place = (place - 1) / 2;
   }
   for (;;) {
@@ -72,16 +72,16 @@ static void sift(struct weft_loopback *world, uint32_t rank) {
     if (child >= world->options.rank_count || !is_before(world, world->heap[child], rank)) {
       break;
     }
-    put(world, place, world->heap[child]);
+    put_rank(world, place, world->heap[child]);
     place = child;
   }
-  put(world, place, rank);
+  put_rank(world, place, rank);
 }
 
 static void set_wake(struct weft_loopback *world, uint32_t rank, int64_t at) {
   world->wakes[rank].at = at;
   world->wakes[rank].order = weft_random_next(&world->random);
-  sift(world, rank);
+  sift_rank(world, rank);
 }
 
 /* No later than at that time. */
@@ -169,6 +169,7 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
 /* The receiver takes the sender's buffer and leaves its own. */
 static void hand_over(struct weft_message *sent, struct weft_message *received,
                       const struct flight *flight) {
+  assert(sent != NULL && received != NULL);
   void *buffer = received->data;
   struct weft_device *device = received->device;
   received->header = sent->header;
@@ -319,7 +320,7 @@ static void start_ranks(struct weft_loopback *world) {
                  .world = &world->shared},
         .world = world};
     world->wakes[r].at = WEFT_TIME_NEVER;
-    put(world, r, r);
+    put_rank(world, r, r);
   }
   weft_world_wake_all(&world->shared);
 }

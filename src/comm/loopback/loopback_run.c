@@ -178,6 +178,7 @@ enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport
   if (run == NULL) {
     return weft_fail_memory(error, size);
   }
+  assert(world->run == NULL);
   run->running = count;
   for (uint32_t r = 0; r < count; r++) {
     (void)sem_init(&run->turns[r].given, 0, 0);

@@ -16,10 +16,6 @@ struct weft_nccl_pending {
   struct weft_nccl_pending *next;
 };
 
-static struct weft_nccl_group *self_of(struct weft_group *group) {
-  return (struct weft_nccl_group *)group;
-}
-
 /* ---- Starting ---- */
 
 static enum weft_status check_collective(const struct weft_nccl_group *group,
@@ -96,7 +92,7 @@ static enum weft_status start_own(struct weft_nccl_group *group, struct weft_col
 static enum weft_status start_collective(struct weft_group *base,
                                          struct weft_collective *collective,
                                          struct weft_error *error) {
-  struct weft_nccl_group *group = self_of(base);
+  struct weft_nccl_group *group = (struct weft_nccl_group *)base;
   if (weft_device_is_host(collective->device)) {
     return group->inner->ops->start(group->inner, collective, error);
   }
@@ -114,7 +110,7 @@ static enum weft_status start_collective(struct weft_group *base,
 
 static enum weft_status test_collective(struct weft_group *base, struct weft_collective *collective,
                                         struct weft_error *error) {
-  struct weft_nccl_group *group = self_of(base);
+  struct weft_nccl_group *group = (struct weft_nccl_group *)base;
   struct weft_device *device = group->device;
   if (weft_device_is_host(collective->device)) {
     return group->inner->ops->test(group->inner, collective, error);
@@ -152,7 +148,7 @@ static void destroy_group(struct weft_group *base) {
   if (base == NULL) {
     return;
   }
-  struct weft_nccl_group *group = self_of(base);
+  struct weft_nccl_group *group = (struct weft_nccl_group *)base;
   const struct weft_allocator *allocator = group->world->allocator;
   while (group->pending != NULL) {
     struct weft_nccl_pending *one = group->pending;

@@ -84,10 +84,10 @@ static ncclResult_t trade_with(const struct weft_nccl_world *world,
 }
 
 /* A round, with all others at once: NCCL has the parts of a group make progress together. */
-static enum weft_status trade(struct weft_nccl_world *world,
-                              struct weft_nccl_communicator *communicator,
-                              const struct weft_group_plan *plan, struct weft_stream *stream,
-                              struct weft_error *error) {
+static enum weft_status trade_parts(struct weft_nccl_world *world,
+                                    struct weft_nccl_communicator *communicator,
+                                    const struct weft_group_plan *plan, struct weft_stream *stream,
+                                    struct weft_error *error) {
   const bool recorded = plan->collective->recorded;
   WEFT_TRY(begin_call(world, communicator, recorded, error));
   ncclResult_t result = world->nccl->ncclGroupStart();
@@ -149,7 +149,7 @@ static enum weft_status collect_in_order(struct weft_nccl_world *world,
   }
   for (weft_group_plan_begin(&plan); weft_group_plan_has_round(&plan);
        weft_group_plan_end_round(&plan)) {
-    WEFT_TRY(trade(world, communicator, &plan, stream, error));
+    WEFT_TRY(trade_parts(world, communicator, &plan, stream, error));
     if (!plan.gathers) {
       WEFT_TRY(add_up(world, &plan, stream, error));
     }

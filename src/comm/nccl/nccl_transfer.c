@@ -12,12 +12,6 @@
 
 /* ---- Starting ---- */
 
-/* The end of a channel whose messages go by NCCL; NULL: it is not open, or MPI's. */
-static struct weft_nccl_end *find_end(const struct weft_nccl_world *world, uint32_t channel) {
-  struct weft_nccl_end *end = (struct weft_nccl_end *)weft_ends_find(&world->ends, channel);
-  return end != NULL && end->device != NULL ? end : NULL;
-}
-
 struct weft_device_event *weft_nccl_mark_ahead(const struct weft_nccl_communicator *communicator,
                                                bool recorded) {
   const uint64_t mark = communicator->issued / WEFT_NCCL_AHEAD;
@@ -49,13 +43,6 @@ enum weft_status weft_nccl_own_stream(const struct weft_nccl_world *world,
              : device->ops->stream_create(device, world->allocator, &communicator->stream, error);
 }
 
-/* After an error NCCL takes nothing more, so the step cannot be enqueued instead. */
-static enum weft_status explain_recording(struct weft_error *error) {
-  return weft_fail(error, error->status,
-                   "eager steps record nothing; NCCL_DEBUG=INFO has NCCL say more",
-                   "while the step was recorded as a CUDA graph: %s", error->message);
-}
-
 static enum weft_status enqueue_transfer(struct weft_nccl_world *world,
                                          const struct weft_nccl_end *end,
                                          struct weft_nccl_communicator *communicator,
@@ -80,9 +67,12 @@ static enum weft_status enqueue_transfer(struct weft_nccl_world *world,
             ? WEFT_OK
             : weft_nccl_await(world, communicator->comm, result, sends ? "ncclSend" : "ncclRecv",
                               WEFT_TIME_NEVER, error);
-    if (status < 0) {
-      return message->recorded ? explain_recording(error) : status;
+    if (status < 0 && message->recorded) { /* NCCL takes nothing more, eager or not */
+      return weft_fail(error, status,
+                       "eager steps record nothing; NCCL_DEBUG=INFO has NCCL say more",
+                       "while the step was recorded as a CUDA graph: %s", error->message);
     }
+    WEFT_TRY(status);
   }
   return weft_nccl_count_issued(world, communicator, message->recorded, stream, error);
 }
@@ -148,17 +138,23 @@ static enum weft_status start_transfer(struct weft_nccl_world *world, struct wef
   return start_header(world, end, slot, message, error);
 }
 
-static enum weft_status start_message(struct weft_nccl_world *world, struct weft_nccl_end *end,
+/* Those of a channel whose payloads are in memory of the host are MPI's. */
+static enum weft_status start_message(struct weft_transport *transport, uint32_t channel,
                                       bool sends, struct weft_message *message,
                                       struct weft_error *error) {
+  struct weft_nccl_world *world = weft_nccl_world_of(transport);
+  struct weft_transport *inner = world->inner;
+  struct weft_nccl_end *end = (struct weft_nccl_end *)weft_ends_find(&world->ends, channel);
+  if (end == NULL || end->device == NULL) {
+    return (sends ? inner->ops->send : inner->ops->receive)(inner, channel, message, error);
+  }
   struct weft_end *same;
-  WEFT_TRY(weft_ends_choose(&world->ends, &world->transport, end->base.channel, sends, message,
-                            &same, error));
+  WEFT_TRY(weft_ends_choose(&world->ends, transport, channel, sends, message, &same, error));
   if (message->device != end->device) {
     return weft_fail(error, WEFT_ERR_USAGE, "open the channel for the device of its payloads",
                      "rank %" PRIu32 " opened channel %" PRIu32
                      " for payloads on its GPU, and this one is on another device (%s)",
-                     world->transport.rank, end->base.channel, weft_device_name(message->device));
+                     transport->rank, channel, weft_device_name(message->device));
   }
   WEFT_TRY(weft_nccl_check_alive(world, error));
   struct weft_nccl_communicator *communicator = &world->communicators[end->communicator];
@@ -179,7 +175,7 @@ static enum weft_status start_message(struct weft_nccl_world *world, struct weft
   }
   slot->number = communicator->messages;
   slot->waits_for_event = false;
-  message->begin = message->end = world->inner->ops->now(world->inner);
+  message->begin = message->end = inner->ops->now(inner);
   if (start_transfer(world, end, slot, message, stream, error) < 0) {
     weft_nccl_drain(world, communicator); /* what was enqueued of it */
     return error->status;
@@ -191,18 +187,12 @@ static enum weft_status start_message(struct weft_nccl_world *world, struct weft
 
 enum weft_status weft_nccl_send(struct weft_transport *transport, uint32_t channel,
                                 struct weft_message *message, struct weft_error *error) {
-  struct weft_nccl_world *world = weft_nccl_world_of(transport);
-  struct weft_nccl_end *end = find_end(world, channel);
-  return end != NULL ? start_message(world, end, true, message, error)
-                     : world->inner->ops->send(world->inner, channel, message, error);
+  return start_message(transport, channel, true, message, error);
 }
 
 enum weft_status weft_nccl_receive(struct weft_transport *transport, uint32_t channel,
                                    struct weft_message *message, struct weft_error *error) {
-  struct weft_nccl_world *world = weft_nccl_world_of(transport);
-  struct weft_nccl_end *end = find_end(world, channel);
-  return end != NULL ? start_message(world, end, false, message, error)
-                     : world->inner->ops->receive(world->inner, channel, message, error);
+  return start_message(transport, channel, false, message, error);
 }
 
 /* ---- Ending ---- */

@@ -218,7 +218,7 @@ void weft_nccl_drain(struct weft_nccl_world *world,
                      const struct weft_nccl_communicator *communicator);
 
 /* nccl_failure.c */
-/* Looks for errors of the communicators, now and then. */
+/* Polls for errors of the communicators, now and then. */
 void weft_nccl_poll(struct weft_nccl_world *world);
 /* The error of a world whose communicators are being ended: a thread may have freed them, so nothing
  * may use them. */

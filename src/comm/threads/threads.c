@@ -21,6 +21,7 @@ enum {
 /* ---- waiting and waking ---- */
 
 void weft_endpoint_signal(struct weft_endpoint *endpoint) {
+  assert(endpoint != NULL);
   (void)__atomic_fetch_add(&endpoint->shared.events, 1, __ATOMIC_SEQ_CST);
   if (__atomic_load_n(&endpoint->shared.sleeping, __ATOMIC_SEQ_CST)) {
     pthread_mutex_lock(&endpoint->lock);
@@ -33,7 +34,7 @@ static bool nothing_happened(const struct weft_endpoint *endpoint) {
   return __atomic_load_n(&endpoint->shared.events, __ATOMIC_SEQ_CST) == endpoint->seen;
 }
 
-static inline void relax(void) {
+static inline void relax_core(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -42,21 +43,21 @@ static inline void relax(void) {
 }
 
 /* True when something happened, or the deadline has passed. */
-static bool spin(const struct weft_endpoint *endpoint, int64_t until) {
+static bool spin_until(const struct weft_endpoint *endpoint, int64_t until) {
   const int64_t start = weft_clock_ns();
   for (int64_t now = start; now < until && now - start < SPIN_NS; now = weft_clock_ns()) {
     for (int k = 0; k < SPINS_PER_CLOCK; k++) {
       if (!nothing_happened(endpoint)) {
         return true;
       }
-      relax();
+      relax_core();
     }
   }
   return until - start < SPIN_NS;
 }
 
 /* True when something happened. */
-static bool yield(struct weft_endpoint *endpoint) {
+static bool yield_core(struct weft_endpoint *endpoint) {
   for (int k = 0; k < YIELDS && weft_core_yield(&endpoint->yield); k++) {
     if (!nothing_happened(endpoint)) {
       return true;
@@ -84,7 +85,7 @@ static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t 
   if (!nothing_happened(endpoint) || until <= 0) {
     return WEFT_OK;
   }
-  if (endpoint->threads->spins ? !spin(endpoint, until) : !yield(endpoint)) {
+  if (endpoint->threads->spins ? !spin_until(endpoint, until) : !yield_core(endpoint)) {
     sleep_until(endpoint, until);
   }
   return WEFT_OK;
@@ -122,10 +123,8 @@ static void endpoint_fail(struct weft_transport *transport, const struct weft_fa
 static enum weft_status endpoint_step_barrier(struct weft_transport *transport, void *item,
                                               void (*drive)(void *const *items, uint32_t count),
                                               int64_t until, struct weft_error *error) {
-  struct weft_step_barrier *barrier = &((struct weft_endpoint *)transport)->threads->barrier;
-  return item != NULL
-             ? weft_step_barrier_arrive(barrier, transport->rank, item, drive, until, error)
-             : weft_step_barrier_arrive_undriven(barrier, transport->rank, error);
+  return weft_step_barrier_arrive(&((struct weft_endpoint *)transport)->threads->barrier,
+                                  transport->rank, item, drive, until, error);
 }
 
 static void endpoint_set_undriven(struct weft_transport *transport) {
@@ -157,6 +156,7 @@ static const struct weft_transport_ops endpoint_ops = {
 /* ---- the world ---- */
 
 static void wake_rank(struct weft_comm *comm, uint32_t rank) {
+  assert(rank < ((struct weft_threads *)comm)->world.rank_count);
   weft_endpoint_signal(&((struct weft_threads *)comm)->endpoints[rank]);
 }
 

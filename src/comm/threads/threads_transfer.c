@@ -156,54 +156,47 @@ static void update_end(struct weft_threads_end *end) {
 
 /* ---- starting ---- */
 
-/* The message's end, when it may go there now, and its number. */
-static enum weft_status accept_message(struct weft_transport *transport, uint32_t channel,
-                                       bool sends, struct weft_message *message,
-                                       struct weft_threads_end **out, uint64_t *number,
-                                       struct weft_error *error) {
-  struct weft_end *end = NULL;
-  WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, transport, channel, sends,
-                            message, &end, error));
-  *out = (struct weft_threads_end *)end;
-  if (weft_end_is_full(end)) {
-    update_end(*out);
-    if (weft_end_is_full(end)) {
-      return WEFT_IN_PROGRESS;
-    }
-  }
-  *number = weft_end_accept(end, message);
-  return WEFT_OK;
-}
-
-enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
-                                    struct weft_message *message, struct weft_error *error) {
-  struct weft_threads_end *end = NULL;
-  uint64_t number = 0;
-  const enum weft_status status =
-      accept_message(transport, channel, true, message, &end, &number, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  struct weft_entry *entry = &end->channel->entries[number & end->channel->entry_mask];
+static void post_entry(const struct weft_threads_end *end, struct weft_message *message) {
+  struct weft_entry *entry = &end->channel->entries[message->state[1] & end->channel->entry_mask];
+  assert(__atomic_load_n(&entry->state, __ATOMIC_RELAXED) == WEFT_ENTRY_FREE);
   message->begin = weft_clock_ns();
   copy_header(&entry->header, entry->shapes, &message->header, message->shapes);
   entry->buffer = handover_of(message);
   entry->begin = message->begin;
   __atomic_store_n(&entry->state, WEFT_ENTRY_POSTED, __ATOMIC_RELEASE);
   weft_endpoint_signal(end->peer);
+}
+
+static enum weft_status start_message(struct weft_transport *transport, uint32_t channel,
+                                      bool sends, struct weft_message *message,
+                                      struct weft_error *error) {
+  struct weft_end *base = NULL;
+  WEFT_TRY(weft_ends_choose(&((struct weft_endpoint *)transport)->ends, transport, channel, sends,
+                            message, &base, error));
+  struct weft_threads_end *end = (struct weft_threads_end *)base;
+  if (weft_end_is_full(base)) {
+    update_end(end);
+    if (weft_end_is_full(base)) {
+      return WEFT_IN_PROGRESS;
+    }
+  }
+  (void)weft_end_accept(base, message);
+  if (sends) {
+    post_entry(end, message);
+  } else {
+    match_receives(end); /* it may have arrived already, and no further event would follow */
+  }
   return WEFT_OK;
+}
+
+enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
+                                    struct weft_message *message, struct weft_error *error) {
+  return start_message(transport, channel, true, message, error);
 }
 
 enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
                                        struct weft_message *message, struct weft_error *error) {
-  struct weft_threads_end *end = NULL;
-  uint64_t number = 0;
-  const enum weft_status status =
-      accept_message(transport, channel, false, message, &end, &number, error);
-  if (status == WEFT_OK) {
-    match_receives(end); /* it may have arrived already, and no further event would follow */
-  }
-  return status;
+  return start_message(transport, channel, false, message, error);
 }
 
 /* ---- ending ---- */

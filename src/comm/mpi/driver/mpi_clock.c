@@ -58,7 +58,7 @@ static int exchange_times(const struct weft_mpi_world *world, uint32_t peer, int
   return result;
 }
 
-static int measure(struct weft_mpi_world *world, uint32_t leader, int64_t *offset) {
+static int measure_offset(struct weft_mpi_world *world, uint32_t leader, int64_t *offset) {
   const uint32_t rank = world->transport.rank;
   int result = MPI_SUCCESS;
   for (uint32_t r = 1; rank == 0 && r < world->transport.rank_count; r++) {
@@ -75,7 +75,7 @@ enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_
   if (world->ranks_on_host == world->transport.rank_count) {
     return WEFT_OK;
   }
-  int result = measure(world, leader, &offset);
+  int result = measure_offset(world, leader, &offset);
   MPI_Comm machine = MPI_COMM_NULL;
   if (result == MPI_SUCCESS) { /* the leader is the first of its machine */
     result = MPI_Comm_split(world->control, (int)leader, (int)world->transport.rank, &machine);

@@ -113,6 +113,7 @@ static void take_status(struct weft_mpi_world *world, uint32_t rank,
   struct weft_mpi_peer *peer = &world->peers[rank];
   if (!peer->mapped) {
     peer->shared->status = *received;
+    world->asked_count -= peer->asked;
     peer->asked = false;
   }
 }
@@ -163,18 +164,10 @@ static void ask_ranks(struct weft_mpi_world *world) {
     struct weft_mpi_peer *peer = &world->peers[r];
     if (r != world->transport.rank && !peer->mapped && !peer->asked) {
       peer->asked = true;
+      world->asked_count++;
       send_control(world, r, QUESTION, NULL, 0, &peer->question_request);
     }
   }
-}
-
-bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world) {
-  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
-    if (world->peers[r].asked) {
-      return false;
-    }
-  }
-  return true;
 }
 
 /* Ranks whose status is not mapped here, and which have not answered. */
@@ -194,7 +187,7 @@ void weft_mpi_refresh_status(struct weft_transport *transport, int64_t until) {
   weft_mpi_lock(world);
   weft_mpi_peers_mark_stopped(world);
   ask_ranks(world);
-  while (!weft_mpi_control_is_quiet(world) && weft_mpi_time(world) < until) {
+  while (world->asked_count > 0 && weft_mpi_time(world) < until) {
     weft_mpi_control_poll(world);
     weft_mpi_unlock(world);
     weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);

@@ -93,8 +93,9 @@ static enum weft_status set_up_end(struct weft_mpi_world *world,
 }
 
 /* The lists have room for one request of each end. */
-static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_channel_end *ends,
-                               uint32_t count, struct weft_error *error) {
+static enum weft_status set_up_ends(struct weft_mpi_world *world,
+                                    const struct weft_channel_end *ends, uint32_t count,
+                                    struct weft_error *error) {
   struct weft_arena *arena = &world->ends.arena;
   world->active = weft_arena_allocate(arena, count, sizeof(MPI_Request));
   world->active_end = weft_arena_allocate(arena, count, sizeof *world->active_end);
@@ -116,7 +117,7 @@ enum weft_status weft_mpi_open(struct weft_transport *transport,
                                            sizeof(struct weft_mpi_end), error);
   if (status == WEFT_OK) {
     assert(world->active_count == 0);
-    status = set_up(world, ends, count, error);
+    status = set_up_ends(world, ends, count, error);
     if (status < 0) {
       weft_ends_close(&world->ends); /* no channel is open then */
     }
@@ -270,16 +271,6 @@ static enum weft_status check_device(const struct weft_transport *transport, boo
                          weft_device_name(message->device));
 }
 
-/* The message is the transport's; returns its number. */
-static uint64_t accept_message(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                               struct weft_message *message) {
-  if (end->base.bytes_max >= WAKE_BYTES &&
-      __atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
-    weft_mpi_wake_thread(world);
-  }
-  return weft_end_accept(&end->base, message);
-}
-
 static int send_header(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
                        const struct weft_message *message) {
   unsigned char *at = header_of(end, position);
@@ -314,34 +305,30 @@ static int post_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   return result;
 }
 
-static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                       struct weft_message *message) {
-  message->begin = weft_mpi_time(world);
-  const uint64_t position = accept_message(world, end, message);
-  /* The payload first: the peer copies it while this rank still sends the header. They have
-   * tags of their own, so the order does not matter to the receiver. */
-  int result = post_pieces(world, end, position, message, message->header.bytes);
-  if (result == MPI_SUCCESS) {
-    result = send_header(world, end, position, message);
+/* The payload first: the peer copies it while this rank still sends the header. They have tags of
+ * their own, so the order does not matter to the receiver. */
+static void start_parts(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                        struct weft_message *message) {
+  const bool sends = end->base.sends;
+  const uint64_t bytes = sends ? message->header.bytes : end->base.bytes_max;
+  const uint64_t number = weft_end_accept(&end->base, message);
+  if (end->base.bytes_max >= WAKE_BYTES &&
+      __atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
+    weft_mpi_wake_thread(world);
+  }
+  message->begin = sends ? weft_mpi_time(world) : message->begin;
+  int result = post_pieces(world, end, number, message, bytes);
+  if (result == MPI_SUCCESS && sends) {
+    result = send_header(world, end, number, message);
+  } else if (result == MPI_SUCCESS) {
+    result = MPI_Irecv(header_of(end, number), (int)end->header_size, MPI_BYTE, (int)end->base.peer,
+                       weft_mpi_header_tag(end->base.channel), world->messages,
+                       request_of(end, number, 0));
   }
   if (result != MPI_SUCCESS) {
-    weft_mpi_failure_of_mpi(world, result, "starting a send");
-  } else if (!end->listed) {
+    weft_mpi_failure_of_mpi(world, result, sends ? "starting a send" : "posting a receive");
+  } else if (sends && !end->listed) {
     weft_mpi_end_advance(world, end); /* small ones are done now, as a rule */
-  }
-}
-
-static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                          struct weft_message *message) {
-  const uint64_t position = accept_message(world, end, message);
-  int result = post_pieces(world, end, position, message, end->base.bytes_max);
-  if (result == MPI_SUCCESS) {
-    result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE,
-                       (int)end->base.peer, weft_mpi_header_tag(end->base.channel), world->messages,
-                       request_of(end, position, 0));
-  }
-  if (result != MPI_SUCCESS) {
-    weft_mpi_failure_of_mpi(world, result, "posting a receive");
   } else if (!end->listed) {
     list_end(world, end);
   }
@@ -362,7 +349,7 @@ static enum weft_status start_message(struct weft_transport *transport, uint32_t
     status = WEFT_IN_PROGRESS;
   }
   if (status == WEFT_OK) {
-    (sends ? start_send : start_receive)(world, (struct weft_mpi_end *)end, message);
+    start_parts(world, (struct weft_mpi_end *)end, message);
   }
   weft_mpi_unlock(world);
   return status;

@@ -288,8 +288,9 @@ static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_er
   return WEFT_OK;
 }
 
-static enum weft_status set_up(struct weft_mpi_world *world,
-                               const struct weft_comm_options *options, struct weft_error *error) {
+static enum weft_status set_up_world(struct weft_mpi_world *world,
+                                     const struct weft_comm_options *options,
+                                     struct weft_error *error) {
   MPI_Comm from = MPI_COMM_WORLD;
   if (options->piece_bytes > WEFT_MPI_PIECE) {
     return weft_fail(error, WEFT_ERR_USAGE, "leave it 0",
@@ -344,7 +345,7 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
     weft_array_free(allocator, world, 1, sizeof *world);
     return weft_fail_memory(error, sizeof(pthread_mutex_t));
   }
-  const enum weft_status status = set_up(world, options, error);
+  const enum weft_status status = set_up_world(world, options, error);
   if (status != WEFT_OK) {
     free_world(world); /* communicators stay: the others may not be there to free them */
     return status;
@@ -371,7 +372,7 @@ static bool wait_for_all(struct weft_mpi_world *world) {
   MPI_Request request;
   int flag = 0;
   weft_mpi_lock(world);
-  while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_clock_ns() < until) {
+  while (!world->has_failed && world->asked_count > 0 && weft_clock_ns() < until) {
     advance_and_sleep(world);
   }
   if (!world->has_failed && MPI_Iallreduce(&world->cancelled, &world->any_cancelled, 1, MPI_INT,

@@ -141,6 +141,7 @@ struct weft_mpi_world {
   struct weft_mpi_peer *peers;   /* [rank_count] */
   struct pollfd *processes;      /* [rank_count]; fd -1: not on this host, or ended */
   int status_file;
+  uint32_t asked_count; /* peers that are to send their status */
   int64_t next_control;
   int64_t next_peers;
 
@@ -224,8 +225,6 @@ void weft_mpi_wake_thread(struct weft_mpi_world *world);
 
 /* mpi_control.c */
 void weft_mpi_control_poll(struct weft_mpi_world *world);
-/* No answer is on its way to this rank. */
-bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world);
 void weft_mpi_refresh_status(struct weft_transport *transport, int64_t until);
 void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure);
 bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure *failure);
