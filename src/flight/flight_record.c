@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "flight/pickle.h"
-#include "flight/pickle_json.h"
 
 #define HINT "take the file that PyTorch's flight recorder has written, as it is"
 #define NOBODY UINT32_MAX

@@ -33,6 +33,11 @@ enum weft_status weft_pickle_read(struct weft_arena *arena, const void *data, si
                                   const char *name, const struct weft_pickle_value **out,
                                   struct weft_error *error);
 
+/* The same from JSON, for dumps that were written so; texts are in the arena, too. */
+enum weft_status weft_pickle_from_json(struct weft_arena *arena, const char *text, size_t size,
+                                       const char *name, const struct weft_pickle_value **out,
+                                       struct weft_error *error);
+
 /* The value of a key; NULL: there is none, or this is no dictionary (NULL is none either). */
 const struct weft_pickle_value *weft_pickle_find(const struct weft_pickle_value *dictionary,
                                                  const char *key);

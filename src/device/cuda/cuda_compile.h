@@ -1,5 +1,5 @@
 /* Kernels for a GPU, the built-in ones and a program's own: compiled by NVRTC, CUDA's compiler as a library, when they are
- * first needed, and kept in a file of the user's cache (kernel_cache.h). */
+ * first needed, and kept in a file of the user's cache. */
 #ifndef CUDA_COMPILE_H
 #define CUDA_COMPILE_H
 
