@@ -420,7 +420,7 @@ static enum weft_status head_forward(const struct pass *p, struct weft_error *er
 }
 
 static enum weft_status head_backward_input(const struct pass *p, struct weft_error *error) {
-  assert(p->call->targets != NULL);
+  assert(p->saved.logits != NULL && p->call->dx != NULL);
   const struct cuda_saved *k = &p->saved;
   WEFT_TRY(linear_backward_input(p, p->channels, p->vocabulary, k->logits, WEFT_GPT_LM_HEAD_WEIGHT,
                                  p->call->scratch, error));
