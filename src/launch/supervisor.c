@@ -49,9 +49,10 @@ struct notice {
   char report[PIPE_BUF - 2 * sizeof(uint64_t)]; /* when it takes longer; "": the usual one */
 };
 
-static const int forwarded[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
-                                SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
-enum { FORWARDED = sizeof forwarded / sizeof forwarded[0] };
+/* All but the last are forwarded. */
+static const int caught[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
+                             SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
+enum { FORWARDED = sizeof caught / sizeof caught[0] - 1 };
 
 /* Of this process. */
 static const char *program_name = "weft";
@@ -329,6 +330,12 @@ static char **read_words(void) {
   return words;
 }
 
+static void restore_handlers(const struct sigaction before[FORWARDED + 1]) {
+  for (unsigned k = 0; k <= FORWARDED; k++) {
+    (void)sigaction(caught[k], &before[k], NULL);
+  }
+}
+
 /* In the new process; without allocating, since other threads may have held a lock.
  *
  * Libraries may start threads when they are loaded: UCX does, which MPICH uses. A fork copies
@@ -343,10 +350,7 @@ static void become_rank(pid_t supervisor, const struct sigaction *before, const 
     _exit(WEFT_LAUNCH_FAILED); /* it died before it could be watched */
   }
   (void)setpgid(0, 0);
-  for (unsigned k = 0; k < FORWARDED; k++) {
-    (void)sigaction(forwarded[k], &before[k], NULL);
-  }
-  (void)sigaction(SIGCHLD, &before[FORWARDED], NULL);
+  restore_handlers(before);
   if (words != NULL && notice_fd >= 0) {
     (void)execv(path, words); /* by its name, if that file still exists: it is what 'ps' shows */
     (void)execv(OWN_FILE, words);
@@ -373,10 +377,9 @@ void weft_launch_begin(const char *program) {
   memset(&action, 0, sizeof action);
   action.sa_handler = record_signal;
   action.sa_flags = SA_RESTART | SA_NOCLDSTOP;
-  for (unsigned k = 0; k < FORWARDED; k++) {
-    (void)sigaction(forwarded[k], &action, &before[k]);
+  for (unsigned k = 0; k <= FORWARDED; k++) {
+    (void)sigaction(caught[k], &action, &before[k]);
   }
-  (void)sigaction(SIGCHLD, &action, &before[FORWARDED]);
   const pid_t supervisor = getpid();
   char **words = has_threads() ? read_words() : NULL;
   (void)!readlink(OWN_FILE, path, sizeof path - 1);
@@ -398,10 +401,7 @@ void weft_launch_begin(const char *program) {
     become_rank(supervisor, before, path, words);
   } else {
     notice_fd = -1;
-    for (unsigned k = 0; k < FORWARDED; k++) {
-      (void)sigaction(forwarded[k], &before[k], NULL);
-    }
-    (void)sigaction(SIGCHLD, &before[FORWARDED], NULL);
+    restore_handlers(before);
     (void)close(notices[1]);
   }
 close_signals:

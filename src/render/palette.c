@@ -3,24 +3,20 @@
 
 #include <assert.h>
 
-static const struct weft_palette themes[] = {{
-                                                 .background = 0xffffff,
-                                                 .ink = 0x1b1f24,
-                                                 .ink_faint = 0x57606a,
-                                                 .rule = 0xd0d7de,
-                                                 .memory = 0x8a949e,
-                                                 .highlight = 0x000000,
-                                             },
-                                             {
-                                                 .background = 0x0f1318,
-                                                 .ink = 0xe6edf3,
-                                                 .ink_faint = 0x9da7b1,
-                                                 .rule = 0x343d47,
-                                                 .memory = 0x768390,
-                                                 .highlight = 0xffffff,
-                                             }};
+static const struct weft_palette light_theme = {.background = 0xffffff,
+                                                .ink = 0x1b1f24,
+                                                .ink_faint = 0x57606a,
+                                                .rule = 0xd0d7de,
+                                                .memory = 0x8a949e,
+                                                .highlight = 0x000000};
+static const struct weft_palette dark_theme = {.background = 0x0f1318,
+                                               .ink = 0xe6edf3,
+                                               .ink_faint = 0x9da7b1,
+                                               .rule = 0x343d47,
+                                               .memory = 0x768390,
+                                               .highlight = 0xffffff};
 
-const struct weft_palette *weft_palette_of(bool dark) { return &themes[dark]; }
+const struct weft_palette *weft_palette_of(bool dark) { return dark ? &dark_theme : &light_theme; }
 
 uint32_t weft_palette_op(enum weft_op op, bool dark) { return weft_op_info(op)->colour[dark]; }
 

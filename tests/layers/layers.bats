@@ -17,7 +17,7 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     sim) echo base ir spec verify inspect sim ;;
     render) echo base ir spec verify inspect sim render ;;
     plan) echo base ir spec gen lower verify inspect sim plan ;;
-    flight) echo base ir spec lower flight ;;
+    flight) echo base ir spec lower verify inspect flight ;;
     device) echo base device ;;
     comm) echo base ir device comm ;;
     run) echo base ir spec device comm run ;;

@@ -102,6 +102,12 @@ static void pack_real(struct packer *packer, double number) {
   }
 }
 
+static void pack_reals(struct packer *packer, const double *numbers, size_t count) {
+  for (size_t k = 0; k < count; k++) {
+    pack_real(packer, numbers[k]);
+  }
+}
+
 /* ---- One picture ---- */
 
 struct page_picture {
@@ -128,27 +134,20 @@ static void pack_totals(struct packer *packer, const struct weft_picture *pictur
   pack_number(packer, simulation->program->rank_count);
   pack_number(packer, simulation->program->stage_count);
   pack_number(packer, simulation->program->microbatch_count);
-  pack_real(packer, simulation->ticks_per_unit);
-  pack_real(packer, simulation->makespan);
-  pack_real(packer, simulation->span);
-  pack_real(packer, simulation->bubble_ratio);
-  pack_real(packer, simulation->span_bubble_ratio);
-  pack_real(packer, simulation->peak_activation);
-  pack_real(packer, hop_time(picture->costs));
+  const double totals[] = {
+      simulation->ticks_per_unit, simulation->makespan,          simulation->span,
+      simulation->bubble_ratio,   simulation->span_bubble_ratio, simulation->peak_activation,
+      hop_time(picture->costs)};
+  pack_reals(packer, totals, WEFT_ARRAY_LENGTH(totals));
 }
 
 static void pack_rank_times(struct packer *packer, const struct weft_rank_times *times) {
-  pack_real(packer, times->busy);
-  pack_real(packer, times->idle);
-  pack_real(packer, times->first_start);
-  pack_real(packer, times->last_end);
-  pack_real(packer, times->span);
-  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
-    pack_real(packer, times->idle_by_cause[cause]);
-  }
-  pack_real(packer, times->peak_activation);
-  pack_real(packer, times->peak_memory);
-  pack_real(packer, times->peak_at);
+  const double spans[] = {times->busy, times->idle, times->first_start, times->last_end,
+                          times->span};
+  const double peaks[] = {times->peak_activation, times->peak_memory, times->peak_at};
+  pack_reals(packer, spans, WEFT_ARRAY_LENGTH(spans));
+  pack_reals(packer, times->idle_by_cause, WEFT_IDLE_CAUSES);
+  pack_reals(packer, peaks, WEFT_ARRAY_LENGTH(peaks));
   pack_number(packer, times->receive_buffers_peak);
 }
 

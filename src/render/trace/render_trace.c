@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/render.h>
@@ -135,21 +136,25 @@ static uint32_t place_on_track(struct tracks *tracks, struct weft_action action,
   return TID_LANES + lane;
 }
 
+enum { LANE_NAME_SIZE = 96 };
+
 /* "send activation 3 to 4", "collectives (2)": plain text without quotes. */
-static void add_lane_name(const struct tracks *tracks, const struct lane *lane,
-                          struct weft_text *text) {
+static void name_lane(const struct tracks *tracks, const struct lane *lane,
+                      char name[LANE_NAME_SIZE]) {
   assert(lane->track < count_tracks(tracks->program));
+  int size;
   if (lane->track == TRACK_COLLECTIVES) {
-    weft_text_add(text, "collectives");
+    size = snprintf(name, LANE_NAME_SIZE, "collectives");
   } else {
     const uint32_t channel = (lane->track - 1) / 2;
     uint32_t from, to;
     weft_channel_ends(tracks->program->graph, channel, &from, &to);
-    weft_text_addf(text, "%s %s %" PRIu32 " to %" PRIu32, lane->track % 2 == 1 ? "send" : "receive",
-                   channel % 2 == 0 ? "activation" : "gradient", from, to);
+    size = snprintf(name, LANE_NAME_SIZE, "%s %s %" PRIu32 " to %" PRIu32,
+                    lane->track % 2 == 1 ? "send" : "receive",
+                    channel % 2 == 0 ? "activation" : "gradient", from, to);
   }
   if (lane->number > 0) {
-    weft_text_addf(text, " (%" PRIu32 ")", lane->number + 1);
+    (void)snprintf(name + size, LANE_NAME_SIZE - (size_t)size, " (%" PRIu32 ")", lane->number + 1);
   }
 }
 
@@ -199,32 +204,21 @@ static int64_t ns_of(const struct trace *trace, int64_t ticks) {
 
 /* ---- Metadata ---- */
 
-static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid, const struct lane *lane) {
-  if (trace->pass != 'X') {
-    return;
-  }
+/* What a process or thread is called, and its position among the others. */
+static void add_names(struct trace *trace, uint32_t rank, uint32_t tid, const char *what,
+                      const char *name, uint32_t index) {
   open_event(trace, 'M', rank, tid);
-  weft_text_add(trace->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"");
-  if (lane != NULL) {
-    add_lane_name(&trace->tracks, lane, trace->text);
-  } else {
-    weft_text_add(trace->text, "compute");
-  }
-  weft_text_add(trace->text, "\"}}");
+  weft_text_addf(trace->text, ",\"name\":\"%s_name\",\"args\":{\"name\":\"%s\"}}", what, name);
   open_event(trace, 'M', rank, tid);
-  weft_text_addf(trace->text,
-                 ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}",
-                 lane != NULL ? 1 + lane->track : 0);
+  weft_text_addf(trace->text, ",\"name\":\"%s_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}",
+                 what, index);
 }
 
 static void add_process(struct trace *trace, uint32_t rank) {
-  open_event(trace, 'M', rank, TID_COMPUTE);
-  weft_text_addf(trace->text,
-                 ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %" PRIu32 "\"}}", rank);
-  open_event(trace, 'M', rank, TID_COMPUTE);
-  weft_text_addf(trace->text,
-                 ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", rank);
-  add_thread(trace, rank, TID_COMPUTE, NULL);
+  char name[32];
+  (void)snprintf(name, sizeof name, "rank %" PRIu32, rank);
+  add_names(trace, rank, TID_COMPUTE, "process", name, rank);
+  add_names(trace, rank, TID_COMPUTE, "thread", "compute", 0);
 }
 
 /* ---- Slices ---- */
@@ -443,8 +437,10 @@ static void add_beside(struct trace *trace, const struct weft_event *event, stru
   struct slice *slice = &at->slice;
   const struct lane *lane_new;
   slice->tid = place_on_track(&trace->tracks, *action, slice->begin, slice->end, &lane_new);
-  if (lane_new != NULL) {
-    add_thread(trace, slice->rank, slice->tid, lane_new);
+  if (lane_new != NULL && trace->pass == 'X') {
+    char name[LANE_NAME_SIZE];
+    name_lane(&trace->tracks, lane_new, name);
+    add_names(trace, slice->rank, slice->tid, "thread", name, 1 + lane_new->track);
   }
   add_slice(trace, slice, action, &gap);
 }
