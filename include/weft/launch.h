@@ -120,8 +120,8 @@ WEFT_API enum weft_status weft_launch_share_input(struct weft_transport *transpo
  * the same signal within 0.2 s: batch systems signal a rank and its supervisor, which
  * forwards it). */
 
-/* From here until end() the three signals are noted only. So read inputs before: a read that waits
- * goes on after a signal that is noted. A signal that is ignored, as in the background of a shell or
+/* From here until end() the three signals are recorded only. So read inputs before: a read that waits
+ * goes on after a signal that is recorded. A signal that is ignored, as in the background of a shell or
  * by nohup, stays ignored. Calls do not nest. */
 WEFT_API void weft_launch_signals_begin(void);
 WEFT_API void weft_launch_signals_end(void);
