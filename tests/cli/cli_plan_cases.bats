@@ -66,7 +66,7 @@ takes_at_most() {
 # gets_better OPTION...: more effort is never worse, for a seed and a number of threads.
 gets_better() {
   local effort before=1e99 value objective
-  for effort in 0.001 0.004 0.01 0.03 0.07 0.12 0.2; do
+  for effort in 0.001 0.004 0.01 0.03 0.1; do
     value=$("$WEFT" plan "$@" --effort "$effort" --json | jq '.[.objective]')
     if [ "$(jq -n "$value <= $before")" != true ]; then
       echo "$*: $value with an effort of $effort, and $before with less" >&2

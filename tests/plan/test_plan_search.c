@@ -19,11 +19,11 @@
 #include "support_seeds.h"
 
 #if defined(__SANITIZE_THREAD__)
-enum { SMALL_CASES = 5, NAMED_CASES = 20 };
+enum { SMALL_CASES = 5, NAMED_CASES = 10, NO_TIME_CASES = 5 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { SMALL_CASES = 40, NAMED_CASES = 60 };
+enum { SMALL_CASES = 40, NAMED_CASES = 60, NO_TIME_CASES = 20 };
 #else
-enum { SMALL_CASES = 260, NAMED_CASES = 250 }; /* 1000 in `make test-long` */
+enum { SMALL_CASES = 260, NAMED_CASES = 250, NO_TIME_CASES = 40 }; /* 1000 in `make test-long` */
 #endif
 enum { MOST = 300000 };
 
@@ -175,7 +175,7 @@ static void expect_verified(const struct weft_program *table) {
 /* A deadlock of actions that take no time is a deadlock too. */
 static void plans_with_actions_of_no_time_can_run(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < 40; seed++) {
+  for (uint64_t seed = 0; seed < NO_TIME_CASES; seed++) {
     struct weft_random random = {.state = 500 + seed};
     const struct weft_shape shape = {.ranks = 2 + weft_random_below(&random, 3),
                                      .stages_per_rank = 1 + weft_random_below(&random, 4),

@@ -178,21 +178,25 @@ anchors() {
 
 @test "links lead somewhere" {
   checked=0
+  local -A anchors_of
   for document in "${documents[@]}"; do
+    folder=$(dirname "$document")
     while IFS= read -r link; do
       [[ $link != *://* ]] || continue
       path=${link%%#*}
       target=$document
-      [ -z "$path" ] || target=$(dirname "$document")/$path
+      [ -z "$path" ] || target=$folder/$path
       if [ ! -e "$target" ]; then
         echo "$document: $link: there is no $target"
         return 1
       fi
-      if [[ $link == *#* ]] && ! anchors "$target" | grep -qxF -- "${link#*#}"; then
+      checked=$((checked + 1))
+      [[ $link == *#* ]] || continue
+      [ "${anchors_of[$target]+set}" ] || anchors_of[$target]=$'\n'$(anchors "$target")$'\n'
+      if [[ ${anchors_of[$target]} != *$'\n'"${link#*#}"$'\n'* ]]; then
         echo "$document: $link: $target has no such heading"
         return 1
       fi
-      checked=$((checked + 1))
     done < <(awk '/^```/ { inside = !inside } !inside' "$document" |
       grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//')
   done

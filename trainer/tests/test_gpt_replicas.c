@@ -124,16 +124,25 @@ static void check_replicas(struct weft_gpt_trainer_options options, uint32_t rep
   }
 }
 
+/* Under sanitizers half of it has to do. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { ONE_OF = 2 };
+#else
+enum { ONE_OF = 1 };
+#endif
+
 static void test_matrix(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
   struct weft_gpt_trainer_options options = hand_options(&dataset);
   uint32_t runs = 0;
   for (uint32_t replicas = 1; replicas <= 3; replicas++) {
-    options.training.config.tied = false;
-    check_replicas(options, replicas, &runs);
-    options.training.config.tied = true;
-    check_replicas(options, replicas, &runs);
+    for (uint32_t tied = 0; tied < 2; tied++) {
+      options.training.config.tied = tied > 0;
+      if ((replicas + tied) % ONE_OF == 0) {
+        check_replicas(options, replicas, &runs);
+      }
+    }
   }
   print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);
 }
