@@ -37,10 +37,6 @@ static uint32_t waits_per_cell(const struct weft_executor *executor) {
   return most;
 }
 
-static bool is_compute(const struct weft_action *cell) {
-  return weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
-}
-
 /* ---- Setting up ---- */
 
 static enum weft_status check_stages(const struct weft_executor *executor,
@@ -135,7 +131,7 @@ static uint32_t count_cells(const struct weft_row *row, uint32_t *transfers) {
   *transfers = 0;
   for (uint64_t i = row->begin; i < row->end; i += weft_cell_records(&row->program->actions[i])) {
     const struct weft_action *cell = &row->program->actions[i];
-    count += is_compute(cell);
+    count += weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
     *transfers += weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV);
   }
   return count;

@@ -121,7 +121,7 @@ struct weft_executor {
   const struct weft_pipeline_options *options;
   uint32_t send_capacity;   /* messages that a channel buffers before a SEND holds up the row */
   bool row_waits;           /* for its RECVs */
-  bool shares;              /* a stage does */
+  bool has_pairs;           /* every own stage has two ports, as in a chain */
   struct weft_graph *graph; /* held; NULL: a chain */
   struct weft_executor_stage *stages;  /* [own_count], ascending; weft_executor_own_stage() */
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */

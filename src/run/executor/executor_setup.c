@@ -49,6 +49,7 @@ static enum weft_status allocate_stages(struct weft_executor *executor,
 static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
                                     struct weft_error *error) {
   WEFT_TRY(allocate_stages(executor, first, error));
+  executor->has_pairs = true;
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->stage = first->own_stages[k];
@@ -56,12 +57,12 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     stage->in_count = stage->needs->in_count;
     stage->port_count = stage->needs->port_count;
     stage->ports = &executor->ports[stage->needs->first_port];
+    executor->has_pairs = executor->has_pairs && stage->port_count == 2;
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     WEFT_TRY(check_stage(executor, stage->stage, error));
     weft_executor_link_stage(executor, first, stage);
-    executor->shares = executor->shares || stage->shares;
     if (stage->in_count > 1 || stage->output_count > 1) {
       const uint32_t views = 2 * (stage->in_count + stage->output_count);
       executor->view_count = views > executor->view_count ? views : executor->view_count;
