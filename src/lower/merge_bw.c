@@ -16,6 +16,7 @@ static bool completes(struct weft_action input, struct weft_action weight) {
 static void copy_row(const struct weft_pass_input *input, uint32_t rank, bool merge,
                      struct weft_program_builder *row) {
   const struct weft_program *program = input->program;
+  assert(rank < program->rank_count);
   uint64_t barrier = row->count;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];) {
     const struct weft_action action = program->actions[i];

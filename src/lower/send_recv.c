@@ -328,6 +328,7 @@ static void place_by_time(struct transfer_pass *pass, const struct moment *momen
       continue;
     }
     row->next = cell + weft_cell_records(cell);
+    assert(row->next <= row->end);
     for (; cell < row->next; cell++) {
       *row->out++ = *cell;
     }
