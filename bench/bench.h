@@ -28,6 +28,9 @@ weft_bench_measurement weft_bench_cmd_run;
 weft_bench_measurement weft_bench_cmd_gpu; /* WEFT_CLI_UNAVAILABLE without a GPU */
 weft_bench_measurement weft_bench_cmd_gpu_blocks;
 weft_bench_measurement weft_bench_cmd_mpi; /* WEFT_CLI_UNAVAILABLE without MPI */
+/* `weft bench mpi` as a process that a launcher has started: measures messages of that job, and
+ * rank 0 reports. */
+int weft_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 
 /* ---- Cases ---- */
 

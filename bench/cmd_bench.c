@@ -5,7 +5,7 @@
 
 #include <weft/launch.h>
 
-#include "bench/bench_mpi.h"
+#include "bench/bench.h"
 #include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
