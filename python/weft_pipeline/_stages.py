@@ -69,6 +69,7 @@ class Stage:
         self.index = index
         self.rank = runs.rank_of_stage[index]
         self.module = module
+        self.name = f"stage {index} ({type(module).__name__})"
         self.is_loss = False
         self.loss_fn = loss_fn
         # Where the tensor of an input or output is among all, and whether it needs a gradient.
@@ -215,7 +216,7 @@ class Stage:
         function(where)
         if collectives_of(self.runs.groups) != self.begun:
             raise UsageError(
-                f"stage {self.index} ({type(self.module).__name__}) communicates by "
+                f"{self.name} communicates by "
                 f"torch.distributed in its forward, its backward or a hook: ranks are threads, "
                 f"which do so in another order in each process",
                 "average gradients after step(), in one order; or a process for each rank "
@@ -286,7 +287,7 @@ class Stage:
             taken = self.runs.taker_of(leaf)
             if taken is not None:
                 raise UsageError(
-                    f"stage {self.index} ({type(self.module).__name__}) computes with what stage "
+                    f"{self.name} computes with what stage "
                     f"{taken} took in another forward, a tensor of {tuple(leaf.shape)}: no edge "
                     f"brings its gradient back",
                     "x.detach() where it is kept; or a graph of modules with an edge between the "
@@ -294,7 +295,7 @@ class Stage:
                 )
             if isinstance(leaf, self.runs.torch.nn.Parameter) or id(leaf) in old:
                 raise UsageError(
-                    f"stage {self.index} ({type(self.module).__name__}) computes with a tensor of "
+                    f"{self.name} computes with a tensor of "
                     f"{tuple(leaf.shape)} that needs a gradient and is none of its parameters"
                     + self.runs.whose(leaf),
                     "register it in the module (self.weight = ...); a loss with weights is a "
@@ -314,7 +315,7 @@ class Stage:
             gc.collect()
             if any(item.is_kept(self.runs.uses_of) for item in seen):
                 raise UsageError(
-                    f"stage {self.index} ({type(self.module).__name__}) keeps a tensor that it "
+                    f"{self.name} keeps a tensor that it "
                     f"took, and kept none in the first step: the next microbatch gets its memory",
                     "keep x.clone(); or run the step again: after an error inputs are copies",
                 )
@@ -383,7 +384,7 @@ class Stage:
                     "autocast); after close() the next step begins anew, but not between processes",
                 )
             item = c.weft_tensor.from_address(outputs + ITEM)
-            item.shape = shape_of(y, f"the output of stage {self.index}", self.place.device)
+            item.shape = shape_of(y, f"{self.name} gives", self.place.device)
             out = self.view(outputs)
         out.copy_(y.detach())
 
@@ -424,7 +425,7 @@ class Stage:
                 continue
             if self.runs.stages[giver] is None:
                 raise UsageError(
-                    f"stage {self.index} ({type(self.module).__name__}) has no gradient for what "
+                    f"{self.name} has no gradient for what "
                     f"stage {giver} gives, as its output does not depend on that; stage {giver} is "
                     f"in another process and waits for one",
                     f"an edge without gradients: weft.Graph with {giver}>{self.index}F",
@@ -466,7 +467,7 @@ class Stage:
         for w, old, version in before or ():
             if w.grad is not old or _version(old) != version:
                 raise UsageError(
-                    f"stage {self.index} ({type(self.module).__name__}) adds to the gradient of a "
+                    f"{self.name} adds to the gradient of a "
                     f"weight of {tuple(w.shape)} by itself, in a backward function: a split "
                     f"backward calls that twice",
                     "return the gradient from the function, or take a schedule with whole "
@@ -552,14 +553,14 @@ class Stage:
         self._check_state(*before)
         if [_version(grad) for grad in grads] != versions:
             raise UsageError(
-                f"stage {self.index} ({type(self.module).__name__}): a hook or a backward function "
+                f"{self.name}: a hook or a backward function "
                 f"changes the gradient that it takes, and a split backward calls it twice",
                 "return another tensor (grad * 2, not grad.mul_(2)), as PyTorch asks, or take a "
                 "schedule with whole backwards (1F1B)",
             )
         if names:
             raise UsageError(
-                f"stage {self.index} ({type(self.module).__name__}): a backward reads its "
+                f"{self.name}: a backward reads its "
                 f"attribute {names[0]}, and forwards of later microbatches have changed that",
                 "give it to checkpoint() as an argument, not as an attribute; a hook of gradients "
                 "takes it from variables that are made in each forward",
@@ -583,7 +584,7 @@ class Stage:
         what = changed(self.runs.torch, parts, before)
         if what is not None:
             raise UsageError(
-                f"stage {self.index} ({type(self.module).__name__}): a backward changes {what}; "
+                f"{self.name}: a backward changes {what}; "
                 f"forwards of later microbatches come before it, and not after it as in a loop",
                 "step optimizers after step(), not in hooks of gradients; keep what changes its "
                 "buffers (BatchNorm) out of checkpoint(), which runs it again in the backward",

@@ -25,12 +25,16 @@ NAMES = {number: name for name, number in DTYPES.items()}
 
 
 def shape_of(tensor: Any, what: str, device: Any) -> Any:
-    """Give the shape of a tensor for the runtime; it must be on the device of its stage."""
+    """Give the shape of a tensor for the runtime; it must be on the device of its stage.
+
+    `what` says which stage takes or gives it.
+    """
     name = str(tensor.dtype).replace("torch.", "")
     if name not in DTYPES or tensor.device != device or tensor.dim() > c.WEFT_DIMS_MAX:
         raise UsageError(
-            f"{what} is a tensor of {name} with {tensor.dim()} dimensions on {tensor.device}",
+            f"{what} a tensor of {name} with {tensor.dim()} dimensions on {tensor.device}; "
             f"expected at most {c.WEFT_DIMS_MAX} dimensions on {device}, of {', '.join(DTYPES)}",
+            "torch.view_as_real() makes complex numbers such a tensor, view_as_complex() takes it",
         )
     shape = c.weft_tensor_shape()
     shape.dtype, shape.dim_count = DTYPES[name], tensor.dim()

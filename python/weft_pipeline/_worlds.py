@@ -212,7 +212,7 @@ def _given(
     device = stage.place.device
     with without_data(torch, k, stage.module, copies) as twin:
         if not inputs:
-            shape_of(x, "x", device)
+            shape_of(x, f"{stage.name} takes x,", device)
             sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]
         else:
             sizes = [
@@ -220,6 +220,6 @@ def _given(
                 for shape in inputs
             ]
         y = twin.module(*(twin.empty(torch, dims, kind, device) for dims, kind in sizes))
-        what = f"the output of stage {k}"
-        shapes = [shape_of(part, what, device) for part in stage.parts_of(y, count)]
+        parts = stage.parts_of(y, count)
+        shapes = [shape_of(part, f"{stage.name} gives", device) for part in parts]
         return shapes, isinstance(y, torch.Tensor)

@@ -1234,6 +1234,17 @@ def test_wrong_losses_and_batches():
     assert len(pipeline.eval(x, y).losses) == M
 
 
+def test_complex_tensors_between_stages():
+    x, y = batch()
+    turns = Apply(lambda _, x: torch.complex(x, x))
+    for words, modules, rows in (
+        ("stage 1 (Apply) gives a tensor of complex64", [*layers(1), turns, nn.Identity()], x),
+        ("stage 0 (Identity) takes x, a tensor of complex64", [nn.Identity(), *layers(1)], x + 0j),
+    ):
+        error = refused(modules, "1F1B", words, data=(rows, y))
+        assert "view_as_real" in error.hint
+
+
 # ---- Modes of the caller ----
 
 
