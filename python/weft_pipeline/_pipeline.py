@@ -457,6 +457,8 @@ class Pipeline(Immutable):
         try:
             with _interruptible():
                 world.run(step, (self, xs, targets, batches, results))
+            for stage in stages if training else ():
+                stage.check_strangers()
         except BaseException as error:
             for stage in stages:
                 stage.undo()

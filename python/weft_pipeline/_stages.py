@@ -96,7 +96,8 @@ class Stage:
         self.before: Optional[list[tuple[Any, Any]]] = None
         self.checks = 0  # microbatches that are still looked at
         self.known: set[bool] = set()  # kinds of steps that there have been: training, or not
-        self.strangers: list[Any] = []  # leaves of the last of them that are no weights, weakly
+        self.strangers: list[Any] = []  # leaves in them that are no weights, weakly
+        self.is_split = False  # its backward: only weights get their gradients then
         self.begun = 0  # collectives of PyTorch before this action, and those of the loss
         self.copies = True  # of inputs, as the module may keep one
         self.keeps = False  # the module did
@@ -148,6 +149,7 @@ class Stage:
         is_first = training not in self.known
         self.known.add(training)
         self.checks = self.runs.microbatch_count if is_first else 1
+        self.strangers = [leaf for leaf in self.strangers if leaf() is not None]
         self.copies = self.keeps or is_first
 
     def begin(self, scales: bool) -> None:
@@ -277,12 +279,13 @@ class Stage:
     def _check_leaves(self, xs: Any, outputs: list[Any]) -> None:
         """Refuse weights that are reached and not known: they would not be scaled, nor get a W.
 
-        A tensor that a forward makes for itself is another one the next time.
+        A tensor that a forward makes for itself is another one the next time, and goes with what
+        follows from it (check_strangers()).
         """
         known = {id(tensor) for tensor in (*xs, *self.weights)}
         found = [leaf for leaf in leaves_of(outputs) if id(leaf) not in known]
         old = {id(leaf()) for leaf in self.strangers}
-        self.strangers = [weakref.ref(leaf) for leaf in found]
+        self.strangers += [weakref.ref(leaf) for leaf in found]
         for leaf in found:
             taken = self.runs.taker_of(leaf)
             if taken is not None:
@@ -294,13 +297,24 @@ class Stage:
                     "stages (weft.Graph)",
                 )
             if isinstance(leaf, self.runs.torch.nn.Parameter) or id(leaf) in old:
-                raise UsageError(
-                    f"{self.name} computes with a tensor of "
-                    f"{tuple(leaf.shape)} that needs a gradient and is none of its parameters"
-                    + self.runs.whose(leaf),
-                    "register it in the module (self.weight = ...); a loss with weights is a "
-                    "module too, given as loss_fn; or weight.detach()",
-                )
+                self._refuse(leaf)
+
+    def _refuse(self, leaf: Any) -> None:
+        raise UsageError(
+            f"{self.name} computes with a tensor of {tuple(leaf.shape)} that needs a gradient and "
+            f"is none of its parameters" + self.runs.whose(leaf),
+            "register it in the module (self.weight = ...); a loss with weights is a module too, "
+            "given as loss_fn; or weight.detach()",
+        )
+
+    def check_strangers(self) -> None:
+        """Refuse what is still there after a step and has no gradient from a split backward."""
+        if not self.is_split or all(leaf() is None for leaf in self.strangers):
+            return
+        gc.collect()
+        for leaf in self.strangers:
+            if leaf() is not None:
+                self._refuse(leaf())
 
     def _check_inputs(self, seen: list[_Seen]) -> None:
         """See whether a module keeps what it took, when nothing else does.
@@ -449,7 +463,7 @@ class Stage:
 
     def backward_input(self, where: Any) -> None:
         """Compute the gradients of the inputs."""
-        slot = where.slot
+        slot, self.is_split = where.slot, True
         xs, y, seen = self.kept[slot]
         roots, grads = self._roots(where, y)
         ends = tuple([x for x in xs if x.requires_grad])

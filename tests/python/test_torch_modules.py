@@ -771,6 +771,35 @@ def test_leaves_by_reference_after_an_eval(schedule):
         pipeline.step(x, y)
 
 
+@pytest.mark.parametrize("width", [WIDTH, LARGE])
+@BOTH
+def test_leaves_by_reference_in_one_microbatch(schedule, width):
+    leaf, modules, (x, y) = torch.ones(width, requires_grad=True), layers(2, width), batch(width)
+    pipeline = weft_torch.Pipeline(
+        modules, schedule, lambda y, t: functional.mse_loss(y * leaf, t), microbatches=1
+    )
+    if schedule == "1F1B":
+        pipeline.step(x, y)
+        (expected,) = torch.autograd.grad(
+            functional.mse_loss(modules[1](modules[0](x)) * leaf, y), leaf
+        )
+        assert torch.equal(leaf.grad, expected)
+    with pytest.raises(weft.UsageError, match="stage 1 .* none of its parameters"):
+        pipeline.step(x, y)
+    assert (modules[0].weight.grad is None) == (schedule == "ZBH1")
+
+
+@BOTH
+def test_leaves_by_reference_in_some_microbatches(schedule):
+    leaf, calls = torch.ones(WIDTH, requires_grad=True), []
+
+    def loss_fn(y, t):
+        calls.append(1)
+        return functional.mse_loss(y * leaf if len(calls) % 2 else y, t)
+
+    refused(layers(2), schedule, "stage 1 (Linear)", "none of its parameters", loss_fn=loss_fn)
+
+
 @BOTH
 def test_leaves_by_reference_in_later_steps(schedule):
     leaf, uses, (x, y) = torch.ones(WIDTH, requires_grad=True), [], batch()
