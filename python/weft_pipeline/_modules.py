@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
 import functools
 import sys
-import types
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any, NamedTuple, Optional
@@ -225,7 +223,7 @@ class Twin(NamedTuple):
         return x.requires_grad_().clone() if dtype.is_floating_point else x
 
 
-def _copy_of(torch: Any, module: Any, mode: Any, found: dict[int, Any]) -> Any:
+def _copy_of(torch: Any, module: Any, mode: Any) -> Any:
     """A copy whose weights have no data."""
 
     class Copies(import_module("torch.overrides").TorchFunctionMode):  # type: ignore[misc]
@@ -241,93 +239,20 @@ def _copy_of(torch: Any, module: Any, mode: Any, found: dict[int, Any]) -> Any:
 
     weights = {id(w): mode.from_tensor(w, static_shapes=True) for w in module.parameters()}
     with torch.random.fork_rng(devices=[]), Copies():
-        twin = copy.deepcopy(module, weights)
-    _detach_functions(module, twin, found)
-    return twin
-
-
-_CONTAINERS = (
-    list,
-    dict,
-    set,
-    collections.deque,
-    collections.OrderedDict,
-    collections.defaultdict,
-    collections.Counter,
-)
-
-
-def _detach_functions(module: Any, twin: Any, found: dict[int, Any]) -> None:
-    """Give the functions of a copy variables of their own: forwards, hooks, attributes.
-
-    copy.deepcopy() leaves functions as they are. One that counts, or appends what it sees to a
-    list, would do so in the run that finds shapes too, and keep tensors without data. `found` has
-    functions, cells and containers by what they are copies of, for all stages of the run.
-    """
-    originals = {id(table) for part in module.modules() for table in _tables(part)}
-
-    def copy_of(value: Any) -> Any:
-        if type(value) not in (*_CONTAINERS, types.FunctionType, types.CellType):
-            return value
-        if id(value) not in found:
-            if type(value) is types.FunctionType:
-                found[id(value)] = function_of(value)
-            elif type(value) is types.CellType:
-                found[id(value)] = cell = types.CellType()
-                with contextlib.suppress(ValueError):  # it is empty
-                    cell.cell_contents = copy_of(value.cell_contents)
-            else:
-                found[id(value)] = copy.copy(value)
-        return found[id(value)]
-
-    def function_of(function: Any) -> Any:
-        if (function.__module__ or "").split(".")[0] == "torch":
-            return function
-        variables = dict(function.__globals__)
-        for name in function.__code__.co_names:
-            if type(variables.get(name)) in _CONTAINERS:
-                variables[name] = copy_of(variables[name])
-        closure = tuple(map(copy_of, function.__closure__ or ())) or None
-        defaults = function.__defaults__ and tuple(map(copy_of, function.__defaults__))
-        made = types.FunctionType(
-            function.__code__, variables, function.__name__, defaults, closure
-        )
-        made.__kwdefaults__ = function.__kwdefaults__ and {
-            name: copy_of(value) for name, value in function.__kwdefaults__.items()
-        }
-        made.__dict__.update(vars(function))
-        return made
-
-    for part in twin.modules():
-        for table in _tables(part):
-            if id(table) in originals:  # of a __deepcopy__() that shares
-                continue
-            for key, value in list(table.items()):
-                if type(value) is types.FunctionType:
-                    table[key] = copy_of(value)
-        forward = getattr(type(part), "forward", None)
-        if type(forward) is types.FunctionType and "forward" not in vars(part):
-            made = copy_of(forward)
-            if made is not forward and id(vars(part)) not in originals:
-                vars(part)["forward"] = types.MethodType(made, part)
-
-
-def _tables(part: Any) -> tuple[dict[Any, Any], ...]:
-    return vars(part), part._forward_hooks, part._forward_pre_hooks
+        return copy.deepcopy(module, weights)
 
 
 @contextlib.contextmanager
-def without_data(torch: Any, k: int, module: Any, found: dict[int, Any]) -> Iterator[Twin]:
+def without_data(torch: Any, k: int, module: Any) -> Iterator[Twin]:
     """Give a copy of a module whose weights have no data, in a mode that makes none of them.
 
-    The module itself stays as it is: counters, buffers, caches, and what its functions remember,
-    of which `found` has the copies for all stages. Random numbers are not drawn.
+    The module itself stays as it is: counters, buffers, caches. Random numbers are not drawn.
     """
     fakes = import_module("torch._subclasses.fake_tensor")
     mode = _mode(torch)(allow_non_fake_inputs=True)
     name = type(module).__name__
     try:
-        twin = Twin(_copy_of(torch, module, mode, found), mode)
+        twin = Twin(_copy_of(torch, module, mode), mode)
     except Exception as error:
         raise UsageError(
             f"stage {k} ({name}) cannot be copied, and its shapes are found by a run of a copy: "

@@ -12,6 +12,7 @@ from ._modules import without_data
 from ._places import Gpus
 from ._stages import field_type
 from ._tensors import NAMES, shape_of
+from ._variables import put_back
 
 if TYPE_CHECKING:
     from ._pipeline import Pipeline
@@ -33,11 +34,13 @@ class World:
         self.sizes = {k: tuple(x.shape) for k, x in xs.items()}
         tops = [module for stage in stages if stage is not None for module in stage.modules]
         self.modules = [part for module in tops for part in module.modules()]
+        mine = [stage.module for stage in stages if stage is not None]
         gpus = None
         if any(place.enqueues for place in owner._places.values()):
             gpus = Gpus(owner._places, owner._partitions)
         if self.rank is None:
-            boundaries = _boundaries(owner, xs, lambda mine: [mine])
+            with put_back(mine):
+                boundaries = _boundaries(owner, xs, lambda m: [m])
             world = lib.weft_comm_options_default()
             world.rank_count = program.ranks
             comm = ctypes.POINTER(c.weft_comm)()
@@ -52,7 +55,8 @@ class World:
             comm = launch.world(owner._progress, owner._transport)
             launch.state.is_used = True
             launch.state.devices = gpus  # NCCL uses them for as long as there is a world
-            boundaries = _boundaries(owner, xs, lambda m: launch.allgather(m, owner._stall))
+            with put_back(mine):
+                boundaries = _boundaries(owner, xs, lambda m: launch.allgather(m, owner._stall))
         for k, stage in enumerate(stages):
             if stage is not None:
                 needs = [boundary.tensors[0].needs_grad for boundary in boundaries]
@@ -146,7 +150,6 @@ def _boundaries(
     size = ctypes.sizeof(c.weft_tensor_shape)
     boundaries = (c.weft_boundary * (len(edges) + len(owner._losses)))()
     failure: Optional[BaseException] = None
-    copies: dict[int, Any] = {}
     for k in range(program.stages):
         rank = program.rank_of_stage[k] or 0
         outputs = _outputs_of(owner, k)
@@ -158,7 +161,7 @@ def _boundaries(
                 if edge.to_stage == k
             ]
             try:
-                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs), copies)
+                shapes, is_one = _given(owner, xs.get(k), k, inputs, len(outputs))
                 mine = (b"1" if is_one else b"+") + b"".join(map(bytes, shapes))
             except BaseException as caught:
                 failure = caught
@@ -200,7 +203,7 @@ def _mark_gradients(owner: Pipeline, boundaries: Any) -> None:
 
 
 def _given(
-    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int, copies: dict[int, Any]
+    owner: Pipeline, x: Any, k: int, inputs: list[Any], count: int
 ) -> tuple[list[Any], bool]:
     """What a stage gives for inputs of these shapes or for a microbatch of `x`.
 
@@ -210,7 +213,7 @@ def _given(
     stage = owner._stages[k]
     assert stage is not None
     device = stage.place.device
-    with without_data(torch, k, stage.module, copies) as twin:
+    with without_data(torch, k, stage.module) as twin:
         if not inputs:
             shape_of(x, f"{stage.name} takes x,", device)
             sizes = [((-(-x.shape[0] // owner._microbatches), *x.shape[1:]), x.dtype)]

@@ -6,6 +6,7 @@ import functools
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 import weft_pipeline as weft
@@ -784,7 +785,7 @@ def test_leaves_by_reference_in_one_microbatch(schedule, width):
             functional.mse_loss(modules[1](modules[0](x)) * leaf, y), leaf
         )
         assert torch.equal(leaf.grad, expected)
-    with pytest.raises(weft.UsageError, match="stage 1 .* none of its parameters"):
+    with pytest.raises(weft.UsageError, match=r"stage 1 .* none of its parameters"):
         pipeline.step(x, y)
     assert (modules[0].weight.grad is None) == (schedule == "ZBH1")
 
@@ -1138,6 +1139,98 @@ def test_functions_that_remember(schedule):
     expected, gradients, _ = plain(modules, nn.MSELoss(), x, y, twins=modules)
     assert losses == expected
     same(found, gradients)
+
+
+class Log:
+    """An object outside modules, and a context that functions look at."""
+
+    def __init__(self):
+        self.count, self.seen, self.is_on = 0, [], False
+
+    def add(self, x):
+        self.count += 1
+        self.seen.append(x.detach())
+
+    def __enter__(self):
+        self.is_on = True
+
+    def __exit__(self, *_):
+        self.is_on = False
+
+
+LOG = Log()
+HELPERS = types.ModuleType("helpers")
+exec("count = 0\ndef note():\n    global count\n    count += 1", vars(HELPERS))
+
+
+def note(x):
+    global CALLS
+    CALLS += 1
+    SEEN.append(x.detach())
+    note.calls = getattr(note, "calls", 0) + 1
+    HELPERS.note()
+    LOG.add(x)
+    return 2.0 if LOG.is_on else 3.0
+
+
+class Notes(nn.Module):
+    """Counts its forwards in what its methods, and functions that these call, find by name."""
+
+    calls, seen, kinds = 0, [], {}
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        type(self).calls = vars(type(self)).get("calls", 0) + 1
+        with LOG:
+            return self.inner(x) * note(x)
+
+    def inner(self, x):
+        Notes.last = x.detach()
+        self.seen.append(x.detach())
+        self.count(type(self).__name__)
+        return self.linear(x)
+
+    @classmethod
+    def count(cls, name):
+        cls.kinds[name] = cls.kinds.get(name, 0) + 1
+
+
+class MoreNotes(Notes):
+    def forward(self, x):
+        return super().forward(x) * note(x)
+
+
+@BOTH
+def test_functions_and_classes_that_remember(schedule):
+    def begin():
+        global CALLS
+        CALLS = HELPERS.count = LOG.count = Notes.calls = note.calls = 0
+        for container in (SEEN, LOG.seen, Notes.seen, Notes.kinds):
+            container.clear()
+        for kind, name in ((MoreNotes, "calls"), (Notes, "last")):
+            if name in vars(kind):
+                delattr(kind, name)
+
+    def found():
+        seen = [*SEEN, *LOG.seen, *Notes.seen, Notes.last]
+        assert all(type(tensor) is torch.Tensor for tensor in seen)
+        kinds = Notes.calls, vars(MoreNotes).get("calls"), dict(Notes.kinds), len(seen)
+        return CALLS, HELPERS.count, LOG.count, note.calls, kinds
+
+    torch.manual_seed(5)
+    modules, (x, y) = [*layers(1), Notes(), MoreNotes()], batch()
+    begin()
+    losses, gradients, _ = plain(modules, nn.MSELoss(), x, y)
+    expected = found()
+    begin()
+    del note.calls
+    pipeline = weft_torch.Pipeline(modules, schedule, nn.MSELoss(), microbatches=M)
+    assert pipeline.step(x, y).losses == losses
+    assert found() == expected
+    same([weight.grad for weight in parameters_of(modules, None)], gradients)
 
 
 class Tables(nn.Module):
