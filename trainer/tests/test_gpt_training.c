@@ -20,7 +20,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STEPS = 8, ONE_OF = 3 };
 #else
-enum { STEPS = 25, ONE_OF = 1 };
+enum { STEPS = 50, ONE_OF = 1 };
 #endif
 enum { BLOCKS = 14, PARTS = BLOCKS + 2, MICROBATCHES = 16, DATASET_SIZE = 4000 };
 
