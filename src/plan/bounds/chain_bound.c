@@ -80,11 +80,6 @@ static int64_t work_of(const struct view *view) {
   return view->count * (view->f + view->i + view->w);
 }
 
-/* How many of a size fit into the room. */
-static int64_t fits(const struct view *view, int64_t room, int64_t size) {
-  return room < 0 ? 0 : size == 0 ? view->count : weft_min(view->count, room / size);
-}
-
 static void describe_rank(struct view *view, const struct weft_paths *paths, uint32_t rank) {
   const struct weft_problem *problem = paths->problem;
   *view = (struct view){.paths = paths,
@@ -103,52 +98,19 @@ static void describe_rank(struct view *view, const struct weft_paths *paths, uin
 
 /* ---- One stage per rank ---- */
 
-/* Idle time before the first I ends, when at most `count` F precede it: the first I ends a trip
- * after the start, and only F can run meanwhile. */
-static int64_t head_of(const struct view *view, int64_t count) {
-  return weft_max(
-      0, weft_paths_trip(view->paths, view->first, view->last) - view->i - count * view->f);
-}
-
-/* The time from the first op to `closing` after the last I, and with `own` to the end of the
- * rank's own ops, given that x microbatches await I when the last F starts (it is one of them),
- * and y await only W.
- * Before the last F starts, m-1 F, m-x I and m-x-y W are done. After that the last I ends a trip
- * later, and not before x more I; and x + y W are left.
- * x < m: some I ends before the last F starts. The idle time before the end of the first I, with
- * at most m-1 F, is part of neither, so it is added.
- * x = m: no I ends before, and y = 0. The first I ends a trip after the start, then m-1 I follow,
- * and all W. */
-static int64_t through_state(const struct view *view, int64_t x, int64_t y, int64_t closing,
-                             bool own) {
-  const int64_t m = view->count, f = view->f, i = view->i, w = view->w;
-  const int64_t trip = weft_paths_trip(view->paths, view->first, view->last);
-  const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
-  const int64_t after = weft_max(trip, f + x * i) + closing;
-  const int64_t rest = own ? f + x * i + (x + y) * w : 0;
-  const int64_t value = before + weft_max(after, rest);
-  if (x < m) {
-    const int64_t before_last =
-        fits(view, view->limit, view->paths->problem->stages[view->first].held);
-    return head_of(view, weft_min(before_last, m - 1)) + value;
-  }
-  return weft_max(value, trip + (m - 1) * i + weft_max(closing, own ? m * w : 0));
-}
-
-/* The minimum over the states that fit: x + y <= m, with x whole and y partial activations within
- * the limit. A larger y never takes longer. */
+/* The time from the first op to `closing` after the last I, and with `own` to the end of the rank's
+ * own ops. */
 static int64_t through_one(const struct view *view, int64_t closing, bool own) {
-  const struct weft_problem *problem = view->paths->problem;
-  const struct weft_problem_stage *stage = &problem->stages[view->first];
-  const int64_t after = weft_least_after(problem, view->first);
-  const int64_t most = weft_max(1, fits(view, view->limit, stage->held));
-  int64_t least = INT64_MAX;
-  for (int64_t x = 1; x <= most; x++) {
-    const int64_t room = view->limit - x * stage->held;
-    const int64_t y = weft_min(view->count - x, fits(view, room, after));
-    least = weft_min(least, through_state(view, x, y, closing, own));
-  }
-  return least;
+  const int64_t trip = weft_paths_trip(view->paths, view->first, view->first);
+  const struct weft_lone_stage at = {.m = view->count,
+                                     .f = view->f,
+                                     .i = view->i,
+                                     .w = view->w,
+                                     .trip = trip,
+                                     .after_forward = trip + closing,
+                                     .closing = closing,
+                                     .with_weights = own};
+  return weft_bound_lone_stage(&at, view->paths->problem, view->first);
 }
 
 /* ---- Several stages per rank ---- */
@@ -310,7 +272,7 @@ static int64_t occupied(const struct view *view) {
  * after the last. */
 static int64_t trips(const struct view *view) {
   const struct weft_problem_stage *stage = &view->paths->problem->stages[view->first];
-  const int64_t room = weft_max(1, fits(view, view->limit, stage->held));
+  const int64_t room = weft_problem_most_held(view->paths->problem, view->first);
   const int64_t rounds = (view->count - 1) / room + 1;
   const int64_t rest = view->count - 1 - (rounds - 1) * room;
   return rounds * weft_paths_trip(view->paths, view->first, view->first) +

@@ -41,6 +41,19 @@ struct weft_item {
 /* An upper bound on the value of up to m of each item within the room; their order changes. */
 int64_t weft_most_value(struct weft_item *items, uint32_t count, int64_t m, int64_t room);
 
+/* A rank with one stage; times as the bound has them. */
+struct weft_lone_stage {
+  int64_t m, f, i, w;    /* microbatches; times of its ops */
+  int64_t trip;          /* from the start of F to the end of I of a microbatch */
+  int64_t after_forward; /* from the start of the last F to the end of what counts */
+  int64_t closing;       /* from the end of the last I */
+  bool with_weights;     /* its own W count, too */
+};
+
+/* The least time from its first op (problem_bound.c). */
+int64_t weft_bound_lone_stage(const struct weft_lone_stage *at, const struct weft_problem *problem,
+                              uint32_t stage);
+
 /* At least `bound`: considers what ranks with one stage can do before their first backward
  * (problem_bound.c). `to_forward` is [stage] the least time until its first F; scratch is [stage]. */
 int64_t weft_bound_first_backwards(const struct weft_problem *problem, const int64_t *to_forward,

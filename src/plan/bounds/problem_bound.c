@@ -180,40 +180,48 @@ static int64_t bound_of_edge(const struct weft_problem *problem, const struct wa
  * them), and y await only W.
  * Before the last F starts, m-1 F, m-x I and m-x-y W are done. After that comes what follows a
  * forward, and x more I before what follows a backward; and x + y W are left.
- * x < m: some I ends before the last F starts. The idle time before the first I, with at most m-1 F,
- * is part of neither, so it is added.
+ * x < m: some I ends before the last F starts. The idle time before the first I, with at most m-1 F
+ * that fit together, is part of neither, so it is added.
  * x = m: no I ends before, and y = 0. The first I ends a trip after the start, then m-1 I follow, and
  * all W. */
-static int64_t through_state(const struct weft_problem *problem, const struct ways *ways,
-                             uint32_t s, int64_t x, int64_t y) {
-  const struct weft_problem_stage *stage = &problem->stages[s];
-  const int64_t m = problem->microbatch_count, trip = ways->round_trip[s];
-  const int64_t f = stage->f, i = weft_least_gradient(problem, s),
-                w = weft_least_weight(problem, s);
-  const int64_t closing = after_backward(problem, ways, s) - i;
-  const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
+static int64_t through_state(const struct weft_lone_stage *at, int64_t most, int64_t x, int64_t y) {
+  const int64_t before = (at->m - 1) * at->f + (at->m - x) * at->i + (at->m - x - y) * at->w;
+  const int64_t own = at->with_weights ? (x + y) * at->w : 0;
   const int64_t after =
-      weft_max(after_forward(problem, ways, s), f + x * i + weft_max(closing, (x + y) * w));
-  if (x < m) {
-    const int64_t most = weft_min(weft_problem_most_held(problem, s), m - 1);
-    return weft_max(0, trip - i - most * f) + before + after;
-  }
-  return weft_max(before + after, trip + (m - 1) * i + weft_max(closing, m * w));
+      before + weft_max(at->after_forward, at->f + x * at->i + weft_max(at->closing, own));
+  return x < at->m ? weft_max(0, at->trip - at->i - weft_min(most, at->m - 1) * at->f) + after
+                   : weft_max(after, at->trip + (at->m - 1) * at->i + weft_max(at->closing, own));
 }
 
 /* The minimum over the states that fit: x whole and y partial activations within the limit. A larger
  * y never takes longer. */
+int64_t weft_bound_lone_stage(const struct weft_lone_stage *at, const struct weft_problem *problem,
+                              uint32_t stage) {
+  assert(at->m > 0 && stage < problem->stage_count);
+  const struct weft_problem_stage *of = &problem->stages[stage];
+  const int64_t size = weft_least_after(problem, stage);
+  const int64_t most = weft_problem_most_held(problem, stage);
+  int64_t least = INT64_MAX;
+  for (int64_t x = 1; x <= most; x++) {
+    const int64_t room = problem->limit[of->rank] - x * of->held, others = at->m - x;
+    const int64_t y = room < 0 ? 0 : size == 0 ? others : weft_min(others, room / size);
+    least = weft_min(least, through_state(at, most, x, y));
+  }
+  return least;
+}
+
 static int64_t through_stage(const struct weft_problem *problem, const struct ways *ways,
                              uint32_t s) {
-  const struct weft_problem_stage *stage = &problem->stages[s];
-  const int64_t m = problem->microbatch_count, size = weft_least_after(problem, s);
-  int64_t least = INT64_MAX;
-  for (int64_t x = 1; x <= weft_problem_most_held(problem, s); x++) {
-    const int64_t room = problem->limit[stage->rank] - x * stage->held;
-    const int64_t y = room < 0 ? 0 : size == 0 ? m - x : weft_min(m - x, room / size);
-    least = weft_min(least, through_state(problem, ways, s, x, y));
-  }
-  return opening(problem, ways, s) + least;
+  const int64_t gradient = weft_least_gradient(problem, s);
+  const struct weft_lone_stage at = {.m = problem->microbatch_count,
+                                     .f = problem->stages[s].f,
+                                     .i = gradient,
+                                     .w = weft_least_weight(problem, s),
+                                     .trip = ways->round_trip[s],
+                                     .after_forward = after_forward(problem, ways, s),
+                                     .closing = after_backward(problem, ways, s) - gradient,
+                                     .with_weights = true};
+  return opening(problem, ways, s) + weft_bound_lone_stage(&at, problem, s);
 }
 
 /* ---- A rank with several stages ---- */
