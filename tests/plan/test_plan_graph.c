@@ -128,7 +128,7 @@ static void setup_little_memory(struct plan_case *plan, bool u_net) {
       .f = 4, .b = 7.7, .i = 4.2, .w = 3.5, .activation = 1, .activation_after_i = 0.6};
   plan->costs->hop.latency = 0.2;
   plan->request.memory_limit = u_net ? 4.8 : 3;
-  plan->request.effort = 0.1; /* enough for chains in the graph */
+  plan->request.effort = 0.5; /* enough for chains in the graph */
 }
 
 /* What the bounds of a chain in the graph prove. In a U-Net the chain has all stages, with two
