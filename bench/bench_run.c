@@ -90,7 +90,7 @@ static void set_costs(struct weft_costs *costs) {
   memcpy(costs->unit, "ms", 3);
 }
 
-static int prepare(const struct weft_cli *cli, struct weft_bench_case *at, struct run *run) {
+static int prepare_run(const struct weft_cli *cli, struct weft_bench_case *at, struct run *run) {
   const struct weft_named_source plan = {.allocator = cli->allocator,
                                          .schedule = at->schedule,
                                          .ranks = at->shape.ranks,
@@ -215,7 +215,7 @@ static int measure_executor(const struct weft_cli *cli,
   struct run run;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &measurement->at);
-  int status = prepare(cli, &measurement->at, &run);
+  int status = prepare_run(cli, &measurement->at, &run);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -285,7 +285,7 @@ static int measure_sleep(const struct weft_cli *cli, struct weft_bench_sleep_mea
   struct run run;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &at->at);
-  int status = prepare(cli, &at->at, &run);
+  int status = prepare_run(cli, &at->at, &run);
   if (status != WEFT_CLI_OK) {
     return status;
   }

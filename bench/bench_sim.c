@@ -29,8 +29,8 @@ static void release(struct run *run) {
 }
 
 /* On success the run is the caller's to release. */
-static int prepare(const struct weft_cli *cli, const struct weft_bench_case *at, struct run *run,
-                   uint64_t *plan_ns) {
+static int prepare_run(const struct weft_cli *cli, const struct weft_bench_case *at,
+                       struct run *run, uint64_t *plan_ns) {
   struct weft_error error;
   *run = (struct run){.costs = NULL};
   weft_bench_counter_init(&run->counter, cli->allocator);
@@ -159,7 +159,7 @@ static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
   sampling->measurement = measurement;
   sampling->count = 0;
   weft_bench_print_case(cli, &measurement->at);
-  int status = prepare(cli, &measurement->at, run, &measurement->plan_ns);
+  int status = prepare_run(cli, &measurement->at, run, &measurement->plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -280,7 +280,7 @@ static int measure_svg(const struct weft_cli *cli, const struct weft_bench_case 
   struct weft_simulation *simulation;
   struct weft_error error;
   uint64_t plan_ns;
-  int status = prepare(cli, at, &run, &plan_ns);
+  int status = prepare_run(cli, at, &run, &plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
   }

@@ -117,7 +117,7 @@ static weft_status backward_weight(weft_stage *stage, weft_stage_call *call, wef
 }
 
 /* Before the first step, for the stages of the rank. Device memory is zero at first. */
-static weft_status prepare(weft_stage *stage, uint32_t, weft_error *error) {
+static weft_status prepare_stage(weft_stage *stage, uint32_t, weft_error *error) {
   layers *own = (layers *)stage;
   const size_t size = (size_t)own->count * N * N;
   std::vector<float> w(size);
@@ -135,7 +135,7 @@ static weft_named_source source;
 static weft_cuda *cuda;
 static weft_status rank_main(void *eager, weft_transport *transport, weft_error *error) {
   static const weft_stage_ops ops = {
-      .enqueues = true, .replays = true, .prepare = prepare, .forward = forward,
+      .enqueues = true, .replays = true, .prepare = prepare_stage, .forward = forward,
       .backward_input = backward_input, .backward_weight = backward_weight, .loss = loss};
   const weft_boundary boundary = {1, {{"x", {WEFT_F32, 2, {}, {ROWS, N}}, true}}, false};
   weft_pipeline_options options = weft_pipeline_options_default();

@@ -103,8 +103,8 @@ static uint32_t number(const struct bench *bench, enum weft_cli_option_id option
   return (uint32_t)weft_cli_number(bench->arguments, option, otherwise);
 }
 
-static int run(const struct bench *bench, const struct weft_bench_gpu_case *at,
-               struct weft_bench_gpu_result *result) {
+static int run_case(const struct bench *bench, const struct weft_bench_gpu_case *at,
+                    struct weft_bench_gpu_result *result) {
   struct weft_error error;
   if (bench->cli->messages_terminal) {
     weft_cli_print(bench->cli, NULL, "bench: %s, p = %" PRIu32 ", m = %" PRIu32, at->schedule,
@@ -144,7 +144,7 @@ static int check_schedule(const struct bench *bench, const char *schedule, uint3
   for (int k = 0; k < (ranks == PARTITIONS ? 4 : 2); k++) {
     at.eager = k % 2 == 0;
     at.partitions = k < 2 ? 0 : PARTITIONS;
-    const int status = run(bench, &at, &found);
+    const int status = run_case(bench, &at, &found);
     if (status != WEFT_CLI_OK) {
       return status;
     }
@@ -191,10 +191,10 @@ static int measure_slope(const struct bench *bench, uint32_t ranks, bool no_even
                                    .eager = true,
                                    .no_events = no_events,
                                    .steps = number(bench, WEFT_CLI_OPTION_REPEATS, STEPS)};
-  int status = run(bench, &at, &few);
+  int status = run_case(bench, &at, &few);
   at.microbatches = 2 * ranks + 8 * number(bench, WEFT_CLI_OPTION_MICROBATCHES, 16);
   if (status == WEFT_CLI_OK) {
-    status = run(bench, &at, &many);
+    status = run_case(bench, &at, &many);
   }
   if (status == WEFT_CLI_OK) {
     *slope = (struct slope){many.wall_us - few.wall_us, (double)(many.compute - few.compute),
@@ -286,7 +286,7 @@ static int measure_replay(const struct bench *bench) {
     if (strcmp(schedule, "DualPipeV") == 0 && at.microbatches < 2 * ranks) {
       at.microbatches = 2 * ranks; /* the fewest that it has */
     }
-    const int status = run(bench, &at, &result);
+    const int status = run_case(bench, &at, &result);
     if (status != WEFT_CLI_OK) {
       return status;
     }
@@ -341,11 +341,11 @@ static int measure_launch_bound(const struct bench *bench) {
     at.sms = bench->partition_sms;
     at.eager = at.no_events = true; /* reading times would slow it down */
     at.noted = 0;
-    int status = run(bench, &at, &eager);
+    int status = run_case(bench, &at, &eager);
     at.eager = at.no_events = false;
     at.noted = 5;
     if (status == WEFT_CLI_OK) {
-      status = run(bench, &at, &graph);
+      status = run_case(bench, &at, &graph);
     }
     if (status != WEFT_CLI_OK) {
       return status;
@@ -394,7 +394,7 @@ static int measure_partitions(const struct bench *bench) {
     struct weft_bench_gpu_case at =
         products_case(bench, schedule, PARTITIONS, width, strcmp(schedule, "1F1B") == 0 ? 2 : 1);
     at.partitions = PARTITIONS;
-    const int status = run(bench, &at, &result);
+    const int status = run_case(bench, &at, &result);
     if (status != WEFT_CLI_OK) {
       return status;
     }
@@ -435,7 +435,7 @@ static int measure_sharing(const struct bench *bench) {
       char label[64];
       struct weft_bench_gpu_case at = products_case(bench, "1F1B", ranks, widths[k], 8 / ranks);
       at.noted = 0;
-      const int status = run(bench, &at, &result);
+      const int status = run_case(bench, &at, &result);
       if (status != WEFT_CLI_OK) {
         return status;
       }
@@ -489,7 +489,7 @@ static int measure_timed(const struct bench *bench) {
                                              .stage_ns = c % 2 == 0 ? 100000 : 200000,
                                              .gap_us = across,
                                              .noted = 5};
-      status = run(bench, &at, &result);
+      status = run_case(bench, &at, &result);
       row[c] = result.gpu_us / result.simulated_us;
       if (c % 2 == 0) {
         row[4 + c / 2] = result.gpu_us / result.gap_simulated_us;
@@ -612,7 +612,7 @@ static int measure_blocks(const struct bench *bench, uint32_t ranks, struct tabl
       at.eager = way == EAGER;
       at.partitions = way == PARTS ? ranks : 0;
       at.noted = 0;
-      const int status = run(bench, &at, &results[way]);
+      const int status = run_case(bench, &at, &results[way]);
       if (status != WEFT_CLI_OK) {
         return status;
       }

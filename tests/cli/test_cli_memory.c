@@ -105,8 +105,8 @@ static off_t size_of(int fd) {
 }
 
 /* Splits the words at blanks and runs them. */
-static int run(const struct fixture *fixture, const struct weft_allocator *allocator,
-               const char *command) {
+static int run_command(const struct fixture *fixture, const struct weft_allocator *allocator,
+                       const char *command) {
   char words[256], *argv[WORDS_MAX];
   int argc = 0;
   (void)snprintf(words, sizeof words, "%s", command);
@@ -151,7 +151,7 @@ static void check_command(const struct fixture *fixture, const char *command, in
     struct test_memory memory;
     test_memory_init(&memory);
     memory.fail_at = n;
-    const int status = run(fixture, &memory.allocator, command);
+    const int status = run_command(fixture, &memory.allocator, command);
     if (memory.blocks != 0) {
       fail_msg("%s: allocation %llu fails: %zu blocks are lost", command, (unsigned long long)n,
                memory.blocks);
@@ -280,9 +280,10 @@ static size_t peak_of_run(const struct fixture *fixture, enum table kind, unsign
   struct test_memory memory;
   test_memory_init(&memory);
   write_table(kind, rows);
-  assert_int_equal(run(fixture, &memory.allocator,
-                       "weft run rows.csv --transport loopback --stage null --steps 1 --unchecked"),
-                   0);
+  assert_int_equal(
+      run_command(fixture, &memory.allocator,
+                  "weft run rows.csv --transport loopback --stage null --steps 1 --unchecked"),
+      0);
   assert_int_equal(memory.blocks, 0);
   return memory.bytes_peak;
 }

@@ -156,8 +156,8 @@ static void fill(uint32_t id, uint32_t number, uint32_t member, enum weft_collec
 /* Memory for it, and what goes in. A copy from memory of the host to memory of the host, which an
  * all-gather that is not in place begins with, makes CUDA wait for what is before it in the stream:
  * for ever, if that waits for a member that fails. */
-static bool prepare(struct item *item, const struct weft_group *group, uint32_t id, uint32_t number,
-                    bool member_fails) {
+static bool prepare_item(struct item *item, const struct weft_group *group, uint32_t id,
+                         uint32_t number, bool member_fails) {
   struct shape shape = shape_of(number % shape_count());
   shape.in_place |= gpu != NULL && member_fails && shape.kind == WEFT_ALL_GATHER;
   const uint64_t all = shape.bytes * group->size, own = group->member * shape.bytes;
@@ -289,7 +289,7 @@ static enum weft_status start_some(const struct part *part, struct end *end,
     const uint32_t number = end->started;
     struct item *item = &end->items[number % UNDER_WAY_MAX];
     end->done[number % UNDER_WAY_MAX] = false;
-    CONFORMANCE_CHECK(error, prepare(item, end->group, end->id, number, part->member_fails));
+    CONFORMANCE_CHECK(error, prepare_item(item, end->group, end->id, number, part->member_fails));
     WEFT_TRY(end->group->ops->start(end->group, &item->collective, error));
     end->started++;
   }

@@ -75,7 +75,7 @@ static void give_back(struct on_device *self, struct copy **link) {
   self->unused = copy;
 }
 
-static struct copy *take(struct on_device *self) {
+static struct copy *take_copy(struct on_device *self) {
   struct copy *copy = self->unused;
   if (copy != NULL) {
     self->unused = copy->next;
@@ -95,7 +95,7 @@ static struct copy *take(struct on_device *self) {
 static enum weft_status start(struct on_device *self, uint32_t channel, bool sends,
                               struct weft_message *message, struct weft_error *error) {
   const struct weft_channel_end *end = find(self, channel);
-  struct copy *copy = take(self);
+  struct copy *copy = take_copy(self);
   if (copy == NULL) {
     return weft_fail_memory(error, ROOM);
   }

@@ -51,7 +51,7 @@ static void exchange(struct member *members, uint32_t size) {
   }
 }
 
-static uint32_t run(struct member *members, uint32_t size) {
+static uint32_t run_members(struct member *members, uint32_t size) {
   uint32_t rounds = 0;
   for (uint32_t m = 0; m < size; m++) {
     weft_group_plan_begin(&members[m].plan);
@@ -110,7 +110,7 @@ static void check(struct member *members, uint32_t size, enum weft_collective_ki
                                             .reduce_bytes = piece * sizeof(float),
                                             .gather_bytes = piece % 2 ? UINT64_MAX : 12};
   }
-  const uint32_t rounds = run(members, size);
+  const uint32_t rounds = run_members(members, size);
   assert_true(count == 0 ? rounds == 0 : rounds > 0);
   for (uint32_t m = 0; m < size; m++) {
     const uint32_t first = kind == WEFT_REDUCE_SCATTER ? m * count : 0;

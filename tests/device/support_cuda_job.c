@@ -370,8 +370,8 @@ static enum weft_status run_world(struct cuda_job *job, struct weft_error *error
   return status;
 }
 
-static enum weft_status run(struct cuda_job *job, struct cuda_results *results,
-                            struct weft_error *error) {
+static enum weft_status run_job(struct cuda_job *job, struct cuda_results *results,
+                                struct weft_error *error) {
   memset(results, 0, sizeof *results);
   memset(job->errors, 0, sizeof job->errors);
   memset(job->stages, 0, sizeof job->stages);
@@ -403,7 +403,7 @@ enum weft_status cuda_job_run_on_host(struct cuda_job *job, struct cuda_results 
   host.look = NULL;
   host.cuda = NULL;
   host.communicator = NULL;
-  return run(&host, results, error);
+  return run_job(&host, results, error);
 }
 
 void cuda_job_keep_rank(const struct cuda_job *job, uint32_t rank, struct cuda_results *results) {
@@ -484,7 +484,7 @@ enum weft_status cuda_job_run(struct cuda_job *job, struct cuda_results *results
   job->failed_ranks = 0;
   const uint32_t ranks = job->communicator != NULL ? 1 : job->ranks;
   WEFT_TRY(weft_cuda_open(NULL, &options, ranks, &job->cuda, error));
-  const enum weft_status status = run(job, results, error);
+  const enum weft_status status = run_job(job, results, error);
   weft_cuda_close(job->cuda);
   job->cuda = NULL;
   return status;

@@ -234,7 +234,7 @@ static bool listen_to_orders(struct wire *wire) {
   return true;
 }
 
-static void run(struct wire *wire) {
+static void run_wire(struct wire *wire) {
   struct pollfd polled[HOSTS_MAX + 1];
   for (bool goes_on = true; goes_on;) {
     const int64_t next = deliver(wire);
@@ -302,7 +302,7 @@ int main(int argc, char **argv) {
   }
   (void)puts("ready");
   (void)fflush(stdout);
-  run(&wire);
+  run_wire(&wire);
   for (uint32_t host = 0; host < wire.host_count; host++) {
     (void)close(wire.cables[host].fd);
     free(wire.cables[host].packets);

@@ -92,8 +92,8 @@ static void print(const struct job *job) {
   printf("]}\n");
 }
 
-static enum weft_status run(struct job *job, const struct weft_program *table,
-                            struct weft_error *error) {
+static enum weft_status run_job(struct job *job, const struct weft_program *table,
+                                struct weft_error *error) {
   struct weft_comm_options options = weft_comm_options_default();
   struct weft_comm *comm = NULL;
   options.rank_count = STAGES;
@@ -126,7 +126,7 @@ int main(int argc, char **argv) {
     status = weft_generate(NULL, argc > 1 ? argv[1] : "1F1B", &shape, &table, &error);
   }
   if (status == WEFT_OK) {
-    status = run(&job, table, &error);
+    status = run_job(&job, table, &error);
   }
   weft_program_destroy(table);
   weft_graph_destroy(graph);

@@ -239,7 +239,7 @@ static void reduce(struct states *states) {
   states->count = kept;
 }
 
-static void add(struct states *states, const struct state *state) {
+static void add_state(struct states *states, const struct state *state) {
   if (states->count == states->room) {
     states->room = 2 * states->room + 64;
     states->items = realloc(states->items, states->room * sizeof *states->items);
@@ -259,7 +259,7 @@ static void extend(const struct world *world, const struct state *from, struct s
                                     : do_weight(world, &state, s);
       if (done) {
         forget_used(world, &state);
-        add(next, &state);
+        add_state(next, &state);
       }
     }
   }
@@ -300,7 +300,7 @@ double graph_exhaustive_best(const struct weft_search_request *request, const ui
   for (uint32_t r = 0; r < world.p; r++) {
     *first_of(&begin, r) = 1; /* not begun */
   }
-  add(&now, &begin);
+  add_state(&now, &begin);
   const uint32_t ops = count_ops(&world);
   double best = GRAPH_NONE;
   for (uint32_t k = 0; k < ops && now.count > 0; k++) {

@@ -25,6 +25,12 @@ sources() { find include src trainer bench examples tests tools cmake -type f \
   [ "$status" -eq 1 ]
 }
 
+@test "no static function is only a verb: it stands alone in a profile, a stack and a grep" {
+  run grep -rnE --include='*.[ch]' --include='*.cu' \
+    '^(static|STEP|TWICE|[A-Z_]*INLINE) .*[ *](take|add|run|prepare|describe)\(' src trainer bench tests examples
+  [ "$status" -eq 1 ] || { echo "$output"; return 1; }
+}
+
 @test "the README has fewer than 250 lines" {
   [ "$(wc -l <README.md)" -lt 250 ]
 }

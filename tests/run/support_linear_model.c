@@ -90,9 +90,9 @@ static struct weft_tensors view(const struct linear_model *model, float *data, u
                  .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {rows, model->width}}}}};
 }
 
-static void run(enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *,
-                                             struct weft_error *),
-                struct weft_stage *stage, struct weft_stage_call *call) {
+static void run_function(enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *,
+                                                      struct weft_error *),
+                         struct weft_stage *stage, struct weft_stage_call *call) {
   struct weft_error error;
   assert_int_equal(function(stage, call, &error), WEFT_OK);
 }
@@ -113,9 +113,9 @@ static void trace_forward(const struct linear_model *model, struct trace *trace,
                                    .targets = &targets,
                                    .output_grads = &grads,
                                    .loss = &result->losses[microbatch]};
-    run(model->bases[s]->ops->forward, model->bases[s], &call);
+    run_function(model->bases[s]->ops->forward, model->bases[s], &call);
     if (s + 1 == n) {
-      run(model->bases[s]->ops->loss, model->bases[s], &call);
+      run_function(model->bases[s]->ops->loss, model->bases[s], &call);
     }
   }
 }
@@ -127,7 +127,7 @@ static void trace_backward(const struct linear_model *model, struct trace *trace
     struct weft_tensors below = view(model, trace->grads[s], trace->rows);
     struct weft_stage_call call = {
         .stage = s, .training = true, .inputs = &in, .output_grads = &above, .input_grads = &below};
-    run(model->bases[s]->ops->backward_input, model->bases[s], &call);
+    run_function(model->bases[s]->ops->backward_input, model->bases[s], &call);
   }
 }
 
@@ -137,7 +137,7 @@ static void add_weights(const struct linear_model *model, uint32_t s, const stru
   struct weft_tensors above = view(model, trace->grads[s + 1], trace->rows);
   struct weft_stage_call call = {
       .stage = s, .training = true, .inputs = &in, .output_grads = &above};
-  run(model->bases[s]->ops->backward_weight, model->bases[s], &call);
+  run_function(model->bases[s]->ops->backward_weight, model->bases[s], &call);
 }
 
 static struct trace *make_traces(const struct linear_model *model, uint32_t m,
@@ -184,12 +184,12 @@ static void take_gradients(const struct linear_model *model, struct linear_resul
     struct weft_stage_call call = {.stage = s, .grad_scale = 1.0 / m};
     uint32_t count;
     if (scale) {
-      run(model->bases[s]->ops->scale_grads, model->bases[s], &call);
+      run_function(model->bases[s]->ops->scale_grads, model->bases[s], &call);
     }
     float *gradients = test_linear_stage_gradients(model->stages[s], &count);
     result->gradients[s] = malloc(count * sizeof(float));
     memcpy(result->gradients[s], gradients, count * sizeof(float));
-    run(model->bases[s]->ops->zero_grad, model->bases[s], &call);
+    run_function(model->bases[s]->ops->zero_grad, model->bases[s], &call);
   }
 }
 
@@ -203,7 +203,7 @@ struct linear_result linear_model_evaluate(const struct linear_model *model,
       .gradients = calloc(model->stage_count, sizeof(float *))};
   for (uint32_t s = 0; s < model->stage_count; s++) {
     struct weft_stage_call call = {.stage = s};
-    run(model->bases[s]->ops->zero_grad, model->bases[s], &call);
+    run_function(model->bases[s]->ops->zero_grad, model->bases[s], &call);
   }
   struct trace *traces = make_traces(model, m, &result);
   for (uint64_t i = 0; i < program->action_count; i++) {

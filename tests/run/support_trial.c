@@ -393,7 +393,7 @@ static void close_all(struct trial *trial) {
   weft_comm_close(trial->world);
 }
 
-static void prepare(struct trial *trial, const struct trial_setup *setup) {
+static void prepare_trial(struct trial *trial, const struct trial_setup *setup) {
   memset(trial, 0, sizeof *trial);
   trial->setup = setup;
   test_memory_init(&trial->memory);
@@ -430,7 +430,7 @@ static void run_ranks(struct trial *trial, int64_t stall_limit) {
 void trial_run(struct trial *trial, const struct trial_setup *setup, int64_t stall_limit) {
   struct weft_error error;
   const uint64_t blocks = protected_device_blocks();
-  prepare(trial, setup);
+  prepare_trial(trial, setup);
   if (weft_comm_open(&trial->allocator, "loopback", &setup->network, &trial->world, &error) ==
       WEFT_OK) {
     run_ranks(trial, stall_limit);

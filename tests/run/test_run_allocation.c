@@ -61,7 +61,7 @@ static struct weft_batch batch_of(const struct setting *setting, uint32_t rank) 
                              .want_outputs = last};
 }
 
-static void describe(struct setting *setting, const struct weft_program *program) {
+static void describe_setting(struct setting *setting, const struct weft_program *program) {
   uint32_t rank_of[64];
   struct weft_pipeline_options *options = &setting->options;
   assert_true(program->stage_count <= 64);
@@ -102,7 +102,7 @@ static struct setting *set_up(const char *schedule, enum weft_send_model comm, c
   if (weft_source_named(&setting->source, MICROBATCHES, true, &program, &error) < 0) {
     fail_msg("%s: %s", setting->what, error.message);
   }
-  describe(setting, program);
+  describe_setting(setting, program);
   setting->options.comm = comm;
   weft_program_destroy(program);
   return setting;

@@ -182,7 +182,8 @@ static const char *judge(const struct trial *trial) {
 
 /* ---- Seeds ---- */
 
-static void describe(const struct trial_setup *setup, const struct trial *trial, const char *what) {
+static void describe_trial(const struct trial_setup *setup, const struct trial *trial,
+                           const char *what) {
   print_message("seed %" PRIu64
                 ": %s\n  %s, %s, %u steps; fault: %s, rank %u, stage %u, no. %" PRIu64 ", %" PRId64
                 "\n  %" PRIu64 " turns, hash %016" PRIx64 "\n",
@@ -224,12 +225,12 @@ static bool run_seed(uint64_t seed, bool talk, struct tally *tally) {
   if (complaint != NULL || talk || seed % REPLAY_EVERY == 0) {
     run_once(&again, &setup);
     if (again.hash != trial.hash || again.turns != trial.turns) {
-      describe(&setup, &again, "a second run is not the same");
+      describe_trial(&setup, &again, "a second run is not the same");
       tally->complaints++;
     }
   }
   if (complaint != NULL || talk) {
-    describe(&setup, &trial, complaint != NULL ? complaint : "as it should be");
+    describe_trial(&setup, &trial, complaint != NULL ? complaint : "as it should be");
   }
   tally->complaints += complaint != NULL;
   trial_setup_finish(&setup);

@@ -271,7 +271,7 @@ static void run_loopback(struct job *job, struct weft_failure *failure) {
   pipelines_close(&pipelines);
 }
 
-static void run(struct job *job, bool threads, struct weft_failure *failure) {
+static void run_job(struct job *job, bool threads, struct weft_failure *failure) {
   (threads ? run_threads : run_loopback)(job, failure);
 }
 
@@ -282,7 +282,7 @@ static void check_replicas(const char *schedule, uint32_t p, uint32_t v, uint32_
   static struct job job; /* large */
   struct weft_failure failure;
   job_init(&job, schedule, p, v, m, replicas);
-  run(&job, threads, &failure);
+  run_job(&job, threads, &failure);
   for (uint32_t r = 0; r < rank_count(&job); r++) {
     if (job.statuses[r] != WEFT_OK || job.wrong[r]) {
       fail_msg("%s x %u, rank %u: %s", schedule, replicas, r,
@@ -333,7 +333,7 @@ static void gradients_over_a_group(void **state) {
     struct weft_failure failure;
     job_init(&job, "1F1B", 3, 1, 5, 3);
     job.shares = true;
-    run(&job, threads == 1, &failure);
+    run_job(&job, threads == 1, &failure);
     assert_int_equal(failure.error.status, WEFT_OK);
     for (uint32_t s = 0; s < 3; s++) {
       check_sums(&job, s);
@@ -368,7 +368,7 @@ static void cause(struct job *job, enum defect defect, uint32_t rank, bool threa
   job->defective_rank = rank;
   job->defect_at = job->m + 2; /* in the second step */
   job->stall_limit = defect == HANGS ? (threads ? STALL_NS : STALL_TICKS) : 0;
-  run(job, threads, &failure);
+  run_job(job, threads, &failure);
   check_trouble(job, &failure, status, rank);
 }
 
@@ -592,7 +592,7 @@ static void one_is_odd(void **state) {
     struct weft_failure failure;
     job_init(&job, "1F1B", 2, 1, 4, 3);
     job.odd_rank = 4;
-    run(&job, threads == 1, &failure);
+    run_job(&job, threads == 1, &failure);
     check_trouble(&job, &failure, WEFT_ERR_PEER, 4);
     assert_non_null(strstr(failure.error.message, "rank 4 has another configuration"));
     job_finish(&job);

@@ -77,7 +77,8 @@ static struct test_linear_stage *create(uint32_t stage, uint32_t width, uint64_t
 typedef enum weft_status stage_function(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error);
 
-static void run(stage_function *function, struct test_linear_stage *linear, struct bench *bench) {
+static void run_function(stage_function *function, struct test_linear_stage *linear,
+                         struct bench *bench) {
   struct weft_error error = {0};
   if (function(test_linear_stage_base(linear), &bench->call, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
@@ -89,7 +90,7 @@ static const struct weft_stage_ops *ops_of(struct test_linear_stage *linear) {
 }
 
 static void zero_grad(struct test_linear_stage *linear, struct bench *bench) {
-  run(ops_of(linear)->zero_grad, linear, bench);
+  run_function(ops_of(linear)->zero_grad, linear, bench);
 }
 
 static void copy_gradients(struct test_linear_stage *linear, float *copy) {
@@ -171,13 +172,13 @@ static double difference(struct model *model, unsigned stage, uint32_t k, const 
 static void train(struct test_linear_stage **stages, struct bench *first, struct bench *last) {
   const struct weft_stage_ops *ops = ops_of(stages[0]);
   first->input_grads.count = 0;
-  run(ops->forward, stages[0], first);
+  run_function(ops->forward, stages[0], first);
   last->inputs = first->outputs;
-  run(ops->forward, stages[1], last);
-  run(ops->loss, stages[1], last);
-  run(ops->backward, stages[1], last);
+  run_function(ops->forward, stages[1], last);
+  run_function(ops->loss, stages[1], last);
+  run_function(ops->backward, stages[1], last);
   first->output_grads = last->input_grads;
-  run(ops->backward, stages[0], first);
+  run_function(ops->backward, stages[0], first);
 }
 
 static void check_training(uint32_t width, uint64_t rows, uint64_t seed) {
@@ -219,10 +220,10 @@ static void backward_all(struct test_linear_stage *linear, struct bench *benches
   const struct weft_stage_ops *ops = ops_of(linear);
   zero_grad(linear, &benches[0]);
   for (unsigned mb = 0; mb < MICROBATCHES; mb++) {
-    run(split ? ops->backward_input : ops->backward, linear, &benches[mb]);
+    run_function(split ? ops->backward_input : ops->backward, linear, &benches[mb]);
   }
   for (unsigned mb = 0; mb < MICROBATCHES && split; mb++) {
-    run(ops->backward_weight, linear, &benches[mb]);
+    run_function(ops->backward_weight, linear, &benches[mb]);
   }
 }
 
@@ -258,7 +259,7 @@ static void shares_are_added_in_order(void **state) {
   for (unsigned mb = 0; mb < MICROBATCHES; mb++) {
     bench_init(&bench, ROWS_MAX - mb, WIDTH_MAX, mb);
     zero_grad(linear, &bench);
-    run(ops_of(linear)->backward_weight, linear, &bench);
+    run_function(ops_of(linear)->backward_weight, linear, &bench);
     copy_gradients(linear, share);
     for (uint32_t k = 0; k < count; k++) {
       sum[k] += share[k];
@@ -267,11 +268,11 @@ static void shares_are_added_in_order(void **state) {
   zero_grad(linear, &bench);
   for (unsigned mb = 0; mb < MICROBATCHES; mb++) {
     bench_init(&bench, ROWS_MAX - mb, WIDTH_MAX, mb);
-    run(ops_of(linear)->backward_weight, linear, &bench);
+    run_function(ops_of(linear)->backward_weight, linear, &bench);
   }
   assert_gradients(linear, sum);
   bench.call.grad_scale = 0.25;
-  run(ops_of(linear)->scale_grads, linear, &bench);
+  run_function(ops_of(linear)->scale_grads, linear, &bench);
   for (uint32_t k = 0; k < count; k++) {
     sum[k] *= 0.25f;
   }
@@ -287,16 +288,16 @@ static void microbatches_may_be_smaller(void **state) {
   struct bench whole;
   struct bench part;
   bench_init(&whole, ROWS_MAX, 4, 1);
-  run(ops_of(linear)->forward, linear, &whole);
+  run_function(ops_of(linear)->forward, linear, &whole);
   for (uint64_t rows = 0; rows <= ROWS_MAX; rows++) { /* none at all, too */
     bench_init(&part, rows, 4, 1);
     const float untouched = part.data[1][rows * 4];
-    run(ops_of(linear)->forward, linear, &part);
+    run_function(ops_of(linear)->forward, linear, &part);
     assert_int_equal(part.outputs.items[0].shape.dims[0], rows);
     assert_memory_equal(part.data[1], whole.data[1], rows * 4 * sizeof(float));
     assert_memory_equal(&part.data[1][rows * 4], &untouched, sizeof untouched);
-    run(ops_of(linear)->loss, linear, &part);
-    run(ops_of(linear)->backward, linear, &part);
+    run_function(ops_of(linear)->loss, linear, &part);
+    run_function(ops_of(linear)->backward, linear, &part);
     assert_true(rows > 0 || part.loss == 0);
   }
   test_linear_stage_destroy(linear);
@@ -311,11 +312,11 @@ static void first_stage_needs_no_input_grads(void **state) {
   bench_init(&with, 3, 4, 1);
   bench_init(&without, 3, 4, 1);
   without.input_grads = (struct weft_tensors){0};
-  run(ops_of(linear)->backward, linear, &with);
+  run_function(ops_of(linear)->backward, linear, &with);
   copy_gradients(linear, expected);
   zero_grad(linear, &without);
-  run(ops_of(linear)->backward_input, linear, &without);
-  run(ops_of(linear)->backward_weight, linear, &without);
+  run_function(ops_of(linear)->backward_input, linear, &without);
+  run_function(ops_of(linear)->backward_weight, linear, &without);
   assert_gradients(linear, expected);
   test_linear_stage_destroy(linear);
 }
@@ -328,16 +329,16 @@ static void loss_in_eval(void **state) {
   bench_init(&training, 3, 4, 1);
   bench_init(&eval, 3, 4, 1);
   training.loss = eval.loss = 10; /* it is added to */
-  run(ops_of(linear)->forward, linear, &training);
-  run(ops_of(linear)->forward, linear, &eval);
-  run(ops_of(linear)->loss, linear, &training);
+  run_function(ops_of(linear)->forward, linear, &training);
+  run_function(ops_of(linear)->forward, linear, &eval);
+  run_function(ops_of(linear)->loss, linear, &training);
   eval.call.training = false;
   eval.output_grads = (struct weft_tensors){0};
-  run(ops_of(linear)->loss, linear, &eval);
+  run_function(ops_of(linear)->loss, linear, &eval);
   assert_true(eval.loss == training.loss && eval.loss > 10);
   eval.targets = (struct weft_tensors){0};
   eval.loss = 10;
-  run(ops_of(linear)->loss, linear, &eval);
+  run_function(ops_of(linear)->loss, linear, &eval);
   assert_true(eval.loss == 10);
   test_linear_stage_destroy(linear);
 }

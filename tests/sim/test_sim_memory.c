@@ -188,7 +188,7 @@ static struct change change_at_end(const struct changes *changes, struct weft_ac
   }
 }
 
-static void add(struct changes *changes, struct change change, int64_t at, uint64_t order) {
+static void add_change(struct changes *changes, struct change change, int64_t at, uint64_t order) {
   change.at = at;
   change.order = order;
   changes->items[changes->count++] = change;
@@ -204,8 +204,8 @@ static void collect(struct changes *changes, uint32_t rank) {
     const struct weft_stage_costs *costs = weft_costs_of(changes->costs, action.stage);
     cell = parts > 0 ? cell : e;
     parts = parts > 0 ? parts - 1 : action.parts;
-    add(changes, change_at_begin(changes, action, costs), event->begin, 2 * cell);
-    add(changes, change_at_end(changes, action, costs), event->end, 2 * cell + 1);
+    add_change(changes, change_at_begin(changes, action, costs), event->begin, 2 * cell);
+    add_change(changes, change_at_end(changes, action, costs), event->end, 2 * cell + 1);
   }
 }
 
@@ -221,7 +221,7 @@ static void collect_shares(struct changes *changes, uint32_t rank) {
         .parameters = is_sharded ? costs->parameters_sharded : costs->parameters,
         .gradients = changes->trains ? costs->gradients_sharded : 0};
     if (rank_of[s] == rank) {
-      add(changes, share, INT64_MIN, 0);
+      add_change(changes, share, INT64_MIN, 0);
     }
   }
   free(rank_of);

@@ -76,7 +76,7 @@ static void put(const struct search *search, struct state *state, uint8_t messag
   state->flight[at] = message;
 }
 
-static void take(struct state *state, uint8_t message) {
+static void take_message(struct state *state, uint8_t message) {
   uint32_t at = 0;
   while (state->flight[at] != message) {
     at++;
@@ -123,7 +123,7 @@ static bool advance_recv(const struct search *search, struct state *state, uint3
   if (on_channel(search, state, search->channel[message], &oldest) == 0 || oldest != message) {
     return false;
   }
-  take(state, message);
+  take_message(state, message);
   state->cell[rank]++;
   return true;
 }

@@ -174,7 +174,7 @@ static uint32_t on_channel(const struct oracle_nccl *nccl, const struct oracle_n
   return count;
 }
 
-static void take(struct oracle_nccl_run *run, uint32_t message) {
+static void take_message(struct oracle_nccl_run *run, uint32_t message) {
   uint32_t at = 0;
   while (run->flight[at] != message) {
     at++;
@@ -235,7 +235,7 @@ static bool step(const struct oracle_nccl *nccl, struct oracle_nccl_run *run, ui
     if (oldest != of->message) {
       return false;
     }
-    take(run, of->message);
+    take_message(run, of->message);
   }
   run->done[cell] = 1;
   return true;

@@ -114,7 +114,7 @@ static enum weft_status make_entry(struct bench *bench, const char *schedule, st
   return weft_bench_train_on_one_rank(bench->cli->allocator, entry->program, &entry->on_one, error);
 }
 
-static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
+static enum weft_status prepare_bench(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
   const struct weft_gpt_training *training = &bench->training;
   WEFT_TRY(weft_gpt_config_check(&training->config, error));
@@ -290,7 +290,7 @@ static void sum_up(struct bench *bench, struct weft_bench_train_results *results
 
 static int measure(struct bench *bench, uint64_t rounds, struct weft_bench_train_results *results) {
   struct weft_error error;
-  if (prepare(bench, &error) < 0) {
+  if (prepare_bench(bench, &error) < 0) {
     return weft_cli_fail(bench->cli, NULL, &error);
   }
   int status = check(bench, results);

@@ -64,8 +64,8 @@ static bool is_possible(const struct bench *bench, const struct gpu_case *at) {
   return at->partitions == 0 || bench->gpu.partitions;
 }
 
-static int run(const struct bench *bench, struct weft_gpt_trainer_options *options,
-               uint32_t partitions, struct weft_bench_train_block *block) {
+static int run_case(const struct bench *bench, struct weft_gpt_trainer_options *options,
+                    uint32_t partitions, struct weft_bench_train_block *block) {
   const uint32_t first = 0;
   const struct weft_cuda_options gpus = {.gpus = &first, .gpu_count = 1, .partitions = partitions};
   struct weft_error error;
@@ -107,7 +107,7 @@ static int check(struct bench *bench) {
   struct weft_gpt_trainer_options options = small_options(bench);
   struct weft_bench_train_block host = {.hash = 0}, one = host, other = host;
   WEFT_CLI_TRY(weft_bench_train_block_run(bench->cli, &options, NULL, &host));
-  WEFT_CLI_TRY(run(bench, &options, 0, &one));
+  WEFT_CLI_TRY(run_case(bench, &options, 0, &one));
   bench->loss_error = fabs(one.last_loss - host.last_loss) / host.last_loss;
   if (!(bench->loss_error < LOSS_TOLERANCE)) {
     return fail_answer(bench, &options, "its loss is not that of the host");
@@ -116,7 +116,7 @@ static int check(struct bench *bench) {
   options.schedule = "ZBVZeroBubble";
   for (uint32_t k = 0; k < 2; k++) {
     options.eager = k == 1;
-    WEFT_CLI_TRY(run(bench, &options, 0, &other));
+    WEFT_CLI_TRY(run_case(bench, &options, 0, &other));
     if (other.hash != one.hash) {
       return fail_answer(bench, &options, "the parameters differ from those of one rank");
     }
@@ -148,7 +148,7 @@ static int measure_case(struct bench *bench, uint32_t k) {
   struct weft_bench_train_block block = {.hash = 0};
   options.training.microbatches =
       at->microbatches > 0 ? at->microbatches : (uint32_t)bench->training.batch;
-  WEFT_CLI_TRY(run(bench, &options, at->partitions, &block));
+  WEFT_CLI_TRY(run_case(bench, &options, at->partitions, &block));
   say_case(bench, k, &block);
   for (uint32_t s = 0; s < block.sample_count; s++) {
     bench->samples[k][bench->sample_count[k]++] = block.samples_ns[s];

@@ -229,9 +229,9 @@ static enum weft_status set_pointer(const struct weft_product *product, int attr
   return WEFT_OK;
 }
 
-static enum weft_status describe(struct weft_product *product,
-                                 const struct weft_product_shape *shape, uint32_t align,
-                                 struct weft_error *error) {
+static enum weft_status describe_product(struct weft_product *product,
+                                         const struct weft_product_shape *shape, uint32_t align,
+                                         struct weft_error *error) {
   const int32_t transpose_a = shape->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const int32_t transpose_b = shape->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   const uint32_t epilogue = shape->epilogue != 0 ? shape->epilogue : WEFT_EPILOGUE_NONE;
@@ -303,12 +303,13 @@ static enum weft_status choose(struct weft_product *product, const struct weft_p
   return WEFT_OK;
 }
 
-static enum weft_status prepare(struct weft_product *product,
-                                const struct weft_product_shape *shape, struct weft_error *error) {
+static enum weft_status prepare_product(struct weft_product *product,
+                                        const struct weft_product_shape *shape,
+                                        struct weft_error *error) {
   const uint32_t batch = shape->batch > 0 ? shape->batch : 1;
   const uint32_t align = shape->align_bytes > 0 ? shape->align_bytes : 256;
   cublasLtMatmulPreference_t preference;
-  WEFT_TRY(describe(product, shape, align, error));
+  WEFT_TRY(describe_product(product, shape, align, error));
   WEFT_TRY(make_layout(&shape->a, shape->m, shape->k, batch, &product->a, error));
   WEFT_TRY(make_layout(&shape->b, shape->k, shape->n, batch, &product->b, error));
   WEFT_TRY(make_layout(&shape->d, shape->m, shape->n, batch, &product->d, error));
@@ -331,7 +332,7 @@ enum weft_status weft_product_create(struct weft_cublaslt *lt,
     return weft_fail_memory(error, sizeof *product);
   }
   product->lt = lt;
-  const enum weft_status status = prepare(product, shape, error);
+  const enum weft_status status = prepare_product(product, shape, error);
   if (status < 0) {
     weft_product_destroy(product);
     return status;

@@ -372,9 +372,9 @@ static enum weft_status update_layer(struct weft_gpt_compute *compute,
       stream, error);
 }
 
-static enum weft_status add(struct weft_gpt_compute *compute, uint64_t count, const float *a,
-                            const float *b, float *c, struct weft_stream *stream,
-                            struct weft_error *error) {
+static enum weft_status add_arrays(struct weft_gpt_compute *compute, uint64_t count, const float *a,
+                                   const float *b, float *c, struct weft_stream *stream,
+                                   struct weft_error *error) {
   assert(count % 4 == 0);
   return weft_gpt_cuda_launch(
       weft_gpt_cuda_of(compute), WEFT_GPT_CUDA_add, weft_gpt_cuda_threads(count / 4),
@@ -404,7 +404,7 @@ const struct weft_gpt_compute_ops *weft_gpt_compute_cuda_ops(void) {
                                                   .clip = clip,
                                                   .update_layer = update_layer,
                                                   .norm = norm_of,
-                                                  .add = add,
+                                                  .add = add_arrays,
                                                   .enqueue_round = enqueue_round};
   return &ops;
 }

@@ -102,7 +102,7 @@ static float finish(const struct product *p, float sum, void *bias, void *aux, u
   return (p->desc.epilogue & GELU) != 0 ? gelu(sum) : sum;
 }
 
-static void run(void *const *parameters, uint64_t threads) {
+static void run_product(void *const *parameters, uint64_t threads) {
   const struct product *p = *(const struct product *const *)parameters[7];
   void *const a = *(void *const *)parameters[0], *const b = *(void *const *)parameters[1];
   void *const c = *(void *const *)parameters[2], *const d = *(void *const *)parameters[3];
@@ -247,7 +247,7 @@ int cublasLtCreate(struct handle **handle) {
   static const struct fake_cuda_kernel kernel = {.name = "fake_cublaslt_product",
                                                  .parameter_count = 8,
                                                  .addresses = 0x7f,
-                                                 .run = run,
+                                                 .run = run_product,
                                                  .accesses = accesses};
   struct handle *made = calloc(1, sizeof *made);
   const char *code = is_of_12() ? "fake NVRTC 12" : "fake NVRTC 13";

@@ -152,8 +152,8 @@ static CUresult split(CUdevResource *parts, unsigned int *count, const CUdevReso
   return CUDA_SUCCESS;
 }
 
-static CUresult describe(CUdevResourceDesc *out, const CUdevResource *resources,
-                         unsigned int count) {
+static CUresult describe_resources(CUdevResourceDesc *out, const CUdevResource *resources,
+                                   unsigned int count) {
   unsigned int sms = 0;
   for (unsigned int k = 0; k < count; k++) {
     if (resources[k].type != CU_DEV_RESOURCE_TYPE_SM) {
@@ -344,7 +344,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *parts, unsigned int *count,
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *description, CUdevResource *resources,
                                    unsigned int count) {
-  FAKE_BODY(cuDevResourceGenerateDesc, describe(description, resources, count));
+  FAKE_BODY(cuDevResourceGenerateDesc, describe_resources(description, resources, count));
 }
 
 CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc description, CUdevice device,

@@ -19,7 +19,7 @@ static struct CUkern_st *find(const char *name) {
   return kernel;
 }
 
-static void add(const struct fake_cuda_kernel *kernel) {
+static void add_kernel(const struct fake_cuda_kernel *kernel) {
   struct CUkern_st *handle = find(kernel->name);
   if (handle == NULL) {
     handle = fake_object_create(FAKE_KERNEL, sizeof *handle);
@@ -170,7 +170,7 @@ static void add_builtin_kernels(void) {
       kernel->time_ns = note_time_ns;
       kernel->tells_host = true;
     }
-    add(kernel);
+    add_kernel(kernel);
   }
 }
 
@@ -281,7 +281,7 @@ static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name) {
   if (!begun) {
     add_builtin_kernels();
     for (uint32_t k = 0; fake_gpt_kernel_at(k) != NULL; k++) {
-      add(fake_gpt_kernel_at(k));
+      add_kernel(fake_gpt_kernel_at(k));
     }
     begun = true;
   }
@@ -404,6 +404,6 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 void fake_cuda_register(const struct fake_cuda_kernel *kernel) {
   assert(kernel->parameter_count <= FAKE_CUDA_PARAMETERS_MAX && kernel->accesses != NULL);
   pthread_mutex_lock(&fake.lock);
-  add(kernel);
+  add_kernel(kernel);
   pthread_mutex_unlock(&fake.lock);
 }

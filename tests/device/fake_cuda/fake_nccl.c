@@ -582,7 +582,7 @@ static bool is_ready(void *const *parameters) {
   return done;
 }
 
-static void run(void *const *parameters, uint64_t threads) {
+static void run_transfer(void *const *parameters, uint64_t threads) {
   struct op *op = op_of(parameters);
   struct ncclComm *comm = op->comm;
   unsigned char *to = *(unsigned char *const *)parameters[1];
@@ -644,7 +644,7 @@ static void forget(const uint64_t *values) {
 static const struct fake_cuda_kernel kernel = {.name = "fake_nccl_transfer",
                                                .parameter_count = 3,
                                                .addresses = 3,
-                                               .run = run,
+                                               .run = run_transfer,
                                                .accesses = accesses,
                                                .ready = is_ready,
                                                .outside = true,
