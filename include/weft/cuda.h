@@ -74,7 +74,7 @@ WEFT_API void weft_cuda_close(struct weft_cuda *cuda);
 WEFT_API struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank);
 
 /* Where that is, for people: "GPU 0 (NVIDIA H200), partition 2 of 4, 32 SMs". */
-WEFT_API const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank);
+WEFT_API const char *weft_cuda_location(const struct weft_cuda *cuda, uint32_t rank);
 /* The whole GPU that it is on or a part of; `cuda` owns it. NULL as above. */
 WEFT_API const struct weft_cuda_gpu_info *weft_cuda_rank_gpu(const struct weft_cuda *cuda,
                                                              uint32_t rank);

@@ -316,11 +316,11 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
 
 /* With the world's lock, as all of these. Where the group is on its list, or would be. */
 static struct weft_shared_group **find_group(struct weft_world *world, uint32_t id) {
-  struct weft_shared_group **place = &world->groups[id % WEFT_WORLD_GROUP_LISTS];
-  while (*place != NULL && (*place)->id != id) {
-    place = &(*place)->next;
+  struct weft_shared_group **link = &world->groups[id % WEFT_WORLD_GROUP_LISTS];
+  while (*link != NULL && (*link)->id != id) {
+    link = &(*link)->next;
   }
-  return place;
+  return link;
 }
 
 static struct weft_shared_group *make_group(const struct weft_allocator *allocator, uint32_t id,
@@ -341,15 +341,15 @@ static struct weft_shared_group *make_group(const struct weft_allocator *allocat
 
 static enum weft_status join_group(struct weft_world *world, struct group *group, uint32_t id,
                                    const uint32_t *ranks, struct weft_error *error) {
-  struct weft_shared_group **place = find_group(world, id);
+  struct weft_shared_group **link = find_group(world, id);
   const uint32_t size = group->base.size;
-  if (*place == NULL) {
-    *place = make_group(world->allocator, id, ranks, size);
-    if (*place == NULL) {
-      return weft_fail_memory(error, size * sizeof *(*place)->contributions);
+  if (*link == NULL) {
+    *link = make_group(world->allocator, id, ranks, size);
+    if (*link == NULL) {
+      return weft_fail_memory(error, size * sizeof *(*link)->contributions);
     }
   }
-  struct weft_shared_group *shared = *place;
+  struct weft_shared_group *shared = *link;
   if (shared->size != size || memcmp(shared->ranks, ranks, size * sizeof *ranks) != 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "all members give the same ranks in the same order, and another id for "

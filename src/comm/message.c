@@ -75,16 +75,16 @@ enum weft_status weft_message_check(const struct weft_message *message, struct w
   return check_shapes(message, error);
 }
 
-enum { PLACE_SIZE = WEFT_RANK_NAME_SIZE - (int)sizeof "rank 4294967295 ()" };
+enum { LOCATION_SIZE = WEFT_RANK_NAME_SIZE - (int)sizeof "rank 4294967295 ()" };
 
 char *weft_rank_name(struct weft_transport *transport, uint32_t rank,
                      char buffer[WEFT_RANK_NAME_SIZE]) {
   assert(transport != NULL && buffer != NULL);
-  char place[PLACE_SIZE] = "";
+  char location[LOCATION_SIZE] = "";
   if (transport->ops->location != NULL && rank < transport->rank_count) {
-    transport->ops->location(transport, rank, place, sizeof place);
+    transport->ops->location(transport, rank, location, sizeof location);
   }
   (void)snprintf(buffer, WEFT_RANK_NAME_SIZE,
-                 place[0] != '\0' ? "rank %" PRIu32 " (%s)" : "rank %" PRIu32, rank, place);
+                 location[0] != '\0' ? "rank %" PRIu32 " (%s)" : "rank %" PRIu32, rank, location);
   return buffer;
 }

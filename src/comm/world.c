@@ -77,8 +77,8 @@ void weft_world_wake_all(struct weft_world *world) {
 
 /* ---- Channels ---- */
 
-static struct weft_world_channel **find_place(struct weft_world_channel **table, uint32_t room,
-                                              uint32_t number) {
+static struct weft_world_channel **find_slot(struct weft_world_channel **table, uint32_t room,
+                                             uint32_t number) {
   assert(room > 0 && (room & (room - 1)) == 0);
   uint32_t k = weft_channel_hash(number, room - 1);
   while (table[k] != NULL && table[k]->number != number) {
@@ -98,7 +98,7 @@ static enum weft_status grow_table(struct weft_world *world, struct weft_error *
   WEFT_TRY(weft_arena_status(&world->arena, error));
   for (uint32_t k = 0; k < world->channel_room; k++) {
     if (world->channels[k] != NULL) {
-      *find_place(table, room, world->channels[k]->number) = world->channels[k];
+      *find_slot(table, room, world->channels[k]->number) = world->channels[k];
     }
   }
   world->channels = table;
@@ -141,17 +141,16 @@ enum weft_status weft_world_channel(struct weft_world *world, const struct weft_
                                    .bytes_max = end->bytes_max};
   (void)snprintf(own.content, sizeof own.content, "%s", end->content != NULL ? end->content : "");
   WEFT_TRY(grow_table(world, error));
-  struct weft_world_channel **place =
-      find_place(world->channels, world->channel_room, end->channel);
-  if (*place == NULL) {
+  struct weft_world_channel **slot = find_slot(world->channels, world->channel_room, end->channel);
+  if (*slot == NULL) {
     struct weft_world_channel *channel = weft_arena_allocate(&world->arena, 1, size);
     WEFT_TRY(weft_arena_status(&world->arena, error));
     *channel = own;
-    *place = channel;
+    *slot = channel;
     world->channel_count++;
   }
-  *out = *place;
-  return compare_ends(*place, &own, rank, end->peer, error);
+  *out = *slot;
+  return compare_ends(*slot, &own, rank, end->peer, error);
 }
 
 /* ---- As the ops ---- */

@@ -3,7 +3,7 @@
  * The transfers of one channel keep their order, whatever batches they are started in; those of
  * different channels may be recorded in another order than the row has. So a transfer's action is
  * found by counting on its channel. A record that has lost its beginning can start anywhere in a
- * step: each place is tried, and the one counts from which the record's order differs least from
+ * step: each offset is tried, and the one counts from which the record's order differs least from
  * that of the row. */
 #include "flight/flight_align.h"
 
@@ -33,7 +33,7 @@ struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_ro
 #define NO_COMPUTE UINT64_MAX
 
 /* Which computation each record of a row belongs to: a forward, or a backward that passes a
- * gradient on, and what it receives. Twice its place in the row; odd for the parts of an overlap,
+ * gradient on, and what it receives. Twice its offset in the row; odd for the parts of an overlap,
  * which share one. */
 static void find_computes(const struct weft_program *program, const struct weft_links *links,
                           uint64_t begin, uint64_t end, uint64_t *compute_of) {
@@ -68,15 +68,15 @@ static void add_transfer(struct weft_flight_row *row, uint64_t record, uint32_t 
   channel->count++;
 }
 
-static void list_places(struct weft_flight_row *row, uint32_t *places) {
+static void list_offsets(struct weft_flight_row *row, uint32_t *offsets) {
   for (uint32_t c = 0; c < row->channel_count; c++) {
-    row->channels[c].places = places;
-    places += row->channels[c].count;
+    row->channels[c].offsets = offsets;
+    offsets += row->channels[c].count;
     row->channels[c].count = 0;
   }
   for (uint32_t t = 0; t < row->count; t++) {
     struct weft_flight_channel *channel = &row->channels[row->channel[t]];
-    channel->places[channel->count++] = t;
+    channel->offsets[channel->count++] = t;
   }
 }
 
@@ -94,7 +94,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
                                .channel = weft_arena_allocate(arena, room, sizeof *row->channel),
                                .compute = weft_arena_allocate(arena, room, sizeof *row->compute),
                                .channels = weft_arena_allocate(arena, room, sizeof *row->channels)};
-  uint32_t *places = weft_arena_allocate(arena, room, sizeof *places);
+  uint32_t *offsets = weft_arena_allocate(arena, room, sizeof *offsets);
   uint64_t *compute_of = weft_arena_allocate(arena, (size_t)(end - begin) + 1, sizeof *compute_of);
   WEFT_TRY(weft_arena_status(arena, error));
   row->length = end - begin;
@@ -118,7 +118,7 @@ static enum weft_status read_row(struct weft_arena *arena, const struct weft_pro
     row->compute[row->count] = compute_of[i - begin];
     add_transfer(row, i, weft_program_rank_at(program, peer), sends);
   }
-  list_places(row, places);
+  list_offsets(row, offsets);
   return WEFT_OK;
 }
 
@@ -137,39 +137,39 @@ enum weft_status weft_flight_rows_read(struct weft_arena *arena, const struct we
 
 /* ---- Alignment ---- */
 
-/* Channels as they are before the transfer at `place` of a step. */
-static void begin_at(struct weft_flight_row *row, uint64_t place) {
-  const uint64_t steps = row->count > 0 ? place / row->count : 0;
+/* Channels as they are before the transfer at `offset` of a step. */
+static void begin_at(struct weft_flight_row *row, uint64_t offset) {
+  const uint64_t steps = row->count > 0 ? offset / row->count : 0;
   for (uint32_t c = 0; c < row->channel_count; c++) {
     row->channels[c].started = steps * row->channels[c].count;
   }
-  for (uint64_t t = steps * row->count; t < place; t++) {
+  for (uint64_t t = steps * row->count; t < offset; t++) {
     row->channels[row->channel[t - steps * row->count]].started++;
   }
 }
 
-uint64_t weft_flight_place(const struct weft_flight_row *row,
-                           const struct weft_flight_channel *channel, uint64_t number) {
+uint64_t weft_flight_offset(const struct weft_flight_row *row,
+                            const struct weft_flight_channel *channel, uint64_t number) {
   assert(channel->count > 0);
-  return number / channel->count * row->count + channel->places[number % channel->count];
+  return number / channel->count * row->count + channel->offsets[number % channel->count];
 }
 
 uint64_t weft_flight_number(const struct weft_flight_row *row,
-                            const struct weft_flight_channel *channel, uint64_t place) {
+                            const struct weft_flight_channel *channel, uint64_t offset) {
   assert(row->count > 0 && channel->count > 0);
   uint32_t low = 0, high = channel->count - 1;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (channel->places[middle] < place % row->count) {
+    if (channel->offsets[middle] < offset % row->count) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
-  return place / row->count * channel->count + low;
+  return offset / row->count * channel->count + low;
 }
 
-/* Assigns all transfers, from this place on. Returns by how many places the record's order and the
+/* Assigns all transfers, from this offset on. Returns by how many offsets the record's order and the
  * row's differ in sum; stops above `most`. */
 static uint64_t assign(const struct weft_flight_record *record, struct weft_flight_row *row,
                        uint64_t first, uint64_t most) {
@@ -179,7 +179,7 @@ static uint64_t assign(const struct weft_flight_record *record, struct weft_flig
     struct weft_flight_transfer *transfer = &record->transfers[k];
     struct weft_flight_channel *channel =
         weft_flight_channel_find(row, transfer->peer, transfer->sends);
-    transfer->before = weft_flight_place(row, channel, channel->started);
+    transfer->before = weft_flight_offset(row, channel, channel->started);
     channel->started++;
     difference += (uint64_t)llabs((long long)transfer->before - (long long)(first + k));
   }
@@ -210,30 +210,30 @@ static enum weft_status check_channels(const struct weft_flight_record *record,
 struct contradiction {
   const struct weft_flight_transfer *send;
   const struct weft_flight_transfer *receive; /* NULL: it is not in the record */
-  uint64_t place;                             /* of the receive, since training began */
+  uint64_t offset;                            /* of the receive, since training began */
   uint64_t count;                             /* of such receives */
 };
 
-/* The place of a transfer's computation, since training began. */
-static uint64_t compute_place(const struct weft_flight_row *row, uint64_t place) {
+/* The offset of a transfer's computation, since training began. */
+static uint64_t compute_offset(const struct weft_flight_row *row, uint64_t offset) {
   assert(row->count > 0);
-  const uint64_t compute = row->compute[place % row->count];
-  return compute == NO_COMPUTE ? NO_COMPUTE : place / row->count * row->length * 2 + compute;
+  const uint64_t compute = row->compute[offset % row->count];
+  return compute == NO_COMPUTE ? NO_COMPUTE : offset / row->count * row->length * 2 + compute;
 }
 
 static void contradict(struct contradiction *found, const struct weft_flight_row *row,
                        const struct weft_flight_transfer *send,
-                       const struct weft_flight_transfer *receive, uint64_t place) {
-  const uint64_t used = compute_place(row, place);
-  const uint64_t made = send != NULL ? compute_place(row, send->before) : 0;
+                       const struct weft_flight_transfer *receive, uint64_t offset) {
+  const uint64_t used = compute_offset(row, offset);
+  const uint64_t made = send != NULL ? compute_offset(row, send->before) : 0;
   const bool in_overlap = used == made && used % 2 == 1; /* the parts have no order */
-  if (send == NULL || used == NO_COMPUTE || used > made || in_overlap || place > send->before) {
+  if (send == NULL || used == NO_COMPUTE || used > made || in_overlap || offset > send->before) {
     return; /* the program asks for no order of the two */
   }
   if (found->count++ == 0) {
     found->send = send;
     found->receive = receive;
-    found->place = place;
+    found->offset = offset;
   }
 }
 
@@ -246,16 +246,16 @@ static struct contradiction find_contradiction(const struct weft_flight_record *
     const struct weft_flight_transfer *transfer = &record->transfers[k];
     if (!transfer->sends) {
       contradict(&found, row, furthest, transfer, transfer->before);
-    } else if (compute_place(row, transfer->before) != NO_COMPUTE &&
+    } else if (compute_offset(row, transfer->before) != NO_COMPUTE &&
                (furthest == NULL ||
-                compute_place(row, transfer->before) > compute_place(row, furthest->before))) {
+                compute_offset(row, transfer->before) > compute_offset(row, furthest->before))) {
       furthest = transfer;
     }
   }
   for (uint32_t c = 0; c < row->channel_count; c++) {
     const struct weft_flight_channel *channel = &row->channels[c];
     if (!channel->sends) {
-      contradict(&found, row, furthest, NULL, weft_flight_place(row, channel, channel->started));
+      contradict(&found, row, furthest, NULL, weft_flight_offset(row, channel, channel->started));
     }
   }
   return found;
@@ -270,12 +270,12 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
   char send[32], receive[32], entry[64] = "has not started yet";
   (void)weft_action_format(&program->actions[row->records[found->send->before % row->count]], send,
                            sizeof send);
-  (void)weft_action_format(&program->actions[row->records[found->place % row->count]], receive,
+  (void)weft_action_format(&program->actions[row->records[found->offset % row->count]], receive,
                            sizeof receive);
   if (found->receive != NULL) {
     (void)snprintf(entry, sizeof entry, "starts only in entry %" PRIu64, found->receive->entry);
   }
-  const uint32_t peer = row->channels[row->channel[found->place % row->count]].peer;
+  const uint32_t peer = row->channels[row->channel[found->offset % row->count]].peer;
   return weft_fail(
       error, WEFT_ERR_INVALID,
       "give the program that this job runs: its schedule, with its numbers of microbatches and "
@@ -284,7 +284,7 @@ static enum weft_status fail_contradiction(const struct weft_program *program,
       ": that is %s of step %" PRIu64 " by the program, which has %s of step %" PRIu64
       " before it, a receive from rank %" PRIu32 " that the rank %s",
       record->name, found->send->entry, record->rank, found->send->peer, send,
-      found->send->before / row->count + 1, receive, found->place / row->count + 1, peer, entry);
+      found->send->before / row->count + 1, receive, found->offset / row->count + 1, peer, entry);
 }
 
 /* A record that has lost its beginning is aligned by its order, which is not exactly that of the
@@ -307,28 +307,28 @@ static uint64_t batches_per_step(const struct weft_flight_record *record,
   return 0;
 }
 
-/* Where the record begins: the place in a step from which it fits best, and the step by the number
+/* Where the record begins: the offset in a step from which it fits best, and the step by the number
  * of its first batch. */
 static uint64_t find_first(const struct weft_flight_record *record, uint64_t set_up,
                            struct weft_flight_row *row) {
   assert(record->count > 0 && row->count > 0);
   const uint64_t first_batch = record->transfers[0].batch;
   const uint64_t lost = first_batch > set_up + 1 ? first_batch - set_up - 1 : 0;
-  uint64_t best = UINT64_MAX, place = 0;
+  uint64_t best = UINT64_MAX, offset = 0;
   for (uint32_t k = 0; k < row->count && best > 0; k++) { /* batches of one are the likeliest */
     const uint64_t tried = (lost + k) % row->count;
     const uint64_t difference = assign(record, row, tried, best);
     if (difference < best) {
       best = difference;
-      place = tried;
+      offset = tried;
     }
   }
-  (void)assign(record, row, place, UINT64_MAX);
+  (void)assign(record, row, offset, UINT64_MAX);
   const uint64_t shown = batches_per_step(record, row);
   const uint64_t batches = shown > 0 ? shown : row->count;
-  const uint64_t within = place * batches / row->count;
+  const uint64_t within = offset * batches / row->count;
   const uint64_t steps = lost > within ? (lost - within + batches / 2) / batches : 0;
-  return steps * row->count + place;
+  return steps * row->count + offset;
 }
 
 /* How many transfers are pending among those that the record has lost: the number of the last batch
@@ -347,13 +347,13 @@ static uint64_t count_lost(const struct weft_flight_record *record,
   return lost < record->transfers[0].before ? lost : record->transfers[0].before;
 }
 
-/* All that is pending comes after this place. */
+/* All that is pending comes after this offset. */
 static void begin_pending(struct weft_flight_row *row, uint64_t head) {
   row->head = head;
   for (uint32_t c = 0; c < row->channel_count; c++) {
     struct weft_flight_channel *channel = &row->channels[c];
     channel->done = channel->started;
-    while (channel->done > 0 && weft_flight_place(row, channel, channel->done - 1) >= head) {
+    while (channel->done > 0 && weft_flight_offset(row, channel, channel->done - 1) >= head) {
       channel->done--;
     }
   }
@@ -422,8 +422,8 @@ static void refine(struct weft_flight_row *rows, const struct weft_flight_record
     const struct weft_flight_row *peer = &rows[channel->peer];
     const struct weft_flight_channel *other = weft_flight_channel_find(peer, rank, !channel->sends);
     if (records[channel->peer].name != NULL && !peer->estimated && other != NULL) {
-      const uint64_t place = weft_flight_place(row, channel, other->done);
-      head = place < head ? place : head;
+      const uint64_t offset = weft_flight_offset(row, channel, other->done);
+      head = offset < head ? offset : head;
     }
   }
   if (head != UINT64_MAX) {

@@ -8,10 +8,10 @@
 struct weft_flight_channel {
   uint32_t peer;
   bool sends;
-  uint32_t count;   /* in a step */
-  uint32_t *places; /* [count] among the transfers of the row */
-  uint64_t started; /* since training began: all that the record shows, and what it has lost */
-  uint64_t done;    /* of those */
+  uint32_t count;    /* in a step */
+  uint32_t *offsets; /* [count] among the transfers of the row */
+  uint64_t started;  /* since training began: all that the record shows, and what it has lost */
+  uint64_t done;     /* of those */
 };
 
 /* A row's sends and receives. */
@@ -23,7 +23,7 @@ struct weft_flight_row {
   uint64_t *compute; /* [count] which computation makes or uses what it carries, in their order */
   struct weft_flight_channel *channels;
   uint32_t channel_count;
-  uint64_t head;  /* place since training began of the first transfer that is not done */
+  uint64_t head;  /* offset since training began of the first transfer that is not done */
   bool estimated; /* it is among those that the record has lost, and so are the sizes of batches */
 };
 
@@ -35,13 +35,13 @@ enum weft_status weft_flight_rows_read(struct weft_arena *arena, const struct we
 struct weft_flight_channel *weft_flight_channel_find(const struct weft_flight_row *row,
                                                      uint32_t peer, bool sends);
 
-/* The place, since training began, of the channel's transfer with this number. */
-uint64_t weft_flight_place(const struct weft_flight_row *row,
-                           const struct weft_flight_channel *channel, uint64_t number);
+/* The offset, since training began, of the channel's transfer with this number. */
+uint64_t weft_flight_offset(const struct weft_flight_row *row,
+                            const struct weft_flight_channel *channel, uint64_t number);
 
-/* The opposite: the number, on its channel, of the transfer at a place. */
+/* The opposite: the number, on its channel, of the transfer at an offset. */
 uint64_t weft_flight_number(const struct weft_flight_row *row,
-                            const struct weft_flight_channel *channel, uint64_t place);
+                            const struct weft_flight_channel *channel, uint64_t offset);
 
 /* Sets `before` of all transfers, and of the row `head` and its channels' `started` and `done`. `set_up` is the number of
  * batches before the first payload, for a record that has lost its beginning. WEFT_ERR_INVALID

@@ -122,8 +122,8 @@ static enum weft_status number_ranks(const struct job *job, struct weft_flight_r
   return WEFT_OK;
 }
 
-static enum weft_status place_records(struct job *job, struct weft_flight_record *records,
-                                      size_t count, struct weft_error *error) {
+static enum weft_status assign_records(struct job *job, struct weft_flight_record *records,
+                                       size_t count, struct weft_error *error) {
   struct numbering numbering = {
       .in_use = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.in_use),
       .reached = weft_arena_allocate(job->arena, WEFT_RANKS_MAX, sizeof *numbering.reached),
@@ -177,7 +177,7 @@ static enum weft_status read_dumps(struct job *job, const struct weft_flight_dum
     *error = job->unread[0].error;
     return error->status;
   }
-  return place_records(job, records, read, error);
+  return assign_records(job, records, read, error);
 }
 
 /* Batches before the first payload, as a whole record shows them; all ranks set up alike. */

@@ -96,12 +96,13 @@ static struct weft_flight_wait wait_of_process(const struct weft_flight_record *
   return last->sends || last->done ? nobody : wait_in(row, last);
 }
 
-/* A rank that waits for the transfer at a place of its row. */
+/* A rank that waits for the transfer at an offset of its row. */
 static void wait_at(const struct weft_program *program, const struct weft_flight_row *row,
-                    uint64_t place, struct weft_flight_wait wait, struct weft_flight_state *state) {
+                    uint64_t offset, struct weft_flight_wait wait,
+                    struct weft_flight_state *state) {
   state->device = wait;
-  state->step = place / row->count + 1;
-  state->action = &program->actions[row->records[place % row->count]];
+  state->step = offset / row->count + 1;
+  state->action = &program->actions[row->records[offset % row->count]];
   state->action_end = state->action + 1;
 }
 
@@ -174,10 +175,10 @@ static bool passes(const struct weft_flight_row *rows, const struct batch *heads
     return false;
   }
   const struct batch *head = &heads[wait->peer];
-  const uint64_t place = weft_flight_place(peer, other, wait->number);
+  const uint64_t offset = weft_flight_offset(peer, other, wait->number);
   bool found = other->done > wait->number;
   for (const struct weft_flight_transfer *at = head->first; at < head->end && !found; at++) {
-    found = at->before == place;
+    found = at->before == offset;
   }
   return found;
 }
@@ -369,8 +370,8 @@ static void infer_state(struct weft_flight_row *rows, uint32_t rank,
     const struct weft_flight_channel *other =
         weft_flight_channel_find(&rows[channel->peer], rank, !channel->sends);
     channel->done = other != NULL ? other->done : 0;
-    const uint64_t place = weft_flight_place(row, channel, channel->done);
-    row->head = place < row->head ? place : row->head;
+    const uint64_t offset = weft_flight_offset(row, channel, channel->done);
+    row->head = offset < row->head ? offset : row->head;
   }
   if (row->head != UINT64_MAX) {
     states[rank].device = wait_at_head(row);

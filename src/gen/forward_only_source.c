@@ -14,30 +14,30 @@
 
 WEFT_SCOPED_TYPE(weft_program)
 
-/* Stages are numbered by place: rank after rank, the deepest first. So a rank takes the first
- * ready place from its first one on. */
+/* Stages are numbered by position: rank after rank, the deepest first. So a rank takes the first
+ * ready position from its first one on. */
 struct forward_order {
   uint32_t rank_count;
   uint32_t stage_count;
   uint32_t microbatch_count;
   const struct weft_graph *graph; /* NULL: a chain */
   uint32_t *rank_of;              /* [stage] */
-  uint32_t *place_of;             /* [stage] */
-  uint32_t *stage_at;             /* [place] */
-  uint32_t *place_begin;          /* [rank + 1] */
+  uint32_t *position_of;          /* [stage] */
+  uint32_t *stage_at;             /* [position] */
+  uint32_t *position_begin;       /* [rank + 1] */
   uint32_t *done;                 /* [stage]: microbatches done */
   uint32_t *taken;                /* [taken_count <= rank_count]: stages of this slot */
   uint64_t *row_sizes;            /* [rank]; later the index of its next action */
-  struct weft_bits ready;         /* places of stages that have input */
+  struct weft_bits ready;         /* positions of stages that have input */
 };
 
 static enum weft_status allocate_order(struct forward_order *order, struct weft_arena *arena,
                                        struct weft_error *error) {
   const uint32_t stages = order->stage_count, ranks = order->rank_count;
   order->rank_of = weft_arena_allocate(arena, stages, sizeof *order->rank_of);
-  order->place_of = weft_arena_allocate(arena, stages, sizeof *order->place_of);
+  order->position_of = weft_arena_allocate(arena, stages, sizeof *order->position_of);
   order->stage_at = weft_arena_allocate(arena, stages, sizeof *order->stage_at);
-  order->place_begin = weft_arena_allocate(arena, ranks + 1u, sizeof *order->place_begin);
+  order->position_begin = weft_arena_allocate(arena, ranks + 1u, sizeof *order->position_begin);
   order->done = weft_arena_allocate(arena, stages, sizeof *order->done);
   order->taken = weft_arena_allocate(arena, ranks, sizeof *order->taken);
   order->row_sizes = weft_arena_allocate(arena, ranks, sizeof *order->row_sizes);
@@ -70,16 +70,16 @@ static enum weft_status read_placement(struct forward_order *order, const struct
                        "no rank computes stage %" PRIu32 " of %" PRIu32, s, order->stage_count);
     }
     order->row_sizes[order->rank_of[s]] += order->microbatch_count;
-    order->place_begin[order->rank_of[s] + 1]++;
+    order->position_begin[order->rank_of[s] + 1]++;
   }
   for (uint32_t r = 0; r < order->rank_count; r++) {
-    order->place_begin[r + 1] += order->place_begin[r];
+    order->position_begin[r + 1] += order->position_begin[r];
   }
   for (uint32_t s = order->stage_count, *next = order->taken;
        s-- > 0;) { /* `taken` is still unused */
     const uint32_t rank = order->rank_of[s];
-    order->place_of[s] = order->place_begin[rank] + next[rank]++;
-    order->stage_at[order->place_of[s]] = s;
+    order->position_of[s] = order->position_begin[rank] + next[rank]++;
+    order->stage_at[order->position_of[s]] = s;
   }
   return WEFT_OK;
 }
@@ -94,9 +94,9 @@ static void update_ready(struct forward_order *order, uint32_t stage) {
     given = made < given ? made : given;
   }
   if (order->done[stage] < given) {
-    weft_bits_insert(&order->ready, order->place_of[stage]);
+    weft_bits_insert(&order->ready, order->position_of[stage]);
   } else {
-    weft_bits_remove(&order->ready, order->place_of[stage]);
+    weft_bits_remove(&order->ready, order->position_of[stage]);
   }
 }
 
@@ -104,13 +104,13 @@ static void update_ready(struct forward_order *order, uint32_t stage) {
  * counts. Only ranks with ready stages are visited. */
 static bool fill_slot(struct forward_order *order, struct weft_action *actions) {
   uint32_t count = 0;
-  uint32_t place = weft_bits_next(&order->ready, 0);
-  while (place != WEFT_BITS_NONE) {
-    const uint32_t stage = order->stage_at[place];
+  uint32_t position = weft_bits_next(&order->ready, 0);
+  while (position != WEFT_BITS_NONE) {
+    const uint32_t stage = order->stage_at[position];
     const uint32_t rank = order->rank_of[stage];
     actions[order->row_sizes[rank]++] = weft_action_make(WEFT_OP_F, stage, order->done[stage]);
     order->taken[count++] = stage;
-    place = weft_bits_next(&order->ready, order->place_begin[rank + 1]);
+    position = weft_bits_next(&order->ready, order->position_begin[rank + 1]);
   }
   for (uint32_t k = 0; k < count; k++) {
     order->done[order->taken[k]]++;

@@ -89,9 +89,9 @@ static void put_row(struct tying *tying, uint32_t rank) {
   const uint64_t end = program->row_begin[rank + 1];
   const uint32_t stages[2] = {0, last_stage(tying)};
   const struct row_facts facts = read_row(tying, rank);
-  const uint64_t place = ready_end(program, facts.compute_end, end);
+  const uint64_t index = ready_end(program, facts.compute_end, end);
   bool left_out[2] = {false, false};
-  copy_cells(tying, &facts, program->row_begin[rank], place, left_out);
+  copy_cells(tying, &facts, program->row_begin[rank], index, left_out);
   for (unsigned k = 0; k < 2; k++) {
     if (facts.ties[k]) {
       weft_program_builder_put(&tying->row, WEFT_OP_TIE_GRAD, stages[k], 0);
@@ -103,7 +103,7 @@ static void put_row(struct tying *tying, uint32_t rank) {
       weft_program_builder_put(&tying->row, WEFT_OP_REDUCE_GRAD, stages[k], 0);
     }
   }
-  copy_cells(tying, &(struct row_facts){.ties = {false, false}}, place, end, left_out);
+  copy_cells(tying, &(struct row_facts){.ties = {false, false}}, index, end, left_out);
 }
 
 enum weft_status weft_pass_tie_grad(const struct weft_pass_input *input, struct weft_program **out,

@@ -82,8 +82,8 @@ static enum weft_status read_stage(struct weft_json_document *reader, json_t *en
   if (stage->b < 0) {
     stage->b = stage->i + stage->w;
     if (!weft_cost_is_sane(stage->b)) {
-      const struct weft_json_place place = weft_json_document_here(reader);
-      return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
+      const struct weft_json_location location = weft_json_document_here(reader);
+      return weft_json_document_fail(reader, &location, WEFT_ERR_FORMAT, HINT_RANGE,
                                      "b is left out, and i + w is %g: expected at most %g",
                                      stage->b, WEFT_COST_MAX);
     }
@@ -130,8 +130,8 @@ static enum weft_status read_hop(void *reader, json_t *object, void *into) {
   struct weft_hop_costs *hop = into;
   WEFT_TRY(read_numbers(reader, object, weft_hop_cost_fields, hop));
   if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
-    const struct weft_json_place place = weft_json_document_here(reader);
-    return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
+    const struct weft_json_location location = weft_json_document_here(reader);
+    return weft_json_document_fail(reader, &location, WEFT_ERR_FORMAT, HINT_RANGE,
                                    "bytes / bytes_per_unit is %g: expected at most %g",
                                    weft_hop_transfer(hop), WEFT_COST_MAX);
   }

@@ -148,58 +148,58 @@ static void name_field(const struct scan *scan, char *field, size_t size) {
   weft_mark_cut(field, size, used);
 }
 
-static void point_at(struct weft_json_place *place, const char *text, size_t offset) {
-  assert(place != NULL && text != NULL);
-  place->line = 1;
+static void point_at(struct weft_json_location *location, const char *text, size_t offset) {
+  assert(location != NULL && text != NULL);
+  location->line = 1;
   size_t line_begin = 0;
   for (size_t at = 0; at < offset; at++) {
     if (text[at] == '\n') {
-      place->line++;
+      location->line++;
       line_begin = at + 1;
     }
   }
-  place->column = offset - line_begin + 1;
+  location->column = offset - line_begin + 1;
 }
 
-static struct weft_json_place place_of(const struct scan *scan, bool found) {
-  struct weft_json_place place = {.begin = scan->begin, .end = scan->end, .found = found};
-  place.key = scan->begin;
+static struct weft_json_location location_of(const struct scan *scan, bool found) {
+  struct weft_json_location location = {.begin = scan->begin, .end = scan->end, .found = found};
+  location.key = scan->begin;
   if (scan->depth > 0 && scan->depth <= WEFT_JSON_DEPTH_MAX) {
     const struct level *level = &scan->levels[scan->depth - 1];
-    place.key = level->key_begin > 0 ? level->key_begin - 1 : scan->begin;
+    location.key = level->key_begin > 0 ? level->key_begin - 1 : scan->begin;
   }
-  name_field(scan, place.field, sizeof place.field);
-  point_at(&place, scan->text, place.begin);
-  return place;
+  name_field(scan, location.field, sizeof location.field);
+  point_at(&location, scan->text, location.begin);
+  return location;
 }
 
-struct weft_json_place weft_json_document_here(const struct weft_json_document *document) {
+struct weft_json_location weft_json_document_here(const struct weft_json_document *document) {
   assert(document->text != NULL || document->size == 0);
   struct scan scan = {.text = document->text, .size = document->size};
   do {
     if (next(&scan) && is_at(&scan, &document->path)) {
-      return place_of(&scan, true);
+      return location_of(&scan, true);
     }
   } while (scan.begin < document->size);
-  return place_of(&scan, false);
+  return location_of(&scan, false);
 }
 
 /* The last token that begins before `offset`, or the first one, and the field that it belongs to. */
-static struct weft_json_place place_at(const char *text, size_t size, size_t offset) {
+static struct weft_json_location location_at(const char *text, size_t size, size_t offset) {
   assert(offset <= size);
   struct scan scan = {.text = text, .size = size};
   struct scan last = scan;
   for (;;) {
     (void)next(&scan);
     if (scan.begin >= offset || scan.begin >= size) {
-      return place_of(last.end == 0 ? &scan : &last, true);
+      return location_of(last.end == 0 ? &scan : &last, true);
     }
     last = scan;
   }
 }
 
 enum weft_status weft_json_document_fail(const struct weft_json_document *document,
-                                         const struct weft_json_place *place,
+                                         const struct weft_json_location *location,
                                          enum weft_status status, const char *hint,
                                          const char *format, ...) {
   char name[128], what[448];
@@ -209,35 +209,37 @@ enum weft_status weft_json_document_fail(const struct weft_json_document *docume
   va_end(arguments);
   weft_escape(name, sizeof name, document->name, strlen(document->name));
   (void)weft_fail(document->error, status, hint != NULL ? hint : document->hint,
-                  "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s", name, place->line, place->column,
-                  place->field, place->field[0] != '\0' ? ": " : "", what);
+                  "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s", name, location->line, location->column,
+                  location->field, location->field[0] != '\0' ? ": " : "", what);
   if (document->error != NULL) {
-    document->error->line = place->line;
-    document->error->column = place->column;
+    document->error->line = location->line;
+    document->error->column = location->column;
   }
   return status;
 }
 
 /* The token at a place, as the file has it. */
 static const char *found_at(const struct weft_json_document *document,
-                            const struct weft_json_place *place, char *buffer, size_t size) {
-  if (place->begin >= document->size) {
+                            const struct weft_json_location *location, char *buffer, size_t size) {
+  if (location->begin >= document->size) {
     return "the end of the file";
   }
-  switch (document->text[place->begin]) {
+  switch (document->text[location->begin]) {
     case '{': return "an object";
     case '[': return "a list";
     default:
-      return weft_escape(buffer, size, document->text + place->begin, place->end - place->begin);
+      return weft_escape(buffer, size, document->text + location->begin,
+                         location->end - location->begin);
   }
 }
 
 enum weft_status weft_json_document_unexpected(const struct weft_json_document *document,
                                                const char *hint, const char *expected) {
-  const struct weft_json_place place = weft_json_document_here(document);
+  const struct weft_json_location location = weft_json_document_here(document);
   char found[48];
-  return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, hint, "expected %s, found %s",
-                                 expected, found_at(document, &place, found, sizeof found));
+  return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, hint,
+                                 "expected %s, found %s", expected,
+                                 found_at(document, &location, found, sizeof found));
 }
 
 enum weft_status weft_json_document_require(const struct weft_json_document *document,
@@ -247,8 +249,8 @@ enum weft_status weft_json_document_require(const struct weft_json_document *doc
   if (json_object_get(object, key) != NULL) {
     return WEFT_OK;
   }
-  const struct weft_json_place place = weft_json_document_here(document);
-  return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, hint,
+  const struct weft_json_location location = weft_json_document_here(document);
+  return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, hint,
                                  "%s is missing: expected %s", key, expected);
 }
 
@@ -276,16 +278,17 @@ enum weft_status weft_json_document_check_list(const struct weft_json_document *
   if (count > 0 && count <= limit) {
     return WEFT_OK;
   }
-  const struct weft_json_place place = weft_json_document_here(document);
-  return count == 0 ? weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->example,
-                                              "expected at least one entry, found an empty list")
-                    : weft_json_document_fail(document, &place, WEFT_ERR_LIMIT, limit_hint,
-                                              "%zu entries; the limit is %" PRIu32, count, limit);
+  const struct weft_json_location location = weft_json_document_here(document);
+  return count == 0
+             ? weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, document->example,
+                                       "expected at least one entry, found an empty list")
+             : weft_json_document_fail(document, &location, WEFT_ERR_LIMIT, limit_hint,
+                                       "%zu entries; the limit is %" PRIu32, count, limit);
 }
 
 enum weft_status weft_json_document_unknown(const struct weft_json_document *document,
                                             const void *table, size_t size) {
-  struct weft_json_place place = weft_json_document_here(document);
+  struct weft_json_location location = weft_json_document_here(document);
   char known[192] = "";
   size_t used = 0;
   for (const char *entry = table; used < sizeof known; entry += size) {
@@ -295,8 +298,8 @@ enum weft_status weft_json_document_unknown(const struct weft_json_document *doc
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used > 0 ? ", " : "", name);
   }
-  point_at(&place, document->text, place.key);
-  return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->unknown_hint,
+  point_at(&location, document->text, location.key);
+  return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, document->unknown_hint,
                                  "unknown field; expected %s", known);
 }
 
@@ -357,18 +360,18 @@ static enum weft_status fail_syntax(const struct weft_json_document *document,
   }
   const bool at_end = code == json_error_premature_end_of_input;
   const size_t position = wrong->position > 0 && !at_end ? (size_t)wrong->position : 0;
-  struct weft_json_place place =
-      place_at(document->text, document->size, at_end ? document->size : position);
+  struct weft_json_location location =
+      location_at(document->text, document->size, at_end ? document->size : position);
   if (at_end) {
-    point_at(&place, document->text, document->size);
+    point_at(&location, document->text, document->size);
   }
   if (code == json_error_numeric_overflow && document->numbers != NULL) {
-    return weft_json_document_fail(document, &place, WEFT_ERR_FORMAT, document->numbers_hint,
+    return weft_json_document_fail(document, &location, WEFT_ERR_FORMAT, document->numbers_hint,
                                    "expected %s, found %s", document->numbers,
-                                   found_at(document, &place, words, 48));
+                                   found_at(document, &location, words, 48));
   }
   return weft_json_document_fail(
-      document, &place, WEFT_ERR_FORMAT, document->syntax_hint, "not JSON: %s",
+      document, &location, WEFT_ERR_FORMAT, document->syntax_hint, "not JSON: %s",
       weft_escape(words, sizeof words, wrong->text, strlen(wrong->text)));
 }
 

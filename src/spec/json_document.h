@@ -19,7 +19,7 @@ struct weft_json_path {
   uint64_t ordinals[WEFT_JSON_DEPTH_MAX];
 };
 
-struct weft_json_place {
+struct weft_json_location {
   size_t begin; /* of the value's first token, a bracket for lists and objects */
   size_t end;   /* of that token */
   size_t key;   /* of the member's key; `begin` where there is none */
@@ -50,11 +50,11 @@ enum weft_status weft_json_document_load(const struct weft_json_document *docume
                                          json_t **out);
 
 /* Where the value being read is. */
-struct weft_json_place weft_json_document_here(const struct weft_json_document *document);
+struct weft_json_location weft_json_document_here(const struct weft_json_document *document);
 
 /* "file:line:column: field: ..."; hint NULL: the document's. */
 enum weft_status weft_json_document_fail(const struct weft_json_document *document,
-                                         const struct weft_json_place *place,
+                                         const struct weft_json_location *location,
                                          enum weft_status status, const char *hint,
                                          const char *format, ...) WEFT_PRINTF(5, 6);
 /* The value being read is not the expected one. */

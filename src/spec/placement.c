@@ -16,9 +16,9 @@ const char *weft_placement_name(enum weft_placement_kind kind) {
 
 uint32_t weft_shape_rank_of(const struct weft_shape *shape, uint32_t stage) {
   assert(shape->ranks > 0);
-  const uint32_t wave = stage / shape->ranks, place = stage % shape->ranks;
+  const uint32_t wave = stage / shape->ranks, offset = stage % shape->ranks;
   const bool backwards = shape->placement == WEFT_PLACEMENT_V && wave % 2 == 1;
-  return backwards ? shape->ranks - 1 - place : place;
+  return backwards ? shape->ranks - 1 - offset : offset;
 }
 
 uint32_t weft_shape_stage_of(const struct weft_shape *shape, uint32_t rank, uint32_t k) {

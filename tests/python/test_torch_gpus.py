@@ -174,7 +174,7 @@ def test_places_of_ranks():
         count = len(set(expected)) if parts else 1
         texts = {
             ctypes.addressof(lib.weft_cuda_device(gpus.handle.pointer, k).contents): (
-                lib.weft_cuda_place(gpus.handle.pointer, k).decode()
+                lib.weft_cuda_location(gpus.handle.pointer, k).decode()
             )
             for k in range(max(parts, 1) * -(-ranks // max(parts, 1)))
         }

@@ -419,7 +419,7 @@ static enum weft_status check_gpu(struct weft_cuda *gpus, uint32_t rank, struct 
                      "GPUs since Ampere (A100, RTX 30) have it; CUDA_VISIBLE_DEVICES chooses",
                      "%s: it has compute capability %" PRIu32 ".%" PRIu32
                      ", and the trainer's kernels need 8.0",
-                     weft_cuda_place(gpus, rank), gpu->capability / 10, gpu->capability % 10);
+                     weft_cuda_location(gpus, rank), gpu->capability / 10, gpu->capability % 10);
   }
   return WEFT_OK;
 }

@@ -20,14 +20,14 @@ enum { OPEN_LIMIT_MS = 15000 };
 
 /* Beside the installed program, or in its build folder. NULL: it is not there. */
 static const char *find_page(char path[PATH_MAX]) {
-  static const char *const places[] = {"../" PAGE, PAGE};
+  static const char *const paths[] = {"../" PAGE, PAGE};
   char own[PATH_MAX], wanted[2 * PATH_MAX];
   if (weft_cli_process_file(own, sizeof own) == NULL || strrchr(own, '/') == NULL) {
     return NULL;
   }
   *strrchr(own, '/') = '\0';
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(places); k++) {
-    (void)snprintf(wanted, sizeof wanted, "%s/%s", own, places[k]);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(paths); k++) {
+    (void)snprintf(wanted, sizeof wanted, "%s/%s", own, paths[k]);
     if (access(wanted, R_OK) == 0 && realpath(wanted, path) != NULL) {
       return path;
     }

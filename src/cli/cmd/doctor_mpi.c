@@ -26,7 +26,7 @@ enum {
 };
 
 /* What each rank tells about itself. */
-struct weft_cli_rank_place {
+struct weft_cli_rank_location {
   char host[56];
   char binding[56];
   uint32_t on_host, ranks_on_host;
@@ -88,14 +88,15 @@ static enum weft_status measure_ping(struct weft_transport *transport, char *mem
 
 /* ---- Under a launcher ---- */
 
-static enum weft_status gather_places(struct weft_cli_job *job, struct weft_cli_mpi_findings *found,
-                                      struct weft_error *error) {
+static enum weft_status gather_locations(struct weft_cli_job *job,
+                                         struct weft_cli_mpi_findings *found,
+                                         struct weft_error *error) {
   const struct weft_comm_facts *facts = &found->facts;
-  struct weft_cli_rank_place mine = {.on_host = facts->rank_on_host,
-                                     .ranks_on_host = facts->ranks_on_host};
+  struct weft_cli_rank_location mine = {.on_host = facts->rank_on_host,
+                                        .ranks_on_host = facts->ranks_on_host};
   (void)snprintf(mine.host, sizeof mine.host, "%s", facts->host);
   (void)snprintf(mine.binding, sizeof mine.binding, "%s", facts->binding);
-  WEFT_TRY(weft_allgather(job->transport, &mine, found->places, sizeof mine, 0, error));
+  WEFT_TRY(weft_allgather(job->transport, &mine, found->locations, sizeof mine, 0, error));
   if (found->rank_count < 2 || job->transport->rank > 1) {
     return WEFT_OK;
   }
@@ -111,11 +112,11 @@ int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings 
   assert(p > 0);
   *found = (struct weft_cli_mpi_findings){.rank_count = p};
   weft_comm_facts(job->comm, &found->facts);
-  found->places = weft_array_allocate(job->cli.allocator, p, sizeof *found->places);
-  if (found->places == NULL) {
+  found->locations = weft_array_allocate(job->cli.allocator, p, sizeof *found->locations);
+  if (found->locations == NULL) {
     return weft_cli_fail_memory(&job->cli);
   }
-  if (gather_places(job, found, &error) < 0) {
+  if (gather_locations(job, found, &error) < 0) {
     weft_cli_job_fail(job, &error);
     return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
                                                    : WEFT_CLI_PEER;
@@ -124,7 +125,8 @@ int weft_cli_mpi_examine(struct weft_cli_job *job, struct weft_cli_mpi_findings 
 }
 
 void weft_cli_mpi_finish(struct weft_cli_job *job, struct weft_cli_mpi_findings *found) {
-  weft_array_free(job->cli.allocator, found->places, found->rank_count, sizeof *found->places);
+  weft_array_free(job->cli.allocator, found->locations, found->rank_count,
+                  sizeof *found->locations);
 }
 
 bool weft_cli_mpi_is_trial(void) { return getenv(TRIAL_MARK) != NULL; }
@@ -217,9 +219,9 @@ static void add_job(struct weft_text *text, const struct weft_cli_mpi_findings *
   add_ping(text, "  ping-pong    ", &found->ping, ", ranks 0 and 1");
   weft_text_add(text, "\n  rank  on host    cores         host\n");
   for (uint32_t r = 0; r < shown; r++) {
-    const struct weft_cli_rank_place *place = &found->places[r];
+    const struct weft_cli_rank_location *location = &found->locations[r];
     weft_text_addf(text, "  %4" PRIu32 "  %2" PRIu32 " of %-4" PRIu32 " %-13s %s\n", r,
-                   place->on_host, place->ranks_on_host, place->binding, place->host);
+                   location->on_host, location->ranks_on_host, location->binding, location->host);
   }
   if (shown < found->rank_count) {
     weft_text_addf(text, "  ... %" PRIu32 " more ranks; --json has them all\n",
@@ -290,12 +292,12 @@ static void add_json_job(struct weft_json *json, const struct weft_cli_mpi_findi
   add_json_ping(json, &found->ping);
   weft_json_open(json, "ranks", '[');
   for (uint32_t r = 0; r < found->rank_count; r++) {
-    const struct weft_cli_rank_place *place = &found->places[r];
+    const struct weft_cli_rank_location *location = &found->locations[r];
     weft_json_open(json, NULL, '{');
-    weft_json_string(json, "host", place->host);
-    weft_json_number(json, "rank_on_host", place->on_host);
-    weft_json_number(json, "ranks_on_host", place->ranks_on_host);
-    weft_json_string(json, "cores", place->binding);
+    weft_json_string(json, "host", location->host);
+    weft_json_number(json, "rank_on_host", location->on_host);
+    weft_json_number(json, "ranks_on_host", location->ranks_on_host);
+    weft_json_string(json, "cores", location->binding);
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');

@@ -27,13 +27,13 @@ struct weft_cli_mpi_trial {
   char message[200]; /* why it does not work; "": it does, or there is none */
 };
 
-struct weft_cli_rank_place; /* where a rank is */
+struct weft_cli_rank_location; /* where a rank is */
 
 struct weft_cli_mpi_findings {
   uint32_t rank_count; /* under a launcher; else 0 */
   struct weft_comm_facts facts;
-  struct weft_cli_rank_place *places; /* [rank_count] */
-  struct weft_cli_ping ping;          /* between ranks 0 and 1 */
+  struct weft_cli_rank_location *locations; /* [rank_count] */
+  struct weft_cli_ping ping;                /* between ranks 0 and 1 */
 
   struct weft_cli_mpi_trial trials[WEFT_CLI_MPI_COUNT]; /* without one */
 };

@@ -12,7 +12,7 @@
 
 #include "cli/io/text_columns.h"
 
-/* ---- The place in a text ---- */
+/* ---- The location in a text ---- */
 
 /* What is shown of a long line round the place. */
 #define EXCERPT_BEFORE 48
@@ -22,8 +22,8 @@ static bool is_inside_character(const char *at) { return ((unsigned char)*at & 0
 
 /* Appends two lines, each after a newline: that line of `data`, or a window of it, with control
  * bytes escaped, and a caret below the column. Nothing when there is no such place. */
-static void add_place(struct weft_text *text, const char *data, size_t size, uint64_t line,
-                      uint64_t column) {
+static void add_location(struct weft_text *text, const char *data, size_t size, uint64_t line,
+                         uint64_t column) {
   const char *end = data + size, *begin = data;
   if (size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) {
     begin += 3; /* columns are counted after a byte-order mark */
@@ -296,9 +296,9 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
     return weft_cli_fail(cli, file, error);
   }
   /* The message opens with the file's name and the place already. */
-  struct fixed_text place;
-  init_fixed(&place);
-  add_place(&place.text, text, size, error->line, error->column);
-  weft_cli_print(cli, hint_of(error), "%s%s", error->message, place.text.data);
+  struct fixed_text location;
+  init_fixed(&location);
+  add_location(&location.text, text, size, error->line, error->column);
+  weft_cli_print(cli, hint_of(error), "%s%s", error->message, location.text.data);
   return weft_cli_exit_status(file, error);
 }

@@ -42,7 +42,7 @@ struct weft_loopback_endpoint {
 struct weft_loopback_wake {
   int64_t at;
   uint64_t order; /* random: decides among those of one time */
-  uint32_t place; /* in heap */
+  uint32_t slot;  /* in heap */
 };
 
 /* ---- The heap of ranks ---- */
@@ -52,19 +52,19 @@ static bool is_before(const struct weft_loopback *world, uint32_t a, uint32_t b)
   return x->at != y->at ? x->at < y->at : x->order != y->order ? x->order < y->order : a < b;
 }
 
-static void put_rank(struct weft_loopback *world, uint32_t place, uint32_t rank) {
-  world->heap[place] = rank;
-  world->wakes[rank].place = place;
+static void put_rank(struct weft_loopback *world, uint32_t slot, uint32_t rank) {
+  world->heap[slot] = rank;
+  world->wakes[rank].slot = slot;
 }
 
 static void sift_rank(struct weft_loopback *world, uint32_t rank) {
-  uint32_t place = world->wakes[rank].place;
-  while (place > 0 && is_before(world, rank, world->heap[(place - 1) / 2])) {
-    put_rank(world, place, world->heap[(place - 1) / 2]);
-    place = (place - 1) / 2;
+  uint32_t slot = world->wakes[rank].slot;
+  while (slot > 0 && is_before(world, rank, world->heap[(slot - 1) / 2])) {
+    put_rank(world, slot, world->heap[(slot - 1) / 2]);
+    slot = (slot - 1) / 2;
   }
   for (;;) {
-    uint32_t child = 2 * place + 1;
+    uint32_t child = 2 * slot + 1;
     if (child + 1 < world->options.rank_count &&
         is_before(world, world->heap[child + 1], world->heap[child])) {
       child++;
@@ -72,10 +72,10 @@ static void sift_rank(struct weft_loopback *world, uint32_t rank) {
     if (child >= world->options.rank_count || !is_before(world, world->heap[child], rank)) {
       break;
     }
-    put_rank(world, place, world->heap[child]);
-    place = child;
+    put_rank(world, slot, world->heap[child]);
+    slot = child;
   }
-  put_rank(world, place, rank);
+  put_rank(world, slot, rank);
 }
 
 static void set_wake(struct weft_loopback *world, uint32_t rank, int64_t at) {

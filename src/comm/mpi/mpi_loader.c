@@ -113,8 +113,8 @@ static bool is_trusted(const char *path, uid_t owner) {
 /* Where drivers are: beside the library that is installed, or in a build folder; and likewise from
  * a program, but never in its own folder, where programs of others are as well. */
 #define INSTALLED "../" WEFT_LIBDIR "/weft"
-static const char *const places[] = {"weft", "lib", "../lib", INSTALLED, "."};
-enum { PROGRAM_PLACES = 4, LIBRARY_PLACES = sizeof places / sizeof places[0] };
+static const char *const folders[] = {"weft", "lib", "../lib", INSTALLED, "."};
+enum { PROGRAM_FOLDERS = 4, LIBRARY_FOLDERS = sizeof folders / sizeof folders[0] };
 
 struct search {
   char path[PATH_SIZE];       /* what was found; the bare name is for the library path */
@@ -128,7 +128,7 @@ static bool find_beside(const char *file, const char *name, size_t count, struct
     return false;
   }
   for (size_t k = 0; k < count; k++) {
-    const int length = snprintf(search->path, PATH_SIZE, "%s/%s/%s", folder, places[k], name);
+    const int length = snprintf(search->path, PATH_SIZE, "%s/%s/%s", folder, folders[k], name);
     if (length <= 0 || length >= PATH_SIZE || access(search->path, R_OK) != 0) {
       continue;
     }
@@ -206,7 +206,7 @@ static enum weft_status load_one(const struct implementation *which,
   assert(which != NULL && out != NULL);
   struct search search = {.distrusted = ""};
   char file[PATH_SIZE];
-  if (library_file(file) && find_beside(file, which->file, LIBRARY_PLACES, &search)) {
+  if (library_file(file) && find_beside(file, which->file, LIBRARY_FOLDERS, &search)) {
     return load_driver(search.path, which->packages, NULL, out, error);
   }
   bool missing = false;
@@ -214,7 +214,7 @@ static enum weft_status load_one(const struct implementation *which,
   if (!missing) {
     return status;
   }
-  return program_file(file) && find_beside(file, which->file, PROGRAM_PLACES, &search)
+  return program_file(file) && find_beside(file, which->file, PROGRAM_FOLDERS, &search)
              ? load_driver(search.path, which->packages, NULL, out, error)
              : fail_not_found(which, &search, error);
 }

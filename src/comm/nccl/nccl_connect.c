@@ -263,25 +263,25 @@ static enum weft_status warm_up(struct weft_nccl_world *world,
 }
 
 /* Where a communicator is in the order of all. */
-struct place {
+struct order {
   uint32_t keys[6];
 };
 
-static struct place place_of(const struct weft_nccl_communicator *communicator) {
+static struct order order_of(const struct weft_nccl_communicator *communicator) {
   if (communicator->size > 0) {
-    return (struct place){{1, communicator->group_id}};
+    return (struct order){{1, communicator->group_id}};
   }
   assert(communicator->from != communicator->to);
   const uint32_t low =
       communicator->from < communicator->to ? communicator->from : communicator->to;
   const uint32_t distance = communicator->from + communicator->to - 2 * low;
-  return (struct place){
+  return (struct order){
       {0, distance, low / distance % 2, communicator->channel, communicator->from != low, low}};
 }
 
 static int compare_communicators(const void *left, const void *right) {
-  const struct place a = place_of(*(const struct weft_nccl_communicator *const *)left);
-  const struct place b = place_of(*(const struct weft_nccl_communicator *const *)right);
+  const struct order a = order_of(*(const struct weft_nccl_communicator *const *)left);
+  const struct order b = order_of(*(const struct weft_nccl_communicator *const *)right);
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(a.keys); k++) {
     if (a.keys[k] != b.keys[k]) {
       return a.keys[k] < b.keys[k] ? -1 : 1;

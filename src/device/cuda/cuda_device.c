@@ -114,7 +114,7 @@ static enum weft_status begin_complete(struct weft_cuda_device *rank, CUstream *
   }
   if (is_abandoned(rank)) {
     return weft_fail(error, WEFT_ERR_DEVICE, "end this process", "work on %s does not end",
-                     rank->place);
+                     rank->location);
   }
   WEFT_TRY(make_current(&rank->device, error));
   pthread_mutex_lock(&rank->lock);
@@ -181,7 +181,7 @@ static enum weft_status fail_allocation(struct weft_device *device, uint64_t byt
   if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_SUCCESS) {
     return weft_fail(error, WEFT_ERR_MEMORY,
                      "use more GPUs, smaller microbatches, or a schedule that holds fewer of them",
-                     "no memory for %" PRIu64 " bytes on %s", bytes, rank->place);
+                     "no memory for %" PRIu64 " bytes on %s", bytes, rank->location);
   }
   return weft_cuda_fail(rank->cuda, result, "allocating on a GPU", error);
 }

@@ -8,7 +8,7 @@
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_arena.h"
 
-enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_PLACE_SIZE = 256 };
+enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_LOCATION_SIZE = 256 };
 
 /* A GPU that is open: its primary context is retained. */
 struct weft_cuda_gpu {
@@ -39,7 +39,7 @@ struct weft_cuda_device {
   CUstream own;        /* the first: for operations without one */
   uint32_t sm_count;   /* of the partition, or of the GPU */
   CUresult allocation; /* what the last one that failed ended with; atomic */
-  char place[WEFT_CUDA_PLACE_SIZE];
+  char location[WEFT_CUDA_LOCATION_SIZE];
 };
 
 /* Pinned memory of the host, which all its GPUs access. */

@@ -175,31 +175,31 @@ static void close_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu) {
 
 /* ---- Ranks ---- */
 
-static void name_place(const struct weft_cuda *cuda, struct weft_cuda_device *rank,
-                       uint32_t partition) {
+static void name_location(const struct weft_cuda *cuda, struct weft_cuda_device *rank,
+                          uint32_t partition) {
   char part[64] = "";
   if (cuda->partition_count > 0) {
     (void)snprintf(part, sizeof part, ", partition %" PRIu32 " of %" PRIu32, partition,
                    cuda->partition_count);
   }
-  (void)snprintf(rank->place, sizeof rank->place, "GPU %" PRIu32 " (%s)%s, %" PRIu32 " SMs",
+  (void)snprintf(rank->location, sizeof rank->location, "GPU %" PRIu32 " (%s)%s, %" PRIu32 " SMs",
                  rank->gpu->number, rank->gpu->info.name, part, rank->sm_count);
 }
 
 static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, struct weft_error *error) {
   struct weft_cuda_device *rank = &cuda->ranks[r];
   const uint32_t parts = cuda->partition_count > 0 ? cuda->partition_count : 1;
-  const uint64_t places = (uint64_t)cuda->gpu_count * parts;
-  const uint64_t place = cuda->rank_count < places ? r : r * places / cuda->rank_count;
+  const uint64_t slots = (uint64_t)cuda->gpu_count * parts;
+  const uint64_t slot = cuda->rank_count < slots ? r : r * slots / cuda->rank_count;
   struct weft_stream *stream;
   rank->device.ops = &weft_cuda_device_ops;
   rank->cuda = cuda->cuda;
   rank->of = cuda;
-  rank->gpu = &cuda->gpus[place / parts];
+  rank->gpu = &cuda->gpus[slot / parts];
   rank->device.number = rank->gpu->number;
   rank->sm_count = rank->gpu->rank_sms;
-  rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
-  name_place(cuda, rank, (uint32_t)(place % parts));
+  rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[slot % parts] : NULL;
+  name_location(cuda, rank, (uint32_t)(slot % parts));
   if (pthread_mutex_init(&rank->lock, NULL) != 0) {
     return weft_fail_memory(error, sizeof rank->lock);
   }
@@ -343,9 +343,9 @@ struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank) {
   return found != NULL ? &found->device : NULL;
 }
 
-const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank) {
+const char *weft_cuda_location(const struct weft_cuda *cuda, uint32_t rank) {
   const struct weft_cuda_device *found = weft_cuda_find_rank(cuda, rank);
-  return found != NULL ? found->place : "?";
+  return found != NULL ? found->location : "?";
 }
 
 const struct weft_cuda_gpu_info *weft_cuda_rank_gpu(const struct weft_cuda *cuda, uint32_t rank) {

@@ -223,11 +223,11 @@ static void group_destroy(struct weft_group *base) {
   struct weft_mpi_world *world = group->world;
   weft_mpi_lock(world);
   const bool free_it = group->queue.first == NULL;
-  struct weft_mpi_group **place = &world->groups;
-  while (*place != group) {
-    place = &(*place)->next;
+  struct weft_mpi_group **link = &world->groups;
+  while (*link != group) {
+    link = &(*link)->next;
   }
-  *place = group->next;
+  *link = group->next;
   weft_mpi_unlock(world);
   if (free_it) {
     struct weft_arena arena = group->arena; /* the group lies in it */

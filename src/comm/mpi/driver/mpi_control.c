@@ -90,12 +90,12 @@ static void receive_failure(struct weft_mpi_world *world, uint32_t from,
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what) {
   assert(result != MPI_SUCCESS && what != NULL);
   struct weft_failure failure = {.rank = UINT32_MAX};
-  char text[MPI_MAX_ERROR_STRING + 1], place[WEFT_RANK_NAME_SIZE];
+  char text[MPI_MAX_ERROR_STRING + 1], location[WEFT_RANK_NAME_SIZE];
   weft_mpi_error_text(result, text);
-  weft_mpi_location(&world->transport, world->transport.rank, place, sizeof place);
+  weft_mpi_location(&world->transport, world->transport.rank, location, sizeof location);
   (void)weft_fail(&failure.error, WEFT_ERR_PEER, "a process or the network has gone",
-                  "rank %" PRIu32 " (%s): MPI failed at %s: %.300s", world->transport.rank, place,
-                  what, text);
+                  "rank %" PRIu32 " (%s): MPI failed at %s: %.300s", world->transport.rank,
+                  location, what, text);
   weft_mpi_failure_report(world, &failure);
 }
 
