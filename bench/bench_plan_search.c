@@ -78,7 +78,7 @@ static enum weft_status make_costs(const struct weft_cli *cli, const struct prof
   return status;
 }
 
-struct trial {
+struct measurement {
   const struct profile *profile;
   double limit, effort;
   uint32_t threads;
@@ -89,8 +89,8 @@ struct trial {
   double move_ns;
 };
 
-static int search(const struct weft_cli *cli, struct trial *trial) {
-  const struct profile *profile = trial->profile;
+static int search(const struct weft_cli *cli, struct measurement *measurement) {
+  const struct profile *profile = measurement->profile;
   struct weft_search_request request = weft_search_request_default();
   struct weft_search_answer *answer;
   struct weft_costs *costs;
@@ -105,23 +105,23 @@ static int search(const struct weft_cli *cli, struct trial *trial) {
   request.placement = profile->placement;
   request.costs = costs;
   request.objective = WEFT_OBJECTIVE_SPAN;
-  request.memory_limit = trial->limit;
-  request.effort = trial->effort;
-  request.threads = trial->threads;
+  request.memory_limit = measurement->limit;
+  request.effort = measurement->effort;
+  request.threads = measurement->threads;
   const uint64_t begin = weft_bench_now_ns();
   const enum weft_status status = weft_search(cli->allocator, &request, &answer, &error);
-  trial->clock_ns = weft_bench_now_ns() - begin;
+  measurement->clock_ns = weft_bench_now_ns() - begin;
   weft_costs_destroy(costs);
   if (status != WEFT_OK) {
     return weft_cli_fail(cli, NULL, &error);
   }
   const double work = (double)profile->microbatches * profile->stages_per_rank *
                       (profile->f + profile->i + profile->w);
-  trial->check_ns = answer->check_ns;
-  trial->clock_ns -= (uint64_t)answer->check_ns;
-  trial->bubble = 1 - work / answer->span;
-  trial->moves = answer->moves;
-  trial->move_ns = answer->move_ns;
+  measurement->check_ns = answer->check_ns;
+  measurement->clock_ns -= (uint64_t)answer->check_ns;
+  measurement->bubble = 1 - work / answer->span;
+  measurement->moves = answer->moves;
+  measurement->move_ns = answer->move_ns;
   weft_search_answer_destroy(answer);
   return WEFT_CLI_OK;
 }
@@ -130,23 +130,23 @@ static int search(const struct weft_cli *cli, struct trial *trial) {
 
 static int measure_single(const struct weft_cli *cli, size_t which, struct results *results) {
   uint64_t samples[WEFT_BENCH_REPEATS_MAX], checks[WEFT_BENCH_REPEATS_MAX];
-  struct trial trial = {
+  struct measurement measurement = {
       .profile = &singles[which], .limit = singles[which].memory, .effort = EFFORT_SINGLE};
   for (uint32_t n = 0; n < results->repeats; n++) {
-    const int status = search(cli, &trial);
+    const int status = search(cli, &measurement);
     if (status != WEFT_CLI_OK) {
       return status;
     }
-    if (trial.bubble > singles[which].bubble + 0.00005) {
+    if (measurement.bubble > singles[which].bubble + 0.00005) {
       const struct weft_bench_case at = case_of(&singles[which]);
       return weft_bench_fail(cli, &at, "the plan is worse than the published one");
     }
-    samples[n] = trial.clock_ns;
-    checks[n] = (uint64_t)trial.check_ns;
+    samples[n] = measurement.clock_ns;
+    checks[n] = (uint64_t)measurement.check_ns;
   }
   results->single_check_ms[which] = (double)weft_bench_median(checks, results->repeats) / 1e6;
   results->single_ms[which] = (double)weft_bench_median(samples, results->repeats) / 1e6;
-  results->single_bubble[which] = trial.bubble;
+  results->single_bubble[which] = measurement.bubble;
   return WEFT_CLI_OK;
 }
 
@@ -154,13 +154,13 @@ static int measure_v(const struct weft_cli *cli, struct results *results) {
   uint64_t samples[WEFT_BENCH_REPEATS_MAX] = {0};
   for (uint32_t n = 0; n < results->repeats; n++) {
     for (uint32_t k = 0; k < V_LIMITS; k++) {
-      struct trial trial = {.profile = &v, .limit = V_LEAST + k, .effort = EFFORT_V};
-      const int status = search(cli, &trial);
+      struct measurement measurement = {.profile = &v, .limit = V_LEAST + k, .effort = EFFORT_V};
+      const int status = search(cli, &measurement);
       if (status != WEFT_CLI_OK) {
         return status;
       }
-      samples[n] += trial.clock_ns;
-      results->v_bubble[k] = trial.bubble;
+      samples[n] += measurement.clock_ns;
+      results->v_bubble[k] = measurement.bubble;
     }
   }
   results->v_ms = (double)weft_bench_median(samples, results->repeats) / 1e6;
@@ -168,10 +168,11 @@ static int measure_v(const struct weft_cli *cli, struct results *results) {
 }
 
 static int measure_moves(const struct weft_cli *cli, struct results *results) {
-  struct trial trial = {.profile = &v, .limit = MOVES_LIMIT, .effort = EFFORT_MOVES, .threads = 1};
-  const int status = search(cli, &trial);
-  results->move_ns = trial.move_ns;
-  results->moves = trial.moves;
+  struct measurement measurement = {
+      .profile = &v, .limit = MOVES_LIMIT, .effort = EFFORT_MOVES, .threads = 1};
+  const int status = search(cli, &measurement);
+  results->move_ns = measurement.move_ns;
+  results->moves = measurement.moves;
   return status;
 }
 

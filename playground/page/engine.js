@@ -7,7 +7,7 @@ async function unpack(base64) {
   return new Response(stream).arrayBuffer();
 }
 
-const PATIENCE_MS = 5000; // a request that has run for longer is ended when a newer one comes
+const REQUEST_LIMIT_MS = 5000; // a request that has run for longer is ended when a newer one comes
 
 class Engine {
   constructor(module, source) {
@@ -31,7 +31,7 @@ class Engine {
   ask(kind, request) {
     return new Promise((resolve) => {
       const entry = { id: this.next++, kind, request, resolve };
-      if (this.busy && performance.now() - this.since > PATIENCE_MS) this.stop();
+      if (this.busy && performance.now() - this.since > REQUEST_LIMIT_MS) this.stop();
       if (this.busy) {
         if (this.waiting) this.waiting.resolve(null);
         this.waiting = entry;

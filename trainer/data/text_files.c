@@ -1,4 +1,4 @@
-/* Walks through folders for files to train on. Links are not followed, so there is no cycle;
+/* Visits folders for files to train on. Links are not followed, so there is no cycle;
  * folders wait in a list, so depth needs no stack. */
 #define _POSIX_C_SOURCE 200809L
 #include "trainer/data/text_files.h"

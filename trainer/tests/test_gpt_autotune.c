@@ -102,10 +102,10 @@ static void test_no_slower_schedule_is_tried(void **state) {
 
 /* `count` steps that are off, one that is not, and as many again: only the last plan anew. */
 static void expect_drain_limit(struct weft_gpt_tuning *tuning, double ms, double usual,
-                               uint32_t patience) {
-  feed(tuning, ms, patience - 1);
+                               uint32_t off_max) {
+  feed(tuning, ms, off_max - 1);
   feed(tuning, usual, 1);
-  feed(tuning, ms, patience - 1);
+  feed(tuning, ms, off_max - 1);
   assert_int_equal(weft_gpt_tuning_step(tuning, ms), WEFT_GPT_TUNING_FORGET);
   feed(tuning, ms, WEFT_GPT_TUNING_SAMPLES - 1);
   assert_int_equal(weft_gpt_tuning_step(tuning, ms), WEFT_GPT_TUNING_PLAN);
@@ -143,7 +143,7 @@ static void test_a_broken_promise(void **state) {
   assert_true(weft_gpt_tuning_planned(&tuning, 10, 5));
   feed(&tuning, 9, 3);
   assert_int_equal(weft_gpt_tuning_step(&tuning, 9), WEFT_GPT_TUNING_KEEP);
-  feed(&tuning, 9, WEFT_GPT_TUNING_PATIENCE - 1);
+  feed(&tuning, 9, WEFT_GPT_TUNING_OFF - 1);
   assert_int_equal(weft_gpt_tuning_step(&tuning, 9), WEFT_GPT_TUNING_FORGET);
 }
 

@@ -12,7 +12,7 @@ void weft_gpt_tuning_init(struct weft_gpt_tuning *tuning) {
                                      .after = NAN,
                                      .gain = NAN,
                                      .expected = NAN,
-                                     .patience = WEFT_GPT_TUNING_PATIENCE};
+                                     .off_max = WEFT_GPT_TUNING_OFF};
 }
 
 /* ---- Samples ---- */
@@ -34,26 +34,25 @@ static double take_median(struct weft_gpt_tuning *tuning) {
 
 /* ---- Phases ---- */
 
-static void settle(struct weft_gpt_tuning *tuning, double expected, bool was_of_use) {
-  const uint32_t patience = was_of_use ? WEFT_GPT_TUNING_PATIENCE : 2 * tuning->patience;
+static void begin_watch(struct weft_gpt_tuning *tuning, double expected, bool was_of_use) {
+  const uint32_t off_max = was_of_use ? WEFT_GPT_TUNING_OFF : 2 * tuning->off_max;
   tuning->phase = WEFT_GPT_TUNING_SETTLED;
   tuning->expected = expected;
   tuning->off = 0;
-  tuning->patience =
-      patience < WEFT_GPT_TUNING_PATIENCE_MAX ? patience : WEFT_GPT_TUNING_PATIENCE_MAX;
+  tuning->off_max = off_max < WEFT_GPT_TUNING_OFF_LIMIT ? off_max : WEFT_GPT_TUNING_OFF_LIMIT;
 }
 
 static enum weft_gpt_tuning_move end_trial(struct weft_gpt_tuning *tuning) {
   tuning->after = take_median(tuning);
   if (!(tuning->after > tuning->before)) {
     tuning->gain = 1 - tuning->after / tuning->before;
-    settle(tuning, tuning->promised, true); /* what is far from it was not understood */
+    begin_watch(tuning, tuning->promised, true); /* what is far from it was not understood */
     return WEFT_GPT_TUNING_KEEP;
   }
   tuning->returns++;
   tuning->gain = 0;
   if (tuning->has_retried) {
-    settle(tuning, tuning->before, false);
+    begin_watch(tuning, tuning->before, false);
   } else {
     tuning->phase = WEFT_GPT_TUNING_RETURNING;
   }
@@ -75,7 +74,7 @@ static enum weft_gpt_tuning_move end_check(struct weft_gpt_tuning *tuning) {
     begin_trial(tuning, median);
     return WEFT_GPT_TUNING_RETRY;
   }
-  settle(tuning, median, false);
+  begin_watch(tuning, median, false);
   return WEFT_GPT_TUNING_GO_ON;
 }
 
@@ -89,7 +88,7 @@ static enum weft_gpt_tuning_move go_to(struct weft_gpt_tuning *tuning,
 static enum weft_gpt_tuning_move watch(struct weft_gpt_tuning *tuning, double step_ms) {
   const bool is_off = fabs(step_ms - tuning->expected) > WEFT_GPT_TUNING_DRIFT * tuning->expected;
   tuning->off = is_off ? tuning->off + 1 : 0;
-  if (tuning->off < tuning->patience) {
+  if (tuning->off < tuning->off_max) {
     return WEFT_GPT_TUNING_GO_ON;
   }
   tuning->phase = WEFT_GPT_TUNING_MEASURING;
@@ -123,7 +122,7 @@ bool weft_gpt_tuning_planned(struct weft_gpt_tuning *tuning, double now, double 
   tuning->plans++;
   if (!(planned < (1 - WEFT_GPT_TUNING_GAIN) * now)) { /* nor when one is not known */
     tuning->gain = 0;
-    settle(tuning, median, false);
+    begin_watch(tuning, median, false);
     return false;
   }
   tuning->promised_gain = 1 - planned / now;

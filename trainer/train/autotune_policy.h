@@ -17,9 +17,9 @@
 #include <stdint.h>
 
 enum {
-  WEFT_GPT_TUNING_SAMPLES = 3,        /* measured steps, of which the median counts */
-  WEFT_GPT_TUNING_PATIENCE = 5,       /* steps in a row that may drift before a new plan ... */
-  WEFT_GPT_TUNING_PATIENCE_MAX = 1000 /* ... doubled after a plan without a gain, up to this */
+  WEFT_GPT_TUNING_SAMPLES = 3,     /* measured steps, of which the median counts */
+  WEFT_GPT_TUNING_OFF = 5,         /* steps in a row that may drift before a new plan ... */
+  WEFT_GPT_TUNING_OFF_LIMIT = 1000 /* ... doubled after a plan without a gain, up to this */
 };
 #define WEFT_GPT_TUNING_DRIFT 0.15 /* difference from the expected time, as a share of it */
 #define WEFT_GPT_TUNING_GAIN 0.01  /* least predicted gain; less is noise */
@@ -59,7 +59,7 @@ struct weft_gpt_tuning {
                            NAN: not known yet */
   double expected;      /* when settled */
   uint32_t off;         /* steps in a row that differ from it */
-  uint32_t patience;    /* how many may */
+  uint32_t off_max;     /* how many may */
   bool has_retried;     /* the last plan */
   uint32_t plans, switches, returns;
 };

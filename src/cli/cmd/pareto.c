@@ -23,9 +23,9 @@ struct front {
   int64_t begin_ns;
   /* Limits with known values, ascending: those of the searches, and the memory of their plans.
    * INFINITY where a search found nothing. */
-  struct trial {
+  struct point {
     double limit, value;
-  } trials[2 * WEFT_CLI_PARETO_MAX];
+  } points[2 * WEFT_CLI_PARETO_MAX];
   uint32_t trial_count;
 };
 
@@ -73,11 +73,11 @@ void weft_cli_pareto_finish(struct weft_cli_pareto *pareto) {
 
 static void record_trial(struct front *front, double limit, double value) {
   uint32_t at = front->trial_count;
-  while (at > 0 && front->trials[at - 1].limit > limit) {
-    front->trials[at] = front->trials[at - 1];
+  while (at > 0 && front->points[at - 1].limit > limit) {
+    front->points[at] = front->points[at - 1];
     at--;
   }
-  front->trials[at] = (struct trial){limit, value};
+  front->points[at] = (struct point){limit, value};
   front->trial_count++;
 }
 
@@ -124,7 +124,7 @@ static int search_limit(struct front *front, double limit) {
 /* ---- The next limit ---- */
 
 /* The potential of an interval. */
-static double potential_of(const struct trial *a, const struct trial *b, double range,
+static double potential_of(const struct point *a, const struct point *b, double range,
                            double scale) {
   const double width = (b->limit - a->limit) / range;
   const double height = isfinite(a->value) ? (a->value - b->value) / scale : 1;
@@ -133,18 +133,18 @@ static double potential_of(const struct trial *a, const struct trial *b, double 
 
 /* False: no interval is worth another search. */
 static bool choose_limit(const struct front *front, double *limit) {
-  const struct trial *trials = front->trials;
+  const struct point *points = front->points;
   const uint32_t last = front->trial_count - 1;
-  const double range = trials[last].limit - trials[0].limit;
+  const double range = points[last].limit - points[0].limit;
   double scale = 0, most = 0;
   for (uint32_t k = 0; k <= last; k++) {
-    scale = isfinite(trials[k].value) ? fmax(scale, trials[k].value - trials[last].value) : scale;
+    scale = isfinite(points[k].value) ? fmax(scale, points[k].value - points[last].value) : scale;
   }
   for (uint32_t k = 0; k < last && range > 0 && scale > 0; k++) {
-    const double potential = potential_of(&trials[k], &trials[k + 1], range, scale);
+    const double potential = potential_of(&points[k], &points[k + 1], range, scale);
     if (potential > most) {
       most = potential;
-      *limit = (trials[k].limit + trials[k + 1].limit) / 2;
+      *limit = (points[k].limit + points[k + 1].limit) / 2;
     }
   }
   return most > 0;
@@ -160,7 +160,7 @@ static int search_front(struct front *front) {
   const struct weft_search_request *whole = front->pareto->request;
   double limit = front->pareto->need.enough;
   int status = search_limit(front, whole->memory_limit);
-  if (status == WEFT_CLI_OK && goes_on(front) && limit < front->trials[0].limit) {
+  if (status == WEFT_CLI_OK && goes_on(front) && limit < front->points[0].limit) {
     status = search_limit(front, limit);
   }
   while (status == WEFT_CLI_OK && goes_on(front) && choose_limit(front, &limit)) {

@@ -310,7 +310,7 @@ int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
   struct weft_rank_queue *queue = &scheduler->queue;
   start(scheduler, order);
   for (uint64_t n = 1; queue->when[queue->soonest[1]] < WEFT_NEVER; n++) {
-    if (n % POLL_INTERVAL == 0 && !scheduler->is_patient &&
+    if (n % POLL_INTERVAL == 0 && !scheduler->runs_to_end &&
         weft_search_control_poll(scheduler->problem->control)) {
       return WEFT_NEVER;
     }
@@ -337,7 +337,7 @@ int64_t weft_list_scheduler_try(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
                                 struct weft_incumbent *incumbent) {
   assert(scheduler->problem == incumbent->problem);
-  scheduler->is_patient = weft_incumbent_is_serial(incumbent);
+  scheduler->runs_to_end = weft_incumbent_is_serial(incumbent);
   const int64_t value = weft_list_scheduler_run(scheduler, rule, cutoff, &incumbent->draft);
   if (value < incumbent->value) {
     weft_incumbent_try(incumbent, &incumbent->draft, NULL);

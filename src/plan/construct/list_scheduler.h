@@ -38,7 +38,7 @@ struct weft_list_scheduler {
   int64_t *growth;     /* [rank] memory that an I may add until its W */
   int64_t *limit;      /* [rank] for activations, without that and with all gradients */
   struct weft_rank_queue queue; /* by the time of the next decision */
-  bool is_patient;              /* set by the caller: a run ends even if the search is cancelled */
+  bool runs_to_end;             /* set by the caller: a run ends even if the search is cancelled */
 };
 
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,

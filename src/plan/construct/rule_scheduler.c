@@ -65,8 +65,8 @@ static const uint32_t *done_of(const struct builder *b, uint32_t stage) {
 
 /* ---- What has arrived ---- */
 
-STEP void note_arrival(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind,
-                       bool single) {
+STEP void record_arrival(const struct builder *b, uint32_t s, enum weft_plan_op_kind kind,
+                         bool single) {
   struct weft_rule_scheduler *scheduler = b->scheduler;
   int64_t *arrives = &scheduler->arrives[2 * (size_t)s];
   arrives[kind] = weft_plan_clock_arrival(b->problem, scheduler->clock, s, kind);
@@ -101,7 +101,7 @@ STEP uint32_t announce(const struct builder *b, uint32_t s, enum weft_plan_op_ki
     if (single && in->begin[to + 1] - in->begin[to] == 1) {
       *arrives = clock->arrivals[channel * b->problem->microbatch_count + k]; /* all it waits for */
     } else {
-      note_arrival(b, to, kind, single);
+      record_arrival(b, to, kind, single);
     }
     if (*arrives != WEFT_NEVER && !clock->is_waiting[rank]) {
       clock->is_waiting[rank] = true;
@@ -136,8 +136,8 @@ STEP bool has_room(const struct builder *b, uint32_t s, bool single) {
                                b->problem->limit[stage->rank];
 }
 
-STEP void look_at(const struct builder *b, uint32_t s, int64_t now, bool single,
-                  struct view *view) {
+STEP void scan_stage(const struct builder *b, uint32_t s, int64_t now, bool single,
+                     struct view *view) {
   const struct weft_problem *problem = b->problem;
   const struct weft_list_rule *rule = &b->rules[s];
   const uint32_t *done = done_of(b, s);
@@ -171,14 +171,14 @@ STEP struct view view_of(const struct builder *b, uint32_t rank, int64_t now, bo
   struct view view = {.forward = WEFT_NEVER, .backward = WEFT_NEVER, .weight_stage = UINT32_MAX};
   if (single) {
     const uint32_t s = problem->stage_of[problem->first_of[rank]], *done = done_of(b, s);
-    look_at(b, s, now, true, &view);
+    scan_stage(b, s, now, true, &view);
     view.weight_stage = done[WEFT_KIND_W] < done[WEFT_KIND_I] ? s : UINT32_MAX;
     return view;
   }
   /* Later stages first: their backwards are nearer to the end. */
   for (uint32_t at = weft_bits_next(&b->scheduler->ready, first); at < end;
        at = weft_bits_next(&b->scheduler->ready, at + 1)) {
-    look_at(b, problem->stage_of[last - at], now, false, &view);
+    scan_stage(b, problem->stage_of[last - at], now, false, &view);
   }
   const uint32_t weight = weft_bits_next(&b->scheduler->pending, first);
   if (weight < end) {
@@ -272,13 +272,13 @@ STEP uint32_t put_op(const struct builder *b, uint32_t rank, uint32_t op, int64_
     }
     return 0;
   }
-  note_arrival(b, s, kind, single);
+  record_arrival(b, s, kind, single);
   if (kind == WEFT_KIND_I) {
     if (!single) {
       weft_bits_insert(&scheduler->pending, scheduler->slot[s]);
     }
   } else if (b->problem->stages[s].trains && done[WEFT_KIND_I] == k) {
-    note_arrival(b, s, WEFT_KIND_I, single); /* it has waited for this F */
+    record_arrival(b, s, WEFT_KIND_I, single); /* it has waited for this F */
   }
   return announce(b, s, kind, k, single);
 }
@@ -369,9 +369,9 @@ static bool start(const struct builder *b, int64_t cutoff, bool single) {
     const uint32_t s = problem->stage_of[k];
     scheduler->slot[s] = problem->stage_count - 1 - k;
     scheduler->arrives[2 * (size_t)s] = scheduler->arrives[2 * (size_t)s + 1] = WEFT_NEVER;
-    note_arrival(b, s, WEFT_KIND_F, single);
+    record_arrival(b, s, WEFT_KIND_F, single);
     if (problem->stages[s].trains) {
-      note_arrival(b, s, WEFT_KIND_I, single);
+      record_arrival(b, s, WEFT_KIND_I, single);
     }
   }
   for (uint32_t r = 0; r < scheduler->queue.leaves; r++) {

@@ -170,7 +170,7 @@ static double *middle_of(const struct scaled *scaled, enum weft_plan_op_kind kin
          ((size_t)kind * scaled->small.stage_count + stage) * scaled->small.microbatch_count;
 }
 
-static void note_times(struct scaled *scaled) {
+static void record_times(struct scaled *scaled) {
   const struct weft_problem *small = &scaled->small;
   const struct weft_order *best = &scaled->found.best;
   struct weft_plan_clock *clock = &scaled->found.clock;
@@ -297,7 +297,7 @@ static void use_size(struct scaled *scaled, uint32_t ranks, uint64_t work) {
       weft_incumbent_init(&scaled->found, &scaled->small, weft_chain_bound(&scaled->small),
                           &error) == WEFT_OK) {
     if (search_small(scaled, work / 2)) {
-      note_times(scaled);
+      record_times(scaled);
       try_settings(scaled, work / 2 / each);
     }
     weft_incumbent_finish(&scaled->found);

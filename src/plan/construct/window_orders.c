@@ -13,7 +13,7 @@
 struct rule {
   uint8_t priority[WEFT_ORDER_KINDS]; /* smaller goes first */
   bool by_slack;                      /* the op with the least slack instead; W has more */
-  uint8_t patience;                   /* wait for F or I, in quarters of the time of W */
+  uint8_t delay;                      /* wait for F or I, in quarters of the time of W */
 };
 
 static const struct rule rules[] = {
@@ -65,8 +65,8 @@ static enum weft_plan_op_kind kind_at(const struct weft_problem *problem,
   return kind == WEFT_KIND_I && !problem->may_split ? WEFT_KIND_B : kind;
 }
 
-static struct candidate look_at(const struct builder *builder, uint32_t s,
-                                enum weft_plan_op_kind kind) {
+static struct candidate candidate_of(const struct builder *builder, uint32_t s,
+                                     enum weft_plan_op_kind kind) {
   const struct weft_problem *problem = builder->problem;
   const struct weft_problem_stage *stage = &problem->stages[s];
   const enum weft_plan_op_kind as = kind_at(problem, kind);
@@ -111,7 +111,7 @@ static void choose(const struct builder *builder, uint32_t rank) {
   bool in_time = false;
   for (uint32_t n = 0; n < v * WEFT_ORDER_KINDS; n++) {
     const enum weft_plan_op_kind kind = (enum weft_plan_op_kind)(n % WEFT_ORDER_KINDS);
-    list[count] = look_at(builder, problem->stage_of[rank * v + n / WEFT_ORDER_KINDS], kind);
+    list[count] = candidate_of(builder, problem->stage_of[rank * v + n / WEFT_ORDER_KINDS], kind);
     if (list[count].is_valid) {
       in_time = in_time || list[count].in_time;
       count++;
@@ -125,8 +125,8 @@ static void choose(const struct builder *builder, uint32_t rank) {
   *best = (struct candidate){.start = INT64_MAX};
   for (uint32_t n = 0; n < count; n++) {
     const int64_t w = problem->stages[list[n].stage].time[WEFT_KIND_W];
-    const int64_t patience = list[n].kind == WEFT_KIND_W ? 0 : w * builder->rule->patience / 4;
-    if (list[n].in_time == in_time && list[n].start <= first + patience &&
+    const int64_t delay = list[n].kind == WEFT_KIND_W ? 0 : w * builder->rule->delay / 4;
+    if (list[n].in_time == in_time && list[n].start <= first + delay &&
         (!best->is_valid || goes_before(builder, &list[n], best))) {
       *best = list[n];
     }

@@ -240,7 +240,7 @@ static bool advance(struct weft_evaluator *evaluator, uint32_t rank, uint32_t fr
   return true;
 }
 
-static bool settle(struct weft_evaluator *evaluator, int64_t cutoff) {
+static bool propagate(struct weft_evaluator *evaluator, int64_t cutoff) {
   while (evaluator->waiting_count > 0) {
     uint32_t from;
     const uint32_t rank = take_earliest(evaluator, &from);
@@ -624,7 +624,8 @@ bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move
   if (low < high ? !make_move(evaluator, move, cutoff) : !make_flip(evaluator, rank, low)) {
     return false;
   }
-  if ((low < high && !advance_segment(evaluator, rank, low, high)) || !settle(evaluator, cutoff)) {
+  if ((low < high && !advance_segment(evaluator, rank, low, high)) ||
+      !propagate(evaluator, cutoff)) {
     drop_pending(evaluator);
     weft_evaluator_undo(evaluator, move);
     return false;

@@ -152,7 +152,7 @@ static uint64_t hash_of(const uint32_t *state, uint32_t size) {
 }
 
 /* Notes the present state. False: it is an old one. */
-static bool note_state(struct memory_search *search) {
+static bool record_state(struct memory_search *search) {
   const uint32_t size = 2 * search->problem->stage_count, room = 2 * search->states_max;
   uint32_t slot = (uint32_t)(hash_of(search->done, size) % room);
   for (; search->table[slot] != 0; slot = slot + 1 == room ? 0 : slot + 1) {
@@ -228,7 +228,7 @@ static enum outcome search_for(struct memory_search *search, uint32_t m, bool wi
     if (search->length == all) {
       return FOUND;
     }
-    if (note_state(search)) {
+    if (record_state(search)) {
       search->frames[depth++] = (struct frame){.length = search->length};
     }
     for (;; depth--) { /* back to the last state with something left to try */
