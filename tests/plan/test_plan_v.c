@@ -299,7 +299,7 @@ static void a_list_ends_when_the_search_does(void **state) {
   control.reported = 0; /* so that it asks at once */
   head.problem.control = &control;
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == WEFT_NEVER);
-  list.is_patient = true;
+  list.runs_to_end = true;
   assert_true(weft_list_scheduler_run(&list, &rule, WEFT_NEVER, &incumbent.draft) == value);
   weft_list_scheduler_finish(&list);
   weft_incumbent_finish(&incumbent);
