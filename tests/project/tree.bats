@@ -35,6 +35,12 @@ sources() { find include src trainer bench examples tests tools cmake -type f \
   [ "$(wc -l <README.md)" -lt 250 ]
 }
 
+@test "the documents are at most 24 pages and 45,000 words" {
+  pages=(docs/*.md trainer/README.md)
+  [ "${#pages[@]}" -le 24 ]
+  [ "$(cat "${pages[@]}" | wc -w)" -le 45000 ]
+}
+
 @test "texts of the library name no command: its callers are C and Python programs too" {
   run grep -rnE --include='*.[ch]' \
     "\"[^\"]*\bweft (gen|lower|verify|sim|compare|plan|show|explain|diff|run|train|doctor|help)\b[^\"]*\"" \
