@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "render/palette.h"
+#include "render/svg/svg_document.h"
 #include "support_picture.h"
 #include "support_xml.h"
 
@@ -227,6 +228,71 @@ static void test_axis_words_do_not_touch(void **state) {
     weft_simulation_destroy(drawing.simulation);
     drawing.simulation = NULL;
   }
+  drawing_finish(&drawing);
+}
+
+/* How far to the right the words reach that begin at their x. */
+static double right_of_words(const char *text) {
+  double most = 0;
+  for (const char *at = text; (at = strstr(at, "<text")) != NULL; at++) {
+    double x, y, size;
+    assert_int_equal(sscanf(at, "<text x=\"%lf\" y=\"%lf\" font-size=\"%lf\"", &x, &y, &size), 3);
+    const char *words = strchr(at, '>') + 1, *start = strstr(at, "text-anchor=\"start\"");
+    if (start != NULL && start < words) {
+      char plain[200];
+      size_t length = 0;
+      for (; *words != '<' && length < sizeof plain; words++) {
+        plain[length++] = *words;
+        words = *words == '&' ? strchr(words, ';') : words;
+      }
+      const double right = x + weft_svg_text_width(plain, length, size);
+      most = right > most ? right : most;
+    }
+  }
+  return most;
+}
+
+/* Nothing is cut at the right edge, and what the times are of is said at every width. */
+static void test_narrow_pictures_have_all_words(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "Interleaved1F1B", 2, 3, 64);
+  drawing.costs->stages[0].activation = 123456;
+  drawing.costs->of = WEFT_COSTS_OF_RANK;
+  (void)strcpy(drawing.costs->unit, "minutes");
+  drawing_simulate(&drawing, "x");
+  static const uint32_t widths[] = {240, 300, 480, 600, 900, 1200};
+  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+    for (unsigned by = 0; by < 2; by++) {
+      struct weft_render_options options = weft_render_options_default();
+      options.width = widths[i];
+      options.colour_by = by == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
+      char *text = render(&drawing, options);
+      assert_non_null(strstr(text, ">peak 288064</text>"));
+      assert_true(right_of_words(text) <= widths[i]);
+      struct rect ground, lane;
+      const char *at = text;
+      assert_true(next_rect(&at, &ground) && next_rect(&at, &lane));
+      const char *last = strstr(text, "1/3</text>"); /* "... model: a stage takes 1/3" */
+      assert_non_null(last);
+      while (strncmp(last, "<text", 5) != 0) {
+        last--;
+      }
+      double x, y;
+      assert_int_equal(sscanf(last, "<text x=\"%lf\" y=\"%lf\"", &x, &y), 2);
+      assert_true(y < lane.y - 5); /* above the rows */
+      free(text);
+    }
+  }
+  memset(drawing.costs->unit, '\x01', sizeof drawing.costs->unit - 1); /* four letters each */
+  struct weft_render_options options = weft_render_options_default();
+  options.width = 200;
+  char *text = render(&drawing, options);
+  struct rect ground, lane;
+  const char *at = text;
+  assert_true(next_rect(&at, &ground) && next_rect(&at, &lane));
+  assert_true(lane.width > 50); /* words never take all of the rows' room */
+  free(text);
   drawing_finish(&drawing);
 }
 
@@ -471,6 +537,7 @@ int main(void) {
       cmocka_unit_test(test_numbers_have_one_size),
       cmocka_unit_test(test_later_stages_have_lines),
       cmocka_unit_test(test_axis_words_do_not_touch),
+      cmocka_unit_test(test_narrow_pictures_have_all_words),
       cmocka_unit_test(test_bare),
       cmocka_unit_test(test_odd_sizes),
       cmocka_unit_test(test_dense_colours_are_true),

@@ -8,7 +8,7 @@
 #include "render/svg/svg_document.h"
 
 enum {
-  RIGHT = 84,          /* right of the rows: idle, peak */
+  RIGHT = 84,          /* right of the rows, at least: idle, peak */
   TOP = 60,            /* above the rows: title, facts */
   TITLE = 24,          /* of that, for the title */
   TOP_BARE = 8,        /* above the rows, without these */
@@ -137,12 +137,15 @@ static void lay_out(struct weft_svg *svg) {
   const uint32_t rank_count = simulation->program->rank_count;
   const double ranks = rank_count > 0 ? rank_count : 1;
   svg->plot_left = 46 + 7 * weft_count_digits(rank_count);
-  svg->plot_width = svg->width - svg->plot_left - (double)RIGHT;
-  svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->row = row_for(rank_count);
   if (svg->picture->costs == NULL || !(simulation->peak_activation > 0)) {
     svg->row.memory = 0;
   }
+  const double words = weft_svg_words_right(svg), half = (svg->width - svg->plot_left) / 2;
+  const double wanted = words < half ? words : half;
+  svg->plot_width = svg->width - svg->plot_left - (wanted > RIGHT ? wanted : RIGHT);
+  svg->rows_top = svg->bare ? TOP_BARE : weft_svg_has_name(svg) ? TOP : TOP - TITLE;
+  svg->rows_top += weft_svg_place_note(svg);
   if (!shows_transfers(svg)) {
     svg->row.transfers = 0;
   }

@@ -45,6 +45,7 @@ struct weft_svg {
   double width, height;
   double plot_left, plot_width;
   double rows_top;
+  bool note_below; /* the note has lines of its own under the facts */
   struct weft_svg_row row;
   double label_size;          /* the font of all numbers in cells; 0: there is no room for them */
   double label_width;         /* of the widest of them */
@@ -72,6 +73,11 @@ void weft_svg_text_begin(struct weft_text *text, double x, double y, double size
 void weft_svg_text_end(struct weft_text *text);
 /* About how wide well-formed UTF-8 is in the document's font, in pixels. */
 double weft_svg_text_width(const char *data, size_t size, double font_size);
+/* One line of text, broken at its blanks into lines of `width` pixels, WEFT_SVG_LINE apart, the
+ * first at y; a word that is wider is cut. Returns how many lines; with `draw` false only that. */
+#define WEFT_SVG_LINE 14.0
+unsigned weft_svg_add_words(struct weft_text *text, double x, double y, double width, double size,
+                            uint32_t colour, const char *words, bool draw);
 
 /* ---- Layout ---- */
 
@@ -105,10 +111,14 @@ void weft_svg_add_lines(struct weft_svg *svg, uint32_t count, double x, double y
 
 /* ---- Parts ---- */
 
+/* Decides where the note stands; returns the height of its own lines, or 0. */
+double weft_svg_place_note(struct weft_svg *svg);
 void weft_svg_add_title(struct weft_svg *svg);
 /* Lanes and grid lines: what lies under the cells. */
 void weft_svg_add_ground(struct weft_svg *svg);
 void weft_svg_add_row_labels(struct weft_svg *svg);
+/* What the words beside the rows and the axis take, right of the rows. */
+double weft_svg_words_right(const struct weft_svg *svg);
 void weft_svg_add_axis(struct weft_svg *svg);
 void weft_svg_add_lane(struct weft_svg *svg, uint32_t rank);
 void weft_svg_add_transfers(struct weft_svg *svg, uint32_t rank);

@@ -57,42 +57,62 @@ static void add_fact(const struct weft_svg *svg, enum fact fact, struct weft_tex
   }
 }
 
-/* As many as fit; the first in any case. */
-static void add_facts(struct weft_svg *svg) {
-  const size_t begin = svg->text->size;
+/* As many as fit in a line; the first in any case. Returns how many. */
+static unsigned add_facts(struct weft_svg *svg, struct weft_text *text) {
+  const size_t begin = text->size;
   const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
-  WEFT_SCOPED_TEXT words = {.allocator = svg->text->allocator};
-  for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
+  WEFT_SCOPED_TEXT words = {.allocator = text->allocator};
+  for (unsigned fact = 0; fact < FACTS && !text->failed; fact++) {
     const bool is_apart = fact <= FACT_RANKS || fact == FACT_NOTE;
-    const size_t size_before = svg->text->size;
+    const size_t size_before = text->size;
     words.size = 0;
     add_fact(svg, fact, &words);
-    svg->text->failed |= words.failed;
+    text->failed |= words.failed;
     if (words.size == 0 || words.failed) {
       continue;
     }
-    weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : is_apart ? " · " : ", ");
-    weft_svg_outside(svg->text, words.data, words.size);
-    if (fact > 0 && !svg->text->failed &&
-        (double)weft_count_characters(svg->text->data + begin, svg->text->size - begin) > room) {
-      svg->text->size = size_before;
-      break;
+    weft_text_add(text, fact == FACT_MAKESPAN ? "" : is_apart ? " · " : ", ");
+    weft_svg_outside(text, words.data, words.size);
+    if (fact > 0 && !text->failed &&
+        (double)weft_count_characters(text->data + begin, text->size - begin) > room) {
+      text->size = size_before;
+      return fact;
     }
   }
+  return FACTS;
+}
+
+/* The note in lines of its own. Returns how many. */
+static unsigned add_note(struct weft_svg *svg, double y, bool draw) {
+  char room[WEFT_NOTE_SIZE];
+  return weft_svg_add_words(svg->text, svg->plot_left, y, svg->width - svg->plot_left - 8,
+                            SMALL_SIZE, svg->palette->ink_faint,
+                            weft_picture_note(svg->picture, room), draw);
+}
+
+double weft_svg_place_note(struct weft_svg *svg) {
+  assert(svg->width > svg->plot_left);
+  WEFT_SCOPED_TEXT facts = {.allocator = svg->text->allocator};
+  svg->note_below = !svg->bare && add_facts(svg, &facts) <= FACT_NOTE;
+  svg->text->failed |= facts.failed;
+  return svg->note_below ? add_note(svg, 0, false) * WEFT_SVG_LINE : 0;
 }
 
 void weft_svg_add_title(struct weft_svg *svg) {
+  const unsigned lines = svg->note_below ? add_note(svg, 0, false) : 0;
+  const double y = svg->rows_top - 15 - lines * WEFT_SVG_LINE;
   if (weft_svg_has_name(svg)) {
-    weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 34, TITLE_SIZE, "start",
-                        svg->palette->ink);
+    weft_svg_text_begin(svg->text, svg->plot_left, y - 19, TITLE_SIZE, "start", svg->palette->ink);
     weft_svg_outside(svg->text, svg->picture->name,
                      (size_t)((svg->width - svg->plot_left) / (TITLE_SIZE * 0.6)));
     weft_svg_text_end(svg->text);
   }
-  weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 15, SMALL_SIZE, "start",
-                      svg->palette->ink_faint);
-  add_facts(svg);
+  weft_svg_text_begin(svg->text, svg->plot_left, y, SMALL_SIZE, "start", svg->palette->ink_faint);
+  (void)add_facts(svg, svg->text);
   weft_svg_text_end(svg->text);
+  if (svg->note_below) {
+    (void)add_note(svg, y + WEFT_SVG_LINE, true);
+  }
 }
 
 /* ---- The axis ---- */
@@ -143,9 +163,15 @@ void weft_svg_add_ground(struct weft_svg *svg) {
   }
 }
 
+static void add_axis_word(const struct weft_svg *svg, struct weft_text *text) {
+  const struct weft_costs *costs = svg->picture->costs;
+  const bool has_unit = costs != NULL && costs->unit[0] != '\0';
+  weft_text_add(text, has_unit ? "time, " : "time");
+  weft_svg_outside(text, has_unit ? costs->unit : "", sizeof costs->unit);
+}
+
 void weft_svg_add_axis(struct weft_svg *svg) {
   assert(svg->extent.begin < svg->extent.end);
-  const struct weft_costs *costs = svg->picture->costs;
   const struct axis axis = axis_of(svg);
   const double y = rows_bottom(svg);
   const uint32_t ink = svg->palette->ink_faint;
@@ -165,13 +191,37 @@ void weft_svg_add_axis(struct weft_svg *svg) {
     weft_svg_text_end(svg->text);
   }
   weft_svg_text_begin(svg->text, right + 8, y + 16, SMALL_SIZE, "start", ink);
-  const bool has_unit = costs != NULL && costs->unit[0] != '\0';
-  weft_text_add(svg->text, has_unit ? "time, " : "time");
-  weft_svg_outside(svg->text, has_unit ? costs->unit : "", sizeof costs->unit);
+  add_axis_word(svg, svg->text);
   weft_svg_text_end(svg->text);
 }
 
 /* ---- Ranks ---- */
+
+static double label_size(const struct weft_svg *svg) {
+  return svg->row.lane >= 18 ? SMALL_SIZE : 9;
+}
+
+static void add_peak(struct weft_text *text, const struct weft_svg *svg, uint32_t rank) {
+  weft_text_add(text, "peak ");
+  weft_add_rounded(text, svg->picture->simulation->ranks[rank].peak_activation);
+}
+
+double weft_svg_words_right(const struct weft_svg *svg) {
+  assert(svg->row.lane > 0);
+  const uint32_t rank_count = svg->picture->simulation->program->rank_count;
+  const double beside = 8, overhang = 18; /* of the axis's last number */
+  WEFT_SCOPED_TEXT words = {.allocator = svg->text->allocator};
+  add_axis_word(svg, &words);
+  double most = overhang + weft_svg_text_width(words.data, words.size, SMALL_SIZE);
+  for (uint32_t rank = 0; rank < rank_count && svg->row.memory > 0; rank++) {
+    words.size = 0;
+    add_peak(&words, svg, rank);
+    const double width = weft_svg_text_width(words.data, words.size, label_size(svg) - 1);
+    most = width > most ? width : most;
+  }
+  svg->text->failed |= words.failed;
+  return most + 2 * beside;
+}
 
 static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
   const struct weft_simulation *simulation = svg->picture->simulation;
@@ -186,7 +236,7 @@ static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
   const double base = top + svg->row.lane + svg->row.transfers + svg->row.memory;
   if (svg->row.memory > 0 && weft_svg_row_height(svg) >= 2 * size) {
     weft_svg_text_begin(svg->text, x, base, size, "start", ink);
-    weft_text_addf(svg->text, "peak %.4g", simulation->ranks[rank].peak_activation);
+    add_peak(svg->text, svg, rank);
     weft_svg_text_end(svg->text);
   }
 }
@@ -194,7 +244,7 @@ static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
 void weft_svg_add_row_labels(struct weft_svg *svg) {
   assert(svg->row.lane > 0);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
-  const double size = svg->row.lane >= 18 ? SMALL_SIZE : 9;
+  const double size = label_size(svg);
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     const double middle = weft_svg_row_top(svg, rank) + svg->row.lane / 2;
     weft_svg_text_begin(svg->text, svg->plot_left - 8, middle + size * 0.36, size, "end",

@@ -1,5 +1,6 @@
 /* The legend: a swatch and a word for every colour that the picture uses. */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,14 +22,16 @@ struct legend {
 };
 
 /* A swatch of one or more colours side by side, with a line at the foot of the second if `lined`,
- * and its meaning; on a new line when this one is full. */
+ * and its meaning; on a new line when this one is full, on several where the picture is narrow. */
 static void add_item(struct legend *legend, const uint32_t *colours, uint32_t colour_count,
                      bool lined, const char *meaning) {
   const struct weft_svg *svg = legend->svg;
   const double swatch = SWATCH * (double)colour_count + 5;
-  const double words = weft_svg_text_width(meaning, strlen(meaning), WORDS);
+  const double whole = weft_svg_text_width(meaning, strlen(meaning), WORDS);
   const double most = (double)MEANING_MAX * WORDS * 0.6;
-  const double width = swatch + (words < most ? words : most) + GAP;
+  const double words = whole < most ? whole : most;
+  const double width = swatch + words + GAP;
+  const double room = svg->width - svg->plot_left - swatch - 4; /* of the words, in a whole line */
   if (legend->x > svg->plot_left && legend->x + width > svg->width) {
     legend->x = svg->plot_left;
     legend->y += LINE;
@@ -39,12 +42,16 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
     }
     weft_svg_add_lines(legend->svg, lined ? 1 : 0, legend->x + SWATCH, legend->y, SWATCH, SWATCH,
                        colours[colour_count - 1]);
-    weft_svg_text_begin(svg->text, legend->x + swatch, legend->y + SWATCH - 2, WORDS, "start",
-                        svg->palette->ink);
-    weft_svg_outside(svg->text, meaning, MEANING_MAX);
-    weft_svg_text_end(svg->text);
   }
+  WEFT_SCOPED_TEXT line = {.allocator = svg->text->allocator};
+  weft_add_line_text(&line, meaning, MEANING_MAX);
+  svg->text->failed |= line.failed;
+  const unsigned lines = weft_svg_add_words(
+      svg->text, legend->x + swatch, legend->y + SWATCH - 2,
+      words > room ? room : INFINITY, WORDS, svg->palette->ink,
+      line.failed ? "" : line.data, legend->draw);
   legend->x += width;
+  legend->y += lines > 1 ? (lines - 1) * WEFT_SVG_LINE : 0;
 }
 
 static bool is_compute(enum weft_op op) { return weft_op_info(op)->kind == WEFT_KIND_COMPUTE; }

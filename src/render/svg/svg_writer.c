@@ -119,3 +119,42 @@ void weft_svg_outside(struct weft_text *text, const char *outside, size_t width)
   }
   weft_text_finish(&line);
 }
+
+/* How much of the words the first line has: all that fit, and one in any case. */
+static size_t line_size(const char *words, double width, double font_size) {
+  size_t fitting = 0;
+  for (size_t end = 0;; end++) {
+    if (words[end] != ' ' && words[end] != '\0') {
+      continue;
+    }
+    if (fitting > 0 && weft_svg_text_width(words, end, font_size) > width) {
+      return fitting;
+    }
+    fitting = end;
+    if (words[end] == '\0') {
+      return end;
+    }
+  }
+}
+
+unsigned weft_svg_add_words(struct weft_text *text, double x, double y, double width, double size,
+                            uint32_t colour, const char *words, bool draw) {
+  assert(words != NULL && size > 0);
+  WEFT_SCOPED_TEXT line = {.allocator = text->allocator};
+  unsigned count = 0;
+  for (size_t bytes; *words != '\0'; words += bytes + (words[bytes] == ' '), count++) {
+    bytes = line_size(words, width, size);
+    if (!draw) {
+      continue;
+    }
+    const bool fits = weft_svg_text_width(words, bytes, size) <= width;
+    const double letters = fits ? (double)bytes : width / (size * 0.7);
+    line.size = 0;
+    weft_text_append(&line, words, bytes);
+    text->failed |= line.failed;
+    weft_svg_text_begin(text, x, y + count * WEFT_SVG_LINE, size, "start", colour);
+    weft_svg_outside(text, line.failed ? "" : line.data, letters > 1 ? (size_t)letters : 1);
+    weft_svg_text_end(text);
+  }
+  return count;
+}
